@@ -1,13 +1,13 @@
 //! Crash at every command: run once, fork the drive before each command, cut the power there in
-//! every way, open what is left and compare with what had been promised by then.
+//! every way, open what is left and compare it with what had been promised by then.
 //!
-//! The harness knows nothing of what runs on the drive: that is a [`Subject`]. A reopened state
-//! may be crashed again during its recovery, which promises nothing new: what was expected before
-//! is expected after. A panic, a deadlock, or a recovery that does not come to an end counts as a
-//! failure, like a broken promise.
+//! The harness does not know what runs on the drive: that is a [`Subject`]. A reopened state may be
+//! crashed again during its recovery. Recovery promises nothing new, so the same state is expected
+//! afterwards. A panic, a deadlock or a recovery that does not end counts as a failure, like a
+//! broken promise.
 //!
-//! Everything is a function of the case's seed: a failure names seed, cut and fates, and
-//! [`replay`] repeats exactly that.
+//! Everything is a function of the case's seed. A failure names seed, cut and fates, and [`replay`]
+//! repeats exactly that.
 
 use crate::fates::{Cut, choose, parse_case, print_case};
 use furrow_emu::{CommandInfo, Emulator, Fates, Medium, Options, Snapshot};
@@ -18,19 +18,19 @@ use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 
-/// Commands after which a run or a recovery is taken to be stuck.
+/// A run or a recovery with more commands than this is considered stuck.
 const COMMANDS_MAX: u64 = 200_000;
 
-/// What a run is a function of.
+/// The parameters that determine a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     /// Seed of the workload, the drive and every choice.
     pub seed: u64,
-    /// The drive loses what was not flushed (no power-loss protection).
+    /// The drive loses unflushed blocks (it has no power-loss protection).
     pub volatile: bool,
 }
 
-/// How often a sweep met something, by what it is.
+/// How often a sweep reached each situation.
 pub type Tally = BTreeMap<String, u64>;
 
 /// Something that keeps promises on a zoned drive.
@@ -46,13 +46,13 @@ pub trait Subject: Sync {
     /// The drive it runs on.
     fn drive(&self, case: Case) -> Geometry;
 
-    /// Makes the drive ready. Power is not cut here.
+    /// Makes the drive ready. The power is not cut here.
     fn prepare(&self, rt: &Rt, device: Rc<dyn ZonedDevice>, case: Case) -> Result<(), String>;
 
     /// Runs the workload of the case to its end.
     ///
     /// # Errors
-    /// If something was wrong without any crash.
+    /// If something is wrong without any crash.
     fn run(
         &self,
         rt: &Rt,
@@ -61,7 +61,7 @@ pub trait Subject: Sync {
         history: Rc<RefCell<Self::History>>,
     ) -> Result<(), String>;
 
-    /// How long the history is.
+    /// The length of the history.
     fn mark(history: &Self::History) -> usize;
 
     /// What must hold after a crash when the history had `mark` events.
@@ -72,30 +72,29 @@ pub trait Subject: Sync {
         6
     }
 
-    /// A reopening was cut: what it may have done by itself must be allowed for. By default
-    /// nothing that could be seen.
+    /// Allows for what an interrupted reopening may have done. By default that is nothing visible.
     fn again(&self, _: &mut Self::Expected) {}
 
-    /// What the reopenings that compared with `expected` met, since last asked.
+    /// What the reopenings compared with `expected` reached since the last call.
     fn reached(&self, _: &Self::Expected) -> Tally {
         Tally::new()
     }
 
-    /// Gives the prepared drive the faults that are to strike in the run. By default none.
+    /// Injects the faults that strike during the run into the prepared drive. By default none.
     fn provoke(&self, _: &Emulator, _: Case) {}
 
-    /// What a sweep that met all this has reached, and what it missed: a line for each.
+    /// Judges the coverage of a sweep: a line for each situation that it reached or missed.
     fn coverage(&self, _: &Tally) -> Vec<String> {
         Vec::new()
     }
 
-    /// Does something to a drive before it is reopened, as the case and the seed say.
+    /// Changes the drive before it is reopened, as the case and the seed say.
     fn disturb(&self, _: &Emulator, _: Case, _: u64) {}
 
     /// Recovers what a crash left and compares.
     ///
     /// # Errors
-    /// Says what does not hold.
+    /// Describes what does not hold.
     fn reopen(
         &self,
         rt: &Rt,
@@ -108,13 +107,13 @@ pub trait Subject: Sync {
 /// How thorough a sweep of one case is.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Most cuts tried of a run, spread evenly with a seeded start; 0 = all.
+    /// Most cut points tried per run, spread evenly with a seeded start; 0 = all.
     pub cuts_max: usize,
-    /// Fates tried where more than three commands are in flight.
+    /// Combinations of fates tried where more than three commands are in flight.
     pub samples: usize,
-    /// One reopen in so many is crashed again during its recovery; 0 = none.
+    /// One reopening in this many is crashed again during its recovery; 0 = none.
     pub nested_one_in: u64,
-    /// A case is given up after so many failures.
+    /// A case is given up after this many failures.
     pub failures_max: usize,
 }
 
@@ -131,7 +130,7 @@ pub struct Failure {
     pub subject: String,
     /// Seed and drive.
     pub case: Case,
-    /// Where the power was cut, and how; empty if the run itself failed.
+    /// Where the power was cut, and with which fates; empty if the run itself failed.
     pub cuts: Vec<Cut>,
     /// What does not hold.
     pub why: String,
@@ -154,24 +153,24 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// What a sweep did.
+/// The figures of a sweep.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     /// Runs without a crash.
     pub runs: u64,
-    /// Commands of those runs: points where power could be cut.
+    /// Commands of those runs: possible cut points.
     pub commands: u64,
-    /// Points where it was.
+    /// Cut points tried.
     pub cuts: u64,
     /// Combinations of fates tried.
     pub fates: u64,
     /// Cuts by number of commands in flight.
     pub in_flight: BTreeMap<usize, u64>,
-    /// States recovered and compared, nested ones included.
+    /// States recovered and compared, including nested ones.
     pub reopens: u64,
-    /// Of those: after a second power cut, during recovery.
+    /// Of those: states after a second power cut, during recovery.
     pub nested: u64,
-    /// What they met.
+    /// The situations reached.
     pub reached: Tally,
     /// Hash over all runs' events.
     pub hash: u64,
@@ -180,7 +179,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Adds what another sweep did.
+    /// Adds the figures of another sweep.
     pub fn add(&mut self, other: Figures) {
         self.runs += other.runs;
         self.commands += other.commands;
@@ -216,7 +215,7 @@ impl std::fmt::Display for Figures {
         )?;
         writeln!(f, "in flight   {:>10}   cut points", "commands")?;
         let most = self.in_flight.values().copied().max().unwrap_or(1);
-        // From 16 on in buckets of powers of two.
+        // From 16 on, buckets are powers of two.
         let mut buckets: BTreeMap<usize, u64> = BTreeMap::new();
         for (&depth, &cuts) in &self.in_flight {
             let bucket = if depth < 16 { depth } else { 1 << depth.ilog2() };
@@ -234,7 +233,7 @@ impl std::fmt::Display for Figures {
     }
 }
 
-/// A message from a panic.
+/// The message of a panic.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic
         .downcast_ref::<String>()
@@ -243,7 +242,7 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     format!("panic: {}", text.unwrap_or("without a message"))
 }
 
-/// Runs `work` on an executor of its own, which is cleared whatever happens.
+/// Runs `work` on an executor of its own, which is always cleared afterwards.
 fn on_executor<T>(
     config: Config,
     work: impl FnOnce(&Rt) -> Result<T, String>,
@@ -251,7 +250,7 @@ fn on_executor<T>(
     let rt = Rt::new(config);
     let done = std::panic::catch_unwind(AssertUnwindSafe(|| work(&rt)));
     let hash = rt.event_hash();
-    // Clearing drops the tasks of a run that may have panicked half-way.
+    // Clearing drops the tasks of a run that may have panicked halfway.
     let cleared = std::panic::catch_unwind(AssertUnwindSafe(|| rt.clear()));
     match (done, cleared) {
         (Ok(Ok(value)), Ok(())) => Ok((value, hash)),
@@ -263,13 +262,13 @@ fn on_executor<T>(
 /// A fork of the drive before one command.
 struct Fork {
     at: u64,
-    /// Cut points before it.
+    /// Number of cut points before it.
     cut: u64,
     mark: usize,
     snapshot: Snapshot,
 }
 
-/// Which forks of a run to keep: one at a certain command, or up to a number, evenly spread.
+/// Which forks of a run to keep: the one at a certain command, or a number of them, evenly spread.
 #[derive(Clone, Copy)]
 enum Keep {
     One(u64),
@@ -277,13 +276,13 @@ enum Keep {
     AtMost(usize),
 }
 
-/// Takes forks as a run goes on, not knowing how long it will be.
+/// Takes forks during a run whose length is not known yet.
 struct Forks {
     keep: Keep,
     phase: u64,
     stride: u64,
     commands: u64,
-    /// Of these: points where a cut could find something new.
+    /// How many of these are points where a cut could find something new.
     cuts: u64,
     forks: Vec<Fork>,
 }
@@ -294,9 +293,8 @@ impl Forks {
         Forks { keep, phase, stride: 1, commands: 0, cuts: 0, forks: Vec::new() }
     }
 
-    /// A command is about to be carried out. One that only reads is no cut point of its own when
-    /// nothing but reads is in flight: the drive is what it will be before the next, where no
-    /// less is promised.
+    /// A command is about to be executed. If it only reads, and only reads are in flight, it is no
+    /// cut point: the drive is the same before the next command, and no less is promised then.
     fn command(&mut self, mark: usize, reads: bool, snapshot: impl FnOnce() -> Snapshot) {
         let at = self.commands;
         assert!(at < COMMANDS_MAX, "{at} commands and no end");
@@ -311,7 +309,7 @@ impl Forks {
         self.cuts += u64::from(!reads);
     }
 
-    /// There are no more commands.
+    /// The run has ended.
     fn end(&mut self, mark: usize, snapshot: impl FnOnce() -> Snapshot) {
         let at = self.commands;
         if !matches!(self.keep, Keep::One(only) if at != only) {
@@ -324,7 +322,7 @@ impl Forks {
         if let Keep::AtMost(most) = self.keep
             && self.forks.len() >= 2 * most
         {
-            // Half of them, evenly: those that a doubled stride would have taken.
+            // Keeps every other one, as a doubled stride would have.
             self.stride *= 2;
             let (stride, phase) = (self.stride, self.phase);
             self.forks.retain(|fork| fork.cut % stride == phase % stride);
@@ -332,13 +330,13 @@ impl Forks {
     }
 }
 
-/// True if nothing in flight changes the drive.
+/// True if no command in flight changes the drive.
 fn only_reads(emulator: &Emulator, info: &CommandInfo) -> bool {
     let reads = |info: &CommandInfo| matches!(info.command, Command::Read { .. });
     reads(info) && emulator.in_flight().iter().all(reads)
 }
 
-/// A run that came to its end, with the forks wanted.
+/// A completed run, with the forks that were asked for.
 struct Recorded<S: Subject> {
     history: S::History,
     forks: Vec<Fork>,
@@ -346,7 +344,7 @@ struct Recorded<S: Subject> {
     hash: u64,
 }
 
-/// Half of the runs wake tasks in a shuffled order.
+/// Half of the runs wake tasks in random order.
 fn config(case: Case) -> Config {
     if case.seed.is_multiple_of(2) {
         Config::shuffled(case.seed)
@@ -383,7 +381,7 @@ fn record<S: Subject>(
         }));
         let done = subject.run(rt, device, case, history.clone());
         emulator.clear_observer();
-        // Power is also cut when all is over.
+        // The power is also cut after the end of the run.
         forks.borrow_mut().end(S::mark(&history.borrow()), || emulator.snapshot());
         done.map_err(|why| format!("run: {why}"))
     });
@@ -423,7 +421,7 @@ fn reopen<S: Subject>(
                 Nested::None => false,
                 Nested::At(only) => at == only,
                 Nested::Any if only_reads(emulator, info) => false,
-                // Each is as likely as every other to be the last one taken.
+                // Each command is equally likely to be the one kept.
                 Nested::Any => {
                     cuts.set(cuts.get() + 1);
                     rng.borrow_mut().one_in(cuts.get())
@@ -441,7 +439,7 @@ fn reopen<S: Subject>(
     Ok(fork)
 }
 
-/// Told of every command of a replay: its number and what it is.
+/// Called for every command of a replay with its number.
 pub type Trace = Rc<dyn Fn(u64, &CommandInfo)>;
 
 /// Which command of a recovery to fork before.
@@ -452,7 +450,7 @@ enum Nested {
     Any,
 }
 
-/// Sweeps one case, or as much of it as it takes until `enough` says so.
+/// Sweeps one case, until `enough` returns true.
 pub fn sweep_case<S: Subject>(
     subject: &S,
     case: Case,
@@ -499,8 +497,8 @@ pub fn sweep_case<S: Subject>(
     figures
 }
 
-/// One fork with one combination of fates, and perhaps further power cuts, each in the recovery
-/// from the one before.
+/// Reopens one fork with one combination of fates, perhaps with further power cuts, each in the
+/// recovery from the one before.
 #[allow(clippy::too_many_arguments, reason = "one call site, all of them different things")]
 fn try_cut<S: Subject>(
     subject: &S,
@@ -529,13 +527,13 @@ fn try_cut<S: Subject>(
         after = next.snapshot.power_cut(&fates);
         cuts.push(Cut { at: next.at, fates });
         subject.again(&mut expected);
-        // Half of those that were cut twice are cut once more, and so on.
+        // Half of the cases with two cuts get a third, and so on.
         nested = rng.one_in(2);
     }
 }
 
-/// Repeats one failing case: `cuts` as [`Failure`] prints them (`run` = no power cut). `trace` is
-/// told of every command of the run and of the recoveries, each counted from 0.
+/// Repeats one failing case. `cuts` is what [`Failure`] prints (`run`: no power cut). `trace` is
+/// called for every command of the run and of the recoveries, each counted from 0.
 ///
 /// # Errors
 /// With what does not hold, or what is wrong with `cuts`.

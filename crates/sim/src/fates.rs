@@ -1,20 +1,19 @@
-//! Which fates of the commands in flight a crash sweep tries, and how a failing case is written
-//! down.
+//! Which fates of the commands in flight a crash sweep tries, and how a failing case is written.
 //!
-//! A case is `CUT:FATES` or a chain of them joined by `+`: the power is cut before the CUTth
-//! command, then again before the CUTth command of the recovery, and so on. FATES has a letter
-//! per command in flight (`D` done, `N` not started, `Tn` torn after n blocks), then `@`, what
-//! becomes of unflushed blocks (`L` lost, `K` kept, `S` seeded) and a seed: `17:DT2N@S99+3:@L7`.
+//! A case is `CUT:FATES`, or a chain of them joined by `+`: the power is cut before the CUTth
+//! command, then again before the CUTth command of the recovery, and so on. FATES has a letter per
+//! command in flight (`D` done, `N` not started, `Tn` torn after n blocks), then `@`, the fate of
+//! unflushed blocks (`L` lost, `K` kept, `S` seeded) and a seed: `17:DT2N@S99+3:@L7`.
 
 use furrow_emu::{CommandInfo, Fate, Fates, Unflushed};
 use furrow_rt::Rng;
 use furrow_zone::Command;
 
-/// Up to so many commands in flight, every combination of fates is tried.
+/// With at most this many commands in flight, every combination of fates is tried.
 pub const EXHAUSTIVE_MAX: usize = 3;
 
-/// The fates of one command that are worth telling apart: not started, done, and a write of
-/// several blocks torn after the first, before the last, or at a seeded block between.
+/// The fates of one command that may make a difference: not started, done, and a write of several
+/// blocks torn after the first block, before the last, or at a seeded block between them.
 fn fates_of(info: &CommandInfo, rng: &mut Rng) -> Vec<Fate> {
     match info.command {
         Command::Read { .. } => vec![Fate::NotStarted],
@@ -34,8 +33,8 @@ fn unflushed(rng: &mut Rng) -> Unflushed {
     [Unflushed::Lost, Unflushed::Kept, Unflushed::Seeded][rng.below(3) as usize]
 }
 
-/// The fates to try at a cut: every combination of up to three commands in flight (reads do not
-/// count), `samples` drawn from `rng` above that.
+/// The fates to try at a cut: every combination for up to three commands in flight (reads do not
+/// count), else `samples` drawn from `rng`.
 pub fn choose(in_flight: &[CommandInfo], samples: usize, rng: &mut Rng) -> Vec<Fates> {
     let choices: Vec<Vec<Fate>> = in_flight.iter().map(|info| fates_of(info, rng)).collect();
     let counted = choices.iter().filter(|fates| fates.len() > 1).count();
@@ -56,7 +55,7 @@ pub fn choose(in_flight: &[CommandInfo], samples: usize, rng: &mut Rng) -> Vec<F
         .collect()
 }
 
-/// Lone survivors and lone losses find more than fair coins do: they come first.
+/// Cases with one survivor or one loss find more than fair coin flips: they come first.
 fn sampled(choices: &[Vec<Fate>], sample: usize, rng: &mut Rng) -> Vec<Fate> {
     let one = rng.below(choices.len() as u64) as usize;
     let last = |fates: &Vec<Fate>| fates.last().copied().unwrap_or(Fate::NotStarted);
@@ -73,9 +72,9 @@ fn sampled(choices: &[Vec<Fate>], sample: usize, rng: &mut Rng) -> Vec<Fate> {
 /// One power cut of a case: before which command, with which fates.
 #[derive(Clone, Debug)]
 pub struct Cut {
-    /// Commands carried out before.
+    /// Number of commands executed before.
     pub at: u64,
-    /// What became of those in flight.
+    /// The fates of the commands in flight.
     pub fates: Fates,
 }
 
@@ -103,10 +102,10 @@ pub fn print_case(cuts: &[Cut]) -> String {
     cuts.iter().map(Cut::to_string).collect::<Vec<_>>().join("+")
 }
 
-/// The chain of cuts that `text` says.
+/// Parses a chain of cuts.
 ///
 /// # Errors
-/// Says which part is wrong.
+/// Names the part that is wrong.
 pub fn parse_case(text: &str) -> Result<Vec<Cut>, String> {
     text.split('+').map(|part| parse_cut(part).ok_or(part)).collect::<Result<_, _>>().map_err(
         |part: &str| format!("{part:?} is no cut: write CUT:FATES@UNFLUSHED, such as 17:DT2N@S99"),

@@ -1,5 +1,5 @@
-//! Images of drives that are damaged on purpose: how they are made, hit at random places, and put
-//! back on a drive.
+//! Images of drives that are damaged on purpose: making them, damaging them at random places, and
+//! restoring them to a drive.
 
 use crate::crash::{Case, Subject};
 use furrow_emu::{Emulator, Fates, Medium, Options};
@@ -15,12 +15,12 @@ use std::fmt;
 use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What became of an image.
+/// The result of using a damaged image.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Summary {
     /// It could be mounted.
     pub mounted: bool,
-    /// What fsck found; `None` if it could not check.
+    /// The number of fsck's findings; `None` if it could not check.
     pub findings: Option<usize>,
 }
 
@@ -34,17 +34,17 @@ impl fmt::Display for Summary {
     }
 }
 
-/// What is on a drive, zone by zone up to the write pointers.
+/// The content of a drive, zone by zone up to the write pointers.
 #[derive(Clone)]
 pub struct Image {
     pub(crate) geometry: Geometry,
     pub(crate) zones: Vec<Vec<u8>>,
-    /// Zones that are full, whether written to their end or not.
+    /// Which zones are full, even if not written to their end.
     full: Vec<bool>,
 }
 
 impl Image {
-    /// What a run leaves on its drive.
+    /// The image that a run leaves on its drive.
     pub(crate) fn of<S: Subject>(subject: &S, case: Case) -> Result<Image, String> {
         let seed = case.seed;
         let geometry = subject.drive(case);
@@ -74,16 +74,16 @@ impl Image {
         self.zones[zone].len() / PAGE_SIZE
     }
 
-    /// A block that is written, in the zones of the metadata if `metadata`.
+    /// A written block, in a zone of metadata if `metadata`.
     fn pick(&self, rng: &mut Rng, metadata: bool) -> Option<(usize, usize)> {
-        // Ring, delta log, tables and sync log come first; none has more than a few zones here.
+        // Ring, delta log, tables and sync log come first; each has few zones here.
         let zones = if metadata { 12.min(self.zones.len()) } else { self.zones.len() };
         let written: Vec<usize> = (0..zones).filter(|zone| self.blocks(*zone) > 0).collect();
         let zone = *written.get(rng.below(written.len().max(1) as u64) as usize)?;
         Some((zone, rng.below(self.blocks(zone) as u64) as usize))
     }
 
-    /// Damages a place or two.
+    /// Damages one or two places.
     pub fn damage(&mut self, rng: &mut Rng) {
         for _ in 0..1 + rng.below(3) {
             let metadata = !rng.one_in(3);
@@ -104,7 +104,7 @@ impl Image {
                     self.bytes(at).copy_from_slice(&other);
                 }
                 4 => {
-                    // A field near the start of a block: headers, lengths, counts.
+                    // Favours fields near the start of a block: headers, lengths, counts.
                     let aligned = aligned % 256;
                     let value = rng.below(300) as u32;
                     self.bytes(at)[aligned..aligned + 4].copy_from_slice(&value.to_le_bytes());
@@ -114,7 +114,7 @@ impl Image {
         }
     }
 
-    /// First blocks of the records that `wanted` names.
+    /// First blocks of the records that `wanted` selects.
     pub(crate) fn records(&self, wanted: impl Fn(&RecordHeader) -> bool) -> Vec<(usize, usize)> {
         let mut found = Vec::new();
         for (zone, bytes) in self.zones.iter().enumerate() {
@@ -127,7 +127,7 @@ impl Image {
         found
     }
 
-    /// Makes the checksums of the records that `wanted` names fit what they hold.
+    /// Recomputes the checksums of the records that `wanted` selects.
     pub(crate) fn seal_records(&mut self, wanted: impl Fn(&RecordHeader) -> bool) {
         for (zone, block) in self.records(wanted) {
             let record = &mut self.zones[zone][block * PAGE_SIZE..];
@@ -143,7 +143,7 @@ impl Image {
     }
 }
 
-/// What each zone holds, and whether it is full.
+/// The content of each zone, and whether it is full.
 pub(crate) async fn read(drive: &Emulator) -> Result<Vec<(Vec<u8>, bool)>, String> {
     let count = drive.geometry().zones;
     let reports: Vec<ZoneReport> =
@@ -159,7 +159,7 @@ pub(crate) async fn read(drive: &Emulator) -> Result<Vec<(Vec<u8>, bool)>, Strin
             let page = furrow_log::read_blocks(drive, QueueId(0), from.plus(block), 1, &pool).await;
             match page {
                 Ok(page) => bytes.extend_from_slice(page[0].bytes()),
-                // A full zone may have lost its end.
+                // The end of a full zone may be unreadable.
                 Err(_) if report.state == ZoneState::Full => break,
                 Err(error) => return Err(error.to_string()),
             }
@@ -173,7 +173,7 @@ pub(crate) async fn read(drive: &Emulator) -> Result<Vec<(Vec<u8>, bool)>, Strin
 pub(crate) async fn restore(drive: &Emulator, image: &Image) -> Result<(), String> {
     let pool = Pool::new(64);
     let mut zones: Vec<(ZoneId, &Vec<u8>)> = (0..).map(ZoneId).zip(&image.zones).collect();
-    // Full ones first: the others stay active.
+    // Full zones first: the others stay active.
     zones.sort_by_key(|(zone, _)| !image.full[zone.0 as usize]);
     for (zone, bytes) in zones {
         let start = drive.geometry().start(zone);

@@ -1,5 +1,5 @@
-//! File stores: crash sweeps of drawn and of recorded runs, simulation, damaged images, and what a
-//! store promised.
+//! File stores: crash sweeps of random and of recorded runs, simulation, damaged images, and the
+//! model of a store's promises.
 
 pub mod crash;
 pub mod damage;

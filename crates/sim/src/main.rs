@@ -30,9 +30,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Images made of one file system.
+/// Images made of one file system before the next is made.
 const DAMAGED_AGAIN: u64 = 200;
-/// Nothing that is tried takes that long.
+/// Nothing that is tried takes this long.
 const HANG: Duration = Duration::from_secs(60);
 
 /// Runs engines on emulated drives, in virtual time, by seed.
@@ -51,16 +51,16 @@ struct SimulateArgs {
     /// several power cuts.
     #[arg(default_value_t = 1)]
     seed: u64,
-    /// What: fs, raid or kv; or kv:DEFECT for one of its built-in defects.
+    /// Subject: fs, raid or kv; or kv:DEFECT for one of its built-in defects.
     #[arg(long, default_value = "fs")]
     subject: String,
-    /// Simulate so many seeds, from SEED on.
+    /// Simulate this many seeds, from SEED on.
     #[arg(long, default_value_t = 1)]
     runs: u64,
-    /// No line per seed, only one for all.
+    /// Print one line for all seeds, not one per seed.
     #[arg(long, conflicts_with = "verbose")]
     quiet: bool,
-    /// A line per event: life, time and duration (ns), client, operation, answer, arguments.
+    /// Print a line per event: life, time and duration (ns), client, operation, answer, arguments.
     #[arg(long)]
     verbose: bool,
 }
@@ -71,54 +71,55 @@ enum Task {
     Crash(CrashArgs),
     /// Repeat one failing case of a crash sweep.
     Replay(ReplayArgs),
-    /// Damage images of file systems or file stores; mount, fsck and dump must neither panic nor
-    /// hang, and a repair must make nothing worse.
+    /// Damage images of file systems or file stores. Mount, fsck and dump must neither panic nor
+    /// hang, and a repair must not make anything worse.
     Damage(DamageArgs),
 }
 
 #[derive(Args)]
 struct DamageArgs {
-    /// What: fs or kv.
+    /// Subject: fs or kv.
     #[arg(long, default_value = "fs")]
     subject: String,
     /// First seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Stop after so many seconds.
+    /// Stop after this many seconds.
     #[arg(long)]
     seconds: Option<u64>,
-    /// Stop after so many images (1000 if no time is given).
+    /// Stop after this many images (1000 if no time is given).
     #[arg(long)]
     runs: Option<u64>,
     /// Threads.
     #[arg(long, default_value_t = 2)]
     threads: u64,
-    /// Repair them: never may anything be worse than before.
+    /// Repair the images: nothing may be worse than before.
     #[arg(long)]
     repair: bool,
 }
 
 #[derive(Args)]
 struct CrashArgs {
-    /// What to crash: fs, fsync (fs with many clients that sync much, in every run), rot (fs on a
-    /// drive whose blocks decay), raid (a volume), kv (a file store), recorded (a file store that
-    /// is asked what --recording says), ledger (the log crate alone) or toy; or
-    /// fs:DEFECT and so on for one of their built-in defects.
+    /// Subject: fs, fsync (fs with many clients that sync often, in every run), rot (fs on a drive
+    /// whose blocks decay), raid (a volume), kv (a file store), recorded (a file store with the
+    /// calls of --recording), ledger (the log crate alone) or toy; or fs:DEFECT and so on for one
+    /// of their built-in defects.
     #[arg(long, default_value = "fs")]
     subject: String,
-    /// recorded: what to replay, a file of 'furrow run --record' or of record=FILE in a URI.
+    /// recorded: the recording to replay, a file of 'furrow run --record' or of record=FILE in a
+    /// URI.
     #[arg(long, value_name = "FILE")]
     recording: Option<PathBuf>,
     /// First seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Stop after so many seconds.
+    /// Stop after this many seconds.
     #[arg(long)]
     seconds: Option<u64>,
-    /// Stop after so many reopened states.
+    /// Stop after this many reopened states.
     #[arg(long)]
     reopens: Option<u64>,
-    /// Stop after so many seeds.
+    /// Stop after this many seeds.
     #[arg(long)]
     seeds: Option<u64>,
     /// Most cut points of one run, evenly spread; 0 = every command.
@@ -134,13 +135,13 @@ struct CrashArgs {
 
 #[derive(Args)]
 struct ReplayArgs {
-    /// What to crash, as for `crash`.
+    /// Subject, as for `crash`.
     #[arg(long, default_value = "fs")]
     subject: String,
-    /// recorded: what to replay.
+    /// recorded: the recording to replay.
     #[arg(long, value_name = "FILE")]
     recording: Option<PathBuf>,
-    /// The drive loses what was not flushed.
+    /// The drive loses unflushed blocks.
     #[arg(long)]
     volatile: bool,
     /// Print every command of the run, then of each recovery.
@@ -148,11 +149,11 @@ struct ReplayArgs {
     verbose: bool,
     /// Seed of the run.
     seed: u64,
-    /// Where and how the power is cut, as a failing line says; `run` = not at all.
+    /// Where and how the power is cut, as a failing line says; `run` = no cut.
     cuts: String,
 }
 
-/// What runs on the drive.
+/// The subject that runs on the drive.
 enum Chosen {
     Toy(Toy),
     Fs(FsSubject),
@@ -281,12 +282,12 @@ fn simulate_seeds(args: &SimulateArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What became of repairs.
+/// Figures of repairs.
 #[derive(Default)]
 struct Repairs([AtomicU64; 7]);
 
 impl Repairs {
-    /// Repairs a damaged image, and counts what comes of it.
+    /// Repairs a damaged image and counts the result.
     fn one(&self, image: &Image, seed: u64, tell: bool) -> Result<image::Summary, String> {
         let done = repaired(image, seed)?;
         if tell {
@@ -325,7 +326,7 @@ fn damage(args: &DamageArgs) -> Result<ExitCode> {
     let end = args.seed.saturating_add(runs);
     let totals: [AtomicU64; 4] = Default::default();
     let repairs = Repairs::default();
-    // What each thread is at, and since when, for whoever watches over them.
+    // The seed that each thread works on, and since when, for the watchdog.
     let at: Vec<Mutex<Option<(u64, Instant)>>> =
         (0..args.threads.max(1)).map(|_| Mutex::new(None)).collect();
     if args.runs != Some(1) {
@@ -412,7 +413,7 @@ fn damage(args: &DamageArgs) -> Result<ExitCode> {
 }
 
 fn crash(args: &CrashArgs) -> Result<ExitCode> {
-    // Panics of a subject are failures with a message; their backtraces come with a replay.
+    // Panics of a subject are failures with a message; a replay shows their backtraces.
     std::panic::set_hook(Box::new(|_| {}));
     match Chosen::parse(&args.subject, args.recording.as_deref())? {
         Chosen::Toy(toy) => Ok(crash_subject(&toy, args)),

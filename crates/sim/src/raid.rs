@@ -1,4 +1,4 @@
-//! RAID volumes: crash sweeps and simulation on drives that fail, and the oracle of their blocks.
+//! RAID volumes: crash sweeps and simulation on failing drives, and the oracle of their blocks.
 
 pub mod array;
 pub mod coverage;

@@ -1,18 +1,18 @@
-//! What simulations of all subjects share: each leads its subject through several lives on one
-//! executor a life, and sums up what it did.
+//! What simulations of all subjects share: each leads its subject through several lives, with one
+//! executor per life, and sums up the figures.
 
 use furrow_rt::{Config, Rt};
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 
-/// What a simulation did.
+/// Figures of a simulation.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Hash over the events of all lives.
     pub hash: u64,
-    /// Lives: mounts tried.
+    /// Lives, that is, attempts to mount.
     pub lives: u64,
-    /// Of these: ended by a power cut or a fault.
+    /// Of these: lives that a power cut or a fault ended.
     pub crashes: u64,
     /// Operations submitted.
     pub operations: u64,
@@ -20,15 +20,15 @@ pub struct Summary {
     pub commands: u64,
     /// Of these: Zone Appends.
     pub appends: u64,
-    /// In how many lives what was met.
+    /// Situations, and in how many lives each was reached.
     pub reached: BTreeMap<&'static str, u64>,
-    /// Of each shape of an array (level, drives, stripes of a group) which drives were gone when
+    /// For each shape of an array (level, drives, stripes of a group): which drives were gone when
     /// all was read back, as bits, and how often.
     pub lost: BTreeMap<(u8, u32, u32), BTreeMap<u32, u64>>,
 }
 
 impl Summary {
-    /// Adds what another simulation did.
+    /// Adds the figures of another simulation.
     pub fn add(&mut self, other: &Summary) {
         self.hash = self.hash.rotate_left(7) ^ other.hash;
         self.lives += other.lives;
@@ -57,10 +57,10 @@ impl std::fmt::Display for Summary {
     }
 }
 
-/// Where a line per event goes.
+/// Receives a line per event.
 pub type Sink<'a> = &'a mut dyn FnMut(&str);
 
-/// An executor and what runs on it, cleared whatever happens.
+/// Runs a task on an executor of its own, which is always cleared afterwards.
 pub(crate) fn on_executor<T>(
     seed: u64,
     summary: &mut Summary,

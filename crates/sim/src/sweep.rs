@@ -1,5 +1,5 @@
-//! Sweeps over many seeds, on several threads: each case has an executor of its own, so threads
-//! share nothing but the figures.
+//! Sweeps over many seeds on several threads. Each case has an executor of its own, so threads
+//! share only the figures.
 
 #![allow(
     clippy::disallowed_methods,
@@ -12,14 +12,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// When a sweep has done enough: at the first of these, or at the first failures.
+/// When a sweep ends: at the first of these limits, or at the first failures.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Goal {
-    /// After so much time.
+    /// After this much time.
     pub time: Option<Duration>,
-    /// After so many reopened states.
+    /// After this many reopened states.
     pub reopens: Option<u64>,
-    /// After so many seeds, each on a drive with and one without a volatile cache.
+    /// After this many seeds, each on a drive with and one without a volatile cache.
     pub seeds: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! A toy log client: the smallest thing that promises durability, to test the crash harness by.
+//! A toy log client: the smallest program that promises durability, for testing the crash harness.
 //!
 //! Records are appended over a ring of zones, one write command each, and acknowledged once they
 //! and every earlier record are durable. A record is a header block (and payload over more
@@ -6,7 +6,7 @@
 //! record says that all its records are trimmed. Recovery scans all zones, takes the records
 //! without a gap, and starts a new *epoch*: what an older epoch left behind the gap is dead.
 //!
-//! Its [`ToyDefect`]s are defects built in on purpose: the harness must catch each. Not for use.
+//! Its [`ToyDefect`]s are built in on purpose: the harness must catch each. Not for use.
 
 use crate::crash::{Case, Subject};
 use furrow_emu::Emulator;
@@ -24,7 +24,7 @@ const MAGIC: u64 = 0x746f_796c_6f67_0001;
 const HEADER: usize = 48;
 /// Most blocks of one record.
 const RECORD_BLOCKS_MAX: u64 = 4;
-/// Queues used: zones are spread over them, so records of two zones may overtake each other.
+/// Queues used: zones are spread over them, so records of two zones may complete out of order.
 const QUEUES: u32 = 3;
 
 /// A defect built in on purpose.
@@ -32,7 +32,7 @@ const QUEUES: u32 = 3;
 pub enum ToyDefect {
     /// Acknowledges without a flush.
     SkippedFlush,
-    /// Acknowledges before the write was answered.
+    /// Acknowledges before the write is answered.
     EarlyAck,
     /// Recovery takes records without checking their CRC.
     DroppedCrc,
@@ -50,7 +50,7 @@ impl ToyDefect {
     ];
 }
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Data,
@@ -62,7 +62,7 @@ enum Kind {
 struct Record {
     id: u64,
     epoch: u64,
-    /// Records below are given up.
+    /// Records below this id are trimmed.
     trim: u64,
     kind: Kind,
     payload: Vec<u8>,
@@ -87,7 +87,7 @@ impl Record {
         bytes
     }
 
-    /// The record at the front of `bytes`; `None` if there is no whole one.
+    /// The record at the front of `bytes`; `None` if it is not whole.
     fn decode(bytes: &[u8], check_crc: bool) -> Option<Record> {
         let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         if word(0)? != MAGIC {
@@ -128,7 +128,7 @@ fn payload(seed: u64, id: u64) -> Vec<u8> {
     bytes
 }
 
-/// What clients of a run were told, as it happened.
+/// What the clients of a run were told, in order.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Acknowledged(u64),
@@ -141,12 +141,12 @@ enum Event {
 pub struct History(Vec<Event>);
 
 impl History {
-    /// How many events there are.
+    /// The number of events.
     pub fn mark(&self) -> usize {
         self.0.len()
     }
 
-    /// What must hold after a crash when there were `mark` events.
+    /// What must hold after a crash when the history had `mark` events.
     pub fn cut(&self, mark: usize) -> Expected {
         let mut expected = Expected::default();
         for event in &self.0[..mark] {
@@ -176,13 +176,13 @@ struct State {
     epoch: u64,
     next: u64,
     trim: u64,
-    /// Where the next record goes.
+    /// The zone of the next record.
     zone: ZoneId,
     offset: u64,
     free: VecDeque<ZoneId>,
-    /// Full zones, oldest first, and the last record of each.
+    /// Full zones, oldest first, each with the id of its last record.
     full: VecDeque<(ZoneId, u64)>,
-    /// Records whose write has not been answered.
+    /// Records whose write is not answered yet.
     pending: BTreeSet<u64>,
     failed: Option<String>,
 }
@@ -199,13 +199,13 @@ pub struct ToyLog {
 
 /// What recovery found.
 struct Scan {
-    /// Without a gap, from the trim point on.
+    /// The records without a gap from the trim point on.
     records: Vec<Record>,
     trim: u64,
     /// Highest epoch seen anywhere.
     epoch: u64,
     states: Vec<ZoneState>,
-    /// Last record id found in each zone.
+    /// The last record id found in each zone.
     last_of_zone: BTreeMap<ZoneId, u64>,
 }
 
@@ -266,7 +266,7 @@ async fn scan(device: &Rc<dyn ZonedDevice>, check_crc: bool) -> Result<Scan, Str
     let take = |id: u64, most: u64| {
         by_id.get(&id)?.iter().filter(|r| r.epoch <= most).max_by_key(|r| r.epoch).cloned()
     };
-    // The newest epoch holds the newest records; where they end, the log ends.
+    // The newest epoch holds the newest records; the log ends where they end.
     let newest = |r: &Record| r.epoch == epoch;
     let first = by_id.iter().find(|(_, versions)| versions.iter().any(newest)).map(|(&id, _)| id);
     let mut last = None;
@@ -292,7 +292,7 @@ async fn scan(device: &Rc<dyn ZonedDevice>, check_crc: bool) -> Result<Scan, Str
 }
 
 impl ToyLog {
-    /// Opens the log on `device`, an empty one too, after recovering what a crash left. Also
+    /// Opens the log on `device`, which may be empty, after recovering what a crash left. Also
     /// returns the records found.
     async fn open(
         rt: &Rt,
@@ -315,7 +315,7 @@ impl ToyLog {
                 };
                 command(&device, zone, finish).await?;
             }
-            // A zone without a whole record, or with trimmed ones only, holds nothing.
+            // A zone without whole records, or with trimmed ones only, holds nothing.
             match scan.last_of_zone.get(&zone) {
                 Some(&last) if last >= scan.trim => full.push((last, zone)),
                 last => dead.push((last.copied().unwrap_or(0), zone)),
@@ -374,7 +374,7 @@ impl ToyLog {
             let next = self.state.borrow().next;
             let bytes = payload(next);
             let blocks = (HEADER + bytes.len()).div_ceil(PAGE_SIZE) as u64;
-            // One zone is kept back for the records that free others.
+            // One zone is reserved for the records that free others.
             if self.make_room(blocks, if kind == Kind::Data { 1 } else { 0 }) {
                 self.place(kind, bytes);
                 return Ok(next);
@@ -383,8 +383,8 @@ impl ToyLog {
         }
     }
 
-    /// True if the current zone has room for `blocks`; goes on to a free zone if that leaves
-    /// `spare` of them.
+    /// True if the current zone has space for `blocks`; otherwise continues in a free zone if that
+    /// leaves `spare` free zones.
     fn make_room(self: &Rc<Self>, blocks: u64, spare: usize) -> bool {
         let mut state = self.state.borrow_mut();
         if state.offset + blocks <= self.geometry.zone_capacity.0 {
@@ -405,7 +405,7 @@ impl ToyLog {
                 target: Target::Zone(self.geometry.start(old)),
                 action: Action::Finish,
             };
-            // Commands of one queue start in order: behind the zone's writes.
+            // Commands of one queue start in order, so this comes behind the zone's writes.
             self.watch(finish, self.device.submit(queue(old), Request::bare(finish)), None);
         }
         true
@@ -470,7 +470,7 @@ impl ToyLog {
         Ok(())
     }
 
-    /// Gives up the records below `to` and resets the zones that hold no others.
+    /// Trims the records below `to` and resets the zones that hold no others.
     async fn trim(self: &Rc<Self>, to: u64) -> Result<(), String> {
         {
             let mut state = self.state.borrow_mut();
@@ -480,7 +480,7 @@ impl ToyLog {
         if self.defect != Some(ToyDefect::ReuseBeforeRelease) {
             self.commit(id).await?;
         }
-        // Oldest first, one at a time: what is left has no gap.
+        // Oldest first, one at a time, so that the remaining records have no gap.
         loop {
             let zone = {
                 let mut state = self.state.borrow_mut();
@@ -539,7 +539,7 @@ async fn run_client(
             tell(Event::TrimAcknowledged(to));
         }
         if client > 0 && log.free_zones() <= 2 {
-            // Only client 0 frees space; it may be done already.
+            // Only client 0 frees space, and it may have ended already.
             break;
         }
         let batch = 1 + rng.below(3);
@@ -573,7 +573,7 @@ pub async fn check(
         ));
     }
     check_records(&scan, seed)?;
-    // The log goes on: one more record, and all is found again.
+    // The log is usable: one more record is appended, and all are found again.
     let id = log.append_with(Kind::Data, |id| payload(seed, id)).await?;
     log.commit(id).await?;
     let again = self::scan(&device, defect != Some(ToyDefect::DroppedCrc)).await?;
@@ -622,7 +622,7 @@ impl Subject for Toy {
         }
     }
 
-    /// Each recovery takes a fresh zone, gives none back, and there are few.
+    /// Each recovery takes a fresh zone and frees none, and there are few.
     fn cuts_most(&self) -> usize {
         2
     }

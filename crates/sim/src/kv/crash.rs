@@ -1,5 +1,5 @@
-//! The file store under the crash harness: several clients create, append, sync, cut, rename and
-//! remove files; after a crash names and contents must be what was promised (`promises`).
+//! The file store under the crash harness. Several clients create, append, sync, truncate, rename
+//! and remove files; after a crash, names and contents must be as promised (`promises`).
 
 use crate::crash::{Case, Subject};
 use crate::kv::promises::{Change, Content, Event, Expected, History, Uid, audit, bytes, failed};
@@ -14,11 +14,11 @@ use std::rc::Rc;
 
 const CLIENTS: u64 = 3;
 const OPERATIONS: u64 = 60;
-/// Names of each client: few, so that files are replaced.
+/// Names of each client: few, so that files get replaced.
 const NAMES: u64 = 5;
 /// Most bytes of an append.
 const APPEND_MAX: u64 = 60_000;
-/// What files may hold, of what the store says there is, in percent.
+/// Share of the store's space that files may hold, in percent.
 const FILLED: u64 = 60;
 
 /// The store under the crash harness.
@@ -31,7 +31,7 @@ pub struct KvSubject {
 struct Client {
     store: Store,
     history: Rc<RefCell<History>>,
-    /// Bytes of the files there are, of all clients.
+    /// Bytes of the existing files of all clients.
     bytes: Rc<RefCell<BTreeMap<Uid, u64>>>,
     number: u64,
     rng: Rng,
@@ -43,7 +43,8 @@ impl Client {
         self.history.borrow_mut().tell(event);
     }
 
-    /// Something is going to happen to the content of a file; answers what it holds then.
+    /// Records a change of a file's content that is about to happen. Returns what the file then
+    /// holds.
     fn change(&mut self, at: usize, change: Change) -> (Uid, FileId) {
         let (_, uid, id, content, _) = &mut self.open[at];
         content.apply(change);
@@ -53,7 +54,7 @@ impl Client {
     }
 
     fn path(&mut self) -> String {
-        // Blob files have places, and something is remembered of them.
+        // Blob files are placed by policies, and the store remembers their families.
         let number = self.rng.below(NAMES);
         let kind = if number.is_multiple_of(3) { ".blob" } else { "" };
         format!("c{}/{number}{kind}", self.number)
@@ -61,7 +62,7 @@ impl Client {
 
     fn create(&mut self) -> Result<(), String> {
         let path = self.path();
-        // One writer a file, and none that is written has another's name.
+        // A file has one writer, and no file being written is replaced.
         if self.open.iter().any(|open| open.0 == path) {
             return Ok(());
         }
@@ -75,7 +76,7 @@ impl Client {
         Ok(())
     }
 
-    /// The file at a path takes no room any more.
+    /// The file at a path takes no space any more.
     fn forget(&self, path: &str) {
         if let Some(Some(uid)) = self.history.borrow().names().get(path) {
             self.bytes.borrow_mut().remove(uid);
@@ -171,7 +172,7 @@ impl Client {
         }
     }
 
-    /// What is in memory, and what is on the drive, is what was written.
+    /// A read returns what was written, whether it comes from memory or the drive.
     async fn read(&mut self) -> Result<(), String> {
         if self.open.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Damaged images of file stores: looking, checking and opening may refuse what they find, but must
+//! Damaged images of file stores. Inspecting and checking may refuse what they find, but must
 //! neither panic nor hang, nor take memory without limit.
 
 use crate::crash::{Case, Subject};
@@ -10,9 +10,9 @@ use furrow_rt::{Config, Rng, Rt};
 use furrow_zone::ZonedDevice;
 use std::rc::Rc;
 
-/// Bytes that are read at a time, and of a file at most.
+/// Most bytes per read, and most bytes read of a file.
 const READ: (usize, u64) = (64 << 10, 4 << 20);
-/// Files that are looked at.
+/// Most files that are read.
 const FILES: usize = 200;
 
 impl Image {
@@ -22,7 +22,7 @@ impl Image {
     /// As [`Image::make`].
     pub fn make_store(seed: u64) -> Result<Image, String> {
         let subject = KvSubject::default();
-        // Blocks of images are those of drives.
+        // Images have the block size of drives.
         let cases = (0..).map(|turn| Case { seed: seed ^ turn << 32, volatile: false });
         let fits = |case: &Case| subject.drive(*case).block_size.0 == 4096;
         let case = cases.into_iter().find(fits).unwrap_or(Case { seed, volatile: false });
@@ -30,7 +30,7 @@ impl Image {
     }
 }
 
-/// Looks at a store as the commands do, without writing.
+/// Inspects a store as the commands do, without writing.
 async fn look(device: &Rc<dyn ZonedDevice>) {
     let Ok(looked) = Snapshot::open(device.clone()).await else { return };
     let _ = (looked.space(), looked.ring(), looked.turn(), looked.label().len());
@@ -52,7 +52,7 @@ fn file_of(node: Node) -> Option<furrow_kv::FileId> {
     }
 }
 
-/// Reads what there is, then changes something; whatever fails may fail.
+/// Reads everything, then changes something; any call may fail.
 async fn use_it(store: &Store) {
     let mut directories = vec![String::new()];
     let mut seen = 0;
@@ -93,7 +93,7 @@ async fn use_it(store: &Store) {
     let _ = store.sync_all().await;
 }
 
-/// Damages an image of a store as `seed` says and looks what the tools make of it.
+/// Damages an image of a store as `seed` says and runs the tools on it.
 ///
 /// # Errors
 /// If an image cannot be put on a drive. Panics are the caller's to catch.

@@ -1,8 +1,8 @@
-//! What a file store promised in a run, and whether what is found after a crash keeps it.
+//! What a file store promised during a run, and whether its state after a crash keeps that.
 //!
-//! Names change in one order for all who change them: what is found must be the names as they were
-//! at one moment, at or after the last that a sync made durable. A file is what it was at some
-//! moment at or after its last sync; of an append a part may be missing at its end.
+//! Names change in one order for all clients. The names found must be those of one moment, at or
+//! after the last change that a sync made durable. A file's content must be that of a moment at or
+//! after its last sync; an append may be missing in part at its end.
 
 use furrow_kv::{CheckOptions, Lifetime, Node, Options, Store};
 use furrow_rt::{Rng, Rt};
@@ -10,36 +10,36 @@ use furrow_zone::ZonedDevice;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A file that is written after recovery, and removed again.
+/// A file that is written after recovery and then removed.
 const AFTER: &str = "after";
 
-/// A file of the model, by the order in which files were made.
+/// Number of a file in the model, in the order of creation.
 pub type Uid = u32;
 
-/// Eight bytes of an append of a file, those from `8 × at` on.
+/// Eight bytes of an append to a file, from offset `8 × at` on.
 fn word(uid: Uid, append: u32, at: u64) -> [u8; 8] {
     let word =
         (u64::from(uid) << 40 ^ u64::from(append) << 20 ^ at).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     word.to_le_bytes()
 }
 
-/// The bytes of an append of a file, from an offset in the file on.
+/// Bytes of an append to a file, from an offset in the file on.
 pub(crate) fn bytes(uid: Uid, append: u32, from: u64, count: u64) -> Vec<u8> {
     let first = from / 8;
     let words = (first..(from + count).div_ceil(8)).flat_map(|at| word(uid, append, at));
     words.skip((from - first * 8) as usize).take(count as usize).collect()
 }
 
-/// What happens to a file's content.
+/// A change of a file's content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
-    /// An append: how many bytes, and its number, which others of the file do not have.
+    /// An append of `count` bytes; no other append to the file has its number.
     Append { count: u64, number: u32 },
-    /// It is cut off.
+    /// The file is truncated to this size.
     Cut(u64),
 }
 
-/// What a file holds: up to each end, bytes of an append's number.
+/// A file's content: the end of each piece, and the number of the append it comes from.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Content(Vec<(u64, u32)>);
 
@@ -55,14 +55,14 @@ impl Content {
                 let cut = self.0.iter().find(|(end, _)| *end > keep).map(|(_, append)| *append);
                 self.0.retain(|(end, _)| *end <= keep);
                 if self.size() < keep {
-                    // Within the append that is cut its number stays.
+                    // The piece that is truncated keeps its number.
                     self.0.extend(cut.map(|append| (keep, append)));
                 }
             }
         }
     }
 
-    /// Whether `data` is what a file with this content holds from `from` on.
+    /// Whether `data` is the content from `from` on.
     pub(crate) fn holds(&self, uid: Uid, from: u64, data: &[u8]) -> bool {
         let (mut at, mut rest) = (from, data);
         let first = self.0.partition_point(|(end, _)| *end <= from);
@@ -85,16 +85,16 @@ impl Content {
     }
 }
 
-/// What happened in a run.
+/// An event of a run.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// A path names a file, or a directory.
     Name(String, Option<Uid>),
     Remove(String),
     Rename(String, String),
-    /// What is going to happen to a file's content.
+    /// A change of a file's content is about to happen.
     Content(Uid, Change),
-    /// As many name changes are durable, and of a file as many changes of its content.
+    /// This many name changes are durable, and this many changes of the file's content.
     Synced(usize, Option<(Uid, usize)>),
 }
 
@@ -119,31 +119,31 @@ impl History {
         self.events.push(event);
     }
 
-    /// A number for a new file.
+    /// The number of a new file.
     pub(crate) fn file(&mut self) -> Uid {
         self.files += 1;
         self.files
     }
 
-    /// What was going to happen to a file's content has happened.
+    /// The oldest pending change of a file's content has happened.
     pub(crate) fn done(&mut self, uid: Uid) {
         *self.done.entry(uid).or_default() += 1;
     }
 
-    /// What a sync that begins now will have made durable when it returns.
+    /// The event of a sync that begins now, to be recorded when it returns.
     pub(crate) fn synced(&self, uid: Option<Uid>) -> Event {
         let file = uid.map(|uid| (uid, self.done.get(&uid).copied().unwrap_or(0)));
         Event::Synced(self.names, file)
     }
 
-    /// The names there are.
+    /// The present names.
     pub(crate) fn names(&self) -> NameState {
         let mut names = NameState::new();
         self.events.iter().for_each(|event| apply(&mut names, event));
         names
     }
 
-    /// What must hold after a crash when there were `mark` events.
+    /// What must hold after a crash when the history had `mark` events.
     pub(crate) fn expect(&self, mark: usize) -> Expected {
         let events = &self.events[..mark];
         let synced = events.iter().filter_map(|event| match event {
@@ -202,16 +202,16 @@ fn apply(names: &mut NameState, event: &Event) {
     }
 }
 
-/// What is known of a file.
+/// The changes of a file.
 #[derive(Clone, Debug, Default)]
 struct Promise {
     changes: Vec<Change>,
-    /// As many of them are durable.
+    /// How many of them are durable.
     synced: usize,
 }
 
 impl Promise {
-    /// Whether a file may hold `data`: as it was at some moment, or in the middle of an append.
+    /// Whether the file may hold `data`: its content at some moment, or in the middle of an append.
     fn may_hold(&self, uid: Uid, data: &[u8]) -> bool {
         let (mut content, length) = (Content::default(), data.len() as u64);
         for changes in 0..=self.changes.len() {
@@ -235,7 +235,7 @@ impl Promise {
 /// What must hold after a crash.
 #[derive(Clone, Debug, Default)]
 pub struct Expected {
-    /// Names as they may be, the oldest first.
+    /// The names that may be found, oldest first.
     names: Vec<NameState>,
     contents: Rc<BTreeMap<Uid, Promise>>,
 }
@@ -244,12 +244,12 @@ pub(crate) fn failed(what: &str, error: &furrow_zone::Error) -> String {
     format!("{what}: {error}")
 }
 
-/// The store's accounts in memory agree with what they count.
+/// Checks that the store's accounts in memory agree with what they count.
 pub(crate) fn audit(store: &Store) -> Result<(), String> {
     store.audit().map_err(|error| failed("the store's accounts", &error))
 }
 
-/// What a crash left is no damage, neither before nor after it was put in order.
+/// Checks that fsck finds no damage: neither a crash nor recovery leaves any.
 async fn check_clean(device: &dyn ZonedDevice, when: &str) -> Result<(), String> {
     let report = furrow_kv::check(device, &CheckOptions::default()).await;
     let report = report.map_err(|error| failed(when, &error))?;
@@ -260,7 +260,7 @@ async fn check_clean(device: &dyn ZonedDevice, when: &str) -> Result<(), String>
 }
 
 impl Expected {
-    /// What a store holds must be one of what is expected.
+    /// Checks that the store holds one of the expected states.
     async fn compare(&self, store: &Store) -> Result<(), String> {
         let mut found: BTreeMap<String, Option<Vec<u8>>> = BTreeMap::new();
         let mut directories = vec![String::new()];
@@ -268,7 +268,7 @@ impl Expected {
             for (name, node) in store.list(&directory).map_err(|e| failed("list", &e))? {
                 let path = if directory.is_empty() { name } else { format!("{directory}/{name}") };
                 match node {
-                    // Of a reopening that was cut.
+                    // A reopening that was interrupted leaves this file.
                     _ if path == AFTER => {}
                     Node::Directory => {
                         found.insert(path.clone(), None);
@@ -318,8 +318,8 @@ impl Expected {
         ))
     }
 
-    /// Opens what a crash left and compares; then it must be usable, and stay. With `checks` it is
-    /// also checked as `furrow kv fsck` does.
+    /// Opens what a crash left and compares. Then the store must be usable, and the state must
+    /// stay. With `checks`, the drive is also checked as `furrow kv fsck` does.
     pub(crate) async fn hold(
         &self,
         rt: &Rt,
@@ -335,7 +335,7 @@ impl Expected {
         let store = opened.map_err(|error| failed("open", &error))?;
         audit(&store)?;
         self.compare(&store).await?;
-        // It can be used, and what was found stays.
+        // The store is usable, and what was found stays.
         let count = 1 + Rng::new(seed ^ 0xaf7e5).below(30_000);
         let data = bytes(0, 1, 0, count);
         let id = store.create(AFTER, Lifetime::Short).map_err(|e| failed("create", &e))?;

@@ -1,11 +1,11 @@
-//! Recorded runs of an engine under the crash harness: what a program asked of its store, asked of
-//! one whose drive loses power at each command; after that names and contents must be what was
+//! Recorded runs of an engine under the crash harness. The calls of a program to its store are
+//! repeated on a store whose drive loses power at each command; then names and contents must be as
 //! promised (`promises`).
 //!
 //! Each thread of the recording is a task here. A call begins when all calls have ended that had
-//! when it was recorded ([`Recording::causes`]); those that overlapped overlap here too, and which
-//! of them gets the engine first is the seed's. Calls that failed, and questions without an effect,
-//! are left out. Content is made up; what is read is compared with it.
+//! ended when it was recorded ([`Recording::causes`]). Calls that overlapped overlap here too; the
+//! seed decides which of them gets the engine first. Failed calls and queries are left out. Content
+//! is made up, and reads are compared with it.
 
 use crate::crash::{Case, Subject};
 use crate::kv::promises::{Change, Content, Event, Expected, History, Uid, audit, bytes, failed};
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Most bytes that are read at once.
+/// Most bytes per read.
 const READ_MAX: u64 = 1 << 20;
 
 /// A recorded run under the crash harness.
@@ -29,24 +29,24 @@ pub struct RecordedSubject {
     name: String,
     recording: Arc<Recording>,
     causes: Arc<Vec<Cause>>,
-    /// Blocks that the files take at most, as far as the order of the calls says it.
+    /// Most blocks that the files take at once, judged by the order of the calls.
     peak: u64,
     files: u64,
     /// The store's defect, if any.
     pub defect: Option<StoreDefect>,
 }
 
-/// A path as a store lists it.
+/// A path as the store lists it.
 fn clean(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
     parts.join("/")
 }
 
 impl RecordedSubject {
-    /// A recording, to be replayed; `name` is its file's.
+    /// A recording to be replayed; `name` is that of its file.
     ///
     /// # Errors
-    /// If it is none, or began on a store that held files.
+    /// If the bytes are no recording, or it began on a store that held files.
     pub fn new(
         name: &str,
         bytes: &[u8],
@@ -91,7 +91,7 @@ impl RecordedSubject {
         Ok(RecordedSubject { name, recording, causes, peak, files, defect })
     }
 
-    /// How many calls it has.
+    /// The number of its calls.
     pub fn calls(&self) -> usize {
         self.recording.records.len()
     }
@@ -113,9 +113,9 @@ struct Held {
     uid: Uid,
     id: FileId,
     content: Content,
-    /// Its end and last page, as a program keeps them that wrote all of it.
+    /// The file's end and last page, as a program keeps them that wrote the whole file.
     end: Option<(u64, Page)>,
-    /// Changes of it that are under way.
+    /// Changes of the file under way.
     changing: u32,
 }
 
@@ -127,13 +127,13 @@ struct Run {
     causes: Arc<Vec<Cause>>,
     pages: Pool,
     files: RefCell<BTreeMap<u64, Held>>,
-    /// Which calls ended, by their number in the recording's order of ends, ...
+    /// Which calls have ended, by their number in the recording's order of ends, ...
     ended: RefCell<Vec<bool>>,
-    /// ... and how many without a gap.
+    /// ... and how many have ended without a gap.
     all_ended: Cell<usize>,
     progress: Notify,
     failed: RefCell<Option<String>>,
-    /// Whether threads do something else between their calls, as they did.
+    /// Whether threads pause between their calls, as they did when recorded.
     gaps: bool,
 }
 
@@ -148,7 +148,7 @@ impl Run {
         Ok(look(held.ok_or_else(|| format!("file {file} was never made or opened"))?))
     }
 
-    /// Something is going to happen to a file's content.
+    /// Records a change of a file's content that is about to happen.
     fn begin(&self, file: u64, change: Change) -> Result<(Uid, FileId), String> {
         let (uid, id) = self.with(file, |held| {
             held.content.apply(change);
@@ -174,7 +174,7 @@ impl Run {
         self.finish(file, uid)
     }
 
-    /// Appends as the library for programs does: prepared if the handle wrote all of the file.
+    /// Appends as the C library does: prepared if the handle wrote the whole file.
     async fn append(&self, file: u64, offset: u64, count: u64, number: u32) -> Result<(), String> {
         let size = self.with(file, |held| held.content.size())?;
         if size != offset {
@@ -196,7 +196,7 @@ impl Run {
         self.finish(file, uid)
     }
 
-    /// What is in memory, and what is on the drive, is what was written.
+    /// A read returns what was written, whether it comes from memory or the drive.
     async fn read(&self, file: u64, offset: u64, count: u64) -> Result<(), String> {
         let look = |held: &mut Held| (held.id, held.changing, held.content.size());
         let before = self.with(file, look)?;
@@ -220,7 +220,7 @@ impl Run {
         }
     }
 
-    /// Everything is durable once `work` has returned.
+    /// Runs `work`; everything is durable when it has returned.
     async fn all_synced<F>(&self, work: impl FnOnce() -> F) -> Result<(), String>
     where
         F: Future<Output = furrow_zone::Result<()>>,
@@ -323,7 +323,7 @@ impl Run {
         Ok(())
     }
 
-    /// Waits until as many calls have ended as when this one was recorded. False if one failed.
+    /// Waits until as many calls have ended as when this one was recorded. False if a call failed.
     async fn may_begin(&self, after: u32) -> bool {
         loop {
             let progress = self.progress.wait();
@@ -374,19 +374,20 @@ impl Subject for RecordedSubject {
     type Expected = Expected;
 
     fn name(&self) -> String {
-        // As a command line has it.
+        // The name on a command line.
         match self.defect {
             None => format!("recorded --recording {}", self.name),
             Some(defect) => format!("recorded:{defect:?} --recording {}", self.name),
         }
     }
 
-    /// From hardly enough room, where zones are cleaned all the time, to three times as much.
+    /// Drives from barely enough space, where zones are cleaned all the time, to three times as
+    /// much.
     fn drive(&self, case: Case) -> Geometry {
         let mut rng = Rng::new(case.seed ^ 0x4e91a);
         let small = rng.one_in(3);
         let zones = 16 + 2 * rng.below(16);
-        // Two zones are the ring's, two for cleaning; each kind of file has one open.
+        // The ring and cleaning need two zones each; each kind of file has an open one.
         let wanted = self.peak * (14 + rng.below(20)) / 10 + 2 * self.files;
         let pages = (wanted / (zones - 10)).max(16);
         let capacity = if small { pages * 8 } else { pages };
@@ -425,8 +426,8 @@ impl Subject for RecordedSubject {
         for (index, record) in recording.records.iter().enumerate() {
             threads.entry(record.thread).or_default().push(index);
         }
-        // One thread's calls in the order of their ends: what they are numbered by is when they
-        // had the engine, which some never had.
+        // A thread's calls in the order of their ends: they are numbered by when they had the
+        // engine, and some never had it.
         threads.values_mut().for_each(|calls| calls.sort_by_key(|index| causes[*index].ended));
         rt.block_on(async move {
             let opened = Store::open(&rt2, device, options).await;

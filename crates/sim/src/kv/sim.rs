@@ -1,15 +1,15 @@
-//! A file store on one drive through several lives, all of it a function of one seed.
+//! A file store on one drive through several lives, as a function of one seed.
 //!
-//! In each life the drive is powered on, perhaps with faults; the store is looked at, opened and
-//! compared with what the life before left; clients create, append, sync, cut, rename and remove
-//! files at once; and it ends: stopped, or by a power cut. What was found is what the next life
-//! builds on. Faults: slow commands, read and write errors, torn writes, zones that become full,
-//! read-only or offline, a drive that is away for a while, power cuts at any command.
+//! In each life the drive is powered on, perhaps with faults. The store is inspected, opened and
+//! compared with what the previous life left. Clients create, append, sync, truncate, rename and
+//! remove files concurrently. The life ends with a stop or a power cut, and the next life continues
+//! from what was found. Faults: slow commands, read and write errors, torn writes, zones that
+//! become full, read-only or offline, a drive that is away for a while, power cuts at any command.
 //!
-//! What must hold: names and contents are what was promised. A zone that goes offline takes the
-//! content in it: reads of it fail with an error that names the file, and all else is whole. One
-//! that held the newest records is named by the error of the opening, and nothing older is shown.
-//! Any other zone that fails costs room and nothing else, as long as the ring has one left.
+//! What must hold: names and contents are as promised. The content of a zone that goes offline is
+//! lost: reads of it fail with an error that names the file, and everything else is intact. If an
+//! offline zone held the newest records, the error of opening names it, and no older state is
+//! shown. Any other failed zone costs only space, as long as the ring has a usable zone left.
 
 mod client;
 mod states;
@@ -34,12 +34,12 @@ use std::rc::Rc;
 const NAMES: u64 = 6;
 const BLOCK: u64 = 4096;
 
-/// What a life starts from, and what the life before promised.
+/// What a life starts from, and what the previous life promised.
 struct World {
     geometry: Geometry,
     options: Options,
     ring: RingZones,
-    /// What files may hold, of what the store says there is, in percent.
+    /// Share of the store's space that files may hold, in percent.
     filled: u64,
     drive: Snapshot,
     expected: Expected,
@@ -51,7 +51,7 @@ struct World {
 #[derive(Clone, Debug)]
 struct Plan {
     faults: Vec<Fault>,
-    /// They are there from before the opening.
+    /// The faults strike before the store is opened.
     early: bool,
     stop: bool,
     clients: u64,
@@ -64,7 +64,7 @@ impl Plan {
         self.faults.iter().any(|fault| fits(fault.kind))
     }
 
-    /// The drive may be gone, for a while or until it is powered on: the store dies of that.
+    /// The drive may go away, for a while or until it is powered on; the store fails then.
     fn may_be_gone(&self) -> bool {
         self.has(|kind| matches!(kind, FaultKind::PowerCut | FaultKind::Disappear { .. }))
     }
@@ -84,15 +84,15 @@ impl Plan {
 /// Runs the simulation of `seed`.
 ///
 /// # Errors
-/// Says what is wrong, and in which life.
+/// Describes what is wrong, and in which life.
 pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
     simulate_with(seed, None, sink)
 }
 
-/// The same, of a store with a defect.
+/// As [`simulate`], for a store with a defect.
 ///
 /// # Errors
-/// As [`simulate`]; it should find one, sooner or later.
+/// As [`simulate`]; it should find the defect sooner or later.
 pub fn simulate_with(
     seed: u64,
     defect: Option<StoreDefect>,
@@ -109,7 +109,7 @@ pub fn simulate_with(
     ));
     let lives = 2 + rng.below(6);
     for life in 0..=lives {
-        // The last one shows that all is well.
+        // The last life ends with a stop, and shows that all is well.
         let last = life == lives;
         let plan = if last { quiet(&mut rng) } else { draw(&world, &mut rng) };
         let struck = if last { None } else { at_rest(&mut world, seed ^ life << 32, &mut rng)? };
@@ -124,7 +124,7 @@ pub fn simulate_with(
     Ok(summary)
 }
 
-/// The store says that a zone that is offline may have held the newest records.
+/// The store refuses to open because an offline zone may have held the newest records.
 const REFUSED: &str = "a zone offline that held the newest records: refused";
 
 fn begin(
@@ -183,7 +183,7 @@ fn quiet(rng: &mut Rng) -> Plan {
     Plan { faults: Vec::new(), early: false, stop: true, clients: 2, operations: 20, seed }
 }
 
-/// Zones of the ring that can be written, beyond the two that it needs.
+/// Writable zones of the ring beyond the two that it needs.
 fn ring_left(world: &World) -> u32 {
     let bad = world.drive.report().iter().filter(|r| is_bad(r) && world.ring.has(r.zone)).count();
     (world.ring.count() - world.ring.half - 1).saturating_sub(bad as u32)
@@ -193,7 +193,7 @@ fn is_bad(report: &ZoneReport) -> bool {
     matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline)
 }
 
-/// Zones behind the ring that can be written, in percent of what there were.
+/// Writable zones behind the ring, in percent of the original number.
 fn content_left(world: &World) -> u64 {
     let reports = world.drive.report();
     let content = &reports[world.ring.end() as usize..];
@@ -207,7 +207,7 @@ fn draw(world: &World, rng: &mut Rng) -> Plan {
         ZoneReadOnly,
     };
     let mut faults = Vec::new();
-    // Few, or a small drive would have no room left.
+    // Few faults: a small drive would have no space left.
     let (mut of_ring, mut of_content) = (ring_left(world), u32::from(content_left(world) > 75));
     for _ in 0..rng.below(4) {
         let within = [10, 60, 400][rng.below(3) as usize];
@@ -259,16 +259,16 @@ fn draw(world: &World, rng: &mut Rng) -> Plan {
     }
 }
 
-/// A zone that was found to have failed when the drive was powered on.
+/// A zone that failed while the drive was off.
 #[derive(Clone, Copy, Debug)]
 struct Struck {
     zone: ZoneId,
     state: FaultKind,
-    /// The half of the ring that counts needs it.
+    /// Whether the half of the ring that counts needs it.
     needed: bool,
 }
 
-/// What time may do to a drive that is off: nothing as a rule, or a zone fails.
+/// What happens to a drive while it is off: usually nothing, sometimes a zone fails.
 fn at_rest(world: &mut World, seed: u64, rng: &mut Rng) -> Result<Option<Struck>, String> {
     if !rng.one_in(3) {
         return Ok(None);
@@ -297,13 +297,13 @@ fn at_rest(world: &mut World, seed: u64, rng: &mut Rng) -> Result<Option<Struck>
         emulator.clear_faults(None).map_err(|error| error.to_string())?;
         let device = Rc::new(emulator.clone());
         let looked = rt.block_on(async move { Looked::open(device).await });
-        // Where the store cannot be opened already, this is not the reason.
+        // If the store could not be opened before, the zone is not the reason.
         let Ok(looked) = looked else { return Ok(None) };
         let (_, half) = looked.ring_zones();
         let written = |zone: ZoneId| reports[zone.0 as usize].state != ZoneState::Empty;
         let frozen = half.first().is_some_and(|first| is_bad(&reports[first.0 as usize]));
         let needed = world.ring.has(zone) && (frozen || (half.contains(&zone) && written(zone)));
-        // One that is full already cannot become it.
+        // A zone that is full already cannot become full.
         let done = emulator.inject(Fault::new(state).at_zone(zone)).is_ok();
         world.drive = emulator.snapshot();
         Ok(done.then_some(Struck { zone, state, needed }))
@@ -312,7 +312,7 @@ fn at_rest(world: &mut World, seed: u64, rng: &mut Rng) -> Result<Option<Struck>
 
 /// How a life ended.
 struct Lived {
-    /// What was found when it began; `None`: the store was not opened.
+    /// What was found when it began; `None` if the store was not opened.
     base: Option<Expected>,
     met: Option<&'static str>,
 }
@@ -383,7 +383,7 @@ impl Life {
         let device: Rc<dyn ZonedDevice> = Rc::new(self.emulator.clone());
         let offline = |report: &ZoneReport| report.state == ZoneState::Offline;
         if self.reports().iter().any(offline) || struck.is_some() {
-            // It says what it finds, and neither panics nor hangs.
+            // The check must end and report, without a panic.
             let _ = furrow_kv::check(&*device, &CheckOptions::default()).await;
         } else if self.plan.seed.is_multiple_of(3) {
             check_clean(&*device, "a check at power on").await?;
@@ -412,7 +412,7 @@ impl Life {
             .collect();
         let found = match look_through(&self, &store, &lossy).await {
             Ok(found) => found,
-            // A fault that was there already.
+            // A fault from before the opening.
             Err(_) if self.plan.early && !self.plan.faults.is_empty() => {
                 return Ok(Lived { base: None, met: None });
             }
@@ -422,7 +422,7 @@ impl Life {
         {
             let mut history = self.history.borrow_mut();
             history.now = base.names[0].clone();
-            // A client that opens one of these files has to know what it holds.
+            // A client that opens one of these files must know its content.
             for (uid, contents) in &base.contents {
                 history.tell(Event::Content(*uid, contents[0].clone()));
             }
@@ -474,7 +474,7 @@ impl Life {
         Ok(Lived { base: Some(base), met: None })
     }
 
-    /// Whether the store may have refused to be opened.
+    /// Judges whether the store was allowed to refuse to open.
     fn not_opened(
         &self,
         error: &Error,
@@ -504,7 +504,7 @@ impl Life {
     }
 }
 
-/// What a crash left is no damage.
+/// Checks that fsck finds no damage.
 async fn check_clean(device: &dyn ZonedDevice, when: &str) -> Result<(), String> {
     let report = furrow_kv::check(device, &CheckOptions::default()).await;
     let report = report.map_err(|error| failed(when, &error))?;

@@ -1,4 +1,4 @@
-//! A ledger: a table of versions kept by `furrow-log` alone, to crash what all engines share.
+//! A ledger: a table of versions kept by `furrow-log` alone, to crash-test what engines share.
 //!
 //! Each *account* has a version; giving it a new one writes a block that says so, striped over a
 //! superzone. A *commit* drains and flushes those blocks, appends the changed table entries to the
@@ -9,8 +9,8 @@
 //! one under way, and each block it names is what was written there.
 //!
 //! The drive allows exactly as many active zones as streams are open: 1 for the ring, 1 for the
-//! delta log, 2 for data. The defects are those of `furrow-log` ([`LogDefect`]).
-//! It relocates nothing, and a run ends when no superzone is free.
+//! delta log, 2 for data. The defects are those of `furrow-log` ([`LogDefect`]). Nothing is
+//! relocated, and a run ends when no superzone is free.
 
 use crate::crash::{Case, Subject};
 use furrow_emu::Emulator;
@@ -36,7 +36,7 @@ const RING: [ZoneId; 2] = [ZoneId(0), ZoneId(1)];
 const MAIN: ZoneId = ZoneId(6);
 const CHECKPOINT: u16 = 1;
 const DELTA: u16 = 2;
-/// Epoch, checkpoint, half, extents, descriptors: 4 bytes each but the first two.
+/// Bytes of the fixed part: epoch and checkpoint, 4 bytes each for half, extents, descriptors.
 const FIXED: usize = 12;
 
 const DEVICE: Uuid = Uuid([0x1e; 16]);
@@ -45,12 +45,12 @@ const OBJECT: Uuid = Uuid([0xd6; 16]);
 /// Version by account; 0 = never written.
 type Versions = Vec<u64>;
 
-/// What happened in a run.
+/// An event of a run.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A commit of these versions began.
     Began(Versions),
-    /// The last one begun was acknowledged.
+    /// The last commit that began was acknowledged.
     Acknowledged,
 }
 
@@ -58,7 +58,7 @@ pub enum Event {
 #[derive(Clone, Debug, Default)]
 pub struct History(Vec<Event>);
 
-/// An entry of the table: where the account's block is, its checksum, its version.
+/// An entry of the table: address, checksum and version of the account's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     at: BlockAddr,
@@ -98,7 +98,7 @@ fn id(epoch: u64, checkpoint: u64) -> RecordId {
     RecordId { kind: CHECKPOINT, epoch, checkpoint, sequence: checkpoint, device, object }
 }
 
-/// What a checkpoint record says.
+/// The content of a checkpoint record.
 #[derive(Clone)]
 struct Checkpoint {
     epoch: u64,
@@ -106,7 +106,7 @@ struct Checkpoint {
     half: u8,
     extents: Vec<Extent>,
     descriptors: Vec<Descriptor>,
-    /// The table before the extents.
+    /// The table before the extents are applied.
     base: Vec<Entry>,
 }
 
@@ -150,7 +150,7 @@ fn text(error: furrow_zone::Error) -> String {
     error.to_string()
 }
 
-/// What a drive holds: the newest checkpoint, the zone it is in, and the table it gives.
+/// What a drive holds: the newest checkpoint, its zone, and the table that it yields.
 struct Found {
     checkpoint: Checkpoint,
     zone: usize,
@@ -200,7 +200,7 @@ fn report(device: &dyn ZonedDevice, zone: ZoneId) -> Result<ZoneReport, String> 
     reports.first().copied().ok_or_else(|| format!("no zone {zone}"))
 }
 
-/// The whole records of a ring zone. Blocks of a torn one may lie between them.
+/// The whole records of a ring zone. Blocks of a torn record may lie between them.
 async fn scan(device: &dyn ZonedDevice, zone: ZoneId) -> Result<Vec<Checkpoint>, String> {
     let written = report(device, zone)?.write_pointer.0 as u32;
     let from = BlockAddr::new(device.geometry(), zone, 0);
@@ -222,7 +222,7 @@ async fn scan(device: &dyn ZonedDevice, zone: ZoneId) -> Result<Vec<Checkpoint>,
     Ok(found)
 }
 
-/// Reads what the drive holds; changes nothing.
+/// Reads what the drive holds, without changing it.
 async fn load(device: &Rc<dyn ZonedDevice>, defect: Option<LogDefect>) -> Result<Found, String> {
     let mut newest: Option<(Checkpoint, usize)> = None;
     for (index, zone) in RING.into_iter().enumerate() {
@@ -249,7 +249,7 @@ async fn load(device: &Rc<dyn ZonedDevice>, defect: Option<LogDefect>) -> Result
     Ok(Found { checkpoint, zone, table })
 }
 
-/// Whether every block the table names is what was written there.
+/// Whether every block that the table names holds what was written there.
 async fn verify(device: &Rc<dyn ZonedDevice>, table: &[Entry]) -> Result<(), String> {
     for (account, entry) in (0..).zip(table).filter(|(_, entry)| entry.version > 0) {
         let read = read_blocks(&**device, QueueId(0), entry.at, 1, &Pool::new(1)).await;
@@ -285,7 +285,7 @@ async fn make(rt: Rt, device: Rc<dyn ZonedDevice>) -> Result<(), String> {
 }
 
 impl Ledger {
-    /// Opens the ledger: recovers, begins an epoch, empties what the crash left behind.
+    /// Opens the ledger: recovers, begins an epoch, and empties what the crash left.
     async fn open(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,
@@ -328,7 +328,7 @@ impl Ledger {
         report(&*self.device, zone)
     }
 
-    /// Goes on behind the newest checkpoint; or behind whatever is in the other zone, if that was
+    /// Continues behind the newest checkpoint, or behind the content of the other zone if that was
     /// begun because the first was full.
     fn recover_ring(&self, newest: usize) -> Result<(), String> {
         let (here, there) = (self.report(RING[newest])?, self.report(RING[1 - newest])?);
@@ -341,7 +341,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Levels the zones of the superzone that was being written.
+    /// Aligns the write pointers of the superzone that was being written.
     fn recover_active(&self) -> Result<(), String> {
         let ids = (0..self.pool.total()).map(SuperzoneId);
         for id in ids.filter(|id| self.pool.state(*id) == SuperzoneState::Active) {
@@ -363,7 +363,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// After the new epoch's first checkpoint: what no checkpoint knows of is emptied.
+    /// After the new epoch's first checkpoint: empties zones that no checkpoint refers to.
     async fn empty_leftovers(self: &Rc<Self>) -> Result<(), String> {
         let (other, clean) = {
             let state = self.state.borrow();
@@ -396,8 +396,8 @@ impl Ledger {
         table.iter().any(|entry| entry.version > 0 && owner(entry) == Some(id))
     }
 
-    /// Releases the full superzones that hold nothing. To be called with nothing under way: what
-    /// memory says is then what the durable checkpoint says.
+    /// Releases the full superzones that hold nothing. The caller has nothing under way, so memory
+    /// agrees with the durable checkpoint.
     async fn release_dead(&self) -> Result<(), String> {
         for id in (0..self.pool.total()).map(SuperzoneId) {
             let dead = self.pool.state(id) == SuperzoneState::Full
@@ -411,13 +411,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// The newest state that is durable.
+    /// The newest durable snapshot.
     fn durable(&self) -> Result<DurableSnapshot, String> {
         self.pool.durable().ok_or_else(|| "no checkpoint is durable".into())
     }
 
-    /// Asks for the release of what only memory says is dead, and what no checkpoint shows that is
-    /// durable. The pool must refuse.
+    /// Asks to release superzones that are dead only in memory and that no durable checkpoint shows
+    /// empty. The pool must refuse.
     async fn release_too_early(&self) -> Result<(), String> {
         let (now, durable) = (self.pool.snapshot(), self.durable()?);
         for id in (0..self.pool.total()).map(SuperzoneId) {
@@ -475,8 +475,8 @@ impl Ledger {
         true
     }
 
-    /// Makes what was put before the call durable. One at a time. The cut is made at once, so
-    /// puts may go on while this waits.
+    /// Makes all earlier puts durable; one commit at a time. The snapshot is taken at once, so puts
+    /// may continue while this waits.
     async fn commit(self: &Rc<Self>, history: Option<Rc<RefCell<History>>>) -> Result<(), String> {
         let tell = |event| {
             if let Some(history) = &history {
@@ -518,7 +518,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// What a commit is to make durable, in one stretch.
+    /// What a commit makes durable, collected in one stretch without waiting.
     #[allow(clippy::type_complexity, reason = "four things that belong together once")]
     fn cut(&self) -> (Checkpoint, Vec<(u32, [u8; ENTRY])>, bool, furrow_log::Mark) {
         let state = &mut *self.state.borrow_mut();
@@ -544,10 +544,10 @@ impl Ledger {
         (checkpoint, changed, merge, self.writer.mark())
     }
 
-    /// The table at the cut of a commit under way.
+    /// The table at the snapshot of a commit under way.
     fn committed(&self, checkpoint: &Checkpoint, changed: &[(u32, [u8; ENTRY])]) -> Vec<Entry> {
         let state = self.state.borrow();
-        // Nothing was put since the cut yet.
+        // Nothing was put since the snapshot.
         let mut table = state.table.clone();
         for (account, entry) in changed {
             table[*account as usize] = Entry::decode(entry);
@@ -564,7 +564,7 @@ impl Ledger {
         }
         drop(self.writer.fill(RING[ring], self.capacity()));
         let next = RING[1 - ring];
-        // Nothing before the first commit says that it was found: the drive is asked.
+        // Before the first commit there is no durable snapshot, so the drive is flushed.
         let durable = match self.pool.durable() {
             Some(durable) => durable,
             None => self.pool.snapshot().flushed().await.map_err(text)?,
@@ -602,11 +602,11 @@ async fn run(
             let (ledger, history) = (ledger.clone(), history.clone());
             rt.spawn(async move { ledger.commit(Some(history)).await })
         };
-        // The commit makes its cut when its task first runs; from then on it runs beside us.
+        // The commit takes its snapshot when its task first runs, and then runs concurrently.
         rt.yield_now().await;
         for _ in 0..rng.below(12) {
             version += 1;
-            // Mostly in turn, so that old superzones run empty.
+            // Mostly in turn, so that old superzones become empty.
             let account = (version as u32 + rng.below(2) as u32) % ACCOUNTS;
             if !ledger.put(account, version) {
                 break;
@@ -623,7 +623,7 @@ async fn run(
     Ok(())
 }
 
-/// Opens the ledger after a crash, compares, and uses it without changing any version.
+/// Opens the ledger after a crash, compares, and uses it without changing a version.
 async fn check(
     rt: Rt,
     device: Rc<dyn ZonedDevice>,
@@ -658,7 +658,7 @@ async fn check(
 /// The ledger under the crash harness.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogSubject {
-    /// The defect `furrow-log` has, if any.
+    /// The defect built into `furrow-log`, if any.
     pub defect: Option<LogDefect>,
 }
 

@@ -1,4 +1,4 @@
-//! What clients do to a store in a life, what they may be answered, and what must be found of it.
+//! The clients of a life: their operations, which answers are allowed, and what must be found.
 
 use super::states::{Content, Event, Expected, NameState, Uid, bytes, may_hold, size};
 use super::{BLOCK, NAMES, Plan, is_bad};
@@ -18,7 +18,7 @@ pub(super) struct History {
     pub(super) events: Vec<Event>,
     pub(super) names: usize,
     pub(super) states: BTreeMap<Uid, usize>,
-    /// Names as they are.
+    /// The present names.
     pub(super) now: NameState,
     /// Bytes of files that have names or are open.
     pub(super) bytes: BTreeMap<Uid, u64>,
@@ -41,7 +41,7 @@ impl History {
         self.events.push(event);
     }
 
-    /// The file at a path takes no room any more.
+    /// The file at a path takes no space any more.
     pub(super) fn forget(&mut self, path: &str) {
         if let Some(Some(uid)) = self.now.get(path).copied() {
             self.bytes.remove(&uid);
@@ -51,12 +51,12 @@ impl History {
 
 /// Why a client stops.
 pub(super) enum Halt {
-    /// The store died, of something that it may die of.
+    /// The store failed, for a reason that it is allowed to fail for.
     Died,
     Wrong(String),
 }
 
-/// What all of a life know.
+/// State shared by all tasks of a life.
 #[derive(Clone)]
 pub(super) struct Life {
     pub(super) emulator: Emulator,
@@ -77,7 +77,7 @@ impl Life {
         self.emulator.report(ZoneId(0), zones).unwrap_or_default()
     }
 
-    /// Zones of content that are gone with it.
+    /// Zones of content that went offline with their content.
     pub(super) fn gone(&self) -> BTreeSet<ZoneId> {
         let offline = |report: &ZoneReport| report.state == ZoneState::Offline;
         let all = self.reports();
@@ -85,12 +85,12 @@ impl Life {
         gone.map(|report| report.zone).collect()
     }
 
-    /// Whether room may lack though files hold little.
+    /// Whether the store may run out of space although files hold little.
     pub(super) fn is_crowded(&self) -> bool {
         self.filled > 60 || self.plan.zones_may_fail() || self.reports().iter().any(is_bad)
     }
 
-    /// Whether a store may have died of this.
+    /// Whether the store may have failed with this error.
     pub(super) fn may_die(&self, error: &Error) -> bool {
         let text = error.to_string();
         let bad = self.reports().iter().filter(|r| is_bad(r) && self.ring.has(r.zone)).count();
@@ -101,7 +101,7 @@ impl Life {
         self.plan.may_be_gone() || no_ring || (full && self.is_crowded())
     }
 
-    /// Judges an error of an operation that is not one of reading.
+    /// Judges an error of an operation that reads nothing.
     pub(super) fn judge(&self, store: &Store, what: &str, error: &Error) -> Result<(), Halt> {
         if let Some(death) = store.failed() {
             return match self.may_die(&death) {
@@ -118,7 +118,7 @@ impl Life {
         }
     }
 
-    /// The same of one that read a file.
+    /// Judges an error of an operation that reads a file.
     pub(super) fn judge_read(&self, store: &Store, path: &str, error: &Error) -> Result<(), Halt> {
         let named = error.to_string().contains(path);
         let explained = self.plan.may_misread() || !self.gone().is_empty();
@@ -219,7 +219,7 @@ impl Client {
         self.tell(Event::Content(uid, content));
         let Err(error) = self.store.append(id, &data).await else { return Ok(()) };
         if self.store.size(id).is_ok_and(|size| size == from) {
-            // Its last block could not be read: nothing was appended.
+            // The file's last block could not be read, so nothing was appended.
             self.tell(Event::Content(uid, before.clone()));
             self.open[at].content = before;
             return self.life.judge_read(&self.store, &path, &error);
@@ -273,7 +273,7 @@ impl Client {
         }
     }
 
-    /// Files without a client that writes to them change their names.
+    /// Renames or removes a file that no client writes to.
     pub(super) fn rename_or_remove(&mut self) -> Worked {
         let (from, to) = (self.path(), self.path());
         if self.is_open(&from) || self.is_open(&to) {
@@ -294,7 +294,7 @@ impl Client {
         }
     }
 
-    /// What is in memory, and what is on the drive, is what was written.
+    /// A read returns what was written, whether it comes from memory or the drive.
     pub(super) async fn read(&mut self) -> Worked {
         let Some(at) = self.pick() else { return Ok(()) };
         let Open { path, uid, id, content, .. } = &self.open[at];
@@ -312,7 +312,7 @@ impl Client {
         }
     }
 
-    /// Goes on with a file of an earlier life.
+    /// Opens a file of an earlier life and continues it.
     pub(super) fn reopen(&mut self) -> Worked {
         let path = self.path();
         let found = {
@@ -369,14 +369,14 @@ pub(super) fn shortened(content: &Content, keep: u64) -> Content {
     left
 }
 
-/// What was found of a file: its size, and the blocks of it that can be read.
+/// A file as it was found: its size, and the blocks that can be read.
 pub(super) struct Found {
     pub(super) size: u64,
     pub(super) blocks: BTreeMap<u64, Vec<u8>>,
 }
 
 impl Found {
-    /// Whether this is what a file may be, with the content it then has.
+    /// If the file may look like this, the content it then has.
     pub(super) fn fits(&self, uid: Uid, states: &[Content]) -> Option<Content> {
         let held = |content: &Content| {
             let all = bytes(uid, content, self.size);
@@ -391,7 +391,7 @@ impl Found {
     }
 }
 
-/// All that a store holds, by path.
+/// Everything that a store holds, by path.
 pub(super) async fn look_through(
     life: &Life,
     store: &Store,
@@ -430,7 +430,7 @@ pub(super) async fn look_through(
     Ok(found)
 }
 
-/// What a store holds must be one of what is expected: answers which.
+/// Which of the expected states the store holds.
 pub(super) fn compare(
     found: &BTreeMap<String, Option<Found>>,
     expected: &Expected,
