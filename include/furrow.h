@@ -15,34 +15,34 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-// Bytes of a message, its zero at the end included.
+// Bytes of a message, including the zero at its end.
 #define FURROW_MESSAGE_BYTES 1020
 
-// What went wrong. Numbers are never used again for something else.
+// Kinds of errors. A number is never reused for another error.
 typedef enum furrow_kind {
-  // Nothing.
+  // No error.
   FURROW_OK = 0,
   // There is no such file or directory.
   FURROW_NOT_FOUND = 1,
   // The name exists already.
   FURROW_EXISTS = 2,
-  // What must be a directory is none.
+  // A path component that must be a directory is none.
   FURROW_NOT_DIRECTORY = 3,
-  // What must not be a directory is one.
+  // A path that must not be a directory is one.
   FURROW_IS_DIRECTORY = 4,
   // The directory has entries.
   FURROW_NOT_EMPTY = 5,
-  // An argument makes no sense.
+  // An argument is invalid.
   FURROW_INVALID = 6,
-  // No room, and cleaning makes none.
+  // There is no space, and cleaning can free none.
   FURROW_NO_SPACE = 7,
   // The drive failed; nothing more is written.
   FURROW_IO = 8,
   // Bytes on the drive are not what was written.
   FURROW_CORRUPT = 9,
-  // Somebody else uses it.
+  // Another user has it.
   FURROW_BUSY = 10,
-  // Not offered.
+  // Not supported.
   FURROW_UNSUPPORTED = 11,
   // The drive holds no store, or one of a newer version.
   FURROW_WRONG_FORMAT = 12,
@@ -54,16 +54,16 @@ typedef enum furrow_kind {
   FURROW_DEFECT = 15,
 } furrow_kind;
 
-// A file that is open. Any thread may read; those that append take turns.
+// An open file. Any thread may read; threads that append take turns.
 typedef struct furrow_file furrow_file;
 
-// A read that was begun.
+// A read that was started.
 typedef struct furrow_read furrow_read;
 
-// A store that is open.
+// An open store.
 typedef struct furrow_store furrow_store;
 
-// Why a function failed. The caller provides it; a function that succeeds leaves it alone.
+// Why a function failed. The caller provides it; a function that succeeds does not change it.
 typedef struct furrow_error {
   // A `furrow_kind`.
   int32_t kind;
@@ -71,42 +71,42 @@ typedef struct furrow_error {
   char message[FURROW_MESSAGE_BYTES];
 } furrow_error;
 
-// Room, in bytes unless said otherwise.
+// Space, in bytes unless stated otherwise.
 typedef struct furrow_space {
-  // What files can hold.
+  // The most that files can hold.
   uint64_t capacity;
-  // What they hold.
+  // What files hold.
   uint64_t used;
-  // What files can hold besides, by cleaning alone: without what is kept for the output of
-  // compactions and for what a database is made of.
+  // What files can hold in addition, by cleaning alone. The reserves for compactions and for the
+  // database's own state are left out.
   uint64_t available;
-  // Zones for content, a number.
+  // Number of zones for content.
   uint64_t zones;
-  // Those of them that hold nothing, a number.
+  // Number of these zones that hold nothing.
   uint64_t free_zones;
-  // The most of them that were in use at once since the store was opened, a number.
+  // The most of these zones that were in use at once since the store was opened.
   uint64_t peak_zones;
-  // What a zone holds.
+  // Capacity of a zone.
   uint64_t zone_bytes;
 } furrow_space;
 
 // Calls that took the engine.
 typedef struct furrow_calls {
-  // How many.
+  // Their number.
   uint64_t calls;
-  // Those of them that another thread carried out.
+  // How many of them another thread carried out.
   uint64_t hops;
 } furrow_calls;
 
-// What a store did since it was opened.
+// What a store has done since it was opened.
 typedef struct furrow_counters {
   // Bytes that were appended.
   uint64_t appended;
   // Bytes that were read.
   uint64_t read;
-  // Syncs that were asked for.
+  // Number of syncs.
   uint64_t syncs;
-  // Rounds that made them durable: one flush of the drive each.
+  // Group commits, with one flush of the drive each.
   uint64_t rounds;
   // Times the record ring turned.
   uint64_t turns;
@@ -114,9 +114,9 @@ typedef struct furrow_counters {
   uint64_t cleaned;
   // Bytes that cleaning copied.
   uint64_t copied;
-  // Those of them of blob files.
+  // Bytes of blob files that cleaning copied.
   uint64_t copied_blobs;
-  // Those of them of sorted tables.
+  // Bytes of sorted tables that cleaning copied.
   uint64_t copied_tables;
   // Zones that were reset.
   uint64_t resets;
@@ -124,76 +124,76 @@ typedef struct furrow_counters {
   uint64_t relocated;
   // Calls that took the engine.
   uint64_t calls;
-  // Those of them that another thread carried out.
+  // How many of them another thread carried out.
   uint64_t hops;
-  // Those that append or cut.
+  // Calls that append or truncate.
   struct furrow_calls append;
-  // Those that make something durable.
+  // Calls that make something durable.
   struct furrow_calls sync;
-  // Those that read; reads that were only begun are not counted.
+  // Calls that read; reads that were started without waiting are not counted.
   struct furrow_calls read_calls;
-  // Those that open, make and close files.
+  // Calls that open, create and close files.
   struct furrow_calls open;
-  // Those of names and directories.
+  // Calls on names and directories.
   struct furrow_calls names;
-  // Those of threads of low priority, which leave them to others.
+  // Calls of threads of low priority, which leave them to others.
   uint64_t handed;
-  // Times a writer waited for cleaning to make room.
+  // Times a writer waited for cleaning to free space.
   uint64_t waits;
-  // Nanoseconds of these.
+  // Nanoseconds that writers waited for that.
   uint64_t waited;
-  // Times there was no room.
+  // Times there was no space.
   uint64_t refused;
 } furrow_counters;
 
-// What is known of a path.
+// Information about a path.
 typedef struct furrow_stat {
   // 1 of a directory, 0 of a file.
   int32_t is_directory;
-  // Bytes of a file.
+  // Size of a file in bytes.
   uint64_t size;
-  // When a file was written last, seconds since 1970.
+  // Time of a file's last write, seconds since 1970.
   int64_t modified;
 } furrow_stat;
 
-// Gets one entry of a directory: its name, whether it is a directory, and a file's bytes.
+// Receives one entry of a directory: name, whether it is a directory, and a file's size.
 typedef void (*furrow_each)(void *argument, const char *name, const struct furrow_stat *stat);
 
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
 
-// Opens the store on `device`: an emulated drive's image, or `mem:...`, which begins empty. A
+// Opens the store on `device`: the image of an emulated drive, or `mem:...`, which begins empty. A
 // store that this process has open already is shared, with the options it was opened with.
 //
-// `options` may be null; else options separated by commas: `clean-below=PERCENT` (20), below
-// which share of free zones cleaning begins; `policy=NAME` (shared; liza-paper, liza-zenfs, baza,
-// generations), which files share zones; `record=FILE`, a file of the host to which all calls are
-// recorded, as crates/kv/src/trace.rs describes it (`furrow kv trace`).
+// `options` may be null, or options separated by commas: `clean-below=PERCENT` (20), the share
+// of free zones below which cleaning begins; `policy=NAME` (shared; liza-paper, liza-zenfs, baza,
+// generations), which files share zones; `record=FILE`, a file of the host in which all calls are
+// recorded in the format of crates/kv/src/trace.rs (`furrow kv trace`).
 int32_t furrow_store_open(const char *device,
                           const char *options_text,
                           struct furrow_store **store,
                           struct furrow_error *error);
 
 // Makes a store on an empty drive, an image of `furrow device create`. Fails with `FURROW_EXISTS`
-// if the drive holds something. `label` may be null; at most 63 bytes.
+// if the drive holds data. `label` may be null; it has at most 63 bytes.
 int32_t furrow_store_format(const char *device, const char *label, struct furrow_error *error);
 
-// Leaves a store. The last one to leave it, files included, makes all of it durable and ends it.
+// Closes a store. The last user, open files included, makes it durable and ends it.
 int32_t furrow_store_close(struct furrow_store *store, struct furrow_error *error);
 
-// Makes all names durable: what was created, renamed and removed until now.
+// Makes all names durable: everything created, renamed and removed until now.
 int32_t furrow_store_sync(const struct furrow_store *store, struct furrow_error *error);
 
-// Makes all names durable, and all files as they are now.
+// Makes all names durable, and all files in their present state.
 int32_t furrow_store_sync_all(const struct furrow_store *store, struct furrow_error *error);
 
-// Its room.
+// The space of a store.
 int32_t furrow_store_space(const struct furrow_store *store,
                            struct furrow_space *space,
                            struct furrow_error *error);
 
-// What it did since it was opened.
+// What a store has done since it was opened.
 int32_t furrow_store_counters(const struct furrow_store *store,
                               struct furrow_counters *counters,
                               struct furrow_error *error);
@@ -204,13 +204,13 @@ int32_t furrow_rename(const struct furrow_store *store,
                       const char *to,
                       struct furrow_error *error);
 
-// Gives a file another name besides.
+// Gives a file another name.
 int32_t furrow_link(const struct furrow_store *store,
                     const char *from,
                     const char *to,
                     struct furrow_error *error);
 
-// Removes a file's name, and the file once nobody has it open.
+// Removes a file's name; the file itself goes once it is open nowhere.
 int32_t furrow_remove(const struct furrow_store *store,
                       const char *path,
                       struct furrow_error *error);
@@ -231,24 +231,24 @@ int32_t furrow_stat_path(const struct furrow_store *store,
                          struct furrow_stat *stat,
                          struct furrow_error *error);
 
-// Calls `each` for every entry of a directory, names ascending. The store may be used from there.
+// Calls `each` for every entry of a directory, in order of names. `each` may use the store.
 int32_t furrow_list(const struct furrow_store *store,
                     const char *path,
                     furrow_each each,
                     void *argument,
                     struct furrow_error *error);
 
-// Says to which column family the blob file with this name belongs, or the one that is made by
-// this name next: blob files of one family are collected apart from those of others.
+// States the column family of the blob file with this name, or of the next one made by this name:
+// blob files of one family are collected apart from those of others.
 int32_t furrow_set_family(const struct furrow_store *store,
                           const char *path,
                           const char *family,
                           struct furrow_error *error);
 
-// The smallest of the numbers of the youngest blob files of the full zones (YBIZ): of the zones
-// that have blob files of this family of the database in `directory`. The file with that number
-// may be gone, others of the zone are there. `zones` says how many such zones there are; if none,
-// `youngest` is 0.
+// For the family of the database in `directory`: the smallest of the numbers of the youngest blob
+// files, one for each full zone with blob files of the family (YBIZ). The file with that number
+// may be gone, while others of the zone exist. `zones` is the number of such zones; if it is 0, so
+// is `youngest`.
 int32_t furrow_smallest_youngest(const struct furrow_store *store,
                                  const char *directory,
                                  const char *family,
@@ -256,33 +256,34 @@ int32_t furrow_smallest_youngest(const struct furrow_store *store,
                                  uint64_t *zones,
                                  struct furrow_error *error);
 
-// Says that nobody reads these bytes of a file again. Until the zones that they are in are cleaned
-// they read as they were written, then as zeros, and take no room. Offsets stay. Of a file with
-// several names nothing is forgotten. Fails with `FURROW_INVALID` if the file ends before that.
+// States that these bytes of a file will not be read again. Until their zones are cleaned they
+// read as they were written, then as zeros, and take no space. Offsets stay. For a file with
+// several names this does nothing. Fails with `FURROW_INVALID` if the range goes beyond the file's
+// end.
 int32_t furrow_forget(const struct furrow_store *store,
                       const char *path,
                       uint64_t offset,
                       uint64_t len,
                       struct furrow_error *error);
 
-// Locks a name against all others in this process that lock it; the drive is locked against other
-// processes as long as the store is open. Fails with `FURROW_BUSY` if it is locked.
+// Locks a name against all others in this process; the drive is locked against other processes as
+// long as the store is open. Fails with `FURROW_BUSY` if the name is locked.
 int32_t furrow_lock(const struct furrow_store *store, const char *path, struct furrow_error *error);
 
-// Gives a lock back.
+// Releases a lock.
 int32_t furrow_unlock(const struct furrow_store *store,
                       const char *path,
                       struct furrow_error *error);
 
-// Makes an empty file and opens it; a file that has the name is removed. `lifetime` is how long
-// it is expected to live, as RocksDB counts: 0 nobody said, 1 no hint, 2 short to 5 extreme.
+// Creates an empty file and opens it; a file with that name is removed. `lifetime` is the expected
+// lifetime in RocksDB's numbers: 0 not set, 1 no hint, 2 short to 5 extreme.
 int32_t furrow_create(const struct furrow_store *store,
                       const char *path,
                       int32_t lifetime,
                       struct furrow_file **file,
                       struct furrow_error *error);
 
-// Opens a file. Its content stays as long as it is open, also when its names are removed.
+// Opens a file. Its content stays as long as it is open, even if its names are removed.
 int32_t furrow_open(const struct furrow_store *store,
                     const char *path,
                     struct furrow_file **file,
@@ -295,7 +296,7 @@ int32_t furrow_file_append(const struct furrow_file *to,
                            uintptr_t len,
                            struct furrow_error *error);
 
-// Writes bytes at `offset`, which ends the file there first if it goes on. Fails with
+// Writes bytes at `offset`; if the file is longer, it is truncated there first. Fails with
 // `FURROW_INVALID` if the file ends before `offset`.
 int32_t furrow_file_append_at(const struct furrow_file *to,
                               uint64_t offset,
@@ -303,44 +304,44 @@ int32_t furrow_file_append_at(const struct furrow_file *to,
                               uintptr_t len,
                               struct furrow_error *error);
 
-// Cuts a file off. Fails with `FURROW_INVALID` if it is not so long.
+// Truncates a file. Fails with `FURROW_INVALID` if it is shorter.
 int32_t furrow_file_truncate(const struct furrow_file *of,
                              uint64_t size,
                              struct furrow_error *error);
 
-// Makes a file durable as it is now, and all names.
+// Makes a file in its present state and all names durable.
 int32_t furrow_file_sync(const struct furrow_file *of, struct furrow_error *error);
 
-// Tells a recording of the store that a buffer was handed on (RocksDB's `Flush`), and does nothing
-// else: what was appended can be read already, and is durable after `furrow_file_sync` only.
+// Adds to a recording of the store that a buffer was flushed (RocksDB's `Flush`), and does nothing
+// else: appended bytes can be read already, and are durable only after `furrow_file_sync`.
 int32_t furrow_file_flush(const struct furrow_file *of, struct furrow_error *error);
 
-// Tells a recording of the store that a part of the file was to be written out soon (RocksDB's
-// `RangeSync`), and does nothing else: a store writes out what is appended without being asked.
+// Adds to a recording of the store that writeback of a part of the file was requested (RocksDB's
+// `RangeSync`), and does nothing else: a store begins to write appended bytes without being asked.
 int32_t furrow_file_range_sync(const struct furrow_file *of,
                                uint64_t offset,
                                uint64_t len,
                                struct furrow_error *error);
 
-// Bytes of a file.
+// The size of a file in bytes.
 int32_t furrow_file_size(const struct furrow_file *of, uint64_t *size, struct furrow_error *error);
 
 // A number that no other file of the store ever has.
 int32_t furrow_file_id(const struct furrow_file *of, uint64_t *id, struct furrow_error *error);
 
-// Says how long a file is expected to live, as `furrow_create`. What was placed already stays.
+// Sets the expected lifetime of a file, as in `furrow_create`. Placed blocks stay where they are.
 int32_t furrow_file_set_lifetime(const struct furrow_file *of,
                                  int32_t lifetime,
                                  struct furrow_error *error);
 
-// Says who writes a file: `claim` is 0 for anyone, 1 for a compaction, 2 for a flush of a log. The
-// last two may have room that is kept for them, so that they can end, and what they took the place
-// of can be removed, when others find none.
+// States who writes a file: `claim` is 0 for anyone, 1 for a compaction, 2 for a flush of a log.
+// The last two may use reserved space: they can complete, and what they replace can be removed,
+// when there is no space for others.
 int32_t furrow_file_set_claim(const struct furrow_file *of,
                               int32_t claim,
                               struct furrow_error *error);
 
-// Reads up to `len` bytes from `offset` on; `got` says how many: fewer only at the file's end.
+// Reads up to `len` bytes from `offset` on; `got` is their number: less only at the file's end.
 int32_t furrow_file_read(const struct furrow_file *of,
                          uint64_t offset,
                          void *buffer,
@@ -348,26 +349,26 @@ int32_t furrow_file_read(const struct furrow_file *of,
                          uintptr_t *got,
                          struct furrow_error *error);
 
-// Begins to read. The answer is fetched by `furrow_read_wait`; the read, fetched or not, is ended
-// by `furrow_read_end`. Neither the file nor a buffer is used after this returned, so that both
-// may be gone by then.
+// Starts a read. `furrow_read_wait` returns its result; `furrow_read_end` ends the read, whether
+// it was waited for or not. The file and buffers are not used after this returns, so they may be
+// closed or freed.
 int32_t furrow_read_begin(const struct furrow_file *of,
                           uint64_t offset,
                           uintptr_t len,
                           struct furrow_read **read,
                           struct furrow_error *error);
 
-// Waits for a read and copies what it got, `len` bytes at most, to `buffer`. Once only.
+// Waits for a read and copies its bytes, at most `len`, to `buffer`. May be called once.
 int32_t furrow_read_wait(const struct furrow_read *read,
                          void *buffer,
                          uintptr_t len,
                          uintptr_t *got,
                          struct furrow_error *error);
 
-// Ends a read, also one that was not waited for.
+// Ends a read, even one that was not waited for.
 void furrow_read_end(struct furrow_read *read);
 
-// Closes a file. What of it was not synced goes on its way to the drive, but is not durable.
+// Closes a file. Unsynced content is sent to the drive, but is not durable.
 int32_t furrow_file_close(struct furrow_file *closed, struct furrow_error *error);
 
 #ifdef __cplusplus

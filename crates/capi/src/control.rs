@@ -1,12 +1,12 @@
-//! The control socket of a store that is open: how other programs ask how it is.
+//! The control socket of an open store, through which other programs query it.
 //!
-//! A line of JSON `{"request":"stat"}` is answered by a line with `"ok":...` or `"error":"..."`,
-//! as the sockets of arrays do. The socket is `UUID.store` in the directory of running daemons, for
-//! its owner alone. A thread of its own listens there; it only asks the engine, as any caller.
+//! A line of JSON `{"request":"stat"}` is answered by a line with `"ok":...` or `"error":"..."`, as
+//! by the sockets of arrays. The socket is `UUID.store` in the directory of running daemons, for
+//! its owner alone. A thread of its own listens there; like any caller, it only calls the engine.
 //!
-//! Whatever bytes come, the worst is an error and the end of that connection: a request has a
-//! longest length and a time in which it must be there. A store whose socket cannot be made is
-//! used without: a library has nobody to tell.
+//! Whatever bytes arrive, the worst outcome is an error and the end of that connection: requests
+//! have a maximum length and a time limit. If the socket cannot be made, the store works without: a
+//! library has nobody to report that to.
 
 use crate::shared::{Engine, check_fork};
 use crate::tally::{Counted, Tally};
@@ -22,28 +22,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Behind the UUID, in the names of sockets.
+/// Suffix of the sockets' names, after the UUID.
 const ENDING: &str = ".store";
 /// Longest request.
 const REQUEST_MAX: usize = 4096;
-/// How long a request may take to come, or an answer to be taken.
+/// Most time for a request to arrive, or for an answer to be read.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// After so long a connection that says nothing is looked after: the store may be closing.
+/// How often a silent connection is checked: the store may be closing.
 const TICK: Duration = Duration::from_millis(100);
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
 
-/// What is told, and of what.
+/// The source of answers.
 pub(crate) struct Source {
     pub(crate) port: Port<Engine>,
     pub(crate) tally: Arc<Tally>,
-    /// What its drive is called.
+    /// The name of its drive.
     pub(crate) device: String,
     pub(crate) uuid: String,
     pub(crate) label: String,
 }
 
-/// A socket that is listened at. Dropping it ends the thread and removes the socket.
+/// A listening socket. Dropping it ends the thread and removes the socket.
 pub(crate) struct Control {
     path: PathBuf,
     /// Device and inode of the socket.
@@ -52,7 +52,7 @@ pub(crate) struct Control {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Where the sockets of running daemons are, as of the command.
+/// The directory of the sockets of running daemons, as the command has it.
 fn directory() -> PathBuf {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(own) = set("FURROW_RUN") {
@@ -64,7 +64,7 @@ fn directory() -> PathBuf {
     }
 }
 
-/// Listens at `path`; at one of a process that is dead, in its place.
+/// Listens at `path`; replaces the socket of a dead process.
 fn bind(path: &Path) -> std::io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {}
@@ -80,12 +80,12 @@ fn bind(path: &Path) -> std::io::Result<UnixListener> {
 }
 
 impl Control {
-    /// Listens for a store. `None` if that cannot be.
+    /// Listens for a store; `None` if that is impossible.
     pub(crate) fn start(of: Source) -> Option<Control> {
         let directory = directory();
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).ok()?;
         let uuid = of.uuid.as_str();
-        // A copy of a drive has the UUID of the other.
+        // A copy of a drive has the same UUID.
         let names = [uuid.to_owned(), format!("{uuid}-{}", std::process::id())];
         let mut bound = names.into_iter().filter_map(|name| {
             let path = directory.join(format!("{name}{ENDING}"));
@@ -113,15 +113,15 @@ impl Drop for Control {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if check_fork().is_err() {
-            // Both are the parent's.
+            // Socket and thread belong to the parent.
             return;
         }
         self.over.store(true, Ordering::Release);
-        // One more client, so that the thread looks.
+        // One more connection, so that the thread notices.
         drop(UnixStream::connect(&self.path));
         let found = std::fs::symlink_metadata(&self.path);
         if found.is_ok_and(|found| (found.dev(), found.ino()) == self.file) {
-            // What cannot be removed is found by the next to be a dead one's.
+            // If it cannot be removed, the next process finds it dead.
             let _ = std::fs::remove_file(&self.path);
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
@@ -130,7 +130,7 @@ impl Drop for Control {
     }
 }
 
-/// One client after the other.
+/// Serves one client after the other.
 fn listen(listener: &UnixListener, store: &Source, over: &AtomicBool) {
     loop {
         let client = listener.accept();
@@ -138,7 +138,7 @@ fn listen(listener: &UnixListener, store: &Source, over: &AtomicBool) {
             return;
         }
         match client {
-            // However it ends, only this connection has ended.
+            // Whatever its result, only this connection has ended.
             Ok((client, _)) => drop(converse(client, store, over)),
             Err(_) => std::thread::sleep(TICK),
         }
@@ -182,7 +182,7 @@ fn answer(bytes: &[u8], store: &Source) -> Result<Value, String> {
     stat(store).map_err(|stopped| stopped.to_string())
 }
 
-/// How a store is: what `furrow kv stat` shows of one that runs.
+/// The state of a store, as `furrow kv stat` shows it for a running store.
 fn stat(of: &Source) -> Result<Value, Stopped> {
     let (space, did, kinds) = of.port.try_call(|_, engine| {
         let store = &engine.store;

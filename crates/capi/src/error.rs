@@ -4,33 +4,33 @@ use furrow_zone::{Error, ErrorKind};
 use std::ffi::c_char;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What went wrong. Numbers are never used again for something else.
+/// Kinds of errors. A number is never reused for another error.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum furrow_kind {
-    /// Nothing.
+    /// No error.
     FURROW_OK = 0,
     /// There is no such file or directory.
     FURROW_NOT_FOUND = 1,
     /// The name exists already.
     FURROW_EXISTS = 2,
-    /// What must be a directory is none.
+    /// A path component that must be a directory is none.
     FURROW_NOT_DIRECTORY = 3,
-    /// What must not be a directory is one.
+    /// A path that must not be a directory is one.
     FURROW_IS_DIRECTORY = 4,
     /// The directory has entries.
     FURROW_NOT_EMPTY = 5,
-    /// An argument makes no sense.
+    /// An argument is invalid.
     FURROW_INVALID = 6,
-    /// No room, and cleaning makes none.
+    /// There is no space, and cleaning can free none.
     FURROW_NO_SPACE = 7,
     /// The drive failed; nothing more is written.
     FURROW_IO = 8,
     /// Bytes on the drive are not what was written.
     FURROW_CORRUPT = 9,
-    /// Somebody else uses it.
+    /// Another user has it.
     FURROW_BUSY = 10,
-    /// Not offered.
+    /// Not supported.
     FURROW_UNSUPPORTED = 11,
     /// The drive holds no store, or one of a newer version.
     FURROW_WRONG_FORMAT = 12,
@@ -42,10 +42,10 @@ pub enum furrow_kind {
     FURROW_DEFECT = 15,
 }
 
-/// Bytes of a message, its zero at the end included.
+/// Bytes of a message, including the zero at its end.
 pub const FURROW_MESSAGE_BYTES: usize = 1020;
 
-/// Why a function failed. The caller provides it; a function that succeeds leaves it alone.
+/// Why a function failed. The caller provides it; a function that succeeds does not change it.
 #[repr(C)]
 pub struct furrow_error {
     /// A `furrow_kind`.
@@ -54,7 +54,7 @@ pub struct furrow_error {
     pub message: [c_char; FURROW_MESSAGE_BYTES],
 }
 
-/// What a function failed with.
+/// The error of a function.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) kind: furrow_kind,
@@ -96,7 +96,7 @@ impl From<Error> for Failure {
 
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
-/// Runs what a function does: a panic in it does not reach the caller, an error is told.
+/// Runs the body of a function: a panic does not reach the caller, and an error is stored.
 ///
 /// # Safety
 /// `error` is null or may be written.

@@ -12,18 +12,18 @@ use std::ffi::c_void;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 
-/// A file that is open. Any thread may read; those that append take turns.
+/// An open file. Any thread may read; threads that append take turns.
 pub struct furrow_file {
     shared: Arc<Shared>,
     id: FileId,
-    /// How many bytes the file has, and its last page, if this handle wrote all of it.
+    /// The file's size and its last page, if this handle wrote the whole file.
     end: Mutex<Option<(u64, Page)>>,
 }
 
-/// A read that was begun.
+/// A read that was started.
 pub struct furrow_read {
     result: Receiver<furrow_zone::Result<Data>>,
-    /// The store's recording, and the read's number in it.
+    /// The store's recording, and the number of the read in it.
     recorder: Option<Arc<Recorder>>,
     number: u64,
 }
@@ -43,7 +43,7 @@ unsafe fn file<'a>(file: *const furrow_file) -> Outcome<&'a furrow_file> {
     unsafe { file.as_ref() }.ok_or_else(|| Failure::invalid("file: a null pointer"))
 }
 
-/// Bytes of the caller's.
+/// Bytes of the caller.
 ///
 /// # Safety
 /// `bytes` may be read for `len` bytes, and does not change meanwhile.
@@ -59,7 +59,7 @@ unsafe fn slice<'a>(bytes: *const c_void, len: usize) -> Outcome<&'a [u8]> {
 }
 
 impl furrow_file {
-    /// Appends; answers how long the file was.
+    /// Appends; returns the file's size before.
     fn append(&self, call: &Call<'_>, bytes: &[u8]) -> Outcome<u64> {
         check_fork()?;
         let id = self.id;
@@ -75,7 +75,7 @@ impl furrow_file {
                 return Ok(from);
             }
         }
-        // Somebody else wrote to the file, or it was there before.
+        // Somebody else wrote to the file, or it existed before.
         let bytes = bytes.to_vec();
         call.engine(move |store| {
             let from = store.size(id);
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn furrow_file_append(
     }
 }
 
-/// Writes bytes at `offset`, which ends the file there first if it goes on. Fails with
+/// Writes bytes at `offset`; if the file is longer, it is truncated there first. Fails with
 /// `FURROW_INVALID` if the file ends before `offset`.
 ///
 /// # Safety
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn furrow_file_append_at(
     }
 }
 
-/// Cuts a file off. Fails with `FURROW_INVALID` if it is not so long.
+/// Truncates a file. Fails with `FURROW_INVALID` if it is shorter.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn furrow_file_truncate(
     }
 }
 
-/// Makes a file durable as it is now, and all names.
+/// Makes a file in its present state and all names durable.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -191,8 +191,8 @@ pub unsafe extern "C" fn furrow_file_sync(of: *const furrow_file, error: *mut fu
     }
 }
 
-/// Tells a recording of the store that a buffer was handed on (RocksDB's `Flush`), and does nothing
-/// else: what was appended can be read already, and is durable after `furrow_file_sync` only.
+/// Adds to a recording of the store that a buffer was flushed (RocksDB's `Flush`), and does nothing
+/// else: appended bytes can be read already, and are durable only after `furrow_file_sync`.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -210,8 +210,8 @@ pub unsafe extern "C" fn furrow_file_flush(
     }
 }
 
-/// Tells a recording of the store that a part of the file was to be written out soon (RocksDB's
-/// `RangeSync`), and does nothing else: a store writes out what is appended without being asked.
+/// Adds to a recording of the store that writeback of a part of the file was requested (RocksDB's
+/// `RangeSync`), and does nothing else: a store begins to write appended bytes without being asked.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -235,7 +235,7 @@ pub unsafe extern "C" fn furrow_file_range_sync(
     }
 }
 
-/// Bytes of a file.
+/// The size of a file in bytes.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn furrow_file_id(
     unsafe { answer(error, || put(id, file(of)?.id.0, "id")) }
 }
 
-/// Says how long a file is expected to live, as `furrow_create`. What was placed already stays.
+/// Sets the expected lifetime of a file, as in `furrow_create`. Placed blocks stay where they are.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -285,9 +285,9 @@ pub unsafe extern "C" fn furrow_file_set_lifetime(
     }
 }
 
-/// Says who writes a file: `claim` is 0 for anyone, 1 for a compaction, 2 for a flush of a log. The
-/// last two may have room that is kept for them, so that they can end, and what they took the place
-/// of can be removed, when others find none.
+/// States who writes a file: `claim` is 0 for anyone, 1 for a compaction, 2 for a flush of a log.
+/// The last two may use reserved space: they can complete, and what they replace can be removed,
+/// when there is no space for others.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -313,7 +313,7 @@ pub unsafe extern "C" fn furrow_file_set_claim(
     }
 }
 
-/// Copies what was read to where the caller wants it; answers how much.
+/// Copies what was read to the caller's buffer; returns the number of bytes.
 ///
 /// # Safety
 /// `buffer` may be written for `len` bytes, by nobody else meanwhile.
@@ -326,7 +326,7 @@ unsafe fn copy(data: &Data, buffer: *mut c_void, len: usize) -> Outcome<usize> {
     }
     let mut to = buffer.cast::<u8>();
     for chunk in data.chunks() {
-        // SAFETY: chunks are as many bytes as data has, which the buffer has room for.
+        // SAFETY: the chunks have as many bytes as `data`, and the buffer has space for them.
         unsafe {
             to.copy_from_nonoverlapping(chunk.as_ptr(), chunk.len());
             to = to.add(chunk.len());
@@ -335,7 +335,7 @@ unsafe fn copy(data: &Data, buffer: *mut c_void, len: usize) -> Outcome<usize> {
     Ok(data.len())
 }
 
-/// Reads up to `len` bytes from `offset` on; `got` says how many: fewer only at the file's end.
+/// Reads up to `len` bytes from `offset` on; `got` is their number: less only at the file's end.
 ///
 /// # Safety
 /// As the crate's description says; `buffer` may be written for `len` bytes.
@@ -366,9 +366,9 @@ pub unsafe extern "C" fn furrow_file_read(
     }
 }
 
-/// Begins to read. The answer is fetched by `furrow_read_wait`; the read, fetched or not, is ended
-/// by `furrow_read_end`. Neither the file nor a buffer is used after this returned, so that both
-/// may be gone by then.
+/// Starts a read. `furrow_read_wait` returns its result; `furrow_read_end` ends the read, whether
+/// it was waited for or not. The file and buffers are not used after this returns, so they may be
+/// closed or freed.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -393,7 +393,7 @@ pub unsafe extern "C" fn furrow_read_begin(
                 of.shared.port.submit(move |rt, engine| {
                     let store = engine.store.clone();
                     rt.run_now(async move {
-                        // Nobody may be there any more to hear it.
+                        // The receiver may be gone.
                         let _ = sender.try_send(store.read(id, offset, len).await);
                     });
                 });
@@ -407,7 +407,7 @@ pub unsafe extern "C" fn furrow_read_begin(
     }
 }
 
-/// Waits for a read and copies what it got, `len` bytes at most, to `buffer`. Once only.
+/// Waits for a read and copies its bytes, at most `len`, to `buffer`. May be called once.
 ///
 /// # Safety
 /// As the crate's description says; `buffer` may be written for `len` bytes.
@@ -438,7 +438,7 @@ pub unsafe extern "C" fn furrow_read_wait(
     }
 }
 
-/// Ends a read, also one that was not waited for.
+/// Ends a read, even one that was not waited for.
 ///
 /// # Safety
 /// As the crate's description says; `read` is not used after this.
@@ -450,7 +450,7 @@ pub unsafe extern "C" fn furrow_read_end(read: *mut furrow_read) {
     }
 }
 
-/// Closes a file. What of it was not synced goes on its way to the drive, but is not durable.
+/// Closes a file. Unsynced content is sent to the drive, but is not durable.
 ///
 /// # Safety
 /// As the crate's description says; `file` is not used after this.

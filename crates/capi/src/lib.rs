@@ -1,4 +1,4 @@
-//! The file store for programs in C and C++: what `include/furrow.h` declares.
+//! The file store for programs in C and C++: the functions that `include/furrow.h` declares.
 //!
 //! Any thread may call anything at any time. The calling thread copies and computes checksums, then
 //! takes the engine and runs it in place; [`furrow_counters`](crate::store::furrow_counters) says
@@ -6,17 +6,17 @@
 //! opened the store leaves its calls to others, and so never keeps them waiting. Nothing unwinds
 //! into the caller: a defect becomes an error.
 //!
-//! What holds for all functions:
-//! - They answer 0, or a [`furrow_kind`](crate::error::furrow_kind) that is not 0, and say why in
+//! Rules for all functions:
+//! - They return 0 or another [`furrow_kind`](crate::error::furrow_kind), and describe the error in
 //!   the `furrow_error` if one is given.
-//! - Strings end with a zero and are UTF-8. Buffers are the caller's: none is kept or touched after
-//!   the function has returned.
-//! - A handle is closed once, by the function that is named for it, and not used after that.
-//! - In the child of a fork every function fails with `FURROW_FORKED` and does nothing, opening and
-//!   closing included: the threads, and locks they may have held, are the parent's. After exec(3)
-//!   it is a process like any other.
-//! - What was appended and not synced is gone when the process ends, however it ends. Only
-//!   `furrow_file_sync` and `furrow_store_sync` make something durable.
+//! - Strings end with a zero and are UTF-8. Buffers belong to the caller: none is kept or used
+//!   after the function has returned.
+//! - A handle is closed once, by the function for it, and not used after that.
+//! - In the child of a fork every function, including open and close, fails with `FURROW_FORKED`
+//!   and does nothing: threads and locks belong to the parent. After exec(3) it is a process like
+//!   any other.
+//! - Appended and unsynced bytes are lost when the process ends, in whatever way. Only
+//!   `furrow_file_sync` and `furrow_store_sync` make them durable.
 //!
 //! A front end, not the core: it has threads of its callers' and one executor per store.
 

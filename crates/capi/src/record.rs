@@ -1,4 +1,4 @@
-//! Records what callers ask of a store, as `furrow_kv::trace` has it, to a file of the host.
+//! Records the calls to a store in a file of the host, in the format of `furrow_kv::trace`.
 //!
 //! A call's number is taken while it has the engine, so that names changed, and appends took their
 //! place, in the order of the numbers. A call that does not take the engine, and a read that was
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 use std::time::Instant;
 
-/// Bytes that are gathered before they are written.
+/// Bytes that are collected before they are written.
 const GATHERED: usize = 64 << 10;
 
 /// The recording of a store.
@@ -35,18 +35,18 @@ pub(crate) struct Recorder {
 struct Out {
     name: String,
     file: File,
-    /// Where the next bytes go.
+    /// Offset of the next bytes in the file.
     at: u64,
     gathered: Vec<u8>,
     encoder: Encoder,
     threads: HashMap<ThreadId, u32>,
-    /// It was ended, or cannot be written any more.
+    /// It has ended, or cannot be written any more.
     ended: bool,
 }
 
 impl Out {
-    /// Writes what was gathered, and the end as it would be now: what comes later is written over
-    /// it.
+    /// Writes the collected bytes, followed by an end for the present state, which later bytes
+    /// overwrite.
     fn flush(&mut self) {
         if self.ended {
             return;
@@ -82,12 +82,12 @@ impl Recorder {
         }))
     }
 
-    /// The number of the call that has the engine now.
+    /// The number of the call that holds the engine now.
     pub(crate) fn take(&self) -> u64 {
         self.order.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A number for a read that begins.
+    /// A number for a read that is started.
     pub(crate) fn read(&self) -> u64 {
         self.reads.fetch_add(1, Ordering::Relaxed)
     }
@@ -111,7 +111,7 @@ impl Recorder {
         }
     }
 
-    /// What the store has when the recording begins.
+    /// Records what the store holds when the recording begins.
     fn found(&self, store: &Store) -> furrow_zone::Result<()> {
         let mut directories = vec![String::new()];
         while let Some(directory) = directories.pop() {
@@ -132,7 +132,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Has the file hold all that was recorded so far.
+    /// Writes everything recorded so far to the file.
     pub(crate) fn flush(&self) {
         lock(&self.out).flush();
     }
@@ -145,7 +145,7 @@ impl Recorder {
     }
 }
 
-/// A call that may be recorded, while it is carried out.
+/// A call that may be recorded, during its execution.
 pub(crate) struct Call<'a> {
     shared: &'a Shared,
     what: Counted,
@@ -169,7 +169,7 @@ impl Call<'_> {
         Ok(result?)
     }
 
-    /// As [`Call::engine`], of something that does not wait for the drive.
+    /// As [`Call::engine`], for a function that does not wait for the drive.
     pub(crate) fn now<T: Send + 'static>(
         &self,
         f: impl FnOnce(&Store) -> Result<T, Error> + Send + 'static,
@@ -178,8 +178,8 @@ impl Call<'_> {
     }
 }
 
-/// Carries a call out, and records it: `op` says what it was, and gets what it answered if it did
-/// not fail.
+/// Executes a call and records it: `op` makes the record from the call's result, or from `None` if
+/// it failed.
 pub(crate) fn recorded<T>(
     recorder: Option<&Recorder>,
     body: impl FnOnce() -> Outcome<T>,
@@ -198,7 +198,7 @@ pub(crate) fn recorded<T>(
 }
 
 impl Shared {
-    /// As [`recorded`], of a call that takes the engine.
+    /// As [`recorded`], for a call that takes the engine.
     pub(crate) fn record<T>(
         &self,
         what: Counted,
@@ -209,7 +209,7 @@ impl Shared {
         recorded(self.recorder.as_deref(), || body(&call), || call.order.get(), op)
     }
 
-    /// Records what the store has, when it was just opened.
+    /// Records what a store that was just opened holds.
     pub(crate) fn record_found(&self) -> Outcome {
         let Some(recorder) = self.recorder.clone() else { return Ok(()) };
         self.now(Counted::Other, move |store| recorder.found(store))

@@ -1,4 +1,4 @@
-//! A store that is open in this process, and how its callers reach it.
+//! A store that is open in this process, and its callers' access to it.
 
 use crate::control::{Control, Source};
 use crate::error::{Failure, Outcome, furrow_kind};
@@ -18,23 +18,22 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
 
-/// Pages that copies of callers come from, at most, besides those of the engine.
+/// Most pages for copies of callers' bytes, in addition to those of the engine.
 const PAGES: usize = 16 << 10;
 
 /// True in the child of a fork.
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// Stores that are open, by what their drive is called.
+/// Open stores by the name of their drive.
 static OPEN: Mutex<BTreeMap<String, Weak<Shared>>> = Mutex::new(BTreeMap::new());
 
 /// A change of options.
 type Change = Box<dyn Fn(&mut Options) + Send + Sync>;
 
-/// What a test of tests changes of the options of every store.
+/// The change of every store's options that a test of tests asked for.
 static CHANGE: OnceLock<Change> = OnceLock::new();
 
-/// Has `change` change the options of every store that is opened from now on: for tests of tests,
-/// which build a defect in. Nothing of this library calls it. False if another change was chosen
-/// before.
+/// Lets `change` modify the options of every store opened from now on, for tests of tests, which
+/// build a defect in. Nothing in this library calls it. False if another change was set before.
 pub fn change_options(change: impl Fn(&mut Options) + Send + Sync + 'static) -> bool {
     CHANGE.set(Box::new(change)).is_ok()
 }
@@ -52,7 +51,7 @@ extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
 }
 
-/// Has forks noticed from now on.
+/// Registers the handler for forks.
 fn notice_forks() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -74,40 +73,40 @@ pub(crate) fn check_fork() -> Outcome {
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What they guard is whole after each statement.
+    // The guarded values are consistent after each statement.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the engine owns.
+/// What the engine's thread owns.
 pub(crate) struct Engine {
     pub(crate) store: Store,
-    /// Kept as long as the store.
+    /// Lives as long as the store.
     _device: Rc<Emulator>,
 }
 
-/// A store that is open. The last one to leave closes it.
+/// An open store. The last user closes it.
 pub(crate) struct Shared {
     pub(crate) port: Port<Engine>,
     pub(crate) pages: Pool,
-    /// What its drive is called.
+    /// The name of its drive.
     name: String,
     uuid: String,
     label: String,
     pub(crate) locks: Mutex<BTreeSet<String>>,
     pub(crate) recorder: Option<Arc<Recorder>>,
     pub(crate) tally: Arc<Tally>,
-    /// How nice the thread that opened it is, and so the one that serves it.
+    /// The nice value of the thread that opened it, and so of the one that serves it.
     nice: i32,
     control: Mutex<Option<Control>>,
 }
 
-/// How nice this thread is: more is a lower priority.
+/// The nice value of this thread: a higher value is a lower priority.
 fn nice() -> i32 {
-    // On Linux it is the calling thread's.
+    // On Linux this is the value of the calling thread.
     rustix::process::getpriority_process(None).unwrap_or(0)
 }
 
-/// Real time, and a seed nobody can know.
+/// Configuration with real time and an unpredictable seed.
 fn config() -> Outcome<Config> {
     let mut seed = [0; 8];
     let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut seed));
@@ -115,7 +114,7 @@ fn config() -> Outcome<Config> {
     Ok(Config { seed: u64::from_ne_bytes(seed), ..Config::real() })
 }
 
-/// What two names of one drive have in common.
+/// A name that is the same for all names of a drive.
 fn name_of(spec: &DeviceSpec) -> String {
     let path = match spec {
         DeviceSpec::Image(image) => std::fs::canonicalize(&image.path).ok(),
@@ -158,7 +157,7 @@ fn parse(device: &str) -> Outcome<DeviceSpec> {
     device.parse().map_err(|error| Failure::invalid(format!("{device}: not a device: {error}")))
 }
 
-/// Makes a store on a drive that is empty.
+/// Makes a store on an empty drive.
 pub(crate) fn format(device: &str, label: String) -> Outcome {
     notice_forks();
     check_fork()?;
@@ -174,8 +173,8 @@ pub(crate) fn format(device: &str, label: String) -> Outcome {
 }
 
 impl Shared {
-    /// The store on `device`: the one that is open in this process already, or opened now, and
-    /// recorded to a file if `record` names one.
+    /// The store on `device`: the one that this process has open already, or one opened now,
+    /// recorded in the file `record` if there is one.
     pub(crate) fn open(
         device: &str,
         options: Options,
@@ -218,20 +217,20 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Leaves the store; the last one to do so makes everything durable and ends it.
+    /// Leaves the store; the last user makes everything durable and closes it.
     pub(crate) fn leave(shared: Arc<Shared>) -> Outcome {
         if let Err(failure) = check_fork() {
-            // Its threads are not here: to end it would wait for them.
+            // Its threads are in the parent: closing would wait for them.
             std::mem::forget(shared);
             return Err(failure);
         }
         let mut open = lock(&OPEN);
         if Arc::strong_count(&shared) > 1 {
-            // While nobody else can count.
+            // While nobody else can change the count.
             drop(shared);
             return Ok(());
         }
-        // Nobody asks any more from here on.
+        // The control socket takes no more requests.
         drop(lock(&shared.control).take());
         let stop = || {
             let ended = shared.port.clone().try_stop(|_, engine| {
@@ -246,12 +245,12 @@ impl Shared {
         let recorder = shared.recorder.as_deref();
         let ended = recorded(recorder, stop, || None, |_| Op::SyncAll);
         recorder.into_iter().for_each(Recorder::end);
-        // Only now may it be opened another time.
+        // Only from now on may it be opened again.
         open.remove(&shared.name);
         ended
     }
 
-    /// Runs something on the engine, in place if nobody else has it, and waits for the result. A
+    /// Runs a function on the engine, in place if nobody else has it, and waits for the result. A
     /// thread of low priority leaves it to others.
     pub(crate) fn call<T, F>(
         &self,
@@ -279,7 +278,7 @@ impl Shared {
         self.tally.count(what, hop);
         Ok(result?)
     }
-    /// As [`Shared::call`], of something that does not wait for the drive.
+    /// As [`Shared::call`], for a function that does not wait for the drive.
     pub(crate) fn now<T: Send + 'static>(
         &self,
         what: Counted,

@@ -1,4 +1,4 @@
-//! Stores: opening, names, room.
+//! Stores: opening, names, space.
 
 use crate::error::{Failure, Outcome, answer, furrow_error};
 use crate::file::{furrow_file, opened};
@@ -9,7 +9,7 @@ use furrow_kv::{Family, FileId, FileKind, Lifetime, Node, Options, Store};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::Arc;
 
-/// A store that is open.
+/// An open store.
 pub struct furrow_store(pub(crate) Arc<Shared>);
 
 /// What is known of a path.
@@ -17,51 +17,51 @@ pub struct furrow_store(pub(crate) Arc<Shared>);
 pub struct furrow_stat {
     /// 1 of a directory, 0 of a file.
     pub is_directory: i32,
-    /// Bytes of a file.
+    /// Size of a file in bytes.
     pub size: u64,
-    /// When a file was written last, seconds since 1970.
+    /// Time of a file's last write, seconds since 1970.
     pub modified: i64,
 }
 
-/// Room, in bytes unless said otherwise.
+/// Space, in bytes unless stated otherwise.
 #[repr(C)]
 pub struct furrow_space {
-    /// What files can hold.
+    /// The most that files can hold.
     pub capacity: u64,
-    /// What they hold.
+    /// What files hold.
     pub used: u64,
-    /// What files can hold besides, by cleaning alone: without what is kept for the output of
-    /// compactions and for what a database is made of.
+    /// What files can hold in addition, by cleaning alone. The reserves for compactions and for the
+    /// database's own state are left out.
     pub available: u64,
-    /// Zones for content, a number.
+    /// Number of zones for content.
     pub zones: u64,
-    /// Those of them that hold nothing, a number.
+    /// Number of these zones that hold nothing.
     pub free_zones: u64,
-    /// The most of them that were in use at once since the store was opened, a number.
+    /// The most of these zones that were in use at once since the store was opened.
     pub peak_zones: u64,
-    /// What a zone holds.
+    /// Capacity of a zone.
     pub zone_bytes: u64,
 }
 
 /// Calls that took the engine.
 #[repr(C)]
 pub struct furrow_calls {
-    /// How many.
+    /// Their number.
     pub calls: u64,
-    /// Those of them that another thread carried out.
+    /// How many of them another thread carried out.
     pub hops: u64,
 }
 
-/// What a store did since it was opened.
+/// What a store has done since it was opened.
 #[repr(C)]
 pub struct furrow_counters {
     /// Bytes that were appended.
     pub appended: u64,
     /// Bytes that were read.
     pub read: u64,
-    /// Syncs that were asked for.
+    /// Number of syncs.
     pub syncs: u64,
-    /// Rounds that made them durable: one flush of the drive each.
+    /// Group commits, with one flush of the drive each.
     pub rounds: u64,
     /// Times the record ring turned.
     pub turns: u64,
@@ -69,9 +69,9 @@ pub struct furrow_counters {
     pub cleaned: u64,
     /// Bytes that cleaning copied.
     pub copied: u64,
-    /// Those of them of blob files.
+    /// Bytes of blob files that cleaning copied.
     pub copied_blobs: u64,
-    /// Those of them of sorted tables.
+    /// Bytes of sorted tables that cleaning copied.
     pub copied_tables: u64,
     /// Zones that were reset.
     pub resets: u64,
@@ -79,34 +79,34 @@ pub struct furrow_counters {
     pub relocated: u64,
     /// Calls that took the engine.
     pub calls: u64,
-    /// Those of them that another thread carried out.
+    /// How many of them another thread carried out.
     pub hops: u64,
-    /// Those that append or cut.
+    /// Calls that append or truncate.
     pub append: furrow_calls,
-    /// Those that make something durable.
+    /// Calls that make something durable.
     pub sync: furrow_calls,
-    /// Those that read; reads that were only begun are not counted.
+    /// Calls that read; reads that were started without waiting are not counted.
     pub read_calls: furrow_calls,
-    /// Those that open, make and close files.
+    /// Calls that open, create and close files.
     pub open: furrow_calls,
-    /// Those of names and directories.
+    /// Calls on names and directories.
     pub names: furrow_calls,
-    /// Those of threads of low priority, which leave them to others.
+    /// Calls of threads of low priority, which leave them to others.
     pub handed: u64,
-    /// Times a writer waited for cleaning to make room.
+    /// Times a writer waited for cleaning to free space.
     pub waits: u64,
-    /// Nanoseconds of these.
+    /// Nanoseconds that writers waited for that.
     pub waited: u64,
-    /// Times there was no room.
+    /// Times there was no space.
     pub refused: u64,
 }
 
-/// Gets one entry of a directory: its name, whether it is a directory, and a file's bytes.
+/// Receives one entry of a directory: name, whether it is a directory, and a file's size.
 pub type furrow_each = Option<
     unsafe extern "C" fn(argument: *mut c_void, name: *const c_char, stat: *const furrow_stat),
 >;
 
-/// A string of the caller's.
+/// A string of the caller.
 ///
 /// # Safety
 /// `text` is null, or ends with a zero and does not change meanwhile.
@@ -130,7 +130,7 @@ pub(crate) unsafe fn shared(store: *const furrow_store) -> Outcome<Arc<Shared>> 
     store.map(|store| store.0.clone()).ok_or_else(|| Failure::invalid("store: a null pointer"))
 }
 
-/// Stores an answer where the caller wants it.
+/// Stores a result where the caller wants it.
 ///
 /// # Safety
 /// `to` is null or may be written.
@@ -143,7 +143,7 @@ pub(crate) unsafe fn put<T>(to: *mut T, value: T, what: &str) -> Outcome {
     Ok(())
 }
 
-/// Options of a store, separated by commas, and where it is to be recorded.
+/// Parses the options of a store, separated by commas, and the file of its recording.
 fn options(text: &str) -> Outcome<(Options, Option<String>)> {
     let (mut options, mut record) = (Options::default(), None);
     for option in text.split(',').map(str::trim).filter(|option| !option.is_empty()) {
@@ -168,13 +168,13 @@ fn options(text: &str) -> Outcome<(Options, Option<String>)> {
     Ok((options, record))
 }
 
-/// Opens the store on `device`: an emulated drive's image, or `mem:...`, which begins empty. A
+/// Opens the store on `device`: the image of an emulated drive, or `mem:...`, which begins empty. A
 /// store that this process has open already is shared, with the options it was opened with.
 ///
-/// `options` may be null; else options separated by commas: `clean-below=PERCENT` (20), below
-/// which share of free zones cleaning begins; `policy=NAME` (shared; liza-paper, liza-zenfs, baza,
-/// generations), which files share zones; `record=FILE`, a file of the host to which all calls are
-/// recorded, as crates/kv/src/trace.rs describes it (`furrow kv trace`).
+/// `options` may be null, or options separated by commas: `clean-below=PERCENT` (20), the share
+/// of free zones below which cleaning begins; `policy=NAME` (shared; liza-paper, liza-zenfs, baza,
+/// generations), which files share zones; `record=FILE`, a file of the host in which all calls are
+/// recorded in the format of crates/kv/src/trace.rs (`furrow kv trace`).
 ///
 /// # Safety
 /// As the crate's description says.
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn furrow_store_open(
 }
 
 /// Makes a store on an empty drive, an image of `furrow device create`. Fails with `FURROW_EXISTS`
-/// if the drive holds something. `label` may be null; at most 63 bytes.
+/// if the drive holds data. `label` may be null; it has at most 63 bytes.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn furrow_store_format(
     }
 }
 
-/// Leaves a store. The last one to leave it, files included, makes all of it durable and ends it.
+/// Closes a store. The last user, open files included, makes it durable and ends it.
 ///
 /// # Safety
 /// As the crate's description says; `store` is not used after this.
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn furrow_store_close(
     }
 }
 
-/// Makes all names durable: what was created, renamed and removed until now.
+/// Makes all names durable: everything created, renamed and removed until now.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn furrow_store_sync(
     }
 }
 
-/// Makes all names durable, and all files as they are now.
+/// Makes all names durable, and all files in their present state.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -272,7 +272,7 @@ pub unsafe extern "C" fn furrow_store_sync_all(
     unsafe {
         answer(error, || {
             let sync = |store: Store| async move { store.sync_all().await };
-            // In the child of a fork the recording is the parent's.
+            // In the child of a fork the recording belongs to the parent.
             crate::shared::check_fork()?;
             let shared = shared(store)?;
             let done = shared.record(Counted::Sync, |call| call.engine(sync), |_| Op::SyncAll);
@@ -282,7 +282,7 @@ pub unsafe extern "C" fn furrow_store_sync_all(
     }
 }
 
-/// Its room.
+/// The space of a store.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -311,7 +311,7 @@ pub unsafe extern "C" fn furrow_store_space(
     }
 }
 
-/// What it did since it was opened.
+/// What a store has done since it was opened.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -378,7 +378,7 @@ unsafe fn rename_like(
     }
 }
 
-/// As [`rename_like`], of one path.
+/// As [`rename_like`], for one path.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -418,7 +418,7 @@ pub unsafe extern "C" fn furrow_rename(
     }
 }
 
-/// Gives a file another name besides.
+/// Gives a file another name.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -436,7 +436,7 @@ pub unsafe extern "C" fn furrow_link(
     }
 }
 
-/// Removes a file's name, and the file once nobody has it open.
+/// Removes a file's name; the file itself goes once it is open nowhere.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -502,7 +502,7 @@ fn stat_of(store: &Store, path: &str) -> furrow_zone::Result<furrow_stat> {
     Ok(furrow_stat { is_directory, size: stat.size, modified: stat.modified })
 }
 
-/// What is known of a path.
+/// Information about a path.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -526,7 +526,7 @@ pub unsafe extern "C" fn furrow_stat_path(
     }
 }
 
-/// Calls `each` for every entry of a directory, names ascending. The store may be used from there.
+/// Calls `each` for every entry of a directory, in order of names. `each` may use the store.
 ///
 /// # Safety
 /// As the crate's description says; `each` may be called with `argument`.
@@ -552,7 +552,7 @@ pub unsafe extern "C" fn furrow_list(
             let op = |_: Option<&Vec<_>>| Op::List { path: asked };
             let found = shared(store)?.record(Counted::Names, |call| call.now(find), op)?;
             for (stat, name) in found {
-                // Names have no zeros: they came from C, or from a checked record.
+                // Names contain no zeros: they came from C, or from a checked record.
                 let Ok(name) = CString::new(name) else { continue };
                 each(argument, name.as_ptr(), &raw const stat);
             }
@@ -561,8 +561,8 @@ pub unsafe extern "C" fn furrow_list(
     }
 }
 
-/// Says to which column family the blob file with this name belongs, or the one that is made by
-/// this name next: blob files of one family are collected apart from those of others.
+/// States the column family of the blob file with this name, or of the next one made by this name:
+/// blob files of one family are collected apart from those of others.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -586,10 +586,10 @@ pub unsafe extern "C" fn furrow_set_family(
     }
 }
 
-/// The smallest of the numbers of the youngest blob files of the full zones (YBIZ): of the zones
-/// that have blob files of this family of the database in `directory`. The file with that number
-/// may be gone, others of the zone are there. `zones` says how many such zones there are; if none,
-/// `youngest` is 0.
+/// For the family of the database in `directory`: the smallest of the numbers of the youngest blob
+/// files, one for each full zone with blob files of the family (YBIZ). The file with that number
+/// may be gone, while others of the zone exist. `zones` is the number of such zones; if it is 0, so
+/// is `youngest`.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -616,9 +616,10 @@ pub unsafe extern "C" fn furrow_smallest_youngest(
     }
 }
 
-/// Says that nobody reads these bytes of a file again. Until the zones that they are in are cleaned
-/// they read as they were written, then as zeros, and take no room. Offsets stay. Of a file with
-/// several names nothing is forgotten. Fails with `FURROW_INVALID` if the file ends before that.
+/// States that these bytes of a file will not be read again. Until their zones are cleaned they
+/// read as they were written, then as zeros, and take no space. Offsets stay. For a file with
+/// several names this does nothing. Fails with `FURROW_INVALID` if the range goes beyond the file's
+/// end.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -645,8 +646,8 @@ pub unsafe extern "C" fn furrow_forget(
     }
 }
 
-/// Locks a name against all others in this process that lock it; the drive is locked against other
-/// processes as long as the store is open. Fails with `FURROW_BUSY` if it is locked.
+/// Locks a name against all others in this process; the drive is locked against other processes as
+/// long as the store is open. Fails with `FURROW_BUSY` if the name is locked.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -671,7 +672,7 @@ pub unsafe extern "C" fn furrow_lock(
     }
 }
 
-/// Gives a lock back.
+/// Releases a lock.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -695,8 +696,8 @@ pub unsafe extern "C" fn furrow_unlock(
     }
 }
 
-/// Makes an empty file and opens it; a file that has the name is removed. `lifetime` is how long
-/// it is expected to live, as RocksDB counts: 0 nobody said, 1 no hint, 2 short to 5 extreme.
+/// Creates an empty file and opens it; a file with that name is removed. `lifetime` is the expected
+/// lifetime in RocksDB's numbers: 0 not set, 1 no hint, 2 short to 5 extreme.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -726,7 +727,7 @@ pub unsafe extern "C" fn furrow_create(
     }
 }
 
-/// Opens a file. Its content stays as long as it is open, also when its names are removed.
+/// Opens a file. Its content stays as long as it is open, even if its names are removed.
 ///
 /// # Safety
 /// As the crate's description says.
