@@ -1,11 +1,11 @@
 /* Furrow's file store for programs in C and C++.
  *
- * Made from crates/capi by its test `header`; what holds for all functions:
- * they answer 0 or a furrow_kind that is not 0, and say why in the furrow_error if one is given.
- * Strings end with a zero and are UTF-8. Buffers are the caller's: none is kept or touched after
+ * Made from crates/capi by its test `header`. Rules for all functions:
+ * They return 0 or another furrow_kind, and describe the error in the furrow_error if one is given.
+ * Strings end with a zero and are UTF-8. Buffers belong to the caller: none is kept or used after
  * the function has returned. A handle is closed once, and not used after that. Any thread may call
- * anything at any time. In the child of a fork every function fails with FURROW_FORKED and does
- * nothing. What was appended and not synced is gone when the process ends, however it ends.
+ * any function at any time. In the child of a fork every function fails with FURROW_FORKED and does
+ * nothing. Appended and unsynced bytes are lost when the process ends, in whatever way.
  */
 
 #pragma once
@@ -146,7 +146,7 @@ typedef struct furrow_counters {
   uint64_t refused;
 } furrow_counters;
 
-// Information about a path.
+// What is known of a path.
 typedef struct furrow_stat {
   // 1 of a directory, 0 of a file.
   int32_t is_directory;
@@ -225,7 +225,7 @@ int32_t furrow_remove_directory(const struct furrow_store *store,
                                 const char *path,
                                 struct furrow_error *error);
 
-// What is known of a path.
+// Information about a path.
 int32_t furrow_stat_path(const struct furrow_store *store,
                          const char *path,
                          struct furrow_stat *stat,

@@ -7,12 +7,12 @@ use std::path::Path;
 const INTRODUCTION: &str = "\
 /* Furrow's file store for programs in C and C++.
  *
- * Made from crates/capi by its test `header`; what holds for all functions:
- * they answer 0 or a furrow_kind that is not 0, and say why in the furrow_error if one is given.
- * Strings end with a zero and are UTF-8. Buffers are the caller's: none is kept or touched after
+ * Made from crates/capi by its test `header`. Rules for all functions:
+ * They return 0 or another furrow_kind, and describe the error in the furrow_error if one is given.
+ * Strings end with a zero and are UTF-8. Buffers belong to the caller: none is kept or used after
  * the function has returned. A handle is closed once, and not used after that. Any thread may call
- * anything at any time. In the child of a fork every function fails with FURROW_FORKED and does
- * nothing. What was appended and not synced is gone when the process ends, however it ends.
+ * any function at any time. In the child of a fork every function fails with FURROW_FORKED and does
+ * nothing. Appended and unsynced bytes are lost when the process ends, in whatever way.
  */";
 
 #[test]
