@@ -16,7 +16,7 @@ rm -rf "$work"
 mkdir -p "$work"
 free="$(df --output=avail -k "$work" | tail -n 1)"
 [ "$free" -ge "$needed" ] ||
-    fail "$work has $((free >> 20)) GiB free, 3 GiB are needed: make room, or set CARGO_TARGET_DIR"
+    fail "$work has $((free >> 20)) GiB free, 3 GiB are needed: free some, or set CARGO_TARGET_DIR"
 for tool in nbdcopy nbdinfo mke2fs e2fsck; do
     have "$tool" || fail "missing: $tool; run scripts/setup.sh demo-raid"
 done

@@ -14,7 +14,7 @@ work="${work#"$root/"}"
 mkdir -p "$work"
 free="$(df --output=avail -k "$work" | tail -n 1)"
 [ "$free" -ge "$needed" ] ||
-    fail "$work has $((free >> 20)) GiB free, 6 GiB are needed: make room, or set CARGO_TARGET_DIR"
+    fail "$work has $((free >> 20)) GiB free, 6 GiB are needed: free some, or set CARGO_TARGET_DIR"
 
 source_tree="${FURROW_DEMO_SOURCE:-}"
 if [ -z "$source_tree" ]; then

@@ -27,14 +27,14 @@
     }                                                                                          \
   } while (0)
 
-// The same of what RocksDB calls a status.
+// The same for a status of RocksDB.
 #define CHECK_OK(expression)                                \
   do {                                                      \
     auto checked = (expression);                            \
     CHECK(checked.ok(), checked.ToString());                \
   } while (0)
 
-// An image of a drive with an empty store, gone at the end.
+// An image of a drive with an empty store, removed at the end.
 class Image {
  public:
   Image(const std::string& furrow, const std::string& path, const std::string& options)

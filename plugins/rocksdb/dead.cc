@@ -22,7 +22,7 @@ using namespace rocksdb;
 namespace {
 
 constexpr uint64_t kKeys = 600;
-// By column family and key: which version of it is there.
+// The present version of each key, by column family and key.
 using Model = std::map<std::pair<int, uint64_t>, uint64_t>;
 
 struct Random {
@@ -70,7 +70,7 @@ class Database {
   ~Database() { Close(); }
 
   void Open() {
-    // Listeners are one database's.
+    // A listener belongs to one database.
     dead_ = std::make_shared<furrow::DeadRanges>(store_);
     options_.listeners = {dead_};
     std::vector<ColumnFamilyDescriptor> families{{kDefaultColumnFamilyName, options_},
@@ -105,8 +105,8 @@ class Database {
     CHECK_OK(status);
     CHECK(found == ValueOf(family, key, known->second), KeyOf(key) + ": another value");
   }
-  // By a snapshot, which compaction keeps versions for; or by iterators alone, which have nothing but
-  // the table files of their time.
+  // Either by a snapshot, for which compaction keeps versions, or only by iterators, which keep the
+  // table files of their time.
   View See(bool by_snapshot) {
     View view;
     view.model = model;
@@ -117,7 +117,7 @@ class Database {
     }
     return view;
   }
-  // What the view sees is as it was.
+  // The view must not have changed.
   void CheckView(View* view) {
     ReadOptions read;
     read.snapshot = view->snapshot;

@@ -18,8 +18,8 @@ using rocksdb::TableProperties;
 namespace {
 
 constexpr char kProperty[] = "furrow.blob-ranges";
-// Bytes of a blob file's head and foot, and of the head of each of its records, which the key and
-// the value follow (RocksDB's db/blob/blob_log_format.h).
+// Bytes of a blob file's header and footer, and of the header of each of its records, which key and
+// value follow (RocksDB's db/blob/blob_log_format.h).
 constexpr uint64_t kFileHead = 30;
 constexpr uint64_t kFileFoot = 32;
 constexpr uint64_t kRecordHead = 32;
@@ -40,7 +40,7 @@ bool GetNumber(Slice* from, uint64_t* number) {
   return false;
 }
 
-// Sees what goes into a table.
+// Sees the entries of a table.
 class Collector : public rocksdb::TablePropertiesCollector {
  public:
   const char* Name() const override { return "furrow.BlobRanges"; }
@@ -53,7 +53,7 @@ class Collector : public rocksdb::TablePropertiesCollector {
     if (DecodeBlobIndex(value, key.size(), &range)) {
       ranges_.push_back(range);
     } else if (!inlined) {
-      // The table gets no property, and so nothing is told as long as it is there.
+      // The table gets no property, so nothing is declared dead as long as it exists.
       understood_ = false;
     }
     return Status::OK();
@@ -92,7 +92,7 @@ std::string EncodeRanges(std::vector<BlobRange> ranges) {
   for (const BlobRange& range : ranges) {
     PutNumber(&out, range.file - file);
     if (range.file != file) end = 0;
-    // Ranges of a file do not overlap, and so this is not negative.
+    // Ranges of a file do not overlap, so this is not negative.
     PutNumber(&out, range.offset - end);
     PutNumber(&out, range.size);
     file = range.file;
@@ -161,8 +161,8 @@ void DeadRanges::Add(const std::string& path, const TableProperties& properties)
 }
 
 bool DeadRanges::Attach(rocksdb::DB* db, const std::vector<rocksdb::ColumnFamilyHandle*>& families) {
-  // The files first: a file that is made later is not looked at, and tables that are made later
-  // name nothing else of these.
+  // The files come first: later files are not considered, and later tables refer to no others of
+  // these.
   std::map<uint64_t, uint64_t> files;
   std::map<std::string, std::shared_ptr<const TableProperties>> all;
   for (rocksdb::ColumnFamilyHandle* family : families) {
@@ -181,7 +181,7 @@ bool DeadRanges::Attach(rocksdb::DB* db, const std::vector<rocksdb::ColumnFamily
   std::unique_lock<std::mutex> lock(mutex_);
   directory_ = db->GetName();
   for (const auto& [path, properties] : all) Add(path, *properties);
-  // Without them nobody knows what is alive.
+  // Without these properties it is unknown what is alive.
   if (!read) unknown_.insert("");
   attached_ = true;
   bool known = unknown_.empty();
@@ -260,7 +260,7 @@ void DeadRanges::Tell(std::unique_lock<std::mutex>* lock) {
   for (const BlobRange& range : dead) {
     char name[32];
     snprintf(name, sizeof(name), "/%06" PRIu64 ".blob", range.file);
-    // A file that RocksDB has deleted meanwhile has nothing to be told.
+    // If RocksDB has deleted the file meanwhile, there is nothing to declare.
     if (furrow_forget(store_, (directory + name).c_str(), range.offset, range.size, nullptr) ==
         FURROW_OK) {
       ranges++;

@@ -41,11 +41,12 @@ struct BlobRange {
   }
 };
 
-// The ranges as the value of a table's property, and back. Decoding is false if it is none.
+// Encodes ranges as the value of a table's property, and decodes them. Decoding returns false if
+// the text is invalid.
 std::string EncodeRanges(std::vector<BlobRange> ranges);
 bool DecodeRanges(const std::string& text, std::vector<BlobRange>* ranges);
-// The range of the record that a blob index names, with its head and key. False if the index names
-// none, or is none.
+// The range of the record that a blob index refers to, with header and key. False if it refers to
+// none, or is invalid.
 bool DecodeBlobIndex(const rocksdb::Slice& index, uint64_t key_bytes, BlobRange* range);
 
 // One for each database. Before DB::Open it goes into the listeners of the options, and its
@@ -56,15 +57,15 @@ class DeadRanges : public rocksdb::EventListener {
   explicit DeadRanges(furrow_store* store);
   ~DeadRanges() override;
 
-  // For ColumnFamilyOptions::table_properties_collector_factories, of every column family.
+  // For ColumnFamilyOptions::table_properties_collector_factories of every column family.
   static std::shared_ptr<rocksdb::TablePropertiesCollectorFactory> Factory();
 
-  // Begins to tell what is dead. Answers false if some table has no record of what it names, as
-  // one has that was written without Factory(): nothing is told until all those are gone.
+  // Begins to declare dead ranges. Returns false if some table has no record of its references,
+  // because it was written without Factory(): nothing is declared until all such tables are gone.
   bool Attach(rocksdb::DB* db, const std::vector<rocksdb::ColumnFamilyHandle*>& families);
   void Detach();
 
-  // Ranges and bytes that were told.
+  // Ranges and bytes declared so far.
   uint64_t ranges() const;
   uint64_t bytes() const;
 
@@ -78,20 +79,20 @@ class DeadRanges : public rocksdb::EventListener {
     uint64_t size = 0;
     uint64_t tables = 0;
   };
-  // A table is there, and says what it names.
+  // Adds a table with its references.
   void Add(const std::string& path, const rocksdb::TableProperties& properties);
-  // The dead ranges are told, if all that is alive is known.
+  // Declares the dead ranges, if everything alive is known.
   void Tell(std::unique_lock<std::mutex>* lock);
 
   furrow_store* store_;
   mutable std::mutex mutex_;
   bool attached_ = false;
   std::string directory_;
-  // What each table names, by its path.
+  // The ranges that each table refers to, by the table's path.
   std::map<std::string, std::vector<BlobRange>> tables_;
-  // Tables of which nobody knows what they name.
+  // Tables whose references are unknown.
   std::set<std::string> unknown_;
-  // By how many tables each range is named, by file and offset.
+  // How many tables refer to each range, by file and offset.
   std::map<uint64_t, std::map<uint64_t, Named>> named_;
   std::vector<BlobRange> dead_;
   uint64_t told_ranges_ = 0;

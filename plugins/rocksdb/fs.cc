@@ -24,7 +24,7 @@ namespace {
 // Pages of the drive; buffers of direct reads and writes are multiples of them.
 constexpr size_t kPage = 4096;
 
-// Turns what `call` answers into a status; `call` gets where to put the error.
+// Converts the result of `call` to a status; `call` gets a pointer for the error.
 template <typename Call>
 IOStatus Try(Call call) {
   furrow_error error;
@@ -69,7 +69,7 @@ int Claim(rocksdb::Env::IOPriority priority) {
   }
 }
 
-// A file that is open, closed with the last that shares it.
+// An open file, closed with the last reference to it.
 class Handle {
  public:
   explicit Handle(furrow_file* file) : file_(file) {}
@@ -95,7 +95,7 @@ class Handle {
     return status;
   }
 
-  // An identity that lasts as long as the file, for RocksDB's block cache.
+  // An identity with the lifetime of the file, for RocksDB's block cache.
   size_t UniqueId(char* id, size_t max_size) const {
     uint64_t number = 0;
     IOStatus status =
@@ -143,7 +143,7 @@ class SequentialFile : public rocksdb::FSSequentialFile {
   uint64_t at_ = 0;
 };
 
-// A read that was begun, from ReadAsync to its deleter.
+// A read that was started, from ReadAsync to its deleter.
 struct AsyncRead {
   furrow_read* read;
   rocksdb::FSReadRequest request;
@@ -174,7 +174,7 @@ class RandomAccessFile : public rocksdb::FSRandomAccessFile {
     return handle_.Read(offset, n, result, scratch);
   }
 
-  // All begin before the first is waited for.
+  // All reads are started before the first is waited for.
   IOStatus MultiRead(rocksdb::FSReadRequest* requests, size_t count, const IOOptions&,
                      IODebugContext*) override {
     std::vector<furrow_read*> reads(count, nullptr);
@@ -257,7 +257,7 @@ class WritableFile : public rocksdb::FSWritableFile {
     return Try(
         [&](furrow_error* error) { return furrow_file_truncate(handle_.get(), size, error); });
   }
-  // What was appended can be read already; it is durable after Sync only.
+  // Appended data can be read already; it is durable only after Sync.
   IOStatus Flush(const IOOptions&, IODebugContext*) override {
     return Try([&](furrow_error* error) { return furrow_file_flush(handle_.get(), error); });
   }
@@ -283,12 +283,12 @@ class WritableFile : public rocksdb::FSWritableFile {
 
   void SetWriteLifeTimeHint(rocksdb::Env::WriteLifeTimeHint hint) override {
     FSWritableFile::SetWriteLifeTimeHint(hint);
-    // A hint that cannot be had costs placement, nothing else.
+    // A hint that cannot be set affects only placement.
     furrow_file_set_lifetime(handle_.get(), static_cast<int>(hint), nullptr);
   }
   void SetIOPriority(rocksdb::Env::IOPriority priority) override {
     FSWritableFile::SetIOPriority(priority);
-    // One that cannot be had costs room that is kept, nothing else.
+    // A claim that cannot be set affects only the use of reserved space.
     if (int claim = Claim(priority)) furrow_file_set_claim(handle_.get(), claim, nullptr);
   }
   uint64_t GetFileSize(const IOOptions&, IODebugContext*) override {
@@ -323,7 +323,7 @@ class Lock : public rocksdb::FileLock {
   const std::string path;
 };
 
-// Paths that lead to one file are the same text here.
+// Different paths of one file get the same text here.
 std::string Normal(const std::string& path) {
   std::string normal;
   size_t at = 0;
@@ -407,7 +407,7 @@ StoreFileSystem::StoreFileSystem(furrow_store* store, Uri uri)
     : FileSystemWrapper(rocksdb::FileSystem::Default()), store_(store), uri_(std::move(uri)) {}
 
 StoreFileSystem::~StoreFileSystem() {
-  // Nobody is left to hear of an error.
+  // Nobody can handle an error here.
   furrow_store_close(store_, nullptr);
 }
 
@@ -427,8 +427,8 @@ IOStatus StoreFileSystem::Stat(const std::string& path, furrow_stat* stat) const
 bool StoreFileSystem::IsHosts(const std::string& path) const {
   furrow_stat stat;
   std::string directory = DirName(path);
-  // The store's root is there always: a name without a directory is the host's if only the host
-  // has it.
+  // The store's root always exists: a name without a directory is on the host if only the host has
+  // it.
   bool known = directory.empty() ? Stat(path, &stat).ok() : Stat(directory, &stat).ok();
   if (known) return false;
   return target()->FileExists(path, IOOptions(), nullptr).ok();
@@ -486,7 +486,7 @@ IOStatus StoreFileSystem::ReopenWritableFile(const std::string& path, const File
   return IOStatus::OK();
 }
 
-// Zones cannot be written over: the old file makes room, the new one begins empty.
+// Zones cannot be overwritten: the old file is removed, and the new one begins empty.
 IOStatus StoreFileSystem::ReuseWritableFile(const std::string& path, const std::string& old_path,
                                             const FileOptions& options,
                                             std::unique_ptr<rocksdb::FSWritableFile>* result,
@@ -587,7 +587,7 @@ IOStatus StoreFileSystem::CreateDir(const std::string& path, const IOOptions& op
   return CreateDirIfMissing(path, options, dbg);
 }
 
-// With those above it: the store begins with none of the host's directories.
+// With its parents: the store begins with none of the host's directories.
 IOStatus StoreFileSystem::CreateDirIfMissing(const std::string& path, const IOOptions& options,
                                              IODebugContext* dbg) {
   std::string normal = Normal(path);
@@ -759,7 +759,7 @@ IOStatus StoreFileSystem::SyncFile(const std::string& path, const FileOptions&, 
   return Try([&](furrow_error* error) { return furrow_file_sync(file, error); });
 }
 
-// Every one is waited for: RocksDB asks for at least as many as there are.
+// Waits for every read: RocksDB requests at least as many as there are.
 IOStatus StoreFileSystem::Poll(std::vector<void*>& handles, size_t) {
   for (void* handle : handles) {
     if (handle != nullptr) static_cast<AsyncRead*>(handle)->Finish();

@@ -11,26 +11,26 @@
 
 namespace furrow {
 
-// What a function of the C interface answered, as RocksDB wants to hear it.
+// The status for a result of the C interface.
 rocksdb::IOStatus ToStatus(int kind, const furrow_error& error);
 
-// The URI without its scheme: which drive, which options.
+// The URI without its scheme: drive and options.
 struct Uri {
   std::string device;
   // Options of the store, separated by commas, as furrow_store_open takes them.
   std::string options;
-  // The host's directory in which LOG files lie; empty: the store.
+  // Directory on the host for LOG files; empty: in the store.
   std::string logs;
 };
 
-// Understands `furrow://DEVICE[?OPTION,...]`. False with a reason in `why` if it cannot.
+// Parses `furrow://DEVICE[?OPTION,...]`. Returns false with a reason in `why` if it is invalid.
 bool ParseUri(const std::string& text, Uri* uri, std::string* why);
 
 // A file system whose files lie in a store. Paths are the store's; a file that is only read, in a
 // directory that the store has not, is the host's (an options file, say).
 class StoreFileSystem : public rocksdb::FileSystemWrapper {
  public:
-  // Opens the store; null with a reason in `why` if it cannot.
+  // Opens the store; returns null with a reason in `why` on failure.
   static std::unique_ptr<StoreFileSystem> Open(const std::string& uri, std::string* why);
   ~StoreFileSystem() override;
 
@@ -119,8 +119,8 @@ class StoreFileSystem : public rocksdb::FileSystemWrapper {
                                 bool* is_directory, rocksdb::IODebugContext* dbg) override;
   rocksdb::IOStatus Poll(std::vector<void*>& handles, size_t min_completions) override;
   rocksdb::IOStatus AbortIO(std::vector<void*>& handles) override;
-  // Older versions of RocksDB have neither (8.6, 10.6), so these do not say `override`; where it has
-  // them the host's file system would answer otherwise.
+  // Older versions of RocksDB lack these functions (8.6, 10.6), so they do not say `override`; in
+  // newer versions the host's file system would answer otherwise.
   virtual void SupportedOps(int64_t& operations);
   virtual rocksdb::IOStatus SyncFile(const std::string& path, const rocksdb::FileOptions& file,
                                      const rocksdb::IOOptions& options, bool use_fsync,
@@ -129,11 +129,11 @@ class StoreFileSystem : public rocksdb::FileSystemWrapper {
  private:
   StoreFileSystem(furrow_store* store, Uri uri);
 
-  // Whether `path` is a LOG file that lies on the host, and where.
+  // Whether `path` is a LOG file on the host, and where.
   bool IsHostLog(const std::string& path, std::string* host) const;
-  // Whether the store has `path`; `is_directory` says what it is there.
+  // Whether the store has `path`; `stat` tells what it is.
   rocksdb::IOStatus Stat(const std::string& path, furrow_stat* stat) const;
-  // Whether a file to be read is the host's: the store has neither it nor its directory.
+  // Whether a file to be read is on the host: the store has neither it nor its directory.
   bool IsHosts(const std::string& path) const;
 
   furrow_store* store_;

@@ -55,7 +55,7 @@ int main(int count, char** arguments) {
   options.enable_blob_files = true;
   options.min_blob_size = 1024;
   options.blob_file_size = 256 << 10;
-  // Both grow without end otherwise, and lie in the store.
+  // Otherwise both grow without limit, and they are in the store.
   options.max_log_file_size = 1 << 20;
   options.keep_log_file_num = 2;
   options.max_manifest_file_size = 1 << 20;

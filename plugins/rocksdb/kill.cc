@@ -27,7 +27,7 @@
 
 using namespace rocksdb;
 
-// Only of the library into which a defect can be built (crates/capi/examples/defective.rs).
+// Only in the library into which a defect can be built (crates/capi/examples/defective.rs).
 extern "C" int furrow_build_in_defect(const char* name) __attribute__((weak));
 
 namespace {
@@ -36,12 +36,12 @@ constexpr int kThreads = 2;
 constexpr int kKeys = 300;  // of each thread
 const char* kShape =
     "capacity=192MiB,zone-size=4MiB,max-active=14,max-open=14,volatile-cache=on";
-// With what a child ends whose drive failed.
+// Exit status of a child whose drive failed.
 constexpr int kDriveFailed = 3;
-// Nothing that a child does takes so long, in seconds.
+// Nothing that a child does takes this long, in seconds.
 constexpr unsigned kHangs = 120;
 
-// What a child says: one of these, written to the pipe in one piece.
+// A message of a child, written to the pipe in one piece.
 struct Event {
   enum Kind : uint32_t {
     kBegin = 1,    // a write begins
@@ -81,13 +81,13 @@ void Say(int to, const Event& event) {
   CHECK(write(to, &event, sizeof(event)) == sizeof(event), "pipe");
 }
 
-// A child whose drive may fail ends there; what it said until then counts.
+// A child whose drive may fail ends there; its earlier messages count.
 void CheckDrive(const Status& status, bool may_fail) {
   if (!status.ok() && may_fail) _exit(kDriveFailed);
   CHECK_OK(status);
 }
 
-// A database that flushes and compacts all the time; it lives as long as `env`.
+// A database that flushes and compacts constantly; it lives as long as `env`.
 std::unique_ptr<DB> OpenSmall(const std::string& uri, bool may_fail, std::unique_ptr<Env>* env) {
   std::shared_ptr<FileSystem> fs;
   CheckDrive(FileSystem::CreateFromString(ConfigOptions(), uri, &fs), may_fail);
@@ -102,12 +102,12 @@ std::unique_ptr<DB> OpenSmall(const std::string& uri, bool may_fail, std::unique
   return std::unique_ptr<DB>(std::move(db));
 }
 
-// Writes until it is killed, or the drive fails if it may.
+// Writes until it is killed, or until the drive fails if it may.
 void Load(const std::string& uri, uint64_t seed, bool mixed, bool may_fail, int to) {
   alarm(kHangs);
   if (may_fail) {
-    // RocksDB may assert that a drive does not fail; with the power of the drive the program's is
-    // gone anyway.
+    // RocksDB may assert that a drive does not fail; when the drive loses power, the program has no
+    // power either.
     signal(SIGABRT, [](int) { _exit(kDriveFailed); });
     CHECK(freopen("/dev/null", "w", stderr) != nullptr, "/dev/null");
   }
@@ -120,7 +120,7 @@ void Load(const std::string& uri, uint64_t seed, bool mixed, bool may_fail, int 
       uint64_t state = seed * 31 + number + 1;
       for (uint64_t count = 1;; count++) {
         uint32_t key = number * kKeys + Next(&state) % kKeys;
-        // Rounds have numbers that grow, so that versions do.
+        // Rounds have increasing numbers, so that versions increase.
         uint64_t version = (seed << 32) + count;
         WriteOptions options;
         options.sync = !mixed || Next(&state) % 8 == 0;
@@ -134,7 +134,7 @@ void Load(const std::string& uri, uint64_t seed, bool mixed, bool may_fail, int 
   for (std::thread& thread : threads) thread.join();
 }
 
-// Says what the database holds.
+// Reports what the database holds.
 void Hold(const std::string& uri, int to) {
   alarm(kHangs);
   std::unique_ptr<Env> env;
@@ -153,7 +153,7 @@ void Hold(const std::string& uri, int to) {
   Say(to, {Event::kEnd, 0, 0});
 }
 
-// What may be found of a key.
+// The allowed versions of a key.
 struct Known {
   uint64_t durable = 0;  // at least this
   uint64_t begun = 0;    // at most this
@@ -203,7 +203,7 @@ class Judge {
     switch (event.kind) {
       case Event::kBegin:
         known.begun = std::max(known.begun, event.version);
-        // A synced write makes durable what had returned when it began.
+        // A synced write also makes durable all writes that had returned when it began.
         begun_at_[write] = returned_.size();
         break;
       case Event::kReturned:
@@ -218,14 +218,15 @@ class Judge {
     }
   }
 
-  // A process is gone: what it had not synced may be, too.
+  // A process has ended: its unsynced writes may be lost.
   void Over() {
     returned_.clear();
     begun_at_.clear();
     durable_ = 0;
   }
 
-  // Holds what the database has against what it must have. Afterwards that counts.
+  // Compares the content of the database with what is allowed. From then on that content is
+  // expected.
   void Compare(const std::map<uint32_t, uint64_t>& held, const std::string& when) {
     for (auto& [key, known] : known_) {
       auto found = held.find(key);
@@ -233,7 +234,7 @@ class Judge {
       CHECK(version >= known.durable && version <= known.begun,
             when + ": " + KeyOf(key) + ": version " + std::to_string(version) + ", acknowledged " +
                 std::to_string(known.durable) + ", begun " + std::to_string(known.begun));
-      // Found after a kill, it is durable: the store has it from the drive.
+      // A version that is found after a kill is durable: the store read it from the drive.
       known = {version, version};
     }
     for (const auto& [key, version] : held) {
@@ -256,14 +257,14 @@ class Judge {
   size_t durable_ = 0;
 };
 
-// Has the drive's power cut at its `command`th command from now on.
+// Cuts the drive's power at its `command`th command from now on.
 void CutAt(const std::string& furrow, const std::string& image, uint64_t command) {
   std::string add = furrow + " device fault " + image + " add power-cut --nth " +
                     std::to_string(command) + " >/dev/null";
   CHECK(system(add.c_str()) == 0, add);
 }
 
-// Whether the power was cut since: the fault has struck.
+// Whether the power was cut since then: the fault has struck.
 bool WasCut(const std::string& furrow, const std::string& image) {
   std::string list = furrow + " device fault " + image + " list | grep -q power-cut";
   return system(list.c_str()) != 0;
@@ -299,7 +300,7 @@ int main(int count, char** arguments) {
     return 2;
   }
   const std::string furrow = arguments[1];
-  // The children that write get it, those that look do not.
+  // Writing children get the defect, reading ones do not.
   const std::string defect = count > 6 ? arguments[6] : "";
   uint64_t rounds = strtoull(arguments[3], nullptr, 10);
   uint64_t state = strtoull(arguments[4], nullptr, 10) * 2654435761u + 1;
@@ -310,10 +311,10 @@ int main(int count, char** arguments) {
   for (uint64_t round = 1; round <= rounds; round++) {
     bool mixed = Next(&state) % 2 == 0;
     std::string how = mixed ? "mixed" : "sync";
-    // From before the database is open to some seconds of load.
+    // From the opening of the database to some seconds of load.
     useconds_t moment = Next(&state) % (Next(&state) % 4 == 0 ? 30000 : 700000);
     if (power) {
-      // Of the same: the first hundred commands are of opening, mostly.
+      // The same range: the first hundred commands are mostly those of opening.
       CutAt(furrow, image.path(), 1 + Next(&state) % (Next(&state) % 3 == 0 ? 100 : 1500));
       how += "-p";
     }

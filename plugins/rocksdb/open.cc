@@ -11,7 +11,7 @@
 // FURROW_SAME_VICTIM_LOG=F  adds a line to F for each compaction
 // FURROW_REPORT=F           writes what the store did to F when the program ends (register.cc)
 //
-// Without these nothing is changed.
+// Without these variables nothing changes.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -88,7 +88,7 @@ class WatchedDatabase : public StackableDB {
     return StackableDB::DestroyColumnFamilyHandle(handle);
   }
 
-  // StackableDB passes none of these on: DB's own answer that they are not there.
+  // StackableDB forwards none of these: DB's own answer is that they are not supported.
   using StackableDB::DeleteRange;
   using StackableDB::Get;
   using StackableDB::KeyMayExist;
@@ -148,7 +148,7 @@ class WatchedDatabase : public StackableDB {
 #endif
 
  private:
-  // Those that were made are watched, also if another could not be.
+  // Databases that were opened are watched, even if another could not be opened.
   Status Watched(Status status, const std::vector<ColumnFamilyHandle*>& made) {
     for (ColumnFamilyHandle* handle : made) watch_->Add(handle);
     return status;
@@ -162,8 +162,8 @@ const char* Setting(const char* name) {
   return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
-// The environment that FURROW_URI names, made once and never destroyed: RocksDB's threads may use
-// it until the process is gone.
+// The environment of FURROW_URI, made once and never destroyed: RocksDB's threads may use it until
+// the process has ended.
 Status Environment(const char* uri, Env** env) {
   static std::mutex* lock = new std::mutex;
   static Env* made = nullptr;
@@ -181,15 +181,15 @@ Status Environment(const char* uri, Env** env) {
   return Status::OK();
 }
 
-// Puts the store's environment in the place of the host's.
+// Replaces the host's environment by the store's.
 Status Redirect(Env** env) {
   const char* uri = Setting("FURROW_URI");
   if (uri == nullptr || (*env != nullptr && *env != Env::Default())) return Status::OK();
   return Environment(uri, env);
 }
 
-// Calls the function that this library's takes the place of, with options whose environment is the
-// store's. Both have the same name to the linker.
+// Calls the function that this library's function replaces, with options whose environment is the
+// store's. Both have the same name for the linker.
 template <typename Function, typename Options, typename Call>
 Status Redirected(Function* ours, const Options& asked, Call call) {
   Dl_info info;
@@ -245,7 +245,7 @@ Status OpenWatched(Open* next, DBOptions options, const std::string& name, const
 
 namespace rocksdb {
 
-// The one that all others end in (but TransactionDB's).
+// All others call this one in the end (except TransactionDB's).
 Status DB::Open(const DBOptions& asked, const std::string& name,
                 const std::vector<ColumnFamilyDescriptor>& families,
                 std::vector<ColumnFamilyHandle*>* handles, furrow::Opened* db) {

@@ -16,11 +16,11 @@ namespace furrow {
 namespace {
 
 // Stores that were opened by a URI. They are never destroyed: threads of RocksDB may use them until
-// the process is gone.
+// the process has ended.
 std::mutex* opened_lock = new std::mutex;
 std::map<std::string, furrow_store*>* opened = new std::map<std::string, furrow_store*>;
 
-// What a store did, as JSON, for FURROW_REPORT.
+// Writes figures of a store as JSON, for FURROW_REPORT.
 void Report(const char* path, const std::string& uri, furrow_store* store) {
   furrow_counters c;
   furrow_space s;
@@ -65,8 +65,8 @@ void Report(const char* path, const std::string& uri, furrow_store* store) {
   fclose(file);
 }
 
-// A program that ends by exit(), or by returning from main, loses nothing that it wrote, as with
-// files of the system. One that is killed keeps what it synced.
+// A program that ends by exit(), or by returning from main, loses nothing it wrote, as with files
+// of the system. A program that is killed keeps what it synced.
 void SyncAll() {
   std::lock_guard<std::mutex> guard(*opened_lock);
   for (auto& [uri, store] : *opened) {
@@ -94,7 +94,7 @@ void Remember(const std::string& text) {
   Uri uri;
   std::string why;
   furrow_store* store = nullptr;
-  // The store is open: this is another handle to it.
+  // The store is open already: this is another handle to it.
   if (ParseUri(text, &uri, &why) &&
       furrow_store_open(uri.device.c_str(), uri.options.c_str(), &store, nullptr) == FURROW_OK) {
     opened->emplace(text, store);
@@ -105,7 +105,7 @@ rocksdb::FileSystem* Make(const std::string& uri, std::unique_ptr<rocksdb::FileS
                           std::string* why) {
   *result = StoreFileSystem::Open(uri, why);
   if (*result == nullptr) {
-    // RocksDB's tools ignore what they cannot make and crash without a word: this one is said.
+    // RocksDB's tools ignore such an error and crash without a message, so it is printed.
     fprintf(stderr, "furrow: %s\n", why->c_str());
     return nullptr;
   }
@@ -113,8 +113,8 @@ rocksdb::FileSystem* Make(const std::string& uri, std::unique_ptr<rocksdb::FileS
   return result->get();
 }
 
-// All that begins so, for RocksDB's tools to hear what is wrong with the rest: they crash over what
-// nobody has registered.
+// Every URI that begins so, in order that RocksDB's tools report what is wrong with the rest: they
+// crash over unregistered schemes.
 const auto registered = rocksdb::ObjectLibrary::Default()->AddFactory<rocksdb::FileSystem>(
     rocksdb::ObjectLibrary::PatternEntry("furrow", true).AddSeparator(":", false), Make);
 

@@ -15,7 +15,7 @@ using rocksdb::ColumnFamilyHandle;
 
 namespace {
 
-// Zones fill between events of RocksDB, too.
+// Zones also fill between events of RocksDB.
 constexpr auto kInterval = std::chrono::milliseconds(50);
 
 }  // namespace
@@ -45,9 +45,9 @@ void SameVictim::Attach(rocksdb::DB* db, const std::vector<ColumnFamilyHandle*>&
 }
 
 void SameVictim::Add(ColumnFamilyHandle* family) {
-  // The default family's is the database's own: callers drop theirs as they like.
+  // The handle of the default family is the database's own: callers may drop theirs at any time.
   if (family->GetID() == 0) family = db_->DefaultColumnFamily();
-  // Files that were there before are told to the store: it knows their family by this alone.
+  // The store learns the family of earlier files only here.
   rocksdb::ColumnFamilyMetaData data;
   db_->GetColumnFamilyMetaData(family, &data);
   for (const rocksdb::BlobMetaData& file : data.blob_files) {
@@ -75,8 +75,8 @@ void SameVictim::Detach() {
   db_ = nullptr;
 }
 
-// Called back by RocksDB, where the lock may not be waited for: the thread has it in SetOptions,
-// which waits for what this callback holds up. A nudge that is missed costs an interval.
+// Called by RocksDB, where this must not wait for the lock: the thread holds it in SetOptions,
+// which waits for what this callback blocks. A missed call costs one interval.
 void SameVictim::Nudge() {
   nudged_ = true;
   changed_.notify_all();
@@ -89,7 +89,8 @@ bool SameVictim::Ideal(ColumnFamilyHandle* family, Cutoff* cutoff) const {
                                &youngest, &zones, nullptr) != FURROW_OK) {
     return false;
   }
-  // Files that are still written are in the store but not here: the database is asked for both.
+  // Files being written are in the store but not in RocksDB's metadata: the database is asked for
+  // both.
   rocksdb::ColumnFamilyMetaData data;
   db_->GetColumnFamilyMetaData(family, &data);
   cutoff->n = data.blob_files.size();
@@ -126,7 +127,7 @@ void SameVictim::Run() {
 }
 
 void SameVictim::OnBlobFileCreationStarted(const rocksdb::BlobFileCreationBriefInfo& info) {
-  // A file whose family nobody knows is not counted for any: placement is the same.
+  // A file of unknown family counts for none; its placement is the same.
   furrow_set_family(store_, info.file_path.c_str(), info.cf_name.c_str(), nullptr);
 }
 
@@ -141,8 +142,8 @@ void SameVictim::OnCompactionCompleted(rocksdb::DB*, const rocksdb::CompactionJo
 }
 
 void SameVictim::OnCompactionBegin(rocksdb::DB*, const rocksdb::CompactionJobInfo& info) {
-  // The thread may be in SetOptions, which waits for what this callback holds up: who cannot have
-  // the lock at once does without.
+  // The thread may be in SetOptions, which waits for what this callback blocks: if the lock is not
+  // free, skip.
   std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock() || ending_ || db_ == nullptr) return;
   for (const auto& [family, used] : families_) {

@@ -25,31 +25,32 @@ struct furrow_store;
 
 namespace furrow {
 
-// What the share is made of: k of n files.
+// The share as files: k of n.
 struct Cutoff {
   uint64_t k = 0;
   uint64_t n = 0;
   bool operator==(const Cutoff& other) const { return k == other.k && n == other.n; }
-  // As RocksDB is told: it cuts k'= share * n down to a whole number, which the half survives.
+  // The share for RocksDB, which rounds k' = share * n down; the half makes that k.
   double Share() const;
-  // The number of files that the share makes of `of` files: it differs from k once files came or went.
+  // The number of files that the share selects of `of` files: it differs from k after files came or
+  // went.
   uint64_t Files(uint64_t of) const;
 };
 
 struct SameVictimOptions {
-  // Equation 1 of the paper as it is printed, one file less than the paper's own examples.
+  // Equation 1 of the paper as printed: one file less than in the paper's own examples.
   bool as_printed = false;
   // Collects only while less than this share of the zones is free, in percent; 0: always.
   uint32_t short_below = 0;
-  // A file of the host to which a line is added for each compaction that begins: the share it
-  // took, and the one that would have been right at that moment. Empty: none.
+  // File on the host that gets a line for each compaction that begins: the share it used, and the
+  // one that would have been right at that moment. Empty: none.
   std::string log;
 };
 
 // One for each database. Before DB::Open it goes into the listeners of the options; after that
 // Attach starts it; before the database is closed Detach stops it.
 //
-// It sets the option from a thread of its own: from a callback RocksDB would wait for itself.
+// A thread of its own sets the option: in a callback RocksDB would wait for itself.
 class SameVictim : public rocksdb::EventListener {
  public:
   explicit SameVictim(furrow_store* store, SameVictimOptions options = {});
@@ -57,15 +58,15 @@ class SameVictim : public rocksdb::EventListener {
 
   // Begins to set the share of these column families, until Detach or until they are closed.
   void Attach(rocksdb::DB* db, const std::vector<rocksdb::ColumnFamilyHandle*>& families);
-  // One more column family.
+  // Adds a column family.
   void Add(rocksdb::ColumnFamilyHandle* family);
-  // A column family is going to be closed, or dropped.
+  // Must be called before a column family is closed or dropped.
   void Forget(rocksdb::ColumnFamilyHandle* family);
-  // Ends; returns when nothing of it uses the database any more. May be called twice.
+  // Ends; returns when nothing uses the database any more. May be called twice.
   void Detach();
 
-  // How often the option was set, and how many compactions began with a share that was other files
-  // than the ones that were right then.
+  // How often the option was set, and how many compactions began with a share that selected other
+  // files than the right ones at that moment.
   uint64_t sets() const { return sets_; }
   uint64_t compactions() const { return compactions_; }
   uint64_t stale() const { return stale_; }
@@ -80,7 +81,7 @@ class SameVictim : public rocksdb::EventListener {
  private:
   void Run();
   void Nudge();
-  // What the share should be now.
+  // The share that is right now.
   bool Ideal(rocksdb::ColumnFamilyHandle* family, Cutoff* cutoff) const;
 
   furrow_store* store_;
@@ -91,7 +92,7 @@ class SameVictim : public rocksdb::EventListener {
   std::condition_variable changed_;
   bool ending_ = false;
   std::atomic<bool> nudged_{false};
-  // Of each column family, what was set last.
+  // The share set last, by column family.
   std::map<rocksdb::ColumnFamilyHandle*, Cutoff> families_;
   std::atomic<uint64_t> sets_{0};
   std::atomic<uint64_t> compactions_{0};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 // Tests of the file system and of databases on it: test FURROW DIRECTORY
 //
-// Each ends the program at the first thing that does not hold.
+// Each test ends the program at the first failure.
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -60,8 +60,8 @@ int InChild(const std::function<void()>& body) {
   return status;
 }
 
-// Runs this program again, for what one life of a process does to `image`. A child that was only
-// forked could not open a store.
+// Runs this program again for one life of a process that uses `image`. A child that was only forked
+// could not open a store.
 int InProcess(const std::string& life, const std::string& image) {
   return InChild([&] {
     execl("/proc/self/exe", "test", furrow_command.c_str(), directory.c_str(), "--life",
@@ -82,7 +82,7 @@ void NamesAndContent() {
   CHECK(file->GetFileSize(kIo, nullptr) == 300000, "size");
   CHECK_OK(file->Sync(kIo, nullptr));
 
-  // A file that is open keeps its content without a name.
+  // An open file keeps its content after its name is removed.
   std::unique_ptr<FSRandomAccessFile> random;
   CHECK_OK(fs->NewRandomAccessFile("a//b/./000001.sst", FileOptions(), &random, nullptr));
   auto over = Create(*fs, "/a/other");
@@ -121,7 +121,7 @@ void NamesAndContent() {
   CHECK_OK(fs->DeleteFile("/a/b/000001.sst", kIo, nullptr));
   CHECK(ReadAll(*fs, "/a/linked") == "short", "the other name");
 
-  // A path that the store has not is the host's, for reading in one go.
+  // A path that the store does not have is read from the host.
   std::string host = directory + "/host.txt";
   FILE* text = fopen(host.c_str(), "w");
   CHECK(text != nullptr && fputs("of the host", text) >= 0 && fclose(text) == 0, host);
@@ -165,7 +165,7 @@ void ManyReads() {
     CHECK_OK(requests[i].status);
     CHECK(requests[i].result.ToString() == content.substr(i * 149000, 5000), "many reads");
   }
-  // The first is waited for, the second given up.
+  // The first read is waited for, the second given up.
   int called = 0;
   std::vector<void*> handles(2);
   std::vector<IOHandleDeleter> deleters(2);
@@ -199,7 +199,7 @@ void LocksAndRoom() {
   CHECK_OK(fs->UnlockFile(lock, kIo, nullptr));
   uint64_t before = 0, free = 0;
   CHECK_OK(fs->GetFreeSpace("/", kIo, &before, nullptr));
-  // What is said to be free goes in; then there is a clean error, and removing helps.
+  // The available space can be written; then there is a clean error, and removing files helps.
   auto file = Create(*fs, "/full");
   std::string piece = Content(4, 1 << 20);
   uint64_t written = 0;
@@ -211,7 +211,7 @@ void LocksAndRoom() {
   CHECK(status.IsNoSpace(), status.ToString());
   CHECK(written + 2 * piece.size() >= before, std::to_string(written) + " of " +
                                                   std::to_string(before));
-  // What the last append left has no place.
+  // The rest of the last append has no place.
   status = file->Close(kIo, nullptr);
   CHECK(status.ok() || status.IsNoSpace(), status.ToString());
   CHECK_OK(fs->DeleteFile("/full", kIo, nullptr));
@@ -247,7 +247,7 @@ void ForksGetErrors() {
   CHECK_OK(file->Append(" goes on", kIo, nullptr));
   CHECK_OK(file->Sync(kIo, nullptr));
   CHECK(ReadAll(*fs, "/f") == "parent goes on", "the parent's file");
-  // What it gathered so far is the parent's to write.
+  // Data gathered before the fork is written by the parent.
   struct stat found;
   CHECK(stat(recording.c_str(), &found) == 0 && found.st_size == 0, "the child wrote");
   furrow_store* store = fs->CheckedCast<furrow::StoreFileSystem>()->store();
@@ -267,7 +267,7 @@ void SyncAndDie(const std::string& image) {
   raise(SIGKILL);
 }
 
-// What a process that is killed leaves: what it synced, and nothing of the rest.
+// After a kill a process's synced data is there, and none of the rest.
 void KilledProcessKeepsWhatItSynced() {
   Image image(furrow_command, directory + "/killed.zns", kShape);
   CHECK(WIFSIGNALED(InProcess("sync_and_die", image.path())), "killed");
@@ -275,7 +275,7 @@ void KilledProcessKeepsWhatItSynced() {
   CHECK(ReadAll(*fs, "/synced") == Content(5, 70000), "what was synced, and no more");
 }
 
-// Writes and ends by exit(), destroying nothing, as RocksDB's tools do.
+// Writes and ends by exit(), without destructors, as RocksDB's tools do.
 void WriteAndExit(const std::string& image) {
   auto* fs = new std::shared_ptr<FileSystem>(OpenFileSystem("furrow://" + image));
   auto* file = Create(**fs, "/written").release();
@@ -292,7 +292,7 @@ void ExitLosesNothing() {
   CHECK(ReadAll(*fs, "/written") == Content(6, 123456), "what was written before exit()");
 }
 
-// What opening `uri` fails with.
+// The error of opening `uri`.
 std::string Refusal(const std::string& uri) {
   std::shared_ptr<FileSystem> fs;
   Status status = FileSystem::CreateFromString(ConfigOptions(), uri, &fs);
@@ -300,7 +300,7 @@ std::string Refusal(const std::string& uri) {
   return status.ToString();
 }
 
-// Cannot have the store, and is told who has it.
+// Is refused the store, with the name of its user.
 void BeRefused(const std::string& image) {
   std::string holder = "in use by process " + std::to_string(getppid()) + " (";
   std::string said = Refusal("furrow://" + image);
@@ -367,7 +367,7 @@ void WrongUris() {
   unlink(path.c_str());
 }
 
-// Paths that no file can have are errors that say why.
+// Invalid paths are errors that give the reason.
 void WrongPaths() {
   auto fs = OpenFileSystem("furrow://mem:capacity=64MiB,zone-size=2MiB");
   Create(*fs, "/file");
@@ -431,8 +431,8 @@ void Databases() {
   }
 }
 
-// A database that fills its store: what was acknowledged is there, also after it was opened again
-// while it was full; once it has made room it goes on.
+// A database fills its store: acknowledged data is there, even after it was opened again while it
+// was full; it continues once it has freed space.
 void FullStore() {
   Image image(furrow_command, directory + "/full.zns",
               "capacity=192MiB,zone-size=4MiB,max-active=14,max-open=14");
@@ -460,7 +460,7 @@ void FullStore() {
   CHECK_OK(fs->GetFreeSpace("/", kIo, &free, nullptr));
   CHECK(free < (8 << 20), "nearly nothing is free: " + std::to_string(free));
   for (int life = 0; life < 2; life++) {
-    // The second time by the database that has been opened meanwhile: what its logs held needs room.
+    // The second time by the database that was opened meanwhile: its logs need space to be flushed.
     if (life == 1) {
       while (filled < 40000 && (status = put(filled)).ok()) filled++;
       CHECK(status.IsNoSpace(), status.ToString());
@@ -468,12 +468,13 @@ void FullStore() {
       CHECK_OK(DB::Open(options, "/db", &db));
       holds(filled / 2, filled);
     }
-    // No more than a record of the manifest: flushes have no room, that has.
+    // This writes only a record of the manifest: flushes have no space, the manifest has.
     int gone = filled * (life + 1) / 4;
     std::string first = Key(0), last = Key(gone);
     Slice from(first), to(last);
     CHECK_OK(DeleteFilesInRange(db, db->DefaultColumnFamily(), &from, &to));
-    // RocksDB asks for the free space every five seconds, and resumes without a call; meanwhile it is busy.
+    // RocksDB checks the free space every five seconds, and resumes without a call; during that it
+    // is busy.
     for (int tries = 0; tries < 300 && !(status = db->Resume()).ok(); tries++) usleep(100000);
     CHECK_OK(status);
     for (int key = 0; key < 500; key++) CHECK_OK(put(filled++));
@@ -486,7 +487,7 @@ void FullStore() {
   delete db;
 }
 
-// What another program is told of a store that is in use.
+// What another program learns of a store in use.
 void RunningStoresSayHowTheyAre() {
   std::string run = directory + "/run";
   CHECK(setenv("FURROW_RUN", run.c_str(), 1) == 0, "setenv");
@@ -520,8 +521,8 @@ void RunningStoresSayHowTheyAre() {
 }
 
 // Two families of a database, and another database on the same store; the store is closed and
-// opened in the middle. At each moment the share is that of the family's own files up to the
-// youngest of its fullest zone that is the oldest.
+// opened in the middle. At each moment the share covers the family's own files up to the youngest
+// file of its oldest full zone.
 void SameVictims() {
   Image image(furrow_command, directory + "/victims.zns", kShape);
   for (int life = 0; life < 2; life++) {
@@ -530,7 +531,7 @@ void SameVictims() {
     std::unique_ptr<Env> env = NewCompositeEnv(fs);
     for (const char* name : {"/one", "/two"}) {
       Options options = BlobOptions(env.get());
-      // Nothing is collected meanwhile: what is expected can be computed.
+      // Nothing is collected, so that the expected values can be computed.
       options.disable_auto_compactions = true;
       auto watch = std::make_shared<furrow::SameVictim>(store);
       options.listeners.push_back(watch);
@@ -540,7 +541,7 @@ void SameVictims() {
       std::unique_ptr<DB> db = OpenDatabase(options, name, families, &handles);
       watch->Attach(db.get(), handles);
       for (int key = 0; key < 900; key++) {
-        // The second family gets a third.
+        // The second family gets a third of the keys.
         ColumnFamilyHandle* family = handles[key % 3 == 2];
         CHECK_OK(db->Put(WriteOptions(), family, Key(life * 1000 + key), Content(key, 16000)));
       }
@@ -557,7 +558,7 @@ void SameVictims() {
         CHECK(zones > 0 && k > 0 && k < data.blob_files.size(), family->GetName());
         furrow::Cutoff expected{k, data.blob_files.size()};
         CHECK(static_cast<uint64_t>(expected.Share() * expected.n) == k, "the half survives");
-        // It is set in a moment, by another thread.
+        // Another thread sets it a moment later.
         double found = 0;
         for (int tries = 0; tries < 200; tries++) {
           found = db->GetOptions(family).blob_garbage_collection_age_cutoff;
@@ -568,7 +569,7 @@ void SameVictims() {
               std::string(name) + " " + family->GetName() + ": " + std::to_string(found) +
                   ", expected " + std::to_string(k) + " of " + std::to_string(expected.n));
       }
-      // What was set is counted a moment later.
+      // The count is updated a moment later.
       usleep(100000);
       uint64_t sets = watch->sets();
       CHECK(sets >= 2, "set");

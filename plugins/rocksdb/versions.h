@@ -8,7 +8,7 @@
 #include "rocksdb/file_system.h"
 #include "rocksdb/version.h"
 
-// The newest that the tests ran with (scripts/rocksdb.sh newer); docs/rocksdb.md lists them all.
+// The newest version that the tests ran with (scripts/rocksdb.sh newer); docs/rocksdb.md lists all.
 #define FURROW_TRIED_MAJOR 9
 #define FURROW_TRIED_MINOR 11
 #if ROCKSDB_MAJOR > FURROW_TRIED_MAJOR || \
@@ -18,14 +18,14 @@
 
 namespace furrow {
 
-// What DB::Open and its like answer a database in.
+// The type in which DB::Open and its variants return a database.
 #if ROCKSDB_MAJOR > 9 || (ROCKSDB_MAJOR == 9 && ROCKSDB_MINOR >= 11)
 using Opened = std::unique_ptr<rocksdb::DB>;
 #else
 using Opened = rocksdb::DB*;
 #endif
 
-// What FSRandomAccessFile::ReadAsync calls back: since 9 it may change the request.
+// The callback of FSRandomAccessFile::ReadAsync: since 9 it may change the request.
 template <typename Method>
 struct CallbackOf;
 template <typename Callback>

@@ -48,7 +48,7 @@ constexpr char kUsage[] =
     "  trace=FILE                 writes keys and sizes, in the order of writing (sustained), to FILE;\n"
     "                             with the URI `trace:` nothing else is done\n";
 
-// Bytes of a record of a blob file besides the value: its head, and the key.
+// Bytes of a blob file's record in addition to the value: header and key.
 constexpr uint64_t kRecordHead = 32 + 16;
 
 struct Settings {
@@ -150,7 +150,7 @@ class Sustained {
 
   uint64_t state_;
   Zipfian zipfian_;
-  // The record that each of the places holds.
+  // The record in each place.
   std::vector<uint64_t> keys_;
   uint64_t next_;
 };
@@ -171,8 +171,8 @@ bool WriteTrace(const std::string& path, Sustained workload, uint64_t operations
   return fclose(file) == 0;
 }
 
-// Counts compactions out of level 0. Those within it, which RocksDB does while another one goes down,
-// touch few keys, and so collect next to nothing.
+// Counts compactions out of level 0. Those within level 0, which RocksDB makes while another one
+// goes down, touch few keys and so collect almost nothing.
 class Downward : public EventListener {
  public:
   void OnCompactionCompleted(DB*, const CompactionJobInfo& info) override {
@@ -299,7 +299,7 @@ int main(int count, char** arguments) {
   auto put = [&](uint64_t key, uint64_t version, std::string* value) {
     CHECK_OK(try_put(key, version, value));
   };
-  // A drive that is too small for a scheme is a result.
+  // It is a result that a drive is too small for a scheme.
   Status failed;
   uint64_t written = 0;
   auto begun = std::chrono::steady_clock::now();
@@ -341,7 +341,7 @@ int main(int count, char** arguments) {
       Sustained::Write next = writes.Next();
       if (next.deletes) failed = db->Delete(write, KeyOf(next.gone));
       if (failed.ok()) failed = try_put(next.key, written + 1, &value);
-      // A drive that is full shows in what is written behind.
+      // A full drive shows as an error of background writes.
       if (!failed.ok()) break;
     }
   }
@@ -383,7 +383,7 @@ int main(int count, char** arguments) {
   options.statistics->histogramData(FLUSH_TIME, &flushes);
   ColumnFamilyMetaData data;
   db->GetColumnFamilyMetaData(&data);
-  // Writers behind the one that failed are told in other words.
+  // Writers queued behind the failed one get another message.
   const bool full = failed.IsNoSpace() || failed.ToString().find("No space") != std::string::npos;
   printf("{\"version\": 1, \"workload\": \"%s\", \"uri\": \"%s\", \"seed\": %" PRIu64
          ", \"cutoff\": %s, \"same_victim\": \"%s\", \"records\": %" PRIu64
@@ -419,7 +419,7 @@ int main(int count, char** arguments) {
   if (!failed.ok()) {
     fprintf(stderr, "workload: stopped after %" PRIu64 " of %" PRIu64 " writes: %s\n", written,
             operations, failed.ToString().c_str());
-    // There is nothing left to be made durable.
+    // There is nothing left to sync.
     fflush(stdout);
     _exit(full ? 0 : 1);
   }
