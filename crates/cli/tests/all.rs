@@ -1,10 +1,10 @@
 //! The tests of the commands and of the tree's rules as one program.
 //!
-//! Three are programs of their own: `device` and `fsck` lock images in their process, and children
-//! that other tests start would hold the locks for a moment; `top` looks at all mounts of the
-//! machine.
+//! Three tests are programs of their own: `device` and `fsck` lock images in their process, and
+//! children that other tests start would hold the locks for a moment; `top` examines all mounts of
+//! the machine.
 //!
-//! Each file here is a module: one program links once what a program per file would link each time.
+//! Each file here is a module: a single program links its dependencies only once.
 
 #[path = "common/array.rs"]
 mod array;

@@ -1,8 +1,9 @@
-//! The core never sees the outside, held by three tests: the exact dependency tree of each core
-//! crate, its sources free of the outside parts of `std`, and the lints that say so while typing.
+//! The core has no access to the outside. Three tests hold this: the exact dependency tree of each
+//! core crate, its sources without the parts of `std` that reach outside, and the lints that report
+//! such uses early.
 //!
 //! Core crates make no system call, read no clock, draw no random number and start no thread; they
-//! get all four from `furrow-rt`. That is what makes a run a function of its seed.
+//! get all four from `furrow-rt`. So a run is a function of its seed.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "runs cargo and clippy")]
 
@@ -11,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the runtime pulls in: queues, slabs, and system calls, which it alone makes.
+/// Dependencies of the runtime: queues, slabs, and system calls, which only the runtime makes.
 const RT: &[&str] = &[
     "bitflags",
     "crossbeam-queue",
@@ -22,7 +23,7 @@ const RT: &[&str] = &[
     "smallvec",
 ];
 const ZONE: &[&str] = &["furrow-rt", "furrow-zone", "thiserror"];
-/// Rules that only experiments ask for: values, and nothing else.
+/// Rules that only experiments use: values, and nothing else.
 const POLICY: &[&str] = &["furrow-policy"];
 /// Checksums (with the hash traits they implement) and layouts on media.
 const LOG: &[&str] = &[
@@ -39,8 +40,8 @@ const FS: &[&str] = &["furrow-fs"];
 const RAID: &[&str] = &["furrow-raid"];
 const KV: &[&str] = &["furrow-kv"];
 
-/// The folder of each core crate and its whole dependency tree: exactly this. Procedural macros
-/// are left out, they run in the compiler.
+/// The folder of each core crate and exactly its dependency tree. Procedural macros are left out:
+/// they run in the compiler.
 const CORE: [(&str, &[&[&str]]); 6] = [
     ("policy", &[POLICY]),
     ("zone", &[RT, ZONE]),
@@ -70,7 +71,7 @@ fn dependencies(package: &str) -> BTreeSet<String> {
     names.filter(|name| !name.is_empty() && *name != package).map(str::to_owned).collect()
 }
 
-/// What is there and may not be, and what is listed and no longer there.
+/// Forbidden dependencies that exist, and listed ones that do not exist any more.
 fn differences(package: &str, found: &BTreeSet<String>, allowed: &[&str]) -> Vec<String> {
     let listed: BTreeSet<String> = allowed.iter().map(|&name| name.to_owned()).collect();
     let unlisted = found.difference(&listed).map(|n| format!("{package} pulls in {n}, unlisted"));
@@ -102,13 +103,13 @@ fn a_new_and_a_lost_dependency_are_found() {
 
 // The sources.
 
-/// Modules of `std` that are the outside.
+/// Modules of `std` that reach outside.
 const OUTSIDE: [&str; 7] = ["fs", "net", "thread", "time", "process", "os", "env"];
-/// Macros that print or keep state beside the engine.
+/// Macros that print or keep state outside the engine.
 const OUTSIDE_MACROS: [&str; 5] = ["println", "eprintln", "print", "eprint", "thread_local"];
 
-/// Names and punctuation of Rust source, without comments, text and character literals; each with
-/// its line, from 1.
+/// Names and punctuation of Rust source, without comments, strings and character literals; each
+/// with its line, from 1.
 fn tokens(source: &str) -> Vec<(usize, String)> {
     let chars: Vec<char> = source.chars().collect();
     let at = |i: usize| chars.get(i).copied().unwrap_or('\0');
@@ -122,7 +123,7 @@ fn tokens(source: &str) -> Vec<(usize, String)> {
             'r' | 'b' | 'c' if literal_prefix(&chars, i) > 0 => {
                 i = skip_literal(&chars, i + literal_prefix(&chars, i));
             }
-            // A character literal, unless it is a lifetime.
+            // A character literal, if it is no lifetime.
             '\'' if at(i + 1) == '\\' => {
                 i += 3;
                 while i < chars.len() && at(i - 1) != '\'' {
@@ -152,7 +153,8 @@ fn tokens(source: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Letters before a text literal (`r`, `b`, `br`, `c`, ...), 0 if these are the start of a name.
+/// The number of letters before a string literal (`r`, `b`, `br`, `c`, ...); 0 if they begin a
+/// name.
 fn literal_prefix(chars: &[char], i: usize) -> usize {
     let letters = chars[i..].iter().take(2).take_while(|c| "rbc".contains(**c)).count();
     let after = i + letters;
@@ -160,7 +162,7 @@ fn literal_prefix(chars: &[char], i: usize) -> usize {
     if chars.get(after + hashes) == Some(&'"') { letters } else { 0 }
 }
 
-/// Past a literal at `i`: `#`s, if raw, and a text.
+/// The position behind the literal at `i`: `#`s, if raw, and a string.
 fn skip_literal(chars: &[char], i: usize) -> usize {
     let hashes = chars[i..].iter().take_while(|c| **c == '#').count();
     let raw = hashes > 0 || chars[i - 1] == 'r';
@@ -246,7 +248,7 @@ fn group(tokens: &[(usize, String)]) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Sources below a folder, without those that hold only tests: these may measure and print.
+/// Sources below a folder, without those that hold only tests, which may measure and print.
 fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("sources can be listed") {
         let path = entry.expect("sources can be listed").path();
@@ -306,7 +308,7 @@ fn every_way_to_name_the_outside_is_found() {
 
 // The lints.
 
-/// What clippy, with this tree's list and levels, says of `source`: the lints that fired.
+/// The lints that clippy, with this tree's list and levels, reports for `source`.
 fn clippy(name: &str, source: &str) -> String {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let file = folder.join(format!("{name}.rs"));

@@ -1,4 +1,4 @@
-//! `furrow device` as a user meets it: what it prints, its exit statuses, its one-line errors.
+//! `furrow device` for a user: its output, exit statuses, and one-line errors.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a command")]
 
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ fn done(args: &[&str]) -> String {
     ran.out
 }
 
-/// Refused with `status`, in one line that holds every one of `says`.
+/// The command fails with `status`, in one line that contains all of `says`.
 fn refused(args: &[&str], status: i32, says: &[&str]) {
     let ran = furrow(args);
     assert_eq!((ran.status, ran.out.as_str()), (status, ""), "{args:?}: {}", ran.error);
@@ -178,7 +178,7 @@ fn zones_are_commanded_by_hand() {
     let value: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(value["version"], 1);
     assert_eq!(value["zones"][0]["state"], "empty");
-    // A drive that takes its time: a finish writes what is missing, a reset takes milliseconds.
+    // A drive with realistic timing: a finish writes what is missing, a reset takes milliseconds.
     let timed = "hand.zns,timing=realtime,model=zn540-1t";
     done(&["device", "zone", timed, "write", "3", "--bytes", "4KiB"]);
     let json = done(&["device", "zone", timed, "reset", "3", "--json"]);
@@ -193,7 +193,7 @@ fn zones_are_commanded_by_hand() {
     refused(&["device", "zone", "hand.zns", "close", "1"], 1, &["Close of zone 1"]);
     let fast = "hand.zns,timing=realtime,model.bufer=1MiB";
     refused(&["device", "show", fast], 1, &["unknown model parameter `bufer`", "device presets"]);
-    // In virtual time nobody waits, and the figure is the model's own.
+    // In virtual time there is no wait, and the figure is the model's.
     let simulated = "hand.zns,timing=virtual,model=zn540-1t";
     let out = done(&["device", "zone", simulated, "reset", "1"]);
     assert!(out.contains("0.002 ms"), "{out}");

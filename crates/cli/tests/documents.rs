@@ -1,5 +1,5 @@
-//! Documents that must agree with the code: the floors and the code map of the architecture, the
-//! glossary.
+//! Documents that must agree with the code: the floors and the code map of the architecture, and
+//! the glossary.
 
 #![allow(
     clippy::disallowed_methods,
@@ -48,7 +48,7 @@ fn sources(folder: &Path) -> Vec<String> {
     files
 }
 
-/// Crates by floor, from the ground up, as the picture in the architecture shows them.
+/// Crates by floor, from the ground up, as in the architecture's picture.
 fn floors(architecture: &str) -> Vec<Vec<String>> {
     let (_, picture) = architecture.split_once(" floor         crates\n").expect("a picture");
     let (picture, _) = picture.split_once("```").expect("an end of the picture");
@@ -61,7 +61,7 @@ fn floors(architecture: &str) -> Vec<Vec<String>> {
     floors
 }
 
-/// Crates of the project that a manifest names, those for tests left out.
+/// Crates of the project that a manifest names, without dependencies of tests.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
     let mut within = false;
     let mut names = BTreeSet::new();
@@ -75,7 +75,7 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
     names
 }
 
-/// What is wrong with a picture: crates that it lacks or invents, and arrows that point up.
+/// Errors of a picture: crates that are missing or invented, and arrows that point up.
 fn wrong_floors(floors: &[Vec<String>], uses: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let mut problems = Vec::new();
     let mut at = BTreeMap::new();
@@ -130,18 +130,18 @@ fn a_picture_that_is_not_true_is_refused() {
     assert_eq!(wrong_floors(&[floor(&["log"])], &code).len(), 1);
 }
 
-/// The first sentence of a file's own description.
+/// The first sentence of a file's description.
 fn first_sentence(source: &str) -> String {
     let lines = source.lines().map_while(|line| line.strip_prefix("//!"));
     let paragraph: Vec<&str> = lines.map(str::trim).take_while(|line| !line.is_empty()).collect();
     let paragraph = paragraph.join(" ");
     let end = paragraph.find(". ").map_or(paragraph.len(), |end| end + 1);
     let sentence = paragraph[..end].trim_end_matches('.');
-    // Links of the source lead nowhere from a document.
+    // Rustdoc links are no links in a document.
     sentence.replace("[`", "`").replace("`]", "`").replace('|', "\\|")
 }
 
-/// The code map: every module with the first sentence that its file says of itself.
+/// The code map: every module with the first sentence of its file's description.
 fn code_map() -> String {
     let mut page = String::from(
         "# Code map\n\nEvery module in one line, the first line of its file. The page is made from \
@@ -225,7 +225,7 @@ fn public_names(source: &str) -> BTreeSet<String> {
     names
 }
 
-/// Rows of the glossary: its words, and the words that it replaces.
+/// Rows of the glossary: its words, and the words that they replace.
 fn glossary(page: &str) -> Vec<(Vec<String>, Vec<String>)> {
     let rows = page.lines().filter(|line| line.starts_with("| ")).skip(1);
     let cells = rows.map(|row| row.trim_matches('|').split(" | ").collect::<Vec<_>>());
@@ -236,7 +236,7 @@ fn glossary(page: &str) -> Vec<(Vec<String>, Vec<String>)> {
     cells.map(|row| (list(row[0]), row.get(2).map_or(Vec::new(), |cell| list(cell)))).collect()
 }
 
-/// Whether the words of a name contain those of a term, one after the other; a plural counts.
+/// Whether the words of a name contain those of a term, in sequence; a plural counts.
 fn contains(name: &[String], term: &[String]) -> bool {
     let same = |(word, term): (&String, &String)| {
         let stem = |word: &str| word.trim_end_matches('s').to_owned();

@@ -1,4 +1,4 @@
-//! `furrow dump` as a user meets it, on a whole image and on a damaged one.
+//! `furrow dump` for a user, on an intact image and on a damaged one.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a command")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -41,7 +41,7 @@ fn damage_is_said_and_does_not_stop_it() {
     let at = path.to_str().unwrap();
     let whole = furrow(&["dump", "superblock", at, "--json"]);
     let whole: serde_json::Value = serde_json::from_slice(&whole.stdout).unwrap();
-    // The label is found in the image's file and changed there, behind the checksum's back.
+    // Finds the label in the image's file and changes it without updating the checksum.
     let bytes = std::fs::read(&path).unwrap();
     let label = bytes.windows(6).position(|bytes| bytes == b"shown\0").unwrap();
     let file = OpenOptions::new().write(true).open(&path).unwrap();

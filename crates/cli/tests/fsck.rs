@@ -1,4 +1,4 @@
-//! `furrow fsck --repair` as a user meets it: what it shows, what it changes, how it ends.
+//! `furrow fsck --repair` for a user: its output, its changes, its exit status.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a command")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -39,7 +39,7 @@ fn filled(name: &str) -> PathBuf {
     path
 }
 
-/// Flips a bit of every block of the image's file that `wanted` names; how many there were.
+/// Flips a bit in every block of the image's file that `wanted` accepts; returns their number.
 fn rot(image: &Path, wanted: impl Fn(&[u8]) -> bool) -> usize {
     let mut bytes = std::fs::read(image).unwrap();
     let mut count = 0;
@@ -62,7 +62,7 @@ fn damaged_tables_are_shown_mended_and_sound() {
     assert_eq!(fsck(&path, &["--repair"]).0, 0, "nothing is wrong yet");
     assert!(rot(&path, is_delta) > 0);
     let damaged = std::fs::read(&path).unwrap();
-    // Only to show.
+    // This only shows the repair.
     let (status, text) = fsck(&path, &["--repair", "-n"]);
     assert_eq!(status, 4, "{text}");
     assert!(text.contains("WHAT IS DONE") && text.contains("delta log"), "{text}");
@@ -75,7 +75,7 @@ fn damaged_tables_are_shown_mended_and_sound() {
     assert_eq!(json["findings"][0]["fate"], "mended");
     assert!(json["findings"][0]["action"].is_string());
     assert!(std::fs::read(&path).unwrap() == damaged, "-n has written");
-    // Nothing is given up by it: what is called at boot does it too.
+    // The repair loses nothing, so the boot-time options make it too.
     let (status, text) = fsck(&path, &["-p"]);
     assert_eq!(status, 1, "{text}");
     assert!(text.contains("MENDED: nothing is wrong any more"), "{text}");

@@ -1,4 +1,4 @@
-//! What a drive holds is recognised by every command, and no advice destroys it.
+//! Every command recognises what a drive holds, and no advice destroys it.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -7,7 +7,7 @@ use crate::array::{Place, said};
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 
-/// Runs a command that must be refused, and returns the one line that it says.
+/// Runs a command that must be refused, and returns its one line.
 fn refusal(place: &Place, arguments: &[&str]) -> String {
     let output = place.furrow(arguments);
     assert!(!output.status.success(), "{arguments:?} was not refused: {}", said(&output));
@@ -16,7 +16,7 @@ fn refusal(place: &Place, arguments: &[&str]) -> String {
     error
 }
 
-/// No command that reads advises to make something where something is.
+/// No command that reads advises to overwrite existing data.
 fn advises_nothing_that_destroys(text: &str) {
     for word in ["mkfs", "--force", "-f ", "device create", "raid create"] {
         assert!(!text.contains(word), "'{word}' in: {text}");
@@ -80,7 +80,7 @@ fn a_file_system_is_no_member_and_no_empty_drive() {
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found["others"][0]["holds"], "file-system", "{found}");
     assert_eq!(found["others"][1]["holds"], "nothing", "{found}");
-    // The daemon of an array says the same of a drive that is offered to it.
+    // The daemon of an array gives the same answer for a drive that is offered to it.
     place.ok(&["raid", "create", "-l", "5", "-n", "a", &d[1], &d[2], &d[3]]);
     place.assemble(&[1, 2, 3], &[]);
     let text = refusal(&place, &["raid", "add-spare", "a", &d[0]]);
@@ -88,7 +88,7 @@ fn a_file_system_is_no_member_and_no_empty_drive() {
     place.ok(&["raid", "fail", "a", "1"]);
     let text = refusal(&place, &["raid", "replace", "a", "1", &d[0]]);
     assert!(text.contains(&it) && text.contains("--force destroys"), "{text}");
-    // An empty drive may be advised to be used: nothing is lost.
+    // Advice to use an empty drive is fine: nothing is lost.
     let text = refusal(&place, &["fsck", &d[4]]);
     assert!(text.contains("the drive is empty") && text.contains("furrow mkfs"), "{text}");
 }
@@ -96,12 +96,12 @@ fn a_file_system_is_no_member_and_no_empty_drive() {
 #[test]
 fn what_other_programs_made_is_named_and_so_is_a_drive_without_zones() {
     let place = Place::empty("holds-foreign");
-    // Content of an emulated drive, written as an image of another file system would be.
+    // Content of an emulated drive, written like the image of another file system.
     let drive = place.at("d.zns");
     place.drive("d.zns", "zones=24,zone-size=2MiB,max-active=14");
     place.ok(&["device", "zone", &drive, "write", "0", "--bytes", "8KiB"]);
     let image = fs::OpenOptions::new().write(true).open(&drive).unwrap();
-    // What the zones hold is at the end of an image.
+    // The data of the zones is at the end of an image.
     let data = image.metadata().unwrap().len() - (48 << 20);
     image.write_at(b"\x53\xef", data + 1080).unwrap();
     for command in [&["mkfs", &drive][..], &["fsck", &drive], &["raid", "assemble", &drive]] {
@@ -109,7 +109,7 @@ fn what_other_programs_made_is_named_and_so_is_a_drive_without_zones() {
         assert!(text.contains("an ext2, ext3 or ext4 file system"), "{command:?}: {text}");
     }
     advises_nothing_that_destroys(&refusal(&place, &["fsck", &drive]));
-    // A plain file, with content and without.
+    // A plain file, with and without content.
     let plain = place.at("plain");
     let file = fs::File::create(&plain).unwrap();
     file.set_len(1 << 20).unwrap();
@@ -121,7 +121,7 @@ fn what_other_programs_made_is_named_and_so_is_a_drive_without_zones() {
     let text = refusal(&place, &["mkfs", &plain]);
     assert!(text.contains("without zones") && text.contains("a GPT partition table"), "{text}");
     assert!(text.contains("in a new file"), "{text}");
-    // A real drive without zones, if this machine shows one.
+    // A real drive without zones, if this machine has one.
     let disks = fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
     let zoned = |name: &str| fs::read_to_string(format!("/sys/class/block/{name}/queue/zoned"));
     let names = disks.filter_map(|disk| disk.file_name().into_string().ok());
@@ -131,7 +131,7 @@ fn what_other_programs_made_is_named_and_so_is_a_drive_without_zones() {
         let text = refusal(&place, &["mkfs", &format!("/dev/{name}")]);
         assert!(text.contains("a block device without zones"), "{text}");
     }
-    // An emulated one all of whose zones are conventional.
+    // An emulated drive whose zones are all conventional.
     place.drive("c.zns", "zones=24,zone-size=2MiB,conventional=24");
     let text = refusal(&place, &["mkfs", &place.at("c.zns")]);
     assert!(text.contains("all of its 24 zones are conventional"), "{text}");

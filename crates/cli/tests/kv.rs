@@ -1,4 +1,4 @@
-//! `furrow kv` as a user meets it: files in and out, what is shown, what is refused.
+//! `furrow kv` for a user: files in and out, output, refusals.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a command")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -23,7 +23,7 @@ impl Place {
         place
     }
 
-    /// With a store on the drive.
+    /// A place with a store on its drive.
     fn with_store(name: &str) -> Place {
         let place = Place::new(name);
         place.ok(&["kv", "mkfs", &place.drive(), "--label", "db"]);
@@ -57,7 +57,7 @@ impl Place {
         json
     }
 
-    /// Runs a command that must be refused with `status`, in one line that has these words.
+    /// Runs a command that must fail with `status`, in one line that contains these words.
     fn refused(&self, arguments: &[&str], status: i32, words: &[&str]) -> String {
         let out = self.furrow(arguments);
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
@@ -69,7 +69,7 @@ impl Place {
         said
     }
 
-    /// Makes a file of `bytes` pseudo-random bytes, and answers them.
+    /// Makes a file of `bytes` pseudo-random bytes, and returns them.
     fn file(&self, name: &str, bytes: usize) -> Vec<u8> {
         let mut state = 88_172_645_463_325_252u64.wrapping_add(bytes as u64);
         let next = std::iter::repeat_with(|| {
@@ -159,7 +159,7 @@ fn space_zones_and_figures_are_told_by_kind() {
     assert_eq!((&map["total"], &map["zone_blocks"]), (&40.into(), &256.into()));
     let zones = map["zones"].as_array().unwrap();
     let uses = |usage: &str| zones.iter().filter(|zone| zone["use"] == usage).count();
-    // Two halves, and a spare.
+    // Two halves and a spare zone.
     assert_eq!(uses("ring"), 5);
     assert!(uses("full") >= 11 && uses("free") >= 20 && uses("open") >= 1, "{map}");
     let valid: u64 = zones
@@ -215,13 +215,13 @@ fn a_backup_is_restored_with_every_byte_and_name() {
     };
     assert_eq!(number("copy/a/two"), number("copy/b/again"));
     place.refused(&["kv", "backup", &d, &to], 1, &["not empty"]);
-    // All of it, and a single file.
+    // The whole store, and a single file.
     place.ok(&["kv", "backup", &d, &place.at("all")]);
     assert!(place.0.join("all/deep/db/empty").is_dir());
     place.ok(&["kv", "backup", &d, &place.at("single"), "deep/db/a/two"]);
     assert_eq!(fs::read(place.0.join("single/two")).unwrap().len(), 4097);
     assert!(place.ok(&["kv", "fsck", &d]).contains("clean: 3 files, 6 directories, 4 names"));
-    // What a store does not hold, and what does not fit.
+    // Things that a store does not hold, and files that do not fit.
     std::os::unix::fs::symlink("a", place.0.join("tree/link")).unwrap();
     let words = &["link", "files and directories only"];
     place.refused(&["kv", "restore", &place.at("tree"), &d, "x"], 1, words);
@@ -231,7 +231,7 @@ fn a_backup_is_restored_with_every_byte_and_name() {
     assert_eq!(place.ok(&["kv", "ls", &d]), "deep/\n");
 }
 
-/// Flips a bit of the block of the image that holds these bytes.
+/// Flips a bit of the image's block that holds these bytes.
 fn rot(image: &str, wanted: &[u8]) {
     let mut bytes = fs::read(image).unwrap();
     let block = bytes.chunks_exact_mut(4096).find(|block| *block == wanted).unwrap();
@@ -259,7 +259,7 @@ fn a_damaged_block_is_found_with_its_file_and_the_others_can_be_saved() {
     let problem = &json["problems"][0];
     assert_eq!((&problem["file"], &problem["block"]), (&"db/000007.sst".into(), &30.into()));
     assert!(problem["zone"].is_u64() && problem["offset"].is_u64(), "{problem}");
-    // Metadata is right.
+    // The metadata is intact.
     assert!(place.ok(&["kv", "fsck", "--metadata-only", &d]).contains("which was not read"));
     let to = place.at("got");
     place.refused(&["kv", "get", &d, "db/000007.sst", &to], 1, &["db/000007.sst: block 30 "]);
@@ -275,7 +275,7 @@ fn a_damaged_block_is_found_with_its_file_and_the_others_can_be_saved() {
     assert!(!Path::new(&place.at("b2/db/000007.sst")).exists());
 }
 
-/// Wherever the image is damaged, no command panics or hangs.
+/// Whatever is damaged in the image, no command panics or hangs.
 #[test]
 fn a_damaged_image_is_no_panic() {
     let place = Place::with_store("rot");
@@ -364,7 +364,7 @@ fn what_is_there_instead_is_said_and_nothing_is_overwritten() {
     let r: Vec<String> = (0..3).map(|i| place.at(&format!("r{i}.zns"))).collect();
     place.ok(&["raid", "create", "-l", "5", "-n", "a", &r[0], &r[1], &r[2]]);
     all_say(&r[1], &["it holds member 1 of the array a", "furrow raid"]);
-    // And the other way round: a store is what every other command calls it.
+    // Vice versa, every other command recognises a store.
     let made = place.ok(&["kv", "mkfs", "-f", &d, "-L", "db"]);
     let uuid = made.lines().find_map(|line| line.trim().strip_prefix("UUID")).unwrap().trim();
     let it = format!("a Furrow file store (UUID {uuid})");
@@ -440,7 +440,7 @@ fn wrong_arguments_and_paths_are_refused() {
 fn a_store_in_use_is_refused_and_who_uses_it_is_said() {
     let place = Place::with_store("busy");
     let d = place.drive();
-    // It waits for its input with the store open.
+    // It waits for input with the store open.
     let start = || {
         let mut child = Command::new(env!("CARGO_BIN_EXE_furrow"))
             .args(["kv", "put", &d, "-", "x"])
@@ -450,7 +450,7 @@ fn a_store_in_use_is_refused_and_who_uses_it_is_said() {
             .spawn()
             .unwrap();
         let mut input = child.stdin.take().unwrap();
-        // One that was refused reads nothing any more.
+        // A refused process reads nothing any more.
         let _ = input.write_all(b"some");
         (child, input)
     };
@@ -458,7 +458,7 @@ fn a_store_in_use_is_refused_and_who_uses_it_is_said() {
     let begun = std::time::Instant::now();
     let said = loop {
         std::thread::sleep(std::time::Duration::from_millis(200));
-        // It was refused itself, by the look that was taken when it began.
+        // It was refused itself, by a check that was made when it began.
         if child.try_wait().unwrap().is_some() {
             (child, input) = start();
             continue;
@@ -489,14 +489,14 @@ fn a_recorded_run_is_summed_up_and_listed() {
     };
     let all: u64 = kinds.iter().map(|kind| kind["calls"].as_u64().unwrap()).sum();
     assert_eq!(shown["calls"].as_u64().unwrap(), all);
-    // Every write was synced, by itself or with others.
+    // Every write was synced, alone or together with others.
     assert!(calls("append") > 500 && calls("sync") > 300 && calls("rename") > 0, "{shown}");
     let table = place.ok(&["kv", "trace", run]);
     assert!(table.contains("threads") && !table.contains("cut off"), "{table}");
     let listed = place.ok(&["kv", "trace", "--list", run]);
     assert_eq!(listed.lines().count() as u64, all);
 
-    // What was cut off counts up to there.
+    // A truncated recording counts up to the truncation.
     let bytes = fs::read(run).unwrap();
     let half = place.at("half.trace");
     fs::write(&half, &bytes[..bytes.len() / 2]).unwrap();

@@ -1,4 +1,4 @@
-//! The command, on mounts: daemon, signals, crash, errors and their statuses.
+//! The command on mounts: daemon, signals, crash, errors and their statuses.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -30,7 +30,7 @@ fn a_mount_works_when_the_command_returns_and_is_whole_when_unmounted() {
     }
     // umount(8) does not wait for the daemon; the next mount does.
     place.mount();
-    // It keeps no directory busy that the command was run from.
+    // It does not keep busy the directory that the command was run from.
     let cwd = fs::read_link(format!("/proc/{}/cwd", place.pid())).unwrap();
     assert_eq!(cwd.to_str(), Some("/"));
     assert!(Command::new("umount").arg(place.dir()).status().unwrap().success());
@@ -92,7 +92,7 @@ fn a_mount_says_what_it_does() {
     let place = Place::new("stat");
     let metrics = place.0.join("furrow.prom");
     let option = format!("metrics={}", metrics.display());
-    // Nothing is left of it where nothing could be mounted.
+    // A failed mount leaves nothing behind.
     let none = place.0.join("none.zns");
     let none = none.to_str().unwrap();
     refused(&["mount", "-o", &option, none, &place.dir()], 32, "no such file");
@@ -118,7 +118,7 @@ fn a_mount_says_what_it_does() {
     let of = |name: &str| operations.iter().find(|operation| operation["name"] == name).unwrap();
     assert_eq!((&of("create")["count"], &of("fsync")["count"]), (&1.into(), &1.into()));
     assert!(of("write")["p99_ns"].as_u64().unwrap() > 0, "{json}");
-    // The file is there since the mount, and was written by then.
+    // The file exists since the mount, and has been written since.
     wait_until("the file of metrics is written", || {
         fs::read_to_string(&metrics).is_ok_and(|text| text.contains("furrow_up_seconds"))
     });
@@ -128,7 +128,7 @@ fn a_mount_says_what_it_does() {
     let text = furrow(&["stat", &place.dir()]);
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.contains("active zones: ") && text.contains("99.9 %"), "{text}");
-    // Half of what is written is garbage: cleaning moves the rest and frees room.
+    // Half of the written data is garbage: cleaning moves the rest and frees space.
     for round in 0..4 {
         for name in 0..40 {
             if round == 0 || name % 2 == 0 {
@@ -206,7 +206,7 @@ fn a_killed_daemon_is_said_and_nothing_fsynced_is_lost() {
         let out = furrow(&["umount", &place.dir()]);
         assert!(out.status.success(), "{}", said(&out));
         assert!(!is_mounted(&place.dir()));
-        // A read-only mount shows what the next one will recover, and leaves it to that.
+        // A read-only mount shows what the next mount will recover, and writes nothing.
         let before = fs::read(place.image()).unwrap();
         let out = furrow(&["mount", "-o", "ro", &place.image(), &place.dir()]);
         assert!(out.status.success(), "{}", said(&out));
@@ -219,15 +219,15 @@ fn a_killed_daemon_is_said_and_nothing_fsynced_is_lost() {
     assert!(place.file("f2").exists());
 }
 
-/// Kills the daemon; what is left of the mount is a dead one.
+/// Kills the daemon, which leaves a dead mount.
 fn die(place: &Place) {
     kill(place.pid(), rustix::process::Signal::KILL);
     let probe = || said(&furrow(&["df", &place.dir()])).contains("is a dead mount");
     wait_until("the mount dies", probe);
 }
 
-/// Of files opened with `O_SYNC` or `O_DSYNC`, with and without `O_DIRECT`, every write that
-/// returned is there after the daemon was killed, without any fsync.
+/// With `O_SYNC` or `O_DSYNC`, with and without `O_DIRECT`, every write that returned survives a
+/// kill of the daemon without any fsync.
 #[test]
 fn what_is_written_synchronously_survives_a_killed_daemon() {
     if skip("what_is_written_synchronously_survives_a_killed_daemon") {
@@ -260,7 +260,7 @@ fn what_is_written_synchronously_survives_a_killed_daemon() {
             memory[start..start + SIZE].fill(content(way, at));
             file.write_all(&memory[start..start + SIZE]).unwrap();
         }
-        // The name of a new file is the directory's; O_SYNC says nothing of it.
+        // The name of a new file belongs to the directory; O_SYNC does not cover it.
         File::open(place.dir()).unwrap().sync_all().unwrap();
     }
     // An overwrite in place, too.
@@ -358,8 +358,8 @@ fn a_remount_changes_what_the_kernel_allows() {
         assert!(out.status.success(), "{}", said(&out));
     };
     fs::write(place.file("a"), b"before").unwrap();
-    // A process that another test is starting right now may have the file open, for writing, until
-    // it runs its program: the kernel refuses then.
+    // A process that another test is starting may have the file open for writing until it executes
+    // its program: the kernel refuses until then.
     wait_until("the mount becomes read-only", || {
         let options = "remount,ro,commit=7";
         furrow(&["mount", "-o", options, &place.image(), &place.dir()]).status.success()
@@ -411,7 +411,7 @@ fn a_missing_fuse_device_is_said() {
         return;
     }
     let place = Place::new("nodev");
-    // In a mount namespace of its own, /dev has nothing but what the command needs otherwise.
+    // In a mount namespace of its own, /dev contains only what the command needs otherwise.
     let script = "mount -t tmpfs none /dev && mknod /dev/null c 1 3 && mknod /dev/urandom c 1 9 \
                   && exec \"$@\"";
     let out = Command::new("unshare")
@@ -502,8 +502,8 @@ fn mount_8_remounts_with_and_without_the_fuse_package() {
     if skip("mount_8_remounts_with_and_without_the_fuse_package") {
         return;
     }
-    // In a mount namespace of its own /usr/sbin holds what it did but for helpers, and then one
-    // that does as Debian's: it runs a command of the name after `fuse.`.
+    // In a mount namespace of its own, /usr/sbin has its content without helpers, and then one that
+    // works as Debian's: it runs a command with the name after `fuse.`.
     let script = r#"set -e
         image=$2 dir=$3 log=$4 real=$5
         furrow() { "$furrow" "$@"; }

@@ -1,5 +1,5 @@
-//! Direct requests on a mount, many of one program at once: what is acknowledged as durable is, and
-//! who reads through the page cache sees it. fio is the program.
+//! Concurrent direct requests of one program on a mount, made by fio: writes acknowledged as
+//! durable are durable, and reads through the page cache see them.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -34,7 +34,7 @@ fn done(out: &Output) {
     assert!(out.status.success(), "{text} {}", said(out));
 }
 
-/// The engines of fio that this kernel lets it use.
+/// fio's engines that work with this kernel.
 fn engines() -> Vec<&'static str> {
     let off = fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
     match off.is_ok_and(|off| off.trim() == "0") {
@@ -75,7 +75,7 @@ fn acknowledged_durable_direct_writes_survive_a_kill() {
     }
 }
 
-/// What a program sees that reads `file` directly.
+/// What a direct read of `file` returns.
 fn direct(file: &Path) -> Vec<u8> {
     let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
     let file = File::options().read(true).custom_flags(flags).open(file).unwrap();
@@ -85,8 +85,8 @@ fn direct(file: &Path) -> Vec<u8> {
     room[at..at + BLOCK * BLOCKS].to_vec()
 }
 
-/// A read that overtakes a direct write under way leaves what was there before in the page cache.
-/// For that to be likely, writes are held up: by another writer, on a slow drive.
+/// A read that overtakes a direct write in flight leaves old content in the page cache. To make
+/// that likely, another writer delays the writes on a slow drive.
 #[test]
 fn the_page_cache_agrees_with_direct_writes_beside_it() {
     if skip("the_page_cache_agrees_with_direct_writes_beside_it") {
@@ -113,7 +113,7 @@ fn the_page_cache_agrees_with_direct_writes_beside_it() {
                     assert_eq!(fs::read(&path).unwrap().len(), BLOCK * BLOCKS);
                 }
             });
-            // Whatever fails, the others must end.
+            // Whatever fails, the other threads must end.
             let busy = (0..2000).any(|_| {
                 std::thread::sleep(Duration::from_millis(10));
                 begun.load(Ordering::Relaxed)

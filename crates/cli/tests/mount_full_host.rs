@@ -1,4 +1,4 @@
-//! The disk that an image is on is full: programs get an error of I/O, and the mount says why.
+//! The disk below an image is full: programs get an I/O error, and the mount says why.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::process::Command;
 
-/// A file system of the host's of few bytes, gone at the end.
+/// A small file system on the host, removed at the end.
 struct Host(String);
 
 impl Host {
@@ -48,7 +48,7 @@ fn a_full_disk_under_an_image_is_an_error_of_io_and_said() {
     let write = |file: &mut File| file.write_all(&block).and_then(|()| file.sync_data());
     let error = (0..64).find_map(|_| write(&mut file).err()).expect("the disk is full");
     assert_eq!(error.raw_os_error(), Some(5), "{error}");
-    // It stays so for what was not durable, and nothing new is begun.
+    // That holds for changes that were not durable, and nothing new is begun.
     assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(5));
     let refused = fs::write(place.file("new"), "new").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(30), "{refused}");

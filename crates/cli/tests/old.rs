@@ -1,4 +1,4 @@
-//! Old drives of arrays are named as what they are, and the space of drives is accounted for.
+//! Old drives of arrays are recognised as what they are, and the space of drives is accounted for.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -7,7 +7,7 @@ use crate::array::{DRIVE, Place};
 use serde_json::Value;
 use std::fs;
 
-/// What `raid examine` says of the drive called so: its state and why.
+/// State and reason that `raid examine` shows for the drive of this name.
 fn examined(place: &Place, name: &str) -> (String, String) {
     let output = place.furrow(&["raid", "examine", "--json", &place.at("set")]);
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -43,7 +43,7 @@ fn a_rejected_member_is_named_for_what_it_is() {
     assert!(why.contains("it was member 1, and the array went on without it"), "{why}");
     let said = place.ok(&assemble);
     assert!(said.contains("d1.zns is stale: left out: it was member 1, and the"), "{said}");
-    // Another drive has its place.
+    // Another drive replaces it.
     place.ok(&["raid", "replace", "a", "1", &place.at("d3.zns")]);
     place.ok(&["raid", "rebuild", "a", "--wait"]);
     place.ok(&["raid", "stop", "a"]);
@@ -55,7 +55,7 @@ fn a_rejected_member_is_named_for_what_it_is() {
     assert!(said.contains("d1.zns is replaced: left out"), "{said}");
     place.ok(&["raid", "stop", "a"]);
     place.refused(&["raid", "assemble", &d0, &d1, &d2], &["d1.zns", "has been replaced"]);
-    // An older image of a drive beside the drive, and in its place.
+    // An older image of a drive, beside the drive and instead of it.
     fs::rename(&before, at("a-before.zns")).unwrap();
     let (state, why) = examined(&place, "a-before.zns");
     assert_eq!(state, "old");
@@ -66,7 +66,7 @@ fn a_rejected_member_is_named_for_what_it_is() {
     place.ok(&["raid", "stop", "a"]);
     fs::rename(at("a-before.zns"), &d0).unwrap();
     assert_eq!(examined(&place, "d0.zns").0, "old");
-    // The text names it as well.
+    // The text names it too.
     let output = place.furrow(&["raid", "examine", &place.at("set")]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("d0.zns is old: an image of member 0"), "{text}");
@@ -91,7 +91,7 @@ fn create_says_where_the_room_goes_and_every_byte_is_somewhere() {
         let redundant = bytes(&space[1]["bytes"]);
         match level {
             "0" => assert_eq!(redundant, 0),
-            // Of two drives, a mirror; of pairs, copies; of four, two parities.
+            // Two drives are a mirror, pairs are copies, four drives have two parities.
             _ => assert!(redundant * 100 / sum > 35 && redundant * 2 <= sum, "{space:#?}"),
         }
         assert_eq!(text.contains("of two drives it is a mirror"), drives == 2, "{text}");

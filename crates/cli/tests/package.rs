@@ -1,4 +1,4 @@
-//! What is installed: by `make install`, and by the Debian package that `make deb` makes.
+//! Installation by `make install`, and by the Debian package of `make deb`.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a command")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -51,15 +51,15 @@ fn below(path: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// The command in a directory of its own, without the RocksDB plugin beside it. How that is
-/// installed is tested where it is built (scripts/rocksdb.sh).
+/// The command in a directory of its own, without the RocksDB plugin. Installation of the plugin is
+/// tested where it is built (scripts/rocksdb.sh).
 fn alone(directory: &Path) -> String {
     let binary = directory.join("furrow");
     fs::hard_link(env!("CARGO_BIN_EXE_furrow"), &binary).unwrap();
     binary.to_str().unwrap().to_owned()
 }
 
-/// Runs scripts/install.sh with `prefix` alone.
+/// Runs scripts/install.sh with only `prefix`.
 fn install(what: &str, prefix: &Path) -> String {
     let mut command = Command::new(root().join("scripts/install.sh"));
     for unset in ["DESTDIR", "UNITDIR", "SBINDIR", "DOCDIR"] {
@@ -72,7 +72,7 @@ fn install(what: &str, prefix: &Path) -> String {
 #[test]
 fn what_is_installed_works_from_where_it_is_and_can_be_taken_away() {
     let to = scratch("install").join("usr");
-    // Somebody else's, which stays.
+    // A file of somebody else, which must stay.
     fs::create_dir_all(to.join("share/man/man8")).unwrap();
     fs::write(to.join("share/man/man8/other.8"), "x").unwrap();
     let binary = &alone(&scratch("install-built"));
@@ -112,7 +112,7 @@ fn what_is_installed_works_from_where_it_is_and_can_be_taken_away() {
         if has("systemd-analyze") {
             let out = run(Command::new("systemd-analyze").args(["--man=no", "verify"]).arg(&unit));
             let said = String::from_utf8_lossy(&out.stderr).into_owned();
-            // It also reads the machine's own units, and may have something to say about those.
+            // systemd-analyze also reads the machine's own units, and may complain about those.
             assert!(!said.contains(name), "{said}");
         }
     }
@@ -161,7 +161,7 @@ fn the_debian_package_holds_the_same() {
     ] {
         assert!(list.contains(&format!("./usr/{file}\n")), "{file}: {list}");
     }
-    // Every document, packed where it is large.
+    // Every document, compressed if it is large.
     let documents = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap());
     let names = documents.map(|entry| entry.file_name().into_string().unwrap());
     for name in names.filter(|name| name.ends_with(".md")).chain(["README.md".to_owned()]) {

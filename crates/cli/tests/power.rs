@@ -1,9 +1,9 @@
-//! Power cuts under load, over NBD: what was acknowledged, and on drives with a volatile cache what
-//! was flushed, is there after each.
+//! Power cuts under load, over NBD: acknowledged writes survive, and on drives with a volatile
+//! cache flushed writes.
 //!
-//! All drives lose their power at once, with commands in flight; the daemon is killed; the array is
-//! assembled from what the drives kept. A client with many requests under way remembers what it was
-//! told.
+//! All drives lose power at once, with commands in flight; the daemon is killed; the array is
+//! assembled from what the drives kept. A client with many requests in flight remembers the
+//! answers.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -19,14 +19,14 @@ const BLOCKS: u64 = 600;
 /// Requests under way.
 const DEPTH: usize = 32;
 
-/// What a client knows of each block: versions.
+/// A client's knowledge of each block: versions.
 #[derive(Clone, Default)]
 struct Known {
     /// The last that was sent.
     sent: u64,
     /// The last that was acknowledged.
     acknowledged: u64,
-    /// The last that was acknowledged before a flush that was acknowledged was sent.
+    /// The last version acknowledged before the start of an acknowledged flush.
     flushed: u64,
 }
 
@@ -35,10 +35,10 @@ enum Sent {
     Flush(Vec<u64>),
 }
 
-/// Writes from a thread until the array fails; returns what it knows then.
+/// Writes from a thread until the array fails; returns the client's knowledge.
 fn load(mut nbd: Nbd, mut known: Vec<Known>, seed: u64) -> JoinHandle<Vec<Known>> {
     std::thread::spawn(move || {
-        // The error is how it ends.
+        // It ends with an error.
         let _ = write_on(&mut nbd, &mut known, seed);
         known
     })
@@ -84,7 +84,7 @@ fn write_on(nbd: &mut Nbd, known: &mut [Known], seed: u64) -> io::Result<()> {
     }
 }
 
-/// Checks every block; what is found is what is known from now on.
+/// Checks every block; the versions found are expected from now on.
 fn check(place: &Place, known: &mut [Known], cache: bool, round: u64) {
     let mut nbd = place.nbd();
     for (number, known) in (0..).zip(known) {
@@ -97,7 +97,7 @@ fn check(place: &Place, known: &mut [Known], cache: bool, round: u64) {
             known.acknowledged,
             known.flushed
         );
-        // It stays: what a read has shown must not change.
+        // It must stay: a block must not change after a read.
         *known = Known { sent: known.sent, acknowledged: found, flushed: found };
     }
 }

@@ -1,6 +1,6 @@
-//! Product and laboratory are apart: the programs and libraries that are installed do not depend on
-//! the crates of experiments and simulation, no engine hands names of them on, and the command has
-//! none of the names of defects in it.
+//! Product and laboratory are separate: installed programs and libraries do not depend on crates of
+//! experiments and simulation, no engine re-exports their names, and the command contains no names
+//! of defects.
 
 #![allow(
     clippy::disallowed_methods,
@@ -13,18 +13,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What is installed, and what its parts are made of besides the engines.
+/// Installed packages, and their parts other than engines.
 const PRODUCT: [&str; 4] = ["furrow-cli", "furrow-fuse", "furrow-nbd", "furrow-capi"];
 /// Crates that only experiments and tests may name.
 const LABORATORY: [&str; 3] = ["furrow-policy", "furrow-sim", "furrow-lab"];
-/// What takes a variant, and may not hand its name on.
+/// Crates that take a variant and must not re-export its name.
 const ENGINES: [&str; 4] = ["log", "fs", "raid", "kv"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Crates that code of `package` can name.
+/// Crates that the code of `package` can name.
 fn direct_dependencies(package: &str) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--package", package, "--edges", "normal,build", "--depth", "1"])
@@ -47,7 +47,7 @@ fn the_product_cannot_name_what_is_for_experiments() {
             assert!(!names.contains(laboratory), "{package} depends on {laboratory}");
         }
     }
-    // The same question finds what does depend on it.
+    // The same query finds a dependency that exists.
     assert!(direct_dependencies("furrow-fs").contains("furrow-policy"));
 }
 
@@ -62,7 +62,7 @@ fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Statements of a source that hand names of the crate of policies on: as they are, or as others.
+/// Statements of a source that re-export names of the policy crate, under any name.
 fn handed_on(source: &str) -> Vec<String> {
     let code: Vec<&str> = source.lines().map(|l| l.split("//").next().unwrap_or("")).collect();
     let code = code.join(" ");
@@ -111,7 +111,7 @@ fn every_way_to_hand_a_name_on_is_found() {
     }
 }
 
-/// Names of defects, as the sources of the crate of policies have them.
+/// Names of defects in the sources of the policy crate.
 fn defects() -> BTreeSet<String> {
     let source = fs::read_to_string(root().join("crates/policy/src/defect.rs")).expect("is there");
     let enums = source.split("pub enum ").skip(1).filter_map(|rest| rest.split('}').next());
@@ -129,7 +129,7 @@ fn the_command_holds_no_name_of_a_defect() {
     let program = fs::read(env!("CARGO_BIN_EXE_furrow")).expect("the command is built");
     let defects = defects();
     assert!(defects.len() > 20 && defects.contains("TornStripe"), "{defects:?}");
-    // What is in it is found.
+    // The search finds a text that is in the program.
     assert!(holds(&program, "A storage stack for zoned flash"));
     let found: Vec<&String> = defects.iter().filter(|name| holds(&program, name)).collect();
     assert!(found.is_empty(), "the command knows {found:?}");

@@ -1,4 +1,4 @@
-//! `furrow raid`, over the real binary: an array's whole life, and everything that must be refused.
+//! `furrow raid` with the real binary: an array's whole life, and all refusals.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Writes from a thread until told to end, or the daemon is gone; returns what was acknowledged:
-/// the last version of each of its blocks.
+/// Writes from a thread until told to stop, or the daemon is gone; returns the last acknowledged
+/// version of each block.
 struct Load {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<u64>>,
@@ -51,13 +51,13 @@ impl Load {
         self.thread.join().unwrap()
     }
 
-    /// For a daemon that was killed.
+    /// The result, for a daemon that was killed.
     fn ended(self) -> Vec<u64> {
         self.thread.join().unwrap()
     }
 }
 
-/// Every block holds what was acknowledged, or the write after it.
+/// Every block holds the acknowledged version or the next one.
 fn check_load(place: &Place, first: u64, acknowledged: &[u64]) {
     let mut nbd = place.nbd();
     for (number, round) in (first..).zip(acknowledged) {
@@ -120,7 +120,7 @@ fn an_array_lives_loses_a_drive_takes_a_spare_and_is_assembled_in_any_order() {
     place.until("left", |status| status["clients"] == 0);
     place.ok(&["raid", "stop", "a"]);
     assert!(!place.socket().exists() && !std::path::Path::new(&metrics).exists());
-    // The log and the hook have been told everything by then.
+    // By then the log and the hook have received everything.
     let (told, hooked) = (place.read("events"), place.read("hooked"));
     for event in
         ["started", "member-failed 2", "spare-taken 2", "rebuild-finished", "scrub-fin", "stopped"]
@@ -130,7 +130,7 @@ fn an_array_lives_loses_a_drive_takes_a_spare_and_is_assembled_in_any_order() {
     assert!(hooked.contains("member-failed a 2 member-failed"), "{hooked}");
     assert!(hooked.contains("stopped a  stopped"), "{hooked}");
 
-    // A directory: the drive that failed is left out, the one that holds nothing does not count.
+    // In a directory the failed drive is skipped, and an empty one is ignored.
     let said = place.ok(&["raid", "assemble", &place.at("d?.zns")]);
     for part in ["a: served at unix:", "/a.nbd; ", "d2.zns is replaced: left out", "status a)\n"] {
         assert!(said.contains(part), "no '{part}' in: {said}");
@@ -139,7 +139,7 @@ fn an_array_lives_loses_a_drive_takes_a_spare_and_is_assembled_in_any_order() {
     check(&place, 0, 300, 7);
     check_load(&place, 1000, &acknowledged);
     place.ok(&["raid", "stop", "a"]);
-    // By name it is refused.
+    // A failed drive that is named is refused.
     let words = place.assembly(&[0, 1, 2, 3, 4], &[]);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     place.refused(&words, &["d2.zns", "has been replaced", "leave it out"]);
@@ -171,7 +171,7 @@ fn a_drive_that_is_pulled_under_load_is_survived_and_can_come_back() {
     let few = place.at("few.zns");
     place.refused(&["raid", "replace", "a", "1", &few], &["few.zns has 3 active zones"]);
     place.refused(&["raid", "add-spare", "a", &few], &["few.zns has 3 active zones"]);
-    // Plugged in again, its content is stale: it comes back as a new drive.
+    // When it returns, its content is stale: it can come back only as a new drive.
     place.ok(&["raid", "fault", "a", "1", "clear"]);
     place.refused(&["raid", "replace", "a", "1", &d1], &["not empty", "--force"]);
     let waited = place.ok(&["raid", "replace", "a", "1", &d1, "--force", "--wait"]);
@@ -180,7 +180,7 @@ fn a_drive_that_is_pulled_under_load_is_survived_and_can_come_back() {
     let status = place.status();
     assert_eq!(status["state"], "online");
     check_load(&place, 600, &acknowledged);
-    // Another drive may go now.
+    // Another drive may fail now.
     place.ok(&["raid", "fail", "a", "3"]);
     check(&place, 0, 200, 3);
     check_load(&place, 600, &acknowledged);
@@ -195,7 +195,7 @@ fn damage_is_found_named_and_mended() {
     place.create("6", &[0, 1, 2, 3]);
     place.assemble(&[0, 1, 2, 3], &[]);
     fill(&place, 0, 400, 2);
-    // Of the zones of segments the first: data from its second block on.
+    // The first zone of a segment; data begins at its second block.
     place.ok(&[
         "raid",
         "fault",
@@ -267,7 +267,7 @@ fn of_two_drives_one_alone_is_started_only_on_request() {
     assert_eq!(states(&status), ["missing", "online"]);
     fill(&place, 0, 10, 4);
     place.ok(&["raid", "stop", "a", "--force"]);
-    // Now this one knows that the other is behind: no doubt.
+    // This drive records now that the other is stale: no split brain is possible.
     place.assemble(&[1], &[]);
     place.ok(&["raid", "stop", "a"]);
     refused(&[0, 1], &[], &["d0.zns", "stale"]);
@@ -379,7 +379,7 @@ fn what_cannot_be_an_array_is_refused_and_nothing_is_written() {
     assemble(&["--spare", &other, &d[0], &d[1], &d[2]], &["the array needs"]);
     assemble(&["--events", "/none/e", &d[0], &d[1], &d[2]], &["/none/e"]);
 
-    // Of all, the one that is meant.
+    // Of several arrays, the selected one.
     place.ok(&["raid", "assemble", "--name", "a", &d[0], &d[3], &d[1], &d[4], &d[2]]);
     create("5", &[], &[&d[5], &d[2]], &["runs already"]);
     place.refused(
@@ -413,7 +413,7 @@ fn whatever_comes_over_the_control_socket_the_array_goes_on() {
     assert_eq!(mode & 0o777, 0o600);
     let ask = |bytes: &[u8]| {
         let mut stream = UnixStream::connect(&socket).unwrap();
-        // It may be cut off before all of it is sent.
+        // The connection may be closed before everything is sent.
         let _ = stream.write_all(bytes);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut answer = Vec::new();
@@ -450,7 +450,7 @@ fn whatever_comes_over_the_control_socket_the_array_goes_on() {
     let answer = ask(&long);
     assert!(answer.is_empty() || answer.contains("longer than"), "{answer}");
     assert_eq!(ask(b"{\"request\":\"status\""), "", "a line that does not end is no request");
-    // Connections that say nothing leave room for who says something.
+    // Silent connections leave slots for others.
     let silent: Vec<UnixStream> = (0..60).map(|_| UnixStream::connect(&socket).unwrap()).collect();
     // Several requests over one connection.
     let mut stream = UnixStream::connect(&socket).unwrap();
@@ -466,8 +466,8 @@ fn whatever_comes_over_the_control_socket_the_array_goes_on() {
     place.ok(&["raid", "stop", "a", "--force"]);
 }
 
-/// The samples of a page of metrics, all of whose lines must parse: those of each family stand
-/// behind its type.
+/// The samples of a page of metrics. All lines must parse, and samples follow the type of their
+/// family.
 fn samples(text: &str) -> BTreeMap<String, f64> {
     let mut families = BTreeSet::new();
     let mut samples = BTreeMap::new();
@@ -488,7 +488,7 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
     samples
 }
 
-/// What the page must say of the array, into which `written` blocks were written.
+/// What the page must contain for an array into which `written` blocks were written.
 fn check_metrics(text: &str, written: u64) {
     let found = samples(text);
     assert!(found.len() > 40, "{}: {text}", found.len());
@@ -544,7 +544,7 @@ fn metrics_are_given_over_http_and_every_line_parses() {
     assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", text.len())), "{head}");
     check_metrics(text, 30);
 
-    // The control socket gives the same.
+    // The control socket returns the same.
     let mut stream = UnixStream::connect(place.control()).unwrap();
     stream.write_all(b"{\"request\":\"metrics\"}\n").unwrap();
     let mut line = String::new();
@@ -562,7 +562,8 @@ fn a_file_of_metrics_is_there_while_the_array_is() {
     place.create("5", &[0, 1, 2]);
     let file = place.at("a.prom");
     place.assemble(&[0, 1, 2], &["--metrics", &file]);
-    // Empty until there is something to say: that it can be written is known from the start.
+    // The file is empty until there are metrics; it is created at the start to check that it is
+    // writable.
     place.until("written", |_| !fs::read_to_string(&file).unwrap().is_empty());
     assert_eq!(samples(&place.read("a.prom"))["furrow_raid_written_total{array=\"a\"}"], 0.0);
     fill(&place, 0, 20, 1);
@@ -598,7 +599,7 @@ fn a_signal_stops_an_array_in_order() {
     let pid = place.status()["pid"].as_u64().unwrap() as i32;
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    // Its drives are free when it has ended; whoever wants them waits.
+    // Its drives are free when it has ended; opening them waits for that.
     let mut examined = String::new();
     for _ in 0..200 {
         let output = place.furrow(&["raid", "examine", &place.at("d0.zns")]);
@@ -615,7 +616,7 @@ fn a_signal_stops_an_array_in_order() {
 #[test]
 fn drives_that_fit_only_in_part_are_told_apart() {
     let place = Place::new("sizes", 0);
-    // More zones than the others: what is beyond is not used.
+    // A drive with more zones than the others: the excess is not used.
     place.drive("d0.zns", DRIVE);
     place.drive("d1.zns", &DRIVE.replace("zones=24", "zones=30"));
     place.drive("d2.zns", &DRIVE.replace("zones=24", "zones=20"));

@@ -1,4 +1,4 @@
-//! `furrow raid`, over the real binary: scrubs that are stopped, a small map, spares, drives of a
+//! `furrow raid` with the real binary: stopped scrubs, a small map, spares, drives of a
 //! newer version.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
@@ -24,7 +24,7 @@ fn a_scrub_is_stopped_and_the_next_one_runs_to_its_end() {
     let stop = ["raid", "scrub", "a", "--stop"];
     place.refused(&stop, &["no scrub is running"]);
     place.refused(&["raid", "scrub", "a", "--stop", "--repair"], &["cannot be used with"]);
-    // So slow that it takes minutes.
+    // So slow that the scrub takes minutes.
     place.ok(&["raid", "fault", "a", "all", "add", "slow", "--delay-us", "300000"]);
     place.ok(&["raid", "scrub", "a"]);
     place.until("scrubbing", |status| status["scrub"]["running"] == true);
@@ -68,7 +68,7 @@ fn a_map_with_little_memory_serves_what_was_written() {
     held(&place.status());
     let shown = place.ok(&["raid", "status", "a"]);
     assert!(shown.contains("of 32.0 KiB at most, stripe tables"), "{shown}");
-    // Through a crash, another bound, and none.
+    // Across a crash, with another limit, and without one.
     place.kill();
     place.assemble(&[0, 1, 2, 3], &["--map-memory", "32KiB"]);
     firsts().for_each(|first| check(&place, first, 8, 1 + u64::from(first == 1024)));
@@ -98,13 +98,13 @@ fn a_drive_that_hangs_is_taken_out_and_a_stop_does_not_wait_for_one() {
     check(&place, 0, 64, 2);
     let events = fs::read_to_string(place.at("e")).unwrap();
     assert!(events.contains("member-failed") && events.contains("no answer for 2 s"), "{events}");
-    // One more than it can do without: an error, and an end.
+    // One failure more than the array survives: an error, and an end.
     place.ok(&["raid", "fault", "a", "1", "add", "hang"]);
     place.refused(&["raid", "stop", "--force", "a"], &["stopped, but not in order", "member 1"]);
     place.refused(&["raid", "status", "a"], &["no array"]);
 }
 
-/// Changes the newest state record in an image, and seals it anew.
+/// Changes the newest state record in an image, and reseals it.
 fn forge(image: &str, change: impl FnOnce(&mut [u8])) {
     const STATE: u8 = 0x20;
     let mut bytes = fs::read(image).unwrap();
@@ -151,7 +151,7 @@ fn a_drive_of_a_newer_version_is_refused_and_stays_as_it_is() {
         assert!(line.is_some_and(|line| line.contains("use a newer")), "{text}");
         let other = ["raid", "create", "-l", "0", "-n", "b", &d1, &place.at("empty.zns")];
         place.refused(&other, &["not empty", "--force"]);
-        // Among others it is left out, and that is said: the rest can do without it.
+        // Among others it is skipped with a message: the rest can do without it.
         place.ok(&["raid", "assemble", &place.at("d?.zns")]);
         let status = place.status();
         assert_eq!(states(&status), ["online", "missing", "online", "online"]);
@@ -199,7 +199,7 @@ fn spares_say_that_they_are_and_are_there_after_every_assembly() {
     place.refused(&["raid", "add-spare", "a", &d[3]], &["is a spare of this array already"]);
     place.ok(&["raid", "add-spare", "a", &d[4]]);
     place.ok(&["raid", "stop", "a"]);
-    // Another array does not take it, whichever way it is given.
+    // Another array does not take it, in whichever way it is given.
     place.ok(&["raid", "create", "-l", "5", "-n", "b", &d[5], &d[6]]);
     let of_a = "a spare of the array a (";
     place.refused(&assembly(&[&d[5], &d[4], &d[6]]), &["d4.zns", of_a, "not of b", "leave it out"]);
@@ -215,7 +215,7 @@ fn spares_say_that_they_are_and_are_there_after_every_assembly() {
     });
     assert_eq!((a, of_b), (2, 1), "it is of b now");
 
-    // Of a directory with two arrays each gets its own.
+    // In a directory with two arrays each gets its own spares.
     place.ok(&["raid", "assemble", "--name", "a", &place.at("d?.zns")]);
     assert_eq!(place.status()["spares"], serde_json::json!([d[3]]));
     place.kill();
@@ -232,7 +232,7 @@ fn spares_say_that_they_are_and_are_there_after_every_assembly() {
     place.ok(&["raid", "stop", "a"]);
 }
 
-/// Where blocks are in the images of stopped drives, by number and version: found by their content
+/// The places of blocks in the images of stopped drives, by number and version, found by content
 /// alone.
 fn copies(images: &[String]) -> BTreeMap<(u64, u64), Vec<(usize, usize)>> {
     let mut found: BTreeMap<(u64, u64), Vec<(usize, usize)>> = BTreeMap::new();
@@ -259,7 +259,7 @@ fn spoil(image: &str, at: usize) {
     file.write_all_at(&[byte[0] ^ 4], at as u64 + 100).unwrap();
 }
 
-/// What a status says is lost.
+/// The blocks that a status lists as lost.
 fn lost(status: &Value) -> BTreeSet<u64> {
     let ranges = status["lost"].as_array().unwrap().iter();
     let number = |range: &Value, name: &str| range[name].as_u64().unwrap();
@@ -272,13 +272,13 @@ fn lost(status: &Value) -> BTreeSet<u64> {
     all
 }
 
-/// Exit status and text of `furrow raid status a`.
+/// Exit status and output of `furrow raid status a`.
 fn shown(place: &Place) -> (Option<i32>, String) {
     let output = place.furrow(&["raid", "status", "a"]);
     (output.status.code(), String::from_utf8(output.stdout).unwrap())
 }
 
-/// A figure of the metrics of the array.
+/// A metric of the array.
 fn metric(place: &Place, name: &str) -> String {
     let mut socket = UnixStream::connect(place.control()).unwrap();
     socket.write_all(b"{\"request\":\"metrics\"}\n").unwrap();
@@ -304,7 +304,7 @@ fn lost_data_is_a_problem_until_it_is_written_again_or_cleared() {
     fill(&place, 0, 10, 2);
     assert_eq!((shown(&place).0, &place.status()["state"]), (Some(0), &"online".into()));
     place.ok(&["raid", "stop", "a"]);
-    // Both copies of some blocks are spoiled, one of others, and both of what is outdated.
+    // Both copies of some blocks are damaged, one copy of others, and both of outdated ones.
     let (both, one, outdated) = ([17, 18, 90, 200], [40, 41], (5, 1));
     let (images, wanted) = (place.drives(&[0, 1, 2, 3]), BTreeSet::from(both));
     let copies = copies(&images);
@@ -318,7 +318,7 @@ fn lost_data_is_a_problem_until_it_is_written_again_or_cleared() {
     }
     copies[&outdated].iter().for_each(|(drive, at)| spoil(&images[*drive], *at));
 
-    // Reads find what is lost.
+    // Reads find the lost blocks.
     place.assemble(&[0, 1, 2, 3], &[]);
     assert_eq!(shown(&place).0, Some(0), "nobody has looked yet");
     let mut nbd = place.nbd();
@@ -361,7 +361,7 @@ fn lost_data_is_a_problem_until_it_is_written_again_or_cleared() {
     assert_eq!((lost(&status).len(), &status["state"]), (0, &"online".into()), "{status:#}");
     assert_eq!(shown(&place).0, Some(0));
 
-    // What is spoiled and outdated is no error, however often it is met.
+    // Damaged outdated blocks are no error, however often they are read.
     place.ok(&["raid", "clear", "a"]);
     for _ in 0..2 {
         let text = place.ok(&["raid", "scrub", "a", "--wait"]);
@@ -385,7 +385,7 @@ fn damage_that_a_scrub_met_is_a_problem_until_it_is_mended() {
     let images = place.drives(&[0, 1, 2, 3]);
     let (drive, at) = copies(&images)[&(123, 1)][0];
     place.assemble(&[0, 1, 2, 3], &[]);
-    // Not before: an assembly writes again what it finds damaged of a segment that was open.
+    // Not earlier: an assembly rewrites damage that it finds in an open segment.
     spoil(&images[drive], at);
     for _ in 0..2 {
         let output = place.furrow(&["raid", "scrub", "a", "--wait"]);
@@ -420,10 +420,10 @@ fn a_stop_ends_a_scrub_at_once_and_in_order() {
     let free = ["device", "fault", &image, "list"];
     let stopped = std::thread::scope(|scope| {
         let stop = scope.spawn(|| place.ok(&["raid", "stop", "a"]));
-        // Until it has ended it is to be seen.
+        // Until it has ended it is visible.
         while !stop.is_finished() {
             let text = said(&place.furrow(&["raid", "status"]));
-            // The drives are free a moment after the socket is gone.
+            // The drives are free shortly after the socket is gone.
             let free = |_| {
                 std::thread::sleep(Duration::from_millis(50));
                 place.furrow(&free).status.success()
@@ -445,7 +445,7 @@ fn a_stop_ends_a_scrub_at_once_and_in_order() {
     place.ok(&["raid", "stop", "a"]);
 }
 
-/// A hook that hangs delays a stop by seconds; the array is seen as long as its daemon is there.
+/// A hook that hangs delays a stop by seconds; the array is visible as long as its daemon exists.
 #[test]
 fn a_daemon_is_seen_until_its_hooks_were_told() {
     let place = Place::new("hooked", 3);

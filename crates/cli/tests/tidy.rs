@@ -1,4 +1,4 @@
-//! A test of the tree itself: what review would otherwise have to look for in every change.
+//! Tests of the source tree: rules that reviewers would otherwise check in every change.
 //!
 //! Each check is a function from a file (or the tree) to problems, run over every file that is
 //! part of the project; beside it is a self-test with a sample it must refuse, so a check that has
@@ -11,11 +11,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Longest line of Rust, in characters. Prose may be longer.
+/// Longest line of Rust, in characters. Other text may have longer lines.
 const LINE_LENGTH_MAX: usize = 100;
-/// Longest Rust file, in lines. What is longer is more than one thing.
+/// Longest Rust file, in lines. A longer file has more than one subject.
 const FILE_LINES_MAX: usize = 800;
-/// Most files of the file system that all import each other.
+/// Largest import circle of the file system, in files.
 const CIRCLE_MAX: u32 = 8;
 
 /// One text file of the project.
@@ -41,7 +41,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Every text file of the tree, in order of path; build output and images are not part of it.
+/// Every text file of the tree, ordered by path; without build output and images.
 fn tree() -> Vec<File> {
     let mut files = Vec::new();
     walk(&root(), "", &mut files);
@@ -66,7 +66,7 @@ fn walk(folder: &Path, prefix: &str, files: &mut Vec<File>) {
     }
 }
 
-/// True for the kinds of file people write here.
+/// True for file types that people write here.
 fn is_text(name: &str) -> bool {
     const SUFFIXES: [&str; 8] = [".rs", ".toml", ".md", ".sh", ".csv", ".c", ".h", ".yml"];
     const NAMES: [&str; 5] = ["Makefile", "run", ".gitignore", "LICENSE-MIT", "LICENSE-APACHE"];
@@ -76,7 +76,7 @@ fn is_text(name: &str) -> bool {
 // Checks of one file.
 
 fn long_lines(file: &File) -> Vec<String> {
-    // A row of a table in a comment cannot be broken.
+    // A table row in a comment cannot be broken.
     let is_row =
         |line: &str| ["//! |", "/// |"].iter().any(|row| line.trim_start().starts_with(row));
     let too_long = |line: &&str| line.chars().count() > LINE_LENGTH_MAX && !is_row(line);
@@ -109,7 +109,7 @@ fn stray_space(file: &File) -> Vec<String> {
 }
 
 fn leftover_markers(file: &File) -> Vec<String> {
-    // Spelt in two halves so that this file passes its own check.
+    // Written in two halves so that this file passes its own check.
     const MARKERS: [&str; 5] = [
         concat!("TO", "DO"),
         concat!("FIX", "ME"),
@@ -141,14 +141,14 @@ fn find_words(file: &File, words: &[&str], what: &str) -> Vec<String> {
     problems
 }
 
-/// Every Rust file opens by saying what it is.
+/// Every Rust file begins with a description.
 fn missing_headers(file: &File) -> Vec<String> {
     let opens_well = file.text.starts_with("//! ") || !file.is_rust();
     (!opens_well).then(|| file.problem(0, "no `//!` header")).into_iter().collect()
 }
 
-/// A crate is `furrow-<folder>` and takes the lints of the workspace; without them the list in
-/// `clippy.toml` would not hold for it.
+/// A crate is called `furrow-<folder>` and uses the lints of the workspace; without them the list
+/// in `clippy.toml` would not apply to it.
 fn crate_manifests(file: &File) -> Vec<String> {
     let folder = file.path.strip_prefix("crates/").and_then(|p| p.strip_suffix("/Cargo.toml"));
     let Some(folder) = folder else { return Vec::new() };
@@ -162,7 +162,7 @@ fn crate_manifests(file: &File) -> Vec<String> {
     problems
 }
 
-/// Links of a document to files of the tree lead somewhere.
+/// Links of a document to files of the tree are valid.
 fn dead_links(file: &File, exists: &dyn Fn(&str) -> bool) -> Vec<String> {
     if !file.path.ends_with(".md") {
         return Vec::new();
@@ -184,7 +184,7 @@ fn dead_links(file: &File, exists: &dyn Fn(&str) -> bool) -> Vec<String> {
     problems
 }
 
-/// `make x` and `furrow x` in a document's code are things that exist.
+/// `make x` and `furrow x` in a document's code exist.
 fn unknown_commands(file: &File, targets: &[&str], subcommands: &[&str]) -> Vec<String> {
     if !file.path.ends_with(".md") {
         return Vec::new();
@@ -219,7 +219,8 @@ fn unknown_commands(file: &File, targets: &[&str], subcommands: &[&str]) -> Vec<
     problems
 }
 
-/// Dependencies of the workspace that docs/HACKING.md gives no reason for, and reasons for none.
+/// Dependencies of the workspace without a reason in docs/HACKING.md, and reasons without a
+/// dependency.
 fn unexplained_dependencies(manifest: &str, reasons: &str) -> Vec<String> {
     let section = |text: &str, from: &str, to: &str| {
         let rest = text.split_once(from).map_or("", |(_, rest)| rest);
@@ -244,7 +245,7 @@ fn unexplained_dependencies(manifest: &str, reasons: &str) -> Vec<String> {
     missing.chain(stale).collect()
 }
 
-/// Crates that the code map of docs/ARCHITECTURE.md does not name, and names there of none.
+/// Crates that the code map of docs/ARCHITECTURE.md lacks, and names there that are no crates.
 fn unmapped_crates(folders: &BTreeSet<&str>, architecture: &str) -> Vec<String> {
     let map = architecture.split_once("## Code map\n").map_or("", |(_, rest)| rest);
     let map = map.split("\n## ").next().unwrap_or_default();
@@ -273,7 +274,7 @@ fn subcommands(help: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Files of tests that no test program has as a module, or as its root: their tests would not run.
+/// Test files that no test program includes as a module or root: their tests would not run.
 fn tests_left_out(files: &[File]) -> Vec<String> {
     let text_of = |path: String| files.iter().find(|file| file.path == path).map(|f| &*f.text);
     let mut problems = Vec::new();
@@ -330,7 +331,8 @@ fn the_tree_is_tidy() {
 
 // Each check refuses its sample and accepts the fixed one.
 
-/// Whether no more than `most` files of the file system import each other, and which do otherwise.
+/// Whether the largest import circle of the file system has at most `most` files; if not, its
+/// files.
 fn circles_of_fs(most: u32) -> (bool, String) {
     let script = root().join("scripts/structure.py");
     let mut python = std::process::Command::new("python3");

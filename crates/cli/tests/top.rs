@@ -1,5 +1,5 @@
-//! The live views: `furrow top`, `furrow raid status --watch`, `furrow df` of all mounts, and what
-//! long commands say before they begin.
+//! The live views: `furrow top`, `furrow raid status --watch`, `furrow df` of all mounts, and
+//! messages of long commands.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// A command that runs on until the test drops it.
+/// A command that runs until the test drops it.
 struct Running(Child);
 
 impl Running {
@@ -42,7 +42,7 @@ impl Drop for Running {
     }
 }
 
-/// Does something over and over until it is stopped.
+/// Repeats an action until it is stopped.
 struct Busy(Arc<AtomicBool>, Option<thread::JoinHandle<()>>);
 
 impl Busy {
@@ -107,10 +107,10 @@ fn top_shows_what_an_array_does_while_it_does_it() {
     assert_eq!(of_array["members"].as_array().unwrap().len(), 3);
     assert_eq!(json["mounts"].as_array().unwrap().len(), 0, "only the array was named");
     drop(busy);
-    // When nothing is done, the rates are nothing: they are of the interval, not of all time.
+    // When nothing happens, the rates are 0: they cover the interval, not all time.
     let json: Value = serde_json::from_str(&place.ok(&[&once[..], &["--json"]].concat())).unwrap();
     assert_eq!(number(&json["arrays"][0]["written_bytes_per_second"]), 0.0, "{json:#}");
-    // Frame after frame, as members come and go.
+    // One frame after another, while members fail and return.
     let run = place.at("run");
     let mut top = Running::start(&["top", "--json", "-i", "0.1"], &run);
     let mut frames = top.lines();
@@ -174,7 +174,7 @@ fn top_and_df_show_all_mounts() {
     let out = place::furrow(&["df"]);
     let text = String::from_utf8(out.stdout).unwrap();
     assert!(text.starts_with("device") && text.contains(&here) && text.contains(&there), "{text}");
-    // One of them works.
+    // One of them is busy.
     let file: PathBuf = one.file("busy");
     let busy = Busy::start(move |_| {
         let content = fs::File::create(&file).unwrap();

@@ -1,6 +1,6 @@
 //! The tests of mounts as one program.
 //!
-//! Each file here is a module: one program links once what a program per file would link each time.
+//! Each file here is a module: a single program links its dependencies only once.
 
 #![allow(clippy::disallowed_methods, reason = "tests mount, and look at files")]
 

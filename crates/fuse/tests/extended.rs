@@ -1,4 +1,4 @@
-//! Extended attributes and access lists, asked of a mount through the kernel.
+//! Extended attributes and access lists on a mount, through the kernel.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a server")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -65,7 +65,7 @@ fn attributes_of_all_prefixes_are_kept() {
     removexattr(&path, "user.large").unwrap();
     assert_eq!(removexattr(&path, "user.large"), Err(Errno::NODATA));
     assert_eq!(listed(&path).len(), 3);
-    // Another user: `trusted.` is not his to see, `user.` goes by permission.
+    // Another user: `trusted.` is hidden, `user.` follows permissions.
     let as_user = |program: &str, arguments: &[&str]| {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(place.at("")).uid(12_345).gid(12_345);
@@ -109,7 +109,7 @@ fn the_kernel_decides_by_access_lists() {
     setxattr(&path, ACCESS, &for_user(4000, 4, 4), XattrFlags::empty()).unwrap();
     assert!(reads(&place, "file", 4000) && !reads(&place, "file", 4001));
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o640, "the mask shows as the group");
-    // chmod(2) moves the mask: the entry stays, but means nothing now.
+    // chmod(2) moves the mask: the entry stays, but has no effect now.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     assert!(!reads(&place, "file", 4000));
     assert_eq!(value(&path, ACCESS).unwrap(), for_user(4000, 4, 0));
@@ -123,7 +123,7 @@ fn the_kernel_decides_by_access_lists() {
     removexattr(&path, ACCESS).unwrap();
     assert!(!reads(&place, "file", 4000));
 
-    // A default list is inherited, and takes the place of the umask.
+    // A default list is inherited, and replaces the umask.
     let directory = place.at("d");
     fs::create_dir(&directory).unwrap();
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
@@ -156,7 +156,7 @@ fn set_group_id_goes_when_somebody_of_another_group_changes_a_file() {
         return;
     }
     let mut place = Place::new("setgid");
-    // Of the group by his own, by a list, not of it, and root.
+    // A member of the group by own group, a member by a list, a non-member, and root.
     let callers = [("own", "500", "--clear-groups", true), ("listed", "7", "--groups=7,500", true)];
     let others = [("foreign", "7", "--groups=7,501", false)];
     let ways = [

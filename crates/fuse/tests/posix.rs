@@ -1,4 +1,4 @@
-//! What programs expect of a file system, asked of a mount through the kernel.
+//! What programs expect of a file system, on a mount through the kernel.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a server")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -182,7 +182,7 @@ fn attributes_are_kept() {
     assert_eq!(times(omit, early), ((-2, 800_000_000), (-2, 800_000_000)));
     let (atime, mtime) = times(at(0, rustix::fs::UTIME_NOW as _), omit);
     assert!(atime.0 >= before.mtime() && mtime == (-2, 800_000_000));
-    // The kernel's smallest time must not take the mount down.
+    // The kernel's smallest time must not break the mount.
     times(at(i64::MIN, 0), at(i64::MIN, 999_999_999));
     times(atime_of(atime), early);
     place.remount();
@@ -236,7 +236,7 @@ fn a_file_without_a_name_lives_while_it_is_known() {
     file.read_to_string(&mut text).unwrap();
     assert_eq!(text, "before and a");
 
-    // Known by an O_PATH descriptor only, and replaced rather than removed.
+    // Referred to by an O_PATH descriptor only, and replaced rather than removed.
     fs::write(&path, "old").unwrap();
     fs::write(place.at("new"), "new").unwrap();
     let known = rustix::fs::open(&path, rustix::fs::OFlags::PATH, Mode::empty()).unwrap();
@@ -246,7 +246,7 @@ fn a_file_without_a_name_lives_while_it_is_known() {
     assert_eq!((stat.st_nlink, stat.st_size), (0, 3));
     assert_eq!(fs::read(&path).unwrap(), b"new");
 
-    // A removed directory that is still somebody's: empty, and nothing can be made in it.
+    // A removed directory that is still in use: empty, and nothing can be made in it.
     fs::create_dir(place.at("d")).unwrap();
     let directory = File::open(place.at("d")).unwrap();
     fs::remove_dir(place.at("d")).unwrap();
@@ -345,7 +345,7 @@ fn memory_maps_read_and_write() {
     if skip("memory_maps_read_and_write") {
         return;
     }
-    // Through programs of the system, which map files: no unsafe code here.
+    // Through programs of the system, which map files: there is no unsafe code here.
     let mut place = Place::new("programs");
     let copy = place.at("sh");
     fs::copy("/bin/sh", &copy).unwrap();
@@ -387,7 +387,7 @@ fn a_full_drive_says_so_and_keeps_what_it_has() {
     check(&place);
     place.remount();
     check(&place);
-    // Whole zones come back when what is in them goes.
+    // Whole zones become free when their content is removed.
     for n in 0..=first {
         let _ = fs::remove_file(place.at(&name(n)));
     }
@@ -421,7 +421,7 @@ fn the_mount_reports_on_itself() {
     assert_eq!(map.zones.len() as u64, map.total);
     assert!(map.zones.iter().map(|zone| zone.valid).sum::<u64>() >= 256);
     assert!(map.zones.iter().all(|zone| zone.written <= map.zone_blocks));
-    // The questions are the root's, and are not listed.
+    // Only the root directory answers queries, and they are not listed.
     assert!(report::ask_status(&place.at("file")).is_err());
     assert_eq!(rustix::fs::listxattr(&root, &mut [0u8; 64][..]), Ok(0));
     let statfs = rustix::fs::statvfs(&root).unwrap();

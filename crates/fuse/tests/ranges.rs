@@ -1,5 +1,5 @@
-//! Allocation, holes, copies, locks, maps, direct I/O, times of access and sizes, asked of a mount
-//! through the kernel.
+//! Allocation, holes, copies, locks, maps, direct I/O, access times and sizes, on a mount through
+//! the kernel.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a server")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -35,7 +35,7 @@ fn fallocate_and_seek_see_holes() {
     assert_eq!((metadata.len(), metadata.blocks()), (100_000, 25 * 8));
     let mut expected = pattern(1 << 20, 3);
     file.write_all_at(&expected, 0).unwrap();
-    // What the kernel keeps of the file must go too.
+    // The kernel's cached pages of the file must be dropped too.
     assert!(fs::read(&path).unwrap() == expected);
     fallocate(&file, FallocateFlags::PUNCH_HOLE | keep, 5000, 200_000).unwrap();
     expected[5000..205_000].fill(0);
@@ -115,7 +115,7 @@ fn direct_io_and_maps_see_one_file() {
     buffered.write_all_at(&[8; 4096], 16_384).unwrap();
     direct.read_exact_at(&mut block[..4096], 16_384).unwrap();
     assert_eq!(block[..4096], [8; 4096]);
-    // Maps, by a program that is everywhere: shared ones change the file, private ones do not.
+    // Maps, by a common program: shared ones change the file, private ones do not.
     let script = "import mmap,os,sys
 f=os.open(sys.argv[1],os.O_RDWR)
 shared=mmap.mmap(f,65536,mmap.MAP_SHARED)
@@ -155,7 +155,7 @@ fn locks_exclude_each_other() {
     drop(one);
     flock(&two, FlockOperation::NonBlockingLockExclusive).unwrap();
     drop(two);
-    // POSIX locks are a process's: flock(1) takes the first kind, a shell the other.
+    // POSIX locks belong to a process: flock(1) takes the first kind, a shell the other.
     let script = "import fcntl,os,sys
 f=os.open(sys.argv[1],os.O_RDWR)
 fcntl.lockf(f,fcntl.LOCK_EX,10,5)
@@ -182,7 +182,7 @@ fn reading_is_an_access() {
     let path = place.at("file");
     fs::write(&path, "read me").unwrap();
     fs::create_dir(place.at("d")).unwrap();
-    // The kernel keeps what was just written, and answers reads of it alone.
+    // The kernel caches what was just written, and answers reads of it itself.
     place.remount();
     let atime = |name: &str| {
         let metadata = fs::symlink_metadata(place.at(name)).unwrap();
@@ -195,7 +195,7 @@ fn reading_is_an_access() {
     assert!(after > before, "the first read after a change");
     fs::read_dir(place.at("d")).unwrap().count();
     assert!(atime("d") > directory);
-    // Relative: not again.
+    // Relative: not updated again.
     let direct = rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECT, Mode::empty()).unwrap();
     File::from(direct).read_to_end(&mut Vec::new()).unwrap();
     assert_eq!(atime("file"), after);

@@ -7,7 +7,7 @@ use crate::{BlockCount, Lba, ZoneId};
 pub enum ZoneState {
     /// Nothing written, holds no resources.
     Empty,
-    /// Opened by a write or append; the drive may close it to make room.
+    /// Opened by a write or append; the drive may close it to open another zone.
     ImplicitlyOpen,
     /// Opened by command.
     ExplicitlyOpen,
@@ -15,9 +15,9 @@ pub enum ZoneState {
     Closed,
     /// Written to its end, or finished.
     Full,
-    /// Can be read, never written again.
+    /// Can be read, but not written any more.
     ReadOnly,
-    /// Dead.
+    /// Failed: neither readable nor writable.
     Offline,
 }
 
@@ -36,7 +36,7 @@ pub enum Action {
     Offline,
 }
 
-/// Which zone(s) a management action means.
+/// The zones that a management action applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     /// The zone that starts at this address.
@@ -69,7 +69,7 @@ pub enum Command {
         /// How many.
         blocks: BlockCount,
     },
-    /// Make every completed write durable.
+    /// Make all completed writes durable.
     Flush,
     /// Change the state of zones.
     Manage {
@@ -87,11 +87,11 @@ pub enum Status {
     Success,
     /// 002h Invalid Field in Command.
     InvalidField,
-    /// 006h Internal Error; also what a drive that has disappeared answers.
+    /// 006h Internal Error; also the answer of a drive that has disappeared.
     InternalError,
     /// 080h LBA Out of Range.
     LbaOutOfRange,
-    /// 081h Capacity Exceeded: what holds the drive's blocks is full, though the drive is not.
+    /// 081h Capacity Exceeded: the storage behind the drive is full, although the drive is not.
     CapacityExceeded,
     /// 1B8h Zone Boundary Error.
     ZoneBoundary,
@@ -123,8 +123,8 @@ impl Status {
         self == Status::Success
     }
 
-    /// Status code type in the high byte (0 generic, 1 command specific, 2 media), code in the
-    /// low.
+    /// Status code type in the high byte (0 generic, 1 command specific, 2 media), code in the low
+    /// byte.
     pub fn code(self) -> u16 {
         match self {
             Status::Success => 0x000,

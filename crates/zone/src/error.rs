@@ -1,46 +1,46 @@
-//! Errors as every Furrow engine reports them: a coarse kind a caller can act on, and a message
-//! that names the device, the zone, the offset, what was expected and what was found.
+//! Errors of all Furrow engines: a kind on which a caller can act, and a message that names the
+//! device, the zone, the offset, what was expected and what was found.
 
 use crate::Status;
 
-/// What a caller can do about an error. Maps to an errno ([`ErrorKind::errno`]).
+/// What a caller can do about an error. Each maps to an errno ([`ErrorKind::errno`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// No such file, directory, attribute value or object.
     NotFound,
     /// The name exists already.
     Exists,
-    /// A component that must be a directory is none.
+    /// A path component that must be a directory is none.
     NotDirectory,
-    /// The object is a directory where none may be.
+    /// The object is a directory, where none may be.
     IsDirectory,
     /// The directory still has entries.
     NotEmpty,
-    /// An argument makes no sense: fix the call.
+    /// An argument is invalid: fix the call.
     Invalid,
     /// A name is longer than 255 bytes, a link target longer than 4095.
     NameTooLong,
     /// No space or no inode left.
     NoSpace,
-    /// As many files are open as can be.
+    /// Too many files are open.
     TooManyOpen,
     /// The object has 65,535 links.
     TooManyLinks,
     /// Past the largest file offset.
     TooLarge,
-    /// Mounted read-only, or made so by an error.
+    /// Mounted read-only, or read-only after an error.
     ReadOnly,
     /// The device failed.
     Io,
     /// Bytes on the medium are not what was written there.
     Corrupt,
-    /// In use by someone else.
+    /// In use by somebody else.
     Busy,
-    /// Not offered.
+    /// Not supported.
     Unsupported,
     /// The attribute does not exist.
     NoAttribute,
-    /// Not this kind of thing, or of a newer version: a wrong device.
+    /// Data of another kind or of a newer version: a wrong device.
     WrongFormat,
     /// Permission denied.
     Denied,
@@ -76,7 +76,7 @@ impl ErrorKind {
     }
 }
 
-/// An error: a kind and a sentence.
+/// An error: a kind and a message.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
@@ -85,22 +85,22 @@ pub struct Error {
     gone: bool,
 }
 
-/// Result of anything that can fail this way.
+/// Result of operations that fail with [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error of `kind` that says `message`.
+    /// An error of this kind with this message.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
         Error { kind, message: message.into(), gone: false }
     }
 
-    /// What a caller can act on.
+    /// The kind, on which a caller can act.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// A device's refusal of `what`. `Io`, but `Corrupt` if the drive is sure that the blocks read
-    /// were never written: to try again would not help.
+    /// The error for `what` that a device refused. Its kind is `Io`, or `Corrupt` if the drive
+    /// reports that the blocks were never written: then a retry would not help.
     pub fn device(name: &str, what: impl std::fmt::Display, status: Status) -> Error {
         let kind = match status {
             Status::Unwritten => ErrorKind::Corrupt,
@@ -117,13 +117,13 @@ impl Error {
         Error { gone, ..Error::new(kind, format!("{name}: {what}: {status}{advice}")) }
     }
 
-    /// Whether the device answered as one that is not there: what was asked may be had from it when
-    /// it is.
+    /// Whether the device answered as one that has disappeared: a retry may succeed when it is
+    /// back.
     pub fn is_gone(&self) -> bool {
         self.gone
     }
 
-    /// The same error, its message prefixed by where it happened.
+    /// The same error with the place in front of its message.
     #[must_use]
     pub fn at(mut self, place: impl std::fmt::Display) -> Error {
         self.message = format!("{place}: {}", self.message);

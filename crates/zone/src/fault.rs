@@ -1,5 +1,5 @@
-//! Faults that a drive can be told to have, and the interface to tell it by: the emulated drive
-//! implements it, a real one has none.
+//! Faults that can be injected into a drive, and the interface for that: the emulated drive
+//! implements it, a real drive does not.
 //!
 //! | fault | what happens | who must survive it, and how |
 //! |---|---|---|
@@ -42,11 +42,11 @@
 //!
 //! A fault has a place (anywhere, a range of blocks, a zone), a moment among the commands that
 //! touch that place (always, the Nth, every Kth, one in N by the seed) and a number of times. A
-//! zone-state fault of one zone, or a bit flip of given blocks, that is meant for *always* needs
-//! no command: it happens when it is injected.
+//! zone-state fault of one zone, or a bit flip of given blocks, with the moment *always* needs no
+//! command: it happens when it is injected.
 //!
-//! What it does not do: misdirected writes and lost writes that were acknowledged after a flush.
-//! No design without replicas survives those, and nothing here claims to.
+//! Not covered: misdirected writes, and writes that are lost after an acknowledged flush. No design
+//! without replicas survives those, and Furrow does not claim to.
 
 use crate::{BlockCount, Lba, Result, ZoneId};
 use furrow_rt::Rng;
@@ -54,16 +54,16 @@ use furrow_rt::Rng;
 /// Most faults one drive holds.
 pub const MAX_FAULTS: usize = 256;
 
-/// What goes wrong.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// The power goes before the command; commands in flight meet seeded fates.
+    /// The power fails before the command; commands in flight meet seeded fates.
     PowerCut,
     /// A read answers Unrecovered Read Error.
     ReadError,
-    /// A write or append answers Write Fault and has done nothing.
+    /// A write or append answers Write Fault and writes nothing.
     WriteError,
-    /// A write or append answers Write Fault and has written some of its first blocks.
+    /// A write or append answers Write Fault after writing some of its first blocks.
     WriteTorn,
     /// The zone becomes read-only.
     ZoneReadOnly,
@@ -77,7 +77,7 @@ pub enum FaultKind {
         /// How many commands it refuses.
         commands: Option<u64>,
     },
-    /// The answer waits for both.
+    /// The answer is delayed by both.
     Slow {
         /// Turns of the executor without other work in them.
         polls: u32,
@@ -90,26 +90,26 @@ pub enum FaultKind {
     BitFlip,
 }
 
-/// Which commands a fault looks at.
+/// The commands to which a fault applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// All.
+    /// All commands.
     Anywhere,
-    /// Those that touch one of these blocks.
+    /// Commands that touch one of these blocks.
     Blocks {
         /// First block.
         first: Lba,
         /// How many, at least 1.
         blocks: BlockCount,
     },
-    /// Those of one zone.
+    /// Commands for this zone.
     Zone(ZoneId),
 }
 
-/// At which of those commands it strikes.
+/// At which of those commands the fault strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// At each.
+    /// At each of them.
     Always,
     /// At the Nth, counted from 1.
     Nth(u64),
@@ -122,19 +122,20 @@ pub enum When {
 /// A fault of a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What goes wrong.
+    /// Its kind.
     pub kind: FaultKind,
-    /// Which commands it looks at.
+    /// The commands it applies to.
     pub place: Place,
     /// At which of those it strikes.
     pub when: When,
-    /// How often it still strikes, `None` = for ever. At 0 the fault has ended and is dropped.
+    /// How often it will still strike, `None` = without limit. At 0 the fault has ended and is
+    /// dropped.
     pub times: Option<u64>,
-    /// Commands it has looked at so far.
+    /// Commands it has applied to so far.
     pub seen: u64,
 }
 
-/// What a command touches, as far as a fault asks.
+/// What a command touches, as far as faults depend on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Touch {
     /// Its zone.
@@ -145,20 +146,20 @@ pub struct Touch {
     pub blocks: u64,
 }
 
-/// A drive that can be told to fail, for tests of what stands on it:
+/// A drive with fault injection, for tests of the code above it:
 /// [`ZonedDevice::fault_injection`](crate::ZonedDevice::fault_injection).
 pub trait FaultInjection {
-    /// The faults the drive still has to come.
+    /// The pending faults.
     fn faults(&self) -> Vec<Fault>;
 
-    /// Gives the drive a fault. A fault that needs no command (see the module's text) happens now.
+    /// Injects a fault. A fault that needs no command (see the module's text) happens now.
     ///
     /// # Errors
-    /// If it names a zone or blocks the drive does not have, or cannot happen to that zone, or the
-    /// drive has too many faults already, or it cannot be stored.
+    /// If it names a zone or blocks that the drive does not have, or cannot happen to that zone, or
+    /// there are too many faults already, or it cannot be stored.
     fn inject(&self, fault: Fault) -> Result<()>;
 
-    /// Takes fault number `index` (as in [`FaultInjection::faults`]) away, `None` = all.
+    /// Removes fault number `index` (as in [`FaultInjection::faults`]), `None` = all.
     ///
     /// # Errors
     /// If there is no such fault, or the change cannot be stored.
@@ -172,8 +173,8 @@ pub trait FaultInjection {
 }
 
 impl Fault {
-    /// A fault that strikes at every command it applies to, once for those that leave a mark (a
-    /// power cut, zone states, bit flips) and for ever for the others.
+    /// A fault that strikes at every command it applies to: once for kinds with a lasting effect (a
+    /// power cut, zone states, bit flips), without limit for the others.
     pub fn new(kind: FaultKind) -> Fault {
         let lasting = matches!(
             kind,
@@ -187,25 +188,25 @@ impl Fault {
         Fault { kind, place: Place::Anywhere, when: When::Always, times, seen: 0 }
     }
 
-    /// Only for commands of `zone`.
+    /// Limits it to commands for `zone`.
     #[must_use]
     pub fn at_zone(self, zone: ZoneId) -> Fault {
         Fault { place: Place::Zone(zone), ..self }
     }
 
-    /// Only for commands that touch one of `blocks` blocks from `first`.
+    /// Limits it to commands that touch one of `blocks` blocks from `first`.
     #[must_use]
     pub fn at_blocks(self, first: Lba, blocks: BlockCount) -> Fault {
         Fault { place: Place::Blocks { first, blocks }, ..self }
     }
 
-    /// At which of the commands it applies to.
+    /// Sets at which of these commands it strikes.
     #[must_use]
     pub fn when(self, when: When) -> Fault {
         Fault { when, ..self }
     }
 
-    /// At most `times` times.
+    /// Limits it to `times` times.
     #[must_use]
     pub fn times(self, times: u64) -> Fault {
         Fault { times: Some(times), ..self }
@@ -262,7 +263,7 @@ impl Place {
 }
 
 impl FaultKind {
-    /// The drive takes commands and answers none: not for ten years.
+    /// The drive takes commands and answers none for ten years.
     pub const HANG: FaultKind =
         FaultKind::Slow { polls: 0, nanoseconds: 10 * 365 * 86_400 * 1_000_000_000 };
 }

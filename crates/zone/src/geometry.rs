@@ -1,4 +1,4 @@
-//! What a geometry must fulfil, and arithmetic on addresses that cannot overflow.
+//! Validation of geometries, and address arithmetic that cannot overflow.
 
 use crate::{BlockCount, ByteLen, Error, ErrorKind, Geometry, Lba, Result, Status, ZoneId};
 
@@ -6,7 +6,7 @@ use crate::{BlockCount, ByteLen, Error, ErrorKind, Geometry, Lba, Result, Status
 const MAX_BYTES: u64 = i64::MAX as u64;
 
 impl Geometry {
-    /// Checks that a drive can be like this.
+    /// Checks that this geometry is possible.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`]; the message names the field, its value and what is allowed.
@@ -16,7 +16,7 @@ impl Geometry {
         })
     }
 
-    /// What is wrong first.
+    /// The first problem.
     pub(crate) fn fault(&self) -> Result<(), Fault> {
         self.layout_fault()?;
         self.limits_fault()
@@ -119,7 +119,7 @@ impl Geometry {
         BlockCount(u64::from(self.zones).saturating_mul(self.zone_size.0))
     }
 
-    /// Largest append, `None` = no limit: ZASL, or MDTS where ZASL is 0.
+    /// Largest append, `None` = no limit: ZASL, or MDTS if ZASL is 0.
     #[inline]
     pub fn append_limit(&self) -> Option<BlockCount> {
         self.max_append.or(self.max_transfer)
@@ -135,12 +135,12 @@ impl Geometry {
         self.locate(lba).and_then(|(zone, offset)| (offset.0 == 0).then_some(zone))
     }
 
-    /// Where a range of blocks starts, if it is not empty and all of it is on the drive. It may
-    /// reach into further zones.
+    /// Where a range of blocks starts, if it is not empty and lies on the drive. It may extend into
+    /// further zones.
     ///
     /// # Errors
-    /// [`Status::InvalidField`] if `blocks` is 0, [`Status::LbaOutOfRange`] if the range leaves
-    /// the drive.
+    /// [`Status::InvalidField`] if `blocks` is 0, [`Status::LbaOutOfRange`] if the range leaves the
+    /// drive.
     #[inline]
     pub fn check_range(
         &self,

@@ -1,24 +1,24 @@
-//! A whole drive's zones under the rules: counts resources, closes zones to make room.
+//! All zones of a drive under the rules: counts resources, and closes zones to open others.
 //!
-//! [`Machine`] holds what the pure rules of [`rules`] need to be applied to
-//! [`Command`]s: all zones, how many are open and active, and the order in which zones were
-//! implicitly opened. It has no clock, no data and no durability; the emulator puts those around.
+//! [`Machine`] holds the state that [`rules`] need to be applied to [`Command`]s: all zones, how
+//! many are open and active, and the order in which zones were implicitly opened. It has no clock,
+//! no data and no durability; the emulator adds those.
 //!
-//! - **Open and active zones never exceed the geometry's limits**, whatever is called.
-//! - **A command that is refused has changed nothing.**
+//! - **Open and active zones never exceed the geometry's limits**, whichever function is called.
+//! - **A refused command has changed nothing.**
 //! - A read, write, append or single-zone management is O(1) and does not allocate.
 //! - Checks come in this order: transfer size, range, state, alignment, write pointer, boundary,
-//!   resources. `tests/table.csv` holds every answer.
-//! - To make room for a zone that opens, the zone that was implicitly opened longest ago is
-//!   closed, never an explicitly opened one (ZNS Command Set Specification 1.1, "Zone Resources":
-//!   the controller may).
+//!   resources. `tests/table.csv` has every answer.
+//! - If a zone is to be opened and the limit is reached, the zone that was implicitly opened
+//!   longest ago is closed, never an explicitly opened one (ZNS Command Set Specification 1.1,
+//!   "Zone Resources": the controller may).
 //!
 //! Conventional zones (`Geometry::conventional_zones`), which the ZNS Command Set does not know,
 //! are written anywhere below their capacity, over and over; a write stays in its zone. They have
 //! no state to manage: management and append are Invalid Field, Select All passes over them. They
 //! are reported full, and may go read-only or offline like any zone.
 //!
-//! Deliberately not here: ZRWA, descriptor extensions, zone attributes, the change log.
+//! Not covered: ZRWA, descriptor extensions, zone attributes, the change log.
 
 use crate::rules::{self, Headroom, Op, Step, Zone};
 use crate::{
@@ -32,26 +32,27 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     zone: Zone,
-    /// Neighbours in the list of implicitly opened zones, by age; meaningless elsewhere.
+    /// Neighbours in the list of implicitly opened zones, by age; meaningless for other zones.
     older: u32,
     newer: u32,
 }
 
-/// What an accepted command did.
+/// The effect of an accepted command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Read: nothing changed. The range starts at `offset` of `zone` and may go on into the next.
+    /// Read: nothing changed. The range starts at `offset` of `zone` and may continue into the
+    /// next.
     Read {
         /// Zone of the first block.
         zone: ZoneId,
         /// First block in it.
         offset: BlockCount,
     },
-    /// Write or append: data belongs at `offset` of `zone`.
+    /// Write or append: the data belongs at `offset` of `zone`.
     Written {
         /// The first block: for an append, the address assigned (ALBA).
         lba: Lba,
-        /// The zone; the write is in this zone only.
+        /// The zone, which contains the whole write.
         zone: ZoneId,
         /// First block in it.
         offset: BlockCount,
@@ -64,15 +65,15 @@ pub enum Effect {
     Managed {
         /// The zone.
         zone: ZoneId,
-        /// As it was.
+        /// Its state before.
         before: Zone,
     },
-    /// Management of every zone it applies to; which, the observer of
-    /// [`Machine::apply_observed`] is told.
+    /// Management of every zone that it applies to; the observer of [`Machine::apply_observed`] is
+    /// called for each.
     ManagedAll,
 }
 
-/// What a command would do, if nothing else comes between.
+/// The effect a command would have.
 enum Plan {
     Read { zone: ZoneId, offset: BlockCount },
     Conventional { lba: Lba, zone: ZoneId, offset: BlockCount },
@@ -96,7 +97,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A drive with every zone empty.
+    /// A drive with empty zones.
     ///
     /// # Errors
     /// As [`Geometry::validate`].
@@ -113,7 +114,7 @@ impl Machine {
         Ok(Machine { geometry, slots, open: 0, active: 0, implicit: 0, oldest: NONE, newest: NONE })
     }
 
-    /// What the drive is like.
+    /// The geometry of the drive.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -123,17 +124,17 @@ impl Machine {
         self.slots.get(zone.0 as usize).map(|slot| slot.zone)
     }
 
-    /// Zones open now.
+    /// Number of open zones.
     pub fn open_zones(&self) -> u32 {
         self.open
     }
 
-    /// Zones active (open or closed) now.
+    /// Number of active (open or closed) zones.
     pub fn active_zones(&self) -> u32 {
         self.active
     }
 
-    /// The implicitly opened zones, longest ago first: the order they would be closed in.
+    /// The implicitly opened zones, longest ago first: the order in which they would be closed.
     pub fn implicitly_open(&self) -> impl Iterator<Item = ZoneId> + '_ {
         let next = |at: u32| (at != NONE).then_some(at);
         std::iter::successors(next(self.oldest), move |&at| next(self.slots[at as usize].newer))
@@ -152,25 +153,25 @@ impl Machine {
         (first.0..).zip(slots).take(count as usize).map(describe).collect()
     }
 
-    /// The status `command` would get now. Changes nothing.
+    /// The status that `command` would get now. Changes nothing.
     pub fn check(&self, command: &Command) -> Status {
         self.plan(command).err().unwrap_or(Status::Success)
     }
 
-    /// Carries out `command`.
+    /// Executes `command`.
     ///
     /// # Errors
-    /// With the status the drive must answer; nothing has changed then.
+    /// With the status that the drive must answer; nothing has changed then.
     #[inline]
     pub fn apply(&mut self, command: &Command) -> Result<Effect, Status> {
         self.apply_observed(command, |_, _, _| {})
     }
 
-    /// As [`apply`](Machine::apply); `changed` is told of every zone that changed in any way
-    /// (zone, before, after), zones closed to make room included, in the order they did.
+    /// As [`apply`](Machine::apply). `changed` is called for every zone that changed in any way
+    /// (zone, before, after), including zones closed to open others, in order.
     ///
     /// # Errors
-    /// With the status the drive must answer; nothing has changed then.
+    /// With the status that the drive must answer; nothing has changed then.
     #[inline]
     pub fn apply_observed(
         &mut self,
@@ -215,7 +216,7 @@ impl Machine {
             }
             Command::Append { zone_start, blocks } => {
                 within(blocks, self.geometry.append_limit())?;
-                // Only the address: how far the data reaches is the zone's matter.
+                // This checks only the address; the zone checks how far the data reaches.
                 let (zone, offset) = self.geometry.check_range(zone_start, BlockCount(1))?;
                 if self.geometry.is_conventional(zone) {
                     return Err(Status::InvalidField);
@@ -271,7 +272,7 @@ impl Machine {
         if state != ZoneState::Full {
             rules::writable(state)?;
         }
-        // `check_range` has seen to it that the sum cannot overflow.
+        // `check_range` has ensured that the sum cannot overflow.
         if offset.0 + blocks.0 > capacity.0 { Err(Status::ZoneBoundary) } else { Ok(()) }
     }
 
@@ -295,7 +296,7 @@ impl Machine {
                 self.geometry.unwritten_reads_fail && !self.geometry.is_conventional(ZoneId(index));
             match rules::read(self.slots[index as usize].zone, BlockCount(left.min(size)), fails) {
                 Status::Success => {}
-                // An offline zone further on outweighs it: state comes first.
+                // An offline zone further on takes precedence: state is checked first.
                 Status::Unwritten => unwritten = Err(Status::Unwritten),
                 status => return Err(status),
             }
@@ -307,7 +308,7 @@ impl Machine {
         unwritten
     }
 
-    /// All closed zones must find room beside the explicitly opened ones, or none is opened.
+    /// All closed zones must fit beside the explicitly opened ones, or none is opened.
     fn check_open_all(&self) -> Result<(), Status> {
         let closed = self.active - self.open;
         let explicit = self.open - self.implicit;
@@ -318,7 +319,7 @@ impl Machine {
     }
 
     fn manage_all(&mut self, action: Action, changed: &mut impl FnMut(ZoneId, &Zone, &Zone)) {
-        // Chosen before anything moves: a zone closed to make room is not opened again.
+        // The zones are chosen before any changes: a zone closed to open another is not reopened.
         let first = self.geometry.conventional_zones;
         let chosen: Vec<u32> = (first..self.geometry.zones)
             .filter(|&zone| rules::selected(action, self.slots[zone as usize].zone.state))
@@ -331,7 +332,7 @@ impl Machine {
         }
     }
 
-    /// Makes `step` true, after making room for it.
+    /// Makes `step` true, after closing another zone if necessary.
     #[inline]
     fn commit(&mut self, zone: ZoneId, step: Step, changed: &mut impl FnMut(ZoneId, &Zone, &Zone)) {
         if step.opens && self.geometry.max_open == Some(self.open) {
@@ -342,7 +343,7 @@ impl Machine {
         self.replace(zone, step.zone, changed);
     }
 
-    /// Sets a zone and keeps the counts and the list of implicitly opened zones true.
+    /// Sets a zone and updates the counts and the list of implicitly opened zones.
     #[inline]
     fn replace(
         &mut self,
@@ -395,14 +396,14 @@ impl Machine {
     }
 }
 
-/// What happens to a drive rather than being asked of it: faults, power, images.
+/// Events that happen to a drive without a command: faults, power, images.
 impl Machine {
     /// A sequential or conventional zone by number.
     fn lookup(&self, zone: ZoneId) -> Result<Zone, Status> {
         self.zone(zone).ok_or(Status::LbaOutOfRange)
     }
 
-    /// The controller makes `zone` read-only: it can be read, never written again.
+    /// The controller makes `zone` read-only: it can be read, but not written any more.
     ///
     /// # Errors
     /// [`Status::InvalidTransition`] if it is offline, [`Status::LbaOutOfRange`] past the last.
@@ -415,7 +416,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The controller takes `zone` offline: it is dead.
+    /// The controller takes `zone` offline: it has failed.
     ///
     /// # Errors
     /// [`Status::LbaOutOfRange`] past the last zone.
@@ -425,7 +426,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The controller makes an active zone full (a Zone Active Excursion). What was written stays.
+    /// The controller makes an active zone full (a Zone Active Excursion). Written blocks stay.
     ///
     /// # Errors
     /// [`Status::InvalidTransition`] if it is not active, [`Status::LbaOutOfRange`] past the last.
@@ -438,13 +439,13 @@ impl Machine {
         Ok(())
     }
 
-    /// A write to `zone` has failed and left the write pointer at `pointer`, anywhere from where
-    /// it was to the end of the write's range. Instead of applying the write: the zone is opened
-    /// as the write would have, and is full if `pointer` is its capacity.
+    /// A write to `zone` has failed and left the write pointer at `pointer`, anywhere from its old
+    /// position to the end of the write's range. Called instead of applying the write: the zone is
+    /// opened as by the write, and is full if `pointer` is its capacity.
     ///
     /// # Errors
-    /// With the status of a write that may not be done, [`Status::ZoneInvalidWrite`] if `pointer`
-    /// lies behind the zone's. Nothing has changed then.
+    /// With the status of a write that is not allowed; [`Status::ZoneInvalidWrite`] if `pointer`
+    /// lies before the zone's. Nothing has changed then.
     pub fn fail_write_at(&mut self, zone: ZoneId, pointer: BlockCount) -> Result<(), Status> {
         let before = self.lookup(zone)?;
         if self.geometry.is_conventional(zone) {
@@ -475,12 +476,12 @@ impl Machine {
         Ok(())
     }
 
-    /// A power cycle. `durable` says, zone by zone in order, how many blocks survived; more than
-    /// were written counts as all. Conventional zones are not asked about.
+    /// A power cycle. `durable` returns, zone by zone in order, how many blocks survived; more than
+    /// were written counts as all. It is not called for conventional zones.
     ///
-    /// What becomes of each zone is [`rules::power_cycle`]'s to say, with one exception: a zone
-    /// that would be closed again after a lost write had filled it stays full where the limit of
-    /// active zones leaves no room (the controller may move zones to Full).
+    /// [`rules::power_cycle`] decides the state of each zone, with one exception: a zone that would
+    /// be closed again, after losing the write that had filled it, stays full if the limit of
+    /// active zones is reached (the controller may move zones to Full).
     pub fn power_cycle(&mut self, mut durable: impl FnMut(ZoneId, &Zone) -> BlockCount) {
         let mut reopened = Vec::new();
         for zone in (self.geometry.conventional_zones..self.geometry.zones).map(ZoneId) {
@@ -500,12 +501,12 @@ impl Machine {
         }
     }
 
-    /// Sets a zone as an image recorded it. Zones restored as implicitly open count as opened in
+    /// Sets a zone to the state in an image. Zones restored as implicitly open count as opened in
     /// the order of the calls.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if no zone can be like that, or if it exceeds a limit of the drive;
-    /// nothing has changed then.
+    /// [`ErrorKind::Corrupt`] if that state is impossible or exceeds a limit of the drive; nothing
+    /// has changed then.
     pub fn restore(&mut self, zone: ZoneId, to: Zone) -> Result<(), Error> {
         let corrupt =
             |what: String| Err(Error::new(ErrorKind::Corrupt, format!("zone {zone}: {what}")));
@@ -527,7 +528,7 @@ impl Machine {
     }
 }
 
-/// Whether a zone can be like `to` on a drive of `geometry`.
+/// Whether a zone can have the state `to` on a drive of `geometry`.
 fn possible(geometry: &Geometry, zone: ZoneId, to: &Zone) -> Result<(), String> {
     let Zone { state, write_pointer, capacity } = *to;
     if capacity.0 == 0 || capacity > geometry.zone_capacity {
@@ -558,7 +559,7 @@ fn possible(geometry: &Geometry, zone: ZoneId, to: &Zone) -> Result<(), String> 
     }
 }
 
-/// Whether a transfer has blocks, and no more than `limit`. Comes before anything of its zone.
+/// Whether a transfer has blocks, and at most `limit`. This is checked before the zone.
 #[inline]
 fn within(blocks: BlockCount, limit: Option<BlockCount>) -> Result<(), Status> {
     let fits = blocks.0 > 0 && limit.is_none_or(|limit| blocks <= limit);

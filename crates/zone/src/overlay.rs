@@ -1,4 +1,4 @@
-//! A drive's copy-on-write view: what is done to it stays in memory, in order, until it is applied.
+//! A copy-on-write view of a drive: changes stay in memory, in order, until they are applied.
 //!
 //! An [`Overlay`] looks and behaves like the drive below it, as that was when the view was made:
 //! same geometry, same zone states, same rules and limits ([`Machine`]). Writes, resets and flushes
@@ -8,18 +8,17 @@
 //! a power cut anywhere is survived has written to the drive so.
 //!
 //! Invariants
-//! - Nothing but [`Overlay::apply`] sends the drive below anything but reads.
-//! - Reads show what was written to the view, else what the drive has, never a mixture within a
-//!   block. What the drive cannot read, the view cannot.
-//! - The view is only good as long as nobody else changes the drive; `apply` looks whether the
-//!   zones are still where they were.
+//! - Only [`Overlay::apply`] sends the drive below anything other than reads.
+//! - Reads return what was written to the view, else what the drive has, never a mixture within a
+//!   block. Blocks that the drive cannot read cannot be read from the view.
+//! - The view is valid only as long as nobody else changes the drive; `apply` checks that the zones
+//!   are unchanged.
 //!
-//! - Which of the zones that are open implicitly was opened first, no report says: the view may
-//!   close
-//!   another one to make room than the drive would.
+//! - No report tells which implicitly open zone was opened first, so the view may close another one
+//!   than the drive would.
 //!
-//! Deliberately not here: out-of-band bytes (refused), writes to conventional zones (refused:
-//! nothing here needs them), faults of the drive between making the view and applying it.
+//! Not supported: out-of-band bytes (refused), writes to conventional zones (refused), faults of
+//! the drive between making the view and applying it.
 
 use crate::machine::{Effect, Machine};
 use crate::{
@@ -34,7 +33,7 @@ use std::rc::Rc;
 /// A command that changed the view.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// What was done. An append is noted as the write it became.
+    /// The command. An append is recorded as the write that it became.
     pub command: Command,
     /// Payload of a write.
     pub data: Pages,
@@ -49,7 +48,7 @@ pub struct Overlay(Rc<Inner>);
 struct Inner {
     rt: Rt,
     below: Rc<dyn ZonedDevice>,
-    /// Zones as they were when the view was made.
+    /// The zones when the view was made.
     before: Vec<ZoneReport>,
     answers: CompletionTable<Outcome>,
     state: RefCell<State>,
@@ -57,9 +56,10 @@ struct Inner {
 
 struct State {
     machine: Machine,
-    /// Zones whose state or content differs from the drive's: blocks of the drive still in view.
+    /// Zones whose state or content differs from the drive's, with the number of the drive's blocks
+    /// that are still visible.
     touched: BTreeMap<ZoneId, BlockCount>,
-    /// What was written, by first block.
+    /// Written data, by first block.
     written: BTreeMap<u64, Written>,
     changes: Vec<Change>,
     bytes: u64,
@@ -71,11 +71,11 @@ struct Written {
 }
 
 impl Overlay {
-    /// A view of `below`, which nobody else may change as long as the view is used.
+    /// A view of `below`, which nobody else may change as long as the view is in use.
     ///
     /// # Errors
     /// `Unsupported` if the drive has out-of-band bytes, `Io` if it does not report its zones,
-    /// `Corrupt` if what it reports breaks its own limits.
+    /// `Corrupt` if its report breaks its own limits.
     pub fn new(rt: &Rt, below: Rc<dyn ZonedDevice>) -> Result<Overlay> {
         let geometry = below.geometry().clone();
         if geometry.oob_bytes > 0 {
@@ -109,7 +109,7 @@ impl Overlay {
         })))
     }
 
-    /// The commands that changed the view so far.
+    /// The number of commands that changed the view.
     pub fn changes(&self) -> usize {
         self.0.state.borrow().changes.len()
     }
@@ -119,16 +119,16 @@ impl Overlay {
         self.0.state.borrow().bytes
     }
 
-    /// Does to the drive below what was done to the view, in that order, and flushes. `progress`
-    /// is told how many commands are done, of how many. The view is not to be used afterwards.
+    /// Applies the changes of the view to the drive below, in order, and flushes. `progress` gets
+    /// the number of commands done, and their total. The view must not be used afterwards.
     ///
     /// # Errors
-    /// `Busy` if the drive's zones are not as they were when the view was made (nothing is
-    /// written then), `Io` with the command that failed: what came before it is on the drive.
+    /// `Busy` if the drive's zones have changed since the view was made (nothing is written then),
+    /// `Io` with the failed command: earlier commands are on the drive.
     pub async fn apply(&self, mut progress: impl FnMut(usize, usize)) -> Result<()> {
         let below = self.0.below.clone();
         let same = |(a, b): (&ZoneReport, &ZoneReport)| {
-            // Zones may be closed or opened by the drive itself.
+            // The drive itself may close or open zones.
             let kind = |report: &ZoneReport| (report.state.is_active(), report.write_pointer);
             a.state == b.state || (kind(a) == kind(b) && a.state.is_active())
         };
@@ -200,7 +200,7 @@ impl Overlay {
             let below = state.touched.get(&zone).copied();
             let zone_end = end.min(geometry.start(zone).0 + geometry.zone_size.0);
             let Some(below) = below else {
-                // The drive itself knows how to answer.
+                // The drive itself answers correctly.
                 Part::below(&mut parts, at, zone_end - at);
                 at = zone_end;
                 continue;
@@ -223,7 +223,7 @@ impl Overlay {
     }
 }
 
-/// Where some of the blocks of a read are.
+/// Where some blocks of a read are.
 enum Part {
     /// On the drive.
     Below { lba: u64, blocks: u64 },
@@ -244,7 +244,7 @@ impl Part {
 }
 
 impl State {
-    /// The part of the view's own blocks at `at`, and how many blocks below `end` it has.
+    /// The part of the view's own blocks at `at`, and how many of its blocks lie before `end`.
     fn part_at(&self, at: u64, end: u64) -> (Part, u64) {
         let size = self.machine.geometry().block_size.0;
         if let Some((first, written)) = self.written.range(..=at).next_back()
@@ -258,7 +258,7 @@ impl State {
         (Part::Zeros { blocks: next - at }, next - at)
     }
 
-    /// Carries out a command that changes the view.
+    /// Executes a command that changes the view.
     fn change(&mut self, request: Request) -> Outcome {
         let Request { command, data, fua, .. } = request;
         let geometry = self.machine.geometry().clone();
@@ -301,7 +301,7 @@ impl State {
         outcome
     }
 
-    /// Drops what was written to a zone that has been reset.
+    /// Drops data written to a zone that was reset.
     fn forget(&mut self, start: Lba, blocks: BlockCount) {
         let gone: Vec<u64> =
             self.written.range(start.0..start.0 + blocks.0).map(|(lba, _)| *lba).collect();
@@ -312,7 +312,7 @@ impl State {
 }
 
 impl Inner {
-    /// Puts a read together in the pages handed in.
+    /// Assembles a read in the given pages.
     async fn gather(&self, parts: Vec<Part>, mut data: Pages) -> Outcome {
         let size = self.below.geometry().block_size.0 as usize;
         let mut at = 0;

@@ -1,4 +1,4 @@
-//! What tests of arrays share: a place with drives and daemons, and a client of NBD.
+//! Shared by tests of arrays: a place with drives and daemons, and an NBD client.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
@@ -13,11 +13,11 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// What drives are like: small, and quick to rebuild.
+/// Options of the drives: small, and quick to rebuild.
 pub const DRIVE: &str = "zones=24,zone-size=2MiB,oob=64,max-active=14,max-open=14";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Drives and daemons of a test. What still runs at its end is killed.
+/// Drives and daemons of a test. Daemons that still run at its end are killed.
 pub struct Place(PathBuf);
 
 impl Place {
@@ -68,7 +68,7 @@ impl Place {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Runs a command that must be refused, in one line that has `words`.
+    /// Runs a command that must be refused, with one line that contains `words`.
     pub fn refused(&self, arguments: &[&str], words: &[&str]) {
         let output = self.furrow(arguments);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -87,7 +87,7 @@ impl Place {
         self.ok(&words);
     }
 
-    /// The words of an assembly of these drives.
+    /// The arguments of an assembly of these drives.
     pub fn assembly(&self, numbers: &[usize], more: &[&str]) -> Vec<String> {
         let log = self.at("log");
         let mut words: Vec<String> = ["raid", "assemble", "--log", &log].map(str::to_owned).into();
@@ -102,7 +102,7 @@ impl Place {
         self.ok(&words.iter().map(String::as_str).collect::<Vec<_>>());
     }
 
-    /// What `furrow raid status --json` says of the array `a`.
+    /// The output of `furrow raid status --json` for the array `a`.
     pub fn status(&self) -> Value {
         let output = self.furrow(&["raid", "status", "a", "--json"]);
         let document: Value = serde_json::from_slice(&output.stdout)
@@ -111,7 +111,7 @@ impl Place {
         document["arrays"][0].clone()
     }
 
-    /// Waits until the status is as wanted.
+    /// Waits until the status satisfies `wanted`.
     pub fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let begun = Instant::now();
         loop {
@@ -137,7 +137,7 @@ impl Place {
         Nbd::connect(UnixStream::connect(self.socket()).unwrap(), "a").unwrap()
     }
 
-    /// Kills the daemon as the kernel would.
+    /// Kills the daemon with SIGKILL.
     pub fn kill(&self) {
         kill(self.status()["pid"].as_u64().unwrap());
     }
@@ -166,7 +166,7 @@ impl Drop for Place {
 fn kill(pid: u64) {
     let Some(pid) = rustix::process::Pid::from_raw(pid as i32) else { return };
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-    // It has gone when its locks have: whoever opens its drives waits for that.
+    // The process is gone when its locks are; opening its drives waits for that.
 }
 
 pub fn said(output: &Output) -> String {
@@ -174,7 +174,7 @@ pub fn said(output: &Output) -> String {
     format!("{}: {}", output.status, String::from_utf8_lossy(&text))
 }
 
-/// A client of NBD, with plain replies; over a Unix socket unless it is said.
+/// An NBD client with simple replies, over a Unix socket by default.
 pub struct Nbd<S = UnixStream> {
     stream: S,
     pub size: u64,
@@ -260,7 +260,7 @@ impl<S: Read + Write> Nbd<S> {
     }
 }
 
-/// Bytes that only this block has in this version.
+/// Bytes that are unique to this block and version.
 pub fn block(number: u64, version: u64) -> Vec<u8> {
     let mut state = (number << 32 ^ version).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(4096);

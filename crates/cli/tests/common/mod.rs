@@ -1,4 +1,4 @@
-//! What tests of the command share.
+//! Shared by tests of the command.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a command")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// True if mounts cannot be tested and the tests were told so.
+/// True if mounts cannot be tested and the environment allows skipping.
 pub fn skip(test: &str) -> bool {
     let usable = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
     if !usable && std::env::var("FURROW_WITHOUT_FUSE").is_ok_and(|v| v == "1") {
@@ -36,8 +36,8 @@ impl Place {
 
     pub fn new(name: &str) -> Place {
         let place = Place::empty(name);
-        // By the command: a lock taken in this process would live on in whatever other tests
-        // are starting at that moment.
+        // This uses the command: a lock taken in this process would be inherited by processes that
+        // other tests start.
         let drive = ["device", "create", &place.image(), "-o", "capacity=256MiB,zone-size=4MiB"];
         assert!(furrow(&drive).status.success());
         let made = furrow(&["mkfs", "-L", "test", &place.image()]);
@@ -71,7 +71,7 @@ impl Place {
         assert!(out.status.success(), "{}", said(&out));
     }
 
-    /// As a crash leaves it: the daemon is killed, the dead mount taken off.
+    /// As after a crash: the daemon is killed, and the dead mount removed.
     pub fn kill(&self) {
         kill(self.pid(), rustix::process::Signal::KILL);
         wait_until("the mount dies", || said(&furrow(&["df", &self.dir()])).contains("dead"));

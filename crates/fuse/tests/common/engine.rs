@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Drives of the tests: small zones, so that many of them come into use.
+/// Drives of the tests: small zones, so that many are used.
 pub const GEOMETRY: &str = "capacity=512MiB,zone-size=4MiB,max-active=32";
 
 /// Opens the drive `spec` names.
@@ -20,8 +20,8 @@ pub fn open(rt: &Rt, spec: &str) -> Result<Rc<dyn ZonedDevice>, Error> {
     let mut tries = 0;
     loop {
         match furrow_emu::open(rt, &spec, OpenMode::ReadWrite) {
-            // A program another test is starting still shares this process' files, and with them
-            // the lock of an image that was closed just now.
+            // A program that another test is starting still shares this process's files, and with
+            // them the lock of an image that was just closed.
             Err(error) if error.kind() == ErrorKind::Busy && tries < 100 => {
                 std::thread::sleep(Duration::from_millis(10));
                 tries += 1;

@@ -1,4 +1,4 @@
-//! What the tests on a mount share.
+//! Shared by tests on a mount.
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -8,8 +8,8 @@ pub mod place;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// True if mounts cannot be tested and the tests were told so. Without `/dev/fuse` and without
-/// FURROW_WITHOUT_FUSE=1 they fail instead of passing silently.
+/// True if mounts cannot be tested and the environment allows skipping. Without `/dev/fuse` and
+/// without FURROW_WITHOUT_FUSE=1 the tests fail instead of passing silently.
 pub fn skip(test: &str) -> bool {
     let usable = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
     if !usable && std::env::var("FURROW_WITHOUT_FUSE").is_ok_and(|v| v == "1") {
@@ -20,7 +20,7 @@ pub fn skip(test: &str) -> bool {
     false
 }
 
-/// A directory of its own, removed at the end. Never looks into a mount that is left in it.
+/// A directory of its own, removed at the end. Never enters a mount that is left in it.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -49,7 +49,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A failed test may leave its mount: take it off before its files would be removed.
+        // A failed test may leave its mount: detach it before its files would be removed.
         while furrow_fuse::endpoint::unmount(&self.mount_point(), furrow_fuse::Unmount::Force)
             .is_ok()
         {}
