@@ -1,4 +1,4 @@
-//! An array of parts of one drive: its shape by seed, who sits where, and how it is opened.
+//! An array on parts of one drive: its shape by seed, the drive of each member, and assembly.
 
 use crate::crash::Case;
 use crate::fs::crash::in_sectors;
@@ -10,14 +10,14 @@ use furrow_rt::{Rng, Rt};
 use furrow_zone::{Error, Geometry, ZonedDevice};
 use std::rc::Rc;
 
-/// What the seed is mixed with to draw whether drives have an out-of-band area: so that seeds
-/// which failed before there were drives without are of drives with one.
+/// Mixed into the seed to decide whether drives have an out-of-band area, so that seeds which
+/// failed before this existed keep drives with one.
 const BARE: u64 = 0xba7e_072c;
 
 /// The same for the size of logical blocks.
 const SECTORED: u64 = 0x512_4a1d;
 
-/// Drives beside the array's, for replacements.
+/// Additional drives, for replacements.
 pub const SPARES: u32 = 2;
 
 /// Levels and numbers of drives of the crash sweep.
@@ -52,9 +52,9 @@ impl Array {
     pub fn draw(case: Case, rng: &mut Rng, defect: Option<RaidDefect>) -> Array {
         let (level, drives) = SHAPES[rng.below(SHAPES.len() as u64) as usize];
         // So many blocks that the map does not fit its memory, and is read and written all the
-        // time. Drawn apart: seeds that failed once stay what they were.
+        // time. This uses its own random numbers, so that seeds that failed once keep their runs.
         let bounded = Rng::new(case.seed ^ 0x6d_a9).one_in(6);
-        // A footer of more than one block can be torn.
+        // Only a footer of more than one block can be torn.
         let tall = rng.one_in(8) || bounded;
         let capacity = if tall { 88 + rng.below(8) } else { 20 + rng.below(20) };
         let permits = 6 + rng.below(3) as u32;
@@ -68,7 +68,7 @@ impl Array {
             volatile_cache: case.volatile,
             ..Geometry::unlimited(zones, size, capacity)
         };
-        // Drawn apart, for the same reason.
+        // With its own random numbers, for the same reason.
         let sectored = Rng::new(case.seed ^ SECTORED).one_in(3);
         let geometry = if sectored { in_sectors(&geometry, case.seed % 8) } else { geometry };
         let config = Config {
@@ -89,7 +89,7 @@ impl Array {
             ..Options::default()
         };
         let mut array = Array { level, drives, config, options, geometry };
-        // Drawn apart, for the same reason.
+        // With its own random numbers, for the same reason.
         let mut apart = Rng::new(case.seed ^ BARE);
         if apart.one_in(3) {
             array.lay_bare(&mut apart);
@@ -97,18 +97,18 @@ impl Array {
         array
     }
 
-    /// Takes the drives' out-of-band area away, or leaves too little of it.
+    /// Removes the drives' out-of-band area, or leaves too little of it.
     fn lay_bare(&mut self, rng: &mut Rng) {
         let sectors = 4096 / self.geometry.block_size.0;
         self.geometry.oob_bytes = 16 / sectors as u16 * u16::from(rng.one_in(4));
         self.config.group = 1;
-        // Segments of more than one window; or of few stripes, as many as cleaning needs.
+        // Segments of more than one window, or of few stripes, just enough for cleaning.
         let more = if rng.one_in(2) { 80 } else { 16 };
         self.geometry.zone_capacity.0 += more * sectors;
         self.geometry.zone_size.0 += more * sectors;
     }
 
-    /// Gives it another level, and any number of drives from 2 to 8 that this has.
+    /// Chooses another level, and a number of drives from 2 to 8 that it allows.
     pub fn any_shape(&mut self, rng: &mut Rng) {
         loop {
             let level = Level::ALL[rng.below(Level::ALL.len() as u64) as usize];
@@ -143,12 +143,12 @@ impl Array {
         }
     }
 
-    /// Puts the array together from the parts that are not `without`, as somebody does who gives
-    /// all drives there are and leaves out those that are refused as stale or foreign, which are
-    /// added to `without`.
+    /// Assembles the array from the parts that are not in `without`, like a user who gives all
+    /// drives and leaves out those that are refused as stale or foreign; these are added to
+    /// `without`.
     ///
     /// # Errors
-    /// What else is wrong.
+    /// Any other error.
     pub async fn open(
         &self,
         rt: &Rt,
@@ -167,7 +167,7 @@ impl Array {
     }
 }
 
-/// All parts but those.
+/// All parts except those.
 pub fn devices(parts: &[Rc<Part>], without: &[u32]) -> Vec<Rc<dyn ZonedDevice>> {
     (0..)
         .zip(parts)
@@ -176,8 +176,8 @@ pub fn devices(parts: &[Rc<Part>], without: &[u32]) -> Vec<Rc<dyn ZonedDevice>> 
         .collect()
 }
 
-/// The drive that is refused because it is stale, was replaced, or is of no array: unused, or left
-/// so by a crash while it was put in the place of another.
+/// The drive that is refused because it is stale, was replaced, or belongs to no array: unused, or
+/// left so by a crash while it replaced another.
 fn refused(error: &Error, parts: &[Rc<Part>], without: &[u32]) -> Option<u32> {
     let text = error.to_string();
     let ends = [" is stale", " was a member", ": no member of"];
@@ -188,7 +188,7 @@ fn refused(error: &Error, parts: &[Rc<Part>], without: &[u32]) -> Option<u32> {
     (0..parts.len() as u32).filter(|index| !without.contains(index)).find(named)
 }
 
-/// The part in the seat of each member, of those that are not `without`.
+/// The part of each member, among those not in `without`.
 pub async fn seats(volume: &Volume, parts: &[Rc<Part>], without: &[u32]) -> Vec<Option<u32>> {
     let mut seats = vec![None; volume.members().len()];
     for (index, part) in (0..).zip(parts) {
@@ -204,10 +204,10 @@ pub async fn seats(volume: &Volume, parts: &[Rc<Part>], without: &[u32]) -> Vec<
     seats
 }
 
-/// Lets a spare take a failed member's place: one that a crash left, else `part`. Which it was.
+/// Lets a spare replace a failed member: one that a crash left, else `part`. Returns which.
 ///
 /// # Errors
-/// If it is not taken.
+/// If it is refused.
 pub async fn promote(
     volume: &Volume,
     parts: &[Rc<Part>],

@@ -1,4 +1,4 @@
-//! Which combinations of lost drives a sweep has read everything back without.
+//! The combinations of lost drives without which a sweep has read everything back.
 
 use crate::crash::Tally;
 use crate::raid::array::SHAPES;
@@ -11,8 +11,8 @@ pub(crate) fn told_lost(when: &str, (level, drives): (Level, u32), lost: &[u32])
     format!("{when}: {level} of {drives} {lost:?}")
 }
 
-/// Of each shape of the sweep, which combinations of as many drives as the level tolerates were
-/// missing when everything was read back: a line for each, and the combinations never tried.
+/// For each shape of the sweep, the combinations of as many drives as the level tolerates that were
+/// missing when everything was read back: a line for each shape, with the combinations never tried.
 pub fn coverage(reached: &Tally) -> Vec<String> {
     let of = |(level, drives): &(Level, u32)| {
         let placement = Placement::new(*level, *drives).ok()?;

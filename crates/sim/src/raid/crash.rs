@@ -7,9 +7,9 @@
 //! drives gone, in any combination, as the level allows, less those members that had failed and
 //! whose rebuild was not over.
 //!
-//! After each reopening the volume is written on, what failed is replaced, some of it by spares,
-//! which a crash may leave waiting or half members, perhaps rebuilt to its
-//! end, and all is read once more with drives left out. Each of that may be cut again.
+//! After each reopening the volume is written, failed members are replaced, some of them by spares,
+//! which a crash may leave waiting or half taken, perhaps rebuilt to the end, and everything is
+//! read once more with drives left out. Each of these steps may be cut again.
 
 use crate::crash::{Case, Subject, Tally};
 use crate::raid::array::{Array, devices, promote, seats};
@@ -27,10 +27,10 @@ use std::rc::Rc;
 
 const CLIENTS: u64 = 3;
 
-/// What happened in a run.
+/// An event of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
-    /// Blocks were to get a version; from [`TRIM`] on: to be trimmed.
+    /// An operation gives blocks a version; a version from [`TRIM`] on is a trim.
     Began {
         /// Which operation.
         operation: u64,
@@ -43,21 +43,21 @@ pub enum Event {
     },
     /// An operation was acknowledged.
     Acknowledged(u64),
-    /// A member is to fail.
+    /// A member is about to fail.
     Fails {
         /// Which.
         member: u32,
         /// Its drive was pulled.
         pulled: bool,
     },
-    /// A drive is to take a member's place.
+    /// A drive is about to replace a member's.
     Seated {
         /// Which.
         member: u32,
         /// Which drive.
         part: u32,
     },
-    /// The rebuild of a member is over.
+    /// The rebuild of a member has ended.
     Rebuilt(u32),
 }
 
@@ -69,13 +69,13 @@ pub struct History(Vec<Event>);
 #[derive(Clone, Debug, Default)]
 pub struct Expected {
     blocks: Blocks,
-    /// Drives of members that are not where they began.
+    /// Drives of members that are not the original ones.
     seats: BTreeMap<u32, u32>,
-    /// Members that failed and were not rebuilt: they may be anything from whole to stale.
+    /// Members that failed and were not rebuilt: anything from whole to stale is allowed.
     doubtful: BTreeSet<u32>,
     /// Drives that were pulled.
     pulled: BTreeSet<u32>,
-    /// A reopening was under way: what it did to members is not known here.
+    /// A reopening was in progress: what it did to members is unknown.
     again: bool,
     tally: Rc<RefCell<Tally>>,
 }
@@ -116,24 +116,24 @@ impl Expected {
     }
 }
 
-/// The volume, with a built-in defect if any.
+/// The volume, with a built-in defect or without.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RaidSubject {
     /// The defect.
     pub defect: Option<RaidDefect>,
 }
 
-/// Members that fail in a run, and what becomes of them.
+/// Members that fail in a run, and what follows.
 #[derive(Clone, Debug)]
 struct Round {
     /// Operation before which they fail.
     at: u64,
     members: Vec<u32>,
-    /// By a pulled drive; else because somebody says so.
+    /// By a pulled drive; otherwise by a command.
     pulled: bool,
-    /// Operations later that they are replaced; `None`: never.
+    /// After how many more operations they are replaced; `None`: never.
     replaced: Option<u64>,
-    /// A drive that failed comes back as the replacement, wiped.
+    /// The failed drive itself, wiped, is the replacement.
     same: bool,
 }
 
@@ -144,7 +144,7 @@ struct Setup {
     operations: u64,
     /// The last rebuild ends before the volume is stopped.
     patient: bool,
-    /// The drives have a volatile cache, and clients flush some of what they wrote later.
+    /// The drives have a volatile cache, and clients flush some of their writes later.
     lazy: bool,
 }
 
@@ -166,28 +166,28 @@ fn setup(case: Case, defect: Option<RaidDefect>) -> Setup {
         let (pulled, same) = (!rng.one_in(3), rng.one_in(3));
         rounds.push(Round { at, members, pulled, replaced, same });
     }
-    // Drawn apart: seeds that failed once stay what they were.
+    // With random numbers of its own, so that seeds that failed once keep their runs.
     let lazy = case.volatile && Rng::new(case.seed ^ 0xf1_a54).one_in(2);
     Setup { array, rounds, operations, patient: rng.one_in(2), lazy }
 }
 
-/// What the tasks of a run share.
+/// State shared by the tasks of a run.
 #[derive(Clone)]
 struct Work {
     rt: Rt,
     volume: Volume,
     volatile: bool,
     lazy: bool,
-    /// Operations that are over and were not flushed.
+    /// Operations that have ended and were not flushed.
     unflushed: Rc<RefCell<Vec<u64>>>,
     history: Rc<RefCell<History>>,
     parts: Vec<Rc<Part>>,
     /// Operations begun.
     begun: Rc<Cell<u64>>,
     ticks: Rc<Notify>,
-    /// No operation is begun any more.
+    /// No further operation is begun.
     over: Rc<Cell<bool>>,
-    /// The volume is stopped only when what is being rebuilt is whole.
+    /// The volume is stopped only after rebuilds have ended.
     patient: bool,
 }
 
@@ -203,7 +203,7 @@ impl Work {
         for step in 0..share {
             let operation = step * CLIENTS + number + 1;
             let count = 1 + rng.below(5).min(volume.blocks() - 1);
-            // Half of it goes to a few blocks, so that there is what dies early.
+            // Half of the writes go to a few blocks, so that some data dies early.
             let span = if rng.one_in(2) { volume.blocks() } else { volume.blocks().min(16) };
             let block = rng.below(span.saturating_sub(count).max(1));
             let trim = rng.one_in(8);
@@ -232,7 +232,7 @@ impl Work {
         Ok(())
     }
 
-    /// What was over before a flush is durable after it.
+    /// Operations that ended before a flush are durable after it.
     async fn flush(&self) -> furrow_zone::Result<()> {
         let over = self.unflushed.take();
         self.volume.flush().await?;
@@ -240,7 +240,7 @@ impl Work {
         Ok(())
     }
 
-    /// Waits until so many operations were begun. False if there will never be so many.
+    /// Waits until this many operations have begun. False if there will never be so many.
     async fn until(&self, operations: u64) -> bool {
         while self.begun.get() < operations && !self.over.get() {
             self.ticks.wait().await;
@@ -248,7 +248,7 @@ impl Work {
         !self.over.get()
     }
 
-    /// What fails in a run, and who mends it.
+    /// Makes members fail during a run, and replaces them.
     async fn operator(self, rounds: Vec<Round>) -> Result<(), String> {
         let mut seats: Vec<u32> = (0..self.volume.members().len() as u32).collect();
         for round in rounds {
@@ -289,10 +289,11 @@ impl Work {
         self.volume.fail(member).await.map_err(|error| format!("fail {member}: {error}"))
     }
 
-    /// Replaces failed members and waits for their rebuild. False if the volume is stopped before.
+    /// Replaces failed members and waits for their rebuild. False if the volume is stopped before
+    /// that.
     async fn replace(&self, members: &[u32], seats: &[u32]) -> Result<bool, String> {
         for member in members {
-            // A drive that was pulled is missed by the next write to it.
+            // Only the next write to a pulled drive notices that it is missing.
             while self.state(*member) != MemberState::Failed {
                 if !self.until(self.begun.get() + 1).await {
                     return Ok(false);
@@ -436,7 +437,7 @@ impl Subject for RaidSubject {
     }
 }
 
-/// A crashed array that is opened again.
+/// A crashed array that is reopened.
 struct Reopening {
     rt: Rt,
     device: Rc<dyn ZonedDevice>,
@@ -445,10 +446,10 @@ struct Reopening {
     expected: Expected,
 }
 
-/// Holds the volume's accounts against each other.
+/// Audits the volume's accounts.
 ///
 /// # Errors
-/// Names the one that is wrong.
+/// Names the account that is wrong.
 pub fn audited(volume: &Volume) -> Result<(), String> {
     volume.audit().map_err(told)
 }
@@ -470,7 +471,8 @@ impl Reopening {
             return Ok(());
         }
         let lost = self.choose_lost(&mut rng);
-        // A pulled drive stays away, or comes back: then it is stale, or nothing went on without.
+        // A pulled drive stays away, or returns: then it is stale, or the array did not change
+        // since.
         let mut without: Vec<u32> = lost.iter().map(|member| self.expected.seat(*member)).collect();
         without.extend(self.lose_again(&parts, drawn).await);
         if !self.expected.again && rng.one_in(2) {
@@ -482,14 +484,14 @@ impl Reopening {
         let found = self.expected.blocks.compare(&volume).await?;
         met(&volume, |what| self.expected.count(what));
         let mut now = Blocks::found(found);
-        // It goes on, and what was found stays.
+        // The array is usable, and what was found stays.
         self.write_on(&volume, &mut now, &mut rng, 4).await?;
         self.mend(&volume, &parts, &without, &mut now, &mut rng).await?;
         audited(&volume)?;
         now.compare(&volume).await?;
         worked(&volume, |what| self.expected.count(what));
         let whole: Vec<u32> = if volume.rebuilding().is_some() {
-            // Those whose rebuild is over in memory may not be so on the drives.
+            // Members whose rebuild has ended in memory may not be whole on the drives.
             Vec::new()
         } else {
             let states = volume.members().into_iter().map(|(_, state, _)| state);
@@ -501,7 +503,7 @@ impl Reopening {
             volume.stop().await.map_err(told)?;
         }
         drop(volume);
-        // What it was still doing by itself ends as by a crash; others take its place.
+        // Background work is cut off as by a crash; other drives replace them.
         parts.iter().for_each(|part| part.set_gone(true));
         self.rt.sleep(1_000_000_000).await;
         let parts = self.parts();
@@ -512,8 +514,8 @@ impl Reopening {
         audited(&volume)
     }
 
-    /// Members whose drives are lost with the power: as many as those that count as redundant
-    /// allow. One of these stays, or there might be nobody who knows of those that failed.
+    /// Members whose drives are lost with the power: as many as the redundancy of the others
+    /// allows. One of the redundant members stays, or nobody might know which members had failed.
     fn choose_lost(&self, rng: &mut Rng) -> Vec<u32> {
         let expected = &self.expected;
         if expected.again {
@@ -531,10 +533,10 @@ impl Reopening {
     }
 
     /// Drives that are lost with the power when a reopening was cut: of the members that the newest
-    /// state record calls whole as many as the level allows, less the others, if those that are
-    /// left know of as many that are not.
+    /// state record calls whole, as many as the level allows without the others, if the remaining
+    /// drives know of the members that are not whole.
     async fn lose_again(&self, parts: &[Rc<Part>], drawn: u64) -> Vec<u32> {
-        // Drawn apart: seeds that failed once stay what they were.
+        // With random numbers of its own, so that seeds that failed once keep their runs.
         let mut rng = Rng::new(drawn ^ 0x10_5e);
         if !self.expected.again || rng.one_in(2) {
             return Vec::new();
@@ -575,8 +577,9 @@ impl Reopening {
         told_lost(when, (self.array.level, self.array.drives), lost)
     }
 
-    /// One more drive may be lost than is redundant, if nothing went on without those that failed.
-    /// (With two drives the one that would know is the one that is lost.) True if that was it.
+    /// One more drive than is redundant may be lost, if the array did not change after the others
+    /// failed. (With two drives the lost one is the one that would know.) True if that was the
+    /// case.
     async fn lose_another(&self, parts: &[Rc<Part>], rng: &mut Rng) -> Result<bool, String> {
         let expected = &self.expected;
         let doubtful = expected.doubtful.len() as u32;
@@ -598,7 +601,7 @@ impl Reopening {
         }
     }
 
-    /// Who was never in doubt is in service.
+    /// Members that never failed are in service.
     fn check_members(&self, volume: &Volume, lost: &[u32]) -> Result<(), String> {
         let expected = &self.expected;
         for (member, (_, state, _)) in (0u32..).zip(volume.members()) {
@@ -633,7 +636,7 @@ impl Reopening {
         Ok(())
     }
 
-    /// Replaces what failed, or some of it, and may wait for the rebuild.
+    /// Replaces all or some of what failed, and may wait for the rebuild.
     async fn mend(
         &self,
         volume: &Volume,
@@ -653,7 +656,7 @@ impl Reopening {
                 continue;
             }
             let part = unused.swap_remove(rng.below(unused.len() as u64) as usize);
-            // Drawn apart: seeds that failed once stay what they were.
+            // With random numbers of its own, so that seeds that failed once keep their runs.
             let spare = Rng::new(rng.clone().next() ^ 0x59_a7e).one_in(2);
             if spare {
                 self.expected.count(promote(volume, parts, member, part).await.map_err(told)?);
@@ -685,8 +688,8 @@ impl Reopening {
         Ok(())
     }
 
-    /// Drives to be left out at the end, a different set each time: as many as may be gone besides
-    /// those that are.
+    /// Drives to be left out at the end, a different set each time: as many as the level allows in
+    /// addition to those missing.
     fn leave_out(
         &self,
         whole: &[u32],
@@ -697,7 +700,7 @@ impl Reopening {
         let budget = self.array.tolerates().saturating_sub(gone);
         let most = budget.min((whole.len() as u32).saturating_sub(1));
         let most = if self.array.level == Level::Raid0 { 0 } else { most };
-        // Mostly as many as there may be.
+        // Mostly as many as allowed.
         let count = if rng.one_in(4) { rng.below(u64::from(most) + 1) } else { most.into() };
         let lost = draw(whole, count, rng);
         if !lost.is_empty() {
@@ -710,7 +713,7 @@ impl Reopening {
     }
 }
 
-/// So many of them, in order.
+/// A random selection of `count`, in order.
 fn draw(of: &[u32], count: u64, rng: &mut Rng) -> Vec<u32> {
     let mut drawn = of.to_vec();
     while drawn.len() as u64 > count {
@@ -719,7 +722,7 @@ fn draw(of: &[u32], count: u64, rng: &mut Rng) -> Vec<u32> {
     drawn
 }
 
-/// Tells what a recovery met, and what reading after it took.
+/// Counts the situations of a recovery, and what later reads needed.
 pub fn met(volume: &Volume, mut count: impl FnMut(&'static str)) {
     let recovered = volume.recovered();
     let all = [
@@ -740,7 +743,7 @@ fn named(all: &[(u64, &'static str)], count: &mut dyn FnMut(&'static str)) {
     all.iter().filter(|(times, _)| *times > 0).for_each(|(_, what)| count(what));
 }
 
-/// Tells what a volume did by itself since it was put together.
+/// Counts the background work of a volume since its assembly.
 pub fn worked(volume: &Volume, mut count: impl FnMut(&'static str)) {
     let counters = volume.counters();
     let all = [

@@ -1,14 +1,14 @@
-//! What the blocks of a volume may hold: the oracle of everything that runs a volume under faults.
+//! The oracle of a volume's blocks, for everything that runs a volume under faults.
 //!
-//! A block has the content of its last acknowledged write or trim, or of a later one that was
-//! under way. Contents are told apart by versions, which every 16 bytes of a block repeat.
+//! A block has the content of its last acknowledged write or trim, or of a later one in flight.
+//! Contents are identified by versions, which every 16 bytes of a block repeat.
 
 use furrow_raid::Volume;
 use furrow_rt::Page;
 use std::collections::BTreeMap;
 
-/// Versions from here on are of a reopened volume. It may be crashed again, and then has promised
-/// nothing of them.
+/// Versions from here on belong to a reopened volume. If it is crashed again, they are not
+/// promised.
 pub const AFTER: u64 = 1 << 20;
 /// Versions from here on are trims: zeros.
 pub const TRIM: u64 = 1 << 40;
@@ -23,10 +23,10 @@ pub fn page(block: u64, version: u64) -> Page {
     page
 }
 
-/// The version of what was read as `block`, 0 for zeros; an error if it is none.
+/// The version of `block` as read, 0 for zeros; an error if the bytes are no version of it.
 ///
 /// # Errors
-/// Says what it reads as.
+/// Describes the bytes.
 pub fn version(block: u64, found: &Page) -> Result<u64, String> {
     let word = |at: usize| {
         let bytes = found.bytes()[at..at + 8].try_into().expect("invariant: eight bytes");
@@ -45,20 +45,20 @@ pub fn version(block: u64, found: &Page) -> Result<u64, String> {
 /// What each block may hold.
 #[derive(Clone, Debug, Default)]
 pub struct Blocks {
-    /// Versions a block may have; blocks that are not here are zeros.
+    /// Versions that a block may have; blocks without an entry are zeros.
     versions: BTreeMap<u64, Vec<u64>>,
-    /// Operations under way: first block, how many, version.
+    /// Operations in flight: first block, number, version.
     under_way: BTreeMap<u64, (u64, u64, u64)>,
 }
 
 impl Blocks {
-    /// Nothing but what was found.
+    /// Exactly what was found.
     pub fn found(found: BTreeMap<u64, u64>) -> Blocks {
         let versions = found.into_iter().map(|(block, version)| (block, vec![version])).collect();
         Blocks { versions, under_way: BTreeMap::new() }
     }
 
-    /// Operation `operation` is to give `count` blocks from `block` on a version.
+    /// Operation `operation` begins to give `count` blocks from `block` on a version.
     pub fn began(&mut self, operation: u64, (block, count, version): (u64, u64, u64)) {
         self.under_way.insert(operation, (block, count, version));
         for block in block..block + count {
@@ -66,7 +66,7 @@ impl Blocks {
         }
     }
 
-    /// It was acknowledged: what came before it is gone.
+    /// It was acknowledged: earlier versions are not allowed any more.
     pub fn acknowledged(&mut self, operation: u64) {
         let Some((block, count, version)) = self.under_way.remove(&operation) else { return };
         for block in block..block + count {
@@ -82,10 +82,10 @@ impl Blocks {
         self.versions.insert(block, vec![version]);
     }
 
-    /// The version that was read as `block`, if it may have that.
+    /// The version of `block` as read, if the block may have it.
     ///
     /// # Errors
-    /// Says what it may have.
+    /// Names the versions that it may have.
     pub fn check(&self, block: u64, found: &Page) -> Result<u64, String> {
         let version = version(block, found)?;
         match self.versions.get(&block) {
@@ -97,10 +97,10 @@ impl Blocks {
         }
     }
 
-    /// Reads the whole volume and compares; the versions found.
+    /// Reads the whole volume and compares; returns the versions found.
     ///
     /// # Errors
-    /// Says which block is not what it may be, or cannot be read.
+    /// Names the block that is wrong or cannot be read.
     pub async fn compare(&self, volume: &Volume) -> Result<BTreeMap<u64, u64>, String> {
         let (mut at, mut all) = (0, BTreeMap::new());
         while at < volume.blocks() {

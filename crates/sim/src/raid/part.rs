@@ -1,9 +1,9 @@
 //! A part of a drive's zones as a drive of its own.
 //!
-//! An array's drives are the parts of one emulated drive, so that one harness cuts the power of all
-//! at once, with every fate of what is in flight on any of them. A part can be told to be gone: it
-//! answers nothing but errors then, as a drive that was pulled does. One that hangs answers nothing
-//! at all, until it is given up.
+//! An array's drives are parts of one emulated drive, so that the harness can cut the power of all
+//! at once, with every fate of commands in flight. A part can be made to disappear: it then answers
+//! only with errors, like a drive that was pulled. A part that hangs answers nothing until it is
+//! given up.
 
 use furrow_rt::{Completion, CompletionTable, Rt};
 use furrow_zone::{
@@ -13,12 +13,12 @@ use furrow_zone::{
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// A while that a drive is gone for.
+/// A period during which a drive is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Absence {
-    /// The first command that it does not answer, counted from 0.
+    /// The first command that it refuses, counted from 0.
     pub at: u64,
-    /// How many.
+    /// The number of commands that it refuses.
     pub commands: u64,
 }
 
@@ -31,15 +31,15 @@ pub struct Part {
     name: String,
     gone: Cell<bool>,
     hangs: Cell<bool>,
-    /// Commands it was asked for so far.
+    /// Commands so far.
     asked: Cell<u64>,
-    /// Commands that it is gone for.
+    /// The period during which it is gone.
     absence: Cell<Option<Absence>>,
     table: Rc<CompletionTable<Outcome>>,
 }
 
 impl Part {
-    /// The drive `base` in `count` parts, alike; zones and permits are shared out.
+    /// Splits the drive `base` into `count` equal parts, which share zones and permits.
     pub fn split(rt: &Rt, base: &Rc<dyn ZonedDevice>, count: u32) -> Vec<Rc<Part>> {
         let whole = base.geometry();
         let geometry = Geometry {
@@ -65,14 +65,14 @@ impl Part {
         (0..count).map(part).collect()
     }
 
-    /// Pulls the drive, or puts it back for good.
+    /// Pulls the drive, or puts it back.
     pub fn set_gone(&self, gone: bool) {
         self.gone.set(gone);
         self.hangs.set(false);
         self.absence.set(None);
     }
 
-    /// Lets it be gone for a while.
+    /// Makes it disappear for a period.
     pub fn leave(&self, absence: Absence) {
         self.absence.set(Some(absence));
     }
@@ -82,12 +82,12 @@ impl Part {
         self.hangs.set(true);
     }
 
-    /// True if it answers nothing, and was not given up.
+    /// True if it hangs and was not given up.
     pub fn hangs(&self) -> bool {
         self.hangs.get() && !self.gone.get()
     }
 
-    /// True if it hung, and was given up.
+    /// True if it hung and was given up.
     pub fn was_given_up(&self) -> bool {
         self.hangs.get() && self.gone.get()
     }
@@ -147,7 +147,7 @@ impl ZonedDevice for Part {
         if !append {
             return answer;
         }
-        // Where it landed is told as this part counts.
+        // The address is reported in this part's numbering.
         let (ticket, completion) = self.table.open();
         let (table, shift) = (self.table.clone(), self.shift(Lba(0)).0);
         self.rt.spawn_detached(async move {

@@ -1,19 +1,19 @@
-//! A RAID volume on a few drives through several lives, all of it a function of one seed.
+//! A RAID volume on a few drives through several lives, as a function of one seed.
 //!
-//! In each life the drives are powered on, some of them with faults; the array is put together from
-//! all there are, as far as they are not refused, and compared with what the life before left;
-//! clients write, trim and read at once, while members fail, vanish, come back as strangers, are
-//! replaced and rebuilt, and the volume is scrubbed; and it ends: stopped, or by a power cut.
+//! In each life the drives are powered on, some of them with faults. The array is assembled from
+//! all drives that are not refused, and compared with what the previous life left. Clients write,
+//! trim and read concurrently, while members fail, vanish, return as strangers, are replaced and
+//! rebuilt, and the volume is scrubbed. The life ends with a stop or a power cut.
 //!
-//! Faults that may cost data or answers strike no more members than the level tolerates, those
-//! counted that are not whole. So nothing is ever lost, and no request fails unless the power does;
-//! but where members lost so many zones for good that the volume does not fit the rest, what is to
-//! be written may be refused for want of room, and all else must hold.
+//! Faults that may cost data or answers strike at most as many members as the level tolerates,
+//! counting those that are not whole. So nothing is ever lost, and no request fails without a power
+//! failure. The exception: if members have lost so many zones that the volume does not fit the
+//! rest, writes may be refused for lack of space, and everything else must hold.
 //!
-//! Between lives *branches* are tried on copies of what there is then (`branch`): members that are
-//! older than they were (`older`), mapping blocks and other metadata that are ruined (`ruin`),
-//! spares that take failed members' places (`spares`), and drives that are lost (`lost`). The lives
-//! themselves know nothing of them: seeds that failed once stay what they were.
+//! Between lives *branches* are tried on copies of the drives (`branch`): members that return with
+//! an older state (`older`), mapping blocks and other metadata that are damaged (`ruin`), spares
+//! that replace failed members (`spares`), and drives that are lost (`lost`). The lives themselves
+//! are independent of them, so that seeds that failed once keep their runs.
 
 mod branch;
 mod lost;
@@ -38,7 +38,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// What a life starts from, and what the life before promised.
+/// What a life starts from, and what the previous life promised.
 #[derive(Clone)]
 struct World {
     array: Array,
@@ -46,33 +46,33 @@ struct World {
     drive: Snapshot,
     blocks: Blocks,
     version: u64,
-    /// Members that hold all they should.
+    /// Members that hold everything they should.
     whole: BTreeSet<u32>,
     seats: Vec<Option<u32>>,
-    /// Drives with blocks that are not what was written, or zones that are gone.
+    /// Drives with wrong blocks or lost zones.
     spoiled: BTreeSet<u32>,
     /// Members that may lack something, in service or not.
     doubted: BTreeSet<Uuid>,
-    /// A copy that a branch goes on with.
+    /// This is a copy on which a branch continues.
     branch: bool,
-    /// Lives in which the array was put together.
+    /// Lives in which the array was assembled.
     lived: u64,
-    /// All drives as they were.
+    /// Earlier images of all drives.
     images: Vec<older::Image>,
 }
 
-/// Something that is done to the array in the middle of a life.
+/// An action on the array during a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     /// A member's drive vanishes.
     Pull(u32),
-    /// It answers nothing any more, no errors either.
+    /// It answers nothing any more, not even errors.
     Hang(u32),
-    /// It is there again.
+    /// It is back.
     PutBack(u32),
     /// A member is taken out.
     Fail(u32),
-    /// Whatever has failed is replaced, and rebuilt.
+    /// Everything that has failed is replaced and rebuilt.
     Replace,
     Scrub,
     /// When all members are whole again, one more drive is pulled.
@@ -88,22 +88,22 @@ struct Plan {
     operations: u64,
     actions: Vec<(u64, Action)>,
     spoils: Option<u32>,
-    /// Members that something ails.
+    /// Members with a fault.
     struck: Vec<u32>,
-    /// Their drives that are gone for a while, as a rule while the array is put together.
+    /// Their drives that are gone for a while, usually during assembly.
     absent: Vec<(u32, Absence)>,
-    /// Drives that must not be taken for what they were.
+    /// Drives that must not be accepted as what they were.
     refused: Vec<u32>,
-    /// The operation at which a copy of all drives is taken.
+    /// The operation at which all drives are copied.
     image: Option<u64>,
-    /// Spares, and who gives them to members that fail.
+    /// Spares, and the task that uses them for failed members.
     guard: Option<spares::Guard>,
 }
 
 /// Runs the simulation of `seed`.
 ///
 /// # Errors
-/// Says what is wrong, and in which life.
+/// Describes what is wrong, and in which life.
 pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
     let mut rng = Rng::new(seed ^ 0x11_7e5);
     let case = Case { seed, volatile: rng.one_in(2) };
@@ -113,13 +113,13 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
     let config = &world.array.config;
     sink(&format!("{} on {} drives, groups of {}", config.level, world.array.drives, config.group));
     let lives = 2 + rng.below(6);
-    // Drawn apart: seeds that failed once stay what they were.
+    // With random numbers of its own, so that seeds that failed once keep their runs.
     let mut more = Rng::new(seed ^ 0x3_09e5);
     let mut absences = Rng::new(seed ^ 0x7_ab5e);
     let flickers = absences.one_in(4);
     let mut apart = Rng::new(seed ^ 0x1_b4a7c);
     for life in 0..=lives {
-        // The last one shows that all is well.
+        // The last life is quiet and shows that all is well.
         let mut plan = if life == lives { quiet() } else { draw(&world, &mut rng, &mut more) };
         if flickers {
             plan.draw_absences(&world, &mut absences);
@@ -182,7 +182,7 @@ fn draw(world: &World, rng: &mut Rng, more: &mut Rng) -> Plan {
         let within = [10, 60, 400][rng.below(3) as usize];
         When::Nth(1 + rng.below(within))
     };
-    // Whoever is slow, loses nothing.
+    // A slow drive loses nothing.
     for seat in world.seats.iter().flatten() {
         if rng.one_in(4) {
             let nanoseconds = rng.below(3) * Nanos::MILLI;
@@ -190,14 +190,14 @@ fn draw(world: &World, rng: &mut Rng, more: &mut Rng) -> Plan {
             plan.faults.push(part(*seat, Fault::new(slow).when(When::OneIn(1 + rng.below(10))), 0));
         }
     }
-    // Nor does who cannot write a zone any more, as long as it is not one of the ring.
+    // Nor does a drive with a read-only zone, unless the zone belongs to the ring.
     if rng.one_in(3) {
         let kinds = [FaultKind::WriteError, FaultKind::WriteTorn, FaultKind::ZoneFull];
         let fault = Fault::new(kinds[rng.below(3) as usize]).when(nth(rng)).times(1);
         let seat = world.seats[rng.below(array.drives.into()) as usize];
         plan.faults.extend(seat.map(|seat| part(seat, fault, furrow_raid::format::RING_ZONES)));
     }
-    // Of an array that can do without nobody a drive may wear out: it is read to the end.
+    // If the array needs every member, a drive may only wear out: it can still be read entirely.
     let zones = u64::from(array.geometry.zones);
     if array.tolerates() == 0 && more.one_in(4) {
         let fault = Fault::new(FaultKind::ZoneReadOnly).when(When::OneIn(1 + more.below(20)));
@@ -208,7 +208,7 @@ fn draw(world: &World, rng: &mut Rng, more: &mut Rng) -> Plan {
     if rng.one_in(2) {
         plan.faults.push(Fault::new(FaultKind::PowerCut).when(nth(rng)));
     }
-    // What costs redundancy strikes whole members only, and leaves one of them.
+    // Faults that cost redundancy strike whole members only, and leave one of them.
     let gone = array.drives - world.whole.len() as u32;
     let budget =
         array.tolerates().saturating_sub(gone).min((world.whole.len() as u32).saturating_sub(1));
@@ -237,7 +237,7 @@ fn draw(world: &World, rng: &mut Rng, more: &mut Rng) -> Plan {
             }
             4 => {
                 let fault = Fault::new(FaultKind::WriteError).when(When::OneIn(3));
-                // Each ends a segment.
+                // Each of them truncates a segment.
                 let times = 1 + rng.below(6);
                 let times = if more.one_in(2) { times + more.below(60) } else { times };
                 plan.faults.push(part(seat, fault.times(times), 0));
@@ -272,7 +272,7 @@ fn draw(world: &World, rng: &mut Rng, more: &mut Rng) -> Plan {
     plan
 }
 
-/// A fault of the zones of a drive from the `first` on.
+/// A fault of the zones of a drive, from zone `first` on.
 fn of_part(array: &Array, seat: u32, fault: Fault, first: u32) -> Fault {
     let start = u64::from(seat) * u64::from(array.geometry.zones) + u64::from(first);
     let zones = u64::from(array.geometry.zones - first);
@@ -281,7 +281,7 @@ fn of_part(array: &Array, seat: u32, fault: Fault, first: u32) -> Fault {
 }
 
 impl Plan {
-    /// Lets drives of the members that something ails be gone for a while from early on.
+    /// Lets drives of faulty members be gone for a while from early on.
     fn draw_absences(&mut self, world: &World, rng: &mut Rng) {
         for member in &self.struck {
             let Some(seat) = world.seats[*member as usize] else { continue };
@@ -303,14 +303,14 @@ struct Lived {
     seats: Vec<Option<u32>>,
     doubted: BTreeSet<Uuid>,
     drive: Snapshot,
-    /// All drives in the middle, and what was durable then of those with a cache.
+    /// All drives in the middle, with what was durable then on those with a cache.
     image: Option<Snapshot>,
-    /// The array was put together.
+    /// The array was assembled.
     began: bool,
     operations: u64,
-    /// By a power cut in the middle.
+    /// It ended by a power cut in the middle.
     off: bool,
-    /// What it met.
+    /// The situations reached.
     reached: Vec<&'static str>,
 }
 
@@ -320,8 +320,8 @@ fn live(world: &mut World, seed: u64, plan: &Plan, summary: &mut Summary) -> Res
     let lived = on_executor(seed, summary, |rt| {
         let emulator = world.emulator(rt)?;
         let mut array = world.array.clone();
-        // Without a drive that hangs nothing is watched: the simulation finds a task that waits for
-        // ever.
+        // There is no time limit without a drive that hangs: the simulation notices a task that
+        // waits forever.
         let hangs = plan.actions.iter().any(|(_, action)| matches!(action, Action::Hang(_)));
         array.options.drive_timeout = if hangs { 30 * Nanos::SECOND } else { 0 };
         let life = Life {
@@ -336,7 +336,7 @@ fn live(world: &mut World, seed: u64, plan: &Plan, summary: &mut Summary) -> Res
             before: world.branch.then(|| world.whole.clone()),
         };
         let mut lived = rt.block_on(life.all(start, (world.whole.clone(), world.seats.clone())))?;
-        // What was asked for when the power was gone already has never begun.
+        // Requests made after the power failed have never begun.
         let fates = match lived.off {
             true => Fates::nothing(seed >> 3),
             false => Fates::seeded(seed >> 3),
@@ -380,7 +380,7 @@ struct Life {
     before: Option<BTreeSet<u32>>,
 }
 
-/// What the tasks of a life share.
+/// State shared by the tasks of a life.
 #[derive(Clone)]
 struct Shared {
     life: Rc<Life>,
@@ -391,7 +391,7 @@ struct Shared {
     begun: Rc<Cell<u64>>,
     ticks: Rc<Notify>,
     over: Rc<Cell<bool>>,
-    /// Calls that were refused for want of room.
+    /// Calls that were refused for lack of space.
     refused: Rc<Cell<u64>>,
     /// All drives in the middle of the life.
     image: Rc<RefCell<Option<Snapshot>>>,
@@ -440,7 +440,7 @@ impl Life {
             self.inject()?;
         }
         let started = async {
-            // A drive that lost zones may be found to be in the way.
+            // A drive that lost zones may turn out not to fit.
             let opened = self.array.open(&self.rt, &parts, &mut Vec::new()).await;
             let volume = opened.map_err(|error| error.to_string())?;
             audited(&volume)?;
@@ -542,13 +542,13 @@ impl Shared {
         }
         let (drive, off) = (life.emulator.snapshot(), life.is_off());
         let rebuilding = self.volume.rebuilding().is_some();
-        // Only to ask who sits where: what is done from here on is not part of this life.
+        // Only to read the members' drives: the life has ended, and nothing after it counts.
         life.emulator.clear_faults(None).map_err(|error| error.to_string())?;
         self.parts.iter().for_each(|part| part.set_gone(false));
         life.emulator.power_on();
         let seats = seats(&self.volume, &self.parts, &[]).await;
         let states = self.volume.members();
-        // The drives may not know yet whose rebuild has ended in memory.
+        // The drives may not have recorded yet that a rebuild has ended in memory.
         let known = |member: &u32| {
             let before = life.before.as_ref();
             before.is_none_or(|before| before.contains(member) || (life.plan.stop && !off))
@@ -560,7 +560,7 @@ impl Shared {
                 && !rebuilding
                 && !doubted.contains(&states[index].0)
                 && seat.is_some_and(|seat| {
-                    // One that lost zones may have to go.
+                    // A drive that lost zones may have to be removed.
                     !life.spoiled.contains(&seat) && life.lost_zones(seat) == 0
                 })
         });
@@ -579,7 +579,7 @@ impl Shared {
         })
     }
 
-    /// Nothing, if an error is the power's fault, or there is no room since zones are lost.
+    /// `None` if an error comes from the power, or from lack of space after zones were lost.
     async fn excused<T>(&self, what: &str, result: Result<T, Error>) -> Result<Option<T>, String> {
         match result {
             Ok(done) => Ok(Some(done)),
@@ -588,7 +588,7 @@ impl Shared {
                 self.refused.set(self.refused.get() + 1);
                 Ok(None)
             }
-            // It went while the zones were counted.
+            // The power failed while the zones were counted.
             Err(_) if self.life.is_off() => Ok(None),
             Err(why) => Err(format!("{what}: {why}")),
         }
@@ -704,7 +704,7 @@ impl Shared {
             let device = self.parts[part as usize].clone();
             let done = self.volume.replace(member, device, true).await;
             if done.is_err() && self.life.lost_zones(part) > 0 {
-                // A zone of it could not be emptied: it is of no use.
+                // A zone of it could not be emptied, so it cannot be used.
                 continue;
             }
             if done.is_err() && self.keeper.has_taken(member) {

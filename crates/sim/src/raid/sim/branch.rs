@@ -1,4 +1,4 @@
-//! Branches: what is tried on copies of the array between two lives.
+//! Branches: experiments on copies of the array between two lives.
 
 use super::lost::pick;
 use super::ruin::What;
@@ -15,14 +15,14 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Commands of a branch that a loop without an end comes to.
+/// More commands than this in a branch mean an endless loop.
 const COMMANDS: u64 = 2_000_000;
 
 fn count(summary: &mut Summary, what: &'static str) {
     *summary.reached.entry(what).or_default() += 1;
 }
 
-/// Tries something on copies of the array.
+/// Tries experiments on copies of the array.
 pub(super) fn grow(
     world: &World,
     rng: &mut Rng,
@@ -46,15 +46,16 @@ pub(super) fn grow(
     }
 }
 
-/// Members to be hurt, of those that are whole and within what the level tolerates.
+/// Members to be damaged: whole ones, at most as many as the level tolerates.
 fn victims(world: &World, rng: &mut Rng) -> Vec<u32> {
     let (whole, most) = (world.whole.iter().copied().collect::<Vec<_>>(), world.budget());
     let count = if most == 0 { 0 } else { 1 + rng.below(most as u64) };
     pick(&whole, count as usize, rng)
 }
 
-/// A life on from a world in which members were hurt, one in which what failed is replaced, and a
-/// quiet one. After each all is read back without as many drives as then may be lost.
+/// Three more lives after members were damaged: an ordinary one, one in which failed members are
+/// replaced, and a quiet one. After each, everything is read back without as many drives as may
+/// then be lost.
 fn go_on(
     world: &mut World,
     first: Plan,
@@ -74,7 +75,7 @@ fn go_on(
     Ok(())
 }
 
-/// Members come back older than they were, no more than the level tolerates.
+/// Members return with an older state, at most as many as the level tolerates.
 fn older(
     mut world: World,
     rng: &mut Rng,
@@ -103,8 +104,8 @@ fn older(
     Ok(())
 }
 
-/// More members come back older than the level tolerates, all from before the array was last put
-/// together.
+/// More members return with an older state than the level tolerates, all from before the last
+/// assembly.
 fn too_old(
     mut world: World,
     rng: &mut Rng,
@@ -141,7 +142,7 @@ fn too_old(
     Ok(())
 }
 
-/// Blocks of the array's own are ruined on no more members than the level tolerates.
+/// Metadata blocks are damaged on at most as many members as the level tolerates.
 fn ruined(
     mut world: World,
     rng: &mut Rng,
@@ -177,15 +178,15 @@ fn ruined(
     Ok(())
 }
 
-/// Mapping blocks are ruined on more members than the level tolerates.
+/// Mapping blocks are damaged on more members than the level tolerates.
 fn too_ruined(
     mut world: World,
     rng: &mut Rng,
     sink: Sink<'_>,
     summary: &mut Summary,
 ) -> Result<(), String> {
-    // What came after the newest state record, and is ruined beyond what the level tolerates, looks
-    // as if a crash had kept it from being written.
+    // Data after the newest state record that is damaged beyond what the level tolerates looks as
+    // if a crash had kept it from being written.
     live(&mut world, rng.next(), &quiet(), summary)?;
     let all: Vec<u32> = (0..world.array.drives).collect();
     let least = (world.array.tolerates() as usize + 1).min(all.len());
@@ -210,7 +211,7 @@ fn too_ruined(
     Ok(())
 }
 
-/// Spares take the places of members that fail.
+/// Spares replace members that fail.
 fn spared(
     mut world: World,
     rng: &mut Rng,
@@ -231,16 +232,16 @@ fn spared(
     Ok(())
 }
 
-/// What became of an array that was hurt more than it can be.
+/// The result for an array that was damaged beyond its redundancy.
 enum Met {
     Refused,
     Lost,
     Whole,
 }
 
-/// An array is put together, read, written, scrubbed, stopped and read again, though too much of it
-/// is gone. Each request ends, and none is answered by what is wrong; members that are older than
-/// they were, on the drives `old`, are not in service.
+/// An array is assembled, read, written, scrubbed, stopped and read again, although too much of it
+/// is missing. Each request ends, and none returns wrong data; members with an older state, on the
+/// drives `old`, are not in service.
 fn survive(
     world: &World,
     old: BTreeSet<u32>,
@@ -290,7 +291,7 @@ impl Hurt {
         Part::split(&self.rt, &self.device, self.array.parts())
     }
 
-    /// Puts it together; `None` if it is refused.
+    /// Assembles it; `None` if it is refused.
     async fn open(&self, parts: &[Rc<Part>]) -> Result<Option<Volume>, String> {
         let mut without = Vec::new();
         let volume = match self.array.open(&self.rt, parts, &mut without).await {
@@ -315,7 +316,7 @@ impl Hurt {
         Ok(Some(volume))
     }
 
-    /// Reads block by block: each is right or answered by an error. How many are not had.
+    /// Reads block by block: each block is right or an error. Returns how many are errors.
     async fn read(&self, volume: &Volume, blocks: &Blocks) -> Result<u64, String> {
         let mut lost = 0;
         for block in 0..volume.blocks() {

@@ -1,7 +1,7 @@
-//! Drives that are lost, and which combinations of them were.
+//! Lost drives, and which combinations of them were tried.
 //!
-//! After each life copies of the array lose as many more drives as it can do without, while it runs
-//! or before it is put together, and everything is read back.
+//! After each life, copies of the array lose as many more drives as they can do without, while
+//! running or before assembly, and everything is read back.
 
 use super::World;
 use crate::raid::part::Part;
@@ -15,7 +15,7 @@ use std::rc::Rc;
 /// Drives of the largest shape.
 const DRIVES: u32 = 8;
 
-/// So many of them, in order.
+/// A random selection of `count`, in order.
 pub(super) fn pick(of: &[u32], count: usize, rng: &mut Rng) -> Vec<u32> {
     let mut drawn = of.to_vec();
     while drawn.len() > count {
@@ -25,15 +25,15 @@ pub(super) fn pick(of: &[u32], count: usize, rng: &mut Rng) -> Vec<u32> {
 }
 
 impl World {
-    /// Members that may be lost beside those that are not whole. One of those that are stays, or
-    /// there might be nobody who knows what became of the others.
+    /// How many members may be lost in addition to those that are not whole. One whole member
+    /// stays, or nobody might know the state of the others.
     pub(super) fn budget(&self) -> usize {
         let gone = (self.array.drives - self.whole.len() as u32) as usize;
         let budget = (self.array.tolerates() as usize).saturating_sub(gone);
         budget.min(self.whole.len().saturating_sub(1))
     }
 
-    /// Reads all back from a copy that loses drives.
+    /// Reads everything back from a copy that loses drives.
     pub(super) fn lose(&self, rng: &mut Rng, summary: &mut Summary) -> Result<(), String> {
         let most = self.budget();
         let count = if rng.one_in(4) { rng.below(most as u64 + 1) as usize } else { most };
@@ -78,13 +78,13 @@ fn absent(volume: &Volume) -> u32 {
     absent.fold(0, |set, (member, _)| set | 1 << member)
 }
 
-/// Combinations of up to so many of `drives`, none of them not counted.
+/// The number of combinations of one to `most` of `drives`.
 fn combinations(drives: u32, most: u32) -> u64 {
     (1u32..1 << drives).filter(|set| set.count_ones() <= most).count() as u64
 }
 
-/// Of each number of drives and level, how many of the combinations of drives that it can do
-/// without were lost when everything was read back, by the stripes of a group.
+/// For each number of drives and level, how many of the tolerated combinations of drives were lost
+/// when everything was read back, by the stripes of a group.
 pub fn lines(lost: &BTreeMap<(u8, u32, u32), BTreeMap<u32, u64>>) -> Vec<String> {
     let (mut lines, mut reached, mut all) = (Vec::new(), 0, 0);
     for level in Level::ALL {

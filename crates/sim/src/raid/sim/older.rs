@@ -1,4 +1,4 @@
-//! Drives that are what they were: images of earlier, and how members are put back to them.
+//! Older states of drives: earlier images, and how members are set back to them.
 
 use super::World;
 use crate::raid::part::Part;
@@ -10,10 +10,10 @@ use furrow_rt::{Rng, Rt};
 use furrow_zone::{ErrorKind, ZonedDevice};
 use std::rc::Rc;
 
-/// Images kept.
+/// Most images kept.
 const KEPT: usize = 12;
 
-/// All drives as they were.
+/// All drives at one time.
 #[derive(Clone)]
 pub(super) struct Image {
     drive: Snapshot,
@@ -21,18 +21,18 @@ pub(super) struct Image {
     lived: u64,
 }
 
-/// A member that is put back.
+/// A member that is set back.
 pub(super) struct Back {
     pub(super) member: u32,
     /// Its drive.
     pub(super) part: u32,
-    /// The array was put together since with what the drive lacks: it must not be in service.
+    /// The array was assembled since then, without this state: the drive must not be in service.
     pub(super) stale: bool,
     image: usize,
 }
 
 impl World {
-    /// The drives as they are, with the power on and without faults.
+    /// The drives in their present state, with the power on and without faults.
     pub(super) fn emulator(&self, rt: &Rt) -> Result<Emulator, String> {
         let emulator = Emulator::from_snapshot(rt, &self.drive, Options::simulated());
         emulator.clear_faults(None).map_err(|error| error.to_string())?;
@@ -48,15 +48,15 @@ impl World {
         self.images.drain(..most);
     }
 
-    /// Draws an image of a member; `stale`: from before the array was last put together.
+    /// Draws an image of a member; `stale`: from before the last assembly.
     pub(super) fn draw_image(&self, member: u32, stale: bool, rng: &mut Rng) -> Option<Back> {
         let part = self.seats[member as usize]?;
         let old = |image: &Image| image.lived < self.lived;
-        // The last is what there is.
+        // The last image is the present state.
         let fit: Vec<usize> = (0..self.images.len().saturating_sub(1))
             .filter(|at| !stale || old(&self.images[*at]))
             .collect();
-        // The newest are the likeliest to be taken for what there is.
+        // The newest images are the most likely to be mistaken for the present state.
         let last = if rng.one_in(2) { fit.len().min(2) } else { fit.len() } as u64;
         if last == 0 {
             return None;
@@ -65,7 +65,7 @@ impl World {
         Some(Back { member, part, stale: old(&self.images[image]), image })
     }
 
-    /// Makes members' drives what they were. They count as whole no longer.
+    /// Sets members' drives back. They do not count as whole any more.
     pub(super) fn put_back(
         &mut self,
         backs: &[Back],
@@ -87,7 +87,7 @@ impl World {
         Ok(())
     }
 
-    /// Members may lack something from now on.
+    /// From now on these members may lack something.
     pub(super) fn doubt(
         &mut self,
         members: &[u32],
@@ -104,7 +104,7 @@ impl World {
                 for part in parts {
                     match examine(&*all[part as usize]).await {
                         Ok(examined) => uuids.push(examined.device),
-                        // One that a crash kept from becoming a member has no name to note.
+                        // A drive that a crash kept from becoming a member has no UUID to record.
                         Err(error) if error.kind() == ErrorKind::NotFound => {}
                         Err(error) => return Err(error.to_string()),
                     }

@@ -1,5 +1,5 @@
-//! Blocks of the array's own that are ruined: mapping blocks, and what else lies in segments beside
-//! the users' data. Which block is what is read from the drives themselves.
+//! Damage to the array's own blocks: mapping blocks, and other blocks in segments that are not
+//! users' data. The drives' content tells which block is which.
 
 use super::World;
 use crate::raid::part::Part;
@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
-/// What is ruined.
+/// The kind of block to damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum What {
     /// Mapping blocks.
@@ -31,18 +31,18 @@ pub(super) enum What {
     Windows,
 }
 
-/// A block in a segment that is not, or not only, users'.
+/// A block in a segment that holds other than users' data.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     part: u32,
     /// Its first sector.
     lba: u64,
     what: What,
-    /// The segment and the stripe it is of, in rows.
+    /// Its segment and its stripe, in rows.
     stripe: (u64, u32),
 }
 
-/// Reads whole blocks of a zone with what lies beside them.
+/// Reads whole blocks of a zone with their out-of-band bytes.
 async fn read(part: &Part, zone: u32, offset: u32) -> Option<(Page, Vec<u8>)> {
     let geometry = part.geometry();
     let sectors = 4096 / geometry.block_size.0;
@@ -54,7 +54,7 @@ async fn read(part: &Part, zone: u32, offset: u32) -> Option<(Page, Vec<u8>)> {
     outcome.status.is_ok().then(|| (outcome.data[0].clone(), outcome.oob))
 }
 
-/// What there is on a drive.
+/// Collects such blocks of a drive.
 async fn look(part: &Part, index: u32, seen: &mut Vec<Seen>) {
     let geometry = part.geometry().clone();
     let sectors = 4096 / geometry.block_size.0;
@@ -119,7 +119,7 @@ async fn look(part: &Part, index: u32, seen: &mut Vec<Seen>) {
 }
 
 impl World {
-    /// Ruins blocks on the drives of members; how many.
+    /// Damages blocks on the drives of members; returns how many.
     pub(super) fn ruin(
         &mut self,
         members: &[u32],
@@ -157,7 +157,7 @@ impl World {
                 }
                 let at = Lba(u64::from(seen.part) * size + seen.lba);
                 let flip = Fault::new(FaultKind::BitFlip).at_blocks(at, BlockCount(1));
-                // A zone that was ended early has blocks that were never written.
+                // A zone that was finished early has blocks that were never written.
                 count += usize::from(emulator.inject(flip).is_ok());
             }
             Ok((emulator.snapshot(), count))

@@ -1,6 +1,6 @@
-//! Spares in a life: who hears of members that fail gives them drives that wait for it, as the
+//! Spares in a life: a task that is notified of failed members gives them spare drives, as the
 //! daemon does. Some of these drives fail themselves, vanish or hang, before or after they are
-//! taken. Here is as well what is done at the end of a life for members that may lack something.
+//! used. The handling of members that may lack something at the end of a life is here as well.
 
 use super::{Action, Life, Plan, Shared, World, draw, of_part};
 use crate::raid::array::seats;
@@ -17,21 +17,21 @@ use std::rc::Rc;
 /// Spares of a life.
 #[derive(Clone, Debug)]
 pub(super) struct Guard {
-    /// Drives that wait.
+    /// Waiting spares.
     spares: Vec<u32>,
-    /// Those of them that something ails, and drives of members.
+    /// Spares and members' drives with a fault.
     ailing: Vec<u32>,
-    /// The life ends when all that can be replaced is.
+    /// The life ends only when everything that can be replaced is.
     patient: bool,
 }
 
-/// Who gives spares to members that fail.
+/// The task that gives spares to failed members.
 #[derive(Clone, Default)]
 pub(super) struct Keeper {
     waiting: Rc<RefCell<VecDeque<u32>>>,
-    /// Members that got one.
+    /// Members that got a spare.
     taken: Rc<RefCell<BTreeSet<u32>>>,
-    /// Spares that were taken.
+    /// Spares that were used.
     used: Rc<RefCell<Vec<u32>>>,
     busy: Rc<Cell<bool>>,
     wrong: Rc<RefCell<Option<String>>>,
@@ -39,7 +39,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Whether a drive is a spare that waits.
+    /// Whether a drive is a waiting spare.
     pub(super) fn has(&self, part: u32) -> bool {
         self.waiting.borrow().contains(&part)
     }
@@ -93,7 +93,7 @@ impl World {
                 ailing.push(*part);
             }
         }
-        // What strikes a member may do so late.
+        // A fault of a member may strike this late.
         ailing.extend(plan.struck.iter().filter_map(|member| self.seats[*member as usize]));
         plan.actions.sort_by_key(|(at, _)| *at);
         plan.guard = Some(Guard { spares, ailing, patient });
@@ -141,7 +141,7 @@ impl Plan {
 }
 
 impl Life {
-    /// Refuses drives in service that must not be.
+    /// Checks that no drive is in service that must be refused.
     pub(super) fn check_refused(
         &self,
         volume: &Volume,
@@ -158,7 +158,7 @@ impl Life {
 }
 
 impl Shared {
-    /// Makes drives spares, and lets somebody hear of members that fail.
+    /// Makes drives spares, and starts the task that handles failed members.
     pub(super) async fn keep_spares(&self) -> Result<(), String> {
         let Some(guard) = &self.life.plan.guard else { return Ok(()) };
         for part in &guard.spares {
@@ -214,7 +214,7 @@ impl Shared {
                     Err(_) if self.is_ailing(part) => keeper.met("spares refused"),
                     Err(_) if self.volume.failed().is_some() || self.life.is_off() => {}
                     Err(error) if error.to_string().contains("in service") => {
-                        // Somebody else replaced the member.
+                        // The member was replaced in another way.
                         keeper.waiting.borrow_mut().push_front(part);
                         break;
                     }
@@ -228,7 +228,7 @@ impl Shared {
         keeper.busy.set(false);
     }
 
-    /// Waits until who gives spares has done what there is to do.
+    /// Waits until the task that gives spares is idle.
     async fn given(&self) -> Result<(), String> {
         let mut turns = 0;
         loop {
@@ -257,7 +257,7 @@ impl Shared {
         if !guard.patient || self.life.is_off() || self.volume.failed().is_some() {
             return Ok(());
         }
-        // A drive that has just gone is noticed by a command to it, and told of after that.
+        // A drive that has just vanished is noticed by a command to it, and reported after that.
         for turn in 0.. {
             let waiting = self.keeper.waiting.borrow().front().copied();
             let (Some(member), Some(part)) = (self.failed_members().first().copied(), waiting)
@@ -282,8 +282,8 @@ impl Shared {
         Ok(())
     }
 
-    /// A drive answers nothing any more. One that waits for a member to fail nobody watches but who
-    /// asks who sits where.
+    /// A drive answers nothing any more. A waiting spare is watched by nobody; only an examination
+    /// of the drives notices.
     pub(super) fn hang(&self, part: u32) {
         let drive = self.parts[part as usize].clone();
         drive.hang();
@@ -324,8 +324,8 @@ impl Shared {
         }
     }
 
-    /// What is left of the members that may lack something, after all has been moved away that
-    /// lacks a zone, and a scrub finds nothing any more.
+    /// The members that may still lack something, after data was moved away from lost zones and a
+    /// scrub finds nothing any more.
     pub(super) async fn cleared(&self) -> Result<BTreeSet<Uuid>, String> {
         let mut doubted = self.life.doubted.clone();
         let seats = || seats(&self.volume, &self.parts, &[]);
@@ -361,7 +361,7 @@ impl Shared {
         Ok(doubted)
     }
 
-    /// Waits until the volume moves nothing by itself.
+    /// Waits until background moves have ended.
     async fn quiet(&self) {
         let at = || {
             let counters = self.volume.counters();
