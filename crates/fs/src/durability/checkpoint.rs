@@ -579,10 +579,14 @@ impl Inner {
 
     /// What a checkpoint releases: what was empty at its snapshot. What became empty since may be
     /// where sync records of that time say.
-    fn releasable(&self, at_cut: Vec<SuperzoneId>, durable: &DurableSnapshot) -> Vec<SuperzoneId> {
+    fn releasable(
+        &self,
+        at_snapshot: Vec<SuperzoneId>,
+        durable: &DurableSnapshot,
+    ) -> Vec<SuperzoneId> {
         let core = self.core.borrow();
         if !core.options.variant.has(FsDefect::ReleaseLiveRecord) {
-            return at_cut;
+            return at_snapshot;
         }
         let now: Vec<SuperzoneId> = core.alloc.empty_superzones().collect();
         now.iter().for_each(|id| durable.note_empty(*id));
