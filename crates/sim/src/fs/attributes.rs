@@ -1,29 +1,29 @@
-//! Attributes in the model: permission bits, owners, extended attributes, access lists; and times.
+//! Attributes in the model: permission bits, owners, extended attributes, access lists, and times.
 //!
-//! What an access list does to permission bits, and they to it, is written down here once more,
-//! from acl(5) and not from the engine.
+//! The interaction of access lists and permission bits is implemented here a second time, from
+//! acl(5) and not from the engine.
 
 use crate::fs::op::{Make, Object, Value};
 use furrow_rt::Nanos;
 use furrow_zone::ErrorKind;
 use std::collections::BTreeMap;
 
-/// Extended attributes of an object: by slot.
+/// Extended attributes of an object by slot.
 pub type Xattrs = BTreeMap<u8, Value>;
 
-/// Slot of the attribute that says how long data lives.
+/// Slot of the attribute with the expected lifetime of data.
 pub const LIFETIME: u8 = 4;
 /// Slot of the access list.
 pub const ACCESS: u8 = 5;
 /// Slot of a directory's default access list.
 pub const DEFAULT: u8 = 6;
-/// How many slots there are.
+/// Number of slots.
 pub const SLOTS: u8 = 7;
 
 const LIFETIMES: [&str; 4] = ["short", "medium", "long", "extreme"];
 
 /// An access list as a number: three bits each for the owner, a user, the group, the mask and
-/// others; without [`List::NAMED`] there are no user and no mask.
+/// others; without [`List::NAMED`] user and mask are absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct List(u32);
 
@@ -47,7 +47,7 @@ impl List {
         self.0 & List::NAMED != 0
     }
 
-    /// The entry that the group's permission bits are.
+    /// The entry that the group's permission bits show.
     fn middle(self) -> u32 {
         if self.is_named() { List::MASK } else { List::GROUP }
     }
@@ -83,7 +83,7 @@ impl List {
     }
 }
 
-/// The name of attribute `slot`, if it is one with a meaning.
+/// The name of attribute `slot`, if it has a special meaning.
 pub(crate) fn special_name(slot: u8) -> Option<&'static str> {
     match slot {
         LIFETIME => Some("user.furrow.lifetime"),
@@ -93,7 +93,7 @@ pub(crate) fn special_name(slot: u8) -> Option<&'static str> {
     }
 }
 
-/// The value of attribute `slot`, if it is one with a meaning.
+/// The value of attribute `slot`, if it has a special meaning.
 pub(crate) fn special_value(slot: u8, value: Value) -> Option<Vec<u8>> {
     match slot {
         LIFETIME => Some(LIFETIMES[value.version as usize % 4].into()),
@@ -102,7 +102,7 @@ pub(crate) fn special_value(slot: u8, value: Value) -> Option<Vec<u8>> {
     }
 }
 
-/// What an inode says of itself beside its content, its names and its times.
+/// The attributes of an inode other than content, names and times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Permission bits.
@@ -115,14 +115,14 @@ pub struct Attributes {
     pub xattrs: Xattrs,
 }
 
-/// Owner and group that new objects of its client get.
+/// Owner and group of a client's new objects.
 pub fn owners(object: Object) -> (u32, u32) {
     let client = u32::from(object.client().unwrap_or(0));
     (1000 + client, 2000 + client)
 }
 
 impl Attributes {
-    /// Of a new object, made with `mode` in a directory with the attributes `parent`.
+    /// Attributes of a new object, made with `mode` in a directory with the attributes `parent`.
     pub fn made(object: Object, make: Make, mode: u16, parent: Option<&Attributes>) -> Attributes {
         let (uid, gid) = owners(object);
         let mut made = Attributes { mode, uid, gid, xattrs: Xattrs::new() };
@@ -146,7 +146,7 @@ impl Attributes {
         made
     }
 
-    /// Sets permission bits: those of an access list too.
+    /// Sets permission bits, including those of an access list.
     pub fn chmod(&mut self, mode: u16) {
         self.mode = mode;
         if let Some(access) = self.xattrs.get_mut(&ACCESS) {
@@ -157,7 +157,7 @@ impl Attributes {
     /// Sets or removes an extended attribute.
     ///
     /// # Errors
-    /// With what a file system answers; nothing has changed then.
+    /// With the file system's error; then nothing has changed.
     pub fn set(&mut self, slot: u8, value: Option<Value>, make: Make) -> Result<(), ErrorKind> {
         let Some(value) = value else {
             return self.xattrs.remove(&slot).map(drop).ok_or(ErrorKind::NoAttribute);
@@ -170,7 +170,7 @@ impl Attributes {
                 self.mode = self.mode & !0o777 | list.mode();
                 match list.is_named() {
                     true => drop(self.xattrs.insert(slot, value)),
-                    // It says no more than the permission bits.
+                    // The list is equivalent to permission bits.
                     false => drop(self.xattrs.remove(&slot)),
                 }
                 Ok(())
@@ -183,10 +183,10 @@ impl Attributes {
     }
 }
 
-/// A time as an inode has it: seconds since 1970 and nanoseconds.
+/// A time of an inode: seconds since 1970 and nanoseconds.
 pub type Moment = (i64, u32);
 
-/// What the wall clock of a simulation says at first: 2020-01-01.
+/// The wall clock at the start of a simulation: 2020-01-01.
 const BEGINNING: i64 = 1_577_836_800;
 
 /// Times of an inode.
@@ -200,26 +200,26 @@ pub struct Times {
     pub ctime: Moment,
 }
 
-/// The wall clock when the simulation's clock says `now`.
+/// The wall clock at `now` of the simulation's clock.
 pub fn moment(now: Nanos) -> Moment {
     (BEGINNING + (now.0 / Nanos::SECOND) as i64, (now.0 % Nanos::SECOND) as u32)
 }
 
-/// A time that may be found: between two, both included.
+/// A range of times that may be found, with both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span {
     from: Moment,
     to: Moment,
-    /// What set it may have left it as it was.
+    /// The operation may also have left the time unchanged.
     maybe: bool,
 }
 
-/// Times of one sort that may be found, in order.
+/// Times of one kind that may be found, in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Allowed(Vec<Span>);
 
 impl Allowed {
-    /// Set to a time between `from` and `to`; `durable` if nothing before it may be found.
+    /// The time was set between `from` and `to`; if `durable`, no earlier time may be found.
     pub fn set(&mut self, (from, to): (Moment, Moment), durable: bool) {
         if durable {
             self.0.clear();
@@ -227,23 +227,23 @@ impl Allowed {
         self.0.push(Span { from, to, maybe: false });
     }
 
-    /// Perhaps set to a time between `from` and `to`.
+    /// The time was perhaps set between `from` and `to`.
     pub fn may_be(&mut self, (from, to): (Moment, Moment)) {
         self.0.push(Span { from, to, maybe: true });
     }
 
-    /// Only what may be found when nothing is lost.
+    /// Keeps only what may be found when nothing is lost.
     pub fn all_durable(&mut self) {
         let last = self.0.iter().rposition(|span| !span.maybe).unwrap_or(0);
         self.0.drain(..last);
     }
 
-    /// Whether `found` may be found; anything may, if it was never set.
+    /// Whether `found` may be found; any time may, if it was never set.
     pub fn allows(&self, found: Moment) -> bool {
         self.0.is_empty() || self.0.iter().any(|span| (span.from..=span.to).contains(&found))
     }
 
-    /// The same for a time of access, which anything that reads may set by the clock.
+    /// The same for an access time, which any read may set.
     pub fn allows_access(&self, found: Moment) -> bool {
         let clock = BEGINNING..BEGINNING + 24 * 60 * 60;
         self.allows(found) || clock.contains(&found.0)

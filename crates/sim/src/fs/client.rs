@@ -1,5 +1,5 @@
 //! Clients: tasks that draw operations, run them on a mounted file system, compare every answer
-//! with the model and write the history.
+//! with the model and record the history.
 
 use crate::fs::attributes::owners;
 use crate::fs::generate::Generator;
@@ -18,11 +18,11 @@ use std::rc::Rc;
 
 /// Device errors after which a tolerant client gives up.
 const ERRORS_MAX: u32 = 8;
-/// Operations of a client after which all accounts of the engine are compared, not only those that
-/// changed: comparing all each time doubles the time of a run.
+/// After this many operations of a client all accounts of the engine are compared, not only the
+/// changed ones: comparing all each time doubles the time of a run.
 const AUDIT_ALL_EVERY: u32 = 16;
 
-/// Where clients of a run write what they did.
+/// The history that clients of a run write.
 pub type SharedHistory = Rc<RefCell<History>>;
 
 /// One client of a file system.
@@ -31,21 +31,21 @@ pub struct Client {
     fs: Fs,
     number: u8,
     generator: Generator,
-    /// What the file system must hold of this client's.
+    /// The expected state of this client's objects.
     pub model: Model,
     history: SharedHistory,
-    /// Errors of the device are expected: faults are injected.
+    /// Errors of the device are expected, because faults are injected.
     tolerant: bool,
-    /// Files that are damaged: errors of them are expected, and of no other.
+    /// Damaged files: errors are expected for them, and for no other file.
     damaged: Rc<Damaged>,
-    /// Device errors met so far.
+    /// Device errors so far.
     errors: u32,
     steps: u32,
     background: Vec<JoinHandle<Result<(), String>>>,
 }
 
 impl Client {
-    /// A client that goes on with `generator` from `model`.
+    /// A client that continues with `generator` from `model`.
     pub fn new(
         rt: &Rt,
         fs: &Fs,
@@ -69,22 +69,22 @@ impl Client {
         }
     }
 
-    /// Takes I/O errors and a file system gone read-only for bad luck, and gives up after a few.
+    /// Tolerates I/O errors and a file system that became read-only, and gives up after a few.
     #[must_use]
     pub fn tolerant(self) -> Client {
         Client { tolerant: true, ..self }
     }
 
-    /// Works beside files that are damaged.
+    /// Works beside damaged files.
     #[must_use]
     pub(crate) fn around(self, damaged: Rc<Damaged>) -> Client {
         Client { damaged, ..self }
     }
 
-    /// Runs `count` operations; gives back generator and model.
+    /// Runs `count` operations; returns generator and model.
     ///
     /// # Errors
-    /// Says which operation answered what, and what the model says.
+    /// Names the operation, its answer, and the model's answer.
     pub async fn run(mut self, count: u32) -> Result<(Generator, Model), String> {
         for _ in 0..count {
             let op = self.generator.draw(&self.model);
@@ -98,8 +98,8 @@ impl Client {
         Ok((self.generator, self.model))
     }
 
-    /// The engine's accounts must agree: those that changed after every operation, all of them
-    /// after some.
+    /// Compares the engine's accounts: those that changed after every operation, all of them after
+    /// some.
     fn audit(&mut self) -> Result<(), Error> {
         self.steps += 1;
         match self.steps % AUDIT_ALL_EVERY {
@@ -108,7 +108,7 @@ impl Client {
         }
     }
 
-    /// One operation. False if the device is gone.
+    /// Runs one operation. False if the device is gone.
     async fn step(&mut self, op: Op) -> Result<bool, String> {
         let (expected, after, effect) = self.model.foresee(&op);
         let id = self.history.borrow_mut().begin(self.rt.now(), self.number, op);
@@ -129,7 +129,7 @@ impl Client {
         if let (true, Err(_), Some(object)) =
             (op.goes_in_steps() && expected.is_ok(), result, op.changes_object())
         {
-            // A part may be done: to the history it is never answered.
+            // A part may be done: in the history it has no answer.
             self.model.unknown.insert(object);
         } else {
             self.history.borrow_mut().end(self.rt.now(), id, result);
@@ -140,9 +140,9 @@ impl Client {
                 self.model = after;
                 Ok(true)
             }
-            // A full drive refuses what the model, which has no end, allows: but only what needs
-            // a block that it does not have yet. A drive that loses zones has promised too much,
-            // and so has one on which damage keeps a superzone from being emptied.
+            // A full drive refuses what the model, which has no limits, allows: but only operations
+            // that need an additional block. A drive that loses zones has promised too much, and so
+            // has one where damage keeps a superzone from being emptied.
             (Err(ErrorKind::NoSpace), Ok(()))
                 if !self.tolerant && self.damaged.is_nothing() && self.model.replaces(&op) =>
             {
@@ -181,7 +181,7 @@ impl Client {
             history.borrow_mut().end(rt.now(), id, kind);
             match result {
                 Ok(()) => Ok(()),
-                // The file may be gone by the time it is its turn.
+                // The file may be removed before its turn comes.
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
                 Err(_) if tolerant => Ok(()),
                 Err(error) if is_damage(error.kind()) && damaged.excuses(&op, &model) => Ok(()),
@@ -198,7 +198,7 @@ impl Client {
         }
     }
 
-    /// Has the engine do it; `after` is what the model says there is then.
+    /// Runs the operation on the engine; `after` is the model's state afterwards.
     async fn perform(&mut self, op: &Op, after: &Model) -> Result<(), Refusal> {
         match *op {
             Op::Create { make, object, dir, name, mode } => {
@@ -301,7 +301,7 @@ impl Client {
         Ok(())
     }
 
-    /// Compares the attributes of an object, found after an operation, with the model's.
+    /// Compares the attributes of an object after an operation with the model's.
     async fn compare(
         &self,
         object: Object,
@@ -364,8 +364,8 @@ fn node(make: Make, object: Object, mode: u16) -> NewNode {
     NewNode { mode, uid, gid, ..node }
 }
 
-/// Kinds that refuse an operation; which of them is for other judges to say (two reasons may
-/// apply at once).
+/// Kinds of errors by which an operation is refused. Other tests check which of them it is, since
+/// two reasons may apply at once.
 fn refusals() -> [ErrorKind; 10] {
     [
         ErrorKind::NotFound,
@@ -383,11 +383,11 @@ fn refusals() -> [ErrorKind; 10] {
 
 /// Why an operation was not done.
 enum Refusal {
-    /// The engine says so.
+    /// The engine refused it.
     Engine(Error),
-    /// Something looked at was not as it should be.
+    /// A check of the result found something wrong.
     Looked(Trouble),
-    /// It was done, but wrongly.
+    /// It was done wrongly.
     Wrong(String),
 }
 

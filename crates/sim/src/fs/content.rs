@@ -1,8 +1,8 @@
 //! Content of files in the model: which bytes come from which write.
 //!
-//! A file is a size and extents. An extent says whose payload its bytes are: of which file, which
-//! version, from which byte of it on. So a copy in another file, at another place, still says where
-//! its bytes were written. What no extent covers reads as zeros.
+//! A file is a size and extents. An extent names the payload its bytes come from: the file, the
+//! version, and the offset in it. So bytes that were copied to another file or place still tell
+//! where they were written. Bytes without an extent read as zeros.
 
 use crate::fs::op::{How, Object, Op, SECTOR, SECTORS_PER_BLOCK, fill};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,24 +12,24 @@ use std::rc::Rc;
 /// Bytes per block: durability is per block.
 pub const BLOCK: u64 = SECTOR as u64 * SECTORS_PER_BLOCK;
 
-/// Whose payload the bytes up to `end` are.
+/// The source of the bytes up to `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Extent {
     end: u64,
     object: Object,
     version: u32,
-    /// Where the first byte is in the payload.
+    /// Offset of the first byte in the payload.
     at: u64,
 }
 
 impl Extent {
-    /// The same extent from its byte `from` on, if it starts at `start`.
+    /// The same extent without its bytes before `from`, if it starts at `start`.
     fn skip(self, start: u64, from: u64) -> Extent {
         Extent { at: self.at + (from - start), ..self }
     }
 }
 
-/// Content of a file: its size and the ranges that hold something.
+/// Content of a file: its size and the ranges with data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Content {
     /// Bytes.
@@ -37,14 +37,14 @@ pub struct Content {
     extents: BTreeMap<u64, Extent>,
 }
 
-/// What a copy puts into a file: found out when it is submitted, for the source may change later.
+/// What a copy writes, determined when it is submitted, because the source may change later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copied {
-    /// Where it goes.
+    /// The target range.
     range: Range<u64>,
-    /// What goes there.
+    /// The content.
     extents: BTreeMap<u64, Extent>,
-    /// Where the engine may be done with a part, in order; the last one is the end.
+    /// Offsets at which the engine may have completed a part, in order; the last one is the end.
     ends: Vec<u64>,
 }
 
@@ -56,12 +56,12 @@ impl Copied {
 }
 
 impl Content {
-    /// No content yet, and no end of it.
+    /// Empty content without an end.
     pub(crate) fn endless() -> Content {
         Content { size: u64::MAX, extents: BTreeMap::new() }
     }
 
-    /// The extents in `range`, cut off at its ends.
+    /// The extents in `range`, clipped to it.
     fn within(&self, range: Range<u64>) -> impl Iterator<Item = (u64, Extent)> + '_ {
         let before = self.extents.range(..range.start).next_back();
         let before = before.filter(|(_, extent)| extent.end > range.start);
@@ -72,7 +72,7 @@ impl Content {
         })
     }
 
-    /// Makes a hole of `range`.
+    /// Turns `range` into a hole.
     fn clear(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -102,13 +102,13 @@ impl Content {
         self.size = self.size.max(end);
     }
 
-    /// Sets the size; what is cut off reads as zeros if the file grows again.
+    /// Sets the size; truncated bytes read as zeros if the file grows again.
     pub fn truncate(&mut self, size: u64) {
         self.clear(size..u64::MAX);
         self.size = size;
     }
 
-    /// Applies the operation if it changes content; a copy is [`Content::paste`]d.
+    /// Applies the operation if it changes content; a copy uses [`Content::paste`].
     pub fn apply(&mut self, op: &Op) {
         match *op {
             Op::Write { object, offset, length, version } => {
@@ -127,12 +127,12 @@ impl Content {
         }
     }
 
-    /// What a copy of `length` bytes from `source` on puts at `target`.
+    /// What a copy of `length` bytes from `source` on writes at `target`.
     pub fn copy(&self, source: u64, target: u64, length: u64) -> Copied {
         let length = length.min(self.size.saturating_sub(source));
         let range = target..target + length;
         let mut ends = Vec::new();
-        // Data from the beginning on goes at once; holes and what is between them goes in parts.
+        // Data at the beginning is copied in one piece; holes, and data between them, in parts.
         let starts_in_hole = self.within(source..source + 1).next().is_none();
         if starts_in_hole {
             let next = (source / BLOCK + 1) * BLOCK;
@@ -150,7 +150,7 @@ impl Content {
         }
     }
 
-    /// Puts a copy into the file, and tells `seen` of each state that may be seen on the way.
+    /// Applies a copy, and calls `seen` with each intermediate state that may be seen.
     pub fn paste(&mut self, copied: &Copied, mut seen: impl FnMut(&Content)) {
         let mut from = copied.range.start;
         for &end in copied.ends.iter().filter(|_| !copied.is_empty()) {
@@ -163,7 +163,7 @@ impl Content {
         }
     }
 
-    /// Fills `out` with what is there from `offset` on; past the end of the file, zeros.
+    /// Fills `out` with the content from `offset` on, and with zeros past the end of the file.
     pub fn read(&self, offset: u64, out: &mut [u8]) {
         out.fill(0);
         let end = offset.saturating_add(out.len() as u64);
@@ -173,14 +173,14 @@ impl Content {
         }
     }
 
-    /// Takes block `block` over from `other`.
+    /// Copies block `block` from `other`.
     pub fn adopt_block(&mut self, other: &Content, block: u64) {
         let range = block * BLOCK..(block + 1) * BLOCK;
         self.clear(range.clone());
         self.extents.extend(other.within(range));
     }
 
-    /// The blocks that are no holes.
+    /// The blocks with data.
     pub fn blocks(&self) -> BTreeSet<u64> {
         let blocks = |(start, extent): (&u64, &Extent)| start / BLOCK..extent.end.div_ceil(BLOCK);
         self.extents.iter().flat_map(blocks).collect()
@@ -190,16 +190,16 @@ impl Content {
 /// A change of content that may have been applied.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// What was asked for.
+    /// The operation.
     pub op: Op,
-    /// Of a copy: what it puts there.
+    /// What a copy writes.
     pub copied: Option<Rc<Copied>>,
-    /// It failed in the middle: a part of it may be done, for good.
+    /// It failed in the middle: a part of it may be done permanently.
     pub torn: bool,
 }
 
 impl Change {
-    /// Applies it, and tells `seen` of each state that may be seen on the way.
+    /// Applies it, and calls `seen` with each intermediate state that may be seen.
     pub fn apply(&self, content: &mut Content, mut seen: impl FnMut(&Content)) {
         match &self.copied {
             Some(copied) => content.paste(copied, seen),
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(content, Content::default());
     }
 
-    /// Against plain bytes: any mix of writes, holes, cuts and copies.
+    /// Compared with plain bytes: any mix of writes, holes, truncations and copies.
     #[test]
     fn it_is_what_a_string_of_bytes_would_be() {
         let mut rng = furrow_rt::Rng::new(5);

@@ -1,10 +1,10 @@
 //! The file system under the crash harness: random clients on a small random drive, the
 //! durability contract as oracle.
 //!
-//! A run mounts, lets several clients work at once, unmounts, mounts again, works on, and ends
-//! with a sync: so power is also cut in a mount, an unmount and a checkpoint. A reopened file
-//! system is compared with what is expected, used a little, unmounted and checked by fsck; some
-//! are then mounted and compared once more.
+//! A run mounts, lets several clients work at once, unmounts, mounts again, continues, and ends
+//! with a sync: so power is also cut during a mount, an unmount and a checkpoint. A reopened file
+//! system is compared with what is expected, used a little, unmounted and checked by fsck; some are
+//! then mounted and compared once more.
 
 use crate::crash::{Case, Subject};
 use crate::fs::client::{Client, SharedHistory};
@@ -27,19 +27,20 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// The file system as a subject. Seeds of which the last two bits say so have a busy setup
-/// ([`Setup::busy`]), or a drive that fails ([`faults`]), or both.
+/// The file system as a subject. The last two bits of a seed select a busy setup ([`Setup::busy`]),
+/// a drive with faults ([`faults`]), or both.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FsSubject {
-    /// The defect it has, if any.
+    /// The defect built in, if any.
     pub defect: Option<FsDefect>,
-    /// Bits flip on the drive before it is reopened: errors are fine then, wrong answers are not.
+    /// Bits flip on the drive before it is reopened: errors are allowed then, wrong answers are
+    /// not.
     pub rot: bool,
-    /// Only busy setups: in every run many clients sync much.
+    /// Only busy setups: in every run many clients sync often.
     pub fsync: bool,
 }
 
-/// What a case draws besides its operations.
+/// Parameters of a case other than its operations.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The drive.
@@ -54,13 +55,13 @@ pub struct Setup {
     pub operations: u32,
     /// Mounts in the run.
     pub mounts: u32,
-    /// Clients sync much.
+    /// Clients sync often.
     pub busy: bool,
-    /// Cleanings asked for while clients work.
+    /// Number of cleanings requested while clients work.
     pub cleanings: u32,
-    /// Clients sync much: each time is a checkpoint.
+    /// Clients call sync often: each time is a checkpoint.
     pub syncing: bool,
-    /// The first client begins with a flood of removals of so many files, if they fit.
+    /// The first client begins by removing this many files, if they fit.
     pub flood: u16,
 }
 
@@ -118,10 +119,10 @@ impl Setup {
     }
 }
 
-/// What the seed is mixed with to draw the size of logical blocks.
+/// Mixed into the seed to draw the size of logical blocks.
 const SECTORED: u64 = 0x512_b10c;
 
-/// A drive of 4 KiB blocks as one of 512 bytes, whose zones have `more` of them.
+/// The geometry with blocks of 512 bytes instead of 4 KiB, and zones with `more` additional ones.
 pub(crate) fn in_sectors(geometry: &Geometry, more: u64) -> Geometry {
     let capacity = geometry.zone_capacity.0 * 8 + more;
     let sectors = |blocks: BlockCount| BlockCount(blocks.0 * 8 + more);
@@ -142,7 +143,7 @@ fn heads(case: Case) -> StreamHeads {
     if rng.one_in(2) { StreamHeads::Quota } else { StreamHeads::Fixed(2 + rng.below(3) as u32) }
 }
 
-/// Times of access, and what damage leads to.
+/// Access times, and the reaction to damage.
 fn habits(case: Case, defect: Option<FsDefect>) -> MountOptions {
     let mut rng = Rng::new(case.seed ^ 0x4ab1_7500);
     let access = [AccessTime::Relative, AccessTime::Always, AccessTime::Never];
@@ -156,15 +157,15 @@ fn habits(case: Case, defect: Option<FsDefect>) -> MountOptions {
     }
 }
 
-/// How writes of a zone are ordered: each policy in a third of the cases.
+/// The order of a zone's writes: each policy in a third of the cases.
 fn order(case: Case) -> Order {
     let orders = [Order::Queued, Order::Append, Order::Blocking];
     orders[Rng::new(case.seed ^ 0x0de4_0de4).below(3) as usize]
 }
 
 impl Setup {
-    /// The same with many clients that sync much, on a larger drive with short commands and a
-    /// small cache: most power cuts then find many commands in flight.
+    /// Changes it to many clients that sync often, on a larger drive with short commands and a
+    /// small cache: then most power cuts find many commands in flight.
     #[must_use]
     pub fn busy(self, case: Case) -> Setup {
         let mut rng = Rng::new(case.seed ^ 0xb5_5e70);
@@ -187,8 +188,8 @@ impl Setup {
 }
 
 impl Setup {
-    /// The same on a drive so small that it is full soon, which is cleaned all the time: on
-    /// request, in the background, and because clients wait for room.
+    /// Changes it to a drive so small that it is soon full and cleaned all the time: on request, in
+    /// the background, and because clients wait for space.
     #[must_use]
     pub fn full(self, case: Case) -> Setup {
         let mut rng = Rng::new(case.seed ^ 0xf0_11ed);
@@ -212,7 +213,7 @@ impl Setup {
         let gc = GcOptions { background: !rng.one_in(4), policy, start: 100, urgent: 90 };
         let mount = MountOptions { gc, ..self.mount };
         let cleanings = rng.below(12) as u32;
-        // Drawn apart: seeds that failed once stay what they were.
+        // With random numbers of its own, so that seeds that failed once keep their runs.
         let mut rng = Rng::new(case.seed ^ 0xf100d);
         let flood = if rng.one_in(4) { 40 + rng.below(200) as u16 } else { 0 };
         // A file is made, written and removed.
@@ -220,14 +221,14 @@ impl Setup {
         Setup { geometry, format, mount, cleanings, operations, flood, ..self }
     }
 
-    /// The same on a drive of another shape, any there may be: 2 to 32 channels, 8 to 64 active
-    /// zones, superzones as wide as these allow.
+    /// Changes it to a drive of another shape: 2 to 32 channels, 8 to 64 active zones, superzones
+    /// as wide as these allow.
     #[must_use]
     pub fn wide(self, case: Case) -> Setup {
         let mut rng = Rng::new(case.seed ^ 0x71_de5e);
         let permits = 8 + rng.below(57) as u32;
         let channels = 2 + rng.below(31) as u16;
-        // The widest that six streams leave each other beside the logs.
+        // The widest superzone with which six streams and the logs have enough permits.
         let most = ((permits.saturating_sub(8)) / 6).clamp(1, u32::from(channels));
         let width = 1 + rng.below(u64::from(most)) as u32;
         let capacity = 24 + rng.below(24);
@@ -241,27 +242,27 @@ impl Setup {
             dies: rng.one_in(2).then_some(channels * (1 + rng.below(4) as u16)),
             ..self.geometry
         };
-        // Left to mkfs, where that does not leave too few superzones.
+        // Chosen by mkfs, if that does not leave too few superzones.
         let automatic = most == 1 || rng.one_in(4);
         let format = MkfsOptions {
             width: (!automatic).then_some(width),
             segment_blocks: rng.one_in(2).then(|| 5 + rng.below(16) as u32),
             ..self.format
         };
-        // What the streams and six logs leave.
+        // The permits that the streams and six logs leave.
         let left = permits.saturating_sub(6 + 6 * width).min(6);
         let sync_zones = Some(1 + rng.below(u64::from(left) + 1) as u32).filter(|_| !automatic);
         let format = MkfsOptions { sync_zones, ..format };
         Setup { geometry, format, ..self }
     }
 
-    /// Whether the drive of this case is to be of any shape.
+    /// Whether the drive of this case has an arbitrary shape.
     pub fn is_wide(case: Case) -> bool {
         !Setup::is_full(case) && case.seed.is_multiple_of(3)
     }
 
-    /// The same on a drive of small zones with so many checkpoints that the delta log is merged
-    /// into the tables again and again, and the ring turns.
+    /// Changes it to a drive of small zones with so many checkpoints that the delta log is merged
+    /// into the tables repeatedly, and the ring turns.
     #[must_use]
     pub fn merging(self, case: Case) -> Setup {
         let mut rng = Rng::new(case.seed ^ 0x6e_6269);
@@ -291,8 +292,8 @@ impl Setup {
         Setup { geometry, format, mount, syncing: true, operations, mounts: 2, ..self }
     }
 
-    /// The same as on a drive of few large zones: superzones of one, which few active zones allow,
-    /// logs that are shared, writes in pieces.
+    /// Changes it as for a drive with few large zones: superzones of one zone because few may be
+    /// active, shared logs, writes in pieces.
     #[must_use]
     pub fn large(self, case: Case) -> Setup {
         let mut rng = Rng::new(case.seed ^ 0x1a_46e0);
@@ -315,11 +316,11 @@ impl Setup {
         Setup { geometry, format, mount: MountOptions { variant, ..self.mount }, ..self }
     }
 
-    /// The same on a drive of logical blocks of 512 bytes in some cases, whose zones may end within
-    /// a block of the file system: a write is then torn within such a block too.
+    /// Changes some cases to logical blocks of 512 bytes, with zones that may end within a block of
+    /// the file system: then a write can also be torn within such a block.
     #[must_use]
     pub fn in_sectors(self, case: Case) -> Setup {
-        // Drawn apart: seeds that failed once stay what they were.
+        // With random numbers of its own, so that seeds that failed once keep their runs.
         let mut rng = Rng::new(case.seed ^ SECTORED);
         if !rng.one_in(3) {
             return self;
@@ -327,17 +328,17 @@ impl Setup {
         Setup { geometry: in_sectors(&self.geometry, [0, 0, 3, 7][rng.below(4) as usize]), ..self }
     }
 
-    /// Whether the drive of this case is to be as of large zones.
+    /// Whether the drive of this case is set up as for large zones.
     pub fn is_large(case: Case) -> bool {
         matches!(case.seed % 13, 3 | 4 | 8)
     }
 
-    /// Whether this case is one of many checkpoints.
+    /// Whether this case has many checkpoints.
     pub fn is_merging(case: Case) -> bool {
         case.seed % 5 == 3
     }
 
-    /// Whether the drive of this case is to be full.
+    /// Whether the drive of this case gets full.
     pub fn is_full(case: Case) -> bool {
         case.seed % 7 < 2
     }
@@ -360,10 +361,10 @@ pub async fn prepare(rt: Rt, device: Rc<dyn ZonedDevice>, setup: Setup) -> Resul
     fs.unmount().await.map_err(told("unmount"))
 }
 
-/// Learns the numbers of the shared directories.
+/// Reads the inode numbers of the shared directories.
 ///
 /// # Errors
-/// If one is not there.
+/// If one does not exist.
 pub async fn learn_shared(fs: &Fs, history: &SharedHistory) -> Result<(), Trouble> {
     history.borrow_mut().know(Object::ROOT, Ino::ROOT);
     for object in Object::SHARED {
@@ -379,7 +380,7 @@ pub async fn learn_shared(fs: &Fs, history: &SharedHistory) -> Result<(), Troubl
 /// Generators and models of clients between mounts.
 pub type Idle = BTreeMap<u8, (Generator, Model)>;
 
-/// Clients that have done nothing yet.
+/// Clients without any operations yet.
 pub fn fresh_clients(seed: u64, setup: &Setup) -> Idle {
     let generator = |n| match setup.busy {
         _ if setup.syncing => Generator::syncing(seed, n),
@@ -390,8 +391,7 @@ pub fn fresh_clients(seed: u64, setup: &Setup) -> Idle {
     (0..setup.clients).map(|n| (n, (flooding(n), Model::default()))).collect()
 }
 
-/// Cleans `times` times, at moments drawn. What a drive that fails or is full answers is not
-/// looked at here.
+/// Cleans `times` times at random moments. Errors of a failing or full drive are ignored here.
 async fn clean(rt: Rt, fs: Fs, times: u32) {
     for _ in 0..times {
         for _ in 0..rt.random() % 200 {

@@ -17,12 +17,12 @@ use furrow_zone::{BlockCount, ErrorKind, Lba, ZoneId, ZoneState, ZonedDevice};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// True if the drive of this case fails in more ways than by power cuts: of every other seed.
+/// True if the drive of this case has faults other than power cuts: every other seed.
 pub fn strikes(case: Case) -> bool {
     case.seed % 4 >= 2
 }
 
-/// An error that a fault of the drive explains.
+/// An error that can be explained by a fault of the drive.
 pub fn explains(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Io | ErrorKind::ReadOnly)
 }
@@ -34,7 +34,7 @@ pub fn metadata_zones(fs: &Fs) -> BTreeSet<ZoneId> {
         matches!(usage, Checkpoint | DeltaLog | Tables | SyncLog)
     };
     let zones = fs.zone_map().unwrap_or_default();
-    // They come first. One that has failed by now is among them, and shown as retired.
+    // They come first. A metadata zone that has failed is among them, and shown as retired.
     let last = zones.iter().rposition(|info| is_metadata(info.usage));
     let mut count = last.map_or(0, |last| last + 1);
     count += zones[count..].iter().take_while(|info| info.usage == ZoneUse::Retired).count();
@@ -72,10 +72,10 @@ pub fn in_run(case: Case) -> Vec<Fault> {
         .collect()
 }
 
-/// What a power cut may do to a drive besides: nothing in half of the cases, a zone found
-/// read-only, offline or full, or errors when it is next used.
+/// What happens to a drive at a power cut in addition: nothing in half of the cases, else a zone is
+/// found read-only, offline or full, or the next commands fail.
 pub fn at_rest(emulator: &Emulator, seed: u64) {
-    // What is left of the run's is over.
+    // Remaining faults of the run are removed.
     let _ = emulator.clear_faults(None);
     emulator.power_on();
     let mut rng = Rng::new(seed ^ 0xa7_4e57);
@@ -89,7 +89,7 @@ pub fn at_rest(emulator: &Emulator, seed: u64) {
             let kinds = [FaultKind::ZoneReadOnly, FaultKind::ZoneOffline, FaultKind::ZoneFull];
             Fault::new(kinds[kind as usize - 4]).at_zone(zone)
         }
-        // A block that cannot be read, until somebody clears the fault.
+        // A block that cannot be read until the fault is cleared.
         7 => {
             let zone = used[rng.below(used.len() as u64) as usize];
             let at = geometry.start(zone.zone).0 + rng.below(zone.write_pointer.0);
@@ -98,17 +98,17 @@ pub fn at_rest(emulator: &Emulator, seed: u64) {
         0..=3 => draw(kind, When::Nth(1 + rng.below(30)), &mut rng),
         _ => return,
     };
-    // A zone that is full already cannot become it.
+    // A zone that is full already cannot become full.
     let _ = emulator.inject(fault);
 }
 
-/// What a drive is like when it is opened.
+/// The state of a drive when it is opened.
 struct Damage {
     /// Zones gone with their blocks.
     offline: bool,
-    /// Zones that cannot be written any more: room that is gone.
+    /// Zones that cannot be written any more, so that space is missing.
     closed: bool,
-    /// Zones without which there is no mount for writing.
+    /// Zones that a writable mount needs.
     metadata: bool,
 }
 
@@ -120,18 +120,18 @@ fn damage(emulator: &Emulator, expected: &Expected) -> Result<Damage, String> {
         let dead = matches!(zone.state, ZoneState::Offline | ZoneState::ReadOnly);
         damage.closed |= dead;
         damage.offline |= zone.state == ZoneState::Offline;
-        // A run that never got to its mount does not know which they are.
+        // A run that never mounted does not know which they are.
         let known = !expected.metadata.is_empty();
         damage.metadata |= dead && (expected.metadata.contains(&zone.zone) || !known);
     }
     Ok(damage)
 }
 
-/// Reopens a drive with faults: once with those that are still to come, which may refuse, and once
-/// without, which must hold what was promised.
+/// Reopens a drive with faults: once with the pending ones, which may be refused, and once without,
+/// which must hold what was promised.
 ///
 /// # Errors
-/// Says what does not hold.
+/// Describes what does not hold.
 pub async fn reopen(
     rt: Rt,
     emulator: Emulator,
@@ -145,11 +145,11 @@ pub async fn reopen(
         match looked {
             Ok(()) => {}
             Err(Trouble::Refused(_, kind)) if explains(kind) => {}
-            // A block that could not be read may have been one that says why there is no room.
+            // The unreadable block may be one that explains the lack of space.
             Err(Trouble::Refused(_, ErrorKind::NoSpace)) => {}
             Err(trouble) => return Err(trouble.at("with faults")),
         }
-        // The next one finds a drive that lost its power meanwhile.
+        // The drive lost power before the next reopening.
         emulator.power_cut(&Fates::seeded(choice));
         rt.sleep(Nanos::MILLI).await;
         let _ = emulator.clear_faults(None);
@@ -167,7 +167,7 @@ pub async fn reopen(
         Err(error) if damage.metadata && explains(error.kind()) => {
             return look_only(&rt, device, &setup, &expected).await;
         }
-        // A full drive that loses zones has no room for what recovery writes.
+        // On a full drive that loses zones there is no space for the writes of recovery.
         Err(error) if damage.closed && error.kind() == ErrorKind::NoSpace => {
             return look_only(&rt, device, &setup, &expected).await;
         }
@@ -203,7 +203,7 @@ async fn look(
     compared.and(ended)
 }
 
-/// What cannot be written any more must still show everything.
+/// A drive that cannot be written any more must still show everything.
 async fn look_only(
     rt: &Rt,
     device: Rc<dyn ZonedDevice>,
@@ -216,7 +216,7 @@ async fn look_only(
     fs.unmount().await.map_err(told("unmount"))
 }
 
-/// With zones gone: what can be read is true, and what is elsewhere can be read.
+/// With zones lost: readable data is right, and data elsewhere can be read.
 async fn after_loss(
     rt: &Rt,
     emulator: &Emulator,
@@ -225,9 +225,9 @@ async fn after_loss(
 ) -> Result<(), Trouble> {
     let device: Rc<dyn ZonedDevice> = Rc::new(emulator.clone());
     let fs = match Fs::mount(rt, device.clone(), setup.mount.clone()).await {
-        // Recovery needs something that is gone: it says so, and changes nothing.
+        // Recovery needs something that is lost: it reports that and changes nothing.
         Err(error) if explains(error.kind()) => return Ok(()),
-        // Room is gone too: what is left can be looked at.
+        // Space is missing too: the rest can be inspected.
         Err(error) if error.kind() == ErrorKind::NoSpace => {
             let mount = MountOptions { read_only: true, ..setup.mount.clone() };
             Fs::mount(rt, device, mount).await.map_err(told("mount for reading, a zone gone"))?

@@ -1,16 +1,16 @@
-//! Floods of removals: a client fills the drive with files that need more than their inode, waits
-//! until they are durable, and removes all of them. A crash then finds more removals in the sync
-//! log than there is room for nodes.
+//! Floods of removals: a client fills the drive with files that need more blocks than their inode,
+//! waits until they are durable, and removes all of them. A crash then finds more removals in the
+//! sync log than there is space for nodes.
 
 use crate::fs::model::{BLOCK, Model};
 use crate::fs::op::{Make, Name, Object, Op};
 
-/// First of the names that a flood uses.
+/// The first name that a flood uses.
 const FIRST: u16 = 1_000;
 /// A block that no inode points to.
 const FAR: u64 = 700;
 
-/// How far a flood has come.
+/// The progress of a flood.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     #[default]
@@ -23,26 +23,25 @@ enum Stage {
     Over,
 }
 
-/// A flood, as one client draws it.
+/// A flood, drawn by one client.
 #[derive(Clone, Debug)]
 pub(crate) struct Flood {
     stage: Stage,
-    /// Files to make, if there is room.
+    /// Number of files to make, if there is space.
     files: u16,
     made: u16,
-    /// The last of them is to be written.
+    /// The last file, which is to be written.
     write: Option<Object>,
 }
 
 impl Flood {
-    /// A flood of so many files; of none there is no flood.
+    /// A flood of this many files; with 0 there is none.
     pub(crate) fn of(files: u16) -> Flood {
         let stage = if files == 0 { Stage::Over } else { Stage::Making };
         Flood { stage, files, made: 0, write: None }
     }
 
-    /// The next operation of it, for `client`, which calls its next object `object`; `None` if it
-    /// has come to its end.
+    /// The next operation for `client`, whose next new object is `object`; `None` at the end.
     pub(crate) fn next(
         &mut self,
         model: &Model,
@@ -54,7 +53,7 @@ impl Flood {
                 let (offset, length) = (FAR * BLOCK, 512);
                 return Some(Op::Write { object, offset, length, version: version() });
             }
-            // There was no room for another.
+            // There was no space for another file.
             self.made = self.files;
         }
         if self.stage == Stage::Making && self.made == self.files {

@@ -26,19 +26,19 @@ use zerocopy::FromBytes;
 
 /// Small files beside the damaged one: more than there are records in flight.
 const SMALL: u64 = 6;
-/// Pages of the cache: as few as there may be, so that what is looked at no more leaves it.
+/// Pages of the cache: the minimum, so that unused pages leave it.
 const CACHE: usize = 256;
-/// Blocks of a file that are read to have the others leave it.
+/// Blocks of a file that are read to push others out of the cache.
 const READ: u64 = 320;
 
-/// What the damaged file is, and which of its nodes are damaged.
+/// The kind of the damaged file, and which of its nodes are damaged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Large {
     /// A directory whose attributes have nodes of their own: these.
     Directory,
     /// A file with index nodes and leaves: the leaves.
     Leaves,
-    /// The same: the index nodes.
+    /// As `Leaves`, but the index nodes.
     Index,
 }
 
@@ -72,7 +72,7 @@ fn mount_options(setup: &Setup) -> MountOptions {
     MountOptions {
         cache_pages: CACHE,
         on_damage: OnDamage::Continue,
-        // A record is to tell of it, no checkpoint.
+        // A record, not a checkpoint, must make it durable.
         commit_interval: 100_000 * Nanos::SECOND,
         ..setup.mount.clone()
     }
@@ -83,13 +83,13 @@ async fn write(fs: &Fs, ino: Ino, block: u64, with: u8) -> Result<()> {
     fs.write(ino, WriteData::copy(fs.pool(), at, &[with; PAGE_SIZE])).await
 }
 
-/// Changes attributes of `ino` to what they are, so that there is something to sync.
+/// Sets attributes of `ino` to their present values, so that there is something to sync.
 async fn touch(fs: &Fs, ino: Ino) -> Result<Attr> {
     let mode = fs.getattr(ino).await?.mode;
     fs.setattr(ino, SetAttr { mode: Some(mode), ..SetAttr::default() }).await
 }
 
-/// The files of the harness's own.
+/// The harness's own files.
 struct Own {
     large: Ino,
     small: Vec<Ino>,
@@ -123,7 +123,7 @@ async fn make(fs: &Fs, kind: Large) -> Result<Own> {
     Ok(Own { large, small, filler })
 }
 
-/// Where blocks of nodes are that are to be damaged: all that there ever were.
+/// The places of all nodes, present and past, that are to be damaged.
 async fn nodes_of(drive: &Emulator, first: usize, large: Ino, kind: Large) -> Vec<Lba> {
     let (geometry, pool) = (drive.geometry().clone(), Pool::new(4));
     let per_block = sectors_per_block(&geometry);
@@ -146,21 +146,21 @@ async fn nodes_of(drive: &Emulator, first: usize, large: Ino, kind: Large) -> Ve
     found
 }
 
-/// What was met.
+/// The result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Met {
-    /// The drive had no room for it, or recovery was in the way.
+    /// There was no space for it, or recovery interfered.
     Nothing,
-    /// Nobody needed what was damaged.
+    /// Nothing needed the damaged nodes.
     Unharmed,
-    /// The fsync of the damaged file failed, and no other: what that is called.
+    /// Only the fsync of the damaged file failed; the name of that case.
     Damage(&'static str),
 }
 
-/// Has files synced at once of which one is damaged, on a copy of `drive`.
+/// Syncs files at once, one of which is damaged, on a copy of `drive`.
 ///
 /// # Errors
-/// Says whose fsync failed for another's damage, or was not kept.
+/// Names the file whose fsync failed because of another's damage, or was not kept.
 pub async fn sync_around_damage(
     rt: Rt,
     drive: Emulator,
@@ -168,7 +168,7 @@ pub async fn sync_around_damage(
     history: History,
     seed: u64,
 ) -> std::result::Result<Met, Trouble> {
-    // Drawn apart: seeds that failed once stay what they were.
+    // With random numbers of its own, so that seeds that failed once keep their runs.
     let mut rng = Rng::new(seed ^ 0xba7c_4000);
     let kind = [Large::Directory, Large::Leaves, Large::Index][rng.below(3) as usize];
     let drive = Emulator::from_snapshot(&rt, &drive.snapshot(), Options::simulated());
@@ -186,17 +186,17 @@ pub async fn sync_around_damage(
             return unless_full(error);
         }
     };
-    // Nothing is in the cache then but what the changes need.
+    // Then the cache contains only what the changes need.
     fs.unmount().await.map_err(told("unmount"))?;
     let fs = Fs::mount(&rt, Rc::new(drive.clone()), mount_options(&setup)).await;
     let fs = fs.map_err(told("mount"))?;
-    // The files of the clients are in the same records.
+    // The clients' files are in the same records.
     let mut others: Vec<Ino> = recovered.inos.values().map(|ino| Ino(ino.0)).collect();
     let changed = async {
         for block in kind.blocks() {
             write(&fs, own.large, *block, 2).await?;
         }
-        // Its attributes are not looked at by that.
+        // This does not read its attribute nodes.
         let mtime = Some(Time { seconds: 1, nanoseconds: 0 });
         fs.setattr(own.large, SetAttr { mtime, ..SetAttr::default() }).await?;
         for ino in &own.small {
@@ -218,11 +218,11 @@ pub async fn sync_around_damage(
     let damaged = nodes_of(&drive, metadata_zones(&fs).len(), own.large, kind).await;
     for lba in &damaged {
         let flip = Fault::new(FaultKind::BitFlip).at_blocks(*lba, BlockCount(1));
-        // What a crash tore cannot be read anyway.
+        // A block that a crash tore cannot be read in any case.
         let _ = drive.inject(flip);
     }
     others.extend(&own.small);
-    // In any order, and the damaged one twice: in one of those records it surely is.
+    // In any order, with the damaged file twice, so that it is in one of those records.
     others.insert(rng.below(others.len() as u64 + 1) as usize, own.large);
     others.insert(rng.below(others.len() as u64 + 1) as usize, own.large);
     let at = rng.below(others.len() as u64) as usize;
@@ -248,7 +248,7 @@ pub async fn sync_around_damage(
     let after = Emulator::from_snapshot(&rt, &after, Options::simulated());
     let fs = match Fs::mount(&rt, Rc::new(after), mount_options(&setup)).await {
         Ok(fs) => fs,
-        // Recovery had to see what is damaged.
+        // Recovery had to read the damaged nodes.
         Err(error) if is_damage(error.kind()) => return Ok(met),
         Err(error) => return Err(told("mount after a power cut")(error).at(&place)),
     };

@@ -11,11 +11,11 @@ use crate::fs::op::{
 };
 use furrow_rt::{Nanos, Rng};
 
-/// Most objects a client keeps: small drives are full soon enough.
+/// Most objects that a client keeps: small drives are soon full.
 const OBJECTS_MAX: usize = 48;
 /// Most levels of directories below a shared one.
 const DEPTH_MAX: usize = 6;
-/// Blocks far out in a sparse file: each in another level of the pointer tree.
+/// Blocks far out in a sparse file, each in another level of the pointer tree.
 const FAR_BLOCKS: [u64; 5] = [700, 1_100, 5_000, 2_000_000, 900_000_000];
 
 /// A client's source of operations.
@@ -26,9 +26,9 @@ pub struct Generator {
     client: u8,
     objects: u32,
     versions: u32,
-    /// Comes before all else.
+    /// A flood comes before everything else.
     flood: Flood,
-    /// The rest of a sequence that was begun, last first.
+    /// The rest of a sequence that was begun, last operation first.
     planned: Vec<Op>,
 }
 
@@ -42,19 +42,19 @@ impl Generator {
         Generator { rng, swarm, client, objects: 0, versions: 0, flood, planned }
     }
 
-    /// The same, but it writes more at once and syncs more often.
+    /// As `new`, with larger writes and more fsyncs.
     pub fn busy(seed: u64, client: u8) -> Generator {
         let generator = Generator::new(seed, client);
         Generator { swarm: generator.swarm.busy(), ..generator }
     }
 
-    /// The same, but everything is synced again and again.
+    /// As `new`, with frequent syncs of everything.
     pub fn syncing(seed: u64, client: u8) -> Generator {
         let generator = Generator::new(seed, client);
         Generator { swarm: generator.swarm.syncing(), ..generator }
     }
 
-    /// The same, but it begins with a flood of removals of so many files.
+    /// Begins with a flood of removals of this many files.
     #[must_use]
     pub fn flooding(self, files: u16) -> Generator {
         Generator { flood: Flood::of(files), ..self }
@@ -75,13 +75,13 @@ impl Generator {
             return op;
         }
         if let Some(op) = self.planned.pop() {
-            // A drive that is full or fails may have refused what came before it.
+            // A full or failing drive may have refused the operation it depends on.
             if model.clone().apply(&op).is_ok() {
                 return op;
             }
             self.planned.clear();
         }
-        // A choice with nothing to choose from is drawn again; creating a file is always possible.
+        // A choice without candidates is drawn again; creating a file is always possible.
         for _ in 0..20 {
             let choice = self.swarm.choose(&mut self.rng);
             if let Some(op) = self.try_draw(choice, model) {
@@ -132,7 +132,7 @@ impl Generator {
                 let size = [0, 10, 150, 400, 5_000, 12_000][self.rng.below(6) as usize];
                 self.versions += 1;
                 let value = Value { version: self.versions, size };
-                // A removal may find nothing to remove.
+                // A removal may find no attribute to remove.
                 let value = if self.rng.one_in(5) { None } else { Some(value) };
                 Some(Op::SetXattr { object, slot, value })
             }
@@ -272,7 +272,7 @@ impl Generator {
 
     fn rename(&mut self, model: &Model, exchange: bool) -> Option<Op> {
         let (dir, name, _) = self.name_of(model, |_| true)?;
-        // Half of the plain ones replace something.
+        // Half of the plain renames replace something.
         let to = if exchange || self.rng.one_in(2) {
             let (dir, name, _) = self.name_of(model, |_| true)?;
             (dir, name)
@@ -282,12 +282,12 @@ impl Generator {
         Some(Op::Rename { from: (dir, name), to, exchange })
     }
 
-    /// A regular file of which it is known what it holds.
+    /// A regular file with known content.
     fn content_of(&mut self, model: &Model) -> Option<Object> {
         self.pick(model, |object, node| node.make == Make::File && !model.unknown.contains(&object))
     }
 
-    /// Sectors as bytes: in a third of the cases with odd ends.
+    /// Sectors as bytes; a third of the cases have odd ends.
     fn bytes(&mut self, sector: u64, sectors: u32) -> (u64, u32) {
         let (offset, length) = (sector * SECTOR as u64, sectors * SECTOR as u32);
         if !self.rng.one_in(3) {
@@ -313,7 +313,7 @@ impl Generator {
         Some(Op::Nameless { object, dir, mode: self.rng.below(0o1000) as u16 })
     }
 
-    /// A lifetime, or an access list: of a directory, what is made in it gets it.
+    /// A lifetime, or an access list; new objects in a directory inherit it.
     fn set_special(&mut self, model: &Model) -> Option<Op> {
         let directory = self.rng.one_in(2);
         let object = self.pick(model, |_, n| !directory || n.make == Make::Directory)?;
@@ -327,12 +327,12 @@ impl Generator {
         let (from, to) = (self.content_of(model)?, self.content_of(model)?);
         let limit = self.swarm.file_blocks * BLOCK;
         let size = model.content(from).size;
-        // Sometimes from behind the end, from where there is nothing.
+        // Sometimes from beyond the end, where there is nothing to copy.
         let mut source = self.rng.below(size.min(limit) + 100);
         let mut target = self.rng.below(limit);
         let mut length = 1 + self.rng.below(2 * self.swarm.write_sectors * SECTOR as u64);
         if self.rng.one_in(2) {
-            // Lying alike in their blocks: pages are shared.
+            // Equal offsets in their blocks: pages are shared.
             (source, target) = (source - source % BLOCK, target - target % BLOCK);
         }
         if self.rng.one_in(2) {
@@ -341,8 +341,8 @@ impl Generator {
         Some(Op::Copy { from: (from, source), to: (to, target), length })
     }
 
-    /// Replaces a file as programs do: a new one is written and renamed over it. Something else is
-    /// synced in between or after it, if not the new file.
+    /// Replaces a file as programs do: a new one is written and renamed over it. If the new file is
+    /// not synced, something else is synced in between or afterwards.
     fn replace(&mut self, model: &Model) -> Option<Op> {
         if model.names.objects().count() > OBJECTS_MAX {
             return None;
@@ -390,7 +390,7 @@ impl Generator {
         self.versions += 1;
         let version = self.versions;
         if self.rng.one_in(2) {
-            // Whole blocks: the path without a read of the old content.
+            // Whole blocks, which need no read of the old content.
             sector -= sector % SECTORS_PER_BLOCK;
             let length = sectors.next_multiple_of(SECTORS_PER_BLOCK) as u32 * SECTOR as u32;
             return Some(Op::Write { object, offset: sector * SECTOR as u64, length, version });
@@ -436,7 +436,7 @@ impl Generator {
         Some(Op::Fallocate { object, how, offset, length: length.into() })
     }
 
-    /// Something that must be refused, or must change nothing.
+    /// An operation that must be refused, or must change nothing.
     fn wrong(&mut self, model: &Model) -> Option<Op> {
         match self.rng.below(5) {
             0 => {
@@ -469,7 +469,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// Every verb turns up over a few seeds, most operations succeed, some are refused.
+    /// Over a few seeds every operation occurs, most succeed, and some are refused.
     #[test]
     fn every_operation_is_drawn() {
         let mut verbs: BTreeMap<&str, u32> = BTreeMap::new();

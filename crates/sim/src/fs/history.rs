@@ -1,8 +1,8 @@
 //! The history of a run: every operation as it was submitted and answered, in order.
 //!
-//! A crash cuts it: what had been submitted by then may have happened, what had been answered by
-//! then has happened in memory, what an answered fsync covers must survive. [`History::cut`]
-//! says all that of one point.
+//! A crash ends it: operations submitted by then may have happened, operations answered by then
+//! have happened in memory, and what an answered fsync covers must survive. [`History::cut`]
+//! computes that for one point.
 //!
 //! Order among clients. The engine applies each name change in one stretch without an await, and
 //! an fsync makes every earlier name change durable, so what survives is a prefix of the order of
@@ -25,18 +25,19 @@ struct Entry {
     op: Op,
     effect: Effect,
     begin: usize,
-    /// Event index and answer. None also of what failed in the middle, and did a part.
+    /// Event index and answer. `None` also for an operation that failed in the middle and did a
+    /// part.
     end: Option<(usize, Result<(), ErrorKind>)>,
 }
 
 /// The log of a run.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// When each submission and answer was.
+    /// The times of submissions and answers.
     times: Vec<Nanos>,
     entries: Vec<Entry>,
     inos: BTreeMap<Object, Ino>,
-    /// What was there at the beginning, durable.
+    /// The state at the beginning, which is durable.
     base: BTreeMap<u8, Model>,
     /// Nanoseconds after which a change is durable without an fsync.
     commit_interval: Option<u64>,
@@ -56,7 +57,7 @@ impl History {
         history
     }
 
-    /// A history that goes on where a recovery ended: all of `base` is durable.
+    /// A history that continues where a recovery ended: all of `base` is durable.
     pub fn resume(base: BTreeMap<u8, Model>, inos: BTreeMap<Object, Ino>) -> History {
         History { base, inos, ..History::default() }
     }
@@ -75,23 +76,23 @@ impl History {
         OpId(id)
     }
 
-    /// What it does beyond what it says.
+    /// Records an effect of an operation that its arguments do not show.
     pub fn does(&mut self, id: OpId, effect: Effect) {
         self.entries[id.0].effect = effect;
     }
 
-    /// It is answered.
+    /// Records the answer.
     pub fn end(&mut self, now: Nanos, id: OpId, result: Result<(), ErrorKind>) {
         self.entries[id.0].end = Some((self.times.len(), result));
         self.times.push(now);
     }
 
-    /// The engine calls `object` by this number.
+    /// Records the engine's number of `object`.
     pub fn know(&mut self, object: Object, ino: Ino) {
         self.inos.insert(object, ino);
     }
 
-    /// These zones of the drive hold no files.
+    /// Records zones of the drive that hold no files.
     pub fn know_metadata(&mut self, zones: BTreeSet<ZoneId>) {
         self.metadata = zones;
     }
@@ -106,7 +107,7 @@ impl History {
         &self.inos
     }
 
-    /// How long the log is: a mark that [`History::cut`] takes.
+    /// The length of the history, for [`History::cut`].
     pub fn mark(&self) -> usize {
         self.times.len()
     }
@@ -123,8 +124,8 @@ impl History {
 
     /// Up to which event the commit interval alone makes everything durable.
     ///
-    /// In virtual time the clock moves only when no command is left to carry out, so a commit
-    /// that was due before the last event is over at the last event.
+    /// Virtual time moves only when no command is left to execute, so a commit that was due before
+    /// the last event has ended at the last event.
     fn committed(&self, mark: usize) -> usize {
         let (Some(interval), Some(last)) = (self.commit_interval, self.times[..mark].last()) else {
             return 0;
@@ -158,15 +159,15 @@ impl History {
         expected
     }
 
-    /// What a crash when the log had `mark` events leaves to expect.
+    /// What to expect after a crash when the history had `mark` events.
     ///
-    /// Operations that failed later are known never to have been applied: an operation that
-    /// fails has changed nothing.
+    /// An operation that failed later was never applied, because a failed operation changes
+    /// nothing.
     pub fn cut(&self, mark: usize) -> Expected {
         self.cut_with(mark, true)
     }
 
-    /// The same, if no promise holds: any state there ever was, but no other.
+    /// As [`History::cut`] without promises: any state that existed, but no other.
     pub fn cut_unpromised(&self, mark: usize) -> Expected {
         self.cut_with(mark, false)
     }
@@ -270,9 +271,9 @@ impl History {
 pub struct Line<'a> {
     /// When it was submitted.
     pub begin: Nanos,
-    /// When it was answered, if it was.
+    /// When it was answered, if at all.
     pub end: Option<Nanos>,
-    /// Who submitted it.
+    /// The client.
     pub client: u8,
     /// What it is.
     pub op: &'a Op,
@@ -280,17 +281,16 @@ pub struct Line<'a> {
     pub result: Option<Result<(), ErrorKind>>,
 }
 
-/// One name change that may have been applied.
+/// A name change that may have been applied.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub op: Op,
     pub begin: usize,
-    /// Event of the answer, if that was before the cut.
+    /// Event of the answer, if it came before the cut.
     pub end: Option<usize>,
 }
 
-/// What is expected of one client's names: `base` and some prefix of `steps`, at least `durable`
-/// long.
+/// The expected names of one client: `base` and a prefix of `steps`, at least `durable` long.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClientSteps {
     pub base: Namespace,
@@ -298,20 +298,20 @@ pub(crate) struct ClientSteps {
     pub durable: usize,
 }
 
-/// What is expected of one object's content: block by block, the base or a later state.
+/// The expected content of one object: block by block, the base or a later state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ObjectSteps {
     /// Content that is durable.
     pub base: Content,
     /// Changes since, in order.
     pub later: Vec<Change>,
-    /// Events at which these began.
+    /// Events at which these changes began.
     pub begins: Vec<usize>,
     /// Attributes that may be found.
     pub attributes: Vec<Attributes>,
     /// Times that may be found.
     pub times: TimeSteps,
-    /// Blocks that may be holes now: to be looked at, though nothing may be in them.
+    /// Blocks that may be holes now: they are read, although nothing may be in them.
     pub punched: BTreeSet<u64>,
 }
 
@@ -335,7 +335,7 @@ impl ObjectSteps {
             | Op::SetXattr { .. }
             | Op::Chmod { .. }
             | Op::Chown { .. } => {
-                // What is made has all of them from the start.
+                // A new object has all of its attributes from the start.
                 if attributes_durable || !change.op.is_attribute() {
                     self.attributes.clear();
                 }
@@ -349,8 +349,8 @@ impl ObjectSteps {
         }
     }
 
-    /// Everything that began before event `floor` is durable, but for what failed in the middle: of
-    /// that, nobody knows how much is done.
+    /// Everything that began before event `floor` is durable, except operations that failed in the
+    /// middle: how much of them is done is unknown.
     fn raise(&mut self, floor: usize) {
         let later = std::mem::take(&mut self.later).into_iter();
         for (change, begin) in later.zip(std::mem::take(&mut self.begins)) {
