@@ -1,4 +1,4 @@
-//! Cleaning: blocks that count are moved out of segments, and empty segments are reset.
+//! Cleaning: valid blocks are moved out of segments, and empty segments are reset.
 //!
 //! A victim is an ended segment with few blocks that count (greedy). They are read, checked and
 //! written through the internal stream with the numbers they have; each is remapped only if nobody
@@ -18,14 +18,14 @@ use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
 use std::rc::Rc;
 
 impl Volume {
-    /// Starts what the volume does by itself.
+    /// Starts the volume's background tasks.
     pub(crate) fn serve(&self) {
         self.start_rebuild();
         self.serve_space(Lane::Clean);
     }
 
-    /// An ended segment that a member in service has no zone of any more, and with it less
-    /// redundancy than there should be: what counts in it is to be elsewhere.
+    /// An ended segment of which a member in service has lost its zone, so that it has less
+    /// redundancy than it should: its valid blocks are to be moved.
     pub(crate) fn unprotected(&self) -> Option<u32> {
         let lost = |segment: &Segment| {
             let mut zones = segment.zones.iter().zip(&self.0.members);
@@ -36,7 +36,7 @@ impl Volume {
         segments.iter().position(counts).map(|slot| slot as u32)
     }
 
-    /// A read failed: if the zone is gone for good, its segment does without it.
+    /// A read failed: if the zone is lost, its segment continues without it.
     pub(crate) fn note_lost_zone(&self, index: u32, zone: ZoneId) {
         let Some(drive) = self.0.members[index as usize].drive() else { return };
         let offline = |reports: Vec<furrow_zone::ZoneReport>| {
@@ -52,7 +52,7 @@ impl Volume {
         drop(segments);
         self.tell(Event::ZoneLost { member: index, zone: zone.0 });
         drive.note_loose(zone);
-        // It cannot be reset, and so leaves the pool.
+        // It cannot be reset, so it leaves the pool.
         self.0.rt.spawn_detached(async move { drop(drive.empty(zone).await) });
         self.0.wanted.notify_all();
     }
@@ -65,7 +65,7 @@ impl Volume {
         match result {
             Ok(()) => self.space_gained(),
             Err(error) if error.kind() == ErrorKind::NoSpace => return false,
-            // A drive that is gone says nothing about the segment.
+            // A drive that is gone tells nothing about the segment.
             Err(_) if self.notice_gone() => {}
             Err(_) => self.0.segments.borrow_mut()[slot as usize].stuck = true,
         }
@@ -85,8 +85,8 @@ impl Volume {
         })
     }
 
-    /// The ended segment with the fewest blocks that count: while nobody waits, only if a quarter
-    /// of it is gained; else, if anything is.
+    /// The ended segment with the fewest valid blocks. While nobody waits for space, only if a
+    /// quarter of it is gained; otherwise if anything is.
     pub(crate) fn victim(&self) -> Option<u32> {
         let segments = self.0.segments.borrow();
         let ended = segments.iter().enumerate().filter(|(_, segment)| is_ended(segment));
@@ -106,14 +106,14 @@ impl Volume {
         Some(candidates[best].id)
     }
 
-    /// Moves what counts in a segment.
+    /// Moves the valid blocks out of a segment.
     ///
     /// # Errors
-    /// If a block that counts cannot be had, or nothing can be written.
+    /// If a valid block cannot be read, or nothing can be written.
     pub(crate) async fn clean(&self, slot: u32) -> Result<()> {
         let sequence = self.0.segments.borrow()[slot as usize].sequence;
         let mut identities = self.identities(slot).await;
-        // By address: a mapping block is asked for once.
+        // By address, so that a mapping block is asked for once.
         identities.sort_by_key(|(_, identity)| identity.lba);
         let (mut batch, most) = (Vec::new(), self.batch());
         for (number, identity) in identities {
@@ -128,7 +128,8 @@ impl Volume {
             }
         }
         self.move_batch(batch).await?;
-        // Which mapping blocks are in it the root knows, whatever can still be identified.
+        // The root knows which mapping blocks are in it, even if they cannot be identified any
+        // more.
         for leaf in self.leaves_in(slot, sequence) {
             self.fetch(leaf, false).await?;
             // The next checkpoint writes it elsewhere.
@@ -141,7 +142,7 @@ impl Volume {
         if left().0 == 0 && left().1 > 0 {
             self.checkpoint(false).await?;
         }
-        // Cleaned once more it would be no emptier, for ever.
+        // Another cleaning would not empty it either, forever.
         if let (blocks @ 1.., _) | (0, blocks @ 1..) = left() {
             return Err(Error::new(
                 ErrorKind::Corrupt,
@@ -152,7 +153,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The mapping blocks whose newest version is in the segment, if the slot has no other by now.
+    /// The mapping blocks whose newest version is in the segment, if the slot still holds it.
     fn leaves_in(&self, slot: u32, sequence: u64) -> Vec<u32> {
         let segment = &self.0.segments.borrow()[slot as usize];
         if segment.leaves == 0 || segment.sequence != sequence {
@@ -163,7 +164,7 @@ impl Volume {
         named.filter(|(_, n)| self.0.shape.slot(**n) == slot).map(|(leaf, _)| leaf).collect()
     }
 
-    /// Blocks moved together: whole stripes, as the rest of the last is zeros.
+    /// Blocks that are moved together: whole stripes, since the rest of the last one is zeros.
     pub(crate) fn batch(&self) -> usize {
         let data = internal_chunk(&self.0.config) * self.0.shape.placement.k;
         let stripes = self.0.shape.meta.batch(data);
@@ -186,7 +187,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Resets the segments of which nothing counts. True if there were any.
+    /// Resets the segments without valid blocks. True if there were any.
     pub(crate) async fn release_empty(&self) -> bool {
         let empty: Vec<u32> = {
             let segments = self.0.segments.borrow();
@@ -197,7 +198,7 @@ impl Volume {
         empty.iter().for_each(|slot| self.note_empty(*slot, &snapshots));
         let Ok(durable) = self.make_durable(snapshots).await else { return false };
         let durable = Rc::new(durable);
-        // Each by itself: a read may hold one back.
+        // One task for each: a read may hold one back.
         let mut flights = Vec::new();
         let early = u64::from(self.0.space.recovery.borrow().is_some());
         for slot in empty {
@@ -226,7 +227,7 @@ impl Volume {
         }
     }
 
-    /// `durable`: of each member, what shows the segment's zone empty.
+    /// `durable` has, for each member, the snapshot that shows the segment's zone empty.
     async fn release(&self, slot: u32, durable: &[Option<DurableSnapshot>]) {
         let zones = self.0.segments.borrow()[slot as usize].zones.clone();
         let mut flights = Vec::new();
@@ -237,7 +238,8 @@ impl Volume {
             drive.note_loose(zone);
             flights.push(self.0.rt.spawn(async move {
                 let emptied = drive.empty_by(zone, &durable).await;
-                // Another segment may be begun in it, while others of this one are still reset.
+                // Another segment may begin in it while other zones of this one are still being
+                // reset.
                 volume.0.segments.borrow_mut()[slot as usize].zones[index] = None;
                 emptied
             }));
@@ -254,8 +256,8 @@ impl Volume {
         self.space_made();
     }
 
-    /// Stops the volume in order: what is under way is written, and a checkpoint says that nothing
-    /// came after it.
+    /// Stops the volume cleanly: pending writes are done, and a checkpoint says that nothing
+    /// follows it.
     ///
     /// # Errors
     /// As [`Volume::checkpoint`].
@@ -266,7 +268,8 @@ impl Volume {
         }
         self.0.wanted.notify_all();
         self.checkpoint(true).await?;
-        // Once more, so that each member is known to have one: an older image of it is behind that.
+        // A second time, so that each member is known to have one: an older image of it is behind
+        // that.
         self.write_state(true).await;
         while !self.0.ending.borrow().is_empty() {
             self.0.idle.wait().await;
@@ -277,13 +280,13 @@ impl Volume {
     }
 }
 
-/// Whether nothing in an ended segment counts, on the drives as in memory.
+/// Whether an ended segment has no valid blocks, on the drives as in memory.
 pub(crate) fn is_empty(segment: &Segment) -> bool {
     let held = segment.leaves > 0 || segment.needed > 0 || segment.fallback > 0;
     is_ended(segment) && segment.valid == 0 && !held
 }
 
-/// Whether a segment is written to its end, and nobody needs it to stay.
+/// Whether a segment is written to its end, and nothing keeps it.
 fn is_ended(segment: &Segment) -> bool {
     matches!(segment.state, SegmentState::Sealed | SegmentState::Truncated) && !segment.pinned
 }

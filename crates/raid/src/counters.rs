@@ -1,11 +1,11 @@
-//! What a volume did.
+//! Counters of a volume.
 
-/// A counter: its name, what it counts, its value.
+/// A counter: its name, its meaning, its value.
 pub type Counted = (&'static str, &'static str, u64);
 
 macro_rules! counters {
     ($($name:ident: $what:literal,)+) => {
-        /// What the volume did since it was assembled.
+        /// What the volume has done since it was assembled.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $(#[doc = $what] pub $name: u64,)+

@@ -1,9 +1,9 @@
-//! A drive of the array: its writer, its zones, its permits, and the ring its state records go to.
+//! A drive of the array: its writer, its zones, its permits, and the ring of its state records.
 //!
 //! Invariants
 //! - At any moment one zone of the ring holds a whole state record: the other zone is reset only
 //!   after a newer one is durable.
-//! - One permit is kept for the ring, whatever segments want.
+//! - One permit is reserved for the ring, whatever segments need.
 
 use crate::format::{INCOMPAT_KNOWN, RING_ZONES, kind};
 use crate::volume::Options;
@@ -23,10 +23,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Permits a drive without a limit counts as having.
+/// Permits of a drive that has no limit.
 const UNLIMITED: u32 = 64;
 
-/// Commands that appended chunks which wait for a zone go in, or fewer of 16 KiB.
+/// Commands into which waiting appended chunks are merged; fewer if they would be below 16 KiB.
 pub const APPEND_PIECES: u32 = 2;
 
 /// How drives are written to.
@@ -44,7 +44,7 @@ impl Default for DriveOptions {
     }
 }
 
-/// What of a drive's ring was found.
+/// The newest record found in a drive's ring.
 pub(crate) struct Found {
     pub(crate) header: RecordHeader,
     pub(crate) body: Vec<u8>,
@@ -53,12 +53,12 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Whether it says that the drive is a spare, rather than the state of an array.
+    /// Whether it is the record of a spare rather than the state of an array.
     pub(crate) fn is_spare(&self) -> bool {
         self.header.kind.get() == kind::SPARE
     }
 
-    /// State records come before what the drive was as a spare, newer ones before older ones.
+    /// State records come before records of spares, newer ones before older ones.
     fn rank(&self) -> (bool, u64) {
         (!self.is_spare(), self.header.sequence.get())
     }
@@ -67,21 +67,20 @@ impl Found {
 /// A drive of the array.
 ///
 /// Invariants
-/// - A zone of the pool that is full or active is of one segment, or in `loose`.
-/// - The permits that are held are those of zones in use, and of a segment or a rebuilt zone that
-///   is being begun.
+/// - A zone of the pool that is full or active belongs to a segment, or is in `loose`.
+/// - Permits are held for zones in use, and for a segment or a rebuilt zone that is about to begin.
 pub(crate) struct Drive {
     pub(crate) device: Rc<dyn ZonedDevice>,
     pub(crate) writer: Writer,
     pub(crate) zones: ZonePool,
     pub(crate) budget: Budget,
     ring: Cell<u32>,
-    /// The other zone of the ring holds something.
+    /// Whether the other zone of the ring holds anything.
     other: Cell<bool>,
-    /// Zones of no segment that hold something: what a rebuild fills, what recovery found to belong
-    /// to nothing, what is being emptied or could not be.
+    /// Zones that hold data and belong to no segment: being filled by a rebuild, found by recovery
+    /// to belong to nothing, being emptied, or impossible to empty.
     pub(crate) loose: RefCell<BTreeSet<ZoneId>>,
-    /// A read of what zones say of themselves was answered as by a drive that is not there.
+    /// The drive seemed to be gone when zone metadata was read.
     missed: Cell<bool>,
 }
 
@@ -90,12 +89,12 @@ pub(crate) fn ring_start(geometry: &Geometry) -> u32 {
     geometry.conventional_zones
 }
 
-/// Reads the newest whole state record of a drive, or what it says as a spare; `None` if there is
+/// Reads the newest whole state record of a drive, or its record as a spare; `None` if it has
 /// neither.
 ///
 /// # Errors
-/// `Io` if the drive is gone, or none was found and a block cannot be read, `WrongFormat` if the
-/// newest is of a version this program does not know.
+/// `Io` if the drive is gone, or if no record was found and a block cannot be read; `WrongFormat`
+/// if the newest is of a version that this program does not know.
 pub(crate) async fn newest_state(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
@@ -121,7 +120,8 @@ pub(crate) async fn newest_state(
                 Err(error) if error.kind() == ErrorKind::WrongFormat => return Err(error),
                 Err(error) if error.is_gone() => return Err(error),
                 Err(error) => {
-                    // What a full or closed zone does not hold cannot be read, and holds nothing.
+                    // A full or closed zone may end before its capacity; blocks beyond that cannot
+                    // be read.
                     if error.kind() != ErrorKind::Corrupt {
                         unread = Some(error);
                     }
@@ -136,7 +136,7 @@ pub(crate) async fn newest_state(
     }
 }
 
-/// The state record, or that of a spare, at block `at` of a ring zone, if there is a whole one.
+/// The state record, or record of a spare, at block `at` of a ring zone, if it is whole.
 async fn state_at(
     device: &dyn ZonedDevice,
     zone: ZoneId,
@@ -165,7 +165,7 @@ async fn state_at(
     }
 }
 
-/// Refuses what a newer version made.
+/// Refuses records of a newer version.
 fn check_features(body: &[u8]) -> Result<()> {
     let incompat = body.get(16..24).map(|bytes| {
         u64::from_le_bytes(bytes.try_into().expect("invariant: eight bytes were taken"))
@@ -189,7 +189,7 @@ impl Drop for Drive {
 }
 
 impl Drive {
-    /// Takes a drive into use as its reports say; `ring` is the zone of the ring to go on in.
+    /// Opens a drive as its reports say; `ring` is the zone of the ring to continue in.
     pub(crate) fn open(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,
@@ -257,14 +257,14 @@ impl Drive {
     }
 
     fn attach_ring(&self) {
-        // The class's reserve is for this alone; none is to be had only while a zone that was
-        // finished is not free yet, which its lane waits for.
+        // The class's reserve is only for this. No permit is available only while a finished zone
+        // is not free yet, and its queue waits for that.
         if let Some(permit) = self.budget.try_acquire(Class::Metadata, 1) {
             self.writer.attach(self.ring_zone(), permit);
         }
     }
 
-    /// Reads blocks in which a zone says what it is.
+    /// Reads blocks in which a zone describes itself.
     pub(crate) async fn read(&self, at: BlockAddr, blocks: u32, pages: &Pool) -> Result<Pages> {
         let read = read_blocks(&*self.device, QueueId(0), at, blocks, pages).await;
         if read.as_ref().is_err_and(Error::is_gone) {
@@ -273,13 +273,13 @@ impl Drive {
         read
     }
 
-    /// Notes how a read of what lies beside blocks was answered.
+    /// Notes the result of a read of out-of-band metadata.
     pub(crate) fn note(&self, status: Status) {
         self.missed.set(self.missed.get() || status == Status::InternalError);
     }
 
-    /// Whether it was gone when a zone was to be read, if only for a moment: what was found says
-    /// nothing then.
+    /// Whether the drive was gone, even for a moment, when a zone was to be read: then the result
+    /// says nothing.
     pub(crate) fn has_missed(&self) -> bool {
         self.missed.get()
     }
@@ -308,16 +308,16 @@ impl Drive {
                 Err(error) if !self.answers() => return Err(error),
                 Err(error) => last = Some(error),
             }
-            // A zone that cannot be written: what it holds stays until the other has a record.
+            // The zone cannot be written: its content stays until the other zone has a record.
             self.turn_ring().await?;
         }
         Err(last.expect("invariant: the loop ends early or with an error"))
     }
 
-    /// Goes on in the ring's other zone, which is emptied first if it is not.
+    /// Continues in the ring's other zone, and empties that first if necessary.
     async fn turn_ring(&self) -> Result<()> {
         let old = self.ring_zone();
-        // Both zones may be needed at once otherwise: the permit is handed on.
+        // The permit passes from one zone to the other; otherwise both would need one at once.
         let _ = self.writer.finish(old).await;
         self.ring.set(1 - self.ring.get());
         let zone = self.ring_zone();
@@ -330,7 +330,7 @@ impl Drive {
         Ok(())
     }
 
-    /// After a record is durable: the other zone is not needed any more.
+    /// A record is durable: the other zone is not needed any more.
     async fn clear_other(&self, durable: &DurableSnapshot) -> Result<()> {
         if !self.other.get() {
             return Ok(());
@@ -342,18 +342,18 @@ impl Drive {
         Ok(())
     }
 
-    /// Notes that a zone that holds something is of no segment.
+    /// Notes that a zone with data belongs to no segment.
     pub(crate) fn note_loose(&self, zone: ZoneId) {
         self.loose.borrow_mut().insert(zone);
     }
 
-    /// Notes that a zone is of a segment, or holds nothing.
+    /// Notes that a zone belongs to a segment, or holds nothing.
     pub(crate) fn note_held(&self, zone: ZoneId) {
         self.loose.borrow_mut().remove(&zone);
     }
 
-    /// Empties a zone that is of no segment any more, when what is on the drive is durable. One
-    /// that cannot be reset leaves the pool.
+    /// Empties a zone that belongs to no segment any more, once the content of the drive is
+    /// durable. A zone that cannot be reset leaves the pool.
     ///
     /// # Errors
     /// If the drive does not answer; the zone stays full then.
@@ -366,7 +366,8 @@ impl Drive {
         self.empty_by(zone, &durable).await
     }
 
-    /// Empties a zone that is of no segment any more, by a snapshot that shows it empty.
+    /// Empties a zone that belongs to no segment any more, proved by a snapshot that shows it
+    /// empty.
     ///
     /// # Errors
     /// If the drive does not answer; the zone stays full then.

@@ -17,10 +17,10 @@ use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// What a spare says of itself.
+/// The content of a spare's record.
 ///
 /// # Errors
-/// `Corrupt` if its values mean nothing.
+/// `Corrupt` if its values are invalid.
 pub(crate) fn examined(found: &Found, name: &str) -> Result<Examined> {
     let body = SpareBody::read_from_prefix(&found.body).ok();
     let known = body.and_then(|(body, _)| Some((body, Level::from_byte(body.level)?)));
@@ -45,8 +45,9 @@ pub(crate) fn examined(found: &Found, name: &str) -> Result<Examined> {
     })
 }
 
-/// The member that a drive is which says it is a spare: it became one, and a crash came before it
-/// said so itself. `None`: it is a spare. `array` is what the others are of, and the name of one.
+/// If a drive that calls itself a spare has become a member, and a crash prevented its own record
+/// of that: the index of the member. `None`: it is a spare. `array` is the array of the other
+/// drives, with the name of one.
 ///
 /// # Errors
 /// `WrongFormat` if it is for another array, `Invalid` if it is stale.
@@ -77,13 +78,13 @@ pub(crate) fn seat_of(
 }
 
 impl Volume {
-    /// The spares it was assembled with or got since, and has not taken yet.
+    /// Spares given at assembly or added since, and not used yet.
     pub fn spares(&self) -> Vec<Uuid> {
         self.0.spares.borrow().clone()
     }
 
-    /// Makes an empty drive a spare: it says so from now on, also to the next assembly. One that is
-    /// a spare of this array already stays what it is. With `force`, whatever it holds is lost.
+    /// Makes an empty drive a spare: it records that, also for the next assembly. A drive that is a
+    /// spare of this array already is left unchanged. With `force`, its content is lost.
     ///
     /// # Errors
     /// `Invalid` if it does not fit, `Exists` if it is not empty, or a spare of another array; then
@@ -93,7 +94,7 @@ impl Volume {
         self.check_replacement(&*device)?;
         self.0.watchdog.add(&device);
         let added = self.make_spare(&device, force).await;
-        // It waits, and is asked nothing until it is a member.
+        // It waits, and gets no commands until it is a member.
         self.0.watchdog.forget(&device);
         added
     }
@@ -125,7 +126,7 @@ impl Volume {
         Ok(uuid)
     }
 
-    /// Puts a spare of this array in the place of the failed member `index`; the rebuild begins.
+    /// Replaces the failed member `index` by a spare of this array; the rebuild begins.
     ///
     /// # Errors
     /// `Invalid` if the member has not failed, or the drive does not fit or is no spare of this
@@ -147,12 +148,12 @@ impl Volume {
             return Err(Error::new(ErrorKind::Invalid, what));
         };
         self.0.spares.borrow_mut().retain(|spare| *spare != uuid);
-        // All but what says that it is one: it must be that until it is a member.
+        // Erases everything except its record as a spare, which it needs until it is a member.
         let zones = erase_but(&**device, Some(ring)).await?;
         self.seat(index, device.clone(), &zones, (ring, Some(uuid))).await
     }
 
-    /// The UUID of a spare of this array, and which zone of the ring says so.
+    /// The UUID of a spare of this array, and the zone of the ring with its record.
     async fn recorded(&self, device: &dyn ZonedDevice) -> Result<Option<(Uuid, u32)>> {
         let found = match find(device).await {
             Ok((found, _)) => found,
@@ -160,7 +161,7 @@ impl Volume {
             Err(_) => return Ok(None),
         };
         let uuid = found.header.device;
-        // One that was a member since is stale, whatever it says.
+        // A drive that has been a member since is stale, whatever it records.
         let taken = self.0.members.iter().any(|member| member.uuid.get() == uuid);
         let ours = found.is_spare() && found.header.object == self.0.uuid && !taken;
         Ok(ours.then_some((uuid, found.ring)))
@@ -180,7 +181,7 @@ impl Volume {
     }
 }
 
-/// Refuses a drive that holds something; what it is a spare of is said.
+/// Refuses a drive that holds data; the error names the array of a spare.
 async fn check_free(device: &dyn ZonedDevice) -> Result<()> {
     if let Ok((found, _)) = find(device).await
         && found.is_spare()

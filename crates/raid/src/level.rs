@@ -1,4 +1,4 @@
-//! RAID levels, and on which drive of a stripe each chunk is.
+//! RAID levels, and the drive of each chunk of a stripe.
 //!
 //! A stripe has `k` data chunks, numbered from 0, and then `m` parity chunks (mirrors for RAID-01),
 //! one chunk on each of the `n = k + m` drives. RAID-5 and RAID-6 rotate by one drive per stripe,
@@ -44,7 +44,7 @@ impl Level {
         }
     }
 
-    /// The level a byte of a superblock means.
+    /// The level of a byte in a superblock.
     pub fn from_byte(byte: u8) -> Option<Level> {
         Level::ALL.into_iter().find(|level| *level as u8 == byte)
     }
@@ -83,7 +83,7 @@ impl FromStr for Level {
     }
 }
 
-/// Where the chunks of an array's stripes are.
+/// The placement of chunks of an array's stripes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// The level.
@@ -100,7 +100,8 @@ impl Placement {
     /// The placement of `level` on `drives` drives.
     ///
     /// # Errors
-    /// `Invalid` if the level cannot be had with so many drives; the message says what would work.
+    /// `Invalid` if the level does not work with this number of drives; the message says what
+    /// would.
     pub fn new(level: Level, drives: u32) -> Result<Placement> {
         let invalid = |what: String| Err(Error::new(ErrorKind::Invalid, what));
         if drives < level.drives_min() || !DRIVES.contains(&drives) {
@@ -126,7 +127,7 @@ impl Placement {
         Ok(Placement { level, n: drives, k: drives - m, m })
     }
 
-    /// Drives that may fail, whichever they are.
+    /// How many drives may fail, whichever they are.
     pub fn tolerates(&self) -> u32 {
         match self.level {
             Level::Raid01 => 1,
@@ -134,8 +135,8 @@ impl Placement {
         }
     }
 
-    /// Whether every chunk of a stripe can be had when those are there for which `has` holds (by
-    /// chunk number).
+    /// Whether every chunk of a stripe is present or can be reconstructed from the chunks for which
+    /// `has` holds.
     pub fn recoverable(&self, has: impl Fn(u32) -> bool) -> bool {
         match self.level {
             Level::Raid01 => (0..self.k).all(|chunk| has(chunk) || has(self.k + chunk)),

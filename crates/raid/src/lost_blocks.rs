@@ -1,11 +1,11 @@
-//! What is known to be lost: blocks of the volume that cannot be had from the drives any more.
+//! Known losses: blocks of the volume that the drives cannot provide any more.
 //!
-//! Reads and scrubs feed it. A block leaves it when it is written or trimmed, when a scrub that
-//! came to its end can read it after all, or when an operator clears it. It is in memory alone:
-//! after a restart the next read or scrub finds the same blocks.
+//! Reads and scrubs add blocks. A block is removed when it is written or trimmed, when a complete
+//! scrub can read it after all, or when an operator clears it. The set is in memory only: after a
+//! restart the next read or scrub finds the same blocks.
 //!
-//! Only what the drives in service cannot give counts. While so many members are gone that data is
-//! missing for want of drives, nothing is noted: those drives may come back.
+//! Only blocks that the drives in service cannot provide count. While so many members are missing
+//! that data is unavailable for lack of drives, nothing is added: those drives may return.
 
 use crate::format::{MAPPED, NONE, block};
 use crate::map::Map;
@@ -16,7 +16,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Ranges that are kept; what comes beyond them is only counted.
+/// Most ranges kept; blocks beyond them are only counted.
 const RANGES: usize = 4096;
 
 /// A bounded set of blocks.
@@ -25,7 +25,7 @@ pub(crate) struct LostBlocks {
     /// Disjoint ranges that do not touch: first block, and the one after the last.
     ranges: RefCell<BTreeMap<u64, u64>>,
     blocks: Cell<u64>,
-    /// Blocks for which there was no place.
+    /// Blocks that did not fit.
     beyond: Cell<u64>,
 }
 
@@ -58,7 +58,7 @@ impl LostBlocks {
         self.blocks.set(blocks + (end - first));
     }
 
-    /// Blocks in its ranges, and how many it says they are.
+    /// Blocks in its ranges, and its own count of them.
     pub(crate) fn counted(&self) -> (u64, u64) {
         let ranges = self.ranges.borrow();
         (ranges.iter().map(|(first, end)| end - first).sum(), self.blocks.get())
@@ -69,7 +69,7 @@ impl LostBlocks {
         ranges.range(..=range.start).next_back().is_some_and(|(_, end)| *end >= range.end)
     }
 
-    /// Takes out what it has of a range.
+    /// Removes a range.
     pub(crate) fn remove(&self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -102,20 +102,20 @@ impl LostBlocks {
 }
 
 impl Volume {
-    /// Blocks of the volume that are known to be lost: how many, and the first ranges of them.
+    /// Blocks of the volume that are known to be lost: how many, and the first ranges.
     pub fn lost(&self) -> (u64, Vec<Range<u64>>) {
         let known = &self.0.lost_blocks;
         (known.blocks.get() + known.beyond.get(), known.ranges())
     }
 
-    /// Forgets which blocks are known to be lost, and the members' errors so far. What is still
-    /// lost is found by the next read or scrub.
+    /// Clears the known losses and the members' error counts. The next read or scrub finds what is
+    /// still lost.
     pub fn clear(&self) {
         self.0.lost_blocks.clear();
         self.0.members.iter().for_each(|member| member.errors.set(Errors::default()));
     }
 
-    /// A read of blocks of one mapping block failed: notes those that cannot be had.
+    /// A read of blocks of one mapping block failed: adds those that are lost.
     pub(crate) async fn note_lost(&self, wanted: &[(u32, Wanted)]) {
         for (number, wanted) in wanted {
             if wanted.0 == block::DATA && self.cannot_be_had(*number, *wanted).await {
@@ -124,7 +124,7 @@ impl Volume {
         }
     }
 
-    /// A mapping block cannot be read: notes the blocks that it is needed for.
+    /// A mapping block cannot be read: adds the blocks that need it.
     pub(crate) fn note_lost_leaf(&self, leaf: u32) -> u64 {
         if self.failed().is_some() || !self.survives() {
             return 0;
@@ -135,8 +135,8 @@ impl Volume {
         end - first
     }
 
-    /// Whether the block of `number`, which must be what is wanted, is mapped and cannot be had
-    /// from the drives that there are.
+    /// Whether the block `number`, which must be what is wanted, is mapped and cannot be provided
+    /// by the present drives.
     pub(crate) async fn cannot_be_had(&self, number: u32, wanted: Wanted) -> bool {
         let read = number == NONE || self.read_numbers(&[(number, wanted)]).await.is_ok();
         if read || self.failed().is_some() || !self.survives() {
@@ -151,8 +151,8 @@ impl Volume {
         }
     }
 
-    /// After a scrub of everything: what can be read is not lost. What was lost beyond the ranges
-    /// that are kept the scrub has added again.
+    /// After a complete scrub: blocks that can be read are not lost. Losses beyond the kept ranges
+    /// were added again by the scrub.
     pub(crate) async fn check_lost(&self) {
         for range in self.0.lost_blocks.ranges() {
             for lba in range {
@@ -169,8 +169,7 @@ impl Volume {
         }
     }
 
-    /// A scrub of everything begins to note what is lost: those for which there was no place are
-    /// met again.
+    /// A complete scrub begins to add losses: those that did not fit are found again.
     pub(crate) fn recount_lost(&self) {
         self.0.lost_blocks.beyond.set(0);
     }

@@ -1,8 +1,8 @@
 //! The map from volume blocks to physical block numbers (L2P), in mapping blocks of 1,024 entries.
 //!
 //! A mapping block is on the drives (its number is in the *root*), in memory, or both. Entries
-//! change in memory only; a checkpoint writes the mapping blocks that changed. Which of them may
-//! leave the memory again says a clock: `paging` asks it.
+//! change in memory only; a checkpoint writes changed mapping blocks. A clock decides which ones
+//! may leave the memory, used by `paging`.
 
 use crate::format::{MAPPED, NONE};
 use furrow_rt::Page;
@@ -14,16 +14,16 @@ type Leaf = Box<[u32; MAPPED as usize]>;
 
 #[derive(Clone, Debug, Default)]
 enum Slot {
-    /// Every entry is [`NONE`], and none is on the drives.
+    /// Every entry is [`NONE`], and the mapping block is not on the drives.
     #[default]
     Empty,
     /// On the drives only.
     Absent,
     Here {
         entries: Leaf,
-        /// Asked for since the clock's hand came by.
+        /// Used since the clock's hand passed it.
         used: Cell<bool>,
-        /// Known to be among those that changed: the set need not be asked.
+        /// Known to be in the set of changed ones, so that the set need not be searched.
         changed: bool,
     },
 }
@@ -35,7 +35,7 @@ fn here(entries: Leaf) -> Slot {
 /// A mapping block that may leave the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Victim {
-    /// It is on the drives as it is here.
+    /// It is on the drives in its present version.
     Clean(u32),
     /// It has to be written first.
     Dirty(u32),
@@ -50,13 +50,13 @@ pub(crate) enum Victim {
 #[derive(Debug)]
 pub(crate) struct Map {
     leaves: Vec<Slot>,
-    /// Where the newest written version of each is.
+    /// Where the newest written version of each mapping block is.
     root: Vec<u32>,
     dirty: BTreeSet<u32>,
-    /// Those in memory, in the order the clock's hand passes them.
+    /// Mapping blocks in memory, in the order of the clock's hand.
     clock: Vec<u32>,
     hand: usize,
-    /// How many need each to stay in memory.
+    /// How many users pin each of them.
     pins: BTreeMap<u32, u32>,
 }
 
@@ -91,12 +91,12 @@ impl Map {
         matches!(self.leaves[leaf as usize], Slot::Empty)
     }
 
-    /// How many are in memory.
+    /// Number of mapping blocks in memory.
     pub(crate) fn resident(&self) -> usize {
         self.clock.len()
     }
 
-    /// Gives an empty mapping block its memory.
+    /// Allocates memory for an empty mapping block.
     pub(crate) fn create(&mut self, leaf: u32) {
         if self.is_empty(leaf) {
             self.put(leaf, Box::new([NONE; MAPPED as usize]));
@@ -108,7 +108,7 @@ impl Map {
         self.clock.push(leaf);
     }
 
-    /// It has to stay in memory, until it is unpinned as often.
+    /// Keeps it in memory until it is unpinned as often.
     pub(crate) fn pin(&mut self, leaf: u32) {
         *self.pins.entry(leaf).or_default() += 1;
     }
@@ -123,7 +123,7 @@ impl Map {
         }
     }
 
-    /// The next that the clock's hand finds unused and nobody needs; `None` if there is none.
+    /// The next unused and unpinned one from the clock's hand on; `None` if there is none.
     pub(crate) fn victim(&mut self) -> Option<Victim> {
         for _ in 0..2 * self.clock.len() {
             self.hand = (self.hand + 1) % self.clock.len();
@@ -138,7 +138,7 @@ impl Map {
         None
     }
 
-    /// It leaves the memory.
+    /// Drops it from memory.
     pub(crate) fn evict(&mut self, leaf: u32) {
         debug_assert!(!self.dirty.contains(&leaf) && !self.pins.contains_key(&leaf));
         let known = self.root[leaf as usize] != NONE;
@@ -150,13 +150,13 @@ impl Map {
         self.hand = self.hand.saturating_sub(1);
     }
 
-    /// The mapping block that must be loaded before `lba` can be asked for or changed.
+    /// The mapping block that must be loaded before the entry of `lba` can be read or changed.
     pub(crate) fn missing(&self, lba: u64) -> Option<u32> {
         let (leaf, _) = split(lba);
         matches!(self.leaves[leaf], Slot::Absent).then_some(leaf as u32)
     }
 
-    /// The block number of `lba`; [`NONE`] if it was never written, or trimmed.
+    /// The block number of `lba`; [`NONE`] if it was never written, or is trimmed.
     pub(crate) fn get(&self, lba: u64) -> u32 {
         let (leaf, entry) = split(lba);
         match &self.leaves[leaf] {
@@ -166,7 +166,7 @@ impl Map {
         }
     }
 
-    /// Changes the entry of `lba`; what it was.
+    /// Changes the entry of `lba`; returns the old one.
     pub(crate) fn set(&mut self, lba: u64, number: u32) -> u32 {
         let (leaf, entry) = split(lba);
         if let Slot::Empty = self.leaves[leaf] {
@@ -201,12 +201,12 @@ impl Map {
         self.root[leaf as usize]
     }
 
-    /// It was written anew; where it was.
+    /// A new version was written; returns the place of the old one.
     pub(crate) fn set_root(&mut self, leaf: u32, number: u32) -> u32 {
         std::mem::replace(&mut self.root[leaf as usize], number)
     }
 
-    /// Of the mapping blocks in memory, what each mapped address leads to.
+    /// The address and number of each mapped block, of mapping blocks in memory.
     pub(crate) fn mapped(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         (0u64..).zip(&self.leaves).flat_map(|(leaf, slot)| {
             let entries = match slot {
@@ -218,12 +218,12 @@ impl Map {
         })
     }
 
-    /// How many are on the drives only.
+    /// Number of mapping blocks that are on the drives only.
     pub(crate) fn absent(&self) -> usize {
         self.leaves.iter().filter(|slot| matches!(slot, Slot::Absent)).count()
     }
 
-    /// What of a mapping block's state contradicts itself, if anything does.
+    /// A contradiction in the state of a mapping block, if there is one.
     pub(crate) fn audit(&self) -> std::result::Result<(), (u32, &'static str)> {
         let mut resident = 0;
         for ((leaf, slot), root) in (0u32..).zip(&self.leaves).zip(&self.root) {
@@ -256,8 +256,8 @@ impl Map {
         &self.root
     }
 
-    /// At most so many of the mapping blocks from `first` on that changed and were not taken since,
-    /// and their content. Each is pinned.
+    /// At most this many changed mapping blocks from `first` on that were not taken since, with
+    /// their content. Each is pinned.
     pub(crate) fn take_dirty(
         &mut self,
         first: u32,
@@ -285,7 +285,7 @@ impl Map {
         dirty.into_iter().map(content).collect()
     }
 
-    /// A mapping block has to be written (again): it moved, or writing it failed.
+    /// A mapping block has to be written (again): it was moved, or writing it failed.
     pub(crate) fn mark_dirty(&mut self, leaf: u32) {
         self.dirty.insert(leaf);
     }
@@ -296,14 +296,14 @@ impl Map {
         self.dirty.len()
     }
 
-    /// Loses a mapping block from those that changed: a corruption, for the tests of the audit.
+    /// Removes a mapping block from the changed ones: a corruption, for tests of the audit.
     #[cfg(test)]
     pub(crate) fn lose_dirty(&mut self, leaf: u32) -> bool {
         let changed = matches!(self.leaves[leaf as usize], Slot::Here { changed: true, .. });
         changed && self.dirty.remove(&leaf)
     }
 
-    /// How many of the `count` blocks from `lba` on are alike, mapped or not.
+    /// How many of the `count` blocks from `lba` on have the same state, mapped or not.
     pub(crate) fn run(&self, lba: u64, count: u64) -> (u64, bool) {
         let hole = self.get(lba) == NONE;
         let alike = (1..count)
@@ -358,7 +358,7 @@ mod tests {
         (0..4).for_each(|leaf| map.load(leaf, &Page::zeroed()));
         map.pin(2);
         map.set(u64::from(MAPPED), 9);
-        // All were used once: the first round takes that away.
+        // All were used once: the first round clears that.
         let mut seen = Vec::new();
         while let Some(victim) = map.victim() {
             match victim {

@@ -26,12 +26,13 @@ use furrow_rt::JoinHandle;
 use furrow_zone::Geometry;
 use std::rc::Rc;
 
-/// Where the metadata of an array's blocks is.
+/// The place of the metadata of an array's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaPlace {
-    /// Beside each block, in the out-of-band area of its drive.
+    /// In the out-of-band area of each block.
     OutOfBand,
-    /// In metadata stripes among the data: drives have no out-of-band area that is large enough.
+    /// In metadata stripes among the data, because the drives' out-of-band area is missing or too
+    /// small.
     InBand,
 }
 
@@ -64,7 +65,7 @@ impl MetaPlace {
         self == MetaPlace::OutOfBand
     }
 
-    /// What an array has of its drives, for messages.
+    /// A description of the array's drives, for messages.
     pub(crate) fn with_or_without(self) -> &'static str {
         match self {
             MetaPlace::OutOfBand => "with",
@@ -72,7 +73,7 @@ impl MetaPlace {
         }
     }
 
-    /// The out-of-band bytes that a drive of the array needs, for messages.
+    /// The out-of-band bytes that the array needs of a drive, for messages.
     pub(crate) fn needs(self) -> String {
         match self {
             MetaPlace::OutOfBand => format!("with {}", BlockMeta::SIZE),
@@ -80,7 +81,7 @@ impl MetaPlace {
         }
     }
 
-    /// Blocks that cleaning gets into a segment of `all` data blocks, in stripes of `data`.
+    /// Blocks that cleaning can put into a segment of `all` data blocks, in stripes of `data`.
     pub(crate) fn capacity(self, all: u32, data: u32) -> u32 {
         match self {
             MetaPlace::OutOfBand => all,
@@ -96,8 +97,8 @@ impl MetaPlace {
         }
     }
 
-    /// Stripes that may be in flight in a segment of the volume's own writes: `depth`, unless
-    /// cleaning has to fill windows. How much space cleaning makes does not hang on an option.
+    /// Most stripes in flight in a segment of the volume's own writes: `depth`, unless cleaning has
+    /// to fill windows. The space that cleaning frees must not depend on an option.
     pub(crate) fn internal_depth(self, depth: u32) -> u32 {
         match self {
             MetaPlace::OutOfBand => depth,
@@ -106,8 +107,7 @@ impl MetaPlace {
     }
 }
 
-/// The metadata of an open segment that is not on the drives yet: nothing where it lies beside the
-/// blocks.
+/// Metadata of an open segment that is not on the drives yet; nothing if it is out of band.
 #[derive(Clone, Default)]
 pub(crate) struct OpenMeta(Option<Rc<Windows>>);
 
@@ -119,8 +119,8 @@ impl OpenMeta {
         }
     }
 
-    /// Notes the metadata of the chunk of a stripe on a drive; stripes come in order. Returns the
-    /// bytes of it that go beside the blocks.
+    /// Notes the metadata of a stripe's chunk on a drive; stripes come in order. Returns the bytes
+    /// for the out-of-band area.
     pub(crate) fn note<'a>(&self, stripe: u32, drive: u32, metas: &'a [u8]) -> &'a [u8] {
         match &self.0 {
             None => metas,
@@ -131,35 +131,34 @@ impl OpenMeta {
         }
     }
 
-    /// Whether the next stripe of a segment of `stripes` has to be one of metadata.
+    /// Whether the next stripe of a segment of `stripes` has to be a metadata stripe.
     pub(crate) fn ends_window(&self, next: u32, stripes: u32) -> bool {
         self.0.is_some() && inband::ends(next, stripes)
     }
 
-    /// Stripes of a segment of `stripes` of which any may be of data: the last one may not.
+    /// Stripes of a segment of `stripes` that may hold data: not the last one.
     pub(crate) fn data_stripes(&self, stripes: u32) -> u32 {
         stripes - u32::from(self.0.is_some())
     }
 
     /// Joins the stripes that wait for a metadata stripe, with one that was just noted. Returns
-    /// what it has to wait for, if for anything; and whether the caller has to ask
-    /// [`OpenMeta::is_due`] once this turn is over.
+    /// what the caller has to wait for, if anything, and whether it has to check
+    /// [`OpenMeta::is_due`] at the end of this turn.
     pub(crate) fn join(&self) -> Option<(Rc<Cover>, bool)> {
         self.0.as_ref().map(|windows| windows.join())
     }
 
-    /// Whether stripes wait for a metadata stripe and none is under way.
+    /// Whether stripes wait for a metadata stripe and none is in flight.
     pub(crate) fn is_due(&self) -> bool {
         self.0.as_ref().is_some_and(|windows| windows.is_due())
     }
 
-    /// Sends a metadata stripe, as stripe `number` of a segment; `None` where there are none.
+    /// Sends a metadata stripe as stripe `number` of a segment; `None` if metadata is out of band.
     pub(crate) fn send(&self, volume: &Volume, slot: u32, number: u32) -> Option<Sent> {
         self.0.as_ref().map(|windows| windows.send(volume, slot, number))
     }
 
-    /// The metadata of row `row` of the chunk of a stripe on a drive; `None` if it is not kept
-    /// here.
+    /// The metadata of row `row` of a stripe's chunk on a drive; `None` if it is not kept here.
     fn kept(&self, stripe: u32, drive: u32, row: u32) -> Option<Option<BlockMeta>> {
         self.0.as_ref().and_then(|windows| windows.get(stripe, drive, row))
     }
@@ -174,7 +173,7 @@ impl RebuiltMeta {
     }
 }
 
-/// The metadata of blocks that are being read.
+/// The pending metadata of blocks that are being read.
 pub(crate) struct Lookup {
     from: Source<JoinHandle<Vec<Option<BlockMeta>>>>,
     pin: ReadPin,
@@ -187,14 +186,14 @@ pub(crate) struct BlockMetas {
 }
 
 enum Source<T> {
-    /// In the answer, so many bytes per block; of a segment of this sequence number.
+    /// In the answer, this many bytes per block; for a segment of this sequence number.
     OutOfBand(u64, usize),
     /// Listed in metadata stripes.
     InBand(T),
 }
 
 impl Lookup {
-    /// Waits for it.
+    /// Waits for the metadata.
     pub(crate) async fn done(self) -> BlockMetas {
         let from = match self.from {
             Source::OutOfBand(sequence, bytes) => Source::OutOfBand(sequence, bytes),
@@ -205,7 +204,7 @@ impl Lookup {
 }
 
 impl BlockMetas {
-    /// That of block `n` of a read with the out-of-band bytes `oob`.
+    /// The metadata of block `n` of a read with the out-of-band bytes `oob`.
     pub(crate) fn of(&self, oob: &[u8], n: usize) -> Option<BlockMeta> {
         match &self.from {
             Source::OutOfBand(sequence, bytes) => open(oob.get(n * bytes..)?, *sequence),
@@ -215,7 +214,7 @@ impl BlockMetas {
 }
 
 impl Volume {
-    /// Begins to look up the metadata of `count` blocks that are being read, from `first` on.
+    /// Starts the lookup of the metadata of `count` blocks that are being read, from `first` on.
     pub(crate) fn lookup(
         &self,
         geometry: &Geometry,
@@ -230,7 +229,7 @@ impl Volume {
         Lookup { from, pin }
     }
 
-    /// Whether the metadata of a member's blocks is out of reach because its drive went.
+    /// Whether the metadata of a member's blocks is unavailable because its drive vanished.
     pub(crate) fn metadata_went(&self, index: u32) -> bool {
         let drive = self.0.members[index as usize].drive();
         self.0.shape.meta == MetaPlace::InBand && drive.is_none_or(|drive| !drive.answers())

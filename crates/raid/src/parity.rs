@@ -2,7 +2,7 @@
 //! Linux md and ISA-L have it), and mirrors. Over bytes: chunks, and the metadata that lies beside
 //! them.
 //!
-//! Encoding is what each write pays ([`lanes`]). Reconstruction is rarer: it multiplies by table.
+//! Every write pays for encoding ([`lanes`]). Reconstruction is rarer and multiplies by table.
 
 mod lanes;
 
@@ -82,14 +82,14 @@ pub fn encode(placement: &Placement, data: &[&[u8]], parity: &mut [&mut [u8]]) {
     }
 }
 
-/// The CRC of the sum (P) of blocks of the given CRCs; `zero` is that of a block of zeros. A CRC
-/// is linear but for what it starts with: that comes once for each block.
+/// The CRC of the sum (P) of blocks with the given CRCs; `zero` is the CRC of a block of zeros. A
+/// CRC is linear except for its initial value, which is contained once per block.
 pub(crate) fn sum_of_crcs(crcs: impl Iterator<Item = u32>, zero: u32) -> u32 {
     let (sum, count) = crcs.fold((0, 0u32), |(sum, count), crc| (sum ^ crc, count + 1));
     if count.is_multiple_of(2) { sum ^ zero } else { sum }
 }
 
-/// Chunk `wanted` of a stripe from those that are there (by chunk number); `None` if they do not
+/// Chunk `wanted` of a stripe from the present ones (by chunk number); `None` if they do not
 /// suffice.
 pub fn reconstruct(
     placement: &Placement,
@@ -112,7 +112,7 @@ pub fn reconstruct(
     }
 }
 
-/// The sum of chunks that must all be there.
+/// The sum of chunks, all of which must be present.
 fn sum<'a>(chunks: impl Iterator<Item = Option<&'a [u8]>>) -> Option<Vec<u8>> {
     let chunks: Vec<&[u8]> = chunks.collect::<Option<_>>()?;
     let mut total = vec![0; chunks.first()?.len()];
@@ -124,7 +124,7 @@ fn reconstruct_pq(k: usize, chunks: &[Option<&[u8]>], wanted: usize) -> Option<V
     let (p, q) = (chunks[k], chunks[k + 1]);
     let missing: Vec<usize> = (0..k).filter(|i| chunks[*i].is_none()).collect();
     let length = chunks.iter().flatten().next()?.len();
-    // Σ 2^i · d_i over the data that is there.
+    // Σ 2^i · d_i over the present data.
     let weighted = || {
         let mut total = vec![0; length];
         let present = (0..k).filter_map(|i| chunks[i].map(|data| (i, data)));
@@ -142,7 +142,7 @@ fn reconstruct_pq(k: usize, chunks: &[Option<&[u8]>], wanted: usize) -> Option<V
         scaled
     };
     match (&missing[..], p, q) {
-        // Parity of data that is all there.
+        // Parity of complete data.
         ([], ..) if wanted == k => Some(plain()),
         ([], ..) => Some(weighted()),
         ([x], Some(p), _) if wanted == *x => {
@@ -216,8 +216,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the level, parity is as defined, and every chunk comes back from any others
-        /// that suffice; from fewer, none is made up.
+        /// At every level parity is as defined, and every chunk can be reconstructed from any
+        /// sufficient set of others, never from fewer.
         #[test]
         fn what_is_lost_comes_back(
             level in prop::sample::select(Level::ALL.to_vec()),
@@ -242,7 +242,7 @@ mod tests {
             let crcs = data.iter().map(|data| crc32c(data));
             prop_assert_eq!(sum_of_crcs(crcs, crc32c(&vec![0; length])), crc32c(&p));
             let all: Vec<&Vec<u8>> = data.iter().chain(&parity).collect();
-            // At most three are lost: else there is hardly ever anything to reconstruct.
+            // At most three are lost: with more there is hardly ever anything to reconstruct.
             let gone: Vec<u32> =
                 (0..3).map(|i| (lost >> (8 * i)) % (placement.n + 4)).collect();
             let has = |chunk: u32| !gone.contains(&chunk);

@@ -1,5 +1,5 @@
-//! Reads: from the map to the drives, with every block checked against what lies beside it, and
-//! made from the others of its row where it is damaged or its drive is gone.
+//! Reads: from the map to the drives. Every block is checked against its metadata, and
+//! reconstructed from the others of its row if it is damaged or its drive is gone.
 
 use crate::drive::Drive;
 use crate::format::{NONE, block};
@@ -21,7 +21,7 @@ const COMMAND: u32 = 256;
 /// What a block must be: its kind and address.
 pub(crate) type Wanted = (u8, u64);
 
-/// A block on a member: where it is and what segment and stripe it is of.
+/// A block on a member: its place, its segment and its stripe.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) slot: u32,
@@ -32,17 +32,17 @@ pub(crate) struct Place {
     pub(crate) offset: u32,
 }
 
-/// A read command under way.
+/// A read command in flight.
 pub(crate) struct Reading {
     answer: Completion<Outcome>,
-    /// What was asked for, by its place in the request.
+    /// The blocks it reads, by their positions in the request.
     of: Vec<usize>,
     pub(crate) index: u32,
     lookup: Lookup,
 }
 
 impl Reading {
-    /// The answer, what was asked for and is answered, and the metadata of each.
+    /// The answer, the positions of its blocks in the request, and their metadata.
     pub(crate) async fn over(self) -> (Outcome, Vec<usize>, BlockMetas) {
         let outcome = self.answer.await;
         (outcome, self.of, self.lookup.done().await)
@@ -50,7 +50,7 @@ impl Reading {
 }
 
 impl Volume {
-    /// Reads blocks; what was never written, or trimmed, is zeros.
+    /// Reads blocks; blocks that were never written or are trimmed read as zeros.
     ///
     /// # Errors
     /// `Invalid` past the end; `Corrupt` or `Io` naming the block, if neither it nor enough others
@@ -69,8 +69,8 @@ impl Volume {
                 self.note_lost_leaf(leaf);
                 return Err(error);
             }
-            // Read before the next mapping block is asked for: that may have to wait for space, and
-            // what is being read cannot be reset.
+            // This is read before the next mapping block is loaded, which may have to wait for
+            // space: segments that are being read cannot be reset.
             let mut wanted: smallvec::SmallVec<[(u32, Wanted); 16]> = Default::default();
             {
                 let map = self.0.map.borrow();
@@ -98,7 +98,7 @@ impl Volume {
     pub(crate) async fn read_numbers(&self, wanted: &[(u32, Wanted)]) -> Result<Pages> {
         let mut pages: Vec<Option<Page>> = vec![None; wanted.len()];
         let mut places: Vec<Option<Place>> = Vec::with_capacity(wanted.len());
-        // Pinned one and all before the first wait: a segment read from is not reset meanwhile.
+        // All are pinned before the first wait, so that no segment is reset during the read.
         let pins = self.pin_slots(wanted.iter().map(|(number, _)| *number));
         for (number, _) in wanted {
             places.push(match *number {
@@ -146,7 +146,7 @@ impl Volume {
         pins
     }
 
-    /// Where the block of `number` is; `None` if its member has no zone there, or lost it.
+    /// The place of the block `number`; `None` if its member has no zone there, or lost it.
     pub(crate) async fn place(&self, number: u32) -> Result<Option<Place>> {
         let Some((slot, row, chunk)) = self.0.shape.locate(number) else {
             return Err(Error::new(
@@ -163,7 +163,7 @@ impl Volume {
         Ok(self.place_now(slot, row, chunk))
     }
 
-    /// Sees to it that places in a segment can be told.
+    /// Ensures that places in a segment can be computed.
     pub(crate) async fn ready(&self, slot: u32) -> Result<()> {
         let (needs, free) = {
             let segment = &self.0.segments.borrow()[slot as usize];
@@ -182,7 +182,7 @@ impl Volume {
         Ok(())
     }
 
-    /// As [`Volume::place_at`], of a segment that is [`Volume::ready`].
+    /// As [`Volume::place_at`], for a segment that is [`Volume::ready`].
     pub(crate) fn place_now(&self, slot: u32, row: u32, chunk: u32) -> Option<Place> {
         let segments = self.0.segments.borrow();
         let segment = &segments[slot as usize];
@@ -201,7 +201,7 @@ impl Volume {
         Some(Place { slot, sequence: segment.sequence, stripe, index, zone, offset })
     }
 
-    /// Sends the reads of `places`, neighbours in one command.
+    /// Sends the reads of `places`, with neighbours in one command.
     pub(crate) fn start(&self, places: &[Option<Place>]) -> Vec<Reading> {
         let mut readings = Vec::new();
         let mut i = 0;
@@ -241,7 +241,7 @@ impl Volume {
         Reading { answer, of, index: first.index, lookup }
     }
 
-    /// Takes a command's blocks that are what was wanted; the others are `lost`.
+    /// Takes the correct blocks of a command; the others are added to `lost`.
     async fn finish(
         &self,
         reading: Reading,

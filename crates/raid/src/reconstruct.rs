@@ -1,7 +1,7 @@
-//! Blocks made from the others of their row: what a lost drive held, what is damaged.
+//! Reconstruction of blocks from the others of their row: blocks of a lost drive, and damaged ones.
 //!
-//! All that is needed of a stripe is read at once, and no more than that as long as all of it is
-//! whole: a block of a mirror from the other one, of two parities' stripes without the second.
+//! All needed blocks of a stripe are read at once, and no more than needed as long as all of them
+//! are whole: for a mirror the other block, for two parities without the second.
 
 use crate::format::{BlockMeta, CODED, NONE, block};
 use crate::meta::{self, Identity};
@@ -12,34 +12,34 @@ use furrow_log::record::crc32c;
 use furrow_rt::Page;
 use furrow_zone::{Error, ErrorKind, Result};
 
-/// A block that is to be read: which of the request, its number, what it must be, and whether it
-/// was found damaged.
+/// A block to be read: its position in the request, its number, its expected identity, and whether
+/// it was found damaged.
 pub(crate) type Missing = (usize, u32, Wanted, bool);
 
-/// A block and what lies beside it.
+/// A block with its metadata.
 pub(crate) type Whole = (BlockMeta, Page);
 
-/// What a look at a place showed.
+/// The result of examining a place.
 pub(crate) enum Seen {
-    /// The block of the stripe that is meant to be there.
+    /// The expected block of the stripe.
     Whole(Whole),
-    /// A block that says it is of no stripe.
+    /// A block that belongs to no stripe by its metadata.
     Foreign,
     /// Not what was written.
     Damaged,
-    /// The drive does not give it.
+    /// The drive cannot read it.
     Unread,
 }
 
-/// A block that was made: the code beside it, and its content.
+/// A reconstructed block: its coded metadata, and its content.
 pub(crate) struct Reconstructed {
     pub(crate) code: [u8; CODED],
     pub(crate) page: Page,
 }
 
 impl Volume {
-    /// Makes blocks from the others of their rows, all at once; those that are damaged where they
-    /// should be are written anew.
+    /// Reconstructs blocks from the others of their rows, all at once; blocks that are damaged in
+    /// place are rewritten.
     pub(crate) async fn recover_blocks(&self, missing: Vec<Missing>) -> Result<Vec<(usize, Page)>> {
         let mut runs: Vec<((u32, u32, u32), Vec<Missing>)> = Vec::new();
         for one in missing {
@@ -74,7 +74,7 @@ impl Volume {
         Ok(all)
     }
 
-    /// The same of consecutive rows of a chunk.
+    /// The same for consecutive rows of a chunk.
     async fn recover_run(
         &self,
         (slot, row, chunk): (u32, u32, u32),
@@ -96,7 +96,7 @@ impl Volume {
             if damaged && kind == block::DATA && self.0.options.clean {
                 let (volume, page) = (self.clone(), page.clone());
                 let identity = identity.expect("invariant: compared above");
-                // Until here whoever reads it holds its segment; nobody waits for the repair.
+                // The segment is held until here by whoever reads it; nobody waits for the repair.
                 let from = self.origin(number);
                 self.0.rt.spawn_detached(async move {
                     if volume.move_blocks(vec![(identity, page, from)]).await.is_ok() {
@@ -125,7 +125,7 @@ impl Volume {
         self.believed((slot, row, chunk), one?)
     }
 
-    /// What a block that was made is, if that fits its content.
+    /// The identity of a reconstructed block, if it fits the content.
     fn believed(
         &self,
         (slot, row, chunk): (u32, u32, u32),
@@ -178,7 +178,7 @@ impl Volume {
         Ok(told.collect())
     }
 
-    /// The chunks that suffice to make `chunk`, if all of them are whole.
+    /// The chunks that suffice to reconstruct `chunk`, if all of them are whole.
     fn enough(&self, slot: u32, row: u32, chunk: u32) -> Vec<u32> {
         let placement = self.0.shape.placement;
         let others = || (0..placement.n).filter(|other| *other != chunk);
@@ -191,7 +191,7 @@ impl Volume {
         there.take(placement.k as usize).collect()
     }
 
-    /// A row's block of `chunk` from those that were found.
+    /// A row's block of `chunk`, from those that were found.
     fn combine(
         &self,
         found: &[Vec<Option<Whole>>],
@@ -232,7 +232,7 @@ impl Volume {
         )
     }
 
-    /// Reads rows of some chunks, from `row` on, of a segment that is ready: all at once.
+    /// Reads rows of some chunks, from `row` on, of a segment that is ready, all at once.
     async fn read_rows(
         &self,
         (slot, row): (u32, u32),
@@ -255,7 +255,7 @@ impl Volume {
         }
     }
 
-    /// Takes what a command read and is whole; where it could not be read, blocks one by one.
+    /// Takes the whole blocks that a command read; if it failed, reads blocks one by one.
     async fn take_whole(
         &self,
         reading: Reading,
@@ -324,18 +324,18 @@ impl Volume {
     }
 }
 
-/// Whether a damaged block that is met is an error of its member. It is not where nothing may
-/// count of what is read.
+/// Whether a damaged block counts as an error of its member. It does not if nothing that is read
+/// may be valid.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loud {
     Yes,
     No,
 }
 
-/// What a block is that was read at a place, with what lies beside it.
+/// Classifies a block that was read at a place, with its metadata.
 fn is_whole(place: Place, meta: Option<BlockMeta>, page: Page) -> Seen {
     match meta {
-        // What belongs to no stripe is not damaged.
+        // A block that belongs to no stripe is not damaged.
         Some(meta) if meta.stripe.get() == NONE => Seen::Foreign,
         Some(meta)
             if meta.stripe.get() == place.stripe && meta.own_crc.get() == crc32c(page.bytes()) =>

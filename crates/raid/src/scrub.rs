@@ -1,5 +1,5 @@
-//! Scrub: reads everything there is, checks each block against what lies beside it and each row
-//! against its parity, and writes anew what is damaged.
+//! Scrub: reads everything, checks each block against its metadata and each row against its parity,
+//! and rewrites what is damaged.
 
 use crate::format::{MAPPED, block};
 use crate::map::Map;
@@ -12,19 +12,19 @@ use crate::write::item::Origin;
 use furrow_zone::{Result, ZoneId};
 use std::collections::{BTreeSet, VecDeque};
 
-/// Rows that are checked at a time.
+/// Rows checked at a time.
 const AHEAD: usize = 16;
 
-/// What is wrong with a metadata block.
+/// Finding for a metadata block.
 const LISTING: &str = "metadata block damaged or unreadable";
 
-/// A block that its member says is of no stripe, in a row of which something counts.
+/// Finding for a block that belongs to no stripe by its metadata, in a row with valid blocks.
 const UNLISTED: &str = "of no stripe, though its row counts";
 
-/// A block that is not as it should be.
+/// A damaged block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which member.
+    /// Number of the member.
     pub member: u32,
     /// Its zone.
     pub zone: ZoneId,
@@ -32,24 +32,24 @@ pub struct Finding {
     pub block: u32,
     /// What is wrong.
     pub what: &'static str,
-    /// The stripe's blocks that count were written anew.
+    /// The valid blocks of its stripe were rewritten.
     pub repaired: bool,
-    /// The drive does not give it, rather than something else than was written.
+    /// The drive cannot read it; otherwise its content is wrong.
     pub unread: bool,
-    /// What cannot be had of its stripe counts: it is lost, and nothing mends it.
+    /// Valid blocks of its stripe cannot be reconstructed: they are lost.
     pub lost: bool,
 }
 
-/// What a scrub found.
+/// The result of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scrubbed {
     /// Blocks read.
     pub blocks: u64,
-    /// Damage, in the order it was met.
+    /// Damage, in the order of discovery.
     pub findings: Vec<Finding>,
-    /// Blocks of the volume that cannot be had from what is left.
+    /// Blocks of the volume that cannot be reconstructed from what is left.
     pub lost: u64,
-    /// It was stopped before all was read.
+    /// It was stopped before everything was read.
     pub stopped: bool,
 }
 
@@ -69,19 +69,20 @@ impl Scrubbed {
 /// Findings among which one of the same block is looked for: more than a window's rows have.
 const SEEN: usize = 4096;
 
-/// A row with blocks that cannot be had. Nothing is lost unless the map names them: the stripe may
-/// be one that a crash tore and that never counted, or what was in them may be elsewhere by now.
+/// A row with blocks that cannot be reconstructed. They are lost only if the map names them: the
+/// stripe may be one that a crash tore and that never counted, or its blocks may be elsewhere by
+/// now.
 struct Short {
     /// The segment, and its sequence number.
     segment: (u32, u64),
     findings: Vec<Finding>,
-    /// Numbers of the data blocks that cannot be had.
+    /// Numbers of the data blocks that cannot be reconstructed.
     missing: Vec<u32>,
-    /// Those that could, and count, were written anew.
+    /// The other valid blocks were rewritten.
     renewed: bool,
 }
 
-/// What a scrub has found so far.
+/// The findings so far.
 #[derive(Default)]
 struct Found {
     result: Scrubbed,
@@ -99,8 +100,8 @@ impl Found {
 }
 
 impl Volume {
-    /// Reads all segments, and with `repair` writes anew the blocks of stripes with damage.
-    /// `progress` hears how many of how many segments are done.
+    /// Reads all segments, and with `repair` rewrites the blocks of damaged stripes. `progress` is
+    /// called with the number of segments done, and their total.
     ///
     /// # Errors
     /// If the volume cannot be written any more.
@@ -133,8 +134,8 @@ impl Volume {
         if !result.stopped {
             self.check_lost().await;
         }
-        // Only what counts is an error of its member: damage that nobody needs is none, however
-        // often it is met. Reads that failed have been counted.
+        // Only damage of valid blocks is an error of its member: other damage is none, however
+        // often it is found. Failed reads have been counted already.
         for finding in result.findings.iter().filter(|finding| !finding.unread) {
             self.0.members[finding.member as usize].count(|errors| errors.checksum += 1);
         }
@@ -142,7 +143,7 @@ impl Volume {
         Ok(result)
     }
 
-    /// Ends every scrub under way: each tells what it found until now.
+    /// Ends every running scrub: each returns its findings so far.
     pub fn stop_scrub(&self) {
         self.0.scrub_stops.set(self.0.scrub_stops.get() + 1);
     }
@@ -182,14 +183,14 @@ impl Volume {
                 self.0.lost_blocks.add(wanted.1..wanted.1 + 1);
                 continue;
             }
-            // What it says is in memory: it is damaged, and nothing is lost.
+            // Its content is in memory: it is damaged, and nothing is lost.
             kept.insert(number);
             if repair && self.fetch(wanted.1 as u32, false).await.is_ok() {
                 self.0.map.borrow_mut().mark_dirty(wanted.1 as u32);
             }
         }
         for row in short {
-            // One that was released meanwhile had nothing that counts.
+            // A segment that was released meanwhile held nothing valid.
             let there = self.stays(row.segment);
             let gone = row.missing.iter().any(|number| lost.contains(number));
             let known = row.missing.iter().any(|number| kept.contains(number));
@@ -202,13 +203,13 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether a segment was not released meanwhile, nor is being.
+    /// Whether a segment was not released meanwhile, and is not being released.
     fn stays(&self, (slot, sequence): (u32, u64)) -> bool {
         let segment = &self.0.segments.borrow()[slot as usize];
         segment.sequence == sequence && segment.state != SegmentState::Releasing
     }
 
-    /// The segments there are, and of each the rows whose stripes are complete.
+    /// The present segments, each with the rows whose stripes are complete.
     async fn quiesced_rows(&self) -> Vec<(u32, u64, u32)> {
         self.quiesce().await;
         let rows = (0..)
@@ -303,7 +304,8 @@ impl Volume {
         if found.iter().all(Option::is_none) && damaged.is_empty() {
             return Ok(());
         }
-        // Of metadata only the last of a window counts: without it what it lists is damaged.
+        // Of metadata stripes only the last of a window counts: without it, what it lists is
+        // damaged.
         if found.iter().flatten().any(|(meta, _)| meta::is_own(meta)) {
             return Ok(());
         }
@@ -359,7 +361,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether a row has a block that counts, or one that might. Rows that were mended have none.
+    /// Whether a row has a block that is valid or may be. Repaired rows have none.
     async fn is_needed(&self, slot: u32, row: u32) -> Result<bool> {
         for chunk in 0..self.0.shape.placement.k {
             let number = self.0.shape.number(slot, row, chunk);
@@ -394,7 +396,7 @@ impl Volume {
         Ok((missing, renewed > 0))
     }
 
-    /// Whether the block of `number` is what its address is mapped to.
+    /// Whether the block `number` is the one that its address is mapped to.
     pub(crate) async fn counts(&self, number: u32, identity: &Identity) -> Result<bool> {
         match identity.kind {
             block::DATA if identity.lba < self.blocks() => {
@@ -408,7 +410,7 @@ impl Volume {
         }
     }
 
-    /// A data block where it is, or made from the others of its row.
+    /// A data block as read, or reconstructed from the others of its row.
     pub(crate) async fn block_or_reconstructed(
         &self,
         slot: u32,

@@ -4,7 +4,7 @@ use crate::format::{FooterEntry, NONE, block};
 use crate::meta::Identity;
 use zerocopy::FromZeros;
 
-/// What a footer says of a block: of data what it is, of parity (`None`) only that it is.
+/// A footer's entry for a block: for data its identity, for parity (`None`) only that it is parity.
 pub(crate) fn seal_entry(identity: Option<Identity>, crc: u32, stripe: u32) -> FooterEntry {
     let mut entry = FooterEntry::new_zeroed();
     let kind = identity.map_or(block::PARITY, |identity| identity.kind);
@@ -16,7 +16,7 @@ pub(crate) fn seal_entry(identity: Option<Identity>, crc: u32, stripe: u32) -> F
     entry
 }
 
-/// What a footer's entry says; `None` for what belongs to no stripe.
+/// The content of a footer's entry; `None` if the block belongs to no stripe.
 pub(crate) fn open_entry(entry: &FooterEntry) -> Option<(Option<Identity>, u32)> {
     if entry.stripe.get() == NONE {
         return None;

@@ -1,10 +1,10 @@
-//! What a block is: its metadata as it is coded, sealed and opened.
+//! The identity of a block: its metadata, coded, sealed and opened.
 
 use crate::format::{BlockMeta, CODED, NONE, block};
 use furrow_log::record::crc32c;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// The coded part of a block's metadata: what the data block is.
+/// The coded part of a block's metadata: the identity of the data block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) lba: u64,
@@ -24,7 +24,7 @@ impl Identity {
         meta.as_bytes()[..CODED].try_into().expect("invariant: a metadata starts with its code")
     }
 
-    /// From its code; `None` if no data block is like that.
+    /// Decodes it; `None` if no data block has such an identity.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Identity> {
         let mut meta = BlockMeta::new_zeroed();
         meta.as_mut_bytes()[..CODED].copy_from_slice(bytes.get(..CODED)?);
@@ -49,7 +49,7 @@ pub(crate) fn seal(coded: &[u8; CODED], segment: u64, stripe: u32, own_crc: u32)
     meta
 }
 
-/// The metadata of a block that belongs to no stripe: it fills a zone up.
+/// The metadata of a block that belongs to no stripe and fills a zone.
 pub(crate) fn filler(segment: u64, own_crc: u32) -> BlockMeta {
     seal(&[0; CODED], segment, NONE, own_crc)
 }
@@ -65,7 +65,7 @@ pub(crate) fn open(bytes: &[u8], segment: u64) -> Option<BlockMeta> {
     (meta.check.get() == checksum(&meta) && meta.segment.get() == segment).then_some(meta)
 }
 
-/// The coded part as it is beside the block.
+/// The coded part as stored in the out-of-band area.
 pub(crate) fn coded(meta: &BlockMeta) -> [u8; CODED] {
     meta.as_bytes()[..CODED].try_into().expect("invariant: a metadata starts with its code")
 }

@@ -1,4 +1,4 @@
-//! Windows: what lies beside blocks, on drives that have no out-of-band area.
+//! Windows: in-band metadata, for drives that have no out-of-band area.
 //!
 //! A segment's stripes are divided into windows. The last stripe of each, and of the segment, is a
 //! *metadata stripe*: on every drive its chunk lists what the blocks of that drive's zone in the
@@ -8,9 +8,9 @@
 //! same place in every zone: rows are where they belong (Zone Write only).
 //!
 //! Invariants
-//! - A stripe counts on a drive when its chunk and that of a metadata stripe behind it are there:
-//!   what is listed by none belongs to nothing.
-//! - A metadata block lists all of its window before it. So the last whole one says everything.
+//! - A stripe counts on a drive when its chunk and the chunk of a later metadata stripe are there:
+//!   blocks that none lists belong to nothing.
+//! - A metadata block lists its whole window before it, so the last whole one has everything.
 
 mod footers;
 pub(crate) mod lookup;
@@ -51,7 +51,7 @@ pub(crate) fn end(stripe: u32, stripes: u32) -> u32 {
     (start(stripe) + WINDOW - 1).min(stripes.saturating_sub(1))
 }
 
-/// Stripes of `data` blocks that cleaning writes together: a window's, if that is not too much.
+/// Stripes of `data` blocks that cleaning writes together: those of a window, within a limit.
 pub(crate) fn batch(data: u32) -> u32 {
     (BATCH / data).clamp(1, WINDOW - 1)
 }
@@ -64,7 +64,7 @@ pub(crate) fn capacity(stripes: u32, data: u32) -> u32 {
     stripes.saturating_sub(taken)
 }
 
-/// What is in a zone's rows of a window: by row in the chunk, then by stripe.
+/// The metadata of a zone's rows in a window: by row in the chunk, then by stripe.
 #[derive(Clone, Default)]
 pub(crate) struct Listing(Vec<Vec<BlockMeta>>);
 
@@ -73,7 +73,7 @@ impl Listing {
         Listing(vec![Vec::new(); chunk as usize])
     }
 
-    /// Adds the next stripe: one after the other, the metadata of the rows of its chunk.
+    /// Adds the next stripe: the metadata of the rows of its chunk, one after the other.
     pub(crate) fn push(&mut self, metas: &[u8]) {
         for (rows, bytes) in self.0.iter_mut().zip(metas.chunks(BlockMeta::SIZE)) {
             let meta = BlockMeta::read_from_bytes(bytes);
@@ -81,7 +81,7 @@ impl Listing {
         }
     }
 
-    /// Adds a stripe of metadata blocks: these blocks.
+    /// Adds a stripe of metadata blocks: the blocks themselves.
     pub(crate) fn push_own(&mut self, segment: u64, stripe: u32, pages: &[Page]) {
         for (rows, page) in self.0.iter_mut().zip(pages) {
             rows.push(own(segment, stripe, page));
@@ -92,7 +92,7 @@ impl Listing {
         self.0[row as usize].get((stripe % WINDOW) as usize).copied()
     }
 
-    /// The metadata blocks that list it, as stripe `stripe`.
+    /// The metadata blocks with this list, as stripe `stripe`.
     pub(crate) fn blocks(&self, pool: &Pool, id: &RecordId, stripe: u32) -> Pages {
         let seal = |(row, metas): (u32, &Vec<BlockMeta>)| {
             debug_assert_eq!(metas.len() as u32, stripe % WINDOW);
@@ -110,7 +110,7 @@ impl Listing {
 /// zeros in the first byte: that is never all ones, while its kind may be any.
 const NOWHERE: u64 = u64::MAX;
 
-/// What a metadata block is itself.
+/// The metadata of a metadata block itself.
 fn own(segment: u64, stripe: u32, page: &Page) -> BlockMeta {
     let crc = crc32c(page.bytes());
     let identity = Identity { lba: NOWHERE, sequence: 0, crc, kind: block::WINDOW };
@@ -124,7 +124,7 @@ pub(crate) fn is_own(meta: &BlockMeta) -> bool {
         && meta.stripe.get() != NONE
 }
 
-/// Where a metadata block must have been written.
+/// The place where a metadata block must have been written.
 #[derive(Clone, Copy)]
 pub(crate) struct At {
     pub(crate) array: Uuid,
@@ -134,7 +134,7 @@ pub(crate) struct At {
     pub(crate) row: u32,
 }
 
-/// What a block lists, by stripe, and itself as the last one; `None` if it is no metadata block.
+/// What a block lists, by stripe, with itself as the last one; `None` if it is no metadata block.
 ///
 /// A user's data may look like one: of a place that it was read from. No place is written twice
 /// with one segment sequence number, so it is not the block of the place it is in now.
@@ -155,13 +155,14 @@ pub(crate) fn open(page: &Page, at: At) -> Option<Vec<BlockMeta>> {
 /// A metadata stripe that others wait for.
 #[derive(Default)]
 pub(crate) struct Cover {
-    /// Drives on which it is, as bits, and whether a zone failed it.
+    /// Drives that have it, as bits, and whether a zone failed it.
     told: Cell<Option<(u32, bool)>>,
     over: Notify,
 }
 
 impl Cover {
-    /// The drives on which it is, as bits, and whether a zone failed it, of a drive that is there.
+    /// The drives that have it, as bits, and whether a zone failed it on a drive that still
+    /// answers.
     pub(crate) async fn wait(&self) -> (u32, bool) {
         loop {
             match self.told.get() {
@@ -174,15 +175,15 @@ impl Cover {
 
 #[derive(Default)]
 struct State {
-    /// Of windows whose last stripe is not written yet, by their first one: of each drive.
+    /// Lists of windows whose last stripe is not written yet, by first stripe, for each drive.
     listings: BTreeMap<u32, Vec<Listing>>,
-    /// The metadata stripe that comes next.
+    /// The next metadata stripe.
     next: Rc<Cover>,
-    /// Stripes that wait for it.
+    /// Number of stripes that wait for it.
     waiting: u32,
-    /// Metadata stripes under way.
+    /// Metadata stripes in flight.
     writing: u32,
-    /// Somebody is going to see whether it is time for the next.
+    /// A caller is going to check whether the next one is due.
     asked: bool,
 }
 
@@ -198,7 +199,7 @@ impl Windows {
         Windows { chunk, drives, state: RefCell::default() }
     }
 
-    /// Notes what the chunk of a stripe on a drive is: stripes come in order.
+    /// Notes the metadata of a stripe's chunk on a drive; stripes come in order.
     pub(crate) fn note(&self, stripe: u32, drive: u32, metas: &[u8]) {
         let mut state = self.state.borrow_mut();
         self.listing(&mut state, stripe, drive).push(metas);
@@ -210,7 +211,7 @@ impl Windows {
         &mut state.listings.entry(start(stripe)).or_insert_with(empty)[drive as usize]
     }
 
-    /// What is at row `row` of the chunk of a stripe; `None` if its window is not kept here.
+    /// The metadata of row `row` of a stripe's chunk; `None` if its window is not kept here.
     pub(crate) fn get(&self, stripe: u32, drive: u32, row: u32) -> Option<Option<BlockMeta>> {
         let state = self.state.borrow();
         state.listings.get(&start(stripe)).map(|all| all[drive as usize].get(stripe, row))
@@ -248,7 +249,7 @@ impl Windows {
     pub(crate) fn join(&self) -> (Rc<Cover>, bool) {
         let mut state = self.state.borrow_mut();
         state.waiting += 1;
-        // Not at once: stripes that are dispatched later in this turn wait for the same.
+        // Not at once: stripes that are dispatched later in this turn wait for the same one.
         let ask = state.writing == 0 && !std::mem::replace(&mut state.asked, true);
         (state.next.clone(), ask)
     }
@@ -281,7 +282,8 @@ impl Windows {
         Sent { cover: std::mem::take(&mut state.next), flights }
     }
 
-    /// A metadata stripe was written as stripe `number` of `stripes`: tells those that wait for it.
+    /// A metadata stripe was written as stripe `number` of `stripes`: notifies the stripes that
+    /// wait.
     fn on_complete(
         &self,
         sent: &Sent,
@@ -308,8 +310,8 @@ impl OpenMeta {
         }
     }
 
-    /// Continues the window that a crash left in a segment before stripe `next`, with what is there
-    /// of it as `rows` of each zone.
+    /// Continues the window that a crash left in a segment before stripe `next`; `rows` has the
+    /// part of it that each zone holds.
     pub(crate) fn resume(
         &self,
         (segment, next): (u64, u32),
@@ -378,7 +380,7 @@ mod tests {
             prop_assert!(last - start(stripe) < WINDOW && last < stripes);
         }
 
-        /// A metadata block opens where it was written, and says what was noted.
+        /// A metadata block opens where it was written, and lists what was noted.
         #[test]
         fn what_is_listed_is_found_where_it_was_written(
             chunk in 1..4u32, stripe in 0..200u32, segment in 1..9u64, bit in 0..4096 * 8usize,
@@ -431,7 +433,7 @@ mod tests {
         #[test]
         fn what_cleaning_writes_fits(stripes in 5..2000u32, data in 1..9000u32) {
             let (mut left, mut at) = (capacity(stripes, data), 0);
-            // What is filled up once at the end counts as a stripe.
+            // What is padded once at the end counts as a stripe.
             while left > 0 {
                 let mut now = left.min(batch(data));
                 left -= now;

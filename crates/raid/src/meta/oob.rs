@@ -1,11 +1,11 @@
-//! Metadata out-of-band: beside each block, in the out-of-band area of its drive.
+//! Out-of-band metadata: in the out-of-band area of each block.
 
 use crate::format::BlockMeta;
 use furrow_log::address::oob_per_block;
 use furrow_zone::Geometry;
 use zerocopy::IntoBytes;
 
-/// Data blocks that cleaning moves together, at most, if a stripe is no larger.
+/// Most data blocks that cleaning moves together, unless a stripe is larger.
 const BATCH: u32 = 128;
 
 /// Stripes of `data` blocks that cleaning writes together.
@@ -13,7 +13,7 @@ pub(crate) fn batch(data: u32) -> u32 {
     (BATCH / data).max(1)
 }
 
-/// Whether a drive has space for a block's metadata beside it.
+/// Whether a drive has out-of-band space for a block's metadata.
 pub(crate) fn fits(geometry: &Geometry) -> bool {
     oob_per_block(geometry) >= BlockMeta::SIZE
 }
@@ -23,7 +23,7 @@ pub(crate) fn bytes(geometry: &Geometry) -> usize {
     oob_per_block(geometry).max(BlockMeta::SIZE)
 }
 
-/// What lies beside `count` blocks that all have the metadata `meta`; nothing if it does not fit.
+/// Out-of-band bytes of `count` blocks with the metadata `meta`; nothing if it does not fit.
 pub(crate) fn repeat(geometry: &Geometry, count: usize, meta: &BlockMeta) -> Vec<u8> {
     if !fits(geometry) {
         return vec![0; count * oob_per_block(geometry)];

@@ -1,4 +1,4 @@
-//! What a segment's zones say of themselves: from what lies beside the blocks, or from footers.
+//! Scans the metadata of a segment's zones: out-of-band bytes, or footers.
 
 use crate::drive::Drive;
 use crate::format::{BlockMeta, CODED, FooterEntry, NONE, kind};
@@ -24,7 +24,7 @@ const COMMAND: u32 = 128;
 /// Commands of a zone in flight at once.
 const AHEAD: usize = 4;
 
-/// What is known of a data row of one zone.
+/// What is known of a data row of a zone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) stripe: u32,
@@ -41,10 +41,10 @@ impl Row {
     }
 }
 
-/// Rows of one zone; `None` where nothing whole was found.
+/// Rows of a zone; `None` where nothing whole was found.
 pub(crate) type Rows = Vec<Option<Row>>;
 
-/// Reads what lies beside the first `rows` data rows of a zone.
+/// Reads the out-of-band bytes of the first `rows` data rows of a zone.
 async fn scan_zone(
     drive: &Drive,
     shape: &Shape,
@@ -64,7 +64,7 @@ async fn scan_zone(
     found
 }
 
-/// A block that was read, and its out-of-band bytes; `None` if it cannot be.
+/// A block that was read, with its out-of-band bytes; `None` if it cannot be read.
 type Block<'a> = Option<(&'a Page, &'a [u8])>;
 
 /// Reads the first `rows` data rows of a zone: `each` gets one after the other.
@@ -96,7 +96,7 @@ pub(crate) async fn read_zone(
             all(&outcome, &mut each);
             continue;
         }
-        // Something in it cannot be read: one by one then.
+        // Some block cannot be read: read them one by one.
         for offset in start..start + count {
             let outcome = ask_beside(drive, zone, offset, 1, pages).await;
             drive.note(outcome.status);
@@ -124,7 +124,8 @@ fn ask_beside(
     drive.device.submit(drive.writer.queue(zone), request)
 }
 
-/// The footer of a zone: entries of its own drive and of those after it. `None` if it is not whole.
+/// The footer of a zone: entries of its own drive and the following ones. `None` if it is not
+/// whole.
 pub(crate) async fn read_footers(
     volume: &Volume,
     index: u32,
@@ -156,7 +157,7 @@ pub(crate) async fn read_footers(
     Some(body.chunks_exact(length).map(entries).collect())
 }
 
-/// What a segment's footers say of each drive's zone; `None` where none is left that does.
+/// The footers' entries for each drive's zone; `None` where none is left.
 pub(crate) async fn footers_of(
     volume: &Volume,
     segment: &Segment,
@@ -183,7 +184,7 @@ pub(crate) async fn footers_of(
     found
 }
 
-/// Notes in `table` where the chunks of a zone are.
+/// Enters the places of a zone's chunks in `table`.
 pub(crate) fn note_places(
     table: &mut StripeTable,
     groups: Groups,
@@ -228,7 +229,7 @@ impl Volume {
         }
     }
 
-    /// Reads the stripe table of a segment that was ended before.
+    /// Reads the stripe table of a segment that ended earlier.
     pub(crate) async fn load_table(&self, slot: u32) -> Result<()> {
         let segment = self.0.segments.borrow()[slot as usize].clone();
         let stripes = self.0.shape.stripes(segment.chunk);
@@ -292,7 +293,7 @@ impl Volume {
         Ok(())
     }
 
-    /// What each data block of an ended segment is, by number.
+    /// The identity of each data block of an ended segment, by number.
     pub(crate) async fn identities(&self, slot: u32) -> Vec<(u32, Identity)> {
         if self.0.shape.meta == MetaPlace::InBand {
             return self.listed_identities(slot).await;
@@ -342,7 +343,7 @@ impl Volume {
                 }
             }
         }
-        // Of a member that failed under a stripe no footer says what its chunk was.
+        // If a member failed during a stripe, no footer describes its chunk.
         let rows = if segment.state == SegmentState::Truncated { segment.rows } else { shape.rows };
         lost |= found.len() < (rows * shape.placement.k) as usize;
         if lost {
@@ -351,7 +352,7 @@ impl Volume {
         found.into_iter().collect()
     }
 
-    /// Adds the blocks whose own drive does not say what they are.
+    /// Adds blocks whose own drive does not describe them.
     async fn identities_from_parity(
         &self,
         slot: u32,

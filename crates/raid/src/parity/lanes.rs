@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code, reason = "code for a processor that was asked whether it is one")]
 
-/// Bytes that are under way in registers.
+/// Bytes held in registers at once.
 const LANE: usize = 128;
 
 /// The sum (exclusive or) of `data` into `p`. All are of one length, and `data` is not empty.
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
     use furrow_rt::Rng;
 
-    /// What is compiled for any processor, and what this one gets, agree on all lengths.
+    /// The portable version and the one for this processor agree on all lengths.
     #[test]
     fn all_code_for_it_gives_the_same_bytes() {
         let mut rng = Rng::new(4);

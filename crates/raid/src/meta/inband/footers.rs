@@ -14,14 +14,14 @@ use crate::volume::{Segment, Volume};
 use crate::write::open::Open;
 use std::ops::Range;
 
-/// The footers of a segment whose chunks are where they belong.
+/// The footers of a segment whose chunks are at their own rows.
 pub(crate) struct Footers {
     placement: Placement,
     sequence: u64,
     chunk: u32,
     /// Row of the first entries.
     first: u32,
-    /// By drive; `None` where no footer is left that describes its zone.
+    /// By drive; `None` if no footer that describes its zone is left.
     entries: Vec<Option<Vec<FooterEntry>>>,
 }
 
@@ -36,7 +36,7 @@ impl Footers {
         }
     }
 
-    /// Of some rows of a segment that is being written: what its footers are going to say.
+    /// The future footers' entries for some rows of a segment that is being written.
     pub(crate) fn coming(volume: &Volume, open: &Open, rows: Range<usize>) -> Footers {
         let entries = open.footers.borrow();
         Footers {
@@ -61,7 +61,7 @@ impl Footers {
         (stripe == row / self.chunk).then(|| (identity, entry.crc.get()))
     }
 
-    /// What a metadata block would say of a row of a drive, if it belongs to a stripe.
+    /// The metadata block's entry for a row of a drive, if the row belongs to a stripe.
     pub(crate) fn meta(&self, drive: u32, row: u32) -> Option<BlockMeta> {
         let (identity, crc) = self.entry(drive, row)?;
         let code = match identity {

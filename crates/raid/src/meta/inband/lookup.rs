@@ -1,5 +1,5 @@
-//! What windows list, read from drives without an out-of-band area: for a check of what was read,
-//! for recovery, for cleaning.
+//! Looks up the lists of windows on drives without an out-of-band area: to check what was read, for
+//! recovery, and for cleaning.
 //!
 //! Of a window that is being written the open segment knows. Of others the last stripe is read;
 //! where that is damaged the segment's footers say the same, or are going to. Where a crash cut it
@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Metadata blocks in memory, at most: 3 KiB each.
+/// Most metadata blocks in memory: 3 KiB each.
 const CACHED: usize = 1024;
 
 /// Segment sequence number, member, first stripe of the window, row in the chunk.
@@ -32,17 +32,17 @@ type Key = (u64, u32, u32, u32);
 /// What a metadata block lists: by stripe of the window.
 type Metas = Rc<Vec<BlockMeta>>;
 
-/// What is listed of a window.
+/// What is known of a window's list.
 struct Known {
     metas: Metas,
-    /// The metadata block that lists all of it is damaged.
+    /// The metadata block that lists the whole window is damaged.
     lost: bool,
 }
 
 /// What is known of metadata that is in-band.
 pub(crate) struct State {
     listings: RefCell<Cache>,
-    /// One reader at a time of the footers of a segment, for want of a metadata block.
+    /// One reader at a time of a segment's footers, when a metadata block is missing.
     footer_reads: Semaphore,
 }
 
@@ -53,7 +53,7 @@ impl Default for State {
 }
 
 impl State {
-    /// Forgets what was read: a drive took another's place.
+    /// Drops what was read: a drive was replaced.
     pub(crate) fn forget(&self) {
         self.listings.take();
     }
@@ -63,7 +63,7 @@ impl State {
 #[derive(Default)]
 struct Cache {
     found: BTreeMap<Key, Known>,
-    /// In the order they came.
+    /// In the order of arrival.
     order: VecDeque<Key>,
     /// Windows of the segment that is being scrubbed, by sequence number and first stripe: of their
     /// damage the scrub tells, and only of what counts.
@@ -84,7 +84,7 @@ impl Cache {
     }
 }
 
-/// A zone of a segment, as far as its windows are concerned.
+/// A zone of a segment, for the lookup of its windows.
 #[derive(Clone)]
 struct Listed {
     slot: u32,
@@ -92,9 +92,9 @@ struct Listed {
     index: u32,
     zone: ZoneId,
     chunk: u32,
-    /// Stripes there may be.
+    /// Most stripes that it may have.
     stripes: u32,
-    /// The segment ended early: its last window has no end.
+    /// The segment was truncated: its last window has no end.
     truncated: bool,
 }
 
@@ -162,7 +162,8 @@ impl Volume {
         if let Some(metas) = asked {
             return metas;
         }
-        // Kept only if nothing behind it could not be read: that may be there the next time.
+        // Kept only if everything behind it could be read: an unreadable block may be readable next
+        // time.
         let (mut found, mut certain, mut lost) = (Metas::default(), true, false);
         for stripe in (inband::start(stripe)..=last).rev() {
             let read = self.window_blocks(&drive, zone, stripe, i..i + 1).await;
@@ -226,7 +227,7 @@ impl Volume {
         });
         if let Some(open) = open {
             let rows = (first * zone.chunk) as usize..((last + 1) * zone.chunk) as usize;
-            // Chunks may still be on their way.
+            // Chunks may still be in flight.
             return Some((listed(&Footers::coming(self, &open, rows)), false));
         }
         let _one = self.0.meta.footer_reads.acquire(1).await;
@@ -242,7 +243,7 @@ impl Volume {
         footers.describe(zone.index).then(|| (listed(&footers), true))
     }
 
-    /// The metadata block that ought to list the block at a place, if it is damaged.
+    /// The metadata block that should list the block at a place, if it is damaged.
     pub(crate) async fn lost_listing(&self, place: Place) -> Option<Place> {
         if self.0.shape.meta == MetaPlace::OutOfBand {
             return None;
@@ -298,7 +299,7 @@ impl Volume {
         self.0.meta.listings.borrow_mut().scrubbed.retain(|window| window.0 != sequence);
     }
 
-    /// Keeps what was read of a drive, unless another has come in its place meanwhile.
+    /// Keeps what was read from a drive, unless the drive was replaced meanwhile.
     fn keep_listing(&self, drive: &Rc<Drive>, key: Key, metas: &Metas, lost: bool) {
         let now = self.0.members[key.1 as usize].drive();
         if now.is_some_and(|now| Rc::ptr_eq(&now, drive)) {
@@ -325,7 +326,7 @@ impl Volume {
         read_blocks(&*drive.device, QueueId(0), at, count, &self.0.pages).await
     }
 
-    /// Whether anything says what the block at a place is.
+    /// Whether the block at a place is listed anywhere.
     pub(crate) async fn is_listed(&self, place: Place) -> bool {
         let listed = self.clone().listed(place, 1).await;
         listed.first().is_some_and(|meta| meta.is_some_and(|meta| meta.stripe.get() != NONE))
@@ -349,7 +350,7 @@ impl Volume {
         false
     }
 
-    /// What each data block of an ended segment is, by number: only windows are read.
+    /// The identity of each data block of an ended segment, by number: reads only windows.
     pub(crate) async fn listed_identities(&self, slot: u32) -> Vec<(u32, Identity)> {
         let segment = self.0.segments.borrow()[slot as usize].clone();
         let placement = self.0.shape.placement;
@@ -416,7 +417,7 @@ impl Volume {
             crcs.push(read.map(|(page, _)| crc32c(page.bytes())));
             let at = self.window_at(&known, stripe, row);
             if let Some(metas) = read.and_then(|(page, _)| inband::open(page, at)) {
-                // The last one of a window says everything.
+                // The last one of a window lists everything.
                 lists.insert((inband::start(stripe), row), metas);
             }
         })
