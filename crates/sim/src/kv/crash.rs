@@ -2,7 +2,9 @@
 //! and remove files; after a crash, names and contents must be as promised (`promises`).
 
 use crate::crash::{Case, Subject};
-use crate::kv::promises::{Change, Content, Event, Expected, History, Uid, audit, bytes, failed};
+use crate::kv::promises::{
+    Change, Content, Event, Expected, History, NameChange, Uid, audit, bytes, failed,
+};
 use furrow_emu::Emulator;
 use furrow_kv::{FileId, FormatOptions, Lifetime, Options, Policy, Store};
 use furrow_policy::{StoreDefect, StoreVariant};
@@ -70,7 +72,7 @@ impl Client {
         let lifetime = Lifetime::from_byte(self.rng.below(6) as u8).unwrap_or_default();
         let id = self.store.create(&path, lifetime).map_err(|e| failed("create", &e))?;
         self.forget(&path);
-        self.tell(Event::Name(path.clone(), Some(uid)));
+        self.tell(Event::Names(NameChange::Name(path.clone(), Some(uid))));
         self.bytes.borrow_mut().insert(uid, 0);
         self.open.push((path, uid, id, Content::default(), 0));
         Ok(())
@@ -148,7 +150,7 @@ impl Client {
         match self.store.remove(&path) {
             Ok(()) => {
                 self.forget(&path);
-                self.tell(Event::Remove(path));
+                self.tell(Event::Names(NameChange::Remove(path)));
                 Ok(())
             }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -164,7 +166,7 @@ impl Client {
         match self.store.rename(&from, &to) {
             Ok(()) => {
                 self.forget(&to);
-                self.tell(Event::Rename(from, to));
+                self.tell(Event::Names(NameChange::Rename(from, to)));
                 Ok(())
             }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -193,7 +195,7 @@ impl Client {
     async fn work(mut self) -> Result<(), String> {
         let directory = format!("c{}", self.number);
         self.store.make_directory(&directory).map_err(|e| failed("mkdir", &e))?;
-        self.tell(Event::Name(directory, None));
+        self.tell(Event::Names(NameChange::Name(directory, None)));
         for _ in 0..OPERATIONS {
             match self.rng.below(16) {
                 0 | 1 => self.create()?,

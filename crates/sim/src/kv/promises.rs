@@ -62,6 +62,29 @@ impl Content {
         }
     }
 
+    /// The first `keep` bytes of it.
+    pub(crate) fn truncated(&self, keep: u64) -> Content {
+        let mut content = self.clone();
+        content.apply(Change::Cut(keep));
+        content
+    }
+
+    /// Its bytes up to `upto`.
+    pub(crate) fn bytes(&self, uid: Uid, upto: u64) -> Vec<u8> {
+        let (mut all, mut at) = (Vec::new(), 0);
+        for (end, append) in &self.0 {
+            let count = (*end).min(upto).saturating_sub(at);
+            all.extend(bytes(uid, *append, at, count));
+            at += count;
+        }
+        all
+    }
+
+    /// The highest number of an append in it.
+    pub(crate) fn last_append(&self) -> u32 {
+        self.0.iter().map(|(_, append)| *append).max().unwrap_or(0)
+    }
+
     /// Whether `data` is the content from `from` on.
     pub(crate) fn holds(&self, uid: Uid, from: u64, data: &[u8]) -> bool {
         let (mut at, mut rest) = (from, data);
@@ -88,10 +111,7 @@ impl Content {
 /// An event of a run.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// A path names a file, or a directory.
-    Name(String, Option<Uid>),
-    Remove(String),
-    Rename(String, String),
+    Names(NameChange),
     /// A change of a file's content is about to happen.
     Content(Uid, Change),
     /// This many name changes are durable, and this many changes of the file's content.
@@ -113,7 +133,7 @@ impl History {
     }
 
     pub(crate) fn tell(&mut self, event: Event) {
-        if let Event::Name(..) | Event::Remove(..) | Event::Rename(..) = event {
+        if let Event::Names(_) = event {
             self.names += 1;
         }
         self.events.push(event);
@@ -139,7 +159,11 @@ impl History {
     /// The present names.
     pub(crate) fn names(&self) -> NameState {
         let mut names = NameState::new();
-        self.events.iter().for_each(|event| apply(&mut names, event));
+        for event in &self.events {
+            if let Event::Names(change) = event {
+                apply(&mut names, change);
+            }
+        }
         names
     }
 
@@ -166,11 +190,11 @@ impl History {
                     contents.entry(*uid).or_default().changes.push(*change);
                 }
                 Event::Synced(..) => {}
-                event => {
+                Event::Names(change) => {
                     if changes >= durable {
                         names.push(now.clone());
                     }
-                    apply(&mut now, event);
+                    apply(&mut now, change);
                     changes += 1;
                 }
             }
@@ -183,11 +207,20 @@ impl History {
 /// Files by their paths; `None` is a directory.
 pub(crate) type NameState = BTreeMap<String, Option<Uid>>;
 
-fn apply(names: &mut NameState, event: &Event) {
-    match event {
-        Event::Name(path, uid) => drop(names.insert(path.clone(), *uid)),
-        Event::Remove(path) => drop(names.remove(path)),
-        Event::Rename(from, to) => {
+/// A change of names.
+#[derive(Clone, Debug)]
+pub(crate) enum NameChange {
+    /// A path names a file, or a directory.
+    Name(String, Option<Uid>),
+    Remove(String),
+    Rename(String, String),
+}
+
+pub(crate) fn apply(names: &mut NameState, change: &NameChange) {
+    match change {
+        NameChange::Name(path, uid) => drop(names.insert(path.clone(), *uid)),
+        NameChange::Remove(path) => drop(names.remove(path)),
+        NameChange::Rename(from, to) => {
             let below = format!("{from}/");
             let inside = names.range(below.clone()..).map(|(path, _)| path);
             let inside = inside.take_while(|path| path.starts_with(&below)).cloned();
@@ -198,7 +231,6 @@ fn apply(names: &mut NameState, event: &Event) {
                 }
             }
         }
-        Event::Content(..) | Event::Synced(..) => {}
     }
 }
 
@@ -250,7 +282,7 @@ pub(crate) fn audit(store: &Store) -> Result<(), String> {
 }
 
 /// Checks that fsck finds no damage: neither a crash nor recovery leaves any.
-async fn check_clean(device: &dyn ZonedDevice, when: &str) -> Result<(), String> {
+pub(crate) async fn check_clean(device: &dyn ZonedDevice, when: &str) -> Result<(), String> {
     let report = furrow_kv::check(device, &CheckOptions::default()).await;
     let report = report.map_err(|error| failed(when, &error))?;
     match report.problems.first() {

@@ -8,7 +8,9 @@
 //! is made up, and reads are compared with it.
 
 use crate::crash::{Case, Subject};
-use crate::kv::promises::{Change, Content, Event, Expected, History, Uid, audit, bytes, failed};
+use crate::kv::promises::{
+    Change, Content, Event, Expected, History, NameChange, Uid, audit, bytes, failed,
+};
 use furrow_emu::Emulator;
 use furrow_kv::trace::{Cause, Op, Record, Recording};
 use furrow_kv::{FileId, FormatOptions, Options, Policy, PreparedAppend, Store};
@@ -247,16 +249,16 @@ impl Run {
         match &record.op {
             Op::MakeDirectory { path } => {
                 store.make_directory(path).map_err(|e| failed("mkdir", &e))?;
-                self.tell(Event::Name(clean(path), None));
+                self.tell(Event::Names(NameChange::Name(clean(path), None)));
             }
             Op::RemoveDirectory { path } => {
                 store.remove_directory(path).map_err(|e| failed("rmdir", &e))?;
-                self.tell(Event::Remove(clean(path)));
+                self.tell(Event::Names(NameChange::Remove(clean(path))));
             }
             Op::Create { file, lifetime, path } => {
                 let id = store.create(path, *lifetime).map_err(|e| failed("create", &e))?;
                 let uid = self.history.borrow_mut().file();
-                self.tell(Event::Name(clean(path), Some(uid)));
+                self.tell(Event::Names(NameChange::Name(clean(path), Some(uid))));
                 let (content, end) = (Content::default(), Some((0, Page::zeroed())));
                 let held = Held { uid, id, content, end, changing: 0 };
                 self.files.borrow_mut().insert(*file, held);
@@ -298,16 +300,16 @@ impl Run {
             }
             Op::Rename { from, to } => {
                 store.rename(from, to).map_err(|e| failed("rename", &e))?;
-                self.tell(Event::Rename(clean(from), clean(to)));
+                self.tell(Event::Names(NameChange::Rename(clean(from), clean(to))));
             }
             Op::Link { from, to } => {
                 store.link(from, to).map_err(|e| failed("link", &e))?;
                 let uid = self.history.borrow().names().get(&clean(from)).copied().flatten();
-                self.tell(Event::Name(clean(to), uid));
+                self.tell(Event::Names(NameChange::Name(clean(to), uid)));
             }
             Op::Remove { path } => {
                 store.remove(path).map_err(|e| failed("remove", &e))?;
-                self.tell(Event::Remove(clean(path)));
+                self.tell(Event::Names(NameChange::Remove(clean(path))));
             }
             Op::Read { file, offset, len, .. } | Op::ReadBegin { file, offset, len, .. } => {
                 self.read(*file, *offset, *len).await?;

@@ -14,7 +14,7 @@
 mod client;
 mod states;
 
-use crate::kv::promises::{audit, failed};
+use crate::kv::promises::{NameState, Uid, audit, check_clean, failed};
 use crate::simulation::{Sink, Summary, on_executor};
 use client::{Client, Halt, History, Life, compare, look_through};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, Medium, Options as Drive, Snapshot, When};
@@ -25,7 +25,7 @@ use furrow_rt::{Nanos, Rng, Rt};
 use furrow_zone::{
     BlockCount, ByteLen, Error, ErrorKind, Geometry, ZoneId, ZoneReport, ZoneState, ZonedDevice,
 };
-use states::{Event, Expected, NameState, Uid, after};
+use states::{Event, Expected, after};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -501,15 +501,5 @@ impl Life {
             true => Ok(None),
             false => Err(failed("open", error)),
         }
-    }
-}
-
-/// Checks that fsck finds no damage.
-async fn check_clean(device: &dyn ZonedDevice, when: &str) -> Result<(), String> {
-    let report = furrow_kv::check(device, &CheckOptions::default()).await;
-    let report = report.map_err(|error| failed(when, &error))?;
-    match report.problems.first() {
-        None => Ok(()),
-        Some(problem) => Err(format!("{when} finds: {problem}")),
     }
 }

@@ -1,8 +1,8 @@
 //! The clients of a life: their operations, which answers are allowed, and what must be found.
 
-use super::states::{Content, Event, Expected, NameState, Uid, bytes, may_hold, size};
+use super::states::{Event, Expected, may_hold};
 use super::{BLOCK, NAMES, Plan, is_bad};
-use crate::kv::promises::{audit, failed};
+use crate::kv::promises::{Change, Content, NameChange, NameState, Uid, apply, audit, failed};
 use furrow_emu::Emulator;
 use furrow_kv::{FileId, Lifetime, Node, Store};
 use furrow_log::ring::RingZones;
@@ -30,12 +30,12 @@ impl History {
         match &event {
             Event::Content(uid, content) => {
                 *self.states.entry(*uid).or_default() += 1;
-                self.bytes.insert(*uid, size(content));
+                self.bytes.insert(*uid, content.size());
             }
             Event::Synced(..) => {}
-            change => {
+            Event::Names(change) => {
                 self.names += 1;
-                super::states::apply(&mut self.now, change);
+                apply(&mut self.now, change);
             }
         }
         self.events.push(event);
@@ -191,9 +191,9 @@ impl Client {
             history.next += 1;
             history.next
         };
-        self.tell(Event::Name(path.clone(), Some(uid)));
-        self.tell(Event::Content(uid, Content::new()));
-        self.open.push(Open { path, uid, id, content: Content::new(), appends: 0 });
+        self.tell(Event::Names(NameChange::Name(path.clone(), Some(uid))));
+        self.tell(Event::Content(uid, Content::default()));
+        self.open.push(Open { path, uid, id, content: Content::default(), appends: 0 });
         Ok(())
     }
 
@@ -211,11 +211,11 @@ impl Client {
         }
         let Open { path, uid, id, content, appends } = &mut self.open[at];
         let before = content.clone();
-        let from = size(content);
+        let from = content.size();
         *appends += 1;
-        content.push((from + count, *appends));
+        content.apply(Change::Append { count, number: *appends });
         let (uid, id, content, path) = (*uid, *id, content.clone(), path.clone());
-        let data: Vec<u8> = bytes(uid, &content, u64::MAX)[from as usize..].to_vec();
+        let data: Vec<u8> = content.bytes(uid, u64::MAX)[from as usize..].to_vec();
         self.tell(Event::Content(uid, content));
         let Err(error) = self.store.append(id, &data).await else { return Ok(()) };
         if self.store.size(id).is_ok_and(|size| size == from) {
@@ -229,11 +229,11 @@ impl Client {
 
     pub(super) async fn truncate(&mut self) -> Worked {
         let Some(at) = self.pick() else { return Ok(()) };
-        let from = size(&self.open[at].content);
+        let from = self.open[at].content.size();
         let keep = self.rng.below(from + 1);
         let Open { path, uid, id, content, .. } = &mut self.open[at];
         let before = content.clone();
-        *content = shortened(content, keep);
+        *content = content.truncated(keep);
         let (uid, id, content, path) = (*uid, *id, content.clone(), path.clone());
         self.tell(Event::Content(uid, content));
         let Err(error) = self.store.truncate(id, keep).await else { return Ok(()) };
@@ -285,8 +285,11 @@ impl Client {
             Ok(()) => {
                 let gone = if removes { &from } else { &to };
                 self.life.history.borrow_mut().forget(gone);
-                let event = if removes { Event::Remove(from) } else { Event::Rename(from, to) };
-                self.tell(event);
+                let change = match removes {
+                    true => NameChange::Remove(from),
+                    false => NameChange::Rename(from, to),
+                };
+                self.tell(Event::Names(change));
                 Ok(())
             }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -298,7 +301,7 @@ impl Client {
     pub(super) async fn read(&mut self) -> Worked {
         let Some(at) = self.pick() else { return Ok(()) };
         let Open { path, uid, id, content, .. } = &self.open[at];
-        let whole = bytes(*uid, content, u64::MAX);
+        let whole = content.bytes(*uid, u64::MAX);
         let from = self.rng.below(whole.len() as u64 + 1);
         let count = self.rng.below(80_000) as usize;
         let expected = &whole[from as usize..(from as usize + count).min(whole.len())];
@@ -331,7 +334,7 @@ impl Client {
             Ok(id) => id,
             Err(error) => return Err(Halt::Wrong(failed(&format!("opening {path}"), &error))),
         };
-        let appends = content.iter().map(|(_, append)| *append).max().unwrap_or(0) + 1000;
+        let appends = content.last_append() + 1000;
         self.open.push(Open { path, uid, id, content, appends });
         Ok(())
     }
@@ -339,7 +342,7 @@ impl Client {
     pub(super) async fn work(mut self) -> Worked {
         let directory = format!("c{}", self.number);
         match self.store.make_directory(&directory) {
-            Ok(()) => self.tell(Event::Name(directory, None)),
+            Ok(()) => self.tell(Event::Names(NameChange::Name(directory, None))),
             Err(error) if error.kind() == ErrorKind::Exists => {}
             Err(error) => self.life.judge(&self.store, "mkdir", &error)?,
         }
@@ -360,15 +363,6 @@ impl Client {
     }
 }
 
-/// The first `keep` bytes of a content.
-pub(super) fn shortened(content: &Content, keep: u64) -> Content {
-    let mut left: Content = content.iter().filter(|(end, _)| *end <= keep).copied().collect();
-    if size(&left) < keep {
-        left.extend(content.iter().find(|(end, _)| *end > keep).map(|(_, append)| (keep, *append)));
-    }
-    left
-}
-
 /// A file as it was found: its size, and the blocks that can be read.
 pub(super) struct Found {
     pub(super) size: u64,
@@ -379,15 +373,15 @@ impl Found {
     /// If the file may look like this, the content it then has.
     pub(super) fn fits(&self, uid: Uid, states: &[Content]) -> Option<Content> {
         let held = |content: &Content| {
-            let all = bytes(uid, content, self.size);
+            let all = content.bytes(uid, self.size);
             let same = |(at, block): (&u64, &Vec<u8>)| {
                 all.get(*at as usize..*at as usize + block.len()) == Some(block)
             };
             all.len() as u64 == self.size && self.blocks.iter().all(same)
         };
         let content = states.iter().rev().find(|content| held(content))?;
-        let all = bytes(uid, content, self.size);
-        may_hold(uid, states, &all).then(|| shortened(content, self.size))
+        let all = content.bytes(uid, self.size);
+        may_hold(uid, states, &all).then(|| content.truncated(self.size))
     }
 }
 
