@@ -16,8 +16,8 @@ pub(crate) mod group_load;
 pub(crate) mod heads;
 pub(crate) mod parked;
 pub(crate) mod place;
-mod reserve;
 mod segments;
+mod since_checkpoint;
 pub(crate) mod space;
 pub mod stripe;
 #[cfg(test)]
@@ -37,6 +37,7 @@ use furrow_policy::FsVariant;
 use furrow_rt::{Nanos, Page, Pool, Rt};
 use furrow_zone::{Error, Geometry, Result, ZoneId};
 use heads::{Cursor, Streams};
+use since_checkpoint::SinceCheckpoint;
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -77,6 +78,17 @@ struct ClosedSegment {
     entries: Vec<SummaryEntry>,
 }
 
+/// Writes handed out so far.
+///
+/// Invariant: no stamp of `unstable` is above `stamp`.
+#[derive(Default)]
+struct Dispatches {
+    /// Counts dispatches, the engine's other ones too.
+    stamp: u64,
+    /// Zones with writes that no flush has covered: end of the last write, its stamp.
+    unstable: BTreeMap<ZoneId, (u32, u64)>,
+}
+
 /// See the module.
 pub(crate) struct Allocator {
     /// For the clock alone.
@@ -96,28 +108,14 @@ pub(crate) struct Allocator {
     streams: Streams,
     /// Segments with blocks that were set aside, by number.
     open_segments: BTreeMap<u32, OpenSegment>,
-    /// Superzones heads took since the last durable checkpoint.
-    allocated: Vec<Allocation>,
-    /// How many of `allocated` are known to be in a durable checkpoint once the one under way is.
-    allocated_in_snapshot: usize,
-    /// Zones with writes that no flush has covered: end of the last write, its stamp.
-    unstable: BTreeMap<ZoneId, (u32, u64)>,
-    /// Counts dispatches, the engine's other ones too.
-    stamp: u64,
+    since_checkpoint: SinceCheckpoint,
+    dispatches: Dispatches,
     /// The time of day when it was last asked for: near enough for the age of a segment.
     seconds: Cell<u32>,
     /// Room the cleaning under way will still need.
     cleaning: u32,
     /// A cleaning writes: it may open the superzones kept for it.
     for_cleaning: bool,
-    /// Blocks written since the last durable checkpoint, but for cleaning: a crash makes them
-    /// garbage, and recovery may have to write as many again.
-    at_risk: u64,
-    /// How many of them the checkpoint under way covers.
-    at_risk_in_snapshot: u64,
-    /// Nodes that are dirty only because cleaning moved what they point to: after a crash they
-    /// are as they were.
-    moved_below: u64,
     actions: Vec<ZoneAction>,
     /// An account that was found to be wrong.
     broken: Rc<OnceCell<Error>>,
@@ -153,16 +151,11 @@ impl Allocator {
             cursors,
             streams,
             open_segments: BTreeMap::new(),
-            allocated: Vec::new(),
-            allocated_in_snapshot: 0,
-            unstable: BTreeMap::new(),
-            stamp: 0,
+            since_checkpoint: SinceCheckpoint::default(),
+            dispatches: Dispatches::default(),
             seconds: Cell::new(rt.wall().0 as u32),
             cleaning: 0,
             for_cleaning: false,
-            at_risk: 0,
-            at_risk_in_snapshot: 0,
-            moved_below: 0,
             actions: Vec::new(),
             broken: Rc::default(),
         };
@@ -231,33 +224,33 @@ impl Allocator {
 
     /// Superzones heads took since the last durable checkpoint.
     pub(crate) fn allocated(&self) -> &[Allocation] {
-        &self.allocated
+        self.since_checkpoint.allocated()
     }
 
     /// Zones with writes that no flush has covered, and the end of the last write.
     pub(crate) fn unstable(&self) -> impl ExactSizeIterator<Item = (ZoneId, u32)> + '_ {
-        self.unstable.iter().map(|(zone, (end, _))| (*zone, *end))
+        self.dispatches.unstable.iter().map(|(zone, (end, _))| (*zone, *end))
     }
 
     /// The number of the last dispatch.
     pub(crate) fn stamp(&self) -> u64 {
-        self.stamp
+        self.dispatches.stamp
     }
 
     /// Counts a dispatch.
     pub(crate) fn next_stamp(&mut self) -> u64 {
-        self.stamp += 1;
-        self.stamp
+        self.dispatches.stamp += 1;
+        self.dispatches.stamp
     }
 
     /// Notes a write to a zone of the main area that ends at `end`: the last dispatch.
     pub(crate) fn note_unstable(&mut self, zone: ZoneId, end: u32) {
-        self.unstable.insert(zone, (end, self.stamp));
+        self.dispatches.unstable.insert(zone, (end, self.dispatches.stamp));
     }
 
     /// A flush covers every dispatch up to `stamp`.
     pub(crate) fn flushed(&mut self, stamp: u64) {
-        self.unstable.retain(|_, (_, last)| *last > stamp);
+        self.dispatches.unstable.retain(|_, (_, last)| *last > stamp);
     }
 
     /// The cleaning under way will still need `blocks` blocks of room; 0 ends it.
@@ -272,14 +265,12 @@ impl Allocator {
 
     /// `nodes` more nodes are dirty only because cleaning moved what they point to.
     pub(crate) fn note_moved_below(&mut self, nodes: u32) {
-        self.moved_below += u64::from(nodes);
+        self.since_checkpoint.moved_below(nodes);
     }
 
     /// A checkpoint takes its snapshot: what was written and allocated before it is in it.
     pub(crate) fn snapshot(&mut self) {
-        self.allocated_in_snapshot = self.allocated.len();
-        self.at_risk_in_snapshot = self.at_risk;
-        self.moved_below = 0;
+        self.since_checkpoint.snapshot();
     }
 
     /// That checkpoint is durable.
@@ -289,9 +280,6 @@ impl Allocator {
             self.superzone_valid.iter().map(|valid| u64::from(*valid)).sum::<u64>(),
             "valid blocks of the main area"
         );
-        self.allocated.drain(..self.allocated_in_snapshot);
-        self.allocated_in_snapshot = 0;
-        let covered = std::mem::take(&mut self.at_risk_in_snapshot);
-        self.at_risk = self.less("space.at_risk", self.at_risk, covered);
+        self.since_checkpoint.durable(&self.broken);
     }
 }

@@ -16,7 +16,6 @@
 //! `furrow-log`'s.
 
 mod alloc;
-mod durability;
 mod tables;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
@@ -24,14 +23,13 @@ mod tests;
 mod tree;
 
 use crate::Fs;
-use crate::accounts;
 use crate::core::{Core, Inner};
 use furrow_zone::{ErrorKind, Result};
 
 impl Core {
-    /// What is left of an account: see [`accounts::less`].
+    /// What is left of an account: see [`crate::accounts::less`].
     pub(crate) fn less(&self, account: &str, from: u64, by: u64) -> u64 {
-        accounts::less(&self.broken, account, from, by)
+        self.health.less(account, from, by)
     }
 
     /// Compares all accounts in memory. An engine that has failed promises nothing of them.
@@ -40,7 +38,7 @@ impl Core {
     /// `Internal`, with the account, what it must be, and what it is.
     pub(crate) fn audit(&self) -> Result<()> {
         self.audit_failure()?;
-        if self.failed.is_some() {
+        if self.health.failed().is_some() {
             return Ok(());
         }
         self.audit_own()?;
@@ -48,32 +46,33 @@ impl Core {
         self.audit_nodes()?;
         self.audit_table_zones()?;
         // A mount that writes nothing never opens heads and logs.
-        if !self.options.read_only {
+        if !self.env.options.read_only {
             self.audit_heads()?;
             self.audit_open_superzones(true)?;
             self.audit_logs()?;
+            self.audit_promised_space()?;
             self.alloc.zones().audit()?;
-            self.writer.audit()?;
+            self.env.writer.audit()?;
         }
         self.audit_tree()
     }
 
     /// An account that was found to be wrong before.
     fn audit_failure(&self) -> Result<()> {
-        let failed = self.failed.as_ref().filter(|error| error.kind() == ErrorKind::Internal);
-        failed.or(self.broken.get()).map_or(Ok(()), |error| Err(error.clone()))
+        let failed = self.health.failed().filter(|error| error.kind() == ErrorKind::Internal);
+        failed.or(self.health.broken()).map_or(Ok(()), |error| Err(error.clone()))
     }
 
     /// What each structure holds of itself.
     pub(crate) fn audit_own(&self) -> Result<()> {
-        self.tree.cache.audit()?;
+        self.cache.audit()?;
         self.tables.nat().audit("NAT")?;
         self.alloc.sit().audit("SIT")?;
         self.tables.ids().audit()?;
-        self.namespace_log.audit()?;
         self.tables.changed_nodes().audit()?;
-        self.tree.directories.audit()?;
-        self.appends.audit()?;
+        self.tree.directories().audit()?;
+        self.tree.files().audit()?;
+        self.durability.audit()?;
         self.audit_open_segments()
     }
 }
@@ -84,7 +83,7 @@ impl Inner {
     pub(crate) fn audit_before_snapshot(&self) -> Result<()> {
         let audited = {
             let core = self.core.borrow();
-            match cfg!(debug_assertions) && core.sound {
+            match cfg!(debug_assertions) && core.health.is_sound() {
                 true => core.audit_changed(),
                 false => Ok(()),
             }

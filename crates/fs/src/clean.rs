@@ -122,8 +122,8 @@ impl Core {
 
     /// Seconds since what is valid in a superzone changed, on average over its segments.
     fn age_of(&self, id: SuperzoneId, now: u32) -> u64 {
-        let first = id.0 * self.layout.segments;
-        let used = (first..first + self.layout.segments).map(|s| self.alloc.sit().get(s));
+        let first = id.0 * self.env.layout.segments;
+        let used = (first..first + self.env.layout.segments).map(|s| self.alloc.sit().get(s));
         let ages = used
             .filter(|entry| entry.valid.get() > 0)
             .map(|entry| u64::from(now.saturating_sub(entry.changed.get())));
@@ -218,7 +218,7 @@ impl Core {
 
     /// Keeps a failure for whoever asks.
     fn note_clean_failure(&mut self, what: String) {
-        self.counters.clean_failed_blocks += 1;
+        self.stats.counters.clean_failed_blocks += 1;
         if self.clean.failures.len() == FAILURES_MAX {
             self.clean.failures.remove(0);
         }
@@ -238,7 +238,7 @@ impl Inner {
             }
             let urgency = Urgency::Background(Policy::Greedy, 0);
             if self.carry_out(plan, urgency, &mut report).await? {
-                self.core.borrow_mut().counters.superzones_evacuated += 1;
+                self.core.borrow_mut().stats.counters.superzones_evacuated += 1;
             }
         }
         if report.data_blocks + report.node_blocks > 0 {
@@ -426,7 +426,7 @@ impl Inner {
             return Ok(false);
         }
         report.superzones += 1;
-        core.counters.clean_victims += 1;
+        core.stats.counters.clean_victims += 1;
         Ok(true)
     }
 

@@ -10,70 +10,51 @@ use crate::alloc::Allocator;
 use crate::alloc::space::{SpaceQueue, Tried};
 use crate::blocked::{Blocked, Fetch, NotApplied};
 use crate::clean::options::CleanState;
-use crate::durability::namespace_log::NamespaceLog;
-use crate::durability::{Appends, CheckpointState, Relocation, SyncLog};
+use crate::durability::Durability;
+use crate::env::Env;
 use crate::fetch::{Fetches, Pins};
 use crate::format::{HOLE, Pointer};
+use crate::health::Health;
 use crate::layout::Layout;
-use crate::memory::Memory;
-use crate::stretch::Stretch;
+use crate::stats::Stats;
 use crate::tables::Tables;
 use crate::tree::Tree;
-use crate::tree::cache::{Entry, Key, Ticket};
+use crate::tree::cache::{Cache, Entry, Key};
 use crate::tree::node;
-use crate::types::{Counters, Ino, Kind, MountOptions, OnDamage, Time};
+use crate::types::{Ino, Kind, MountOptions, OnDamage, Time};
 use furrow_log::address::BlockAddr;
 use furrow_log::record::crc32c;
 use furrow_log::writer::Writer;
 use furrow_policy::FsDefect;
 use furrow_rt::{Notify, Semaphore};
 use furrow_rt::{PAGE_SIZE, Page, Pool, Rt};
-use furrow_zone::{Error, ErrorKind, Geometry, Result, ZonedDevice};
-use std::cell::{Cell, OnceCell, RefCell};
+use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// Bytes that changes of names since the last checkpoint take before the next one comes: a name
 /// that is moved back and forth makes nothing dirty.
 pub(crate) const NAMES_MAX: u64 = 8 << 20;
 
-/// The state of a mounted file system.
+/// The state of a mounted file system: one owner for each part, whose fields are its folder's.
+///
+/// Invariants, whenever no operation is being applied ([`Core::audit`]):
+/// - What the parts say of one thing agrees: a valid block is a bit in the SIT, and a pointer or a
+///   NAT entry that names it.
+/// - For each dirty page a block of space is promised: no more is dirty than can be written.
+/// - The pages that the cache has handed out are those that `durability` counts in flight.
+/// - While requests wait in `space`, only the first of them, and removals, get space.
 pub(crate) struct Core {
-    pub(crate) rt: Rt,
-    pub(crate) device: Rc<dyn ZonedDevice>,
-    pub(crate) geometry: Geometry,
-    pub(crate) layout: Rc<Layout>,
-    pub(crate) options: MountOptions,
-    pub(crate) pages: Pool,
-    pub(crate) writer: Writer,
+    pub(crate) env: Env,
     pub(crate) alloc: Allocator,
     pub(crate) tables: Tables,
+    pub(crate) cache: Cache,
     pub(crate) tree: Tree,
-    pub(crate) namespace_log: NamespaceLog,
-    pub(crate) checkpoint: CheckpointState,
-    pub(crate) sync: SyncLog,
-    pub(crate) appends: Appends,
-    pub(crate) relocation: Relocation,
+    pub(crate) durability: Durability,
     pub(crate) space: SpaceQueue,
     pub(crate) clean: CleanState,
-    pub(crate) counters: Counters,
-    /// What was held when it was most.
-    pub(crate) memory_peak: Memory,
-    /// Where somebody wants to wait for what is dispatched in the present stretch: its writes.
-    pub(crate) watched: Option<Vec<furrow_log::writer::WriteHandle>>,
-    /// Tickets of writes dispatched in the present stretch.
-    pub(crate) tickets: Vec<Ticket>,
-    /// An account that went below zero: the engine fails at the end of the step under way.
-    pub(crate) broken: Rc<OnceCell<Error>>,
-    /// All accounts agreed at the end of recovery. Only then is a contradiction a defect of the
-    /// engine: what a damaged medium says may contradict itself.
-    pub(crate) sound: bool,
-    /// Why the engine no longer writes.
-    pub(crate) failed: Option<Error>,
-    /// Recovery applies what was acknowledged: it is neither throttled nor refused for space.
-    pub(crate) replaying: bool,
-    /// Writes to the drive dispatched, not yet known to be complete, in pages.
-    pub(crate) in_flight: usize,
-    pub(crate) stretch: Stretch,
+    pub(crate) stats: Stats,
+    pub(crate) health: Health,
 }
 
 /// Why an operation failed.
@@ -125,9 +106,7 @@ pub(crate) struct Parts {
     pub(crate) alloc: Allocator,
     pub(crate) tables: Tables,
     pub(crate) tree: Tree,
-    pub(crate) namespace_log: NamespaceLog,
-    pub(crate) checkpoint: CheckpointState,
-    pub(crate) sync: SyncLog,
+    pub(crate) durability: Durability,
 }
 
 impl Core {
@@ -140,35 +119,19 @@ impl Core {
         pages: Pool,
         parts: Parts,
     ) -> Core {
-        let Parts { alloc, tables, tree, namespace_log, checkpoint, sync } = parts;
+        let Parts { alloc, tables, tree, durability } = parts;
+        let geometry = device.geometry().clone();
         Core {
-            broken: alloc.broken(),
-            sound: false,
-            rt: rt.clone(),
-            geometry: device.geometry().clone(),
-            device,
-            layout,
-            options,
-            pages,
-            writer,
+            health: Health::new(alloc.broken()),
+            cache: Cache::new(options.cache_pages.max(256)),
+            env: Env { rt: rt.clone(), device, geometry, layout, options, pages, writer },
             alloc,
             tables,
             tree,
-            namespace_log,
-            checkpoint,
-            sync,
-            appends: Appends::default(),
-            relocation: Relocation::default(),
+            durability,
             space: SpaceQueue::default(),
             clean: CleanState::default(),
-            counters: Counters::default(),
-            memory_peak: Memory::default(),
-            watched: None,
-            tickets: Vec::new(),
-            failed: None,
-            replaying: false,
-            in_flight: 0,
-            stretch: Stretch::default(),
+            stats: Stats::default(),
         }
     }
 
@@ -176,17 +139,17 @@ impl Core {
     pub(crate) fn corrupt(&self, message: String) -> NotApplied {
         NotApplied::Failed(Error::new(
             ErrorKind::Corrupt,
-            format!("{}: {message}", self.device.name()),
+            format!("{}: {message}", self.env.device.name()),
         ))
     }
 
     /// Refuses a change if the engine may not write.
     pub(crate) fn writable(&self) -> Result<(), NotApplied> {
-        if let Some(error) = self.failed.as_ref().or(self.broken.get()) {
+        if let Some(error) = self.health.failed().or(self.health.broken()) {
             let message = format!("read-only after an error: {error}");
             return Err(NotApplied::Failed(Error::new(ErrorKind::ReadOnly, message)));
         }
-        if self.options.read_only {
+        if self.env.options.read_only && !self.health.replaying() {
             return Err(NotApplied::Failed(Error::new(ErrorKind::ReadOnly, "mounted read-only")));
         }
         Ok(())
@@ -194,27 +157,29 @@ impl Core {
 
     /// The time of day.
     pub(crate) fn now(&self) -> Time {
-        let (seconds, nanoseconds) = self.rt.wall();
+        let (seconds, nanoseconds) = self.env.rt.wall();
         self.alloc.set_seconds(seconds as u32);
         Time { seconds, nanoseconds }
     }
 
     /// Pages that may be dirty or in flight before writers are throttled.
     pub(crate) fn dirty_limit(&self) -> usize {
-        self.options.dirty_pages.unwrap_or(self.options.cache_pages / 2).max(64)
+        self.env.dirty_limit()
     }
 
     /// True if dirty data are to be written back though nobody is held up yet.
     fn write_back_is_due(&self) -> bool {
         let limit = self.dirty_limit();
-        let begin = self.options.background_pages.unwrap_or(limit / 2).min(limit);
-        let due = self.tree.cache.dirty_pages() > begin || self.namespace_log.bytes() > NAMES_MAX;
-        due && !self.replaying && self.writable().is_ok()
+        let begin = self.env.options.background_pages.unwrap_or(limit / 2).min(limit);
+        let due = self.cache.dirty_pages() > begin || self.durability.names_bytes() > NAMES_MAX;
+        due && !self.health.replaying() && self.writable().is_ok()
     }
 
     /// Stops a writer while too much is dirty.
     pub(crate) fn throttle(&self) -> Result<(), NotApplied> {
-        if !self.replaying && self.tree.cache.dirty_pages() + self.in_flight > self.dirty_limit() {
+        if !self.health.replaying()
+            && self.cache.dirty_pages() + self.durability.in_flight() > self.dirty_limit()
+        {
             return Err(Blocked::Throttle.into());
         }
         Ok(())
@@ -222,19 +187,15 @@ impl Core {
 
     /// True if the present stretch has taken so long that others are to have a turn.
     fn is_long(&self) -> bool {
-        self.stretch.is_long(self.tree.cache.looked(), self.rt.turn())
+        self.stats.is_long(self.cache.looked(), self.env.rt.turn())
     }
 
     fn begin_step(&mut self) {
-        self.stretch.begin_step(self.tree.cache.looked(), &self.rt);
+        self.stats.begin_step(self.cache.looked(), &self.env.rt);
     }
 
     fn end_step(&mut self) {
-        if let Some((units, took)) = self.stretch.end_step(self.tree.cache.looked(), &self.rt) {
-            let counters = &mut self.counters;
-            counters.longest_stretch = counters.longest_stretch.max(units);
-            counters.longest_stretch_time = counters.longest_stretch_time.max(took);
-        }
+        self.stats.end_step(self.cache.looked(), &self.env.rt);
     }
 
     /// Where the content of `key` is now, if its place is known and on the drive.
@@ -251,7 +212,7 @@ impl Core {
 
     /// Puts a page read for `fetch` into the cache, unless the content has moved meanwhile.
     pub(crate) fn insert_fetched(&mut self, fetch: &Fetch, page: Page) -> Result<()> {
-        if self.tree.cache.contains(&fetch.key) || self.place_of(fetch.key) != Some(fetch.pointer) {
+        if self.cache.contains(&fetch.key) || self.place_of(fetch.key) != Some(fetch.pointer) {
             return Ok(());
         }
         self.verify(fetch, &page)?;
@@ -263,18 +224,18 @@ impl Core {
             }
         };
         let crc = Some(fetch.pointer.crc.get());
-        self.tree.cache.insert(fetch.key, Entry::clean(page, crc).owned_by(owner));
+        self.cache.insert(fetch.key, Entry::clean(page, crc).owned_by(owner));
         Ok(())
     }
 
     fn verify(&self, fetch: &Fetch, page: &Page) -> Result<()> {
         let addr = BlockAddr(fetch.pointer.addr.get());
         let place = || {
-            let (zone, offset) = (addr.zone(&self.geometry), addr.offset(&self.geometry));
-            format!("{}: zone {zone} offset {offset}", self.device.name())
+            let (zone, offset) = (addr.zone(&self.env.geometry), addr.offset(&self.env.geometry));
+            format!("{}: zone {zone} offset {offset}", self.env.device.name())
         };
         let (expected, found) = (fetch.pointer.crc.get(), crc32c(page.bytes()));
-        if expected != found && !self.options.variant.has(FsDefect::DroppedCrc) {
+        if expected != found && !self.env.options.variant.has(FsDefect::DroppedCrc) {
             let message = format!("{}: expected CRC {expected:08x}, found {found:08x}", place());
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
@@ -295,7 +256,7 @@ impl Core {
             return Ok(());
         }
         crate::tree::dirent::check(page.bytes()).map_err(|error| {
-            let name = self.device.name();
+            let name = self.env.device.name();
             let message = format!("{name}: directory {ino} block {block}: {error}");
             Error::new(ErrorKind::Corrupt, message)
         })
@@ -306,8 +267,8 @@ impl Inner {
     /// The engine of `core`, with nobody waiting.
     pub(crate) fn new(core: Core) -> Inner {
         Inner {
-            rt: core.rt.clone(),
-            pages: core.pages.clone(),
+            rt: core.env.rt.clone(),
+            pages: core.env.pages.clone(),
             core: RefCell::new(core),
             progress: Notify::new(),
             fetches: Fetches::default(),
@@ -351,13 +312,13 @@ impl Inner {
             let (done, write_back) = {
                 let core = &mut *self.core.borrow_mut();
                 core.begin_step();
-                core.tree.cache.hold();
+                core.cache.hold();
                 core.space.first = turn.is_some();
                 let done = operation(core);
-                core.tree.cache.lend((core.tree.directories.bytes() / PAGE_SIZE as u64) as usize);
+                core.cache.lend((core.tree.directories().bytes() / PAGE_SIZE as u64) as usize);
                 core.space.first = false;
                 core.note_memory();
-                core.tree.cache.unhold();
+                core.cache.unhold();
                 core.end_step();
                 (done, core.write_back_is_due())
             };
@@ -403,14 +364,14 @@ impl Inner {
     /// Something could not be read, or is not what was written.
     fn note_damage(&self, error: &Error) {
         let damage = matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt);
-        if damage && self.core.borrow().options.on_damage == OnDamage::ReadOnly {
+        if damage && self.core.borrow().env.options.on_damage == OnDamage::ReadOnly {
             self.fail(error);
         }
     }
 
     /// The engine stops writing if an account of it went below zero.
     pub(crate) fn fail_if_broken(&self) {
-        let broken = self.core.borrow().broken.get().cloned();
+        let broken = self.core.borrow().health.broken().cloned();
         if let Some(error) = broken {
             self.fail(&error);
         }
@@ -419,10 +380,8 @@ impl Inner {
     /// The engine stops writing.
     pub(crate) fn fail(&self, error: &Error) {
         let mut core = self.core.borrow_mut();
-        if core.failed.is_none() {
-            core.failed = Some(error.clone());
-        }
-        core.writer.give_up();
+        core.health.fail(error.clone());
+        core.env.writer.give_up();
         drop(core);
         self.progress.notify_all();
     }

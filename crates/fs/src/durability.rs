@@ -1,6 +1,7 @@
 //! What makes changes durable: checkpoints, the sync log, write-back, zones that fail, recovery.
 
 pub(crate) mod append;
+mod audit;
 pub(crate) mod checkpoint;
 mod dispatch;
 pub(crate) mod namespace_log;
@@ -9,11 +10,173 @@ pub(crate) mod relocate;
 pub(crate) mod sync;
 mod write_back;
 
+use crate::tree::cache::Ticket;
 use crate::types::Ino;
+use furrow_log::writer::WriteHandle;
 use furrow_zone::{Error, Result, ZoneId};
-use std::cell::RefCell;
+use namespace_log::{NameOp, NamespaceLog};
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use sync::SyncLog;
+
+/// What makes changes durable. Its parts are seen in this folder alone.
+pub(crate) struct Durability {
+    namespace_log: NamespaceLog,
+    checkpoint: CheckpointState,
+    sync: SyncLog,
+    appends: Appends,
+    relocation: Relocation,
+    writes: Dispatched,
+}
+
+/// Writes dispatched whose pages the cache keeps.
+///
+/// Invariants:
+/// - `in_flight` and `tickets` together are the pages that the cache handed out.
+/// - `watched` is there within one stretch only.
+#[derive(Default)]
+struct Dispatched {
+    /// Where somebody wants to wait for what is dispatched in the present stretch: its writes.
+    watched: Option<Vec<WriteHandle>>,
+    /// Tickets of writes dispatched in the present stretch.
+    tickets: Vec<Ticket>,
+    /// Writes dispatched before, not yet known to be complete, in pages.
+    in_flight: usize,
+}
+
+impl Durability {
+    /// Nothing is under way.
+    pub(crate) fn new(
+        namespace_log: NamespaceLog,
+        checkpoint: CheckpointState,
+        sync: SyncLog,
+    ) -> Durability {
+        Durability {
+            namespace_log,
+            checkpoint,
+            sync,
+            appends: Appends::default(),
+            relocation: Relocation::default(),
+            writes: Dispatched::default(),
+        }
+    }
+
+    /// Logs a change of a name.
+    pub(crate) fn log_name(&mut self, change: &NameOp) {
+        self.namespace_log.push(change);
+    }
+
+    /// The next record must hold the content of `ino` too.
+    pub(crate) fn carry(&mut self, ino: Ino) {
+        self.namespace_log.carry(ino);
+    }
+
+    /// Bytes that changes of names since the last checkpoint take.
+    pub(crate) fn names_bytes(&self) -> u64 {
+        self.namespace_log.bytes()
+    }
+
+    /// The number of the next change of a name.
+    pub(crate) fn next_name(&self) -> u64 {
+        self.namespace_log.next()
+    }
+
+    /// At repair: the next change of a name is left out.
+    pub(crate) fn skip_name(&mut self) {
+        self.namespace_log.skip();
+    }
+
+    /// Something changed that needs a checkpoint.
+    pub(crate) fn require_checkpoint(&mut self) {
+        self.checkpoint.forced = true;
+    }
+
+    /// The newest durable checkpoint.
+    pub(crate) fn checkpoint_id(&self) -> u64 {
+        self.checkpoint.id
+    }
+
+    /// Blocks of the newest checkpoint.
+    pub(crate) fn checkpoint_blocks(&self) -> u32 {
+        self.checkpoint.blocks
+    }
+
+    /// At repair: whether the next checkpoint goes to the ring's other zone.
+    pub(crate) fn leave_ring(&mut self, leave: bool) {
+        self.checkpoint.leave_ring = leave;
+    }
+
+    /// Bytes of table entries on their way to the drive.
+    pub(crate) fn snapshot_bytes(&self) -> u64 {
+        self.checkpoint.snapshot_bytes
+    }
+
+    /// Blocks written of the half of the sync log that is written now.
+    pub(crate) fn sync_blocks(&self) -> u32 {
+        self.sync.next()
+    }
+
+    /// True if no append is under way.
+    pub(crate) fn appends_are_idle(&self) -> bool {
+        self.appends.is_idle()
+    }
+
+    /// A page was handed to the writer.
+    pub(crate) fn note_write(&mut self, ticket: Ticket) {
+        self.writes.tickets.push(ticket);
+    }
+
+    /// Writes dispatched before the present stretch, not yet known to be complete, in pages.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.writes.in_flight
+    }
+
+    /// From now on writes are noted for [`Durability::watched`].
+    pub(crate) fn watch(&mut self) {
+        self.writes.watched = Some(Vec::new());
+    }
+
+    /// The writes since [`Durability::watch`].
+    pub(crate) fn watched(&mut self) -> Vec<WriteHandle> {
+        self.writes.watched.take().unwrap_or_default()
+    }
+
+    /// What the parts hold of themselves.
+    ///
+    /// # Errors
+    /// `Internal`, with the account.
+    pub(crate) fn audit(&self) -> Result<()> {
+        self.namespace_log.audit()?;
+        self.appends.audit()
+    }
+}
+
+#[cfg(test)]
+impl Durability {
+    /// The half of the sync log that is written now.
+    pub(crate) fn sync_half(&self) -> u8 {
+        self.sync.half()
+    }
+
+    /// The zone of the ring that is written now.
+    pub(crate) fn ring(&self) -> u8 {
+        self.checkpoint.ring
+    }
+
+    /// Forgets that changes of names wait for a record.
+    pub(crate) fn corrupt_logged(&mut self) {
+        self.namespace_log.corrupt_logged();
+    }
+
+    /// Forgets that a half of the sync log holds anything; true if it did.
+    pub(crate) fn corrupt_sync_used(&mut self, half: u8) -> bool {
+        self.sync.released(half)
+    }
+
+    /// Counts pages in flight that are not.
+    pub(crate) fn corrupt_in_flight(&mut self, pages: usize) {
+        self.writes.in_flight += pages;
+    }
+}
 
 /// Where checkpoints and tables are.
 ///
@@ -23,58 +186,24 @@ use std::rc::Rc;
 #[derive(Clone, Default)]
 pub(crate) struct CheckpointState {
     /// Newest durable checkpoint.
-    pub(crate) id: u64,
+    id: u64,
     /// Mount epoch.
-    pub(crate) epoch: u64,
+    epoch: u64,
     /// Zone of the ring written now: 0 or 1.
-    pub(crate) ring: u8,
+    ring: u8,
     /// Ring zones that hold anything.
-    pub(crate) ring_used: [bool; 2],
+    ring_used: [bool; 2],
     /// Blocks of the newest checkpoint.
-    pub(crate) blocks: u32,
+    blocks: u32,
     /// Bytes of table entries on their way to the drive.
-    pub(crate) snapshot_bytes: u64,
+    snapshot_bytes: u64,
     /// Something changed since the last snapshot that needs a checkpoint.
-    pub(crate) forced: bool,
+    forced: bool,
     /// The next checkpoint goes to the ring's other zone.
-    pub(crate) leave_ring: bool,
+    leave_ring: bool,
     /// Files whose changed blocks the last snapshot left in memory, because nodes above them are
     /// damaged: they hold up nobody else's data.
-    pub(crate) aside: BTreeMap<Ino, Error>,
-}
-
-/// Where the sync log is.
-///
-/// Invariants:
-/// - `next` is where the writer stands in the zones of `half`.
-/// - A half with anything written since its reset is used.
-/// - An fsync waits for a record only while a record is in flight.
-#[derive(Default)]
-pub(crate) struct SyncLog {
-    /// Half written now.
-    pub(crate) half: u8,
-    /// Next block of it, in striping order.
-    pub(crate) next: u32,
-    /// Sequence of the next record.
-    pub(crate) sequence: u64,
-    /// Halves that hold anything.
-    pub(crate) used: [bool; 2],
-    /// Records not yet durable.
-    pub(crate) in_flight: u32,
-    /// Fsyncs that wait to share the next record, and how they will be answered.
-    waiters: Vec<Ino>,
-    round: Round,
-}
-
-/// Fsyncs that share a record.
-#[derive(Clone, Default)]
-pub(crate) struct Round(Rc<RoundState>);
-
-#[derive(Default)]
-struct RoundState {
-    /// What each of them is answered.
-    results: RefCell<Option<BTreeMap<Ino, Result<()>>>>,
-    done: furrow_rt::Notify,
+    aside: BTreeMap<Ino, Error>,
 }
 
 /// What is known of appends.
@@ -94,7 +223,7 @@ pub(crate) struct Relocation {
     /// The file system is whole: recovery has ended.
     able: bool,
     /// Who waits for a relocation.
-    pub(crate) waiting: u32,
+    waiting: u32,
     lost: BTreeMap<ZoneId, Lost>,
 }
 
@@ -103,11 +232,4 @@ struct Lost {
     from: u32,
     /// Nothing of its superzone is in flight, and no zone of it active.
     closed: bool,
-}
-
-impl SyncLog {
-    /// Fsyncs that wait for a record to share.
-    pub(crate) fn waiters(&self) -> usize {
-        self.waiters.len()
-    }
 }

@@ -87,7 +87,7 @@ impl Pins {
     /// Pins what of `fetches` is in the cache.
     fn hold(&mut self, fetches: &[Fetch]) {
         let mut core = self.inner.core.borrow_mut();
-        let tickets = fetches.iter().filter_map(|fetch| core.tree.cache.pin(&fetch.key));
+        let tickets = fetches.iter().filter_map(|fetch| core.cache.pin(&fetch.key));
         self.tickets.extend(tickets);
     }
 }
@@ -98,7 +98,7 @@ impl Drop for Pins {
         // left to evict from.
         if let Ok(mut core) = self.inner.core.try_borrow_mut() {
             for ticket in self.tickets.drain(..) {
-                core.tree.cache.unpin(ticket);
+                core.cache.unpin(ticket);
             }
         }
     }
@@ -131,7 +131,7 @@ impl Inner {
     async fn read(self: &Rc<Self>, fetches: &[Fetch], shared: bool, pins: &mut Pins) -> Result<()> {
         let (device, geometry, zones) = {
             let core = self.core.borrow();
-            (core.device.clone(), core.geometry.clone(), core.alloc.zones().clone())
+            (core.env.device.clone(), core.env.geometry.clone(), core.alloc.zones().clone())
         };
         let mut flights = Vec::new();
         let mut runs = Vec::new();

@@ -49,14 +49,18 @@ mod core;
 #[allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 mod damage_tests;
 mod durability;
+mod env;
 mod fetch;
 pub mod format;
 mod fsck;
+mod health;
 mod layout;
 mod memory;
 mod mkfs;
 mod repair;
+mod reserve;
 mod statfs;
+mod stats;
 mod stretch;
 mod tables;
 pub mod tree;
@@ -112,16 +116,16 @@ impl Fs {
         self.0.stop_cleaning().await;
         let read_only = {
             let core = self.0.core.borrow();
-            core.options.read_only || core.failed.is_some()
+            core.env.options.read_only || core.health.failed().is_some()
         };
         let result = if read_only { Ok(()) } else { self.end().await };
         self.0.closed().await;
         self.0.ended.set(true);
         self.0.progress.notify_all();
-        let writer = self.0.core.borrow().writer.clone();
+        let writer = self.0.core.borrow().env.writer.clone();
         // Zones being released, reads under way: nothing may outlive the engine.
         writer.over().await;
-        let failed = self.0.core.borrow().failed.clone();
+        let failed = self.0.core.borrow().health.failed().cloned();
         result.and(failed.map_or(Ok(()), Err))
     }
 
@@ -146,7 +150,7 @@ impl Fs {
 
     /// The error after which nothing is written any more.
     pub fn failure(&self) -> Option<Error> {
-        self.0.core.borrow().failed.clone()
+        self.0.core.borrow().health.failed().cloned()
     }
 
     /// The executor.
@@ -406,16 +410,7 @@ impl Fs {
     pub async fn release(&self, ino: Ino) -> Result<()> {
         let last = {
             let mut core = self.0.core.borrow_mut();
-            let Some(count) = core.tree.open.get_mut(&ino) else {
-                let message = format!("inode {ino} is not open");
-                return Err(Error::new(ErrorKind::Invalid, message));
-            };
-            *count -= 1;
-            let last = *count == 0;
-            if last {
-                core.tree.open.remove(&ino);
-            }
-            last && core.tree.orphans.contains(&ino)
+            core.tree.files_mut().close(ino)? && core.tree.files().is_orphan(ino)
         };
         self.reap(last.then_some(ino)).await;
         Ok(())
@@ -429,7 +424,7 @@ impl Fs {
     pub async fn fsync(&self, ino: Ino, _data_only: bool) -> Result<()> {
         self.0.run(|core| core.inode(ino).map(|_| ())).await?;
         self.0.fsync(ino).await?;
-        self.0.core.borrow_mut().counters.fsyncs += 1;
+        self.0.core.borrow_mut().stats.counters.fsyncs += 1;
         Ok(())
     }
 
@@ -470,14 +465,14 @@ impl Fs {
     /// Label and UUID.
     pub fn identity(&self) -> (String, String) {
         let core = self.0.core.borrow();
-        (core.layout.label.clone(), core.layout.uuid.to_string())
+        (core.env.layout.label.clone(), core.env.layout.uuid.to_string())
     }
 
     /// What was written so far, since the mount.
     pub fn counters(&self) -> Counters {
         let core = self.0.core.borrow();
-        let written = core.writer.counters();
-        let cache = core.tree.cache.stats();
+        let written = core.env.writer.counters();
+        let cache = core.cache.stats();
         Counters {
             data_bytes: written.of(WriteKind::Data),
             node_bytes: written.of(WriteKind::Node),
@@ -491,7 +486,7 @@ impl Fs {
             write_commands: written.commands,
             cache_hits: cache.hits,
             cache_misses: cache.misses,
-            ..core.counters
+            ..core.stats.counters
         }
     }
 
@@ -500,7 +495,7 @@ impl Fs {
     pub fn memory(&self) -> (Memory, Memory) {
         let mut core = self.0.core.borrow_mut();
         core.note_memory();
-        (core.memory(), core.memory_peak)
+        (core.memory(), core.stats.memory_peak())
     }
 
     /// Log streams: what each may and does write to.

@@ -12,7 +12,7 @@ impl Core {
     /// See [`crate::Fs::statfs`].
     pub(crate) fn statfs(&self) -> StatFs {
         let blocks = self.alloc.main_blocks();
-        let logs = u64::from(self.layout.main_start - self.layout.ring_start);
+        let logs = u64::from(self.env.layout.main_start - self.env.layout.ring_start);
         let valid = self.alloc.valid();
         let kept = self.alloc.kept_from_users();
         let left = self.alloc.capacity().saturating_sub(self.in_use());
@@ -25,10 +25,10 @@ impl Core {
             blocks_available: available,
             blocks_now: self.spare().saturating_sub(kept).min(available),
             blocks_stale: blocks.saturating_sub(self.alloc.space_left() + valid),
-            blocks_logs: logs * u64::from(self.layout.capacity) + self.table_superzone_blocks(),
+            blocks_logs: logs * u64::from(self.env.layout.capacity) + self.table_superzone_blocks(),
             blocks_logs_used: self.logs_used(),
-            blocks_summaries: u64::from(self.layout.segment_count()),
-            inodes: u64::from(self.layout.nodes - 1),
+            blocks_summaries: u64::from(self.env.layout.segment_count()),
+            inodes: u64::from(self.env.layout.nodes - 1),
             // A file takes a block for its inode, 1 in 64 more for the tables and directories.
             inodes_free: u64::from(self.tables.ids().unused_count())
                 .min(available - available.div_ceil(64)),
@@ -40,8 +40,8 @@ impl Core {
     fn logs_used(&self) -> u64 {
         let extents = self.tables.logs().iter().flat_map(|log| &log.extents);
         let deltas: u64 = extents.map(|extent| u64::from(extent.blocks)).sum();
-        let checkpoint = 1 + u64::from(self.checkpoint.blocks);
-        checkpoint + deltas + self.table_blocks_used() + u64::from(self.sync.next)
+        let checkpoint = 1 + u64::from(self.durability.checkpoint_blocks());
+        checkpoint + deltas + self.table_blocks_used() + u64::from(self.durability.sync_blocks())
     }
 
     /// See [`crate::Fs::parent`].
@@ -56,10 +56,10 @@ impl Core {
 
     /// See [`crate::Fs::zone_map`].
     pub(crate) fn zone_map(&self) -> Result<Vec<ZoneInfo>> {
-        let reports = crate::durability::recover::report(&*self.device)?;
+        let reports = crate::durability::recover::report(&*self.env.device)?;
         let mut map = Vec::with_capacity(reports.len());
         for report in &reports {
-            let written = crate::durability::recover::written(report, &self.geometry);
+            let written = crate::durability::recover::written(report, &self.env.geometry);
             let broken = matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline);
             let (usage, valid) = self.zone_use(report.zone);
             map.push(ZoneInfo {
@@ -73,7 +73,7 @@ impl Core {
     }
 
     fn zone_use(&self, zone: ZoneId) -> (ZoneUse, u32) {
-        let layout = &self.layout;
+        let layout = &self.env.layout;
         let usage = match zone.0 {
             z if z < layout.ring_start => ZoneUse::Unused,
             z if z < layout.delta_start => ZoneUse::Checkpoint,
@@ -86,7 +86,9 @@ impl Core {
     }
 
     fn main_use(&self, zone: ZoneId) -> (ZoneUse, u32) {
-        let Some(superzone) = self.layout.superzone_of(zone) else { return (ZoneUse::Unused, 0) };
+        let Some(superzone) = self.env.layout.superzone_of(zone) else {
+            return (ZoneUse::Unused, 0);
+        };
         let id = SuperzoneId(superzone);
         let Some(column) = self.alloc.zones().column(id, zone) else {
             return (ZoneUse::Retired, 0);
@@ -100,7 +102,7 @@ impl Core {
         let mut valid = 0;
         let mut stream = None;
         for segment in 0..stripe.segments() {
-            let entry = self.alloc.sit().get(superzone * self.layout.segments + segment);
+            let entry = self.alloc.sit().get(superzone * self.env.layout.segments + segment);
             if entry.valid.get() == 0 {
                 continue;
             }
@@ -112,7 +114,7 @@ impl Core {
         }
         let open = self.alloc.head_of(superzone);
         let stream = open.map(|head| self.alloc.stream_of_head(head) as u8).or(stream).unwrap_or(0);
-        let half = self.layout.streams as u8 / 2;
+        let half = self.env.layout.streams as u8 / 2;
         let usage =
             if stream < half { ZoneUse::Data(stream) } else { ZoneUse::Node(stream - half) };
         (usage, valid)
@@ -122,36 +124,33 @@ impl Core {
 impl Core {
     /// See [`crate::Fs::memory`].
     pub(crate) fn memory(&self) -> Memory {
-        let pages = self.tree.cache.pages();
-        let on_the_way = self.writer.pages_in_flight() as u64;
+        let pages = self.cache.pages();
+        let on_the_way = self.env.writer.pages_in_flight() as u64;
         let dirty = self.tables.nat().dirty_count() + self.alloc.sit().dirty_count();
         Memory {
             data: pages.data as u64 * PAGE,
             nodes: pages.nodes as u64 * PAGE,
-            dirty: self.tree.cache.dirty_pages() as u64 * PAGE,
-            cache_index: self.tree.cache.index_bytes(),
+            dirty: self.cache.dirty_pages() as u64 * PAGE,
+            cache_index: self.cache.index_bytes(),
             writes: on_the_way.saturating_sub(pages.shared as u64) * PAGE,
             tables: self.tables.nat().bytes()
                 + self.alloc.sit().bytes()
                 + self.tables.ids().bytes(),
             deltas: set_bytes(dirty, 4)
-                + self.checkpoint.snapshot_bytes
+                + self.durability.snapshot_bytes()
                 + self
                     .tables
                     .logs()
                     .iter()
                     .map(|log| size_of_val(&log.extents[..]) as u64)
                     .sum::<u64>(),
-            directories: self.tree.directories.bytes(),
-            changes: self.namespace_log.bytes() + self.tables.changed_nodes().bytes(),
+            directories: self.tree.directories().bytes(),
+            changes: self.durability.names_bytes() + self.tables.changed_nodes().bytes(),
         }
     }
 
     /// Keeps the moment at which there was most.
     pub(crate) fn note_memory(&mut self) {
-        let now = self.memory();
-        if now.total() > self.memory_peak.total() {
-            self.memory_peak = now;
-        }
+        self.stats.note_memory(self.memory());
     }
 }

@@ -268,6 +268,10 @@ pub(crate) struct TableZones {
 
 /// Nodes whose place changed since the last durable checkpoint and of which no sync record tells.
 /// What was there at a checkpoint's snapshot is kept apart until that checkpoint is durable.
+///
+/// Invariants:
+/// - `count` is the number of nodes in `now` and `in_snapshot` together; one in both counts twice.
+/// - A node in `now` has changed since the last snapshot, so that its NAT entry is dirty.
 #[derive(Default)]
 pub(crate) struct ChangedNodes {
     now: BTreeMap<u32, BTreeSet<u32>>,

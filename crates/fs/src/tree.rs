@@ -19,55 +19,92 @@ pub mod shape;
 pub(crate) mod xattr;
 
 use crate::types::{Ino, Time};
-use cache::Cache;
 use directory_index::DirectoryIndexes;
-use furrow_rt::{Page, Semaphore};
+use furrow_rt::Page;
+use open_files::OpenFiles;
+use rename_cycle::DirectoryMoves;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is in memory of files and directories.
+/// What is in memory of files and directories, but for their pages, which are in the cache.
+///
+/// Invariants:
+/// - `inodes` is the number of nodes in the NAT that are inodes.
+/// - No inode that was ever made has `generation`, or a later one.
 pub(crate) struct Tree {
-    pub(crate) cache: Cache,
-    pub(crate) open: BTreeMap<Ino, u32>,
-    pub(crate) orphans: BTreeSet<Ino>,
-    /// Orphans that never had a name, and may get one.
-    pub(crate) unnamed: BTreeSet<Ino>,
+    files: OpenFiles,
     /// Where names are in large directories.
-    pub(crate) directories: DirectoryIndexes,
+    directories: DirectoryIndexes,
     /// Times of access that are only here so far (`lazy_time`).
-    pub(crate) accessed: BTreeMap<Ino, Time>,
-    pub(crate) inodes: u64,
-    pub(crate) generation: u32,
+    accessed: BTreeMap<Ino, Time>,
+    inodes: u64,
+    /// Of the next inode.
+    generation: u32,
     /// The page of a hole.
-    pub(crate) zero: Page,
-    /// What a replay has removed and not freed yet.
-    pub(crate) removed: Vec<Ino>,
-    /// Who moves a directory far down the tree: one at a time, and nobody else moves any.
-    pub(crate) cycle_check: Semaphore,
-    /// Directories moved to another one.
-    pub(crate) directory_moves: u64,
+    zero: Page,
+    moves: DirectoryMoves,
 }
 
 impl Tree {
-    /// A tree of which nothing is in the cache, of at most `pages` pages. A checkpoint tells of
-    /// `inodes`, the next `generation` and `orphans`.
+    /// A tree of which nothing is in the cache, which has at most `pages` pages. A checkpoint tells
+    /// of `inodes`, the next `generation` and `orphans`.
     pub(crate) fn new(
         pages: usize,
         (inodes, generation): (u64, u32),
         orphans: BTreeSet<Ino>,
     ) -> Tree {
         Tree {
-            cache: Cache::new(pages.max(256)),
-            open: BTreeMap::new(),
-            orphans,
-            unnamed: BTreeSet::new(),
+            files: OpenFiles::new(orphans),
             directories: DirectoryIndexes::new(pages),
             accessed: BTreeMap::new(),
             inodes,
             generation,
             zero: Page::zeroed(),
-            removed: Vec::new(),
-            cycle_check: Semaphore::new(1),
-            directory_moves: 0,
+            moves: DirectoryMoves::default(),
         }
+    }
+
+    /// Open files, and inodes without a name.
+    pub(crate) fn files(&self) -> &OpenFiles {
+        &self.files
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn files_mut(&mut self) -> &mut OpenFiles {
+        &mut self.files
+    }
+
+    /// Where names are in large directories.
+    pub(crate) fn directories(&self) -> &DirectoryIndexes {
+        &self.directories
+    }
+
+    /// A directory is gone, or its blocks were changed elsewhere.
+    pub(crate) fn forget_directory(&mut self, ino: Ino) {
+        self.directories.forget(ino.0);
+    }
+
+    /// Inodes in use.
+    pub(crate) fn inodes(&self) -> u64 {
+        self.inodes
+    }
+
+    /// At repair: inodes in use.
+    pub(crate) fn set_inodes(&mut self, inodes: u64) {
+        self.inodes = inodes;
+    }
+
+    /// The generation of the next inode.
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// An inode is made, of `generation` or a later one.
+    pub(crate) fn take_generation(&mut self, generation: u32) {
+        self.generation = self.generation.max(generation).wrapping_add(1);
+    }
+
+    /// The next inode gets `generation` at least.
+    pub(crate) fn pass_generation(&mut self, generation: u32) {
+        self.generation = self.generation.max(generation);
     }
 }

@@ -44,6 +44,11 @@ use zerocopy::FromZeros;
 pub(crate) use crate::format::HEADS_PER_STREAM;
 
 /// Where a head writes.
+///
+/// Invariants:
+/// - Without a superzone `next` is 0 and `summary` empty.
+/// - With one, `next` is a block that takes data, and `summary` has an entry for each block of the
+///   segment before it: no summary and no padding is ever left to be written.
 #[derive(Default, Clone)]
 pub(crate) struct Head {
     /// Its superzone.
@@ -58,6 +63,11 @@ pub(crate) struct Head {
 }
 
 /// A head and what it may do.
+///
+/// Invariants:
+/// - One beyond the first heads that has a superzone and is not closing holds a permit for each of
+///   its zones. The first heads hold none of their own.
+/// - `closing` and `unasked` are set only while it is parked or was left, and has a superzone.
 #[derive(Default)]
 pub(crate) struct Cursor {
     pub(super) head: Head,
@@ -359,7 +369,7 @@ impl Allocator {
             self.actions.push(ZoneAction::Open { zone, after });
         }
         let generation = self.zones.generation(id);
-        self.allocated.push((head as u8, id.0, generation));
+        self.since_checkpoint.took((head as u8, id.0, generation));
         self.cursors[head].head = Head { superzone: Some(id.0), ..Head::default() };
         self.level(head);
         Ok(true)

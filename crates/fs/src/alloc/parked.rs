@@ -14,7 +14,7 @@ impl Inner {
         }
         let (head, zones) = {
             let core = &mut *self.core.borrow_mut();
-            let dirty = core.tree.cache.dirty_pages() as u64;
+            let dirty = core.cache.dirty_pages() as u64;
             let Some(head) = core.alloc.head_to_close(idle, dirty) else { return };
             let zones = core.alloc.begin_closing(head);
             core.carry_out();
@@ -57,21 +57,21 @@ impl Inner {
             core.carry_out();
             (head, zones)
         };
-        let mark = self.core.borrow().writer.mark();
+        let mark = self.core.borrow().env.writer.mark();
         self.wait_durable_or_relocated(mark).await?;
         self.close(head, zones).await
     }
 
     async fn close(self: &Rc<Self>, head: usize, zones: Vec<ZoneId>) -> Result<()> {
-        let writer = self.core.borrow().writer.clone();
+        let writer = self.core.borrow().env.writer.clone();
         for zone in zones {
             writer.close(zone).await?;
         }
         {
             let core = &mut *self.core.borrow_mut();
             match core.alloc.end_closing(head) {
-                true => core.counters.superzones_finished += 1,
-                false => core.counters.superzones_closed += 1,
+                true => core.stats.counters.superzones_finished += 1,
+                false => core.stats.counters.superzones_closed += 1,
             }
         }
         self.progress.notify_all();
@@ -83,7 +83,7 @@ impl Inner {
     pub(crate) async fn closed(&self) {
         let closing = || {
             let core = self.core.borrow();
-            core.failed.is_none() && core.alloc.is_closing()
+            core.health.failed().is_none() && core.alloc.is_closing()
         };
         while closing() {
             self.progress.wait().await;

@@ -129,7 +129,9 @@ impl Allocator {
         self.cursors[head].head.summary.push(owner);
         self.cursors[head].head.next += 1;
         self.count_block(head, superzone);
-        self.at_risk += u64::from(!self.for_cleaning);
+        if !self.for_cleaning {
+            self.since_checkpoint.wrote();
+        }
         self.set_valid(addr, true, stream as u8);
         self.finish_segment(head);
         Ok(addr)
@@ -160,7 +162,7 @@ impl Allocator {
         at.next += 1;
         let next = at.next;
         self.count_block(head, superzone);
-        self.at_risk += 1;
+        self.since_checkpoint.wrote();
         next == stripe.blocks() || stripe.is_summary(next) || stripe.is_padding(next)
     }
 
@@ -248,7 +250,7 @@ impl Allocator {
         self.claim_segment(segment, stream);
         let generation = self.zones.generation(SuperzoneId(superzone));
         let (zone, offset) = self.place_in(superzone, self.cursors[head].head.next);
-        self.stamp += 1;
+        self.next_stamp();
         self.actions.push(ZoneAction::Reserve { zone, offset });
         self.note_unstable(zone, offset + 1);
         let stream = stream as u8;
@@ -320,7 +322,7 @@ impl Allocator {
     /// Writes a block at its place in a superzone.
     pub(crate) fn write_at(&mut self, superzone: u32, v: u32, page: Page, kind: WriteKind) -> u32 {
         let (zone, offset) = self.place_in(superzone, v);
-        self.stamp += 1;
+        self.next_stamp();
         self.actions.push(ZoneAction::Write { zone, offset, page, kind });
         self.note_unstable(zone, offset + 1);
         BlockAddr::new(&self.geometry, zone, offset).0

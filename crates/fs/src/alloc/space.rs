@@ -33,23 +33,23 @@ use furrow_rt::Semaphore;
 /// nodes that point to it.
 pub(crate) const RESERVE: u32 = 2;
 /// Blocks that recovery may write beside what it replays: for files removed while open.
-pub(super) const RECOVERY_MIN: u64 = 8;
+pub(crate) const RECOVERY_MIN: u64 = 8;
 /// Blocks beyond the capacity that names and attributes of what exists already may take.
-pub(super) const UPKEEP: u64 = 64;
+pub(crate) const UPKEEP: u64 = 64;
 /// Share of the main area that users cannot have, so that cleaning finds garbage: a part in 32.
 const SLACK: u64 = 32;
 /// Checkpoints for an operation that adds blocks, after which it is said that none are left.
-pub(super) const CHECKPOINTS_MAX: u32 = 4;
+pub(crate) const CHECKPOINTS_MAX: u32 = 4;
 /// Steps for an operation that lacks room, beside two for each superzone, after which it is said
 /// that there is none, if no step gave more than there had been.
-pub(super) const STEPS_MIN: u32 = 32;
+pub(crate) const STEPS_MIN: u32 = 32;
 
 /// What was done for an operation that lacks room, since there was last more than ever.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tried {
-    pub(super) most: u64,
-    pub(super) checkpoints: u32,
-    pub(super) steps: u32,
+    pub(crate) most: u64,
+    pub(crate) checkpoints: u32,
+    pub(crate) steps: u32,
 }
 
 /// What an operation does to the number of blocks in use.
@@ -71,6 +71,11 @@ impl Claim {
 }
 
 /// Requests short of space queue, first in, first out.
+///
+/// Invariants:
+/// - The permit of `line` is taken while any request waits: then only its holder, and removals,
+///   are granted space.
+/// - `first` is set only while the operation of that holder runs.
 pub(crate) struct SpaceQueue {
     /// One permit: its holder is first in the queue.
     pub(crate) line: Semaphore,
@@ -157,7 +162,14 @@ impl Allocator {
     /// Room that recovery may need after a crash now: to write again what is dirty, and what was
     /// written since the last durable checkpoint.
     pub(crate) fn recovery_needs(&self, dirty: u64) -> u64 {
-        RECOVERY_MIN + self.at_risk + dirty.saturating_sub(self.moved_below)
+        RECOVERY_MIN + self.since_checkpoint.to_write_again(dirty)
+    }
+
+    /// Room that must stay spare, where `dirty` blocks are promised theirs.
+    pub(crate) fn kept(&self, removal: bool, dirty: u64) -> u64 {
+        let per = u64::from(self.superzone_blocks());
+        let kept = if removal { per + RECOVERY_MIN } else { self.kept_from_users() };
+        kept.max(u64::from(self.cleaning) + self.recovery_needs(dirty))
     }
 
     /// Whether a stream may take a free superzone: the last ones are for cleaning.

@@ -1,6 +1,6 @@
 //! Audits of space: valid blocks, superzones, heads and their permits.
 
-use crate::accounts::{contradiction, holds, same};
+use crate::accounts::{at_most, contradiction, holds, same};
 use crate::alloc::heads::Head;
 use crate::alloc::place::NODE_SLOT;
 use crate::core::Core;
@@ -23,12 +23,12 @@ pub(super) fn is_set(entry: &SitEntry, block: u32) -> bool {
 impl Core {
     /// Valid blocks: the maps of segments, their counts, the sums over superzones and over all.
     pub(super) fn audit_valid(&self) -> Result<()> {
-        let mut sums = vec![0u32; self.layout.superzones as usize];
+        let mut sums = vec![0u32; self.env.layout.superzones as usize];
         for (segment, entry) in self.alloc.sit().iter() {
             let bits = bits(entry);
             let account = format_args!("SitEntry::valid of segment {segment}");
             same(account, bits, u32::from(entry.valid.get()))?;
-            sums[(segment / self.layout.segments) as usize] += bits;
+            sums[(segment / self.env.layout.segments) as usize] += bits;
         }
         let (mut total, mut free) = (0, 0);
         for (index, (sum, said)) in
@@ -56,7 +56,7 @@ impl Core {
     /// Heads, where they stand in their superzones, and the permits that takes.
     pub(crate) fn audit_heads(&self) -> Result<()> {
         let heads: Vec<&Head> = self.alloc.heads().collect();
-        let mut writers: Vec<Option<usize>> = vec![None; self.layout.superzones as usize];
+        let mut writers: Vec<Option<usize>> = vec![None; self.env.layout.superzones as usize];
         for (index, head) in heads.iter().enumerate() {
             let Some(superzone) = head.superzone else { continue };
             if let Some(other) = writers[superzone as usize].replace(index) {
@@ -76,7 +76,7 @@ impl Core {
     /// Open superzones as the SIT and the pool have them; with `owners`, who owns what is in open
     /// segments.
     pub(super) fn audit_open_superzones(&self, owners: bool) -> Result<()> {
-        let mut open = vec![false; self.layout.superzones as usize];
+        let mut open = vec![false; self.env.layout.superzones as usize];
         for (index, head) in self.alloc.heads().enumerate() {
             let Some(superzone) = head.superzone else { continue };
             open[superzone as usize] = true;
@@ -109,11 +109,11 @@ impl Core {
         let account = format_args!("state of superzone {superzone}, head {index}'s");
         holds(state == SuperzoneState::Active, account, "active")?;
         // Those of the first heads are held in common.
-        if index < self.layout.streams as usize || turn.closing {
+        if index < self.env.layout.streams as usize || turn.closing {
             return Ok(());
         }
         let account = format_args!("Turn::permit of head {index}");
-        same(account, self.layout.width, turn.permits.unwrap_or(0))
+        same(account, self.env.layout.width, turn.permits.unwrap_or(0))
     }
 
     /// Where a head stands: in its segment, and in the writer's zones.
@@ -134,8 +134,8 @@ impl Core {
         same(account, head.summary.len() as u32, block)?;
         for column in (0..stripe.width).filter(|_| !closing) {
             let zone = self.alloc.zones().zone(SuperzoneId(superzone), column);
-            let expected = match self.writer.is_open(zone) {
-                true => self.writer.position(zone),
+            let expected = match self.env.writer.is_open(zone) {
+                true => self.env.writer.position(zone),
                 // Recovery found it written to its end.
                 false => stripe.capacity,
             };
@@ -148,7 +148,7 @@ impl Core {
 
     /// What the SIT says of blocks that a head has not written yet.
     fn audit_segments(&self, (_, head): (usize, &Head), superzone: u32) -> Result<()> {
-        let (stripe, segments) = (self.alloc.stripe(superzone), self.layout.segments);
+        let (stripe, segments) = (self.alloc.stripe(superzone), self.env.layout.segments);
         let first = superzone * segments;
         for segment in head.next / stripe.segment + 1..segments {
             let valid = u32::from(self.alloc.sit().get(first + segment).valid.get());
@@ -167,15 +167,16 @@ impl Core {
 
     /// The owners of the blocks of an open segment, which are all in memory, against its map.
     fn audit_open_segment(&self, head: &Head, superzone: u32) -> Result<()> {
-        let segment = self.layout.segment_blocks;
-        let entry = &self.alloc.sit().get(superzone * self.layout.segments + head.next / segment);
+        let segment = self.env.layout.segment_blocks;
+        let entry =
+            &self.alloc.sit().get(superzone * self.env.layout.segments + head.next / segment);
         let start = head.next - head.summary.len() as u32;
         for (block, owner) in (0..).zip(&head.summary) {
             if !is_set(entry, block) {
                 continue;
             }
             let (zone, offset) = self.alloc.place_in(superzone, start + block);
-            let addr = BlockAddr::new(&self.geometry, zone, offset).0;
+            let addr = BlockAddr::new(&self.env.geometry, zone, offset).0;
             let node = owner.node.get();
             let said = self.tables.nat().get(node);
             let owned = match owner.slot.get() {
@@ -194,9 +195,22 @@ impl Core {
         Ok(())
     }
 
+    /// Each dirty page was promised a block of the room that is left.
+    pub(super) fn audit_promised_space(&self) -> Result<()> {
+        if !self.promises_space() {
+            return Ok(());
+        }
+        let (left, dirty) = (self.alloc.space_left(), self.cache.dirty_pages() as u64);
+        at_most(format_args!("dirty pages, by the room left for them"), left, dirty)
+    }
+
     /// Blocks that appends fill are of appends in flight.
     pub(super) fn audit_open_segments(&self) -> Result<()> {
         let account = format_args!("Allocator::open_segments without an append in flight");
-        same(account, 0, if self.appends.is_idle() { self.alloc.open_segments() } else { 0 })
+        same(
+            account,
+            0,
+            if self.durability.appends_are_idle() { self.alloc.open_segments() } else { 0 },
+        )
     }
 }

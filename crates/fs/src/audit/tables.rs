@@ -33,7 +33,7 @@ impl Core {
             live + self.tables.ids().waiting_count(),
             self.tables.ids().count(),
         )?;
-        same(format_args!("inodes"), inodes, self.tree.inodes)?;
+        same(format_args!("inodes"), inodes, self.tree.inodes())?;
         for nid in self.tables.changed_nodes().since_snapshot() {
             let account = format_args!("Table::dirty of NAT entry {nid}");
             holds(
@@ -54,7 +54,7 @@ impl Core {
         )?;
         let addr = entry.addr.get();
         if addr == HOLE {
-            let dirty = self.tree.cache.audited(&Key::Node(nid)).is_some_and(Entry::is_dirty);
+            let dirty = self.cache.audited(&Key::Node(nid)).is_some_and(Entry::is_dirty);
             let account = format_args!("NatEntry::addr of node {nid}");
             return holds(dirty, account, "an address, or a dirty page");
         }
@@ -72,7 +72,7 @@ impl Core {
     pub(super) fn audit_table_zones(&self) -> Result<()> {
         for (table, pages) in self.tables.pages().iter().enumerate() {
             for (page, place) in pages.iter().enumerate() {
-                let Some(zone) = zone_of(place, &self.geometry) else { continue };
+                let Some(zone) = zone_of(place, &self.env.geometry) else { continue };
                 let account = format_args!("TableZones::zones of zone {zone}");
                 if !self.tables.zones().holds_pages(zone) {
                     let why = format_args!("written, as page {page} of table {table} is in it");
@@ -81,7 +81,7 @@ impl Core {
             }
         }
         for zone in self.tables.zones().empty_zones() {
-            let written = self.writer.is_open(zone) && self.writer.position(zone) > 0;
+            let written = self.env.writer.is_open(zone) && self.env.writer.position(zone) > 0;
             holds(
                 !written,
                 format_args!("TableZones::zones of zone {zone}"),
@@ -112,10 +112,10 @@ impl Core {
     /// # Errors
     /// `Internal`, as [`Core::audit`].
     pub(crate) fn audit_changed(&self) -> Result<()> {
-        if self.failed.is_some() || self.options.read_only {
+        if self.health.failed().is_some() || self.env.options.read_only {
             return self.audit_failure();
         }
-        self.namespace_log.audit()?;
+        self.durability.audit()?;
         self.tables.changed_nodes().audit()?;
         for (nid, entry) in self.tables.nat().dirty() {
             if entry.ino.get() != 0 {
@@ -126,10 +126,10 @@ impl Core {
         for (segment, entry) in self.alloc.sit().dirty() {
             let account = format_args!("SitEntry::valid of segment {segment}");
             same(account, bits(&entry), u32::from(entry.valid.get()))?;
-            let superzone = segment / self.layout.segments;
+            let superzone = segment / self.env.layout.segments;
             if last.replace(superzone) != Some(superzone) {
-                let first = superzone * self.layout.segments;
-                let segments = first..first + self.layout.segments;
+                let first = superzone * self.env.layout.segments;
+                let segments = first..first + self.env.layout.segments;
                 let sum = segments.map(|s| u32::from(self.alloc.sit().get(s).valid.get())).sum();
                 let said = self.alloc.valid_in(superzone);
                 same(format_args!("superzone_valid of superzone {superzone}"), sum, said)?;
@@ -139,6 +139,7 @@ impl Core {
         same(format_args!("space.valid"), total, self.alloc.valid())?;
         self.audit_heads()?;
         self.audit_open_superzones(false)?;
+        self.audit_promised_space()?;
         self.audit_logs()
     }
 }

@@ -1,5 +1,5 @@
 //! Tests: an audit notices each corruption of memory that `docs/structure/corruptions.md` lists
-//! for the file system (F1 to F16), and finds nothing wrong in a file system at work.
+//! for the file system (F1 to F16) and of room promised (F17), and finds nothing wrong in a file system at work.
 
 use super::alloc::is_set;
 use crate::alloc::heads::Head;
@@ -13,7 +13,7 @@ use crate::{
 use furrow_emu::{Emulator, Medium, Options};
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_policy::{FsVariant, Metadata, StreamHeads};
-use furrow_rt::{Config, Nanos, Rt};
+use furrow_rt::{Config, Nanos, Page, Rt};
 use furrow_zone::{ErrorKind, Result, ZonedDevice};
 use std::future::Future;
 use std::rc::Rc;
@@ -79,7 +79,7 @@ fn f1_valid_blocks_of_a_superzone() {
         corrupt(&fs, "superzone_valid of superzone", |core| {
             let full =
                 |id: &u32| core.alloc.zones().state(SuperzoneId(*id)) == SuperzoneState::Full;
-            let all = 0..core.layout.superzones;
+            let all = 0..core.env.layout.superzones;
             let victim = all.filter(full).find(|id| core.alloc.valid_in(*id) > 0);
             core.alloc.corrupt_valid(victim.unwrap());
         });
@@ -100,7 +100,8 @@ fn f2_the_bit_of_a_node_that_is_in_use() {
             let (superzone, segment, block) = core.alloc.segment_of(addr).unwrap();
             let entry = core.alloc.sit().get(segment);
             let of = |head: &&Head| head.superzone == Some(superzone);
-            let written = core.alloc.heads().find(of).unwrap().next % core.layout.segment_blocks;
+            let written =
+                core.alloc.heads().find(of).unwrap().next % core.env.layout.segment_blocks;
             let garbage = (0..written).find(|block| !is_set(&entry, *block)).unwrap();
             core.alloc.corrupt_segment(segment, |entry| {
                 entry.map[(block / 8) as usize] &= !(1 << (block % 8));
@@ -171,7 +172,7 @@ fn f6_a_zone_of_tables_that_units_are_in() {
         fs.sync().await?;
         corrupt(&fs, "TableZones::zones of zone", |core| {
             let mut units = core.tables.pages().iter().flatten();
-            let zone = units.find_map(|unit| zone_of(unit, &core.geometry)).unwrap();
+            let zone = units.find_map(|unit| zone_of(unit, &core.env.geometry)).unwrap();
             core.tables.zone_was_reset(zone, true);
         });
         Ok(())
@@ -200,7 +201,7 @@ fn f8_the_place_of_a_head() {
         write(&fs, ino, 0, 3 * 4096).await?;
         fs.sync().await?;
         corrupt(&fs, "Head::next of head", |core| {
-            let segment = core.layout.segment_blocks;
+            let segment = core.env.layout.segment_blocks;
             let head = core.alloc.heads().position(|head| {
                 let block = head.next % segment;
                 head.superzone.is_some() && block > 0 && block + 2 < segment
@@ -217,7 +218,7 @@ fn f9_a_dirty_block_on_no_list() {
         let ino = file(&fs, "a").await?;
         write(&fs, ino, 0, 100).await?;
         corrupt(&fs, "Cache's list of dirty pages", |core| {
-            assert!(core.tree.cache.corrupt_dirty_data(ino.0, 0));
+            assert!(core.cache.corrupt_dirty_data(ino.0, 0));
         });
         Ok(())
     });
@@ -230,8 +231,8 @@ fn f10_a_dirty_page_that_can_be_evicted() {
         write(&fs, ino, 0, 100).await?;
         corrupt(&fs, "Cache's eviction list", |core| {
             let key = Key::Data(ino.0, 0);
-            assert!(core.tree.cache.audited(&key).is_some_and(Entry::is_dirty));
-            core.tree.cache.corrupt_eviction_list(&key);
+            assert!(core.cache.audited(&key).is_some_and(Entry::is_dirty));
+            core.cache.corrupt_eviction_list(&key);
         });
         Ok(())
     });
@@ -243,7 +244,9 @@ fn f11_pages_in_flight_for_ever() {
         let ino = file(&fs, "a").await?;
         write(&fs, ino, 0, 100).await?;
         fs.sync().await?;
-        corrupt(&fs, "Core::in_flight", |core| core.in_flight += core.dirty_limit() + 1);
+        corrupt(&fs, "Core::in_flight", |core| {
+            core.durability.corrupt_in_flight(core.dirty_limit() + 1)
+        });
         Ok(())
     });
 }
@@ -253,7 +256,7 @@ fn f12_an_orphan_that_has_a_name() {
     corrupted(|fs| async move {
         let ino = file(&fs, "a").await?;
         fs.open(ino).await?;
-        corrupt(&fs, "orphans, inode", |core| assert!(core.tree.orphans.insert(ino)));
+        corrupt(&fs, "orphans, inode", |core| core.tree.files_mut().lost_last_name(ino, false));
         Ok(())
     });
 }
@@ -262,7 +265,7 @@ fn f12_an_orphan_that_has_a_name() {
 fn f13_operations_that_no_record_tells_of() {
     corrupted(|fs| async move {
         file(&fs, "a").await?;
-        corrupt(&fs, "NamespaceLog::unlogged", |core| core.namespace_log.corrupt_logged());
+        corrupt(&fs, "NamespaceLog::unlogged", |core| core.durability.corrupt_logged());
         Ok(())
     });
 }
@@ -284,14 +287,13 @@ fn f15_a_half_of_the_sync_log_with_records() {
     corrupted(|fs| async move {
         let ino = file(&fs, "a").await?;
         fs.sync().await?;
-        let half = fs.0.core.borrow().sync.half;
-        while fs.0.core.borrow().sync.half == half {
+        let half = fs.0.core.borrow().durability.sync_half();
+        while fs.0.core.borrow().durability.sync_half() == half {
             write(&fs, ino, 0, 100).await?;
             fs.fsync(ino, false).await?;
         }
         corrupt(&fs, "sync::State::used of half", |core| {
-            assert!(core.sync.used[usize::from(half)]);
-            core.sync.used[usize::from(half)] = false;
+            assert!(core.durability.corrupt_sync_used(half));
         });
         Ok(())
     });
@@ -306,11 +308,25 @@ fn f16_the_permits_of_a_head() {
         write(&fs, ino, 0, 1 << 20).await?;
         fs.sync().await?;
         corrupt(&fs, "Turn::permit of head", |core| {
-            let first = core.layout.streams as usize;
+            let first = core.env.layout.streams as usize;
             let open: Vec<bool> = core.alloc.heads().map(|head| head.superzone.is_some()).collect();
             let head = (first..open.len()).find(|head| open[*head]);
             let head = head.expect("a head beyond the first");
             core.alloc.corrupt_permit(head);
+        });
+        Ok(())
+    });
+}
+
+#[test]
+fn f17_more_dirty_pages_than_there_is_room_for() {
+    corrupted(|fs| async move {
+        let ino = file(&fs, "a").await?;
+        write(&fs, ino, 0, 100).await?;
+        corrupt(&fs, "dirty pages, by the room left for them", |core| {
+            for block in 0..core.alloc.space_left() as u32 {
+                core.cache.insert(Key::Data(ino.0, block + 1), Entry::dirty(Page::zeroed()));
+            }
         });
         Ok(())
     });
@@ -373,7 +389,7 @@ fn nothing_is_wrong_in_a_file_system_at_work() {
             let options = MountOptions { order, variant, ..quiet() };
             mounted(spec, options.clone(), move |fs| async move {
                 work(&fs).await?;
-                let (rt, device) = (fs.rt().clone(), fs.0.core.borrow().device.clone());
+                let (rt, device) = (fs.rt().clone(), fs.0.core.borrow().env.device.clone());
                 fs.unmount().await?;
                 let fs = Fs::mount(&rt, device, options).await?;
                 fs.audit()?;

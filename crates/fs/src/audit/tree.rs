@@ -24,7 +24,7 @@ impl Core {
     /// Pages in the cache against NAT and SIT; orphans and open files against inodes.
     pub(super) fn audit_tree(&self) -> Result<()> {
         let (mut nodes, mut valid) = (0, 0);
-        for (key, entry) in self.tree.cache.all() {
+        for (key, entry) in self.cache.all() {
             match key {
                 Key::Data(ino, block) => {
                     let account = format_args!("owner of the page of block {block}");
@@ -38,21 +38,14 @@ impl Core {
                 }
             }
         }
-        for ino in &self.tree.orphans {
+        let files = self.tree.files();
+        for ino in files.orphans() {
             let account = format_args!("orphans, inode {ino}");
             same(account, ino.0, self.tables.nat().get(ino.0).ino.get())?;
         }
-        for ino in &self.tree.unnamed {
-            holds(
-                self.tree.orphans.contains(ino),
-                format_args!("orphans, inode {ino}"),
-                "unnamed too",
-            )?;
-        }
-        for (ino, count) in &self.tree.open {
+        for (ino, _) in files.open() {
             let account = format_args!("open, inode {ino}");
             same(account, ino.0, self.tables.nat().get(ino.0).ino.get())?;
-            holds(*count > 0, account, "open at least once")?;
         }
         // With all nodes in memory, all valid blocks are known.
         let all = self.tables.nat().iter().filter(|(_, entry)| entry.ino.get() != 0).count();
@@ -76,7 +69,7 @@ impl Core {
         if head.level == LEVEL_INODE {
             let (ino, links) = (Ino(nid), as_inode(page).head.links.get());
             let account = format_args!("orphans, inode {ino} of {links} links");
-            match self.tree.orphans.contains(&ino) {
+            match self.tree.files().is_orphan(ino) {
                 true => holds(links == 0, account, "one without links"),
                 false => holds(links > 0, account, "that it is among them"),
             }?;
@@ -98,7 +91,7 @@ impl Core {
     /// Whether node `node`, going by slot `slot` of a summary, still names the block at `addr`, as
     /// `owner_of` finds it; `None` if that takes a node that is not in memory.
     pub(super) fn names_block(&self, node: u32, slot: u16, addr: u32) -> Option<bool> {
-        let page = self.tree.cache.audited(&Key::Node(node))?.page();
+        let page = self.cache.audited(&Key::Node(node))?.page();
         let head = header(page);
         let at = match head.level {
             0 if usize::from(slot) < LEAF_POINTERS => as_leaf(page).slots[usize::from(slot)],
@@ -122,7 +115,7 @@ impl Core {
             if nid == NO_NODE {
                 return Some(false);
             }
-            let page = self.tree.cache.audited(&Key::Node(nid))?.page();
+            let page = self.cache.audited(&Key::Node(nid))?.page();
             if usize::from(height) == depth + 1 {
                 return Some(as_leaf(page).slots[*slot as usize].addr.get() == addr);
             }

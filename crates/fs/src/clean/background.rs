@@ -31,19 +31,19 @@ impl Core {
 
     /// How far free space is from urgent (0) to where cleaning starts (1000 and more).
     fn ease(&self) -> u64 {
-        let gc = &self.options.gc;
+        let gc = &self.env.options.gc;
         let (start, urgent) = (u64::from(gc.start) * 10, u64::from(gc.urgent) * 10);
         let free = self.free_permille();
         free.saturating_sub(urgent) * 1000 / start.saturating_sub(urgent).max(1)
     }
 
     fn is_urgent(&self) -> bool {
-        self.free_permille() < u64::from(self.options.gc.urgent) * 10
+        self.free_permille() < u64::from(self.env.options.gc.urgent) * 10
     }
 
     /// What background cleaning should look for now; `None` while enough is free.
     fn background_urgency(&self) -> Option<Urgency> {
-        let gc = &self.options.gc;
+        let gc = &self.env.options.gc;
         let per = u64::from(self.alloc.superzone_blocks());
         let start = u64::from(self.alloc.zones().total()) * per * u64::from(gc.start) / 100;
         if self.has_spare(start + self.alloc.kept_from_users()) {
@@ -59,8 +59,10 @@ impl Core {
 
     /// Whether the background should look for a victim.
     fn wants_cleaning(&self) -> bool {
-        let able = !self.options.read_only && !self.replaying && self.failed.is_none();
-        let room = self.options.gc.background
+        let able = !self.env.options.read_only
+            && !self.health.replaying()
+            && self.health.failed().is_none();
+        let room = self.env.options.gc.background
             && self.alloc.stamp() >= self.clean.rest_until
             && self.background_urgency().is_some();
         // Of closed zones nobody can say how long they can be read: not a matter of room.
@@ -92,11 +94,15 @@ impl Inner {
             // A failure is remembered by the engine and told to the next caller.
             let _ = self.evacuate().await;
         }
-        while !self.closing.get() && !self.ended.get() && self.core.borrow().failed.is_none() {
+        while !self.closing.get()
+            && !self.ended.get()
+            && self.core.borrow().health.failed().is_none()
+        {
             let _one = self.clean_lock.acquire(1).await;
             // What others cleaned or freed may do.
             let urgency = self.core.borrow().background_urgency();
-            let Some(urgency) = urgency.filter(|_| self.core.borrow().options.gc.background) else {
+            let Some(urgency) = urgency.filter(|_| self.core.borrow().env.options.gc.background)
+            else {
                 return;
             };
             let mut report = CleanReport::default();

@@ -103,13 +103,13 @@ impl Core {
     /// Blocks of segment `segment` of `superzone` that are valid: their addresses and places.
     fn valid_in(&self, superzone: SuperzoneId, segment: u32) -> Vec<(u32, usize)> {
         let stripe = self.alloc.stripe(superzone.0);
-        let entry = self.alloc.sit().get(superzone.0 * self.layout.segments + segment);
+        let entry = self.alloc.sit().get(superzone.0 * self.env.layout.segments + segment);
         let mut valid = Vec::with_capacity(usize::from(entry.valid.get()));
         for (block, v) in stripe.segment_range(segment).enumerate() {
             if entry.map[block / 8] >> (block % 8) & 1 == 1 {
                 let (column, offset) = stripe.place(v);
                 let zone = self.alloc.zones().zone(superzone, column);
-                valid.push((BlockAddr::new(&self.geometry, zone, offset).0, block));
+                valid.push((BlockAddr::new(&self.env.geometry, zone, offset).0, block));
             }
         }
         valid
@@ -143,7 +143,7 @@ impl Core {
         let mut zeroed = page.clone();
         let crc = size_of::<u32>();
         zeroed.make_mut()[crc..2 * crc].fill(0);
-        let object = u64::from_le_bytes(self.layout.uuid.0[..8].try_into().ok()?);
+        let object = u64::from_le_bytes(self.env.layout.uuid.0[..8].try_into().ok()?);
         let right = head.magic.get() == SUMMARY_MAGIC
             && head.crc.get() == crc32c(zeroed.bytes())
             && head.superzone.get() == superzone.0
@@ -162,7 +162,11 @@ impl Inner {
     pub(super) async fn owners(self: &Rc<Self>, victim: SuperzoneId) -> Result<Vec<Item>> {
         let (zones, writer, generation) = {
             let core = self.core.borrow();
-            (core.alloc.zones().clone(), core.writer.clone(), core.alloc.zones().generation(victim))
+            (
+                core.alloc.zones().clone(),
+                core.env.writer.clone(),
+                core.alloc.zones().generation(victim),
+            )
         };
         // It may have become full only now.
         for zone in zones.get(victim).zones {
@@ -188,16 +192,17 @@ impl Inner {
         {
             let core = self.core.borrow();
             let stripe = core.alloc.stripe(victim.0);
-            for segment in 0..stripe.segments().min(core.layout.segments) {
-                if core.alloc.sit().get(victim.0 * core.layout.segments + segment).valid.get() == 0
+            for segment in 0..stripe.segments().min(core.env.layout.segments) {
+                if core.alloc.sit().get(victim.0 * core.env.layout.segments + segment).valid.get()
+                    == 0
                 {
                     continue;
                 }
                 let (column, offset) = stripe.place(stripe.summary_index(segment));
                 let zone = core.alloc.zones().zone(victim, column);
-                let addr = BlockAddr::new(&core.geometry, zone, offset);
+                let addr = BlockAddr::new(&core.env.geometry, zone, offset);
                 let pin = core.alloc.zones().pin(zone);
-                let (device, pages) = (core.device.clone(), self.pages.clone());
+                let (device, pages) = (core.env.device.clone(), self.pages.clone());
                 let read = self.rt.spawn(async move {
                     let page = read_blocks(&*device, QueueId(0), addr, 1, &pages).await;
                     drop(pin);
@@ -254,14 +259,14 @@ impl Inner {
                     continue;
                 }
                 let addr = entry.addr.get();
-                if let Some(cached) = core.tree.cache.peek(&Key::Node(nid)) {
+                if let Some(cached) = core.cache.peek(&Key::Node(nid)) {
                     found.push((nid, addr, Some(cached.page().clone())));
                     continue;
                 }
-                let Some((zone, _)) = BlockAddr(addr).locate(&core.geometry) else { continue };
+                let Some((zone, _)) = BlockAddr(addr).locate(&core.env.geometry) else { continue };
                 debug_assert_ne!(addr, HOLE);
                 let pin = core.alloc.zones().pin(zone);
-                let (device, pages) = (core.device.clone(), self.pages.clone());
+                let (device, pages) = (core.env.device.clone(), self.pages.clone());
                 let read = self.rt.spawn(async move {
                     let read = read_blocks(&*device, QueueId(0), BlockAddr(addr), 1, &pages).await;
                     drop(pin);

@@ -77,7 +77,7 @@ impl Core {
             return Err(Blocked::Load(missing).into());
         }
         let zones =
-            owned.iter().filter_map(|(item, _)| BlockAddr(item.addr).locate(&self.geometry));
+            owned.iter().filter_map(|(item, _)| BlockAddr(item.addr).locate(&self.env.geometry));
         let mut zones: Vec<_> = zones.map(|(zone, _)| zone).collect();
         zones.dedup();
         let pins = zones.into_iter().map(|zone| self.alloc.zones().pin(zone)).collect();
@@ -120,7 +120,7 @@ impl Core {
         for (item, owner) in owned {
             let key = owner.key();
             let dirty = self.is_dirty(key);
-            let page = match self.tree.cache.peek(&key) {
+            let page = match self.cache.peek(&key) {
                 Some(cached) => Some(cached.page().clone()),
                 None => pages.get(&item.addr).cloned(),
             };
@@ -142,13 +142,13 @@ impl Core {
                 }
             }
         }
-        self.counters.clean_data_blocks += moved.data;
-        self.counters.clean_node_blocks += moved.nodes;
+        self.stats.counters.clean_data_blocks += moved.data;
+        self.stats.counters.clean_node_blocks += moved.nodes;
         Ok(moved)
     }
 
     pub(super) fn is_dirty(&self, key: Key) -> bool {
-        self.tree.cache.peek(&key).is_some_and(Entry::is_dirty)
+        self.cache.peek(&key).is_some_and(Entry::is_dirty)
     }
 
     /// Nodes that become dirty when these are moved.
@@ -167,7 +167,7 @@ impl Core {
     /// Writes a clean block to a new place as it is, with the CRC it has.
     fn move_block(&mut self, from: u32, owner: &Owner, page: Page) -> Result<(), NotApplied> {
         let key = owner.key();
-        let recomputed = self.options.variant.has(FsDefect::RecomputedCrc);
+        let recomputed = self.env.options.variant.has(FsDefect::RecomputedCrc);
         let crc = if recomputed { crc32c(page.bytes()) } else { owner.crc() };
         let (stream, node, slot, ino) = match owner {
             Owner::Data { holder, key: Key::Data(ino, _), .. } => {
@@ -180,10 +180,10 @@ impl Core {
             }
         };
         // Whoever reads it now must find it before it is on the drive.
-        self.tree.cache.insert(key, Entry::clean(page, Some(crc)).owned_by(ino));
-        let (page, ticket) = self.tree.cache.begin_write(&key, crc).expect("invariant: inserted");
+        self.cache.insert(key, Entry::clean(page, Some(crc)).owned_by(ino));
+        let (page, ticket) = self.cache.begin_write(&key, crc).expect("invariant: inserted");
         let addr = self.write_block(Block { stream, node, slot }, page)?;
-        self.tickets.push(ticket);
+        self.durability.note_write(ticket);
         match owner {
             Owner::Data { holder, .. } => self.set_slot(*holder, Pointer::new(addr, crc)),
             Owner::Node { nid, .. } => {
@@ -197,7 +197,7 @@ impl Core {
     /// Whether `page` is what `owner` says it is; why not.
     fn check_moved(&self, owner: &Owner, page: &Page) -> Result<(), String> {
         let (expected, found) = (owner.crc(), crc32c(page.bytes()));
-        if expected != found && !self.options.variant.has(FsDefect::RecomputedCrc) {
+        if expected != found && !self.env.options.variant.has(FsDefect::RecomputedCrc) {
             return Err(format!("expected CRC {expected:08x}, found {found:08x}"));
         }
         match owner {
@@ -210,7 +210,7 @@ impl Core {
 
     /// Notes that a block stays where it is, and why.
     fn stays(&mut self, addr: u32, owner: Option<&Owner>, why: &str, failures: &mut Vec<String>) {
-        let place = match BlockAddr(addr).locate(&self.geometry) {
+        let place = match BlockAddr(addr).locate(&self.env.geometry) {
             Some((zone, offset)) => format!("zone {zone} offset {offset}"),
             None => format!("block {addr}"),
         };
@@ -219,7 +219,7 @@ impl Core {
             Some(Key::Node(nid)) => format!("node {nid}"),
             None => "no owner".to_owned(),
         };
-        let what = format!("{}: {place}: {whose}: {why}", self.device.name());
+        let what = format!("{}: {place}: {whose}: {why}", self.env.device.name());
         failures.push(what.clone());
         self.note_clean_failure(what);
     }
@@ -235,7 +235,7 @@ impl Inner {
         let (confirmed, mut failed) = self.confirm_all(items, failures).await?;
         let wanted: Vec<(Item, Owner)> = {
             let core = self.core.borrow();
-            let absent = |owner: &Owner| !core.tree.cache.contains(&owner.key());
+            let absent = |owner: &Owner| !core.cache.contains(&owner.key());
             confirmed.owned.iter().filter(|(_, owner)| absent(owner)).copied().collect()
         };
         let pages = self.read_all(&wanted, failures).await;
@@ -243,7 +243,7 @@ impl Inner {
         let movable: Vec<Item> = {
             let core = self.core.borrow();
             let here = |item: &Item, owner: &Owner| {
-                pages.contains_key(&item.addr) || core.tree.cache.contains(&owner.key())
+                pages.contains_key(&item.addr) || core.cache.contains(&owner.key())
             };
             let owned = confirmed.owned.iter();
             owned.filter(|(item, owner)| here(item, owner)).map(|(item, _)| *item).collect()
@@ -305,7 +305,7 @@ impl Inner {
         sorted.sort_by_key(|(item, _)| item.addr);
         let (device, geometry) = {
             let core = self.core.borrow();
-            (core.device.clone(), core.geometry.clone())
+            (core.env.device.clone(), core.env.geometry.clone())
         };
         let mut flights = Vec::new();
         let zone_of = |addr: u32| BlockAddr(addr).locate(&geometry).map(|(zone, _)| zone);
@@ -362,9 +362,8 @@ impl Inner {
                     // A file that grew has its first pointers in a leaf of another id; that one
                     // waits for the checkpoint.
                     let Some(nid) = item.parent() else { continue };
-                    let Some(entry) = core.tree.cache.peek(&Key::Node(nid)) else { continue };
-                    if entry.is_dirty() && core.tree.cache.dirty_of(entry.owner()).next().is_none()
-                    {
+                    let Some(entry) = core.cache.peek(&Key::Node(nid)) else { continue };
+                    if entry.is_dirty() && core.cache.dirty_of(entry.owner()).next().is_none() {
                         nodes.push((entry.owner(), nid));
                     }
                 }
@@ -384,7 +383,7 @@ impl Inner {
     async fn settle_writes(self: &Rc<Self>) -> Result<()> {
         let (in_flight, batch, mark) = {
             let core = self.core.borrow();
-            (core.in_flight, core.clean_batch(), core.writer.mark())
+            (core.durability.in_flight(), core.clean_batch(), core.env.writer.mark())
         };
         if in_flight > 2 * batch {
             self.wait_durable_or_relocated(mark).await?;

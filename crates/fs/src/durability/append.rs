@@ -104,16 +104,19 @@ impl Core {
     fn begin_appends(&mut self, keys: &[(Ino, u32)]) -> Result<Vec<Flight>, NotApplied> {
         self.writable()?;
         let wanted = self.alloc.kept_from_users() + 2 * keys.len() as u64;
-        if self.writer.append_limit() == 0 || self.appends.held > 0 || !self.has_spare(wanted) {
+        if self.env.writer.append_limit() == 0
+            || self.durability.appends.held > 0
+            || !self.has_spare(wanted)
+        {
             return Ok(Vec::new());
         }
         let mut items = Vec::with_capacity(keys.len());
         for (ino, block) in keys {
             let key = Key::Data(ino.0, *block);
-            let Some(entry) = self.tree.cache.peek(&key).filter(|entry| entry.is_dirty()) else {
+            let Some(entry) = self.cache.peek(&key).filter(|entry| entry.is_dirty()) else {
                 continue;
             };
-            if self.appends.has(*ino, *block) {
+            if self.durability.appends.has(*ino, *block) {
                 continue;
             }
             let (page, crc) = (entry.page().clone(), entry.crc());
@@ -125,10 +128,10 @@ impl Core {
         let mut flights = Vec::new();
         let mut run: Option<Run> = None;
         for (stream, item) in items {
-            self.tree.cache.set_crc(&Key::Data(item.ino.0, item.block), item.crc);
+            self.cache.set_crc(&Key::Data(item.ino.0, item.block), item.crc);
             if let Err(stop) = self.set_aside(stream, item, &mut run, &mut flights) {
                 // What is under way must be finished; the engine has stopped writing.
-                self.failed.get_or_insert(crate::blocked::error_of(stop));
+                self.health.fail(crate::blocked::error_of(stop));
                 break;
             }
         }
@@ -151,19 +154,19 @@ impl Core {
         run: &mut Option<Run>,
         flights: &mut Vec<Flight>,
     ) -> Result<(), NotApplied> {
-        let dirty = self.tree.cache.dirty_pages() as u64;
+        let dirty = self.cache.dirty_pages() as u64;
         let place = self.alloc.next_place(stream, dirty);
         self.carry_out();
         let (head, zone, offset) = place.map_err(|error| self.out_of_places(error))?;
         let stream = self.alloc.stream_of_head(head) as u8;
-        let limit = self.writer.append_limit() as usize;
+        let limit = self.env.writer.append_limit() as usize;
         let joins = |run: &Run| {
             run.zone == zone && run.end == offset && run.items.len() < limit && run.stream == stream
         };
         if !run.as_ref().is_some_and(joins) {
             self.append_run(run, flights);
         }
-        self.appends.blocks.insert((item.ino, item.block));
+        self.durability.appends.blocks.insert((item.ino, item.block));
         let run_ = run.get_or_insert_with(|| Run { zone, end: offset, stream, items: Vec::new() });
         run_.items.push(item);
         run_.end = offset + 1;
@@ -180,16 +183,16 @@ impl Core {
         let Some(Run { zone, end, stream, items }) = run.take() else { return };
         self.alloc.next_stamp();
         let pages: Pages = items.iter().map(|item| item.page.clone()).collect();
-        let (at, placed) = self.writer.append(zone, WriteKind::Data, pages);
+        let (at, placed) = self.env.writer.append(zone, WriteKind::Data, pages);
         debug_assert_eq!(at + items.len() as u32, end);
         self.alloc.note_unstable(zone, end);
-        self.appends.flights += 1;
+        self.durability.appends.flights += 1;
         flights.push(Flight { zone, stream, items, placed });
     }
 
     /// Whether the page appended for `item` is what its block still has to get.
     fn is_wanted(&self, item: &Item) -> bool {
-        let entry = self.tree.cache.peek(&Key::Data(item.ino.0, item.block));
+        let entry = self.cache.peek(&Key::Data(item.ino.0, item.block));
         entry.is_some_and(|entry| {
             // A change would have copied the page, which this still holds.
             entry.is_dirty() && std::ptr::eq(entry.page().bytes(), item.page.bytes())
@@ -216,7 +219,7 @@ impl Core {
             self.node(holder.nid)?;
         }
         for ((item, holder), offset) in items.iter().zip(holders).zip(at..) {
-            let addr = BlockAddr::new(&self.geometry, zone, offset).0;
+            let addr = BlockAddr::new(&self.env.geometry, zone, offset).0;
             let mut owner = SummaryEntry::new_zeroed();
             if let Some(holder) = holder {
                 let old = self.slot(holder);
@@ -225,7 +228,7 @@ impl Core {
                     self.invalidate(old.addr.get());
                 }
                 self.set_valid(addr, true, stream);
-                self.tree.cache.mark_clean(&Key::Data(item.ino.0, item.block));
+                self.cache.mark_clean(&Key::Data(item.ino.0, item.block));
                 let block = Block { stream, node: holder.nid, slot: holder.slot };
                 owner = SummaryEntry { node: block.node.into(), slot: block.slot.into() };
             }
@@ -248,7 +251,7 @@ impl Core {
     /// nobody's.
     fn abandon_appended(&mut self, zone: ZoneId, at: u32, items: &[Item]) {
         for offset in at..at + items.len() as u32 {
-            let addr = BlockAddr::new(&self.geometry, zone, offset).0;
+            let addr = BlockAddr::new(&self.env.geometry, zone, offset).0;
             self.alloc.told(addr, SummaryEntry::new_zeroed());
         }
         self.carry_out();
@@ -257,19 +260,19 @@ impl Core {
 
     fn end_flight(&mut self, items: &[Item]) {
         for item in items {
-            self.appends.blocks.remove(&(item.ino, item.block));
+            self.durability.appends.blocks.remove(&(item.ino, item.block));
         }
-        let flights = self.appends.flights as u64;
-        self.appends.flights = self.less("append::State::flights", flights, 1) as usize;
+        let flights = self.durability.appends.flights as u64;
+        self.durability.appends.flights = self.less("append::State::flights", flights, 1) as usize;
     }
 
     /// Dirty blocks of `ino` that are not on their way; of any file without one.
     fn to_append(&self, ino: Option<Ino>) -> Vec<(Ino, u32)> {
-        let new = |key: &(Ino, u32)| !self.appends.has(key.0, key.1);
+        let new = |key: &(Ino, u32)| !self.durability.appends.has(key.0, key.1);
         match ino {
-            Some(ino) => self.tree.cache.dirty_of(ino.0).map(|b| (ino, b)).filter(new).collect(),
+            Some(ino) => self.cache.dirty_of(ino.0).map(|b| (ino, b)).filter(new).collect(),
             None => {
-                let data = self.tree.cache.all_dirty().map_while(|key| match key {
+                let data = self.cache.all_dirty().map_while(|key| match key {
                     Key::Data(ino, block) => Some((Ino(ino), block)),
                     Key::Node(_) => None,
                 });
@@ -282,7 +285,7 @@ impl Core {
 impl Inner {
     /// Begins to append a batch of what is dirty; how many blocks. 0: they are to be written.
     pub(crate) async fn append_some(self: &Rc<Self>) -> Result<usize> {
-        if self.core.borrow().writer.append_limit() == 0 {
+        if self.core.borrow().env.writer.append_limit() == 0 {
             return Ok(0);
         }
         let keys: Vec<_> = self.core.borrow().to_append(None).into_iter().take(BATCH).collect();
@@ -295,7 +298,7 @@ impl Inner {
     /// # Errors
     /// If the drive fails, or what leads to a block cannot be read.
     pub(crate) async fn append_files(self: &Rc<Self>, inos: &[Ino]) -> Result<()> {
-        if self.core.borrow().writer.append_limit() == 0 {
+        if self.core.borrow().env.writer.append_limit() == 0 {
             return Ok(());
         }
         let files: Vec<Option<Ino>> = match inos {
@@ -313,8 +316,8 @@ impl Inner {
         let under_way = || {
             let core = self.core.borrow();
             let mut files = inos.iter();
-            files.any(|ino| core.appends.has_file(*ino))
-                || inos.is_empty() && !core.appends.is_idle()
+            files.any(|ino| core.durability.appends.has_file(*ino))
+                || inos.is_empty() && !core.durability.appends.is_idle()
         };
         while under_way() {
             self.progress.wait().await;
@@ -327,7 +330,7 @@ impl Inner {
     /// # Errors
     /// As [`Inner::append_files`].
     pub(crate) async fn append_range(self: &Rc<Self>, ino: Ino, range: Range<u32>) -> Result<()> {
-        if self.core.borrow().writer.append_limit() == 0 {
+        if self.core.borrow().env.writer.append_limit() == 0 {
             return Ok(());
         }
         let mut keys = self.core.borrow().to_append(Some(ino));
@@ -337,7 +340,7 @@ impl Inner {
                 break;
             }
         }
-        while self.core.borrow().appends.has_range(ino, &range) {
+        while self.core.borrow().durability.appends.has_range(ino, &range) {
             self.progress.wait().await;
         }
         Ok(())
@@ -380,9 +383,9 @@ impl Inner {
 
     /// Lets no append begin, and waits until none is under way; ends when dropped.
     pub(crate) async fn hold_appends(self: &Rc<Self>) -> AppendsHeld {
-        self.core.borrow_mut().appends.held += 1;
+        self.core.borrow_mut().durability.appends.held += 1;
         let held = AppendsHeld(self.clone());
-        while !self.core.borrow().appends.is_idle() {
+        while !self.core.borrow().durability.appends.is_idle() {
             self.progress.wait().await;
         }
         held
@@ -395,7 +398,7 @@ pub(crate) struct AppendsHeld(Rc<Inner>);
 impl Drop for AppendsHeld {
     fn drop(&mut self) {
         if let Ok(mut core) = self.0.core.try_borrow_mut() {
-            core.appends.held -= 1;
+            core.durability.appends.held -= 1;
         }
     }
 }

@@ -99,13 +99,13 @@ impl Core {
 
     /// Files with dirty pages, but for those that are set aside.
     fn files_to_write(&self) -> Vec<Ino> {
-        let files = self.tree.cache.dirty_files().map(Ino);
-        files.filter(|ino| !self.checkpoint.aside.contains_key(ino)).collect()
+        let files = self.cache.dirty_files().map(Ino);
+        files.filter(|ino| !self.durability.checkpoint.aside.contains_key(ino)).collect()
     }
 
     /// The same for one file.
     pub(crate) fn prepare_write_file(&mut self, ino: Ino) -> Result<(), NotApplied> {
-        let mut blocks = self.tree.cache.dirty_of(ino.0).peekable();
+        let mut blocks = self.cache.dirty_of(ino.0).peekable();
         if blocks.peek().is_none() {
             return Ok(());
         }
@@ -135,9 +135,9 @@ impl Core {
 
     /// True if a checkpoint would write anything new.
     pub(crate) fn needs_checkpoint(&self) -> bool {
-        self.checkpoint.forced
-            || self.tree.cache.dirty_pages() > 0
-            || self.namespace_log.len() > 0
+        self.durability.checkpoint.forced
+            || self.cache.dirty_pages() > 0
+            || self.durability.namespace_log.len() > 0
             || self.tables.nat().dirty_count() > 0
             || self.alloc.sit().dirty_count() > 0
     }
@@ -146,22 +146,22 @@ impl Core {
         let body = CheckpointBody {
             flags: u32::from(clean).into(),
             streams: (self.alloc.heads_count() as u32).into(),
-            sync_half: u32::from(self.sync.half).into(),
-            sync_next: self.sync.next.into(),
-            sync_sequence: self.sync.sequence.into(),
+            sync_half: u32::from(self.durability.sync.half()).into(),
+            sync_next: self.durability.sync.next().into(),
+            sync_sequence: self.durability.sync.sequence().into(),
             sync_limit: u64::MAX.into(),
-            sync_epoch: self.checkpoint.epoch.into(),
-            namespace_sequence: self.namespace_log.next().into(),
-            written: self.rt.wall().0.into(),
-            inodes: self.tree.inodes.into(),
-            generation: self.tree.generation.into(),
+            sync_epoch: self.durability.checkpoint.epoch.into(),
+            namespace_sequence: self.durability.namespace_log.next().into(),
+            written: self.env.rt.wall().0.into(),
+            inodes: self.tree.inodes().into(),
+            generation: self.tree.generation().into(),
             ..CheckpointBody::new_zeroed()
         };
         Image {
             body,
             heads: self.alloc.heads().cloned().collect(),
             descriptors: self.alloc.zones().descriptors(),
-            orphans: self.tree.orphans.iter().map(|ino| ino.0).collect(),
+            orphans: self.tree.files().orphans().iter().map(|ino| ino.0).collect(),
         }
     }
 
@@ -173,7 +173,7 @@ impl Core {
         for ino in self.files_to_write() {
             self.write_file(ino)?;
         }
-        let nodes: Vec<Key> = self.tree.cache.all_dirty().collect();
+        let nodes: Vec<Key> = self.cache.all_dirty().collect();
         for key in nodes {
             if let Key::Node(nid) = key {
                 self.write_node(nid)?;
@@ -182,7 +182,7 @@ impl Core {
         let image = self.image(clean);
         self.tables.snapshot();
         self.alloc.snapshot();
-        self.checkpoint.forced = false;
+        self.durability.checkpoint.forced = false;
         let dirty = [self.tables.nat().dirty_count() as u32, self.alloc.sit().dirty_count() as u32];
         let mut plans = self.plan_logs(dirty);
         let nat = self.tables.take_changed_nodes();
@@ -190,7 +190,7 @@ impl Core {
         let writes = self.take_unmerged(&mut plans);
         let entries =
             nat.len() * size_of::<(u32, NatEntry)>() + sit.len() * size_of::<(u32, SitEntry)>();
-        self.checkpoint.snapshot_bytes = entries as u64;
+        self.durability.checkpoint.snapshot_bytes = entries as u64;
         self.note_memory();
         let releasable: Vec<SuperzoneId> = self.alloc.empty_superzones().collect();
         let empties = self.alloc.zones().snapshot();
@@ -206,9 +206,9 @@ impl Core {
             releasable,
             empties,
             lost,
-            names: self.namespace_log.next(),
+            names: self.durability.namespace_log.next(),
             stamp: self.alloc.stamp(),
-            mark: self.writer.mark(),
+            mark: self.env.writer.mark(),
         })
     }
 
@@ -218,7 +218,7 @@ impl Core {
             |table| snapshot.writes.iter().flat_map(move |write| write.table_pages_of(table));
         self.tables.untake_nodes(&snapshot.nat, pages(TABLES[0]));
         self.alloc.untake_segments(&snapshot.sit, pages(TABLES[1]));
-        self.checkpoint.snapshot_bytes = 0;
+        self.durability.checkpoint.snapshot_bytes = 0;
     }
 
     /// Writes changed table entries, or table pages: what checkpoint `id`, whose snapshot this was,
@@ -229,7 +229,7 @@ impl Core {
             let record = self.record_id(kind::DELTA, id, 0);
             match snapshot.plans[index] {
                 Plan::Write => {
-                    held_up = Some(self.rt.now());
+                    held_up = Some(self.env.rt.now());
                     let write = std::mem::take(&mut snapshot.writes[index]);
                     self.write_table_pages(id, index, write, &mut snapshot.places)?;
                     continue;
@@ -245,11 +245,11 @@ impl Core {
     pub(crate) fn record_id(&self, kind: u16, checkpoint: u64, sequence: u64) -> RecordId {
         RecordId {
             kind,
-            epoch: self.checkpoint.epoch,
+            epoch: self.durability.checkpoint.epoch,
             checkpoint,
             sequence,
-            device: self.layout.device,
-            object: self.layout.uuid,
+            device: self.env.layout.device,
+            object: self.env.layout.uuid,
         }
     }
 
@@ -272,7 +272,7 @@ impl Core {
             body.sit_next = next.into();
         }
         let mut out = body.as_bytes().to_vec();
-        out.extend(self.layout.encode().as_bytes());
+        out.extend(self.env.layout.encode().as_bytes());
         for head in &image.heads {
             let state = StreamState {
                 superzone: head.superzone.unwrap_or(u32::MAX).into(),
@@ -300,10 +300,10 @@ impl Core {
 
     /// Room in the ring's current zone, in blocks.
     pub(crate) fn ring_space(&self) -> u32 {
-        let zone = self.layout.ring_start + u32::from(self.checkpoint.ring);
+        let zone = self.env.layout.ring_start + u32::from(self.durability.checkpoint.ring);
         let zone = ZoneId(zone);
-        let usable = self.writer.is_open(zone) && !self.checkpoint.leave_ring;
-        if usable { self.writer.space_left(zone) } else { 0 }
+        let usable = self.env.writer.is_open(zone) && !self.durability.checkpoint.leave_ring;
+        if usable { self.env.writer.space_left(zone) } else { 0 }
     }
 
     /// Writes a checkpoint record, in the other zone of the ring if this one has no room.
@@ -311,68 +311,71 @@ impl Core {
     /// # Errors
     /// If it is longer than a zone, which holds a superblock too.
     pub(crate) fn write_checkpoint(&mut self, id: u64, body: &[u8]) -> Result<WriteHandle> {
-        let (blocks, most) = (blocks_for(body.len()), self.layout.capacity.saturating_sub(1));
+        let (blocks, most) = (blocks_for(body.len()), self.env.layout.capacity.saturating_sub(1));
         if blocks > most {
             let message = format!(
                 "{}: a checkpoint of {blocks} blocks, in a zone of the ring fit {most}: {} removed \
                  files could not be freed",
-                self.device.name(),
-                self.tree.orphans.len()
+                self.env.device.name(),
+                self.tree.files().orphans().len()
             );
             return Err(Error::new(ErrorKind::NoSpace, message));
         }
         if self.ring_space() < blocks_for(body.len()) {
-            let old = ZoneId(self.layout.ring_start + u32::from(self.checkpoint.ring));
+            let old =
+                ZoneId(self.env.layout.ring_start + u32::from(self.durability.checkpoint.ring));
             self.fill_zone(old);
-            self.checkpoint.ring = 1 - self.checkpoint.ring;
-            let new = ZoneId(self.layout.ring_start + u32::from(self.checkpoint.ring));
+            self.durability.checkpoint.ring = 1 - self.durability.checkpoint.ring;
+            let new =
+                ZoneId(self.env.layout.ring_start + u32::from(self.durability.checkpoint.ring));
             self.open_after(new, Some(old));
             self.write_superblock(new);
-            self.checkpoint.leave_ring = false;
+            self.durability.checkpoint.leave_ring = false;
         }
-        let zone = ZoneId(self.layout.ring_start + u32::from(self.checkpoint.ring));
-        let record = seal(&self.record_id(kind::CHECKPOINT, id, id), body, &self.pages);
-        self.checkpoint.blocks = record.len() as u32;
+        let zone = ZoneId(self.env.layout.ring_start + u32::from(self.durability.checkpoint.ring));
+        let record = seal(&self.record_id(kind::CHECKPOINT, id, id), body, &self.env.pages);
+        self.durability.checkpoint.blocks = record.len() as u32;
         self.alloc.next_stamp();
-        let (_, written) = self.writer.write(zone, WriteKind::Checkpoint, record, Durability::Fua);
-        self.checkpoint.ring_used[usize::from(self.checkpoint.ring)] = true;
+        let (_, written) =
+            self.env.writer.write(zone, WriteKind::Checkpoint, record, Durability::Fua);
+        self.durability.checkpoint.ring_used[usize::from(self.durability.checkpoint.ring)] = true;
         Ok(written)
     }
 
     /// Writes a superblock copy, the first block of a ring zone.
     pub(crate) fn write_superblock(&mut self, zone: ZoneId) {
-        let id = self.record_id(kind::SUPERBLOCK, self.checkpoint.id, 0);
-        let pages = seal(&id, self.layout.encode().as_bytes(), &self.pages);
+        let id = self.record_id(kind::SUPERBLOCK, self.durability.checkpoint.id, 0);
+        let pages = seal(&id, self.env.layout.encode().as_bytes(), &self.env.pages);
         self.dispatch(zone, pages, WriteKind::Checkpoint, Durability::Fua);
     }
 
     /// What the durable checkpoint `id`, whose snapshot this was, allows.
     fn checkpoint_durable(&mut self, id: u64, names: u64) {
-        self.checkpoint.id = id;
-        self.namespace_log.durable(names);
+        self.durability.checkpoint.id = id;
+        self.durability.namespace_log.durable(names);
         self.tables.checkpoint_durable();
         self.alloc.checkpoint_durable();
-        self.counters.checkpoints += 1;
+        self.stats.counters.checkpoints += 1;
     }
 
     /// Zones of the logs that the durable checkpoint no longer needs, whose halves are empty from
     /// now on. `sync_half` is where its sync records start.
     fn stale_log_zones(&mut self, sync_half: u8) -> Vec<ZoneId> {
         let mut zones = Vec::new();
-        let other_ring = 1 - self.checkpoint.ring;
-        if std::mem::take(&mut self.checkpoint.ring_used[usize::from(other_ring)]) {
-            zones.push(ZoneId(self.layout.ring_start + u32::from(other_ring)));
+        let other_ring = 1 - self.durability.checkpoint.ring;
+        if std::mem::take(&mut self.durability.checkpoint.ring_used[usize::from(other_ring)]) {
+            zones.push(ZoneId(self.env.layout.ring_start + u32::from(other_ring)));
         }
         for (index, log) in self.tables.logs().iter().enumerate() {
             let other = 1 - log.delta.position().0;
             if log.is_in_one_half() && !log.delta.is_clean(other) {
-                zones.extend(self.layout.delta_half(index, other));
+                zones.extend(self.env.layout.delta_half(index, other));
             }
         }
-        let other = 1 - self.sync.half;
-        if sync_half == self.sync.half && self.sync.used[usize::from(other)] {
+        let other = 1 - self.durability.sync.half();
+        if sync_half == self.durability.sync.half() && self.durability.sync.is_used(other) {
             // It counts as used until it is empty: see `sync_released`.
-            zones.extend(self.layout.sync_half(other));
+            zones.extend(self.env.layout.sync_half(other));
         }
         zones
     }
@@ -380,8 +383,8 @@ impl Core {
     /// Zones of the sync log were reset: a half may be written again once all of it was.
     fn sync_released(&mut self, zones: &[ZoneId]) {
         for half in [0, 1] {
-            if self.layout.sync_half(half).iter().all(|zone| zones.contains(zone)) {
-                self.sync.used[usize::from(half)] = false;
+            if self.env.layout.sync_half(half).iter().all(|zone| zones.contains(zone)) {
+                self.durability.sync.released(half);
             }
         }
     }
@@ -400,13 +403,13 @@ impl Inner {
         let _one = self.checkpoint_lock.acquire(1).await;
         if self.ended.get() {
             // It was waited for while an unmount wrote everything.
-            return self.core.borrow().failed.clone().map_or(Ok(()), Err);
+            return self.core.borrow().health.failed().cloned().map_or(Ok(()), Err);
         }
         if !clean && !self.core.borrow().needs_checkpoint() {
             // What is dispatched already may still be on its way.
             let (stamp, mark) = {
                 let core = self.core.borrow();
-                (core.alloc.stamp(), core.writer.mark())
+                (core.alloc.stamp(), core.env.writer.mark())
             };
             if self.flushed(stamp, mark, &[]).await.is_ok() {
                 return Ok(());
@@ -446,19 +449,19 @@ impl Inner {
         for ino in files {
             match self.run(|core| core.prepare_write_file(ino)).await {
                 Err(error) if of_a_file(&error) => {
-                    self.core.borrow_mut().checkpoint.aside.insert(ino, error);
+                    self.core.borrow_mut().durability.checkpoint.aside.insert(ino, error);
                 }
                 // Whatever else is wrong, the snapshot tells.
                 _ => {}
             }
         }
-        !self.core.borrow().checkpoint.aside.is_empty()
+        !self.core.borrow().durability.checkpoint.aside.is_empty()
     }
 
     /// What the last checkpoint had to leave in memory of these files, or of any.
     pub(crate) fn left_aside(&self, inos: Option<&[Ino]>) -> Result<()> {
         let core = self.core.borrow();
-        let mut aside = core.checkpoint.aside.iter();
+        let mut aside = core.durability.checkpoint.aside.iter();
         match aside.find(|(ino, _)| inos.is_none_or(|inos| inos.contains(ino))) {
             Some((_, error)) => Err(error.clone()),
             None => Ok(()),
@@ -467,7 +470,7 @@ impl Inner {
 
     /// One attempt; what failed, if it is to be tried again.
     async fn try_checkpoint(self: &Rc<Self>, clean: bool) -> Result<Option<Error>> {
-        self.core.borrow_mut().checkpoint.aside.clear();
+        self.core.borrow_mut().durability.checkpoint.aside.clear();
         match self.append_files(&[]).await {
             Err(error) if !of_a_file(&error) => return Err(error),
             // The snapshot meets it again.
@@ -494,7 +497,7 @@ impl Inner {
         }
         let relocated = !snapshot.lost.is_empty();
         let result = self.commit(snapshot).await;
-        self.core.borrow_mut().checkpoint.snapshot_bytes = 0;
+        self.core.borrow_mut().durability.checkpoint.snapshot_bytes = 0;
         self.start_merge();
         if let Err(error) = &result {
             self.fail(error);
@@ -508,15 +511,15 @@ impl Inner {
 
     /// Waits until what a checkpoint writes is on the drive; files it does not wait for.
     async fn drain(&self) -> Result<()> {
-        let writer = self.core.borrow().writer.clone();
+        let writer = self.core.borrow().env.writer.clone();
         let excused = |zone| self.core.borrow().is_replaceable(zone);
         writer.wait_excusing(writer.mark(), excused).await
     }
 
     /// The rest of a checkpoint, when what was dispatched before its snapshot is durable.
     async fn commit(self: &Rc<Self>, mut snapshot: Snapshot) -> Result<()> {
-        let writer = self.core.borrow().writer.clone();
-        let id = self.core.borrow().checkpoint.id + 1;
+        let writer = self.core.borrow().env.writer.clone();
+        let id = self.core.borrow().durability.checkpoint.id + 1;
         let early = snapshot.empties.too_early();
         if let Some(early) = &early {
             self.release(early, &snapshot.releasable, Vec::new()).await?;
@@ -530,8 +533,9 @@ impl Inner {
         let record = {
             let mut core = self.core.borrow_mut();
             if let Some(since) = held_up {
-                let stall = core.rt.now().since(since);
-                core.counters.longest_merge_stall = core.counters.longest_merge_stall.max(stall);
+                let stall = core.env.rt.now().since(since);
+                core.stats.counters.longest_merge_stall =
+                    core.stats.counters.longest_merge_stall.max(stall);
             }
             let body = core.encode_image(&snapshot.image, &snapshot.places);
             core.write_checkpoint(id, &body)?
@@ -585,7 +589,7 @@ impl Inner {
         durable: &DurableSnapshot,
     ) -> Vec<SuperzoneId> {
         let core = self.core.borrow();
-        if !core.options.variant.has(FsDefect::ReleaseLiveRecord) {
+        if !core.env.options.variant.has(FsDefect::ReleaseLiveRecord) {
             return at_snapshot;
         }
         let now: Vec<SuperzoneId> = core.alloc.empty_superzones().collect();

@@ -18,10 +18,10 @@ impl Core {
         for action in self.alloc.take_actions() {
             match action {
                 ZoneAction::Open { zone, after } => match after {
-                    Some(after) if self.writer.is_open(after) => {
-                        self.writer.open_zone_after(zone, after);
+                    Some(after) if self.env.writer.is_open(after) => {
+                        self.env.writer.open_zone_after(zone, after);
                     }
-                    _ => self.writer.open_empty(zone),
+                    _ => self.env.writer.open_empty(zone),
                 },
                 ZoneAction::Write { zone, offset, page, kind } => {
                     let pages = smallvec::smallvec![page];
@@ -29,15 +29,15 @@ impl Core {
                     debug_assert_eq!(placed, offset, "zone {zone}");
                 }
                 ZoneAction::Reserve { zone, offset } => {
-                    let placed = self.writer.reserve_block(zone, WriteKind::Summary);
+                    let placed = self.env.writer.reserve_block(zone, WriteKind::Summary);
                     debug_assert_eq!(placed, offset, "zone {zone}");
                 }
                 ZoneAction::Fill { zone, offset, page } => {
-                    self.writer.fill_reserved(zone, offset, page);
+                    self.env.writer.fill_reserved(zone, offset, page);
                 }
                 ZoneAction::Return { zones, permit } => {
-                    let writer = self.writer.clone();
-                    self.rt.spawn_detached(async move {
+                    let writer = self.env.writer.clone();
+                    self.env.rt.spawn_detached(async move {
                         for zone in zones {
                             writer.freed(zone).await;
                         }
@@ -50,20 +50,20 @@ impl Core {
 
     /// The block at `addr` is not valid any more.
     pub(crate) fn invalidate(&mut self, addr: u32) {
-        self.tree.cache.look(1);
+        self.cache.look(1);
         self.alloc.invalidate(addr);
     }
 
     /// Marks the block at `addr` valid or not; no effect if it is so already.
     pub(crate) fn set_valid(&mut self, addr: u32, valid: bool, stream: u8) {
-        self.tree.cache.look(1);
+        self.cache.look(1);
         self.alloc.set_valid(addr, valid, stream);
     }
 
     /// Writes one block through its stream: its address. The page is frozen by this.
     pub(crate) fn write_block(&mut self, block: Block, page: Page) -> Result<u32, NotApplied> {
-        self.tree.cache.look(1);
-        let dirty = self.tree.cache.dirty_pages() as u64;
+        self.cache.look(1);
+        let dirty = self.cache.dirty_pages() as u64;
         let placed = self.alloc.write(block, page, dirty);
         self.carry_out();
         placed.map_err(|error| self.out_of_places(error))
@@ -71,7 +71,7 @@ impl Core {
 
     /// The allocator has no place for what was promised one: the engine stops writing.
     pub(crate) fn out_of_places(&mut self, error: Error) -> NotApplied {
-        self.failed.get_or_insert(error.clone());
+        self.health.fail(error.clone());
         NotApplied::Failed(error)
     }
 
@@ -89,9 +89,9 @@ impl Core {
 
     /// The same for what the allocator has counted.
     fn send(&mut self, zone: ZoneId, pages: Pages, kind: WriteKind, durability: Durability) -> u32 {
-        let (offset, written) = self.writer.write(zone, kind, pages, durability);
+        let (offset, written) = self.env.writer.write(zone, kind, pages, durability);
         // Where nobody watches, failures are seen by the next wait for a mark.
-        if let Some(watched) = &mut self.watched {
+        if let Some(watched) = &mut self.durability.writes.watched {
             watched.push(written);
         }
         offset
@@ -104,13 +104,13 @@ impl Core {
             None => return Err(self.corrupt(format!("inode {ino} block {block} has no holder"))),
         };
         let key = Key::Data(ino.0, block);
-        let entry = self.tree.cache.peek(&key).expect("invariant: dirty blocks are in the cache");
+        let entry = self.cache.peek(&key).expect("invariant: dirty blocks are in the cache");
         let crc = entry.crc().unwrap_or_else(|| crc32c(entry.page().bytes()));
         let class = header(self.node(holder.nid)?).class;
-        let (page, ticket) = self.tree.cache.begin_write(&key, crc).expect("invariant: looked up");
+        let (page, ticket) = self.cache.begin_write(&key, crc).expect("invariant: looked up");
         let stream = data_stream(class);
         let addr = self.write_block(Block { stream, node: holder.nid, slot: holder.slot }, page)?;
-        self.tickets.push(ticket);
+        self.durability.writes.tickets.push(ticket);
         let old = self.slot(holder);
         self.set_slot(holder, crate::format::Pointer::new(addr, crc));
         if old.addr.get() != crate::format::HOLE {
@@ -121,17 +121,16 @@ impl Core {
 
     /// Writes dirty node `nid`: new place, new NAT entry.
     pub(crate) fn write_node(&mut self, nid: u32) -> Result<(), NotApplied> {
-        let checkpoint = self.checkpoint.id;
+        let checkpoint = self.durability.checkpoint.id;
         let bytes = self.node_mut(nid);
         bytes[24..32].copy_from_slice(&checkpoint.to_le_bytes());
         let crc = crc32c(bytes);
         let key = Key::Node(nid);
-        let (page, ticket) =
-            self.tree.cache.begin_write(&key, crc).expect("invariant: just changed");
+        let (page, ticket) = self.cache.begin_write(&key, crc).expect("invariant: just changed");
         let (class, level) = (header(&page).class, header(&page).level);
         let stream = node_stream(class, level);
         let addr = self.write_block(Block { stream, node: nid, slot: NODE_SLOT }, page)?;
-        self.tickets.push(ticket);
+        self.durability.writes.tickets.push(ticket);
         let old = self.tables.wrote_node(nid, addr, crc);
         if old.addr.get() != crate::format::HOLE {
             self.invalidate(old.addr.get());
@@ -141,11 +140,11 @@ impl Core {
 
     /// Writes every dirty block of `ino`, then its dirty nodes.
     pub(crate) fn write_file(&mut self, ino: Ino) -> Result<(), NotApplied> {
-        let blocks: Vec<u32> = self.tree.cache.dirty_of(ino.0).collect();
+        let blocks: Vec<u32> = self.cache.dirty_of(ino.0).collect();
         for block in blocks {
             self.write_data(ino, block)?;
         }
-        let nodes: Vec<u32> = self.tree.cache.dirty_nodes_of(ino.0).collect();
+        let nodes: Vec<u32> = self.cache.dirty_nodes_of(ino.0).collect();
         for nid in nodes {
             self.write_node(nid)?;
         }

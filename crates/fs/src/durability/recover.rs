@@ -20,7 +20,8 @@ use crate::alloc::Allocator;
 use crate::alloc::heads::Head;
 use crate::core::{Core, Failed, Inner, Parts};
 use crate::durability::namespace_log::NamespaceLog;
-use crate::durability::{CheckpointState, SyncLog};
+use crate::durability::sync::SyncLog;
+use crate::durability::{CheckpointState, Durability};
 use crate::format::{NatEntry, SitEntry, SummaryEntry, kind};
 use crate::layout::Layout;
 use crate::tables::Log;
@@ -173,13 +174,7 @@ fn sync_log(found: &Found, scan: &SyncScan, geometry: &Geometry) -> SyncLog {
         let mut zones = found.layout.sync_half(half).into_iter();
         zones.any(|zone| is_used(found, geometry, zone))
     };
-    SyncLog {
-        half: scan.half,
-        next: scan.next,
-        sequence: scan.replay_end,
-        used: [0, 1].map(used),
-        ..SyncLog::default()
-    }
+    SyncLog::new(scan.half, scan.next, scan.replay_end, [0, 1].map(used))
 }
 
 /// The state of the checkpoint, part by part, and what the records change of the pool.
@@ -210,9 +205,11 @@ pub(crate) fn assemble(
         alloc,
         tables,
         tree: Tree::new(options.cache_pages, counts, orphans),
-        namespace_log: NamespaceLog::starting_at(body.namespace_sequence.get()),
-        checkpoint: checkpoint_state(found, &geometry),
-        sync: sync_log(found, scan, &geometry),
+        durability: Durability::new(
+            NamespaceLog::starting_at(body.namespace_sequence.get()),
+            checkpoint_state(found, &geometry),
+            sync_log(found, scan, &geometry),
+        ),
     };
     let core = Core::new(rt, (device, writer), layout, options, pages, parts);
     Ok(Rc::new(Inner::new(core)))
@@ -226,7 +223,7 @@ pub(crate) async fn name_replay_end(
 ) -> Result<DurableSnapshot> {
     let (pool, writer, layout) = {
         let core = inner.core.borrow();
-        (core.alloc.zones().clone(), core.writer.clone(), core.layout.clone())
+        (core.alloc.zones().clone(), core.env.writer.clone(), core.env.layout.clone())
     };
     open_logs(inner, found);
     let mut image = found.image.clone();
@@ -234,19 +231,19 @@ pub(crate) async fn name_replay_end(
     image.body.flags = 0.into();
     let body = {
         let core = inner.core.borrow();
-        core.encode_image(&image, &core.tables.pages())
+        core.encode_image(&image, core.tables.pages())
     };
     // The ring's other zone holds nothing newer: make room there if this one has none.
     let (other, needed) = {
         let core = inner.core.borrow();
-        (1 - core.checkpoint.ring, record::blocks_for(body.len()) > core.ring_space())
+        (1 - core.durability.checkpoint.ring, record::blocks_for(body.len()) > core.ring_space())
     };
-    if needed && inner.core.borrow().checkpoint.ring_used[usize::from(other)] {
+    if needed && inner.core.borrow().durability.checkpoint.ring_used[usize::from(other)] {
         let zone = ZoneId(layout.ring_start + u32::from(other));
         // What was found is to be on the medium before what is older goes.
         let durable = pool.snapshot().flushed().await?;
         pool.release_zone(zone, &durable).await?;
-        inner.core.borrow_mut().checkpoint.ring_used[usize::from(other)] = false;
+        inner.core.borrow_mut().durability.checkpoint.ring_used[usize::from(other)] = false;
     }
     if needed {
         free_a_permit(inner, &writer, found, scan).await?;
@@ -256,7 +253,7 @@ pub(crate) async fn name_replay_end(
     let record = inner.core.borrow_mut().write_checkpoint(id, &body)?;
     writer.drain().await?;
     let durable = recovered.committed(record).await?;
-    inner.core.borrow_mut().checkpoint.id = id;
+    inner.core.borrow_mut().durability.checkpoint.id = id;
     Ok(durable)
 }
 
@@ -290,7 +287,7 @@ async fn free_a_permit(
 ) -> Result<()> {
     let (tables, layout) = {
         let core = inner.core.borrow();
-        (core.stale_table_zones(&found.table_pages), core.layout.clone())
+        (core.stale_table_zones(&found.table_pages), core.env.layout.clone())
     };
     let surplus = survey::surplus(writer.geometry(), &found.reports);
     let owned = |zone: ZoneId| {
@@ -311,17 +308,17 @@ async fn free_a_permit(
 /// known then; its zones are written only behind the checkpoint that names the cut.
 fn open_logs(inner: &Rc<Inner>, found: &Found) {
     let core = &mut *inner.core.borrow_mut();
-    let layout = core.layout.clone();
+    let layout = core.env.layout.clone();
     core.open_table_area(&found.reports);
-    let ring = layout.ring_start + u32::from(core.checkpoint.ring);
+    let ring = layout.ring_start + u32::from(core.durability.checkpoint.ring);
     let report = &found.reports[ring as usize];
     if report.state.is_active() {
-        core.writer.open_reported(report);
+        core.env.writer.open_reported(report);
     }
     // Records go on behind everything written, whatever a damaged checkpoint says.
-    let end = |zone: &ZoneId| blocks_begun(&found.reports[zone.0 as usize], &core.geometry);
-    let ends: Vec<u32> = layout.sync_half(core.sync.half).iter().map(end).collect();
-    core.sync.next = row_end(&layout.sync_stripe(), &ends);
+    let end = |zone: &ZoneId| blocks_begun(&found.reports[zone.0 as usize], &core.env.geometry);
+    let ends: Vec<u32> = layout.sync_half(core.durability.sync.half()).iter().map(end).collect();
+    core.durability.sync.go_on_at(row_end(&layout.sync_stripe(), &ends));
 }
 
 /// Goes on in the zones of the sync log, and makes their rows even up to there. Zones of the half
@@ -329,24 +326,24 @@ fn open_logs(inner: &Rc<Inner>, found: &Found) {
 async fn finish_sync_zones(inner: &Rc<Inner>, found: &Found, scan: &SyncScan) -> Result<()> {
     let before = {
         let core = &mut *inner.core.borrow_mut();
-        let (stripe, next) = (core.layout.sync_stripe(), core.sync.next);
-        for (column, zone) in core.layout.sync_half(scan.half).into_iter().enumerate() {
+        let (stripe, next) = (core.env.layout.sync_stripe(), core.durability.sync.next());
+        for (column, zone) in core.env.layout.sync_half(scan.half).into_iter().enumerate() {
             let report = &found.reports[zone.0 as usize];
             let goal = match next < stripe.blocks() {
                 true => stripe.fill(column as u32, next),
-                false => core.layout.capacity,
+                false => core.env.layout.capacity,
             };
             let empty = report.state == ZoneState::Empty;
             if report.state.is_active() || empty && goal > 0 {
-                core.writer.open_reported(report);
-                drop(core.writer.fill(zone, goal));
+                core.env.writer.open_reported(report);
+                drop(core.env.writer.fill(zone, goal));
                 // The checkpoint that ends recovery says that it goes on behind a torn block.
-                core.writer.level(zone);
+                core.env.writer.level(zone);
             }
         }
-        core.layout.sync_half(1 - scan.half)
+        core.env.layout.sync_half(1 - scan.half)
     };
-    let writer = inner.core.borrow().writer.clone();
+    let writer = inner.core.borrow().env.writer.clone();
     for zone in before {
         let report = &found.reports[zone.0 as usize];
         if report.state.is_active() {
@@ -369,8 +366,8 @@ fn stale_zones(
     scan: &SyncScan,
 ) -> (Vec<SuperzoneId>, Vec<ZoneId>, Vec<ZoneId>) {
     let core = &mut *inner.core.borrow_mut();
-    let layout = core.layout.clone();
-    let geometry = core.geometry.clone();
+    let layout = core.env.layout.clone();
+    let geometry = core.env.geometry.clone();
     let end = |zone: ZoneId| blocks_begun(&found.reports[zone.0 as usize], &geometry);
     let mut superzones = Vec::new();
     for index in 0..layout.superzones {
@@ -391,8 +388,8 @@ fn stale_zones(
         }
     }
     let mut zones = Vec::new();
-    let other = 1 - core.checkpoint.ring;
-    if std::mem::take(&mut core.checkpoint.ring_used[usize::from(other)]) {
+    let other = 1 - core.durability.checkpoint.ring;
+    if std::mem::take(&mut core.durability.checkpoint.ring_used[usize::from(other)]) {
         zones.push(ZoneId(layout.ring_start + u32::from(other)));
     }
     let mut add = |zones_of: Vec<ZoneId>| {
@@ -407,7 +404,7 @@ fn stale_zones(
     let start = found.image.body.sync_half.get() as u8;
     if start == scan.half {
         add(layout.sync_half(other));
-        core.sync.used[usize::from(other)] = false;
+        core.durability.sync.released(other);
     }
     (superzones, zones, core.stale_table_zones(&found.table_pages))
 }
@@ -450,7 +447,7 @@ async fn reopen_superzone(
     let (zones, stripe, writer, geometry) = {
         let core = inner.core.borrow();
         let zones = core.alloc.zones().get(id).zones;
-        (zones, core.alloc.stripe(superzone), core.writer.clone(), core.geometry.clone())
+        (zones, core.alloc.stripe(superzone), core.env.writer.clone(), core.env.geometry.clone())
     };
     let report = |zone: &ZoneId| found.reports[zone.0 as usize];
     // A block that a write was torn within counts as written, and is nobody's.
@@ -518,12 +515,12 @@ async fn reopen_superzone(
 /// Frees inodes that were unlinked while open. What becomes of that is not written meanwhile: most
 /// of it is of nodes that are about to go.
 pub(crate) async fn reap_orphans(inner: &Rc<Inner>) -> Result<()> {
-    let orphans: Vec<Ino> = inner.core.borrow().tree.orphans.iter().copied().collect();
-    inner.core.borrow_mut().replaying = true;
+    let orphans: Vec<Ino> = inner.core.borrow().tree.files().orphans().iter().copied().collect();
+    inner.core.borrow_mut().health.set_replaying(true);
     for ino in orphans {
         reap(inner, ino).await?;
     }
-    inner.core.borrow_mut().replaying = false;
+    inner.core.borrow_mut().health.set_replaying(false);
     Ok(())
 }
 

@@ -49,8 +49,8 @@ struct Closing {
 impl Core {
     /// True if the engine goes on when a write to `zone` fails: files are there, or sync records.
     pub(crate) fn is_replaceable(&self, zone: ZoneId) -> bool {
-        let halves = [0, 1].map(|half| self.layout.sync_half(half));
-        match self.layout.superzone_of(zone) {
+        let halves = [0, 1].map(|half| self.env.layout.sync_half(half));
+        match self.env.layout.superzone_of(zone) {
             Some(id) => self.alloc.zones().state(SuperzoneId(id)) != SuperzoneState::Tables,
             None => halves.iter().flatten().any(|other| *other == zone),
         }
@@ -58,61 +58,64 @@ impl Core {
 
     /// Lets nobody write to what belongs to zones that failed since the last time.
     fn leave_failed(&mut self) -> Result<Vec<Closing>> {
-        if let Some(error) = self.writer.flush_failed() {
+        if let Some(error) = self.env.writer.flush_failed() {
             return Err(error);
         }
         let mut closings = Vec::new();
-        for failure in self.writer.failures() {
+        for failure in self.env.writer.failures() {
             let zone = failure.zone;
-            if self.relocation.lost.contains_key(&zone) {
+            if self.durability.relocation.lost.contains_key(&zone) {
                 continue;
             }
-            let able = self.relocation.able && failure.of_zone;
+            let able = self.durability.relocation.able && failure.of_zone;
             if !able || !self.is_replaceable(zone) {
                 return Err(failure.error);
             }
             let Some(closing) = self.leave(zone) else { return Err(failure.error) };
-            self.relocation.lost.insert(zone, Lost { from: failure.from, closed: false });
+            self.durability
+                .relocation
+                .lost
+                .insert(zone, Lost { from: failure.from, closed: false });
             closings.push(closing);
         }
         Ok(closings)
     }
 
     fn leave(&mut self, failed: ZoneId) -> Option<Closing> {
-        if let Some(index) = self.layout.superzone_of(failed) {
+        if let Some(index) = self.env.layout.superzone_of(failed) {
             let id = SuperzoneId(index);
             let permit = self.alloc.leave_superzone(id);
             self.clean.close(id, self.alloc.zones().generation(id));
             return Some(Closing { failed, zones: self.alloc.zones().get(id).zones, permit });
         }
         // It could not be reset when its records are not needed any more.
-        let report = self.device.report(failed, 1).ok()?;
+        let report = self.env.device.report(failed, 1).ok()?;
         let state = report.first()?.state;
         if matches!(state, ZoneState::ReadOnly | ZoneState::Offline) {
             return None;
         }
-        let half = (0..2).find(|half| self.layout.sync_half(*half).contains(&failed))?;
-        if half == self.sync.half {
+        let half = (0..2).find(|half| self.env.layout.sync_half(*half).contains(&failed))?;
+        if half == self.durability.sync.half() {
             // No record goes there: the next one opens the other half, or waits for a checkpoint.
-            self.sync.next = self.layout.sync_stripe().blocks();
+            self.durability.sync.go_on_at(self.env.layout.sync_stripe().blocks());
         }
-        Some(Closing { failed, zones: self.layout.sync_half(half), permit: None })
+        Some(Closing { failed, zones: self.env.layout.sync_half(half), permit: None })
     }
 
     fn is_lost(&self, addr: u32) -> bool {
-        let place = BlockAddr(addr).locate(&self.geometry);
+        let place = BlockAddr(addr).locate(&self.env.geometry);
         place.is_some_and(|(zone, offset)| {
-            self.relocation.lost.get(&zone).is_some_and(|lost| offset >= lost.from)
+            self.durability.relocation.lost.get(&zone).is_some_and(|lost| offset >= lost.from)
         })
     }
 
     /// Makes dirty again what zones that failed and are closed by now have lost: those zones.
     pub(crate) fn take_back(&mut self) -> Result<Vec<ZoneId>, NotApplied> {
-        if self.relocation.lost.is_empty() {
+        if self.durability.relocation.lost.is_empty() {
             return Ok(Vec::new());
         }
         let mut again = Vec::new();
-        for key in self.tree.cache.in_flight() {
+        for key in self.cache.in_flight() {
             let addr = match key {
                 Key::Node(nid) => self.tables.nat().get(nid).addr,
                 Key::Data(ino, block) => match self.pointer(crate::types::Ino(ino), block) {
@@ -128,19 +131,20 @@ impl Core {
                 again.push(key);
             }
         }
-        for key in again.iter().filter(|_| !self.options.variant.has(FsDefect::ForgottenBlocks)) {
-            self.tree.cache.mark_dirty(key);
+        for key in again.iter().filter(|_| !self.env.options.variant.has(FsDefect::ForgottenBlocks))
+        {
+            self.cache.mark_dirty(key);
         }
-        let lost = self.relocation.lost.iter();
+        let lost = self.durability.relocation.lost.iter();
         Ok(lost.filter(|(_, lost)| lost.closed).map(|(zone, _)| *zone).collect())
     }
 
     /// What `zones` have lost is elsewhere, durably.
     pub(crate) fn relocated(&mut self, zones: &[ZoneId]) {
         for zone in zones {
-            self.relocation.lost.remove(zone);
-            self.writer.forgive(*zone);
-            self.counters.zone_failures += 1;
+            self.durability.relocation.lost.remove(zone);
+            self.env.writer.forgive(*zone);
+            self.stats.counters.zone_failures += 1;
         }
     }
 }
@@ -149,8 +153,8 @@ impl Inner {
     /// From now on zones may fail. Nobody may be waiting for the write that does, while others wait
     /// for what is held back behind its zone: so somebody looks.
     pub(crate) fn survive_failures(self: &Rc<Self>) {
-        self.core.borrow_mut().relocation.able = true;
-        let writer = self.core.borrow().writer.clone();
+        self.core.borrow_mut().durability.relocation.able = true;
+        let writer = self.core.borrow().env.writer.clone();
         writer.relocates();
         let inner = Rc::downgrade(self);
         self.rt.spawn_detached(async move {
@@ -172,7 +176,7 @@ impl Inner {
     /// Waits until everything before `mark` is on the drive: where it was dispatched to, or, if a
     /// zone failed, elsewhere.
     pub(crate) async fn wait_durable_or_relocated(self: &Rc<Self>, mark: Mark) -> Result<()> {
-        let writer = self.core.borrow().writer.clone();
+        let writer = self.core.borrow().env.writer.clone();
         while let Err(error) = writer.wait(mark).await {
             self.relocate(error).await?;
         }
@@ -185,15 +189,15 @@ impl Inner {
         let inner = self.clone();
         // A task of its own: once begun it must end, whoever asked for it may go away.
         let task = self.rt.spawn(async move {
-            inner.core.borrow_mut().relocation.waiting += 1;
+            inner.core.borrow_mut().durability.relocation.waiting += 1;
             let _one = inner.checkpoint_lock.acquire(1).await;
-            let failed = inner.core.borrow().writer.has_failures();
+            let failed = inner.core.borrow().env.writer.has_failures();
             let result = match failed {
                 false => Ok(()),
                 true if inner.ended.get() => Err(why),
                 true => inner.checkpoint_surely(false).await,
             };
-            inner.core.borrow_mut().relocation.waiting -= 1;
+            inner.core.borrow_mut().durability.relocation.waiting -= 1;
             result
         });
         task.await
@@ -210,7 +214,7 @@ impl Inner {
                 match inner.close_zones(closing).await {
                     Ok(()) => {
                         let mut core = inner.core.borrow_mut();
-                        let lost = core.relocation.lost.get_mut(&failed);
+                        let lost = core.durability.relocation.lost.get_mut(&failed);
                         lost.expect("invariant: only a durable relocation forgets").closed = true;
                     }
                     Err(error) => inner.fail(&error),
@@ -221,10 +225,10 @@ impl Inner {
         loop {
             {
                 let core = self.core.borrow();
-                if let Some(error) = &core.failed {
+                if let Some(error) = core.health.failed() {
                     return Err(error.clone());
                 }
-                if core.relocation.lost.values().all(|lost| lost.closed) {
+                if core.durability.relocation.lost.values().all(|lost| lost.closed) {
                     return Ok(());
                 }
             }
@@ -234,7 +238,7 @@ impl Inner {
 
     /// All at once: one may wait for another.
     async fn close_zones(self: &Rc<Self>, closing: Closing) -> Result<()> {
-        let writer = self.core.borrow().writer.clone();
+        let writer = self.core.borrow().env.writer.clone();
         let close = |zone: ZoneId| {
             let writer = writer.clone();
             self.rt.spawn(async move { writer.close(zone).await })

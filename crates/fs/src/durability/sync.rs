@@ -19,7 +19,6 @@
 
 use crate::blocked::{Blocked, NotApplied};
 use crate::core::{Core, Inner};
-use crate::durability::Round;
 use crate::durability::namespace_log::Encoder;
 use crate::format::{HOLE, INCOMPAT_XATTRS, item, kind};
 use crate::tree::node::attr;
@@ -29,6 +28,7 @@ use furrow_log::writer::{Durability, Kind as WriteKind};
 use furrow_policy::FsDefect;
 use furrow_rt::Pages;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -43,22 +43,103 @@ const RECORD_BLOCKS_MAX: u32 = 1_024;
 /// beyond are dispatched before, and others have turns meanwhile.
 const AHEAD: usize = 256;
 
+/// Where the sync log is.
+///
+/// Invariants:
+/// - `next` is where the writer stands in the zones of `half`.
+/// - A half with anything written since its reset is used.
+/// - An fsync waits for a record only while a record is in flight.
+#[derive(Default)]
+pub(crate) struct SyncLog {
+    /// Half written now.
+    half: u8,
+    /// Next block of it, in striping order.
+    next: u32,
+    /// Sequence of the next record.
+    sequence: u64,
+    /// Halves that hold anything.
+    used: [bool; 2],
+    /// Records not yet durable.
+    in_flight: u32,
+    /// Fsyncs that wait to share the next record, and how they will be answered.
+    waiters: Vec<Ino>,
+    round: Round,
+}
+
+/// Fsyncs that share a record.
+#[derive(Clone, Default)]
+struct Round(Rc<RoundState>);
+
+#[derive(Default)]
+struct RoundState {
+    /// What each of them is answered.
+    results: RefCell<Option<BTreeMap<Ino, Result<()>>>>,
+    done: furrow_rt::Notify,
+}
+
+impl SyncLog {
+    /// The next record, of `sequence`, goes to block `next` of `half`; `used` halves hold anything.
+    pub(super) fn new(half: u8, next: u32, sequence: u64, used: [bool; 2]) -> SyncLog {
+        SyncLog { half, next, sequence, used, ..SyncLog::default() }
+    }
+
+    /// Half written now.
+    pub(super) fn half(&self) -> u8 {
+        self.half
+    }
+
+    /// Next block of it, in striping order.
+    pub(super) fn next(&self) -> u32 {
+        self.next
+    }
+
+    /// Sequence of the next record.
+    pub(super) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// True if `half` holds anything.
+    pub(super) fn is_used(&self, half: u8) -> bool {
+        self.used[usize::from(half)]
+    }
+
+    /// Records not yet durable.
+    pub(super) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// Fsyncs that wait for a record to share.
+    pub(super) fn waiters(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// The next record goes to block `next` of the half written now; beyond its end: to the other.
+    pub(super) fn go_on_at(&mut self, next: u32) {
+        self.next = next;
+    }
+
+    /// `half` is empty; true if it held anything.
+    pub(super) fn released(&mut self, half: u8) -> bool {
+        std::mem::take(&mut self.used[usize::from(half)])
+    }
+}
+
 impl Core {
     /// Bytes a record for `ino` may take at most.
     fn record_bound(&self, inos: &[Ino]) -> usize {
-        let mut bytes = self.namespace_log.unlogged_bytes() + 64;
+        let mut bytes = self.durability.namespace_log.unlogged_bytes() + 64;
         bytes += self.alloc.allocated().len() * 16 + self.alloc.unstable().len() * 16;
-        let per = self.layout.stripe(self.layout.width).payload_blocks().max(1) as usize;
+        let per = self.env.layout.stripe(self.env.layout.width).payload_blocks().max(1) as usize;
         for ino in inos {
-            let dirty = self.tree.cache.dirty_of(ino.0).count();
-            let nodes = self.tree.cache.dirty_nodes_of(ino.0).count()
+            let dirty = self.cache.dirty_of(ino.0).count();
+            let nodes = self.cache.dirty_nodes_of(ino.0).count()
                 + self.tables.changed_nodes().of(ino.0).len();
             bytes += (nodes + 1) * 24 + 80;
-            let inode = self.tree.cache.peek(&crate::tree::cache::Key::Node(ino.0));
+            let inode = self.cache.peek(&crate::tree::cache::Key::Node(ino.0));
             bytes += inode.map_or(0, |entry| xattr_bytes(entry.page()));
             // Superzones that are begun for it, and zones it is written to.
             let superzones = (dirty + nodes) / per + 2 * self.alloc.heads_count();
-            let zones = (dirty + nodes).min(superzones * self.layout.width as usize);
+            let zones = (dirty + nodes).min(superzones * self.env.layout.width as usize);
             bytes += superzones * 16 + zones * 16;
         }
         bytes
@@ -67,61 +148,61 @@ impl Core {
     /// Makes room for a record of `blocks`: true if there is, false if a checkpoint must come
     /// first.
     fn sync_room(&mut self, blocks: u32) -> bool {
-        let capacity = self.layout.sync_stripe().blocks();
+        let capacity = self.env.layout.sync_stripe().blocks();
         if blocks > RECORD_BLOCKS_MAX.min(capacity / 2) {
             return false;
         }
-        if self.sync.next + blocks <= capacity {
+        if self.durability.sync.next + blocks <= capacity {
             return true;
         }
-        let other = 1 - self.sync.half;
-        if self.sync.used[usize::from(other)] {
+        let other = 1 - self.durability.sync.half;
+        if self.durability.sync.used[usize::from(other)] {
             return false;
         }
-        let old = self.layout.sync_half(self.sync.half);
-        let new = self.layout.sync_half(other);
+        let old = self.env.layout.sync_half(self.durability.sync.half);
+        let new = self.env.layout.sync_half(other);
         for (zone, previous) in new.iter().zip(&old) {
-            if self.writer.is_open(*previous) {
+            if self.env.writer.is_open(*previous) {
                 // Full zones give their permit back.
-                drop(self.writer.fill(*previous, self.layout.capacity));
-                self.writer.open_zone_after(*zone, *previous);
+                drop(self.env.writer.fill(*previous, self.env.layout.capacity));
+                self.env.writer.open_zone_after(*zone, *previous);
             } else {
                 // Not begun, or found full by recovery: it holds no permit.
-                self.writer.open_empty(*zone);
+                self.env.writer.open_empty(*zone);
             }
         }
-        self.sync.half = other;
-        self.sync.next = 0;
+        self.durability.sync.half = other;
+        self.durability.sync.next = 0;
         true
     }
 
     fn write_record(&mut self, body: &[u8]) {
         let id = RecordId {
             kind: kind::SYNC,
-            epoch: self.checkpoint.epoch,
-            checkpoint: self.checkpoint.id,
-            sequence: self.sync.sequence,
-            device: self.layout.device,
-            object: self.layout.uuid,
+            epoch: self.durability.checkpoint.epoch,
+            checkpoint: self.durability.checkpoint.id,
+            sequence: self.durability.sync.sequence,
+            device: self.env.layout.device,
+            object: self.env.layout.uuid,
         };
-        let mut pages = seal(&id, body, &self.pages);
-        let stripe = self.layout.sync_stripe();
-        let zones = self.layout.sync_half(self.sync.half);
+        let mut pages = seal(&id, body, &self.env.pages);
+        let stripe = self.env.layout.sync_stripe();
+        let zones = self.env.layout.sync_half(self.durability.sync.half);
         while !pages.is_empty() {
-            let (column, offset) = stripe.place(self.sync.next);
+            let (column, offset) = stripe.place(self.durability.sync.next);
             let zone = zones[column as usize];
-            if !self.writer.is_open(zone) {
-                self.writer.open_empty(zone);
+            if !self.env.writer.is_open(zone) {
+                self.env.writer.open_empty(zone);
             }
-            let run = (stripe.run(self.sync.next) as usize).min(pages.len());
+            let run = (stripe.run(self.durability.sync.next) as usize).min(pages.len());
             let rest: Pages = pages.drain(run..).collect();
             let placed = self.dispatch(zone, pages, WriteKind::Sync, Durability::Cached);
             debug_assert_eq!(placed, offset);
-            self.sync.next += run as u32;
+            self.durability.sync.next += run as u32;
             pages = rest;
         }
-        self.sync.used[usize::from(self.sync.half)] = true;
-        self.sync.sequence += 1;
+        self.durability.sync.used[usize::from(self.durability.sync.half)] = true;
+        self.durability.sync.sequence += 1;
     }
 
     /// Files of which the next record must tell, whoever asks for it, because it tells of a rename
@@ -129,17 +210,16 @@ impl Core {
     /// `asked`, ascending, which it tells of anyway.
     fn carried(&self, asked: &[Ino]) -> Vec<Ino> {
         let unsynced = |ino: Ino| {
-            let mut dirty =
-                self.tree.cache.dirty_of(ino.0).chain(self.tree.cache.dirty_nodes_of(ino.0));
+            let mut dirty = self.cache.dirty_of(ino.0).chain(self.cache.dirty_nodes_of(ino.0));
             dirty.next().is_some() || self.tables.changed_nodes().has(ino.0)
         };
         // One without a name, or that is gone, needs nothing. It is not looked at: it may not be in
         // the cache.
         let named = |ino: Ino| {
-            self.tables.nat().get(ino.0).ino.get() == ino.0 && !self.tree.orphans.contains(&ino)
+            self.tables.nat().get(ino.0).ino.get() == ino.0 && !self.tree.files().is_orphan(ino)
         };
         let wanted = |ino: &Ino| asked.binary_search(ino).is_err() && named(*ino) && unsynced(*ino);
-        let mut inos: Vec<Ino> = self.namespace_log.carried().filter(wanted).collect();
+        let mut inos: Vec<Ino> = self.durability.namespace_log.carried().filter(wanted).collect();
         inos.sort_unstable();
         inos.dedup();
         inos
@@ -166,16 +246,16 @@ impl Core {
         for ino in carried {
             changed |= self.log_content(ino, &mut out)?;
         }
-        self.namespace_log.take_unlogged(&mut out);
+        self.durability.namespace_log.take_unlogged(&mut out);
         if !changed && out.0.is_empty() {
             return Ok(Some(self.alloc.stamp()));
         }
         for (head, superzone, generation) in self.alloc.allocated() {
             out.u8(item::ALLOCATED).u8(*head).u32(*superzone).u32(*generation);
         }
-        let silent = self.options.variant.has(FsDefect::NoWritePointers);
+        let silent = self.env.options.variant.has(FsDefect::NoWritePointers);
         for (zone, end) in self.alloc.unstable().filter(|_| !silent) {
-            let superzone = self.layout.superzone_of(zone);
+            let superzone = self.env.layout.superzone_of(zone);
             let generation = superzone
                 .map_or(0, |s| self.alloc.zones().generation(furrow_log::pool::SuperzoneId(s)));
             out.u8(item::DEPENDS).u32(zone.0).u32(generation).u32(end);
@@ -197,14 +277,14 @@ impl Core {
             Err(stop) => return Err(stop),
         };
         // What has no name and can get none needs nothing.
-        if head.links.get() == 0 && !self.tree.unnamed.contains(&ino) {
+        if head.links.get() == 0 && !self.tree.files().is_unnamed(ino) {
             return Ok(false);
         }
         if Kind::from_code(head.kind) == Some(Kind::Directory) {
             let a = attr(&head);
             out.u8(item::ATTRIBUTES).u32(ino.0).u16(a.mode).u32(a.uid).u32(a.gid);
             out.time(a.atime).time(a.mtime).time(a.ctime);
-            if self.layout.incompat & INCOMPAT_XATTRS != 0 {
+            if self.env.layout.incompat & INCOMPAT_XATTRS != 0 {
                 let packed = self.packed_xattrs(ino)?;
                 out.u8(item::XATTRS).u32(ino.0).long_bytes(&packed);
             }
@@ -215,7 +295,7 @@ impl Core {
 
     /// Dispatches the data and nodes of a file and notes where its changed nodes are.
     fn log_content(&mut self, ino: Ino, out: &mut Encoder) -> Result<bool, NotApplied> {
-        let ranges = ranges(self.tree.cache.dirty_of(ino.0));
+        let ranges = ranges(self.cache.dirty_of(ino.0));
         self.write_file(ino)?;
         let changed = self.tables.changed_nodes().of(ino.0);
         if changed.is_empty() {
@@ -267,11 +347,11 @@ impl Inner {
         let shared = {
             let mut core = self.core.borrow_mut();
             core.writable().map_err(crate::blocked::error_of)?;
-            if core.sync.in_flight >= RECORDS_IN_FLIGHT {
-                core.sync.waiters.push(ino);
+            if core.durability.sync.in_flight >= RECORDS_IN_FLIGHT {
+                core.durability.sync.waiters.push(ino);
                 true
             } else {
-                core.sync.in_flight += 1;
+                core.durability.sync.in_flight += 1;
                 false
             }
         };
@@ -292,12 +372,16 @@ impl Inner {
     fn record_done(self: &Rc<Self>) {
         let (batch, round) = {
             let mut core = self.core.borrow_mut();
-            if core.sync.waiters.is_empty() {
-                let records = u64::from(core.sync.in_flight);
-                core.sync.in_flight = core.less("sync::State::in_flight", records, 1) as u32;
+            if core.durability.sync.waiters.is_empty() {
+                let records = u64::from(core.durability.sync.in_flight);
+                core.durability.sync.in_flight =
+                    core.less("sync::State::in_flight", records, 1) as u32;
                 return;
             }
-            (std::mem::take(&mut core.sync.waiters), std::mem::take(&mut core.sync.round))
+            (
+                std::mem::take(&mut core.durability.sync.waiters),
+                std::mem::take(&mut core.durability.sync.round),
+            )
         };
         let inner = self.clone();
         self.rt.spawn_detached(async move {
@@ -311,7 +395,7 @@ impl Inner {
     }
 
     async fn share_record(self: &Rc<Self>, ino: Ino) -> Result<()> {
-        let round = self.core.borrow().sync.round.clone();
+        let round = self.core.borrow().durability.sync.round.clone();
         round.wait(ino).await
     }
 
@@ -352,12 +436,12 @@ impl Inner {
                     core.prepare_xattrs(*ino)?;
                 }
                 let stamp = core.dispatch_sync(&alive)?;
-                Ok(stamp.map(|stamp| (stamp, core.writer.mark())))
+                Ok(stamp.map(|stamp| (stamp, core.env.writer.mark())))
             })
             .await;
         self.after_dispatch();
         match dispatched {
-            Ok(Some(_)) if self.core.borrow().options.variant.has(FsDefect::EarlyAck) => Ok(()),
+            Ok(Some(_)) if self.core.borrow().env.options.variant.has(FsDefect::EarlyAck) => Ok(()),
             Ok(Some((stamp, mark))) => self.make_stable(stamp, mark).await,
             Ok(None) => {
                 self.checkpoint(false).await?;
@@ -371,7 +455,7 @@ impl Inner {
     async fn write_ahead(self: &Rc<Self>, inos: &[Ino]) -> Result<()> {
         for ino in inos {
             let mut from = 0;
-            while self.core.borrow().tree.cache.dirty_in(ino.0, from..).nth(AHEAD).is_some() {
+            while self.core.borrow().cache.dirty_in(ino.0, from..).nth(AHEAD).is_some() {
                 let done = self.run(|core| core.write_range(*ino, from, u32::MAX)).await;
                 self.after_dispatch();
                 from = done?;
@@ -400,7 +484,7 @@ impl Inner {
         mark: furrow_log::Mark,
         excused: &[ZoneId],
     ) -> Result<()> {
-        let writer = self.core.borrow().writer.clone();
+        let writer = self.core.borrow().env.writer.clone();
         writer.wait_excusing(mark, |zone| excused.contains(&zone)).await?;
         writer.flush().await?;
         self.core.borrow_mut().stable(stamp);

@@ -15,14 +15,13 @@ impl Core {
     fn write_some(&mut self) -> Result<usize, NotApplied> {
         self.writable()?;
         let keys: Vec<(Ino, u32)> = self
-            .tree
             .cache
             .all_dirty()
             .map_while(|key| match key {
                 Key::Data(ino, block) => Some((Ino(ino), block)),
                 Key::Node(_) => None,
             })
-            .filter(|(ino, block)| !self.appends.has(*ino, *block))
+            .filter(|(ino, block)| !self.durability.appends.has(*ino, *block))
             .take(BATCH)
             .collect();
         for (ino, block) in &keys {
@@ -43,24 +42,24 @@ impl Inner {
         self.start_cleaning();
         let (tickets, mark) = {
             let core = &mut *self.core.borrow_mut();
-            if core.tickets.is_empty() {
+            if core.durability.writes.tickets.is_empty() {
                 return;
             }
-            let tickets = std::mem::take(&mut core.tickets);
-            core.in_flight += tickets.len();
-            (tickets, core.writer.mark())
+            let tickets = std::mem::take(&mut core.durability.writes.tickets);
+            core.durability.writes.in_flight += tickets.len();
+            (tickets, core.env.writer.mark())
         };
         let inner = self.clone();
         self.rt.spawn_detached(async move {
             let result = inner.wait_durable_or_relocated(mark).await;
             {
                 let mut core = inner.core.borrow_mut();
-                let (out, over) = (core.in_flight as u64, tickets.len() as u64);
-                core.in_flight = core.less("Core::in_flight", out, over) as usize;
+                let (out, over) = (core.durability.writes.in_flight as u64, tickets.len() as u64);
+                core.durability.writes.in_flight = core.less("Core::in_flight", out, over) as usize;
                 // After a failure the pages stay: they are the only copy.
                 if result.is_ok() {
                     for ticket in tickets {
-                        core.tree.cache.end_write(ticket);
+                        core.cache.end_write(ticket);
                     }
                 }
             }
@@ -95,10 +94,10 @@ impl Inner {
         loop {
             let (dirty, nodes, limit) = {
                 let core = self.core.borrow();
-                let nodes = core.tree.cache.dirty_node_pages();
-                let data = core.tree.cache.dirty_pages() - nodes;
+                let nodes = core.cache.dirty_node_pages();
+                let data = core.cache.dirty_pages() - nodes;
                 // Of those that are on their way some may be clean by now.
-                (data.saturating_sub(core.appends.blocks()), nodes, core.dirty_limit())
+                (data.saturating_sub(core.durability.appends.blocks()), nodes, core.dirty_limit())
             };
             if self.ended.get() {
                 return Ok(());
@@ -112,17 +111,18 @@ impl Inner {
                 self.rt.yield_now().await;
                 continue;
             }
-            if nodes > limit / 4 || self.core.borrow().namespace_log.bytes() > NAMES_MAX {
+            if nodes > limit / 4 || self.core.borrow().durability.namespace_log.bytes() > NAMES_MAX
+            {
                 return self.checkpoint(false).await;
             }
             // What is in flight must end before anybody who waits can go on.
-            let mark = self.core.borrow().writer.mark();
+            let mark = self.core.borrow().env.writer.mark();
             self.wait_durable_or_relocated(mark).await?;
             // Those who wait for a relocation are in line for the lock, and their writes in flight.
-            if self.core.borrow().relocation.waiting > 0 {
+            if self.core.borrow().durability.relocation.waiting > 0 {
                 drop(self.checkpoint_lock.acquire(1).await);
             }
-            while !self.core.borrow().appends.is_idle() {
+            while !self.core.borrow().durability.appends.is_idle() {
                 self.progress.wait().await;
             }
             return Ok(());
@@ -132,7 +132,7 @@ impl Inner {
     /// Dispatches most of the data that is dirty before a checkpoint's snapshot, which dispatches
     /// all in one stretch: others have turns meanwhile. What fails here fails at the cut too.
     pub(crate) async fn write_before_snapshot(self: &Rc<Self>) {
-        let data = |core: &Core| core.tree.cache.dirty_pages() - core.tree.cache.dirty_node_pages();
+        let data = |core: &Core| core.cache.dirty_pages() - core.cache.dirty_node_pages();
         // As much as there is now: who goes on writing does not hold the checkpoint up.
         let mut left = data(&self.core.borrow());
         while left > BATCH {
@@ -148,13 +148,13 @@ impl Inner {
     /// Starts the task that makes everything durable once per commit interval.
     pub(crate) fn start_commits(self: &Rc<Self>) {
         let inner = Rc::downgrade(self);
-        let (rt, interval) = (self.rt.clone(), self.core.borrow().options.commit_interval);
+        let (rt, interval) = (self.rt.clone(), self.core.borrow().env.options.commit_interval);
         self.rt.spawn_detached(async move {
             let mut last = None;
             loop {
                 rt.sleep(interval).await;
                 let Some(inner) = inner.upgrade() else { return };
-                if inner.ended.get() || inner.core.borrow().failed.is_some() {
+                if inner.ended.get() || inner.core.borrow().health.failed().is_some() {
                     return;
                 }
                 // A failure is remembered by the engine and told to the next caller.
@@ -162,7 +162,7 @@ impl Inner {
                 // Nothing was written for an interval.
                 let now = Some(inner.core.borrow().alloc.stamp());
                 let idle = std::mem::replace(&mut last, now) == now;
-                if idle && inner.core.borrow().failed.is_none() {
+                if idle && inner.core.borrow().health.failed().is_none() {
                     inner.close_parked(true);
                 }
             }

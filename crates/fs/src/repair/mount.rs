@@ -70,8 +70,11 @@ pub(super) async fn mount(
     }
     let mut owners = tables::settle(&inner, &found, read.lost, log).await?;
     let ring = ["superblock", "checkpoint"];
-    inner.core.borrow_mut().checkpoint.leave_ring =
-        before.findings.iter().any(|finding| ring.contains(&finding.structure));
+    inner
+        .core
+        .borrow_mut()
+        .durability
+        .leave_ring(before.findings.iter().any(|finding| ring.contains(&finding.structure)));
     let replay_end = name_replay_end(&inner, &found, &scan).await?;
     reset_stale_zones(&inner, &found, &scan, &replay_end).await?;
     let chains = std::mem::take(&mut scan.chains);
@@ -79,7 +82,7 @@ pub(super) async fn mount(
     inner.core.borrow_mut().limit_nodes();
     mend_open_summaries(&inner, &mut found, &owners);
     reopen_superzones(&inner, &found, &chains, &owners).await?;
-    inner.core.borrow_mut().checkpoint.forced = true;
+    inner.core.borrow_mut().durability.require_checkpoint();
     inner.checkpoint(false).await?;
     Ok(inner)
 }
@@ -249,7 +252,7 @@ async fn replay(
     owners: &mut BTreeMap<u32, SummaryEntry>,
     log: &mut Log,
 ) -> Result<()> {
-    let read_only = begin(inner, &records);
+    begin(inner, &records);
     for record in records {
         if !replay_names(inner, &record, log).await {
             break;
@@ -260,14 +263,14 @@ async fn replay(
             log.lost("sync record", (0, "attributes".into()), error, "left as they were");
         }
     }
-    end(inner, read_only);
+    end(inner);
     Ok(())
 }
 
 /// False if names before those of this record are missing: nothing later makes sense.
 async fn replay_names(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> bool {
     for (number, op) in &record.names {
-        let next = inner.core.borrow().namespace_log.next();
+        let next = inner.core.borrow().durability.next_name();
         if *number < next {
             continue;
         }
@@ -279,8 +282,8 @@ async fn replay_names(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> bool
         }
         if let Err(error) = replay_name(inner, op).await {
             log.lost("sync record", (0, place), error, "this change is left out");
-            if inner.core.borrow().namespace_log.next() == next {
-                inner.core.borrow_mut().namespace_log.skip();
+            if inner.core.borrow().durability.next_name() == next {
+                inner.core.borrow_mut().durability.skip_name();
             }
         }
     }
@@ -307,7 +310,7 @@ async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Rec
                 let (ino, place) = (entry.ino.get(), format!("{nid} of inode {}", entry.ino));
                 log.lost("node", (ino, place), error, "what was synced in it is given up");
                 let core = &mut *inner.core.borrow_mut();
-                core.tree.cache.remove(&crate::tree::cache::Key::Node(*nid));
+                core.cache.remove(&crate::tree::cache::Key::Node(*nid));
                 core.tables.adopt_node(*nid, *entry);
             }
         }
@@ -337,7 +340,7 @@ fn mend_open_summaries(inner: &Rc<Inner>, found: &mut Found, owners: &BTreeMap<u
                 continue;
             }
             let zone = core.alloc.zones().zone(id, column);
-            let addr = BlockAddr::new(&core.geometry, zone, offset).0;
+            let addr = BlockAddr::new(&core.env.geometry, zone, offset).0;
             if let Some(owner) = owners.get(&addr) {
                 *entry = *owner;
             }

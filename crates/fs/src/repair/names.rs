@@ -57,13 +57,13 @@ pub(super) async fn mend(inner: &Rc<Inner>, walk: &mut Walk, log: &mut Log) -> R
     find_homes(inner, walk, &mut names, log).await?;
     count_links(inner, walk, &names, log).await?;
     name_actions(&names, &mut log.actions);
-    inner.core.borrow_mut().tree.inodes = walk.inodes.len() as u64;
+    inner.core.borrow_mut().tree.set_inodes(walk.inodes.len() as u64);
     reap_orphans(inner).await
 }
 
 /// Reads every block of every directory.
 async fn collect(inner: &Rc<Inner>, walk: &Walk, log: &mut Log) -> Result<Names> {
-    let seed = inner.core.borrow().layout.hash_seed;
+    let seed = inner.core.borrow().env.layout.hash_seed;
     let mut names = Names::default();
     for (directory, blocks) in &walk.directories {
         for (block, pointer) in blocks {
@@ -206,7 +206,7 @@ fn make_root(inner: &Rc<Inner>, walk: &mut Walk, log: &mut Log) {
         *mode = 0o755;
     }
     core.insert_inode(root, &op, ROOT_NODE);
-    core.tree.generation = core.tree.generation.wrapping_add(1);
+    core.tree.take_generation(0);
     let found = Found { kind: Kind::Directory, links: 2, parent: ROOT_NODE };
     walk.inodes.insert(ROOT_NODE, found);
 }
@@ -223,7 +223,7 @@ async fn rebuild(inner: &Rc<Inner>, walk: &Walk, names: &Names) -> Result<()> {
     blocks.extend(spoilt.map(|name| (name.directory, name.block)));
     for (directory, block) in &blocks {
         drop_block(inner, *directory, *block).await?;
-        inner.core.borrow_mut().tree.directories.forget(*directory);
+        inner.core.borrow_mut().tree.forget_directory(Ino(*directory));
     }
     let mut entries: BTreeMap<u32, u64> = BTreeMap::new();
     for name in names.all.iter().filter(|n| !blocks.contains(&(n.directory, n.block))) {
@@ -256,7 +256,8 @@ fn mend_orphans(inner: &Rc<Inner>, walk: &mut Walk, names: &Names, log: &mut Log
     let core = &mut *inner.core.borrow_mut();
     let stale: Vec<Ino> = core
         .tree
-        .orphans
+        .files()
+        .orphans()
         .iter()
         .copied()
         .filter(|ino| !walk.inodes.contains_key(&ino.0) || named.contains(&ino.0))
@@ -264,11 +265,12 @@ fn mend_orphans(inner: &Rc<Inner>, walk: &mut Walk, names: &Names, log: &mut Log
     for ino in stale {
         let problem = "listed as removed, and is not there or has a name";
         log.mended("checkpoint", (ino.0, format!("orphan {ino}")), problem, "taken off the list");
-        core.tree.orphans.remove(&ino);
+        core.tree.files_mut().has_name(ino);
     }
     for (ino, found) in &walk.inodes {
         let removed = found.links == 0 && !named.contains(ino) && *ino != ROOT_NODE;
-        if removed && core.tree.orphans.insert(Ino(*ino)) {
+        if removed && !core.tree.files().is_orphan(Ino(*ino)) {
+            core.tree.files_mut().lost_last_name(Ino(*ino), false);
             let problem = "removed, and not listed so";
             log.mended("inode", (*ino, ino.to_string()), problem, "freed");
         }
@@ -284,7 +286,7 @@ async fn find_homes(
 ) -> Result<()> {
     let named: BTreeSet<u32> =
         names.all.iter().filter(|n| n.gone.is_none()).map(|n| n.ino).collect();
-    let orphans = inner.core.borrow().tree.orphans.clone();
+    let orphans = inner.core.borrow().tree.files().orphans().clone();
     let homeless: Vec<(u32, Kind)> = walk
         .inodes
         .iter()
@@ -367,7 +369,7 @@ async fn count_links(inner: &Rc<Inner>, walk: &Walk, names: &Names, log: &mut Lo
         let directory = walk.inodes.get(&name.ino).is_some_and(|f| f.kind == Kind::Directory);
         *below.entry(name.directory).or_insert(0u32) += u32::from(directory);
     }
-    let orphans = inner.core.borrow().tree.orphans.clone();
+    let orphans = inner.core.borrow().tree.files().orphans().clone();
     for (ino, found) in &walk.inodes {
         let directory = found.kind == Kind::Directory;
         let (mut count, mut parent) = match directory {

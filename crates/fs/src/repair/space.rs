@@ -41,7 +41,7 @@ pub(super) async fn settle(inner: &Rc<Inner>, log: &mut Log) -> Result<()> {
         log.mended("SIT entry", (0, "all".into()), problem, "made again from the trees");
     }
     core.alloc.count_valid();
-    core.checkpoint.forced = true;
+    core.durability.require_checkpoint();
     Ok(())
 }
 

@@ -295,7 +295,7 @@ async fn adopt(
     owners: &mut BTreeMap<u32, SummaryEntry>,
     log: &mut Log,
 ) {
-    let per_table_page = inner.core.borrow().layout.nat_per_unit();
+    let per_table_page = inner.core.borrow().env.layout.nat_per_unit();
     let sit_whole = lost.sit_units.is_empty() && lost.deltas_from.is_none();
     let mut taken = 0;
     for (nid, all) in candidates {
@@ -354,7 +354,7 @@ async fn scan_segment(
     let (stripe, zones, geometry) = {
         let core = inner.core.borrow();
         let zones = core.alloc.zones().get(SuperzoneId(superzone)).zones;
-        (core.alloc.stripe(superzone), zones, core.geometry.clone())
+        (core.alloc.stripe(superzone), zones, core.env.geometry.clone())
     };
     let addr = |v: u32| {
         let (column, offset) = stripe.place(v);
@@ -386,13 +386,13 @@ fn candidate(inner: &Rc<Inner>, at: BlockAddr, v: u32, page: &Page) -> Option<(u
     let core = inner.core.borrow();
     let head = header(page);
     let (nid, ino) = (head.nid.get(), head.ino.get());
-    let nodes = core.layout.nodes;
+    let nodes = core.env.layout.nodes;
     let possible = head.magic.get() == NODE_MAGIC && (1..nodes).contains(&nid);
     if !possible || !(1..nodes).contains(&ino) || node::check(page, nid, ino).is_err() {
         return None;
     }
     // One of a later time than the file system itself is in: another's, or damaged.
-    if head.checkpoint.get() > core.checkpoint.id {
+    if head.checkpoint.get() > core.durability.checkpoint_id() {
         return None;
     }
     let valid = core.alloc.segment_of(at.0).is_some_and(|(_, segment, block)| {
@@ -416,7 +416,7 @@ fn candidate(inner: &Rc<Inner>, at: BlockAddr, v: u32, page: &Page) -> Option<(u
 async fn read_one(inner: &Rc<Inner>, at: BlockAddr) -> Option<Page> {
     let (device, pages) = {
         let core = inner.core.borrow();
-        (core.device.clone(), core.pages.clone())
+        (core.env.device.clone(), core.env.pages.clone())
     };
     read_blocks(&*device, QueueId(0), at, 1, &pages).await.ok()?.pop()
 }

@@ -140,9 +140,9 @@ async fn damaged(
     populate(&fs).await?;
     let before = tree(&fs).await?;
     // What the test damages in memory must reach the drive.
-    fs.0.core.borrow_mut().sound = false;
+    fs.0.core.borrow_mut().health.set_sound(false);
     let blocks = damage(fs.0.clone(), fs.clone()).await?;
-    fs.0.core.borrow_mut().checkpoint.forced = true;
+    fs.0.core.borrow_mut().durability.require_checkpoint();
     fs.unmount().await?;
     for addr in blocks {
         rot(&drive, addr).await;
@@ -263,7 +263,7 @@ fn names_that_lead_nowhere_or_are_wrong_go() {
             .run(|core| {
                 core.data(below, 0)?;
                 core.prepare_path(below, 0)?;
-                let seed = core.layout.hash_seed;
+                let seed = core.env.layout.hash_seed;
                 let block = core.data_mut(below, 0);
                 let name = dirent::iter(block).next().map(|entry| entry.name.to_vec());
                 let name = name.expect("a name");
@@ -301,7 +301,7 @@ fn what_has_no_name_gets_one_in_lost_found() {
         }
         // Taken off the list of what is removed: now nobody knows of it.
         let core = &mut *inner.core.borrow_mut();
-        core.tree.orphans.clear();
+        core.tree.files_mut().forget_orphans();
         core.inode_mut(tall).head.links = 1.into();
         Ok(vec![])
     };
@@ -417,7 +417,7 @@ fn a_damaged_block_of_content_becomes_a_hole_only_if_that_is_asked_for() {
 async fn records(inner: &Rc<Inner>, kind: u16, zones: std::ops::Range<u32>) -> Vec<u32> {
     let (device, geometry, pool) = {
         let core = inner.core.borrow();
-        (core.device.clone(), core.geometry.clone(), core.pages.clone())
+        (core.env.device.clone(), core.env.geometry.clone(), core.env.pages.clone())
     };
     let mut found = Vec::new();
     for report in device.report(ZoneId(0), geometry.zones).unwrap() {
@@ -438,10 +438,10 @@ async fn records(inner: &Rc<Inner>, kind: u16, zones: std::ops::Range<u32>) -> V
 
 /// The tables written whole, then some changes in the delta log behind them.
 async fn write_tables(inner: &Rc<Inner>) -> Result<()> {
-    inner.core.borrow_mut().options.variant.metadata = furrow_policy::Metadata::Pair;
-    inner.core.borrow_mut().checkpoint.forced = true;
+    inner.core.borrow_mut().env.options.variant.metadata = furrow_policy::Metadata::Pair;
+    inner.core.borrow_mut().durability.require_checkpoint();
     inner.checkpoint(false).await?;
-    inner.core.borrow_mut().options.variant.metadata = furrow_policy::Metadata::Log;
+    inner.core.borrow_mut().env.options.variant.metadata = furrow_policy::Metadata::Log;
     Ok(())
 }
 
@@ -461,16 +461,16 @@ fn a_damaged_delta_log_is_made_again_from_what_is_there() {
     let damage = async |inner: Rc<Inner>, _: Fs| -> Result<Vec<u32>> {
         let core = inner.core.borrow();
         let extent = core.tables.logs()[0].extents.last().expect("an extent");
-        let zone = core.layout.delta_half(0, extent.half)[0];
-        Ok(vec![BlockAddr::new(&core.geometry, zone, extent.first).0])
+        let zone = core.env.layout.delta_half(0, extent.half)[0];
+        Ok(vec![BlockAddr::new(&core.env.geometry, zone, extent.first).0])
     };
     case(damage, Expect { structure: "delta log", ..Expect::default() });
 }
 
 async fn only_superblock(inner: Rc<Inner>, _: Fs) -> Result<Vec<u32>> {
     let core = inner.core.borrow();
-    let zone = ZoneId(core.layout.ring_start + u32::from(core.checkpoint.ring));
-    Ok(vec![BlockAddr::new(&core.geometry, zone, 0).0])
+    let zone = ZoneId(core.env.layout.ring_start + u32::from(core.durability.ring()));
+    Ok(vec![BlockAddr::new(&core.env.geometry, zone, 0).0])
 }
 
 #[test]
@@ -508,7 +508,7 @@ fn a_damaged_newest_checkpoint_is_given_up_only_if_that_is_asked_for() {
         let before = tree(&fs).await?;
         fs.create(Ino::ROOT, b"later", &NewNode::file()).await?;
         fs.sync().await?;
-        let ring = fs.0.core.borrow().layout.ring_start;
+        let ring = fs.0.core.borrow().env.layout.ring_start;
         let newest = records(&fs.0, crate::format::kind::CHECKPOINT, ring..ring + 2).await;
         drop(fs);
         let newest = *newest.last().expect("a checkpoint");
@@ -535,8 +535,8 @@ fn a_damaged_newest_checkpoint_is_given_up_only_if_that_is_asked_for() {
 async fn forge_checkpoint(fs: &Fs) -> Result<()> {
     let (device, layout, pool, ring) = {
         let core = fs.0.core.borrow();
-        let ring = ZoneId(core.layout.ring_start + u32::from(core.checkpoint.ring));
-        (core.device.clone(), core.layout.clone(), core.pages.clone(), ring)
+        let ring = ZoneId(core.env.layout.ring_start + u32::from(core.durability.ring()));
+        (core.env.device.clone(), core.env.layout.clone(), core.env.pages.clone(), ring)
     };
     let geometry = device.geometry();
     let end = crate::durability::recover::written(&device.report(ring, 1).unwrap()[0], geometry);
@@ -604,7 +604,7 @@ fn a_superzone_with_a_damaged_summary_is_emptied() {
         fs.unlink(Ino::ROOT, b"tall").await?;
         fs.sync().await?;
         let core = inner.core.borrow();
-        let closed = (0..core.layout.superzones).find(|index| {
+        let closed = (0..core.env.layout.superzones).find(|index| {
             core.alloc.valid_in(*index) > 10
                 && core.alloc.zones().state(SuperzoneId(*index))
                     == furrow_log::pool::SuperzoneState::Full
@@ -613,7 +613,7 @@ fn a_superzone_with_a_damaged_summary_is_emptied() {
         let stripe = core.alloc.stripe(index);
         let (column, offset) = stripe.place(stripe.summary_index(0));
         let zone = core.alloc.zones().zone(SuperzoneId(index), column);
-        Ok(vec![BlockAddr::new(&core.geometry, zone, offset).0])
+        Ok(vec![BlockAddr::new(&core.env.geometry, zone, offset).0])
     };
     case(damage, Expect { structure: "summary", lost: &["/tall"], ..Expect::default() });
 }
@@ -703,7 +703,7 @@ fn numbers_of_inodes_and_times_that_cannot_be_are_set_to_what_can() {
         let entry = core.tables.nat().get(small.0);
         let nid = core.tables.take_id().expect("an id");
         core.tables.set_node(nid, entry);
-        core.tree.inodes += 5;
+        core.tree.set_inodes(core.tree.inodes() + 5);
         Ok(vec![])
     };
     case(damage, Expect { structure: "inode", ..Expect::default() });

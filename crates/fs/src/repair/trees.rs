@@ -72,7 +72,7 @@ pub(super) async fn walk(
 ) -> Result<Walk> {
     let (device, nodes) = {
         let core = inner.core.borrow();
-        (core.device.clone(), core.tables.nat().len())
+        (core.env.device.clone(), core.tables.nat().len())
     };
     let used = |core: &Core| -> Vec<(u32, u32, u32)> {
         let entries = (1..nodes).map(|nid| (nid, core.tables.nat().get(nid)));
@@ -107,7 +107,7 @@ pub(super) async fn walk(
         let core = &mut *inner.core.borrow_mut();
         if nid == ROOT_NODE {
             // Its number is taken again at once.
-            core.tree.cache.remove(&Key::Node(nid));
+            core.cache.remove(&Key::Node(nid));
             core.tables.forget_node(nid);
         } else {
             core.drop_node(nid);
@@ -139,7 +139,7 @@ async fn node(inner: &Rc<Inner>, nid: u32) -> Result<Page> {
 
 /// The content a pointer leads to, if it is what was written.
 pub(super) async fn content(inner: &Rc<Inner>, pointer: Pointer) -> Result<Page> {
-    let device = inner.core.borrow().device.clone();
+    let device = inner.core.borrow().env.device.clone();
     let (addr, expected) = (BlockAddr(pointer.addr.get()), pointer.crc.get());
     let mut block = read_blocks(&*device, QueueId(0), addr, 1, &Pool::new(4)).await?;
     let page =
@@ -189,7 +189,7 @@ impl Walker<'_> {
         let generation = head.generation.get();
         {
             let mut core = self.inner.core.borrow_mut();
-            core.tree.generation = core.tree.generation.max(generation.saturating_add(1));
+            core.tree.pass_generation(generation.saturating_add(1));
         }
         let (Some(kind), wrong) = (Kind::from_code(head.kind), tidy(&mut head)) else {
             return Ok(());
@@ -382,12 +382,12 @@ impl Walker<'_> {
     /// True if `addr` is a block for content that the drive has written.
     fn is_written(&self, addr: u32) -> bool {
         let core = self.inner.core.borrow();
-        let Some((zone, offset)) = BlockAddr(addr).locate(&core.geometry) else { return false };
+        let Some((zone, offset)) = BlockAddr(addr).locate(&core.env.geometry) else { return false };
         let there = self.reports.get(zone.0 as usize);
         core.alloc.segment_of(addr).is_some()
             && there.is_some_and(|report| {
                 report.state == furrow_zone::ZoneState::Offline
-                    || offset < written(report, &core.geometry)
+                    || offset < written(report, &core.env.geometry)
             })
     }
 
@@ -537,7 +537,7 @@ pub(super) async fn drop_block(inner: &Rc<Inner>, ino: u32, block: u32) -> Resul
         if old.addr.get() == HOLE {
             return Ok(());
         }
-        core.tree.cache.remove(&Key::Data(ino, block));
+        core.cache.remove(&Key::Data(ino, block));
         core.set_slot(holder, Pointer::HOLE);
         core.invalidate(old.addr.get());
         let blocks = &mut core.inode_mut(Ino(ino)).head.blocks;

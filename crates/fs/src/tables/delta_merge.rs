@@ -147,7 +147,7 @@ impl Core {
         self.tables.end_merge(log, self.alloc.sit());
         let mut counts = [0; 2];
         self.tables.tables_of(log).for_each(|table| counts[table] = dirty[table]);
-        if self.options.variant.metadata == Metadata::Pair {
+        if self.env.options.variant.metadata == Metadata::Pair {
             return Plan::Write;
         }
         let delta = &self.tables.logs[log].delta;
@@ -160,7 +160,7 @@ impl Core {
         if free && needed <= delta.layout().half_blocks(other) && self.begin_merge(log) {
             return Plan::Switch;
         }
-        self.counters.merge_throttles += 1;
+        self.stats.counters.merge_throttles += 1;
         Plan::Write
     }
 
@@ -182,7 +182,7 @@ impl Core {
                 _ => self.alloc.begin_segment_merge(of(1)),
             }
         }
-        self.counters.merges += 1;
+        self.stats.counters.merges += 1;
         (self.tables.logs[log].merging, self.tables.logs[log].moved) = (true, moved);
         true
     }
@@ -226,7 +226,8 @@ impl Core {
     /// Whether enough zones stay empty if what is stale in `writing` is written, all table pages of
     /// `anew` among them.
     fn leaves_enough(&self, writing: &[usize], anew: &[usize]) -> bool {
-        let residents = crate::tables::table_zones::residents(&self.tables.pages, &self.geometry);
+        let residents =
+            crate::tables::table_zones::residents(&self.tables.pages, &self.env.geometry);
         let mut work = BTreeSet::new();
         let mut begun = self.zones_promised(writing);
         for log in writing {
@@ -238,7 +239,7 @@ impl Core {
                 begun += self
                     .tables
                     .unit_count(*log, self.alloc.sit())
-                    .div_ceil(self.layout.units_per_zone());
+                    .div_ceil(self.env.layout.units_per_zone());
             } else {
                 let stale = self.tables.stale(*log, self.alloc.sit());
                 begun += self.zones_begun(*log, stale.len() as u32);
@@ -253,14 +254,16 @@ impl Core {
     /// In pairs of zones, as many zones are filled as all table pages need, and what they leave of
     /// the last one; then all table pages are copied.
     fn pair_is_full(&self, log: usize) -> bool {
-        if self.options.variant.metadata != Metadata::Pair {
+        if self.env.options.variant.metadata != Metadata::Pair {
             return false;
         }
-        let residents = crate::tables::table_zones::residents(&self.tables.pages, &self.geometry);
+        let residents =
+            crate::tables::table_zones::residents(&self.tables.pages, &self.env.geometry);
         let own = |table_pages: &&Vec<(usize, u32)>| self.tables.log_of(table_pages[0].0) == log;
         let zones = residents.values().filter(own).count() as u32;
         let stale = self.tables.stale(log, self.alloc.sit()).len() as u32;
-        let half = self.tables.unit_count(log, self.alloc.sit()) / self.layout.units_per_zone() + 1;
+        let half =
+            self.tables.unit_count(log, self.alloc.sit()) / self.env.layout.units_per_zone() + 1;
         stale > 0 && zones + self.zones_begun(log, stale) > half
     }
 
@@ -316,7 +319,7 @@ impl Core {
         if !self.tables.logs[log].merging {
             return Ok(false);
         }
-        let count = (BATCH / self.layout.unit_blocks).max(1) as usize;
+        let count = (BATCH / self.env.layout.unit_blocks).max(1) as usize;
         let mut batch = Vec::new();
         for table in self.tables.tables_of(log) {
             let left = if table == TABLES[0] {
@@ -327,22 +330,24 @@ impl Core {
             let room = count - batch.len();
             batch.extend(left.iter().take(room).map(|table_page| (table, *table_page)));
         }
-        let checkpoint = self.checkpoint.id + 1;
+        let checkpoint = self.durability.checkpoint_id() + 1;
         for (table, table_page) in batch {
             let Some(bytes) = self.table_page_bytes(table, table_page) else { continue };
             if self.tables.merging(log, self.alloc.sit()) == 0
-                && self.options.variant.has(FsDefect::SkippedUnit)
+                && self.env.options.variant.has(FsDefect::SkippedUnit)
             {
                 continue;
             }
-            self.counters.merge_bytes += bytes.len() as u64;
+            self.stats.counters.merge_bytes += bytes.len() as u64;
             if self.tables.logs[log].moved.contains(&(table, table_page)) {
-                self.counters.merge_moved_bytes += bytes.len() as u64;
+                self.stats.counters.merge_moved_bytes += bytes.len() as u64;
             }
             self.write_table_page(checkpoint, (table, table_page), &bytes)?;
         }
         let more = self.tables.merging(log, self.alloc.sit()) > 0;
-        self.checkpoint.forced |= !more;
+        if !more {
+            self.durability.require_checkpoint();
+        }
         Ok(more)
     }
 
@@ -364,20 +369,21 @@ impl Core {
     ) -> Result<UnitRef> {
         let log = self.tables.log_of(table);
         let room = |zone: &ZoneId| {
-            self.writer.is_open(*zone) && self.writer.space_left(*zone) >= self.layout.unit_blocks
+            self.env.writer.is_open(*zone)
+                && self.env.writer.space_left(*zone) >= self.env.layout.unit_blocks
         };
         let zone = match self.tables.logs[log].open.filter(room) {
             Some(zone) => zone,
             None => self.next_table_zone(log)?,
         };
         let index =
-            if table == TABLES[0] { table_page } else { self.layout.nat_units() + table_page };
+            if table == TABLES[0] { table_page } else { self.env.layout.nat_units() + table_page };
         let id = self.record_id(kind::UNIT, checkpoint, u64::from(index));
-        let pages = seal(&id, bytes, &self.pages);
+        let pages = seal(&id, bytes, &self.env.pages);
         let header = RecordHeader::read_from_prefix(pages[0].bytes()).map(|(h, _)| h);
         let crc = header.expect("invariant: a record opens with its header").crc;
         let offset = self.dispatch(zone, pages, WriteKind::Table, Durability::Cached);
-        let addr = BlockAddr::new(&self.geometry, zone, offset).0;
+        let addr = BlockAddr::new(&self.env.geometry, zone, offset).0;
         let place = UnitRef { addr: addr.into(), crc };
         set_place(&mut self.tables.pages[table], table_page, place);
         Ok(place)
@@ -387,7 +393,7 @@ impl Core {
     /// over its permit.
     fn next_table_zone(&mut self, log: usize) -> Result<ZoneId> {
         let Some(zone) = self.tables.zones.take() else {
-            let message = format!("{}: no zone of the tables is empty", self.device.name());
+            let message = format!("{}: no zone of the tables is empty", self.env.device.name());
             return Err(Error::new(ErrorKind::NoSpace, message));
         };
         let previous = self.tables.logs[log].open.replace(zone);
@@ -400,17 +406,17 @@ impl Core {
 
     /// Pads a zone to its end, so that it gives its permit back.
     pub(crate) fn fill_zone(&mut self, zone: ZoneId) {
-        if self.writer.is_open(zone) {
-            drop(self.writer.fill(zone, self.layout.capacity));
+        if self.env.writer.is_open(zone) {
+            drop(self.env.writer.fill(zone, self.env.layout.capacity));
         }
     }
 
     pub(crate) fn open_after(&mut self, zone: ZoneId, previous: Option<ZoneId>) {
         match previous {
-            Some(previous) if self.writer.is_open(previous) => {
-                self.writer.open_zone_after(zone, previous);
+            Some(previous) if self.env.writer.is_open(previous) => {
+                self.env.writer.open_zone_after(zone, previous);
             }
-            _ => self.writer.open_empty(zone),
+            _ => self.env.writer.open_empty(zone),
         }
     }
 }
@@ -427,7 +433,7 @@ impl Inner {
     pub(crate) fn resume_merge(self: &Rc<Self>) {
         {
             let core = &mut *self.core.borrow_mut();
-            if core.options.variant.metadata == Metadata::Pair {
+            if core.env.options.variant.metadata == Metadata::Pair {
                 return;
             }
             for log in 0..core.tables.logs.len() {
@@ -459,14 +465,14 @@ impl Inner {
         loop {
             let (more, mark) = {
                 let core = &mut *self.core.borrow_mut();
-                if self.ended.get() || core.failed.is_some() {
+                if self.ended.get() || core.health.failed().is_some() {
                     return Ok(());
                 }
                 let mut more = false;
                 for log in 0..core.tables.logs.len() {
                     more |= core.merge_some(log)?;
                 }
-                (more, core.writer.mark())
+                (more, core.env.writer.mark())
             };
             if !more {
                 return Ok(());

@@ -153,16 +153,17 @@ impl Core {
             .tables
             .ids
             .limit()
-            .div_ceil(self.layout.nat_per_unit())
+            .div_ceil(self.env.layout.nat_per_unit())
             .max(self.tables.nat.touched());
-        self.layout.table_zones_for(nat, self.layout.sit_units())
+        self.env.layout.table_zones_for(nat, self.env.layout.sit_units())
     }
 
     /// Zones `log` begins when it writes so many table pages.
     pub(crate) fn zones_begun(&self, log: usize, table_pages: u32) -> u32 {
-        let open = self.tables.logs[log].open.filter(|zone| self.writer.is_open(*zone));
-        let room = open.map_or(0, |zone| self.writer.space_left(zone) / self.layout.unit_blocks);
-        table_pages.saturating_sub(room).div_ceil(self.layout.units_per_zone())
+        let open = self.tables.logs[log].open.filter(|zone| self.env.writer.is_open(*zone));
+        let room =
+            open.map_or(0, |zone| self.env.writer.space_left(zone) / self.env.layout.unit_blocks);
+        table_pages.saturating_sub(room).div_ceil(self.env.layout.units_per_zone())
     }
 
     /// Zones that merges under way will still begin, but for those of `logs`.
@@ -199,16 +200,16 @@ impl Core {
         log: usize,
         stale: BTreeSet<(usize, u32)>,
     ) -> BTreeSet<(usize, u32)> {
-        let residents = residents(&self.tables.pages, &self.geometry);
+        let residents = residents(&self.tables.pages, &self.env.geometry);
         let open = self.open_table_zones();
         let (kept, promised) = (self.table_zones_kept(), self.zones_promised(&[log]));
         let empty = self.tables.zones.empty();
         let begun = self.zones_begun(log, stale.len() as u32);
         let goal = kept + begun + 2;
-        let per_zone = self.layout.units_per_zone() as usize;
+        let per_zone = self.env.layout.units_per_zone() as usize;
         let leave = |zone: &ZoneId| {
             self.tables.zones.is_dead(*zone)
-                || self.tables.zones.shrinks && self.layout.superzone_of(*zone).is_some()
+                || self.tables.zones.shrinks && self.env.layout.superzone_of(*zone).is_some()
         };
         let mut work = stale.clone();
         loop {
@@ -243,15 +244,15 @@ impl Core {
     /// At recovery: goes on in zones that hold table pages, for each log in the one with the most
     /// room; others that a power snapshot left short of their end are filled.
     pub(crate) fn open_table_area(&mut self, reports: &[ZoneReport]) {
-        let residents = residents(&self.tables.pages, &self.geometry);
+        let residents = residents(&self.tables.pages, &self.env.geometry);
         let active =
             self.tables.zones.zones().filter(|zone| reports[zone.0 as usize].state.is_active());
         let mut short: Vec<ZoneId> = active.filter(|zone| residents.contains_key(zone)).collect();
         short.sort_by_key(|zone| reports[zone.0 as usize].write_pointer.0);
         for zone in short {
-            let at = self.writer.open_reported(&reports[zone.0 as usize]);
+            let at = self.env.writer.open_reported(&reports[zone.0 as usize]);
             let log = self.tables.log_of(residents[&zone][0].0);
-            if self.tables.logs[log].open.is_none() && at < self.layout.capacity {
+            if self.tables.logs[log].open.is_none() && at < self.env.layout.capacity {
                 self.tables.logs[log].open = Some(zone);
             } else {
                 self.fill_zone(zone);
@@ -266,7 +267,7 @@ impl Core {
         let mut live = BTreeSet::new();
         for table_pages in listed.iter().chain(&self.tables.pages) {
             live.extend(
-                table_pages.iter().filter_map(|table_page| zone_of(table_page, &self.geometry)),
+                table_pages.iter().filter_map(|table_page| zone_of(table_page, &self.env.geometry)),
             );
         }
         self.tables.zones.written(&open).filter(|zone| !live.contains(zone)).collect()
@@ -274,14 +275,14 @@ impl Core {
 
     /// Node ids are taken as far as the tables have room, and never fewer than are in use.
     pub(crate) fn limit_nodes(&mut self) {
-        let room = self.layout.nodes_in(self.tables.zones.total());
+        let room = self.env.layout.nodes_in(self.tables.zones.total());
         let limit = room.max(self.tables.ids.highest() + 1);
         self.tables.ids.set_limit(limit);
     }
 
     /// True if the tables could take node ids beyond the limit, had they more zones.
     pub(crate) fn tables_can_grow(&self) -> bool {
-        self.tables.ids.limit() < self.layout.nodes
+        self.tables.ids.limit() < self.env.layout.nodes
     }
 
     /// Takes superzones for the tables, as many as more node ids need; they count from the next
@@ -294,7 +295,7 @@ impl Core {
         let pending: u32 = pending.map(|id| self.alloc.zones().width(SuperzoneId(*id))).sum();
         let total = self.tables.zones.total() + pending;
         let enough = |more: &u32| {
-            self.layout.nodes_in(total + more * self.layout.width) > self.tables.ids.limit()
+            self.env.layout.nodes_in(total + more * self.env.layout.width) > self.tables.ids.limit()
         };
         let Some(more) = (0..self.alloc.zones().free_count()).find(enough) else { return false };
         let wanted = self.kept(false) + u64::from(more) * u64::from(self.alloc.superzone_blocks());
@@ -304,9 +305,9 @@ impl Core {
         for _ in 0..more {
             let Some(id) = self.alloc.zones().allocate_for_tables() else { return false };
             self.tables.zones.pending.push(id.0);
-            self.counters.table_superzones_taken += 1;
+            self.stats.counters.table_superzones_taken += 1;
         }
-        self.checkpoint.forced = true;
+        self.durability.require_checkpoint();
         true
     }
 
@@ -333,8 +334,8 @@ impl Core {
         if used > limit / 2 && self.tables_can_grow() && self.has_spare(plenty) {
             self.grow_tables();
         }
-        let total = self.tables.zones.total().saturating_sub(self.layout.width);
-        let limit = self.layout.nodes_in(total);
+        let total = self.tables.zones.total().saturating_sub(self.env.layout.width);
+        let limit = self.env.layout.nodes_in(total);
         let some = !self.tables.zones.superzones.is_empty() && self.tables.zones.pending.is_empty();
         self.tables.zones.shrinks = some && self.tables.ids.highest() < limit / 4;
         if !self.tables.zones.shrinks {
@@ -345,8 +346,8 @@ impl Core {
         let mut superzones = self.tables.zones.superzones.iter().rev().map(|id| SuperzoneId(*id));
         let last = superzones.find(|id| zones_of(id).iter().all(empty))?;
         let zones = zones_of(&last);
-        let nat = limit.div_ceil(self.layout.nat_per_unit()).max(self.tables.nat.touched());
-        let kept = self.layout.table_zones_for(nat, self.layout.sit_units());
+        let nat = limit.div_ceil(self.env.layout.nat_per_unit()).max(self.tables.nat.touched());
+        let kept = self.env.layout.table_zones_for(nat, self.env.layout.sit_units());
         let left = self.tables.zones.empty() - zones.len() as u32;
         if left < kept + self.zones_promised(&[]) {
             return None;
@@ -356,7 +357,7 @@ impl Core {
         }
         self.tables.zones.superzones.remove(&last.0);
         self.limit_nodes();
-        self.counters.table_superzones_returned += 1;
+        self.stats.counters.table_superzones_returned += 1;
         Some(last)
     }
 
@@ -369,6 +370,6 @@ impl Core {
     pub(crate) fn table_blocks_used(&self) -> u64 {
         let table_pages = TABLES.iter().flat_map(|table| &self.tables.pages[*table]);
         let used = table_pages.filter(|table_page| table_page.addr.get() != HOLE).count() as u64;
-        used * u64::from(self.layout.unit_blocks)
+        used * u64::from(self.env.layout.unit_blocks)
     }
 }

@@ -27,8 +27,8 @@ impl Core {
 
     /// Notes that `ino`, which is in the cache, was read.
     pub(crate) fn note_access(&mut self, ino: Ino) {
-        let mode = self.options.access_time;
-        if mode == AccessTime::Never || self.writable().is_err() || self.replaying {
+        let mode = self.env.options.access_time;
+        if mode == AccessTime::Never || self.writable().is_err() || self.health.replaying() {
             return;
         }
         let known = self.tree.accessed.get(&ino).copied();
@@ -38,7 +38,7 @@ impl Core {
         let changed = time(&head.mtime).max(time(&head.ctime));
         let directory = head.kind == Kind::Directory.code();
         let unlinked = head.links.get() == 0;
-        if unlinked || directory && !self.options.directory_access_time {
+        if unlinked || directory && !self.env.options.directory_access_time {
             return;
         }
         // Near enough for a day, and spares asking for the time.
@@ -50,7 +50,7 @@ impl Core {
         if now == atime {
             return;
         }
-        if self.options.lazy_time {
+        if self.env.options.lazy_time {
             self.tree.accessed.insert(ino, now);
             if self.tree.accessed.len() <= LAZY_MAX {
                 return;
@@ -60,7 +60,7 @@ impl Core {
         if self.throttle().is_err() || self.reserve(0, 1, Claim::SAME).is_err() {
             return;
         }
-        if self.options.lazy_time {
+        if self.env.options.lazy_time {
             // Those whose inodes are not in the cache any more are lost: a time of access is not
             // worth a read.
             for ino in self.tree.accessed.keys().copied().collect::<Vec<_>>() {

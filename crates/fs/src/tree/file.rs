@@ -118,8 +118,27 @@ impl Core {
             pages.push(page);
         }
         self.note_access(ino);
-        self.counters.read_bytes += len as u64;
+        self.stats.counters.read_bytes += len as u64;
         Ok(ReadData { pages, skip: (offset % PAGE_SIZE as u64) as usize, len })
+    }
+
+    /// See [`crate::Fs::open`].
+    pub(crate) fn open_file(&mut self, ino: Ino) -> Result<Attr, NotApplied> {
+        let attr = self.getattr(ino)?;
+        if !self.tree.files.is_open(ino) {
+            self.check_open()?;
+        }
+        self.tree.files.open_once_more(ino);
+        Ok(attr)
+    }
+
+    /// Refuses to have one more file open than there may be.
+    pub(crate) fn check_open(&self) -> Result<(), NotApplied> {
+        let most = self.env.layout.open_max();
+        if self.tree.files.count() < most || self.health.replaying() {
+            return Ok(());
+        }
+        fail(ErrorKind::TooManyOpen, format!("{most} files are open, as many as there may be"))
     }
 
     fn zero_page(&self) -> Page {
@@ -191,7 +210,7 @@ impl Core {
         let head = &mut self.inode_mut(ino).head;
         head.size = head.size.get().max(end).into();
         (head.mtime, head.ctime) = (now, now);
-        self.counters.user_bytes += data.len as u64;
+        self.stats.counters.user_bytes += data.len as u64;
         Ok(())
     }
 }

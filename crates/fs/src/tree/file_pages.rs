@@ -24,8 +24,8 @@ impl Core {
     /// Block `block` of `ino`, from the cache; `None` for a hole.
     pub(crate) fn data(&mut self, ino: Ino, block: u32) -> Result<Option<&Page>, NotApplied> {
         let key = Key::Data(ino.0, block);
-        if let Some(place) = self.tree.cache.find(&key) {
-            return Ok(Some(self.tree.cache.at(place).page()));
+        if let Some(place) = self.cache.find(&key) {
+            return Ok(Some(self.cache.at(place).page()));
         }
         let pointer = self.pointer(ino, block)?;
         if pointer.addr.get() == HOLE {
@@ -43,7 +43,7 @@ impl Core {
         let mut missing: SmallVec<[Fetch; 4]> = SmallVec::new();
         for block in blocks {
             let key = Key::Data(ino.0, block);
-            if self.tree.cache.contains(&key) {
+            if self.cache.contains(&key) {
                 continue;
             }
             match self.pointer(ino, block) {
@@ -76,25 +76,24 @@ impl Core {
     pub(crate) fn data_mut(&mut self, ino: Ino, block: u32) -> &mut [u8; PAGE_SIZE] {
         let key = Key::Data(ino.0, block);
         self.account_block(ino, block);
-        if !self.tree.cache.contains(&key) {
-            self.tree.cache.insert(key, Entry::dirty(self.pages.take()));
+        if !self.cache.contains(&key) {
+            self.cache.insert(key, Entry::dirty(self.env.pages.take()));
         }
-        self.tree.cache.get_mut(&key).expect("invariant: inserted just now")
+        self.cache.get_mut(&key).expect("invariant: inserted just now")
     }
 
     /// Replaces prepared `block` of `ino` whole by `page`, whose checksum may be known.
     pub(crate) fn replace_data(&mut self, ino: Ino, block: u32, page: Page, crc: Option<u32>) {
         self.account_block(ino, block);
         let key = Key::Data(ino.0, block);
-        self.tree.cache.insert(key, Entry::dirty(page).with_crc(crc));
+        self.cache.insert(key, Entry::dirty(page).with_crc(crc));
     }
 
     /// A block about to be written: its path exists and its holder is dirty; if it is new, the
     /// inode counts it.
     fn account_block(&mut self, ino: Ino, block: u32) {
         let holder = self.grow(ino, block);
-        let cached_dirty =
-            self.tree.cache.peek(&Key::Data(ino.0, block)).is_some_and(Entry::is_dirty);
+        let cached_dirty = self.cache.peek(&Key::Data(ino.0, block)).is_some_and(Entry::is_dirty);
         if !cached_dirty && self.slot(holder).addr.get() == HOLE {
             let blocks = &mut self.inode_mut(ino).head.blocks;
             *blocks = (blocks.get() + 1).into();
@@ -239,8 +238,8 @@ impl Core {
         // Dirty blocks that never got an address are counted by the cache alone.
         let block = |at: u64| at.min(u64::from(u32::MAX)) as u32;
         let first = block(from);
-        let removed_dirty: Vec<u32> = self.tree.cache.dirty_in(ino.0, first..).collect();
-        self.tree.cache.remove_range(ino.0, first..block(blocks.end));
+        let removed_dirty: Vec<u32> = self.cache.dirty_in(ino.0, first..).collect();
+        self.cache.remove_range(ino.0, first..block(blocks.end));
         let mut blocks = 0;
         for block in removed_dirty {
             let holder = self.grow(ino, block);
@@ -259,7 +258,7 @@ impl Core {
         }
         for &(nid, level, base) in nodes {
             if level == 0 {
-                let entry = self.tree.cache.peek(&Key::Node(nid)).expect("invariant: prepared");
+                let entry = self.cache.peek(&Key::Node(nid)).expect("invariant: prepared");
                 let page = entry.page();
                 let first = from.saturating_sub(base).min(LEAF_POINTERS as u64) as usize;
                 let slots = as_leaf(page).slots[first..].iter();

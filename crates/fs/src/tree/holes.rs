@@ -44,7 +44,7 @@ impl Core {
     /// leaves: all of a long range may be holes by now.
     pub(crate) fn next_block(&mut self, ino: Ino, from: u64) -> Result<Sought, NotApplied> {
         let dirty = u32::try_from(from).ok();
-        let dirty = dirty.and_then(|from| self.tree.cache.dirty_in(ino.0, from..).next());
+        let dirty = dirty.and_then(|from| self.cache.dirty_in(ino.0, from..).next());
         let dirty = dirty.map_or(u64::MAX, u64::from);
         let mut at = from;
         for _ in 0..LEAVES_LOOKED_AT {
@@ -66,7 +66,7 @@ impl Core {
             };
             let base = Shape::REAL.leaf_base(block);
             // Slots of a leaf lie side by side: one unit for a line of the processor's cache.
-            self.tree.cache.look((LEAF_POINTERS / 8) as u64);
+            self.cache.look((LEAF_POINTERS / 8) as u64);
             let page = self.node(leaf)?;
             if crate::tree::node::header(page).level != 0 {
                 return Err(self.corrupt(format!("node {leaf}: not a leaf of inode {ino}")));
@@ -103,7 +103,7 @@ impl Core {
         slots: &[u32],
         from: u64,
     ) -> Result<Option<(u64, u32)>, NotApplied> {
-        self.tree.cache.look((slots.len() / 16) as u64);
+        self.cache.look((slots.len() / 16) as u64);
         let span = Shape::REAL.span(level);
         let first = from.saturating_sub(base) / span;
         for (slot, nid) in slots.iter().enumerate().skip(first as usize) {
@@ -129,7 +129,7 @@ impl Core {
 
     /// True if `block` of `ino` is no hole.
     pub(crate) fn has_block(&mut self, ino: Ino, block: u32) -> Result<bool, NotApplied> {
-        if self.tree.cache.peek(&Key::Data(ino.0, block)).is_some_and(Entry::is_dirty) {
+        if self.cache.peek(&Key::Data(ino.0, block)).is_some_and(Entry::is_dirty) {
             return Ok(true);
         }
         Ok(self.pointer(ino, block)?.addr.get() != HOLE)
@@ -203,7 +203,7 @@ impl Core {
                 let Some(holder) = self.holder(ino, block)? else { continue };
                 let dirty = |entry: &Entry| entry.is_dirty();
                 if self.slot(holder).addr.get() != HOLE
-                    || self.tree.cache.peek(&Key::Data(ino.0, block)).is_some_and(dirty)
+                    || self.cache.peek(&Key::Data(ino.0, block)).is_some_and(dirty)
                 {
                     doomed.push((block, holder));
                 }
@@ -220,7 +220,7 @@ impl Core {
         self.reserve(0, holders.len() as u32 + 1, Claim::Removal)?;
         // Apply.
         for (block, holder) in &doomed {
-            self.tree.cache.remove(&Key::Data(ino.0, *block));
+            self.cache.remove(&Key::Data(ino.0, *block));
             let addr = self.slot(*holder).addr.get();
             if addr != HOLE {
                 self.invalidate(addr);
@@ -281,7 +281,7 @@ impl Core {
     pub(crate) fn check_fill(&mut self, ino: Ino, bytes: u64) -> Result<(), NotApplied> {
         let has = self.getattr(ino)?.blocks;
         if bytes / PAGE > self.statfs().blocks_available.saturating_add(has) {
-            if self.tree.cache.dirty_pages() > 0 {
+            if self.cache.dirty_pages() > 0 {
                 // What is dirty is counted beside what it replaces.
                 return Err(Blocked::Space(Lack::Blocks).into());
             }
@@ -353,7 +353,7 @@ mod tests {
             }
             fs.sync().await?;
             let core = &mut *fs.0.core.borrow_mut();
-            assert_eq!(core.tree.cache.dirty_pages(), 0);
+            assert_eq!(core.cache.dirty_pages(), 0);
             // Beyond what must stay there is room for the leaves; then for the inode as well.
             let beyond = (core.alloc.space_left() - core.recovery_needs()) as u32;
             core.alloc.keep_for_cleaning(beyond - 32);
@@ -362,7 +362,7 @@ mod tests {
             assert!(matches!(refused, Err(NotApplied::Blocked(Blocked::Space(_)))), "{refused:?}");
             core.alloc.keep_for_cleaning(beyond - 33);
             assert!(core.drop_blocks(ino, 0..blocks).is_ok());
-            assert_eq!(core.tree.cache.dirty_pages(), 33, "32 leaves and the inode");
+            assert_eq!(core.cache.dirty_pages(), 33, "32 leaves and the inode");
             Ok(())
         });
         done.unwrap();

@@ -74,7 +74,7 @@ impl Core {
 
     fn find(&mut self, directory: Ino, name: &[u8]) -> Result<Option<Found>, NotApplied> {
         let levels = self.directory(directory)?;
-        let hash = dirent::hash(self.layout.hash_seed, name);
+        let hash = dirent::hash(self.env.layout.hash_seed, name);
         if levels < INDEXED_LEVELS {
             for block in dirent::candidates(levels, hash) {
                 let Some(page) = self.data(directory, block)? else { continue };
@@ -114,7 +114,7 @@ impl Core {
         found: Found,
         name: &[u8],
     ) -> Result<u32, NotApplied> {
-        let hash = dirent::hash(self.layout.hash_seed, name);
+        let hash = dirent::hash(self.env.layout.hash_seed, name);
         let page = self.data(directory, found.block)?;
         let entry = page.and_then(|page| dirent::find(page.bytes(), hash, name));
         if entry.is_none_or(|entry| entry.ino != found.ino.0) {
@@ -143,7 +143,7 @@ impl Core {
     /// takes.
     fn find_space(&mut self, directory: Ino, name: &[u8]) -> Result<FreeSlot, NotApplied> {
         let levels = self.directory(directory)?;
-        let hash = dirent::hash(self.layout.hash_seed, name);
+        let hash = dirent::hash(self.env.layout.hash_seed, name);
         let free = match levels {
             0..INDEXED_LEVELS => self.room_in_small(directory, levels, hash, name)?,
             _ => self.room_in_large(directory, levels, hash, name)?,
@@ -217,7 +217,7 @@ impl Core {
     }
 
     fn insert_entry(&mut self, directory: Ino, room: FreeSlot, name: &[u8], ino: Ino, kind: Kind) {
-        let hash = dirent::hash(self.layout.hash_seed, name);
+        let hash = dirent::hash(self.env.layout.hash_seed, name);
         let inode = self.inode_mut(directory);
         if inode.head.levels < room.levels {
             inode.head.levels = room.levels;
@@ -225,7 +225,7 @@ impl Core {
             inode.head.size = size.into();
         }
         inode.head.entries = (inode.head.entries.get() + 1).into();
-        let fresh = !self.tree.cache.contains(&Key::Data(directory.0, room.block));
+        let fresh = !self.cache.contains(&Key::Data(directory.0, room.block));
         let block = self.data_mut(directory, room.block);
         if fresh {
             dirent::init(block);
@@ -233,20 +233,19 @@ impl Core {
         let entry = dirent::Entry { ino: ino.0, hash, kind, name, offset: 0 };
         let placed = dirent::insert(block, &entry);
         let offset = placed.expect("invariant: the block was found to have room");
-        let page =
-            self.tree.cache.peek(&Key::Data(directory.0, room.block)).map(|entry| entry.page());
+        let page = self.cache.peek(&Key::Data(directory.0, room.block)).map(|entry| entry.page());
         let page = page.expect("invariant: changed just now").bytes();
         let entry = dirent::Entry { offset, ..entry };
         self.tree.directories.added(directory.0, room.block, &entry, page);
     }
 
     fn remove_entry(&mut self, directory: Ino, block: u32, name: &[u8]) {
-        let hash = dirent::hash(self.layout.hash_seed, name);
+        let hash = dirent::hash(self.env.layout.hash_seed, name);
         let page = self.data_mut(directory, block);
         let offset = dirent::find(page, hash, name).map(|entry| entry.offset);
         let offset = offset.expect("invariant: the entry was found in this block");
         dirent::remove(page, hash, name);
-        let page = self.tree.cache.peek(&Key::Data(directory.0, block)).map(|entry| entry.page());
+        let page = self.cache.peek(&Key::Data(directory.0, block)).map(|entry| entry.page());
         let page = page.expect("invariant: changed just now").bytes();
         self.tree.directories.removed(directory.0, (block, offset), hash, page);
         let entries = &mut self.inode_mut(directory).head.entries;
@@ -254,11 +253,11 @@ impl Core {
     }
 
     fn replace_entry(&mut self, directory: Ino, block: u32, name: &[u8], ino: Ino, kind: Kind) {
-        let hash = dirent::hash(self.layout.hash_seed, name);
+        let hash = dirent::hash(self.env.layout.hash_seed, name);
         let bytes = self.data_mut(directory, block);
         let replaced = dirent::replace(bytes, hash, name, ino.0, kind);
         assert!(replaced.is_some(), "invariant: the entry was found in this block");
-        let page = self.tree.cache.peek(&Key::Data(directory.0, block)).map(|entry| entry.page());
+        let page = self.cache.peek(&Key::Data(directory.0, block)).map(|entry| entry.page());
         let page = page.expect("invariant: changed just now").bytes();
         let entry = dirent::find(page, hash, name).expect("invariant: replaced just now");
         self.tree.directories.replaced(directory.0, block, &entry);
@@ -353,7 +352,7 @@ impl Core {
         let ino = self.take_ino(*ino)?;
         self.insert_inode(ino, op, if kind == Kind::Directory { parent.0 } else { 0 });
         self.store_first_xattrs(ino, xattrs)?;
-        self.tree.generation = self.tree.generation.max(*generation).wrapping_add(1);
+        self.tree.take_generation(*generation);
         self.insert_entry(parent, room, name, ino, kind);
         self.touch(parent, time, true);
         if kind == Kind::Directory {
@@ -382,7 +381,7 @@ impl Core {
         if let NameOp::Create { ino, .. } = &mut op {
             *ino = made.0;
         }
-        self.namespace_log.push(&op);
+        self.durability.log_name(&op);
     }
 
     /// Creates a file without a name, which a link can give it: an orphan until then. It is open
@@ -391,7 +390,7 @@ impl Core {
         let NameOp::Create { ino, generation, xattrs, .. } = op else {
             return fail(ErrorKind::Invalid, "not a create");
         };
-        if self.layout.incompat & INCOMPAT_XATTRS == 0 {
+        if self.env.layout.incompat & INCOMPAT_XATTRS == 0 {
             let message = "the file system was made without files without names: make it anew";
             return fail(ErrorKind::Unsupported, message);
         }
@@ -404,12 +403,11 @@ impl Core {
         self.insert_inode(ino, op, 0);
         self.inode_mut(ino).head.links = 0.into();
         self.store_first_xattrs(ino, xattrs)?;
-        self.tree.generation = self.tree.generation.max(*generation).wrapping_add(1);
+        self.tree.take_generation(*generation);
         self.tree.inodes += 1;
-        self.tree.orphans.insert(ino);
-        self.tree.unnamed.insert(ino);
-        if !self.replaying {
-            *self.tree.open.entry(ino).or_default() += 1;
+        self.tree.files.add_unnamed(ino);
+        if !self.health.replaying() {
+            self.tree.files.open_once_more(ino);
         }
         self.log_create(op, ino);
         Ok(attr(&self.inode_mut(ino).head))
@@ -422,7 +420,7 @@ impl Core {
         };
         let class_ = match kind {
             Kind::Directory => class::DIRECTORY,
-            Kind::File => self.options.extensions.class(name),
+            Kind::File => self.env.options.extensions.class(name),
             _ => class::FILE,
         };
         let mut page = new_node(ino.0, ino.0, 0, crate::format::LEVEL_INODE, class_);
@@ -457,7 +455,7 @@ impl Core {
             return fail(ErrorKind::IsDirectory, format!("inode {ino} is a directory"));
         }
         // Replay finds only such among the orphans: what has been removed gets no name.
-        if links == 0 && !self.tree.unnamed.contains(&ino) && !self.replaying {
+        if links == 0 && !self.tree.files().is_unnamed(ino) && !self.health.replaying() {
             return fail(ErrorKind::NotFound, format!("inode {ino} was removed"));
         }
         if links >= LINKS_MAX {
@@ -472,12 +470,11 @@ impl Core {
         self.insert_entry(parent, room, name, ino, kind.unwrap_or(Kind::File));
         self.touch(parent, time, true);
         if links == 0 {
-            self.tree.unnamed.remove(&ino);
-            self.tree.orphans.remove(&ino);
+            self.tree.files.has_name(ino);
         }
         self.add_links(ino, 1);
         self.touch(ino, time, false);
-        self.namespace_log.push(&NameOp::Link {
+        self.durability.log_name(&NameOp::Link {
             ino: ino.0,
             parent: parent.0,
             time,
@@ -515,8 +512,7 @@ impl Core {
         self.touch(victim.ino, time, false);
         let last = self.inode_mut(victim.ino).head.links.get() == 0;
         if last {
-            self.tree.orphans.insert(victim.ino);
-            self.tree.removed.extend(self.replaying.then_some(victim.ino));
+            self.tree.files.lost_last_name(victim.ino, self.health.replaying());
         }
         last
     }
@@ -540,7 +536,7 @@ impl Core {
         self.remove_entry(parent, found.block, name);
         self.touch(parent, time, true);
         let last = self.drop_link(parent, found, time);
-        self.namespace_log.push(&NameOp::Remove { parent: parent.0, time, name: name.to_vec() });
+        self.durability.log_name(&NameOp::Remove { parent: parent.0, time, name: name.to_vec() });
         Ok(last.then_some(found.ino))
     }
 
@@ -611,7 +607,7 @@ impl Core {
         self.replace_entry(from, source.block, old, target.ino, target.kind);
         self.replace_entry(to, target.block, new, source.ino, source.kind);
         if from != to {
-            self.tree.directory_moves += u64::from(a || b);
+            self.tree.moves.count(a || b);
             let moved = i32::from(a) - i32::from(b);
             self.add_links(to, moved);
             self.add_links(from, -moved);
@@ -675,7 +671,7 @@ impl Core {
         }
         self.remove_entry(from, source.block, old);
         if is_directory {
-            self.tree.directory_moves += u64::from(from != to);
+            self.tree.moves.count(from != to);
             self.add_links(from, -1);
             self.add_links(to, 1);
             self.inode_mut(source.ino).head.parent = to.0.into();
@@ -691,9 +687,10 @@ impl Core {
     /// `moved` took the place of something else: a recovery that shows the rename must show the
     /// content of `moved` too.
     fn carry(&mut self, moved: Found) {
-        let wanted = moved.kind == Kind::File && !self.options.variant.has(FsDefect::BareRename);
-        if wanted && !self.replaying {
-            self.namespace_log.carry(moved.ino);
+        let wanted =
+            moved.kind == Kind::File && !self.env.options.variant.has(FsDefect::BareRename);
+        if wanted && !self.health.replaying() {
+            self.durability.carry(moved.ino);
         }
     }
 
@@ -706,7 +703,7 @@ impl Core {
     ) {
         self.touch(from, time, true);
         self.touch(to, time, true);
-        self.namespace_log.push(&NameOp::Rename {
+        self.durability.log_name(&NameOp::Rename {
             from: from.0,
             to: to.0,
             mode,
@@ -735,7 +732,7 @@ impl Core {
 
     /// One step of freeing an inode without names: true when it is gone.
     pub(crate) fn reap(&mut self, ino: Ino) -> Result<bool, NotApplied> {
-        if self.tree.open.contains_key(&ino) || !self.tree.orphans.contains(&ino) {
+        if self.tree.files().is_open(ino) || !self.tree.files().is_orphan(ino) {
             return Ok(true);
         }
         let nodes_before = self.inode(ino)?.head.size.get();
@@ -747,11 +744,10 @@ impl Core {
             }
         }
         let (nids, _) = self.xattr_nids(ino)?;
-        self.tree.cache.remove_from(ino.0, 0..);
+        self.cache.remove_from(ino.0, 0..);
         nids.iter().for_each(|nid| self.drop_node(*nid));
         self.drop_node(ino.0);
-        self.tree.orphans.remove(&ino);
-        self.tree.unnamed.remove(&ino);
+        self.tree.files.freed(ino);
         self.tree.accessed.remove(&ino);
         self.tree.directories.forget(ino.0);
         self.tree.inodes = self.less("inodes", self.tree.inodes, 1);

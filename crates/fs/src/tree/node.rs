@@ -165,8 +165,8 @@ pub(crate) fn new_node(nid: u32, ino: u32, base: u32, level: u8, class: u8) -> P
 impl Core {
     /// The node `nid`, from the cache.
     pub(crate) fn node(&mut self, nid: u32) -> Result<&Page, NotApplied> {
-        match self.tree.cache.find(&Key::Node(nid)) {
-            Some(place) => Ok(self.tree.cache.at(place).page()),
+        match self.cache.find(&Key::Node(nid)) {
+            Some(place) => Ok(self.cache.at(place).page()),
             None => Err(self.fetch_node(nid)),
         }
     }
@@ -174,7 +174,7 @@ impl Core {
     fn fetch_node(&self, nid: u32) -> NotApplied {
         let entry = self.tables.nat().get(nid);
         if entry.ino.get() == 0 {
-            let name = self.device.name();
+            let name = self.env.device.name();
             let message = format!("{name}: node {nid} is referred to but not in use");
             return NotApplied::Failed(Error::new(ErrorKind::Corrupt, message));
         }
@@ -187,20 +187,20 @@ impl Core {
 
     /// The bytes of node `nid`, which is in the cache, to be changed.
     pub(crate) fn node_mut(&mut self, nid: u32) -> &mut [u8; 4096] {
-        self.tree.cache.get_mut(&Key::Node(nid)).expect("invariant: prepared before")
+        self.cache.get_mut(&Key::Node(nid)).expect("invariant: prepared before")
     }
 
     /// Inode `ino`, from the cache. `NotFound` if there is none.
     pub(crate) fn inode(&mut self, ino: Ino) -> Result<&InodeBlock, NotApplied> {
-        let place = self.tree.cache.find(&Key::Node(ino.0)).filter(|_| ino.0 != NO_NODE);
+        let place = self.cache.find(&Key::Node(ino.0)).filter(|_| ino.0 != NO_NODE);
         let Some(place) = place else {
             let known = ino.0 != NO_NODE && self.tables.nat().get(ino.0).ino.get() == ino.0;
             return Err(if known { self.fetch_node(ino.0) } else { self.no_inode(ino) });
         };
-        if header(self.tree.cache.at(place).page()).level != LEVEL_INODE {
+        if header(self.cache.at(place).page()).level != LEVEL_INODE {
             return Err(self.no_inode(ino));
         }
-        Ok(as_inode(self.tree.cache.at(place).page()))
+        Ok(as_inode(self.cache.at(place).page()))
     }
 
     fn no_inode(&self, ino: Ino) -> NotApplied {
@@ -247,7 +247,7 @@ impl Core {
 
     /// The pointer in `holder`, whose node is in the cache.
     pub(crate) fn slot(&mut self, holder: Holder) -> Pointer {
-        let entry = self.tree.cache.peek(&Key::Node(holder.nid)).expect("invariant: prepared");
+        let entry = self.cache.peek(&Key::Node(holder.nid)).expect("invariant: prepared");
         let page = entry.page();
         match header(page).level {
             LEVEL_INODE => as_inode(page).slots[usize::from(holder.slot) % INODE_POINTERS],
@@ -299,7 +299,7 @@ impl Core {
         for (depth, slot) in path[1..].iter().enumerate() {
             let level = height - 1 - depth as u8;
             let at = usize::from(holder.slot);
-            let parent = self.tree.cache.peek(&Key::Node(holder.nid)).expect("invariant: prepared");
+            let parent = self.cache.peek(&Key::Node(holder.nid)).expect("invariant: prepared");
             let child = if holder.nid == ino.0 {
                 children(as_inode(parent.page()))[at].get()
             } else {
@@ -364,14 +364,14 @@ impl Core {
     /// Puts a new node into the cache, dirty; its id is taken already.
     pub(crate) fn insert_node(&mut self, nid: u32, ino: u32, page: Page) {
         self.tables.add_node(nid, ino);
-        self.tree.cache.insert(Key::Node(nid), Entry::dirty(page).owned_by(ino));
+        self.cache.insert(Key::Node(nid), Entry::dirty(page).owned_by(ino));
     }
 
     /// Frees node `nid`, which is in the cache and no longer referred to: its block and id.
     /// Its pointers must have been dealt with.
     pub(crate) fn drop_node(&mut self, nid: u32) {
         let entry = self.tables.nat().get(nid);
-        self.tree.cache.remove(&Key::Node(nid));
+        self.cache.remove(&Key::Node(nid));
         if entry.addr.get() != HOLE {
             self.invalidate(entry.addr.get());
         }

@@ -5,30 +5,145 @@
 //! and nobody is refused to remove a file or to rename over it. Recovery knows no limit: it frees
 //! what a removal leaves as it replays.
 
-use crate::blocked::NotApplied;
-use crate::core::Core;
-use crate::types::{Attr, Ino};
-use furrow_zone::{Error, ErrorKind};
+use crate::accounts::holds;
+use crate::types::Ino;
+use furrow_zone::{Error, ErrorKind, Result};
+use std::collections::{BTreeMap, BTreeSet};
 
-impl Core {
-    /// See [`crate::Fs::open`].
-    pub(crate) fn open_file(&mut self, ino: Ino) -> Result<Attr, NotApplied> {
-        let attr = self.getattr(ino)?;
-        if !self.tree.open.contains_key(&ino) {
-            self.check_open()?;
-        }
-        *self.tree.open.entry(ino).or_default() += 1;
-        Ok(attr)
+/// Files that are open, and inodes that have no name.
+///
+/// Invariants:
+/// - A file in `open` is open at least once.
+/// - What is in `unnamed` is in `orphans`.
+/// - `removed` is empty unless records are replayed.
+#[derive(Default)]
+pub(crate) struct OpenFiles {
+    open: BTreeMap<Ino, u32>,
+    /// Inodes without a name, freed when they are open no more.
+    orphans: BTreeSet<Ino>,
+    /// Orphans that never had a name, and may get one.
+    unnamed: BTreeSet<Ino>,
+    /// What a replay has removed and not freed yet.
+    removed: Vec<Ino>,
+}
+
+impl OpenFiles {
+    /// None is open; a checkpoint lists `orphans`.
+    pub(super) fn new(orphans: BTreeSet<Ino>) -> OpenFiles {
+        OpenFiles { orphans, ..OpenFiles::default() }
     }
 
-    /// Refuses to have one more file open than there may be.
-    pub(crate) fn check_open(&self) -> Result<(), NotApplied> {
-        let most = self.layout.open_max();
-        if self.tree.open.len() < most || self.replaying {
-            return Ok(());
+    /// True if `ino` is open.
+    pub(crate) fn is_open(&self, ino: Ino) -> bool {
+        self.open.contains_key(&ino)
+    }
+
+    /// Files that are open, and how often.
+    pub(crate) fn open(&self) -> impl Iterator<Item = (Ino, u32)> + '_ {
+        self.open.iter().map(|(ino, count)| (*ino, *count))
+    }
+
+    /// Files that are open.
+    pub(super) fn count(&self) -> usize {
+        self.open.len()
+    }
+
+    /// `ino` is open once more.
+    pub(super) fn open_once_more(&mut self, ino: Ino) {
+        *self.open.entry(ino).or_default() += 1;
+    }
+
+    /// Undoes one opening of `ino`. True if it was the last.
+    ///
+    /// # Errors
+    /// `Invalid` if `ino` is not open.
+    pub(crate) fn close(&mut self, ino: Ino) -> Result<bool> {
+        let Some(count) = self.open.get_mut(&ino) else {
+            let message = format!("inode {ino} is not open");
+            return Err(Error::new(ErrorKind::Invalid, message));
+        };
+        *count -= 1;
+        let last = *count == 0;
+        if last {
+            self.open.remove(&ino);
         }
-        let message = format!("{most} files are open, as many as there may be");
-        Err(NotApplied::Failed(Error::new(ErrorKind::TooManyOpen, message)))
+        Ok(last)
+    }
+
+    /// Inodes without a name.
+    pub(crate) fn orphans(&self) -> &BTreeSet<Ino> {
+        &self.orphans
+    }
+
+    /// True if `ino` has no name.
+    pub(crate) fn is_orphan(&self, ino: Ino) -> bool {
+        self.orphans.contains(&ino)
+    }
+
+    /// True if `ino` never had a name, and may get one.
+    pub(crate) fn is_unnamed(&self, ino: Ino) -> bool {
+        self.unnamed.contains(&ino)
+    }
+
+    /// `ino` is new and has no name.
+    pub(super) fn add_unnamed(&mut self, ino: Ino) {
+        self.orphans.insert(ino);
+        self.unnamed.insert(ino);
+    }
+
+    /// `ino` has a name now.
+    pub(crate) fn has_name(&mut self, ino: Ino) {
+        self.orphans.remove(&ino);
+        self.unnamed.remove(&ino);
+    }
+
+    /// The last name of `ino` is gone; where that is replayed, recovery frees it.
+    pub(crate) fn lost_last_name(&mut self, ino: Ino, replayed: bool) {
+        self.orphans.insert(ino);
+        self.removed.extend(replayed.then_some(ino));
+    }
+
+    /// `ino` is freed.
+    pub(super) fn freed(&mut self, ino: Ino) {
+        self.has_name(ino);
+    }
+
+    /// An inode that the replay removed and that is not freed yet.
+    pub(crate) fn take_removed(&mut self) -> Option<Ino> {
+        self.removed.pop()
+    }
+
+    /// True if the replay has freed all it removed.
+    pub(crate) fn none_removed(&self) -> bool {
+        self.removed.is_empty()
+    }
+
+    /// The replay has ended.
+    pub(crate) fn forget_removed(&mut self) {
+        self.removed.clear();
+    }
+
+    /// Compares the lists with each other.
+    ///
+    /// # Errors
+    /// `Internal`, with the account.
+    pub(crate) fn audit(&self) -> Result<()> {
+        for ino in &self.unnamed {
+            let account = format_args!("orphans, inode {ino}");
+            holds(self.orphans.contains(ino), account, "unnamed too")?;
+        }
+        for (ino, count) in &self.open {
+            holds(*count > 0, format_args!("open, inode {ino}"), "open at least once")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+impl OpenFiles {
+    /// Forgets all inodes without a name.
+    pub(crate) fn forget_orphans(&mut self) {
+        self.orphans.clear();
     }
 }
 
@@ -55,8 +170,8 @@ mod tests {
             let format = MkfsOptions { segment_blocks: Some(10), ..MkfsOptions::default() };
             Fs::format(&on, drive.clone(), &format).await?;
             let fs = Fs::mount(&on, drive.clone(), MountOptions::default()).await?;
-            let before = fs.0.core.borrow().tree.inodes;
-            let most = fs.0.core.borrow().layout.open_max();
+            let before = fs.0.core.borrow().tree.inodes();
+            let most = fs.0.core.borrow().env.layout.open_max();
             assert!((2048..8192).contains(&most), "{most}");
             let mut inos = Vec::new();
             for n in 0..=most {
@@ -83,7 +198,7 @@ mod tests {
             fs.sync().await?;
             drop(fs);
             let fs = Fs::mount(&on, drive.clone(), MountOptions::default()).await?;
-            assert_eq!(fs.0.core.borrow().tree.inodes, before + 2, "what was removed is freed");
+            assert_eq!(fs.0.core.borrow().tree.inodes(), before + 2, "what was removed is freed");
             fs.unmount().await
         });
         done.unwrap();

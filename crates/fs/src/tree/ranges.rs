@@ -27,7 +27,7 @@ impl Core {
     /// is not looked at.
     fn may_be_in_flight(&self, ino: Ino, from: u32, end: u32) -> bool {
         let in_flight = |block| {
-            let entry = self.tree.cache.peek(&Key::Data(ino.0, block));
+            let entry = self.cache.peek(&Key::Data(ino.0, block));
             entry.is_some_and(|entry| entry.is_in_flight())
         };
         end - from > WATCHED_MAX || (from..end).any(in_flight)
@@ -41,7 +41,7 @@ impl Core {
         end: u32,
     ) -> std::result::Result<u32, NotApplied> {
         self.writable()?;
-        let dirty = self.tree.cache.dirty_in(ino.0, from..).take_while(|block| *block < end);
+        let dirty = self.cache.dirty_in(ino.0, from..).take_while(|block| *block < end);
         let blocks: Vec<u32> = dirty.take(256).collect();
         for block in &blocks {
             self.holder(ino, *block)?;
@@ -208,9 +208,9 @@ impl Fs {
         let mut own = Vec::new();
         while from < end {
             let done = self.0.run(|core| {
-                core.watched = Some(Vec::new());
+                core.durability.watch();
                 let done = core.write_range(ino, from, end);
-                own.extend(core.watched.take().into_iter().flatten());
+                own.extend(core.durability.watched());
                 done
             });
             let done = done.await;
@@ -226,7 +226,7 @@ impl Fs {
                 return Ok(());
             }
         }
-        let mark = self.0.core.borrow().writer.mark();
+        let mark = self.0.core.borrow().env.writer.mark();
         self.0.wait_durable_or_relocated(mark).await
     }
 }

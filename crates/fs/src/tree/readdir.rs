@@ -87,7 +87,7 @@ impl Core {
                 return Ok(Listed::Entries(entries));
             }
         }
-        self.tree.cache.look(entries.len() as u64);
+        self.cache.look(entries.len() as u64);
         Ok(match entries.is_empty() {
             true => Listed::NotBefore(dirent::cookie(at, 0)),
             false => Listed::Entries(entries),

@@ -11,11 +11,33 @@ use crate::blocked::NotApplied;
 use crate::core::{Core, Inner};
 use crate::format::ROOT_NODE;
 use crate::types::{Ino, RenameMode, Time};
+use furrow_rt::Semaphore;
 use furrow_zone::Result;
 use std::rc::Rc;
 
 /// Directories of one stretch of a climb.
 const STEPS: u32 = 256;
+
+/// Moves of directories to another one.
+pub(crate) struct DirectoryMoves {
+    /// So many since the mount.
+    done: u64,
+    /// One permit: its holder climbs alone.
+    line: Semaphore,
+}
+
+impl Default for DirectoryMoves {
+    fn default() -> DirectoryMoves {
+        DirectoryMoves { done: 0, line: Semaphore::new(1) }
+    }
+}
+
+impl DirectoryMoves {
+    /// Counts a move, if a directory came `elsewhere`.
+    pub(super) fn count(&mut self, elsewhere: bool) {
+        self.done += u64::from(elsewhere);
+    }
+}
 
 /// How far a rename is with its climbs.
 #[derive(Default)]
@@ -26,7 +48,7 @@ pub(crate) struct CycleCheck {
     steps: u64,
     /// Climbs that came to the root.
     clear: Vec<(Ino, Ino)>,
-    /// [`Core::directory_moves`] of what it has seen.
+    /// [`DirectoryMoves::done`] of what it has seen.
     moves: u64,
     /// Nobody else moves a directory.
     alone: bool,
@@ -58,14 +80,14 @@ impl Core {
         ino: Ino,
         ancestor: Ino,
     ) -> std::result::Result<Below, NotApplied> {
-        if check.moves != self.tree.directory_moves {
-            let (moves, alone) = (self.tree.directory_moves, check.alone);
+        if check.moves != self.tree.moves.done {
+            let (moves, alone) = (self.tree.moves.done, check.alone);
             *check = CycleCheck { moves, alone, ..CycleCheck::default() };
         }
         if check.clear.contains(&(ino, ancestor)) {
             return Ok(Below::No);
         }
-        if !check.alone && self.tree.cycle_check.available() == 0 {
+        if !check.alone && self.tree.moves.line.available() == 0 {
             return Ok(Below::NotYet);
         }
         let mut at = match check.under_way {
@@ -113,7 +135,7 @@ impl Inner {
                 return Ok(gone);
             }
             if alone.is_none() {
-                let line = self.core.borrow().tree.cycle_check.clone();
+                let line = self.core.borrow().tree.moves.line.clone();
                 alone = Some(line.acquire(1).await);
                 check.alone = true;
             }

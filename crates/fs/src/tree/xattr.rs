@@ -150,7 +150,7 @@ impl Core {
 
 impl Core {
     fn has_xattrs(&self) -> bool {
-        self.layout.incompat & INCOMPAT_XATTRS != 0
+        self.env.layout.incompat & INCOMPAT_XATTRS != 0
     }
 
     /// Nodes that hold the attributes of `ino`, checked to be its own, and their bytes in all.
@@ -391,7 +391,7 @@ impl Core {
                 None => self.tables.take_id().expect("invariant: ids were reserved"),
             };
             area[at * 4..at * 4 + 4].copy_from_slice(&nid.to_le_bytes());
-            let known = self.tree.cache.peek(&Key::Node(nid)).map(|entry| as_xattrs(entry.page()));
+            let known = self.cache.peek(&Key::Node(nid)).map(|entry| as_xattrs(entry.page()));
             if at < old.len() && known.is_some_and(|known| known.bytes == bytes) {
                 continue;
             }

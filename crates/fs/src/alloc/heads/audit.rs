@@ -23,10 +23,7 @@ impl Allocator {
     /// # Errors
     /// `Internal`, with the account.
     pub(crate) fn audit_snapshot(&self) -> Result<()> {
-        let (all, covered) = (self.allocated.len(), self.allocated_in_snapshot);
-        at_most(format_args!("allocated_in_snapshot"), all, covered)?;
-        let (all, covered) = (self.at_risk, self.at_risk_in_snapshot);
-        at_most(format_args!("at_risk_in_snapshot"), all, covered)
+        self.since_checkpoint.audit()
     }
 
     /// Permits that logs and heads hold.

@@ -34,7 +34,7 @@ pub(crate) async fn replay(
     mut records: Vec<Record>,
     owners: &mut BTreeMap<u32, SummaryEntry>,
 ) -> Result<()> {
-    let read_only = begin(inner, &records);
+    begin(inner, &records);
     let linked: BTreeSet<u32> = records.iter().flat_map(|record| &record.names).fold(
         BTreeSet::new(),
         |mut linked, (_, op)| {
@@ -53,12 +53,12 @@ pub(crate) async fn replay(
         }
         let record = &mut records[at];
         for (number, op) in &record.names {
-            let next = inner.core.borrow().namespace_log.next();
+            let next = inner.core.borrow().durability.namespace_log.next();
             if *number < next {
                 continue;
             }
             if *number > next {
-                let device = inner.core.borrow().device.clone();
+                let device = inner.core.borrow().env.device.clone();
                 let what = format!("name change {next} is in no record, {number} is");
                 return Err(corrupt(&*device, format!("sync log: {what}: run furrow fsck")));
             }
@@ -75,14 +75,16 @@ pub(crate) async fn replay(
         replay_nodes(inner, record, &ahead, owners).await?;
         replay_attributes(inner, record).await?;
     }
-    end(inner, read_only);
+    end(inner);
     Ok(())
 }
 
 /// Frees what the replay of a name change has removed.
 async fn reap_removed(inner: &Rc<Inner>) -> Result<()> {
     loop {
-        let Some(ino) = inner.core.borrow_mut().tree.removed.pop() else { return Ok(()) };
+        let Some(ino) = inner.core.borrow_mut().tree.files_mut().take_removed() else {
+            return Ok(());
+        };
         reap(inner, ino).await?;
     }
 }
@@ -121,10 +123,10 @@ async fn read_ahead(inner: &Rc<Inner>, records: &[Record], at: usize) -> (Ahead,
     (ahead, upto)
 }
 
-/// Before a replay: whether the mount is read-only, for [`end`].
-pub(crate) fn begin(inner: &Inner, records: &[Record]) -> bool {
+/// Before a replay.
+pub(crate) fn begin(inner: &Inner, records: &[Record]) {
     let core = &mut *inner.core.borrow_mut();
-    core.replaying = true;
+    core.health.set_replaying(true);
     // What replay allocates itself must not take an id that a record names.
     let created = records.iter().flat_map(|r| &r.names).filter_map(|(_, op)| match op {
         NameOp::Create { ino, .. } => Some(*ino),
@@ -134,15 +136,13 @@ pub(crate) fn begin(inner: &Inner, records: &[Record]) -> bool {
     // Freed ones too: a later record would take it away again.
     let freed = records.iter().flat_map(|r| &r.freed).copied();
     core.tables.hold_ids(created.chain(moved).chain(freed));
-    std::mem::replace(&mut core.options.read_only, false)
 }
 
 /// After a replay.
-pub(crate) fn end(inner: &Inner, read_only: bool) {
+pub(crate) fn end(inner: &Inner) {
     let core = &mut *inner.core.borrow_mut();
-    core.options.read_only = read_only;
-    core.replaying = false;
-    core.tree.removed.clear();
+    core.health.set_replaying(false);
+    core.tree.files_mut().forget_removed();
     core.tables.unhold_ids();
 }
 
@@ -203,7 +203,7 @@ fn unexpected(error: Error, what: String) -> Error {
 async fn read_block(inner: &Inner, addr: u32) -> Result<Page> {
     let (device, pages) = {
         let core = inner.core.borrow();
-        (core.device.clone(), core.pages.clone())
+        (core.env.device.clone(), core.env.pages.clone())
     };
     let mut block = read_blocks(&*device, QueueId(0), BlockAddr(addr), 1, &pages).await?;
     block.pop().ok_or_else(|| corrupt(&*device, "empty read"))
@@ -231,7 +231,7 @@ async fn read_node_ahead(
     if expected != found || checked.is_err() {
         let why = checked.err().unwrap_or_else(|| format!("CRC {found:08x}"));
         let message = format!("node {nid} at block {addr}: expected CRC {expected:08x}, {why}");
-        let device = inner.core.borrow().device.clone();
+        let device = inner.core.borrow().env.device.clone();
         return Err(corrupt(&*device, message));
     }
     Ok(page)
@@ -240,7 +240,7 @@ async fn read_node_ahead(
 /// Frees nodes that replay itself made for `ino`, as a creation with extended attributes does: the
 /// inode that takes the place of the replayed one refers to those of the record.
 fn drop_replayed(core: &mut Core, ino: u32, named: &BTreeSet<u32>) {
-    let made: Vec<u32> = core.tree.cache.dirty_nodes_of(ino).collect();
+    let made: Vec<u32> = core.cache.dirty_nodes_of(ino).collect();
     for nid in made {
         if nid != ino && !named.contains(&nid) && core.tables.nat().get(nid).addr.get() == HOLE {
             core.drop_node(nid);
@@ -277,7 +277,7 @@ pub(crate) async fn replay_nodes(
     }
     for nid in &record.freed {
         if core.tables.nat().get(*nid).ino.get() != 0 {
-            core.tree.cache.remove(&crate::tree::cache::Key::Node(*nid));
+            core.cache.remove(&crate::tree::cache::Key::Node(*nid));
             core.tables.replay_freed(*nid);
         }
     }
@@ -285,10 +285,10 @@ pub(crate) async fn replay_nodes(
     for (nid, entry, page) in fresh {
         let ino = entry.ino.get();
         if nid == ino {
-            core.tree.cache.remove_from(ino, 0..);
+            core.cache.remove_from(ino, 0..);
             drop_replayed(core, ino, &named);
         }
-        core.tree.cache.remove(&crate::tree::cache::Key::Node(nid));
+        core.cache.remove(&crate::tree::cache::Key::Node(nid));
         core.tables.adopt_node(nid, entry);
         let stream = |core: &Core, addr| core.alloc.stream_at(addr);
         let mut own = |core: &mut Core, addr: u32, slot: u16| {

@@ -246,7 +246,7 @@ impl Mount {
 
     fn audit_replay_end(&self) -> Result<()> {
         self.replay_end()?;
-        let (id, found) = (self.inner()?.core.borrow().checkpoint.id, self.found()?);
+        let (id, found) = (self.inner()?.core.borrow().durability.checkpoint.id, self.found()?);
         same(format_args!("checkpoint.id"), id, found.id.checkpoint + 1)
     }
 
@@ -271,7 +271,7 @@ impl Mount {
     fn audit_replay(&self) -> Result<()> {
         let inner = self.inner()?;
         let core = inner.core.borrow();
-        let over = !core.replaying && core.tree.removed.is_empty();
+        let over = !core.health.replaying() && core.tree.files().none_removed();
         holds(over, format_args!("Core::replaying"), "the end of the replay")?;
         core.audit_own()
     }
@@ -287,7 +287,7 @@ impl Mount {
 
     async fn checkpoint(&mut self) -> Result<()> {
         let inner = self.inner()?;
-        inner.core.borrow_mut().checkpoint.forced = true;
+        inner.core.borrow_mut().durability.checkpoint.forced = true;
         inner.survive_failures();
         inner.checkpoint(false).await
     }
@@ -296,7 +296,7 @@ impl Mount {
         let (inner, found) = (self.inner()?, self.found()?);
         {
             let core = &mut *inner.core.borrow_mut();
-            core.sound = cfg!(debug_assertions) && core.audit().is_ok();
+            core.health.set_sound(cfg!(debug_assertions) && core.audit().is_ok());
         }
         inner.resume_merge();
         inner.start_commits();

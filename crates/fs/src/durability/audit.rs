@@ -8,17 +8,21 @@ use furrow_zone::Result;
 impl Core {
     /// Writes in flight, checkpoint and sync log against the cache and the writer's positions.
     pub(crate) fn audit_logs(&self) -> Result<()> {
-        let out = self.tree.cache.writes_out();
+        let out = self.cache.writes_out();
         let account = format_args!("Core::in_flight, by the pages that the cache handed out");
-        same(account, out, self.in_flight + self.tickets.len())?;
-        let ring = usize::from(self.checkpoint.ring);
+        same(
+            account,
+            out,
+            self.durability.writes.in_flight + self.durability.writes.tickets.len(),
+        )?;
+        let ring = usize::from(self.durability.checkpoint.ring);
         let account = format_args!("checkpoint.ring_used of zone {ring} of the ring");
-        holds(self.checkpoint.ring_used[ring], account, "used: it is written now")?;
+        holds(self.durability.checkpoint.ring_used[ring], account, "used: it is written now")?;
         self.alloc.audit_snapshot()?;
         for half in [0, 1] {
             self.audit_sync_half(half)?;
         }
-        let (waiting, records) = (self.sync.waiters(), self.sync.in_flight);
+        let (waiting, records) = (self.durability.sync.waiters(), self.durability.sync.in_flight());
         at_most(format_args!("sync::State::in_flight"), RECORDS_IN_FLIGHT, records)?;
         let account = format_args!("sync::State::in_flight while {waiting} wait");
         holds(waiting == 0 || records > 0, account, "a record in flight that they wait for")
@@ -26,19 +30,20 @@ impl Core {
 
     /// A half of the sync log: whether it holds anything, and where it goes on.
     fn audit_sync_half(&self, half: u8) -> Result<()> {
-        let stripe = self.layout.sync_stripe();
-        for (column, zone) in (0..).zip(self.layout.sync_half(half)) {
-            if !self.writer.is_open(zone) {
+        let stripe = self.env.layout.sync_stripe();
+        for (column, zone) in (0..).zip(self.env.layout.sync_half(half)) {
+            if !self.env.writer.is_open(zone) {
                 continue;
             }
-            let position = self.writer.position(zone);
+            let position = self.env.writer.position(zone);
             let account = format_args!("sync::State::used of half {half}");
-            let used = self.sync.used[usize::from(half)];
+            let used = self.durability.sync.is_used(half);
             holds(used || position == 0, account, "used, by the writer's position in its zones")?;
             // A half that was left before its end goes to the end at once.
-            if half == self.sync.half && self.sync.next < stripe.blocks() {
+            if half == self.durability.sync.half() && self.durability.sync.next() < stripe.blocks()
+            {
                 let account = format_args!("sync::State::next, by the position in zone {zone}");
-                same(account, position, stripe.fill(column, self.sync.next))?;
+                same(account, position, stripe.fill(column, self.durability.sync.next()))?;
             }
         }
         Ok(())

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 impl Core {
     fn dirty(&self) -> u64 {
-        self.tree.cache.dirty_pages() as u64
+        self.cache.dirty_pages() as u64
     }
 
     /// Blocks in use: valid, or dirty. What is dirty may replace something valid; then this is too
@@ -27,9 +27,20 @@ impl Core {
         self.in_use() + added <= self.alloc.capacity()
     }
 
-    /// Room beyond what is promised.
+    /// Room beyond what is promised to dirty pages. In a debug build a promise that cannot be kept
+    /// is noticed here.
     pub(crate) fn spare(&self) -> u64 {
-        self.alloc.spare(self.dirty())
+        let (left, dirty) = (self.alloc.space_left(), self.dirty());
+        match self.promises_space() {
+            true => self.less("room promised to dirty pages", left, dirty),
+            false => self.alloc.spare(dirty),
+        }
+    }
+
+    /// True if all that is dirty was promised room. What a zone that failed has lost is dirty again
+    /// without, and nobody knows what a mount has to replay on a damaged medium.
+    pub(crate) fn promises_space(&self) -> bool {
+        self.health.is_sound() && !self.health.replaying() && self.stats.no_zone_failed()
     }
 
     /// True if at least `wanted` blocks of room are spare.
@@ -39,9 +50,7 @@ impl Core {
 
     /// Room that must stay spare.
     pub(crate) fn kept(&self, removal: bool) -> u64 {
-        let per = u64::from(self.alloc.superzone_blocks());
-        let kept = if removal { per + RECOVERY_MIN } else { self.alloc.kept_from_users() };
-        kept.max(u64::from(self.alloc.cleaning) + self.recovery_needs())
+        self.alloc.kept(removal, self.dirty())
     }
 
     /// Room that recovery may need after a crash now.
@@ -58,7 +67,7 @@ impl Core {
         nodes: u32,
         claim: Claim,
     ) -> Result<(), NotApplied> {
-        if self.replaying {
+        if self.health.replaying() {
             return Ok(());
         }
         let removal = claim == Claim::Removal;
@@ -87,7 +96,7 @@ impl Core {
             Lack::Space => self.alloc.empty_superzones().next().is_some(),
             Lack::Nodes => self.tables.ids().waiting_count() > 0,
             // What is dirty is counted beside what it replaces, until it is written.
-            Lack::Blocks => self.tree.cache.dirty_pages() > 0,
+            Lack::Blocks => self.cache.dirty_pages() > 0,
         }
     }
 
@@ -99,14 +108,14 @@ impl Core {
                 tried.checkpoints += 1;
                 return tried.checkpoints <= CHECKPOINTS_MAX;
             }
-            Lack::Space => self.counters.space_waits += 1,
+            Lack::Space => self.stats.counters.space_waits += 1,
             Lack::Nodes => {}
         }
         if spare > tried.most {
             *tried = Tried { most: spare, ..Tried::default() };
         }
         tried.steps += 1;
-        tried.steps <= STEPS_MIN + 2 * self.alloc.zones.total()
+        tried.steps <= STEPS_MIN + 2 * self.alloc.zones().total()
     }
 }
 

@@ -1,0 +1,80 @@
+//! What the allocator did since the last durable checkpoint: what a crash undoes, and recovery may
+//! have to do again.
+
+use crate::accounts::{at_most, less};
+use crate::alloc::Allocation;
+use furrow_zone::{Error, Result};
+use std::cell::OnceCell;
+
+/// Superzones taken and blocks written since the last durable checkpoint.
+///
+/// Invariant: what the checkpoint under way covers is part of what there is.
+#[derive(Default)]
+pub(super) struct SinceCheckpoint {
+    /// Superzones that heads took.
+    allocated: Vec<Allocation>,
+    /// How many of them are in a durable checkpoint once the one under way is.
+    allocated_in_snapshot: usize,
+    /// Blocks written, but for cleaning: a crash makes them garbage.
+    at_risk: u64,
+    /// How many of them the checkpoint under way covers.
+    at_risk_in_snapshot: u64,
+    /// Nodes that became dirty only because cleaning moved what they point to: after a crash they
+    /// are as they were.
+    moved_below: u64,
+}
+
+impl SinceCheckpoint {
+    /// A head took a superzone.
+    pub(super) fn took(&mut self, superzone: Allocation) {
+        self.allocated.push(superzone);
+    }
+
+    /// A block was written, not for cleaning.
+    pub(super) fn wrote(&mut self) {
+        self.at_risk += 1;
+    }
+
+    /// So many nodes more are dirty only because cleaning moved what they point to.
+    pub(super) fn moved_below(&mut self, nodes: u32) {
+        self.moved_below += u64::from(nodes);
+    }
+
+    /// Superzones that heads took.
+    pub(super) fn allocated(&self) -> &[Allocation] {
+        &self.allocated
+    }
+
+    /// Blocks that recovery may write again after a crash now: those written, and those dirty but
+    /// for nodes that only cleaning made so. Some of these nodes may be written by now: then they
+    /// are not among the `dirty` blocks, which are the most that can be left out.
+    pub(super) fn to_write_again(&self, dirty: u64) -> u64 {
+        self.at_risk + dirty - self.moved_below.min(dirty)
+    }
+
+    /// A checkpoint takes its snapshot: it covers all so far.
+    pub(super) fn snapshot(&mut self) {
+        self.allocated_in_snapshot = self.allocated.len();
+        self.at_risk_in_snapshot = self.at_risk;
+        self.moved_below = 0;
+    }
+
+    /// That checkpoint is durable.
+    pub(super) fn durable(&mut self, broken: &OnceCell<Error>) {
+        self.allocated.drain(..self.allocated_in_snapshot);
+        self.allocated_in_snapshot = 0;
+        let covered = std::mem::take(&mut self.at_risk_in_snapshot);
+        self.at_risk = less(broken, "space.at_risk", self.at_risk, covered);
+    }
+
+    /// What the checkpoint under way covers against all there is.
+    ///
+    /// # Errors
+    /// `Internal`, with the account.
+    pub(super) fn audit(&self) -> Result<()> {
+        let (all, covered) = (self.allocated.len(), self.allocated_in_snapshot);
+        at_most(format_args!("allocated_in_snapshot"), all, covered)?;
+        let (all, covered) = (self.at_risk, self.at_risk_in_snapshot);
+        at_most(format_args!("at_risk_in_snapshot"), all, covered)
+    }
+}

@@ -1,0 +1,29 @@
+//! What a mount was given and what it made of that once: it stays as it is while the file system
+//! is mounted.
+
+use crate::layout::Layout;
+use crate::types::MountOptions;
+use furrow_log::writer::Writer;
+use furrow_rt::{Pool, Rt};
+use furrow_zone::{Geometry, ZonedDevice};
+use std::rc::Rc;
+
+/// Drive, clock and options, and what is derived from them.
+pub(crate) struct Env {
+    pub(crate) rt: Rt,
+    pub(crate) device: Rc<dyn ZonedDevice>,
+    pub(crate) geometry: Geometry,
+    pub(crate) layout: Rc<Layout>,
+    pub(crate) options: MountOptions,
+    /// Where pages come from.
+    pub(crate) pages: Pool,
+    /// Every write to the drive goes through it.
+    pub(crate) writer: Writer,
+}
+
+impl Env {
+    /// Pages that may be dirty or in flight before writers are throttled.
+    pub(crate) fn dirty_limit(&self) -> usize {
+        self.options.dirty_pages.unwrap_or(self.options.cache_pages / 2).max(64)
+    }
+}

@@ -1,0 +1,53 @@
+//! What a mount counts of itself.
+
+use crate::memory::Memory;
+use crate::stretch::Stretch;
+use crate::types::Counters;
+use furrow_rt::Rt;
+
+/// Counters, and the most memory that was held.
+#[derive(Default)]
+pub(crate) struct Stats {
+    pub(crate) counters: Counters,
+    memory_peak: Memory,
+    stretch: Stretch,
+}
+
+impl Stats {
+    /// True if the present stretch has taken so long that others are to have a turn. `looked`
+    /// units were counted so far.
+    pub(crate) fn is_long(&self, looked: u64, turn: u64) -> bool {
+        self.stretch.is_long(looked, turn)
+    }
+
+    /// A step begins.
+    pub(crate) fn begin_step(&mut self, looked: u64, rt: &Rt) {
+        self.stretch.begin_step(looked, rt);
+    }
+
+    /// The step has ended.
+    pub(crate) fn end_step(&mut self, looked: u64, rt: &Rt) {
+        if let Some((units, took)) = self.stretch.end_step(looked, rt) {
+            let counters = &mut self.counters;
+            counters.longest_stretch = counters.longest_stretch.max(units);
+            counters.longest_stretch_time = counters.longest_stretch_time.max(took);
+        }
+    }
+
+    /// True if no zone has failed and none is known to.
+    pub(crate) fn no_zone_failed(&self) -> bool {
+        self.counters.zone_failures == 0
+    }
+
+    /// `now` is held: kept if it is the most.
+    pub(crate) fn note_memory(&mut self, now: Memory) {
+        if now.total() > self.memory_peak.total() {
+            self.memory_peak = now;
+        }
+    }
+
+    /// The most memory that was held.
+    pub(crate) fn memory_peak(&self) -> Memory {
+        self.memory_peak
+    }
+}
