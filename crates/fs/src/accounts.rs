@@ -4,6 +4,7 @@ use furrow_log::audit::broken;
 use furrow_zone::{Error, Result};
 use std::cell::OnceCell;
 use std::fmt::{Arguments, Display};
+use std::rc::Rc;
 
 /// The error of an account that contradicts another one.
 pub(crate) fn contradiction(account: Arguments<'_>, expected: Arguments<'_>) -> Error {
@@ -42,14 +43,32 @@ pub(crate) fn holds(condition: bool, account: Arguments<'_>, expected: &str) -> 
     Err(contradiction(account, format_args!("{expected}, found otherwise")))
 }
 
-/// What is left of an account of `from` when `by` is taken. More taken than there was is a defect
-/// of the engine: a debug build stops, another one goes read-only after this step.
-pub(crate) fn less(noted: &OnceCell<Error>, account: &str, from: u64, by: u64) -> u64 {
-    from.checked_sub(by).unwrap_or_else(|| {
-        let error =
-            contradiction(format_args!("{account}"), format_args!("{by} at least, found {from}"));
-        debug_assert!(false, "{error}");
-        let _ = noted.set(error);
-        0
-    })
+/// Where the parts of a mount note an account that went below zero: the first one is kept.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Broken(Rc<OnceCell<Error>>);
+
+impl Broken {
+    /// What is left of an account of `from` when `by` is taken. More taken than there was is a
+    /// defect of the engine: a debug build stops, another one goes read-only after this step.
+    pub(crate) fn less(&self, account: &str, from: u64, by: u64) -> u64 {
+        from.checked_sub(by).unwrap_or_else(|| {
+            let error = contradiction(
+                format_args!("{account}"),
+                format_args!("{by} at least, found {from}"),
+            );
+            debug_assert!(false, "{error}");
+            let _ = self.0.set(error);
+            0
+        })
+    }
+
+    /// The same for a count.
+    pub(crate) fn fewer(&self, account: &str, from: usize, by: usize) -> usize {
+        self.less(account, from as u64, by as u64) as usize
+    }
+
+    /// The account that went below zero.
+    pub(crate) fn get(&self) -> Option<&Error> {
+        self.0.get()
+    }
 }

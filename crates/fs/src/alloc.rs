@@ -26,7 +26,7 @@ mod tests;
 
 pub(crate) mod zone_quota;
 
-use crate::accounts;
+use crate::accounts::Broken;
 use crate::format::{SitEntry, SummaryEntry};
 use crate::layout::Layout;
 use crate::tables::table::Table;
@@ -35,10 +35,10 @@ use furrow_log::pool::ZonePool;
 use furrow_log::writer::Kind as WriteKind;
 use furrow_policy::FsVariant;
 use furrow_rt::{Nanos, Page, Pool, Rt};
-use furrow_zone::{Error, Geometry, Result, ZoneId};
+use furrow_zone::{Geometry, Result, ZoneId};
 use heads::{Cursor, Streams};
 use since_checkpoint::SinceCheckpoint;
-use std::cell::{Cell, OnceCell};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -118,7 +118,7 @@ pub(crate) struct Allocator {
     for_cleaning: bool,
     actions: Vec<ZoneAction>,
     /// An account that was found to be wrong.
-    broken: Rc<OnceCell<Error>>,
+    broken: Broken,
 }
 
 impl Allocator {
@@ -157,7 +157,7 @@ impl Allocator {
             cleaning: 0,
             for_cleaning: false,
             actions: Vec::new(),
-            broken: Rc::default(),
+            broken: Broken::default(),
         };
         this.count_valid();
         Ok(this)
@@ -177,13 +177,13 @@ impl Allocator {
         self.valid = self.superzone_valid.iter().map(|valid| u64::from(*valid)).sum();
     }
 
-    /// What is left of an account: see [`accounts::less`].
+    /// What is left of an account: see [`Broken::less`].
     fn less(&self, account: &str, from: u64, by: u64) -> u64 {
-        accounts::less(&self.broken, account, from, by)
+        self.broken.less(account, from, by)
     }
 
     /// Where an account that is wrong is noted.
-    pub(crate) fn broken(&self) -> Rc<OnceCell<Error>> {
+    pub(crate) fn broken(&self) -> Broken {
         self.broken.clone()
     }
 

@@ -27,7 +27,7 @@ use crate::core::{Core, Inner};
 use furrow_zone::{ErrorKind, Result};
 
 impl Core {
-    /// What is left of an account: see [`crate::accounts::less`].
+    /// What is left of an account: see [`crate::accounts::Broken::less`].
     pub(crate) fn less(&self, account: &str, from: u64, by: u64) -> u64 {
         self.health.less(account, from, by)
     }

@@ -119,11 +119,14 @@ impl Core {
         pages: Pool,
         parts: Parts,
     ) -> Core {
-        let Parts { alloc, tables, tree, durability } = parts;
+        let Parts { alloc, mut tables, tree, durability } = parts;
         let geometry = device.geometry().clone();
+        let broken = alloc.broken();
+        tables.note_broken_in(&broken);
+        let cache = Cache::new(options.cache_pages.max(256)).noting_broken_in(&broken);
         Core {
-            health: Health::new(alloc.broken()),
-            cache: Cache::new(options.cache_pages.max(256)),
+            health: Health::new(broken),
+            cache,
             env: Env { rt: rt.clone(), device, geometry, layout, options, pages, writer },
             alloc,
             tables,

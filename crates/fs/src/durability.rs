@@ -140,6 +140,11 @@ impl Durability {
         self.writes.watched.take().unwrap_or_default()
     }
 
+    /// True unless a zone has lost something that is not yet durable elsewhere.
+    pub(crate) fn lost_nothing(&self) -> bool {
+        self.relocation.lost.is_empty()
+    }
+
     /// What the parts hold of themselves.
     ///
     /// # Errors

@@ -1,9 +1,7 @@
 //! Whether the engine writes, and whether what it finds wrong is its own defect.
 
-use crate::accounts;
+use crate::accounts::Broken;
 use furrow_zone::Error;
-use std::cell::OnceCell;
-use std::rc::Rc;
 
 /// What the engine may still do.
 ///
@@ -12,7 +10,7 @@ use std::rc::Rc;
 /// - It replays only before operations of users begin.
 pub(crate) struct Health {
     /// An account that went below zero: the engine fails at the end of the step under way.
-    broken: Rc<OnceCell<Error>>,
+    broken: Broken,
     /// All accounts agreed at the end of recovery. Only then is a contradiction a defect of the
     /// engine: what a damaged medium says may contradict itself.
     sound: bool,
@@ -24,13 +22,13 @@ pub(crate) struct Health {
 
 impl Health {
     /// Nothing is wrong. A wrong account is noted in `broken`.
-    pub(crate) fn new(broken: Rc<OnceCell<Error>>) -> Health {
+    pub(crate) fn new(broken: Broken) -> Health {
         Health { broken, sound: false, failed: None, replaying: false }
     }
 
-    /// What is left of an account: see [`accounts::less`].
+    /// What is left of an account: see [`Broken::less`].
     pub(crate) fn less(&self, account: &str, from: u64, by: u64) -> u64 {
-        accounts::less(&self.broken, account, from, by)
+        self.broken.less(account, from, by)
     }
 
     /// An account that went below zero.

@@ -40,7 +40,9 @@ impl Core {
     /// True if all that is dirty was promised room. What a zone that failed has lost is dirty again
     /// without, and nobody knows what a mount has to replay on a damaged medium.
     pub(crate) fn promises_space(&self) -> bool {
-        self.health.is_sound() && !self.health.replaying() && self.stats.no_zone_failed()
+        let writes = self.health.failed().is_none() && !self.health.replaying();
+        let lost = !self.durability.lost_nothing() || self.stats.counters.zone_failures > 0;
+        self.health.is_sound() && writes && !lost
     }
 
     /// True if at least `wanted` blocks of room are spare.

@@ -34,11 +34,6 @@ impl Stats {
         }
     }
 
-    /// True if no zone has failed and none is known to.
-    pub(crate) fn no_zone_failed(&self) -> bool {
-        self.counters.zone_failures == 0
-    }
-
     /// `now` is held: kept if it is the most.
     pub(crate) fn note_memory(&mut self, now: Memory) {
         if now.total() > self.memory_peak.total() {

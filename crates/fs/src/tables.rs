@@ -5,7 +5,7 @@ pub(crate) mod delta_merge;
 pub(crate) mod table;
 pub(crate) mod table_zones;
 
-use crate::accounts::same;
+use crate::accounts::{Broken, same};
 use crate::format::{HOLE, NatEntry, UnitRef, table as number};
 use crate::memory::set_bytes;
 use furrow_log::delta::{DeltaLog, Extent};
@@ -40,6 +40,12 @@ impl Tables {
         let used = nat.iter().filter(|(_, entry)| entry.ino.get() != 0);
         let ids = NodeIds::new(nodes, used.map(|(nid, _)| nid));
         Tables { nat, ids, logs, zones, pages, changed_nodes: ChangedNodes::default() }
+    }
+
+    /// Accounts that go below zero are noted in `broken` from now on.
+    pub(crate) fn note_broken_in(&mut self, broken: &Broken) {
+        self.ids.note_broken_in(broken);
+        self.changed_nodes.broken = broken.clone();
     }
 
     /// Where each node is.
@@ -278,6 +284,7 @@ pub(crate) struct ChangedNodes {
     in_snapshot: BTreeMap<u32, BTreeSet<u32>>,
     /// Nodes in both.
     count: usize,
+    broken: Broken,
 }
 
 impl ChangedNodes {
@@ -325,7 +332,7 @@ impl ChangedNodes {
     /// A sync record tells of those of `ino`.
     pub(crate) fn logged(&mut self, ino: u32) {
         for gone in [self.now.remove(&ino), self.in_snapshot.remove(&ino)] {
-            self.count -= gone.map_or(0, |nids| nids.len());
+            self.forget(gone.map_or(0, |nids| nids.len()));
         }
     }
 
@@ -334,12 +341,17 @@ impl ChangedNodes {
             let snapshot = self.in_snapshot.entry(ino).or_default();
             let before = snapshot.len() + nids.len();
             snapshot.extend(nids);
-            self.count -= before - snapshot.len();
+            let twice = before - snapshot.len();
+            self.forget(twice);
         }
     }
 
     pub(crate) fn durable(&mut self) {
-        self.count -= self.in_snapshot.values().map(BTreeSet::len).sum::<usize>();
-        self.in_snapshot.clear();
+        let covered = std::mem::take(&mut self.in_snapshot);
+        self.forget(covered.values().map(BTreeSet::len).sum());
+    }
+
+    fn forget(&mut self, nodes: usize) {
+        self.count = self.broken.fewer("ChangedNodes::count", self.count, nodes);
     }
 }

@@ -1,10 +1,9 @@
 //! What the allocator did since the last durable checkpoint: what a crash undoes, and recovery may
 //! have to do again.
 
-use crate::accounts::{at_most, less};
+use crate::accounts::{Broken, at_most};
 use crate::alloc::Allocation;
-use furrow_zone::{Error, Result};
-use std::cell::OnceCell;
+use furrow_zone::Result;
 
 /// Superzones taken and blocks written since the last durable checkpoint.
 ///
@@ -60,11 +59,11 @@ impl SinceCheckpoint {
     }
 
     /// That checkpoint is durable.
-    pub(super) fn durable(&mut self, broken: &OnceCell<Error>) {
+    pub(super) fn durable(&mut self, broken: &Broken) {
         self.allocated.drain(..self.allocated_in_snapshot);
         self.allocated_in_snapshot = 0;
         let covered = std::mem::take(&mut self.at_risk_in_snapshot);
-        self.at_risk = less(broken, "space.at_risk", self.at_risk, covered);
+        self.at_risk = broken.less("space.at_risk", self.at_risk, covered);
     }
 
     /// What the checkpoint under way covers against all there is.

@@ -1,5 +1,6 @@
 //! Tests: an audit notices each corruption of memory that `docs/structure/corruptions.md` lists
-//! for the file system (F1 to F16) and of room promised (F17), and finds nothing wrong in a file system at work.
+//! for the file system (F1 to F16), and room promised to more dirty pages than there is (F17); it
+//! finds nothing wrong in a file system at work.
 
 use super::alloc::is_set;
 use crate::alloc::heads::Head;
@@ -244,7 +245,7 @@ fn f11_pages_in_flight_for_ever() {
         let ino = file(&fs, "a").await?;
         write(&fs, ino, 0, 100).await?;
         fs.sync().await?;
-        corrupt(&fs, "Core::in_flight", |core| {
+        corrupt(&fs, "Dispatched::in_flight", |core| {
             core.durability.corrupt_in_flight(core.dirty_limit() + 1)
         });
         Ok(())
@@ -292,7 +293,7 @@ fn f15_a_half_of_the_sync_log_with_records() {
             write(&fs, ino, 0, 100).await?;
             fs.fsync(ino, false).await?;
         }
-        corrupt(&fs, "sync::State::used of half", |core| {
+        corrupt(&fs, "SyncLog::used of half", |core| {
             assert!(core.durability.corrupt_sync_used(half));
         });
         Ok(())

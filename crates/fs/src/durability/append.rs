@@ -93,7 +93,7 @@ impl Appends {
     /// `Internal`, with the account.
     pub(crate) fn audit(&self) -> Result<()> {
         let idle = self.flights == 0;
-        let account = format_args!("append::State::blocks without an append in flight");
+        let account = format_args!("Appends::blocks without an append in flight");
         same(account, 0, if idle { self.blocks.len() } else { 0 })
     }
 }
@@ -263,7 +263,7 @@ impl Core {
             self.durability.appends.blocks.remove(&(item.ino, item.block));
         }
         let flights = self.durability.appends.flights as u64;
-        self.durability.appends.flights = self.less("append::State::flights", flights, 1) as usize;
+        self.durability.appends.flights = self.less("Appends::flights", flights, 1) as usize;
     }
 
     /// Dirty blocks of `ino` that are not on their way; of any file without one.

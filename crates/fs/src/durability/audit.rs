@@ -9,7 +9,7 @@ impl Core {
     /// Writes in flight, checkpoint and sync log against the cache and the writer's positions.
     pub(crate) fn audit_logs(&self) -> Result<()> {
         let out = self.cache.writes_out();
-        let account = format_args!("Core::in_flight, by the pages that the cache handed out");
+        let account = format_args!("Dispatched::in_flight, by the pages that the cache handed out");
         same(
             account,
             out,
@@ -23,8 +23,8 @@ impl Core {
             self.audit_sync_half(half)?;
         }
         let (waiting, records) = (self.durability.sync.waiters(), self.durability.sync.in_flight());
-        at_most(format_args!("sync::State::in_flight"), RECORDS_IN_FLIGHT, records)?;
-        let account = format_args!("sync::State::in_flight while {waiting} wait");
+        at_most(format_args!("SyncLog::in_flight"), RECORDS_IN_FLIGHT, records)?;
+        let account = format_args!("SyncLog::in_flight while {waiting} wait");
         holds(waiting == 0 || records > 0, account, "a record in flight that they wait for")
     }
 
@@ -36,13 +36,13 @@ impl Core {
                 continue;
             }
             let position = self.env.writer.position(zone);
-            let account = format_args!("sync::State::used of half {half}");
+            let account = format_args!("SyncLog::used of half {half}");
             let used = self.durability.sync.is_used(half);
             holds(used || position == 0, account, "used, by the writer's position in its zones")?;
             // A half that was left before its end goes to the end at once.
             if half == self.durability.sync.half() && self.durability.sync.next() < stripe.blocks()
             {
-                let account = format_args!("sync::State::next, by the position in zone {zone}");
+                let account = format_args!("SyncLog::next, by the position in zone {zone}");
                 same(account, position, stripe.fill(column, self.durability.sync.next()))?;
             }
         }

@@ -374,8 +374,7 @@ impl Inner {
             let mut core = self.core.borrow_mut();
             if core.durability.sync.waiters.is_empty() {
                 let records = u64::from(core.durability.sync.in_flight);
-                core.durability.sync.in_flight =
-                    core.less("sync::State::in_flight", records, 1) as u32;
+                core.durability.sync.in_flight = core.less("SyncLog::in_flight", records, 1) as u32;
                 return;
             }
             (

@@ -55,7 +55,8 @@ impl Inner {
             {
                 let mut core = inner.core.borrow_mut();
                 let (out, over) = (core.durability.writes.in_flight as u64, tickets.len() as u64);
-                core.durability.writes.in_flight = core.less("Core::in_flight", out, over) as usize;
+                core.durability.writes.in_flight =
+                    core.less("Dispatched::in_flight", out, over) as usize;
                 // After a failure the pages stay: they are the only copy.
                 if result.is_ok() {
                     for ticket in tickets {

@@ -540,8 +540,7 @@ pub(super) async fn drop_block(inner: &Rc<Inner>, ino: u32, block: u32) -> Resul
         core.cache.remove(&Key::Data(ino, block));
         core.set_slot(holder, Pointer::HOLE);
         core.invalidate(old.addr.get());
-        let blocks = &mut core.inode_mut(Ino(ino)).head.blocks;
-        *blocks = blocks.get().saturating_sub(1).into();
+        core.uncount_blocks(Ino(ino), 1);
         Ok(())
     };
     inner.run(drop).await

@@ -7,7 +7,7 @@
 //!
 //! A checkpoint takes its snapshot by sharing table pages ([`Rc`]); a later change copies.
 
-use crate::accounts::{at_most, contradiction, holds, same};
+use crate::accounts::{Broken, at_most, contradiction, holds, same};
 use crate::format::{NatEntry, SitEntry};
 use furrow_zone::Result;
 use std::collections::BTreeSet;
@@ -276,6 +276,7 @@ pub(crate) struct NodeIds {
     waiting: Vec<u32>,
     /// Freed before the snapshot of the checkpoint under way.
     snapshot: Vec<u32>,
+    broken: Broken,
 }
 
 impl NodeIds {
@@ -293,11 +294,21 @@ impl NodeIds {
             held: BTreeSet::new(),
             waiting: vec![],
             snapshot: vec![],
+            broken: Broken::default(),
         };
         for id in used {
             ids.claim(id);
         }
         ids
+    }
+
+    /// Accounts that go below zero are noted in `broken` from now on.
+    pub(super) fn note_broken_in(&mut self, broken: &Broken) {
+        self.broken = broken.clone();
+    }
+
+    fn fewer(&self, account: &str, from: u32, by: u32) -> u32 {
+        self.broken.less(account, from.into(), by.into()) as u32
     }
 
     /// True if `id` is taken, or was freed and waits for a checkpoint.
@@ -365,7 +376,7 @@ impl NodeIds {
         self.used[(id / 64) as usize] |= 1 << (id % 64);
         self.count += 1;
         self.top = self.top.max(id);
-        self.free -= u32::from(id < self.limit);
+        self.free = self.fewer("NodeIds::free", self.free, u32::from(id < self.limit));
         true
     }
 
@@ -383,7 +394,7 @@ impl NodeIds {
         if limit > self.limit {
             self.free += free;
         } else {
-            self.free -= free;
+            self.free = self.fewer("NodeIds::free", self.free, free);
         }
         self.limit = limit;
     }
@@ -453,7 +464,7 @@ impl NodeIds {
     pub(crate) fn durable(&mut self) {
         for id in std::mem::take(&mut self.snapshot) {
             self.used[(id / 64) as usize] &= !(1 << (id % 64));
-            self.count -= 1;
+            self.count = self.fewer("NodeIds::count", self.count, 1);
             self.free += u32::from(id < self.limit);
             self.next = self.next.min(id);
         }

@@ -18,6 +18,7 @@
 //!
 //! Not here: reading, writing, waiting, limits of dirty pages.
 
+use crate::accounts::Broken;
 use crate::memory::{map_bytes, set_bytes};
 use furrow_rt::buf::{PAGE_SIZE, Page};
 use std::cell::Cell;
@@ -230,6 +231,7 @@ pub struct Cache {
     stats: Stats,
     /// See [`Cache::look`].
     looked: Cell<u64>,
+    broken: Broken,
 }
 
 impl Cache {
@@ -254,7 +256,13 @@ impl Cache {
             lent: 0,
             stats: Stats::default(),
             looked: Cell::new(0),
+            broken: Broken::default(),
         }
+    }
+
+    /// The same; counts that go below zero are noted in `broken`.
+    pub(crate) fn noting_broken_in(self, broken: &Broken) -> Cache {
+        Cache { broken: broken.clone(), ..self }
     }
 
     /// Pages it is meant to hold.
@@ -503,10 +511,12 @@ impl Cache {
 
     /// A write begun has ended. After a failure, also [`Cache::mark_dirty`].
     pub fn end_write(&mut self, ticket: Ticket) {
-        self.out -= 1;
-        if let Some(slot) = self.by_ticket(ticket) {
-            slot.entry.in_flight -= 1;
-            if slot.entry.in_flight == 0 {
+        self.out = self.broken.fewer("Cache::out", self.out, 1);
+        if let Some(entry) = self.by_ticket(ticket).map(|slot| &slot.entry) {
+            let left = entry.in_flight as usize;
+            let left = self.broken.fewer("Entry::in_flight", left, 1) as u32;
+            self.slot_mut(ticket.slot).entry.in_flight = left;
+            if left == 0 {
                 self.unshare(ticket.slot);
             }
             self.relist(ticket.slot);
@@ -526,8 +536,10 @@ impl Cache {
 
     /// Ends a pin.
     pub fn unpin(&mut self, ticket: Ticket) {
-        if let Some(slot) = self.by_ticket(ticket) {
-            slot.entry.pins -= 1;
+        if let Some(entry) = self.by_ticket(ticket).map(|slot| &slot.entry) {
+            let left = entry.pins as usize;
+            let left = self.broken.fewer("Entry::pins", left, 1) as u32;
+            self.slot_mut(ticket.slot).entry.pins = left;
             self.relist(ticket.slot);
             self.shrink(NIL);
         }
@@ -636,7 +648,7 @@ impl Cache {
     /// What is in flight, if anything, is no longer the present content.
     fn unshare(&mut self, at: u32) {
         let shared = std::mem::replace(&mut self.slot_mut(at).shared, false);
-        self.shared -= usize::from(shared);
+        self.shared = self.broken.fewer("Cache::shared", self.shared, usize::from(shared));
     }
 
     fn set_dirty(&mut self, at: u32, dirty: bool) {
@@ -686,7 +698,7 @@ impl Cache {
         }
         slot.listed = false;
         let (colder, warmer) = (slot.colder, slot.warmer);
-        self.evictable -= 1;
+        self.evictable = self.broken.fewer("Cache::evictable", self.evictable, 1);
         match colder {
             NIL => self.coldest = warmer,
             other => self.slot_mut(other).warmer = warmer,
@@ -738,7 +750,8 @@ impl Cache {
     }
 
     fn leave_family(&mut self, at: u32) {
-        self.nodes -= usize::from(matches!(self.slot(at).key, Key::Node(_)));
+        let node = usize::from(matches!(self.slot(at).key, Key::Node(_)));
+        self.nodes = self.broken.fewer("Cache::nodes", self.nodes, node);
         let key = self.family_of(at);
         let (before, after) = (self.slot(at).before, self.slot(at).after);
         if after != NIL {

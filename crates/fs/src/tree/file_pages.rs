@@ -285,8 +285,7 @@ impl Core {
                 self.drop_node(nid);
             }
         }
-        let count = &mut self.inode_mut(ino).head.blocks;
-        *count = count.get().saturating_sub(gone.len() as u64 + blocks).into();
+        self.uncount_blocks(ino, gone.len() as u64 + blocks);
     }
 
     /// Checks that a file may be `size` bytes long.

@@ -227,8 +227,7 @@ impl Core {
                 self.set_slot(*holder, Pointer::HOLE);
             }
         }
-        let count = &mut self.inode_mut(ino).head.blocks;
-        *count = count.get().saturating_sub(doomed.len() as u64).into();
+        self.uncount_blocks(ino, doomed.len() as u64);
         self.touch_content(ino);
         Ok(())
     }

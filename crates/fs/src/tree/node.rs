@@ -212,6 +212,13 @@ impl Core {
         as_inode_mut(self.node_mut(ino.0))
     }
 
+    /// Blocks of inode `ino`, which is in the cache, were given up. What it counts is the medium's
+    /// word, which `fsck` checks: an inode that counts fewer has none then.
+    pub(crate) fn uncount_blocks(&mut self, ino: Ino, blocks: u64) {
+        let count = &mut self.inode_mut(ino).head.blocks;
+        *count = count.get().saturating_sub(blocks).into();
+    }
+
     /// Where the pointer to `block` is; `None` if no node covers it.
     pub(crate) fn holder(&mut self, ino: Ino, block: u32) -> Result<Option<Holder>, NotApplied> {
         let inode = self.inode(ino)?;
