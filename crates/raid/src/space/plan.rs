@@ -132,6 +132,13 @@ impl Facts {
         }
     }
 
+    /// Whether the internal writer waits and is helped before users are. It may wait with nothing
+    /// to write, since its line was handed over: then stripes in line for users come first.
+    fn internal_first(&self) -> bool {
+        let helped = self.free > 0 || self.users_take || self.internal_line || self.stranded;
+        self.internal_waits && (helped || !self.users_line)
+    }
+
     /// Whether segments may be reset: not before recovery is finished, unless it needs space.
     fn may_reset(&self) -> bool {
         matches!(self.recovery, Recovery::Finished | Recovery::Starved)
@@ -194,7 +201,7 @@ fn clean(facts: &Facts) -> Action {
         return Action::Clean(slot);
     }
     if state == State::Ok {
-        return Action::Rest;
+        return if facts.users_wait && facts.still { Action::Tell } else { Action::Rest };
     }
     if facts.checkpoint_frees {
         return Action::Checkpoint;
@@ -205,7 +212,7 @@ fn clean(facts: &Facts) -> Action {
     if let Some(slot) = facts.victim.filter(|_| !facts.in_vain) {
         return Action::Clean(slot);
     }
-    match facts.users_wait && !facts.internal_waits && facts.still {
+    match facts.users_wait && facts.still && !facts.internal_first() {
         false => Action::Rest,
         true if facts.free > facts.kept => Action::Tell,
         true => Action::GiveUp(facts.kept),
@@ -309,8 +316,9 @@ mod tests {
                     let cleaned = facts.victim.is_none() || facts.in_vain;
                     assert!(cleaned && !facts.checkpoint_frees && !facts.resetting, "{facts:?}");
                     assert!(facts.users_wait && facts.recovery == Recovery::Finished, "{facts:?}");
-                    // The release lane helps the internal writer first.
-                    assert!(!facts.internal_waits, "{facts:?}");
+                    // The release lane helps the internal writer first, if that has stripes.
+                    let idle = !facts.internal_line && !facts.stranded && facts.users_line;
+                    assert!(!facts.internal_waits || idle, "{facts:?}");
                 } else {
                     assert!(!facts.users_take && facts.internal_line, "{facts:?}");
                     assert_ne!(facts.recovery, Recovery::Unfinished, "{facts:?}");
@@ -334,7 +342,30 @@ mod tests {
         });
     }
 
-    /// A writer that starves is helped once nothing else is under way.
+    /// Stripes that are in line for a writer that waits are helped once nothing else is under way.
+    /// Where both lanes rest, no stripe is in line: the next one that is wakes them.
+    #[test]
+    fn no_stripe_waits_for_ever() {
+        let mut rested = 0;
+        all(|facts| {
+            if !facts.still || facts.resetting || facts.out || !facts.cleans {
+                return;
+            }
+            let internal = facts.internal_waits && (facts.internal_line || facts.stranded);
+            let users = facts.users_wait && facts.users_line;
+            let (released, cleaned) = (next(Lane::Release, facts), next(Lane::Clean, facts));
+            if (released, cleaned) != (Action::Rest, Action::Rest) {
+                return;
+            }
+            assert!(!internal && !users, "{facts:?}");
+            rested += u32::from(facts.internal_waits || facts.users_wait);
+        });
+        assert!(rested > 0);
+    }
+
+    /// A writer of users that starves is helped, whatever its line, if the internal one does not
+    /// wait; an internal one that starves, if it has stripes in line, whether the volume cleans or
+    /// not.
     #[test]
     fn no_writer_starves_for_ever() {
         all(|facts| {
@@ -371,14 +402,16 @@ mod tests {
         });
     }
 
-    /// With enough segments free there is upkeep alone.
+    /// With enough segments free there is upkeep alone. Who still waits may not have heard of it.
     #[test]
     fn in_order_it_rests() {
         all(|facts| {
             let due = facts.checkpoint_due || facts.unprotected.is_some();
             let upkeep = facts.recovery != Recovery::Finished || due;
             if facts.state() == State::Ok && !upkeep {
-                assert_eq!(next(Lane::Clean, facts), Action::Rest, "{facts:?}");
+                let told = facts.users_wait && facts.still && facts.cleans;
+                let expected = if told { Action::Tell } else { Action::Rest };
+                assert_eq!(next(Lane::Clean, facts), expected, "{facts:?}");
             }
         });
     }

@@ -120,7 +120,9 @@ impl Volume {
             let Some(open) = writer.open.borrow().clone() else {
                 if !writer.opening.replace(true) {
                     self.0.rt.spawn_detached(open_next(self.clone(), writer.clone()));
-                } else if writer.purpose == Use::Internal {
+                } else if writer.purpose == Use::Internal
+                    || self.0.space.is_wanted() && writer.line() == 1
+                {
                     // It may wait for space, and until now had nothing to write.
                     self.0.wanted.notify_all();
                 }
