@@ -361,19 +361,15 @@ impl Volume {
                 || format!("checkpoint that segment slot {slot} waits for with its trims");
             holds(account, &format!("at most {most}"), needed <= most, &needed.to_string())?;
         }
-        if self.stage().is_some() {
-            // Records that do not count are in rows that recovery found, too.
+        // Recovery meets records that do not count. Once the volume failed, a record may be on the
+        // drives whose trim was refused, and nothing is reset any more.
+        if self.stage().is_some() || self.failed().is_some() {
             return Ok(());
         }
         let image = self.0.checkpoint.image.borrow();
         for open in self.opens() {
             let segment = &segments[open.slot as usize];
             if segment.needed > 0 || open.in_flight.get() > 0 || open.broken.get() {
-                continue;
-            }
-            // A segment that recovery found and that is written on is left out: the audit does not
-            // know yet which records in it count.
-            if open.found > 0 {
                 continue;
             }
             // Rows that were written after the durable checkpoint's snapshot.

@@ -134,8 +134,8 @@ fn what_failed_once_in_a_volumes_lives_holds() {
     }
 }
 
-/// Seeds in which an audit refused a volume that kept its promises. 79: the record of a trim in a
-/// segment that recovery had found and that was written on. 403: a chunk was damaged before
+/// Seeds in which an audit refused a volume that kept its promises. 79: the record of a trim was on
+/// the drives, and the volume failed before the trim was answered. 403: a chunk was damaged before
 /// recovery looked for it.
 #[test]
 fn a_sound_volume_passes_the_audit() {

@@ -20,16 +20,14 @@ use zerocopy::{FromZeros, IntoBytes};
 /// Invariants
 /// - Its slot is open, with the same sequence number, chunk and group.
 /// - `next` is at most the number of stripes.
-/// - In a segment begun since the assembly, a trim's record in a row after the newest durable
-///   checkpoint's snapshot keeps the segment (`Segment::needed`), once no stripe is in flight.
+/// - A trim's record in a row after the newest durable checkpoint's snapshot keeps the segment
+///   (`Segment::needed`), once no stripe is in flight and unless the volume has failed.
 pub(crate) struct Open {
     pub(crate) slot: u32,
     pub(crate) sequence: u64,
     pub(crate) groups: Groups,
     /// By Zone Append.
     pub(crate) append: bool,
-    /// Stripes that recovery found in it; records that do not count may be among them.
-    pub(crate) found: u32,
     /// The next stripe.
     pub(crate) next: Cell<u32>,
     pub(crate) in_flight: Cell<u32>,
@@ -105,7 +103,6 @@ impl Volume {
             sequence,
             groups,
             append,
-            found: next,
             next: Cell::new(next),
             in_flight: Cell::new(0),
             idle: Notify::new(),
