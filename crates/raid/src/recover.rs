@@ -120,6 +120,16 @@ impl Scanned {
         let of = |rows: &Rows| rows.iter().rposition(Option::is_some).map_or(0, |at| at as u32 + 1);
         self.rows.iter().map(of).max().unwrap_or(0)
     }
+
+    /// Rows of the segment: up to the last one of which any zone holds something whole, and up to
+    /// the last stripe that any of them is of. Zone Append may put a stripe before those that it
+    /// comes after, and these may not be there.
+    fn rows_of(&self, groups: Groups) -> u32 {
+        let stripes = self.rows.iter().flatten().flatten().map(|row| row.stripe);
+        let stripes = stripes.filter(|stripe| *stripe < groups.stripes);
+        let stripes = stripes.max().map_or(0, |last| last + 1);
+        self.last().next_multiple_of(groups.chunk).max(stripes * groups.chunk)
+    }
 }
 
 impl Image {
@@ -522,7 +532,7 @@ impl Volume {
             open.broken.set(true);
             self.end_segment(&open, false).await;
             let known = &mut self.0.segments.borrow_mut()[segment.slot as usize];
-            known.rows = scanned.last().next_multiple_of(groups.chunk);
+            known.rows = scanned.rows_of(groups);
             return Ok(());
         }
         let unbuilt = |(zone, member): (&Option<ZoneId>, &Member)| {
@@ -653,5 +663,27 @@ impl Volume {
             }
         }
         unbuilt
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Under Zone Append a later stripe of a group may land in the first row of every drive, and
+    /// those before it not at all. A rebuild of as many rows as were written would leave it out.
+    #[test]
+    fn a_segment_has_the_rows_of_a_stripe_that_landed_before_its_turn() {
+        let groups = Groups { chunk: 2, group: 8, stripes: 20 };
+        let row = |stripe| Some(Row { stripe, crc: 0, code: [0; CODED] });
+        let early = vec![row(3), row(3)];
+        let scanned = Scanned { rows: vec![early; 4], upto: vec![2; 4] };
+        assert_eq!((scanned.last(), scanned.rows_of(groups)), (2, 8));
+        let alone = |rows| Scanned { rows: vec![rows, Vec::new()], upto: vec![0; 2] };
+        let late = vec![None, None, None, None, row(0), row(0)];
+        assert_eq!(alone(late).rows_of(groups), 6);
+        // No stripe of the segment.
+        assert_eq!(alone(vec![row(NONE)]).rows_of(groups), 2);
+        assert_eq!(alone(vec![None]).rows_of(groups), 0);
     }
 }
