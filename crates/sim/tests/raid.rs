@@ -91,6 +91,15 @@ fn a_recovery_without_a_free_segment_holds() {
     assert!(figures.reopens > 60, "{figures}");
 }
 
+/// A cut in a reopening left state records of two histories with as many events. The harness took
+/// the older for the newest, and lost a drive more than the array could do without.
+#[test]
+fn no_more_drives_are_lost_than_the_newest_record_allows() {
+    let case = Case { seed: 7001, volatile: true };
+    let cuts = "247:NNNNND@L2377674033+999:D@K134946772";
+    assert_eq!(replay(&RaidSubject::default(), case, cuts, None), Ok(()));
+}
+
 #[test]
 fn every_defect_built_in_is_caught() {
     for defect in RaidDefect::ALL {

@@ -550,8 +550,9 @@ impl Reopening {
             }
         }
         let whole = |known: &[(u32, Examined)]| {
-            let newest = known.iter().max_by_key(|(_, examined)| examined.events)?;
-            let members = newest.1.members.iter();
+            // Two that went on without each other may have heard of as many events.
+            let rank = |(_, one): &&(u32, Examined)| (one.events, one.record);
+            let members = known.iter().max_by_key(rank)?.1.members.iter();
             let active = members.filter(|(_, state)| *state == MemberState::Active);
             Some(active.map(|(uuid, _)| *uuid).collect::<BTreeSet<_>>())
         };
