@@ -28,6 +28,11 @@ pub(crate) enum Pinner {
 }
 
 /// The memory of the map.
+///
+/// Invariants, where there is a limit
+/// - Users' requests pin at most half of `limit` mapping blocks, the volume's own work a quarter;
+///   each at least one.
+/// - `loading` is the number of mapping blocks that are being read.
 pub(crate) struct Paging {
     /// Mapping blocks that may be in memory; `None`: all.
     limit: Option<usize>,

@@ -27,6 +27,12 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// Who waits for space, and what is known of it. Its state is [`Facts::state`].
+///
+/// Invariants
+/// - `users` and `internal` are the segment writers in [`Volume::wait_for_space`]. The first
+///   stripe that comes in line for one of them wakes both lanes.
+/// - While `none` is set, no writer begins to wait.
+/// - At most one of `fruitless` and `ahead` is above 0.
 #[derive(Default)]
 pub(crate) struct Space {
     /// Something happened that may make space.

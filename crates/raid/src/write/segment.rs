@@ -18,6 +18,11 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// Writes stripes into one open segment at a time.
+///
+/// Invariants
+/// - A stripe in line has no place in any segment.
+/// - Once [`Volume::dispatch_ready`] returned, stripes are in line only where the open segment
+///   waits for stripes in flight, the next segment is being begun, or stripes are quiesced.
 pub(crate) struct SegmentWriter {
     pub(crate) purpose: Use,
     /// Blocks of a chunk.

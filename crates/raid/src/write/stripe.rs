@@ -9,6 +9,10 @@ use std::rc::Rc;
 
 /// What is written together: the stripe that is being filled, and the segment writer that takes it
 /// when it is full.
+///
+/// Invariants
+/// - The stripe being filled is not full.
+/// - While it has a block, a timer is set that closes it.
 pub(crate) struct Stream {
     filling: RefCell<Stripe>,
     /// When the last block came.
