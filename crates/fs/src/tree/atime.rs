@@ -2,7 +2,8 @@
 //!
 //! Reading changes them as the mount options say; nothing waits for that and nothing fails by it.
 //! A new time goes into the inode, which is then dirty as after any other change; with `lazytime`
-//! it is kept beside (in [`Tree`](crate::tree::Tree)) until the inode is written anyway, is synced, or all is.
+//! it is kept in [`Tree`](crate::tree::Tree) until the inode is written anyway, is synced, or all
+//! is.
 
 use crate::alloc::space::Claim;
 use crate::blocked::NotApplied;
