@@ -90,6 +90,8 @@ if [ -n "$problem" ] && [ "${FURROW_WITHOUT_FUSE:-}" != 1 ]; then
 fi
 
 step tests cargo test --quiet --workspace --locked --no-fail-fast
+# A change of an engine may not change figures of claims unseen.
+step claims cargo run --quiet --locked -p furrow-lab --bin furrow-lab -- gate docs --no-cache
 # Every interleaving of the code that threads share.
 step interleavings env RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" cargo test --quiet --locked \
     -p furrow-rt --lib --target-dir "$target_dir/loom" loom_tests

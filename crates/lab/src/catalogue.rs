@@ -8,8 +8,10 @@
 //! Not here: running, what the figures come to.
 
 mod claim;
+mod verdict;
 
-pub use claim::{Claim, Figure, Paper, Relation, Series, SeriesPoint, Take, Trial, Verdict};
+pub use claim::{Claim, Figure, Paper, Relation, Series, SeriesPoint, Take, Trial};
+pub use verdict::Verdict;
 
 use crate::array::Array;
 use crate::host::Host;
@@ -66,6 +68,9 @@ impl fmt::Display for Size {
 pub struct Source {
     /// The work.
     pub title: String,
+    /// What of it holds: five sentences.
+    #[serde(default)]
+    pub holds: Vec<String>,
 }
 
 /// A drive.

@@ -10,8 +10,8 @@ use crate::result::{ClaimResult, FigureResult, Sample, SeriesResult};
 use crate::runner::{Finished, Order, Outcome};
 use serde::Serialize;
 
-/// Version of the document.
-pub const VERSION: u32 = 1;
+/// Version of the document: 2 since verdicts are five.
+pub const VERSION: u32 = 2;
 
 /// What was run and what came of it.
 #[derive(Debug, Serialize)]

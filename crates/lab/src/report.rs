@@ -47,9 +47,9 @@ fn anchor(claim: &Claim) -> String {
 
 fn class(verdict: Verdict) -> &'static str {
     match verdict {
-        Verdict::Hit => "hit",
-        Verdict::Miss => "miss",
-        Verdict::None => "none",
+        Verdict::Reproduced | Verdict::Direction => "hit",
+        Verdict::NotReproduced => "miss",
+        Verdict::Incomparable | Verdict::Calibrated | Verdict::None => "none",
     }
 }
 
@@ -80,8 +80,8 @@ impl Page<'_> {
         }
         put!(
             self,
-            "<p>Ours is the mean over the seeds, ± half of the range. A figure is a hit if it is \
-             within its tolerance of what was published. What was expected was written down \
+            "<p>Ours is the mean over the seeds, ± half of the range. A figure is \
+             reproduced within 10 % of what was published. What was expected was written down \
              before the first run.</p>\n</header>"
         );
         self.overview(outcome);
@@ -189,16 +189,20 @@ impl Page<'_> {
         if let Some(forecast) = &claim.forecast {
             put!(self, "<h3>Expected beforehand</h3>\n<p>{}</p>", forecast);
         }
-        let missed = result.verdict() == Verdict::Miss;
+        let missed = result.verdict() == Verdict::NotReproduced;
         match &claim.explanation {
             Some(text) => {
-                put!(self, "<h3>{}</h3>", if missed { "Why it misses" } else { "What was found" });
+                put!(
+                    self,
+                    "<h3>{}</h3>",
+                    if missed { "Why it is not reproduced" } else { "What was found" }
+                );
                 for paragraph in text.split("\n\n") {
                     put!(self, "<p>{}</p>", paragraph);
                 }
             }
             None if missed => {
-                put!(self, "<h3>Why it misses</h3>\n<p>Not explained yet.</p>");
+                put!(self, "<h3>Why it is not reproduced</h3>\n<p>Not explained yet.</p>");
             }
             None => {}
         }

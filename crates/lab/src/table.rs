@@ -61,8 +61,8 @@ fn head(out: &mut String, outcome: &Outcome<'_>, order: &Order, build: &Build, c
     put!(
         out,
         "at commit `{build}`: {} size, {seeds}, on an emulated drive in virtual time. Ours is the \
-         mean over the seeds, ± half of the range. *hit*: within the tolerance, 10 % if the data \
-         do not say otherwise. What the sizes are, and how to run it: [lab.md](lab.md).\n",
+         mean over the seeds, ± half of the range. What the verdicts mean, what the sizes are, and \
+         how to run it: [lab.md](lab.md).\n",
         order.size
     );
     if build.changed {
@@ -70,21 +70,13 @@ fn head(out: &mut String, outcome: &Outcome<'_>, order: &Order, build: &Build, c
     }
     let figures = || outcome.claims.iter().flat_map(|f| f.result.iter().flat_map(|r| &r.figures));
     let count = |wanted| figures().filter(|figure| figure.verdict == wanted).count();
-    let far = figures().filter(|figure| is_far(figure)).count();
+    let counts = Verdict::ALL.map(|verdict| format!("{} {verdict}", count(verdict)));
     put!(
         out,
-        "{} claims; of their published figures {} are hits and {} misses. {far} figures are off \
-         by more than 25 %, \"far\" in the table: misses, and hits of what was published as \
-         \"up to\".\n",
+        "{} claims; of their published figures: {}.\n",
         outcome.claims.len(),
-        count(Verdict::Hit),
-        count(Verdict::Miss),
+        counts.join(", ")
     );
-}
-
-/// True if a figure is off by more than a quarter.
-fn is_far(figure: &FigureResult) -> bool {
-    figure.ratio.is_some_and(|ratio| !(0.75..=1.25).contains(&ratio))
 }
 
 fn rows(out: &mut String, finished: &Finished<'_>, beside: bool) {
@@ -103,11 +95,7 @@ fn rows(out: &mut String, finished: &Finished<'_>, beside: bool) {
     };
     for figure in result.main() {
         let data = &figure.figure;
-        let verdict = match figure.verdict {
-            Verdict::Miss if is_far(figure) => "**miss, far**".to_owned(),
-            verdict if is_far(figure) => format!("{verdict}, far"),
-            verdict => verdict.to_string(),
-        };
+        let verdict = figure.verdict;
         let processor = match &figure.processor {
             Some(processor) => format!(" {} |", taken(processor, text::unit(&data.unit))),
             None if beside => " |".to_owned(),
@@ -156,7 +144,7 @@ fn finding(out: &mut String, finished: &Finished<'_>) {
     if let Some(forecast) = &claim.forecast {
         put!(out, "Expected beforehand: {forecast}\n");
     }
-    let missed = |result: &ClaimResult| result.verdict() == Verdict::Miss;
+    let missed = |result: &ClaimResult| result.verdict() == Verdict::NotReproduced;
     match (&claim.explanation, &finished.result) {
         (Some(text), _) => put!(out, "{text}\n"),
         (None, Ok(result)) if missed(result) => put!(out, "Not explained yet.\n"),
@@ -258,12 +246,12 @@ name = "r"
             "`abc123`",
             "furrow-lab table",
             "| [N1](#n1-shown-all-of-it) | a \\| b |",
-            "**miss, far**",
+            "| not reproduced |",
             "### N1 shown (all of it)\n\nExpected beforehand: more\n\nthe cause",
             "| tried |",
             "failed: run `r`",
             "| N3 | cannot be run | a wing |",
-            "1 misses. 1 figures are",
+            "1 not reproduced,",
         ] {
             assert!(text.contains(wanted), "{wanted} is not in\n{text}");
         }

@@ -83,7 +83,7 @@ fn a_run_is_the_same_twice_and_says_what_it_compared() {
         }
         assert_eq!(first.stdout.len(), other.stdout.len());
     }
-    assert_eq!((&document["version"], &document["seeds"][0]), (&Value::from(1), &Value::from(1)));
+    assert_eq!((&document["version"], &document["seeds"][0]), (&Value::from(2), &Value::from(1)));
     let claim = &document["claims"][0];
     assert_eq!(claim["id"], "Z-die");
     let figure = &claim["figures"][0];
@@ -95,7 +95,7 @@ fn a_run_is_the_same_twice_and_says_what_it_compared() {
     assert_eq!(scenario["device"], "mem:pm1731a,timing=virtual,medium=discard");
 
     let shown = text(&lab(&["run", "Z-die", "--seeds", "1"], cache.path()).stdout);
-    assert!(shown.contains("loss at distance 128") && shown.contains("hit"), "{shown}");
+    assert!(shown.contains("loss at distance 128") && shown.contains("calibrated"), "{shown}");
     assert!(shown.contains("scaled size, 1 seed, "), "{shown}");
     let kept = cache.path().join("furrow").join("lab").exists();
     assert_eq!(kept, !shown.contains("nothing was taken from the cache"), "{shown}");

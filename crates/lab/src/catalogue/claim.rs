@@ -1,12 +1,14 @@
 //! A claim: who says what, the figures, the scenarios that try it, what was expected.
 
-use super::Point;
+use super::{Point, Verdict};
 use crate::result::Metric;
 use anyhow::{Context as _, Result, ensure};
 use furrow_emu::timing::quantity::Bytes;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use toml::{Table, Value};
+
+/// Most words of a cause.
+const CAUSE_WORDS: usize = 15;
 
 /// A claim, as the data file says it.
 #[derive(Clone, Debug, Deserialize)]
@@ -39,6 +41,19 @@ pub struct Claim {
     /// Where it misses: why, and what showed it.
     #[serde(default)]
     pub explanation: Option<String>,
+    /// Where it is not reproduced: the cause in a line, 15 words at most.
+    #[serde(default)]
+    pub cause: Option<String>,
+    /// The figures that moved when the cause was changed; none if no experiment was found.
+    #[serde(default)]
+    pub moved: Vec<String>,
+    /// Why it cannot be compared with what was published, if it was tried with something else.
+    #[serde(default)]
+    pub incomparable: Option<String>,
+    /// By how many percent its figures may differ from the stored ones; nothing if that is not
+    /// checked with each change.
+    #[serde(default)]
+    pub gate: Option<f64>,
     /// What is run.
     #[serde(default)]
     pub runs: Vec<Trial>,
@@ -191,6 +206,9 @@ pub struct Figure {
     /// By how many percent ours may be off and still be the same.
     #[serde(default = "ten")]
     pub tolerance: f64,
+    /// The drive's model was fitted to it, so that it shows nothing.
+    #[serde(default)]
+    pub fitted: bool,
     /// What was expected before the first run.
     #[serde(default)]
     pub forecast: Option<f64>,
@@ -239,45 +257,10 @@ fn throughput() -> String {
     "throughput".to_owned()
 }
 
-/// How our figure compares with the published one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Verdict {
-    /// Within the tolerance.
-    Hit,
-    /// Outside.
-    Miss,
-    /// Nothing was published to compare it with.
-    None,
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Verdict::Hit => "hit",
-            Verdict::Miss => "miss",
-            Verdict::None => "–",
-        })
-    }
-}
-
 impl Figure {
     /// True if it shows what moves the others: nothing was published of it, or expected.
     pub fn is_trial(&self) -> bool {
         self.paper.is_none() && self.forecast.is_none()
-    }
-
-    /// Compares `ours` with the published number.
-    pub fn verdict(&self, ours: f64) -> Verdict {
-        let Some(paper) = self.paper else { return Verdict::None };
-        let near = paper.nearest(ours);
-        let off = (ours - near).abs() / near.abs().max(f64::MIN_POSITIVE) * 100.0;
-        let beyond = match self.relation {
-            Relation::About => false,
-            Relation::AtLeast => ours >= near,
-            Relation::AtMost => ours <= near,
-        };
-        if beyond || off <= self.tolerance { Verdict::Hit } else { Verdict::Miss }
     }
 }
 
@@ -295,6 +278,14 @@ impl Claim {
         }
     }
 
+    /// Compares `ours`, a value of `figure`, with the published number.
+    pub fn verdict(&self, figure: &Figure, ours: f64) -> Verdict {
+        match (figure.verdict(ours), &self.incomparable) {
+            (Verdict::None | Verdict::Calibrated, _) | (_, None) => figure.verdict(ours),
+            (_, Some(_)) => Verdict::Incomparable,
+        }
+    }
+
     /// Checks what can be checked without looking anything up.
     pub(super) fn check(&self) -> Result<()> {
         ensure!(
@@ -304,6 +295,17 @@ impl Claim {
         ensure!(
             !self.is_runnable() || self.forecast.is_some(),
             "what can be run says beforehand what is expected: `forecast`"
+        );
+        let words = self.cause.as_deref().unwrap_or_default().split_whitespace().count();
+        ensure!(words <= CAUSE_WORDS, "a `cause` of {words} words, {CAUSE_WORDS} at most");
+        ensure!(self.cause.is_some() || self.moved.is_empty(), "`moved`, but no `cause`");
+        for name in &self.moved {
+            let found = self.figures.iter().any(|figure| figure.name == *name && figure.is_trial());
+            ensure!(found, "`moved`: no figure of a trial is called `{name}`");
+        }
+        ensure!(
+            self.gate.is_none_or(|band| band > 0.0 && band <= 10.0 && self.is_runnable()),
+            "a `gate` is a band up to 10 % of a claim that can be run"
         );
         for figure in &self.figures {
             let within = || format!("figure `{}`", figure.name);
@@ -322,7 +324,7 @@ impl Claim {
         let numbers = [low, high, figure.tolerance, figure.forecast.unwrap_or(0.0), figure.reach];
         ensure!(numbers.iter().all(|number| number.is_finite()), "a number that is none");
         ensure!(low <= high, "a range from {low} to {high}");
-        ensure!(figure.tolerance >= 0.0, "a tolerance below 0");
+        ensure!((0.0..=10.0).contains(&figure.tolerance), "a tolerance of 0 to 10 percent");
         let metric = Metric::named(&figure.metric, &figure.unit);
         ensure!(
             metric.is_some() || !self.is_runnable(),

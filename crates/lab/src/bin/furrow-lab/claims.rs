@@ -1,9 +1,9 @@
-//! `furrow-lab list`, `run`, `report` and `table`: published claims, tried on the timed drive.
+//! `furrow-lab list`, `run`, `report`, `table` and their kin: published claims, tried on the timed drive.
 //!
 //! Claims, scenarios and how figures are made of them are the library's; here they are asked for,
 //! printed and written to a file.
 
-use crate::{collection, print};
+use crate::{collection, pages, print};
 use anyhow::{Context as _, bail};
 use furrow_console::show;
 use furrow_lab::cache::{Build, Cache};
@@ -26,6 +26,12 @@ pub enum Command {
     Report(Report),
     /// Run claims, those not in the cache, and write a table of their figures in Markdown
     Table(Table),
+    /// Run claims and keep their figures in docs/data/claims.jsonl, for the pages and the gate
+    Keep(pages::Keep),
+    /// Write the pages about claims from the figures that are kept; nothing is run
+    Pages(pages::Pages),
+    /// Run the claims whose figures may not change unseen, and compare with those that are kept
+    Gate(pages::Gate),
     /// What any collector of garbage has to copy of a trace, by the space it may use
     Bound(collection::Bound),
     /// Write pictures and tables of what collectors copied (docs/collection.md)
@@ -87,7 +93,7 @@ pub struct Table {
 }
 
 #[derive(clap::Args)]
-struct Common {
+pub struct Common {
     /// Take setup.toml and claims.toml from this folder instead of those built in
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -122,7 +128,7 @@ struct Common {
 
 impl Common {
     /// The data, and the trace if one is named.
-    fn catalogue(&self) -> anyhow::Result<Catalogue> {
+    pub fn catalogue(&self) -> anyhow::Result<Catalogue> {
         let mut catalogue = self.data()?;
         if let Some(trace) = &self.trace {
             catalogue.traces.volume = Some(Arc::new(Trace::read(trace)?));
@@ -143,14 +149,14 @@ impl Common {
         Catalogue::parse(&read("setup.toml")?, &read("claims.toml")?)
     }
 
-    fn order(&self, catalogue: &Catalogue) -> Order {
+    pub fn order(&self, catalogue: &Catalogue) -> Order {
         let size = if self.full { Size::Full } else { Size::Scaled };
         let order = Order::new(size, self.seeds);
         let traces = catalogue.traces.clone();
         Order { threads: self.jobs.map_or(order.threads, usize::from), traces, ..order }
     }
 
-    fn cache(&self) -> Cache {
+    pub fn cache(&self) -> Cache {
         match self.folder().filter(|_| !self.no_cache) {
             Some(folder) => Cache::new(&folder, Build::this()),
             None => Cache::none(Build::this()),
@@ -174,6 +180,9 @@ pub fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<u8> {
         Command::Run(run) => run.common.catalogue(),
         Command::Report(report) => report.common.catalogue(),
         Command::Table(table) => table.common.catalogue(),
+        Command::Keep(keep) => keep.common.catalogue(),
+        Command::Pages(pages) => pages.common.catalogue(),
+        Command::Gate(gate) => gate.common.catalogue(),
     }?;
     match command {
         Command::List(list) => {
@@ -224,6 +233,9 @@ pub fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<u8> {
             Ok(status(&outcome))
         }
         Command::Table(table) => write_table(&catalogue, table, out),
+        Command::Keep(keep) => pages::keep(&catalogue, keep, out),
+        Command::Pages(pages) => pages::pages(&catalogue, pages, out),
+        Command::Gate(gate) => pages::gate(&catalogue, gate, out),
         // Answered above: they need no catalogue.
         Command::Bound(_) | Command::Collection(_) => Ok(0),
     }
@@ -270,7 +282,7 @@ fn write_table(catalogue: &Catalogue, table: &Table, out: &mut dyn Write) -> any
 }
 
 /// The claims called `ids`, all that can be run if there are none.
-fn chosen<'a>(catalogue: &'a Catalogue, ids: &[String]) -> anyhow::Result<Vec<&'a Claim>> {
+pub fn chosen<'a>(catalogue: &'a Catalogue, ids: &[String]) -> anyhow::Result<Vec<&'a Claim>> {
     if ids.is_empty() {
         return Ok(catalogue.claims.iter().filter(|claim| catalogue.has_all(claim)).collect());
     }
@@ -319,7 +331,7 @@ fn announce(
     Ok(())
 }
 
-fn execute<'a>(
+pub fn execute<'a>(
     catalogue: &Catalogue,
     claims: &[&'a Claim],
     order: &Order,
@@ -335,6 +347,6 @@ fn execute<'a>(
 }
 
 /// 1 if a run failed; a claim that misses is a result.
-fn status(outcome: &Outcome<'_>) -> u8 {
+pub fn status(outcome: &Outcome<'_>) -> u8 {
     u8::from(outcome.claims.iter().any(|finished| finished.result.is_err()))
 }

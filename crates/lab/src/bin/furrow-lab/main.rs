@@ -11,6 +11,7 @@ mod bench;
 mod calibrate;
 mod claims;
 mod collection;
+mod pages;
 mod print;
 
 use clap::{Parser, Subcommand};

@@ -1,0 +1,193 @@
+//! Verdicts: how our figure compares with the published one, and the one rule that says so.
+//!
+//! A verdict is computed, never written into the data. What the data may say is that a figure is
+//! what the model was fitted to (`fitted`) or that a claim was tried with something else than was
+//! published (`incomparable`): neither can be a success.
+
+use super::{Figure, Paper, Relation, Take};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A published range whose ends are this close is a point with its scatter.
+const POINT_RANGE: f64 = 1.25;
+/// Published effects below this factor say "equal"; ours below it show no direction.
+const EQUAL: f64 = 1.1;
+
+/// How our figure compares with the published one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Nothing was published to compare it with.
+    None,
+    /// The model was fitted to it: it shows nothing.
+    Calibrated,
+    /// It was tried with something else than was published.
+    Incomparable,
+    /// A published point, met on both sides within the tolerance, 10 % at most.
+    Reproduced,
+    /// A published bound that holds, or an effect of half to twice the published one.
+    Direction,
+    /// Neither.
+    NotReproduced,
+}
+
+impl Verdict {
+    /// Those that are counted and drawn, the best first.
+    pub const ALL: [Verdict; 5] = [
+        Verdict::Reproduced,
+        Verdict::Direction,
+        Verdict::NotReproduced,
+        Verdict::Incomparable,
+        Verdict::Calibrated,
+    ];
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Verdict::None => "–",
+            Verdict::Calibrated => "calibrated",
+            Verdict::Incomparable => "cannot be compared",
+            Verdict::Reproduced => "reproduced",
+            Verdict::Direction => "direction reproduced",
+            Verdict::NotReproduced => "not reproduced",
+        })
+    }
+}
+
+impl Paper {
+    /// True if it is a number, or a range so narrow that it is one.
+    fn is_point(self) -> bool {
+        match self {
+            Paper::One(_) => true,
+            Paper::Range(low, high) => low > 0.0 && high <= low * POINT_RANGE,
+        }
+    }
+}
+
+impl Figure {
+    /// Compares `ours` with the published number.
+    pub fn verdict(&self, ours: f64) -> Verdict {
+        let Some(paper) = self.paper else { return Verdict::None };
+        if self.fitted {
+            return Verdict::Calibrated;
+        }
+        let near = paper.nearest(ours);
+        let off = (ours - near).abs() / near.abs().max(f64::MIN_POSITIVE) * 100.0;
+        let point = self.relation == Relation::About && paper.is_point();
+        if point && off <= self.tolerance {
+            return Verdict::Reproduced;
+        }
+        let holds = match self.relation {
+            Relation::About => (!point && off == 0.0) || self.follows(near, ours, 0.5),
+            Relation::AtLeast => ours >= near,
+            // "Up to" an effect: some of it. Up to an amount, or nearly equal: no more than that.
+            Relation::AtMost => {
+                match self.effect(near).filter(|effect| effect.abs() > EQUAL.ln()) {
+                    Some(_) => self.follows(near, ours, 0.0),
+                    None => ours <= near,
+                }
+            }
+        };
+        if holds { Verdict::Direction } else { Verdict::NotReproduced }
+    }
+
+    /// True if `ours` is an effect of the same direction as the published `near`, of `least` to
+    /// twice its size; sizes of effects are logarithms of ratios.
+    fn follows(&self, near: f64, ours: f64, least: f64) -> bool {
+        let (Some(near), Some(ours)) = (self.effect(near), self.effect(ours)) else { return false };
+        let equal = EQUAL.ln();
+        let share = ours / near;
+        near.abs() > equal && ours.abs() >= equal && (least..=2.0).contains(&share)
+    }
+
+    /// A value of this figure as the logarithm of a ratio; `None` if it does not compare two runs.
+    fn effect(&self, value: f64) -> Option<f64> {
+        let ratio = match self.take {
+            Take::Ratio => value,
+            Take::More => 1.0 + value / 100.0,
+            Take::Loss => 1.0 - value / 100.0,
+            Take::Share => value / 100.0,
+            _ => return None,
+        };
+        (ratio > 0.0).then(|| ratio.ln()).filter(|effect| effect.is_finite())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str, ours: f64) -> Verdict {
+        let figure: Figure = toml::from_str(&format!("name = 'f'\n{text}")).unwrap();
+        figure.verdict(ours)
+    }
+
+    #[test]
+    fn a_point_is_met_on_both_sides_within_ten_percent() {
+        let point = "unit = 'us'\npaper = 20";
+        for (ours, verdict) in [
+            (18.1, Verdict::Reproduced),
+            (21.9, Verdict::Reproduced),
+            (17.9, Verdict::NotReproduced),
+            (22.1, Verdict::NotReproduced),
+        ] {
+            assert_eq!(of(point, ours), verdict, "{ours}");
+        }
+        assert_eq!(of("unit = '%'\npaper = [71.5, 72.1]", 70.0), Verdict::Reproduced);
+        assert_eq!(of("unit = 'x'\npaper = 20\ntolerance = 5", 21.9), Verdict::NotReproduced);
+    }
+
+    #[test]
+    fn an_effect_of_half_to_twice_the_published_one_is_a_direction() {
+        let ratio = "unit = 'x'\ntake = 'ratio'\npaper = 4";
+        for (ours, verdict) in [
+            (1.9, Verdict::NotReproduced),
+            (2.1, Verdict::Direction),
+            (3.8, Verdict::Reproduced),
+            (15.0, Verdict::Direction),
+            (17.0, Verdict::NotReproduced),
+            (0.25, Verdict::NotReproduced),
+        ] {
+            assert_eq!(of(ratio, ours), verdict, "{ours}");
+        }
+        let more = "unit = '%'\ntake = 'more'\npaper = 47";
+        assert_eq!(of(more, 1.25), Verdict::NotReproduced);
+        assert_eq!(of(more, 25.0), Verdict::Direction);
+        let loss = "unit = '%'\ntake = 'loss'\npaper = 50";
+        assert_eq!(of(loss, 35.0), Verdict::Direction);
+        // "About equal" has no direction that could be met instead.
+        assert_eq!(of("unit = 'x'\ntake = 'ratio'\npaper = 1", 1.3), Verdict::NotReproduced);
+    }
+
+    #[test]
+    fn a_bound_is_no_more_than_a_direction() {
+        let up_to = "unit = 'x'\ntake = 'ratio'\nrelation = 'at-most'\npaper = 11.4";
+        for (ours, verdict) in [
+            (0.97, Verdict::NotReproduced),
+            (1.05, Verdict::NotReproduced),
+            (1.2, Verdict::Direction),
+            (11.4, Verdict::Direction),
+            (20.0, Verdict::Direction),
+            (200.0, Verdict::NotReproduced),
+        ] {
+            assert_eq!(of(up_to, ours), verdict, "{ours}");
+        }
+        let rises = "unit = 'x'\ntake = 'ratio'\nrelation = 'at-least'\npaper = 1";
+        assert_eq!(of(rises, 0.97), Verdict::NotReproduced);
+        assert_eq!(of(rises, 1.02), Verdict::Direction);
+        let within = "unit = '%'\ntake = 'loss'\nrelation = 'at-most'\npaper = 6";
+        assert_eq!(of(within, 2.0), Verdict::Direction);
+        assert_eq!(of(within, 6.1), Verdict::NotReproduced);
+        let wide = "unit = '%'\ntake = 'loss'\npaper = [66, 95]";
+        assert_eq!(of(wide, 80.0), Verdict::Direction);
+        assert_eq!(of(wide, 10.0), Verdict::NotReproduced);
+        assert_eq!(of("unit = 'zones'\npaper = [128, 256]", 64.0), Verdict::NotReproduced);
+    }
+
+    #[test]
+    fn what_the_model_was_fitted_to_is_never_a_success() {
+        assert_eq!(of("unit = '%'\npaper = 20\nfitted = true", 20.0), Verdict::Calibrated);
+        assert_eq!(of("unit = '%'", 20.0), Verdict::None);
+    }
+}

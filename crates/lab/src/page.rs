@@ -1,0 +1,239 @@
+//! The pages about claims, from figures that are kept: `docs/claims.md` with a line for each
+//! claim, and for each paper an appendix and a picture below `docs/claims/`.
+//!
+//! Nothing is run: the same data give the same bytes. Verdicts are computed here from the figures,
+//! so a change of the rule shows on all pages at once.
+
+mod appendix;
+#[cfg(test)]
+mod tests;
+
+use crate::catalogue::{Catalogue, Claim, Figure, Verdict};
+use crate::plot::{Axis, Mark, Plot, Point};
+use crate::result::Sample;
+use crate::stored::{self, Kept};
+use crate::text;
+use std::fmt::Write as _;
+
+/// Papers in the order in which they are shown: names of sources.
+const PAPERS: [&str; 4] = ["z-lfs", "hzfs", "zapraid", "same-victim"];
+
+/// Figures of a claim that its line shows; the appendix has all.
+const SHOWN: usize = 3;
+
+/// Writes a line; `String` takes all.
+macro_rules! put {
+    ($out:expr $(, $argument:expr)* $(,)?) => {{
+        let _ = writeln!($out $(, $argument)*);
+    }};
+}
+use put;
+
+/// A file of the pages.
+#[derive(Clone, Debug, PartialEq)]
+pub struct File {
+    /// Below the folder of documents.
+    pub path: String,
+    /// What is in it.
+    pub text: String,
+}
+
+/// A figure with what is kept of it.
+struct Row<'a> {
+    figure: &'a Figure,
+    ours: Sample,
+    verdict: Verdict,
+}
+
+/// A claim with what is kept of it.
+struct Shown<'a> {
+    claim: &'a Claim,
+    kept: Option<&'a Kept>,
+    /// Figures that are kept, in the order of the catalogue.
+    rows: Vec<Row<'a>>,
+}
+
+impl<'a> Shown<'a> {
+    fn new(claim: &'a Claim, all: &'a [Kept]) -> Shown<'a> {
+        let kept = stored::current(all, &claim.id);
+        let rows = claim.figures.iter().filter_map(|figure| {
+            let ours = kept?.sample(figure)?;
+            Some(Row { figure, verdict: claim.verdict(figure, ours.mean), ours })
+        });
+        Shown { claim, kept, rows: rows.collect() }
+    }
+
+    /// Figures that were published.
+    fn published(&self) -> impl Iterator<Item = &Row<'a>> {
+        self.rows.iter().filter(|row| row.figure.paper.is_some())
+    }
+
+    fn count(&self, verdict: Verdict) -> usize {
+        self.published().filter(|row| row.verdict == verdict).count()
+    }
+
+    /// The verdict in words: one, or how many of each.
+    fn verdict(&self) -> String {
+        let counts = Verdict::ALL.map(|verdict| (verdict, self.count(verdict)));
+        let some: Vec<_> = counts.into_iter().filter(|(_, count)| *count > 0).collect();
+        match some[..] {
+            [] => "not run".to_owned(),
+            [(verdict, _)] => verdict.to_string(),
+            _ => {
+                let words = some.iter().map(|(verdict, count)| format!("{count} {verdict}"));
+                words.collect::<Vec<_>>().join(", ")
+            }
+        }
+    }
+
+    /// The cause, or that there is none to name.
+    fn cause(&self) -> String {
+        let missed = self.count(Verdict::NotReproduced) > 0;
+        match (&self.claim.incomparable, &self.claim.cause) {
+            (Some(why), _) => cell(why),
+            (None, Some(cause)) if missed => match self.claim.moved.is_empty() {
+                true => format!("{} (no experiment moved it)", cell(cause)),
+                false => cell(cause),
+            },
+            (None, None) if missed => "No cause found.".to_owned(),
+            _ => String::new(),
+        }
+    }
+
+    /// Where the appendix has it.
+    fn anchor(&self) -> String {
+        let text = format!("{} {}", self.claim.id, self.claim.what).to_lowercase();
+        let kept = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-'));
+        kept.collect::<String>().replace(' ', "-")
+    }
+}
+
+/// Text that is only text in a cell of a table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}
+
+/// All pages on `kept`.
+pub fn files(catalogue: &Catalogue, kept: &[Kept]) -> Vec<File> {
+    let mut files = Vec::new();
+    let papers: Vec<(&str, Vec<Shown<'_>>)> = PAPERS
+        .iter()
+        .filter(|paper| catalogue.sources.contains_key(**paper))
+        .map(|paper| {
+            let own = catalogue.claims.iter().filter(|claim| claim.source == **paper);
+            (*paper, own.map(|claim| Shown::new(claim, kept)).collect())
+        })
+        .collect();
+    files.push(File { path: "claims.md".to_owned(), text: summary(catalogue, &papers) });
+    for (paper, claims) in &papers {
+        if claims.iter().all(|claim| claim.rows.is_empty()) {
+            continue;
+        }
+        let title = catalogue.sources.get(*paper).map_or("", |source| &source.title);
+        let text = appendix::page(paper, title, claims, kept);
+        files.push(File { path: format!("claims/{paper}.md"), text });
+        let text = picture(title, claims).svg();
+        files.push(File { path: format!("claims/{paper}.svg"), text });
+    }
+    files
+}
+
+/// What a verdict means, for a reader of the first page.
+const RULES: &str = "\
+A figure has one of five verdicts, which a program computes from the numbers:
+
+- **reproduced**: a published point, met within 10 % on both sides;
+- **direction reproduced**: a published bound (\"up to\", \"at least\", a wide range) that holds, or \
+an effect of the published direction and of half to twice its size, on a logarithmic scale;
+- **not reproduced**: neither; the line says the cause, and the appendix which experiment moved it;
+- **cannot be compared**: it was tried with something else than was published;
+- **calibrated**: the drive's model was fitted to it, so it shows nothing and counts for nothing.
+";
+
+fn summary(catalogue: &Catalogue, papers: &[(&str, Vec<Shown<'_>>)]) -> String {
+    let mut out = String::from("# What holds of four papers\n\n");
+    out.push_str(
+        "Made by `furrow-lab pages docs` from [data/claims.jsonl](data/claims.jsonl), which has \
+         the commit and the command of every figure. All figures are of emulated drives in \
+         virtual time, not of hardware. How they are made: [lab.md](lab.md).\n\n",
+    );
+    out.push_str(RULES);
+    let heads = Verdict::ALL.map(|verdict| format!(" {verdict} |")).concat();
+    put!(out, "\n| published figures |{heads} not run |\n|---|--:|--:|--:|--:|--:|--:|");
+    for (paper, claims) in papers {
+        let count = |verdict| claims.iter().map(|claim| claim.count(verdict)).sum::<usize>();
+        let counts = Verdict::ALL.map(|verdict| format!(" {} |", count(verdict))).concat();
+        let all = claims.iter().flat_map(|claim| &claim.claim.figures);
+        let all = all.filter(|figure| figure.paper.is_some()).count();
+        let run: usize = claims.iter().map(|claim| claim.published().count()).sum();
+        put!(out, "| [{paper}](#{paper}) |{counts} {} |", all - run);
+    }
+    for (paper, claims) in papers {
+        put!(out, "\n## {paper}\n");
+        if let Some(source) = catalogue.sources.get(*paper) {
+            put!(out, "{}.\n", source.title);
+            put!(out, "{}\n", source.holds.join(" "));
+        }
+        if claims.iter().all(|claim| claim.rows.is_empty()) {
+            continue;
+        }
+        put!(out, "![Ours against published](claims/{paper}.svg)\n");
+        put!(out, "| claim | what | ours | published | verdict | cause |");
+        put!(out, "|---|---|--:|--:|---|---|");
+        for claim in claims.iter().filter(|claim| claim.published().next().is_some()) {
+            line(&mut out, paper, claim);
+        }
+    }
+    out
+}
+
+/// The line of a claim.
+fn line(out: &mut String, paper: &str, claim: &Shown<'_>) {
+    let rows: Vec<&Row<'_>> = claim.published().collect();
+    let more = if rows.len() > SHOWN { format!(" … ({})", rows.len()) } else { String::new() };
+    let join = |text: &dyn Fn(&Row<'_>) -> String| {
+        let texts: Vec<String> = rows.iter().take(SHOWN).map(|row| text(row)).collect();
+        format!("{}{more}", texts.join(" · "))
+    };
+    let with_unit = |row: &Row<'_>| {
+        format!("{} {}", text::quantity(row.ours.mean), text::unit(&row.figure.unit))
+    };
+    put!(
+        out,
+        "| [{}](claims/{paper}.md#{}) | {} | {} | {} | {} | {} |",
+        claim.claim.id,
+        claim.anchor(),
+        cell(&claim.claim.what),
+        join(&with_unit),
+        join(&|row| text::published(row.figure)),
+        claim.verdict(),
+        claim.cause(),
+    );
+}
+
+/// Ours against the published figures, a shape for each verdict.
+fn picture(title: &str, claims: &[Shown<'_>]) -> Plot {
+    let mut plot = Plot::new(title, Axis::log("published"), Axis::log("ours")).sized(720, 560);
+    let (mut low, mut high) = (f64::INFINITY, 0.0f64);
+    for verdict in Verdict::ALL {
+        let rows = claims.iter().flat_map(|shown| shown.published().map(move |row| (shown, row)));
+        let points = rows.filter(|(_, row)| row.verdict == verdict).filter_map(|(shown, row)| {
+            let ours = row.ours.mean;
+            let published = row.figure.paper?.nearest(ours);
+            let note = format!("{}: {}", shown.claim.id, row.figure.name);
+            (ours > 0.0 && published > 0.0).then(|| Point::new(published, ours).note(note))
+        });
+        let points: Vec<Point> = points.collect();
+        for point in &points {
+            low = low.min(point.x).min(point.y);
+            high = high.max(point.x).max(point.y);
+        }
+        if !points.is_empty() {
+            plot = plot.scatter(verdict.to_string(), points);
+        }
+    }
+    if high > 0.0 {
+        plot = plot.mark(Mark::Slope("ours = published".to_owned(), (low, low), (high, high)));
+    }
+    plot
+}

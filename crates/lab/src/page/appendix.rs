@@ -1,0 +1,124 @@
+//! The appendix of a paper: all figures of its claims, trials, what was found, and history.
+
+use super::{Row, Shown, cell, put};
+use crate::catalogue::Verdict;
+use crate::result::Sample;
+use crate::stored::Kept;
+use crate::text;
+use std::fmt::Write as _;
+
+/// The page on the claims of `paper`.
+pub(super) fn page(paper: &str, title: &str, claims: &[Shown<'_>], all: &[Kept]) -> String {
+    let mut out = format!("# {paper}: figures, trials, history\n\n");
+    put!(out, "{title}. The summary, and what the verdicts mean: [claims.md](../claims.md).\n");
+    put!(
+        out,
+        "Ours is the mean over the seeds, ± half of the range, on an emulated drive in virtual \
+         time. *Expected* was written before the first run of a claim; what was found was written \
+         after it.\n"
+    );
+    put!(out, "| claim | figure | ours | ± | unit | published | ratio | verdict |");
+    put!(out, "|---|---|--:|--:|---|--:|--:|---|");
+    for claim in claims {
+        for row in claim.rows.iter().filter(|row| !row.figure.is_trial()) {
+            figure(&mut out, claim, row);
+        }
+    }
+    claims.iter().for_each(|claim| section(&mut out, claim, all));
+    let missing: Vec<&Shown<'_>> = claims.iter().filter(|claim| claim.rows.is_empty()).collect();
+    if !missing.is_empty() {
+        put!(out, "\n## Not run\n\n| claim | what | needs |\n|---|---|---|");
+        for shown in missing {
+            let needs = shown.claim.needs.as_deref().unwrap_or("a run that is kept");
+            put!(out, "| {} | {} | {} |", shown.claim.id, cell(&shown.claim.what), cell(needs));
+        }
+    }
+    out
+}
+
+fn figure(out: &mut String, claim: &Shown<'_>, row: &Row<'_>) {
+    let near = row.figure.paper.map(|paper| paper.nearest(row.ours.mean));
+    let ratio = near.filter(|near| *near > 0.0).map(|near| row.ours.mean / near);
+    put!(
+        out,
+        "| [{}](#{}) | {} | {} | {} | {} | {} | {} | {} |",
+        claim.claim.id,
+        claim.anchor(),
+        cell(&row.figure.name),
+        text::quantity(row.ours.mean),
+        text::spread(&row.ours),
+        text::unit(&row.figure.unit),
+        text::published(row.figure),
+        text::ratio(ratio),
+        row.verdict,
+    );
+}
+
+/// Everything else about a claim.
+fn section(out: &mut String, shown: &Shown<'_>, all: &[Kept]) {
+    let Some(kept) = shown.kept else { return };
+    let claim = shown.claim;
+    put!(out, "\n## {} {}\n", claim.id, claim.what);
+    let seeds = kept.seeds.len();
+    put!(
+        out,
+        "Commit `{}`, {} size, {seeds} {}: `{}`.{}{}\n",
+        kept.commit,
+        kept.size,
+        if seeds == 1 { "seed" } else { "seeds" },
+        kept.command,
+        if kept.note.is_empty() { "" } else { " " },
+        kept.note
+    );
+    if let Some(forecast) = &claim.forecast {
+        put!(out, "Expected: {forecast}\n");
+    }
+    if shown.count(Verdict::NotReproduced) > 0 {
+        cause(out, shown);
+    }
+    if let Some(text) = &claim.explanation {
+        put!(out, "{text}\n");
+    }
+    let tried: Vec<&Row<'_>> = shown.rows.iter().filter(|row| row.figure.is_trial()).collect();
+    if !tried.is_empty() {
+        put!(out, "| tried | ours | ± | unit |\n|---|--:|--:|---|");
+        for row in tried {
+            let (name, unit) = (cell(&row.figure.name), text::unit(&row.figure.unit));
+            let (mean, spread) = (text::quantity(row.ours.mean), text::spread(&row.ours));
+            put!(out, "| {name} | {mean} | {spread} | {unit} |");
+        }
+    }
+    history(out, shown, all);
+}
+
+fn cause(out: &mut String, shown: &Shown<'_>) {
+    let claim = shown.claim;
+    match (&claim.cause, claim.moved.is_empty()) {
+        (Some(cause), false) => {
+            put!(out, "**Cause**: {cause} Shown by: {}.\n", claim.moved.join("; "));
+        }
+        (Some(cause), true) => {
+            put!(out, "**Cause**, a guess: {cause} No experiment moved it.\n");
+        }
+        (None, _) => put!(out, "**No cause was found.**\n"),
+    }
+}
+
+/// Lines of the claim before the one that holds, where a published figure differs from it.
+fn history(out: &mut String, shown: &Shown<'_>, all: &[Kept]) {
+    let lines: Vec<&Kept> = all.iter().filter(|line| line.claim == shown.claim.id).collect();
+    let Some((_, before)) = lines.split_last().filter(|(_, before)| !before.is_empty()) else {
+        return;
+    };
+    put!(out, "\n| before | commit | ours | now |\n|---|---|--:|--:|");
+    for line in before {
+        for row in shown.rows.iter().filter(|row| !row.figure.is_trial()) {
+            let Some(Sample { mean, .. }) = line.sample(row.figure) else { continue };
+            let (then, now) = (text::quantity(mean), text::quantity(row.ours.mean));
+            if then != now {
+                let name = cell(&row.figure.name);
+                put!(out, "| {name} | `{}` | {then} | {now} |", line.commit);
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Tests of the pages: what a line says, and that the documents are those the data give.
+
+use super::*;
+use crate::catalogue::Size;
+use crate::collection;
+use crate::fixture;
+use crate::stored::KeptFigure;
+
+fn kept(commit: &str, values: &[(&str, f64)]) -> Kept {
+    let figures = values.iter().map(|(name, value)| KeptFigure {
+        name: (*name).to_owned(),
+        unit: "x".to_owned(),
+        values: vec![*value],
+    });
+    Kept {
+        claim: "N1".to_owned(),
+        commit: commit.to_owned(),
+        command: "furrow-lab keep N1".to_owned(),
+        size: Size::Scaled,
+        seeds: vec![1],
+        note: String::new(),
+        figures: figures.collect(),
+    }
+}
+
+fn pages(cause: &str) -> Vec<File> {
+    let rest = format!(
+        r#"
+explanation = "It was the drive."
+{cause}
+figures = [
+  {{ name = "a", unit = "x", paper = 4, take = "ratio", run = "r", per = "r" }},
+  {{ name = "b", unit = "x", paper = 2, take = "ratio", run = "r", per = "r" }},
+  {{ name = "tried", unit = "x", take = "ratio", run = "r", per = "r" }},
+]
+[[claim.runs]]
+name = "r"
+"#
+    );
+    let claims = fixture::claims(&[fixture::claim("N1", "shown (all of it)", "more", &rest)]);
+    let rename = |text: &str| text.replace("[source.s]", "[source.z-lfs]");
+    let claims = claims.replace("source = \"s\"", "source = \"z-lfs\"");
+    let catalogue = Catalogue::parse(&rename(fixture::SETUP), &claims).unwrap();
+    let old = kept("old", &[("a", 1.5), ("b", 1.1), ("tried", 7.0)]);
+    let new = kept("new", &[("a", 3.9), ("b", 1.1), ("tried", 8.0)]);
+    files(&catalogue, &[old, new])
+}
+
+#[test]
+fn a_claim_is_one_line_with_its_cause_and_an_appendix() {
+    let pages = pages("cause = \"Slow dies.\"\nmoved = [\"tried\"]");
+    let paths: Vec<&str> = pages.iter().map(|page| &*page.path).collect();
+    assert_eq!(paths, ["claims.md", "claims/z-lfs.md", "claims/z-lfs.svg"]);
+    let line = "| [N1](claims/z-lfs.md#n1-shown-all-of-it) | shown (all of it) | 3.9 × · 1.1 × | \
+                4 · 2 | 1 reproduced, 1 not reproduced | Slow dies. |";
+    assert!(pages[0].text.contains(line), "{}", pages[0].text);
+    assert!(pages[0].text.contains("| [z-lfs](#z-lfs) | 1 | 0 | 1 | 0 | 0 | 0 |"));
+    for wanted in [
+        "**Cause**: Slow dies. Shown by: tried.",
+        "It was the drive.",
+        "Commit `new`",
+        "| tried | 8 | – | × |",
+        "| a | `old` | 1.5 | 3.9 |",
+    ] {
+        assert!(pages[1].text.contains(wanted), "{wanted} is not in\n{}", pages[1].text);
+    }
+    assert!(!pages[1].text.contains("| b | `old` |"), "nothing changed");
+    for verdict in ["reproduced", "not reproduced", "N1: a"] {
+        assert!(pages[2].text.contains(verdict), "{verdict}");
+    }
+}
+
+#[test]
+fn a_missing_cause_or_experiment_is_said() {
+    let open = pages("");
+    assert!(open[0].text.contains("| No cause found. |"));
+    assert!(open[1].text.contains("**No cause was found.**"));
+    let guess = pages("cause = \"Slow dies.\"");
+    assert!(guess[0].text.contains("| Slow dies. (no experiment moved it) |"));
+    assert!(guess[1].text.contains("a guess: Slow dies. No experiment moved it."));
+    let other = pages("incomparable = \"Another trace.\"");
+    assert!(other[0].text.contains("| cannot be compared | Another trace. |"));
+    assert!(other[0].text.contains("| 0 | 0 | 0 | 2 | 0 | 0 |"));
+}
+
+#[test]
+fn causes_are_short_and_their_experiments_exist() {
+    for wrong in [
+        "cause = \"a b c d e f g h i j k l m n o p\"",
+        "cause = \"Slow dies.\"\nmoved = [\"a\"]",
+        "cause = \"Slow dies.\"\nmoved = [\"none\"]",
+        "moved = [\"tried\"]",
+    ] {
+        assert!(std::panic::catch_unwind(|| pages(wrong)).is_err(), "{wrong}");
+    }
+}
+
+/// The documents of the repository are what its data give.
+#[test]
+fn the_pages_are_not_stale() {
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/");
+    let read = |path: &str| std::fs::read_to_string(format!("{docs}{path}")).unwrap_or_default();
+    let stored: Vec<Kept> = collection::lines(&read("data/claims.jsonl")).unwrap();
+    let catalogue = Catalogue::built_in().unwrap();
+    for paper in PAPERS {
+        assert_eq!(catalogue.sources[paper].holds.len(), 5, "{paper}: five sentences");
+    }
+    for line in &stored {
+        assert!(catalogue.claim(&line.claim).is_some(), "no claim is called {}", line.claim);
+    }
+    for page in files(&catalogue, &stored) {
+        assert!(read(&page.path) == page.text, "{}: run 'furrow-lab pages docs'", page.path);
+    }
+}
