@@ -600,8 +600,10 @@ fn choose_unit(options: &MkfsOptions, capacity: u32, total: u64) -> Result<u32> 
 }
 
 fn choose_subsegment(options: &MkfsOptions, capacity: u32, segment: u32) -> Result<u32> {
-    let most = (segment / 2).min(capacity).max(1);
-    let subsegment = options.subsegment_blocks.unwrap_or(SUBSEGMENT.min(most));
+    // A segment in each zone in turn is the widest stripe that F2FS knows.
+    let most = segment.min(capacity);
+    let chosen = SUBSEGMENT.min(segment / 2).min(capacity).max(1);
+    let subsegment = options.subsegment_blocks.unwrap_or(chosen);
     if subsegment < 1 || subsegment > most {
         return Err(invalid(format!(
             "subsegment of {subsegment} blocks: 1 to {most} fit this drive's segments"
