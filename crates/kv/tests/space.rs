@@ -270,3 +270,25 @@ fn writers_beside_cleaning_end_in_order() {
     });
     rt.clear();
 }
+
+/// The group commit that retires a file is what shows its zones empty: they are reset after it, and
+/// a turn of the ring is not needed.
+#[test]
+fn zones_are_reset_after_the_commit_that_retires_their_files() {
+    let rt = Rt::new(Config::simulated(5));
+    let (_drive, store) = made(&rt, Policy::default());
+    let rt2 = rt.clone();
+    rt.block_on(async move {
+        let file = store.create("000001.blob", Lifetime::Short).unwrap();
+        store.append(file, &content(1, 3 * ZONE)).await.unwrap();
+        store.sync(file).await.unwrap();
+        store.close(file).await.unwrap();
+        let before = store.counters();
+        store.remove("000001.blob").unwrap();
+        store.sync_names().await.unwrap();
+        rt2.sleep(100_000_000).await;
+        let after = store.counters();
+        assert_eq!((after.turns, after.rounds), (before.turns, before.rounds + 1));
+        assert!(after.resets >= before.resets + 2, "{before:?} {after:?}");
+    });
+}
