@@ -2,7 +2,7 @@
 
 pub(crate) mod steps;
 
-use crate::checkpoint::{Image, State};
+use crate::checkpoint::state::{Image, State};
 use crate::drive::{Drive, Found, newest_state, reports, ring_start};
 use crate::format::{ArrayBody, MAPPED, MemberEntry, NONE, SegmentEntry};
 use crate::hot_spare;
@@ -369,13 +369,13 @@ fn start(
         records: Cell::new(start.records),
         checkpoint: State::new(start.checkpoint, image),
         ranges: Ranges::default(),
-        space: crate::space::Space::default(),
+        space: crate::space::waiting::Space::default(),
         wanted: Notify::new(),
         in_flight: Cell::new(0),
         idle: Notify::new(),
         ending: RefCell::default(),
         quiesced: Cell::new(0),
-        rebuild: crate::rebuild::State::of(&members),
+        rebuild: crate::rebuild::state::State::of(&members),
         spares: RefCell::default(),
         news: crate::event::Events::default(),
         noting: Cell::new(false),

@@ -12,7 +12,7 @@ use crate::drive::Drive;
 use crate::format::{NONE, block, segment};
 use crate::member::MemberState;
 use crate::meta::footer;
-use crate::recover::finish::Stage;
+use crate::recover::unfinished::Stage;
 use crate::volume::{Segment, SegmentState, Volume};
 use crate::write::open::Open;
 use furrow_log::SuperzoneState;

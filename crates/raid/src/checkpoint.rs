@@ -7,60 +7,16 @@
 //!
 //! The same record is written, with the last checkpoint's content, when a member fails.
 
+pub(crate) mod state;
+
+use crate::checkpoint::state::Image;
 use crate::format::{ArrayBody, MemberEntry, SegmentEntry, kind, segment};
 use crate::member::MemberState;
 use crate::volume::{SegmentState, Volume};
 use furrow_log::record::{RecordId, seal};
-use furrow_rt::{Permit, Semaphore};
+use furrow_rt::Permit;
 use furrow_zone::Result;
-use std::cell::{Cell, RefCell};
 use zerocopy::{FromZeros, IntoBytes};
-
-/// What a checkpoint says.
-#[derive(Clone, Default)]
-pub(crate) struct Image {
-    pub(crate) entries: Vec<SegmentEntry>,
-    pub(crate) root: Vec<u32>,
-    pub(crate) sequence: u64,
-    pub(crate) next_segment: u64,
-}
-
-/// The state of checkpointing.
-///
-/// Invariants
-/// - The newest durable checkpoint is none that is still to come: `id` is at most `snapshots`.
-/// - A mapping block that `replaced` or `unnamed` lists is counted in its segment's `leaves`.
-pub(crate) struct State {
-    /// The newest durable checkpoint.
-    pub(crate) id: Cell<u64>,
-    /// Snapshots so far.
-    pub(crate) snapshots: Cell<u64>,
-    /// Mapping blocks, and the numbers they had, that the newest durable checkpoint may name and
-    /// the root does not.
-    pub(crate) replaced: RefCell<Vec<(u32, u32)>>,
-    /// Those of them that the checkpoint does not name whose record is being written.
-    pub(crate) unnamed: RefCell<Vec<(u32, u32)>>,
-    pub(crate) image: RefCell<Image>,
-    /// Blocks written when it was taken.
-    pub(crate) written: Cell<u64>,
-    one: Semaphore,
-    record: Semaphore,
-}
-
-impl State {
-    pub(crate) fn new(id: u64, image: Image) -> State {
-        State {
-            id: Cell::new(id),
-            snapshots: Cell::new(id),
-            replaced: RefCell::default(),
-            unnamed: RefCell::default(),
-            image: RefCell::new(image),
-            written: Cell::new(0),
-            one: Semaphore::new(1),
-            record: Semaphore::new(1),
-        }
-    }
-}
 
 impl Volume {
     /// Writes a checkpoint. `clean`: the volume is stopped in order.

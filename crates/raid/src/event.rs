@@ -1,6 +1,5 @@
 //! What happens to an array that whoever runs it should know: told in order, one by one.
 
-use crate::volume::Volume;
 use furrow_rt::Notify;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -109,24 +108,24 @@ pub(crate) struct Events {
     more: Notify,
 }
 
-impl Volume {
-    /// The next event, when there is one. For one listener.
-    pub async fn next_event(&self) -> Event {
+impl Events {
+    /// The next event, when there is one.
+    pub(crate) async fn next(&self) -> Event {
         loop {
-            let next = self.0.news.waiting.borrow_mut().pop_front();
+            let next = self.waiting.borrow_mut().pop_front();
             match next {
                 Some(event) => return event,
-                None => self.0.news.more.wait().await,
+                None => self.more.wait().await,
             }
         }
     }
 
     pub(crate) fn tell(&self, event: Event) {
-        let mut waiting = self.0.news.waiting.borrow_mut();
+        let mut waiting = self.waiting.borrow_mut();
         if waiting.len() == KEPT {
             waiting.pop_front();
         }
         waiting.push_back(event);
-        self.0.news.more.notify_all();
+        self.more.notify_all();
     }
 }

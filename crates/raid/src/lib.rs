@@ -52,7 +52,7 @@ pub use level::{Level, Placement};
 pub use member::{Errors, MemberState};
 pub use meta::{MetaPlace, is_bare};
 pub use rebuild::Progress;
-pub use recover::finish::Recovered;
+pub use recover::unfinished::Recovered;
 pub use scrub::{Finding, Scrubbed};
 pub use shape::{Config, Shape};
 pub use split_brain::split_brain;

@@ -81,7 +81,7 @@ impl Refusals {
 ///
 /// Invariants
 /// - It has a drive unless it has failed.
-/// - It is in state rebuilding exactly if the rebuild is for it (`rebuild::State::members`).
+/// - It is in state rebuilding exactly if the rebuild is for it (`rebuild::state::State::members`).
 pub(crate) struct Member {
     pub(crate) uuid: Cell<Uuid>,
     pub(crate) state: Cell<MemberState>,

@@ -6,6 +6,8 @@
 //! the next assembly, which goes on with the rest. Until all are, the member is *rebuilding* and
 //! its level tolerates one failure less.
 
+pub(crate) mod state;
+
 use crate::assemble::{check_empty, erase};
 use crate::drive::Drive;
 use crate::event::Event;
@@ -21,9 +23,9 @@ use furrow_log::Uuid;
 use furrow_log::budget::Class;
 use furrow_log::record::crc32c;
 use furrow_log::writer::{Durability, Kind, Payload, WriteHandle};
-use furrow_rt::{JoinHandle, Nanos, Pages};
+use furrow_rt::{JoinHandle, Pages};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZonedDevice};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
@@ -61,40 +63,6 @@ impl Progress {
     pub fn remaining(&self) -> Option<u64> {
         let left = u64::from(self.total - self.done);
         (self.done > 0).then(|| self.elapsed / u64::from(self.done) * left)
-    }
-}
-
-/// The rebuild of a volume.
-///
-/// Invariants
-/// - `members` are those in state rebuilding, whether it runs or not.
-/// - `done` is at most `total`; only while it runs it fills a zone.
-#[derive(Default)]
-pub(crate) struct State {
-    running: Cell<bool>,
-    /// Members that lack what was written before they came, as bits: those in state rebuilding.
-    pub(crate) members: Cell<u32>,
-    /// It fills a zone. Else it waits: for a segment to end or to be cleaned, or for its checkpoint
-    /// to be written.
-    pub(crate) filling: Cell<bool>,
-    began: Cell<Nanos>,
-    pub(crate) total: Cell<u32>,
-    pub(crate) done: Cell<u32>,
-    pause: Cell<Option<u64>>,
-}
-
-impl State {
-    /// Of members as they were assembled.
-    pub(crate) fn of(members: &[Member]) -> State {
-        let lack = |(_, member): &(u32, &Member)| member.state.get() == MemberState::Rebuilding;
-        let lacking = (0u32..).zip(members).filter(lack);
-        let members = lacking.fold(0, |set, (index, _)| set | 1 << index);
-        State { members: Cell::new(members), ..State::default() }
-    }
-
-    /// Whether it runs.
-    pub(crate) fn is_running(&self) -> bool {
-        self.running.get()
     }
 }
 

@@ -15,8 +15,9 @@ pub(crate) mod finish;
 pub(crate) mod in_doubt;
 mod repair_torn;
 pub(crate) mod steps;
+pub(crate) mod unfinished;
 
-use crate::checkpoint::Image;
+use crate::checkpoint::state::Image;
 use crate::format::{CODED, FooterEntry, NONE, SegmentBody, SegmentEntry, TrimEntry, block, kind};
 use crate::map::Map;
 use crate::member::{Member, MemberState};

@@ -9,54 +9,20 @@
 //! stays readable.
 
 pub(crate) mod plan;
+pub(crate) mod waiting;
 
 pub(crate) use plan::Lane;
 
 use crate::clean::is_empty;
 use crate::event::Event;
-use crate::recover::finish::UnfinishedRecovery;
 use crate::space::plan::{Action, Facts, Recovery};
 use crate::volume::{SegmentState, Volume};
 use crate::write::item::Use;
 use crate::write::segment::SegmentWriter;
 use crate::write::stripe::Stream;
 use furrow_log::SuperzoneState;
-use furrow_rt::Notify;
 use furrow_zone::{Error, ErrorKind, Result};
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-
-/// Who waits for space, and what is known of it. Its state is [`Facts::state`].
-///
-/// Invariants
-/// - `users` and `internal` are the segment writers in [`Volume::wait_for_space`]. The first
-///   stripe that comes in line for one of them wakes both lanes.
-/// - While `none` is set, no writer begins to wait.
-/// - At most one of `fruitless` and `ahead` is above 0.
-#[derive(Default)]
-pub(crate) struct Space {
-    /// Something happened that may make space.
-    pub(crate) made: Notify,
-    /// Segment writers of users that wait for it.
-    users: Cell<u32>,
-    /// The internal segment writer waits for it.
-    internal: Cell<bool>,
-    /// Segments cleaned since users got one, while they wait.
-    fruitless: Cell<u32>,
-    /// The same, while they do not.
-    ahead: Cell<u32>,
-    /// There is none, and why; blocks that counted when that was found.
-    none: RefCell<Option<(Error, u64)>>,
-    /// What recovery has still to do before anything may be reset.
-    pub(crate) recovery: RefCell<Option<UnfinishedRecovery>>,
-}
-
-impl Space {
-    /// Whether somebody waits.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.users.get() > 0 || self.internal.get()
-    }
-}
 
 impl Volume {
     /// Slots in which a segment can be begun, as far as every drive has zones.

@@ -14,7 +14,7 @@
 //! acknowledged.
 
 use crate::assemble::Examined;
-use crate::checkpoint::Image;
+use crate::checkpoint::state::Image;
 use crate::format::{MemberEntry, segment};
 use crate::member::MemberState;
 use crate::recover::Found;

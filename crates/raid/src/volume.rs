@@ -188,9 +188,9 @@ pub(crate) struct Inner {
     pub(crate) epoch: u64,
     pub(crate) events: Cell<u64>,
     pub(crate) records: Cell<u64>,
-    pub(crate) checkpoint: crate::checkpoint::State,
+    pub(crate) checkpoint: crate::checkpoint::state::State,
     pub(crate) ranges: Ranges,
-    pub(crate) space: crate::space::Space,
+    pub(crate) space: crate::space::waiting::Space,
     /// There may be something to do for what the volume does by itself.
     pub(crate) wanted: Notify,
     pub(crate) in_flight: Cell<u32>,
@@ -198,7 +198,7 @@ pub(crate) struct Inner {
     pub(crate) idle: Notify,
     /// Segments that no stream writes to any more and that have not ended yet.
     pub(crate) ending: RefCell<Vec<Rc<Open>>>,
-    pub(crate) rebuild: crate::rebuild::State,
+    pub(crate) rebuild: crate::rebuild::state::State,
     /// Drives that say they are spares of this array and have not been taken.
     pub(crate) spares: RefCell<Vec<Uuid>>,
     pub(crate) news: crate::event::Events,
@@ -215,7 +215,7 @@ pub(crate) struct Inner {
     pub(crate) watchdog: crate::watchdog::Watchdog,
     /// How often scrubs were told to end.
     pub(crate) scrub_stops: Cell<u64>,
-    pub(crate) recovered: Cell<crate::recover::finish::Recovered>,
+    pub(crate) recovered: Cell<crate::recover::unfinished::Recovered>,
 }
 
 /// A volume that is in service. Cloning shares it.
@@ -302,6 +302,15 @@ impl Volume {
 
     pub(crate) fn count(&self, change: impl FnOnce(&mut Counters)) {
         change(&mut self.0.counters.borrow_mut());
+    }
+
+    /// The next event, when there is one. For one listener.
+    pub async fn next_event(&self) -> Event {
+        self.0.news.next().await
+    }
+
+    pub(crate) fn tell(&self, event: Event) {
+        self.0.news.tell(event);
     }
 
     /// Why nothing can be written any more, if so.

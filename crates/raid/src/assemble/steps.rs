@@ -1,7 +1,7 @@
 //! Assembly as a table of steps, up to a volume that recovery takes over.
 
 use super::{Given, Parsed, Start, find, member, parse, start};
-use crate::checkpoint::Image;
+use crate::checkpoint::state::Image;
 use crate::drive::Drive;
 use crate::hot_spare;
 use crate::level::{Level, Placement};

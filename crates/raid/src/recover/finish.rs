@@ -2,83 +2,10 @@
 //! reset. Without space for the checkpoint this waits until there is some.
 
 use crate::recover::steps::FINISH;
-use crate::space::plan::Recovery;
+use crate::recover::unfinished::{Recovered, Stage};
 use crate::steps::{self, OF_FINISH};
 use crate::volume::Volume;
 use furrow_zone::{Result, ZoneId, ZoneReport, ZoneState};
-use std::collections::BTreeMap;
-
-/// What a recovery met.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
-    /// Zones that were closed but active.
-    pub closed: u64,
-    /// Zones that could only be read.
-    pub read_only: u64,
-    /// Zones that were gone with what they held.
-    pub offline: u64,
-    /// Footers of which only a part had been written.
-    pub torn_footers: u64,
-    /// Blocks of stripes that counted and lacked a chunk.
-    pub torn_blocks: u64,
-    /// Zones that a rebuild had not come to the end of.
-    pub unbuilt: u64,
-    /// Zones that members had at the checkpoint's snapshot, and do not have any more.
-    pub lacking: u64,
-    /// Open segments that it went on with though a member that is being rebuilt has no zone there.
-    pub narrow: u64,
-    /// Stripes that may have counted and cannot be had, whose loss was accepted.
-    pub in_doubt: u64,
-    /// Segments, and zones of none, that were reset before its checkpoint, to have space for what
-    /// it writes.
-    pub early: u64,
-}
-
-/// How far a recovery has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Stage {
-    /// The map is being changed: what counts in segments is not known.
-    Applying,
-    /// Stripes that lack a chunk are being written anew.
-    Repairing,
-    /// They are, and a checkpoint is next.
-    Repaired,
-}
-
-/// What recovery found, and does before anything is reset.
-///
-/// Invariant: until the stage is `Repaired`, a slot is in `older` and `trimmed` as often as its
-/// segment's `fallback` says; after that none is kept.
-pub(crate) struct UnfinishedRecovery {
-    /// Blocks of stripes that count but lack a chunk.
-    pub(crate) torn: Vec<u32>,
-    /// Zones that hold something and belong to nothing.
-    pub(crate) strays: Vec<(u32, ZoneId)>,
-    /// Slots of older blocks, by the number of the block that lacks a chunk and took their place.
-    pub(crate) older: BTreeMap<u32, Vec<u32>>,
-    /// Slots of blocks that were taken away by trims whose records alone lack a chunk.
-    pub(crate) trimmed: Vec<u32>,
-    pub(crate) stage: Stage,
-    /// What is left to do lacks space: what is empty may be reset for it, as at any other time.
-    pub(crate) starved: bool,
-}
-
-impl UnfinishedRecovery {
-    /// How far it has come, as space is concerned.
-    pub(crate) fn stage(&self) -> Recovery {
-        match self.stage {
-            _ if self.starved => Recovery::Starved,
-            Stage::Applying => Recovery::Applying,
-            Stage::Repairing | Stage::Repaired => Recovery::Unfinished,
-        }
-    }
-
-    /// At the start.
-    pub(crate) fn new(torn: Vec<u32>, strays: Vec<(u32, ZoneId)>) -> UnfinishedRecovery {
-        let (older, trimmed) = Default::default();
-        UnfinishedRecovery { torn, strays, older, trimmed, stage: Stage::Applying, starved: false }
-    }
-}
 
 impl Volume {
     /// What the recovery met when this volume was put together.

@@ -13,7 +13,7 @@
 //! written: beyond what the level tolerates some arrays are refused that lost nothing. Zones with
 //! damaged headers prove nothing lost: a crash leaves torn ones.
 
-use crate::checkpoint::Image;
+use crate::checkpoint::state::Image;
 use crate::format::segment;
 use crate::member::MemberState;
 use crate::recover::{Found, Scanned};

@@ -3,7 +3,7 @@
 
 use crate::format::block;
 use crate::meta::Identity;
-use crate::recover::finish::{Stage, UnfinishedRecovery};
+use crate::recover::unfinished::{Stage, UnfinishedRecovery};
 use crate::volume::Volume;
 use crate::write::item::Origin;
 use furrow_policy::RaidDefect;

@@ -4,10 +4,10 @@
 //! written, but nothing that the first steps found changes by it: a crash on the way is recovered
 //! as the first one was. The last steps ([`FINISH`]) are tried again when they lacked space.
 
-use super::finish::{Stage, UnfinishedRecovery};
 use super::in_doubt::InDoubt;
+use super::unfinished::{Stage, UnfinishedRecovery};
 use super::{Delta, Found, Scanned};
-use crate::checkpoint::Image;
+use crate::checkpoint::state::Image;
 use crate::event::Event;
 use crate::format::segment;
 use crate::steps::Step;

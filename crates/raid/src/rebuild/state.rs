@@ -1,0 +1,39 @@
+//! The state of a rebuild: whom it is for, and how far it is.
+
+use crate::member::{Member, MemberState};
+use furrow_rt::Nanos;
+use std::cell::Cell;
+
+/// The rebuild of a volume.
+///
+/// Invariants
+/// - `members` are those in state rebuilding, whether it runs or not.
+/// - `done` is at most `total`; only while it runs it fills a zone.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(super) running: Cell<bool>,
+    /// Members that lack what was written before they came, as bits: those in state rebuilding.
+    pub(crate) members: Cell<u32>,
+    /// It fills a zone. Else it waits: for a segment to end or to be cleaned, or for its checkpoint
+    /// to be written.
+    pub(crate) filling: Cell<bool>,
+    pub(super) began: Cell<Nanos>,
+    pub(crate) total: Cell<u32>,
+    pub(crate) done: Cell<u32>,
+    pub(super) pause: Cell<Option<u64>>,
+}
+
+impl State {
+    /// Of members as they were assembled.
+    pub(crate) fn of(members: &[Member]) -> State {
+        let lack = |(_, member): &(u32, &Member)| member.state.get() == MemberState::Rebuilding;
+        let lacking = (0u32..).zip(members).filter(lack);
+        let members = lacking.fold(0, |set, (index, _)| set | 1 << index);
+        State { members: Cell::new(members), ..State::default() }
+    }
+
+    /// Whether it runs.
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.get()
+    }
+}
