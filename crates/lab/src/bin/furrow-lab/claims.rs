@@ -1,4 +1,4 @@
-//! `furrow-lab list`, `run`, `report`, `table` and their kin: published claims, tried on the timed drive.
+//! `furrow-lab list`, `run`, `report`, `table`: published claims, tried on the timed drive.
 //!
 //! Claims, scenarios and how figures are made of them are the library's; here they are asked for,
 //! printed and written to a file.
