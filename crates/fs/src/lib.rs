@@ -124,7 +124,7 @@ impl Fs {
         self.0.progress.notify_all();
         let writer = self.0.core.borrow().env.writer.clone();
         // Zones being released, reads under way: nothing may outlive the engine.
-        writer.over().await;
+        writer.completed().await;
         let failed = self.0.core.borrow().health.failed().cloned();
         result.and(failed.map_or(Ok(()), Err))
     }

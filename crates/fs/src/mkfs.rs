@@ -13,8 +13,8 @@ use furrow_log::delta::{DeltaLayout, DeltaLog, Extent};
 use furrow_log::format::Descriptor;
 use furrow_log::pool::{SuperzoneState, ZonePool, describe};
 use furrow_log::record::{RecordId, Uuid, blocks_for, crc32c, peek, seal};
-use furrow_log::writer::{Durability, Kind as WriteKind, Order, Writer};
-use furrow_rt::{Pool, Rt};
+use furrow_log::writer::{Durability, Kind as WriteKind, Order, Writer, ZoneWrite};
+use furrow_rt::{Pages, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::rc::Rc;
 use zerocopy::{FromZeros, IntoBytes};
@@ -152,8 +152,8 @@ async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Resul
     };
     let zone = ZoneId(layout.superzone_start(home as u32));
     writer.open_empty(zone);
-    let pages_of = smallvec::smallvec![root];
-    drop(writer.write(zone, WriteKind::Node, pages_of, Durability::Cached));
+    let pages_of: Pages = smallvec::smallvec![root];
+    drop(writer.submit(ZoneWrite::pages(zone, WriteKind::Node, pages_of)));
     let addr = BlockAddr::new(writer.geometry(), zone, 0).0;
     let nat =
         NatEntry { addr: addr.into(), crc: crc.into(), ino: ROOT_NODE.into(), reserved: 0.into() };
@@ -202,10 +202,13 @@ async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Resul
     writer.open_empty(ring);
     let superblock = RecordId { kind: kind::SUPERBLOCK, checkpoint: 0, ..id };
     let superblock = seal(&superblock, layout.encode().as_bytes(), pages);
-    drop(writer.write(ring, WriteKind::Checkpoint, superblock, Durability::Fua));
+    let durability = Durability::Fua;
+    let superblock = ZoneWrite::pages(ring, WriteKind::Checkpoint, superblock);
+    drop(writer.submit(ZoneWrite { durability, ..superblock }));
     let checkpoint = RecordId { kind: kind::CHECKPOINT, sequence: 1, ..id };
     let checkpoint = seal(&checkpoint, &body, pages);
-    drop(writer.write(ring, WriteKind::Checkpoint, checkpoint, Durability::Fua));
+    let checkpoint = ZoneWrite::pages(ring, WriteKind::Checkpoint, checkpoint);
+    drop(writer.submit(ZoneWrite { durability, ..checkpoint }));
     writer.drain().await?;
     writer.flush().await
 }

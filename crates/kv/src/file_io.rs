@@ -10,7 +10,7 @@ use crate::store::Store;
 use crate::zone_allocator::Use;
 use crate::zone_allocator::{Choice, SpaceTicket, Want};
 use furrow_log::record::{self, Expect, RecordId, crc32c};
-use furrow_log::writer::{Durability, Kind, WriteHandle};
+use furrow_log::writer::{Kind, WriteHandle, ZoneWrite};
 use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
 use furrow_rt::{Nanos, PAGE_SIZE, Page, Pages, either};
 use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId};
@@ -389,9 +389,8 @@ impl Store {
         let sums = content.iter().map(|block| block.sum).collect();
         let blocks = content.len() as u32;
         let pages: Pages = content.into_iter().map(|block| block.page).collect();
-        let (offset, written) =
-            self.0.zones.writer.write(zone, Kind::Data, pages, Durability::Cached);
-        let at = BlockAddr::new(self.0.zones.writer.geometry(), zone, offset);
+        let written = self.0.zones.writer.submit(ZoneWrite::pages(zone, Kind::Data, pages));
+        let at = BlockAddr::new(self.0.zones.writer.geometry(), zone, written.at());
         self.0.zones.add(zone, id, blocks);
         (Extent { first, blocks, at, sums: Sums::Here(Rc::new(sums)) }, written)
     }
@@ -402,7 +401,7 @@ impl Store {
         let store = self.clone();
         self.0.rt.spawn_detached(async move {
             let done = match written.await {
-                Ok(()) => {
+                Ok(_) => {
                     store.forget_pages(id, &extent);
                     Ok(())
                 }
@@ -473,8 +472,8 @@ impl Store {
         };
         let page = record::seal(&record, &body, &self.0.pages);
         let writer = &self.0.zones.writer;
-        let (offset, written) = writer.write(zone, Kind::Node, page, Durability::Cached);
-        let place = BlockAddr::new(writer.geometry(), zone, offset);
+        let written = writer.submit(ZoneWrite::pages(zone, Kind::Node, page));
+        let place = BlockAddr::new(writer.geometry(), zone, written.at());
         extent.sums = Sums::At(place);
         file.changed_from(first);
         drop(files);

@@ -99,7 +99,7 @@ impl Store {
         self.sync_all().await?;
         self.0.stopping.set(true);
         self.0.zones.wanted.notify_all();
-        self.0.zones.writer.over().await;
+        self.0.zones.writer.completed().await;
         // Background tasks get this error when they next use the drive.
         let message = "the store was stopped";
         self.die(&furrow_zone::Error::new(furrow_zone::ErrorKind::Io, message));

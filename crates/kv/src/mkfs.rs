@@ -128,7 +128,7 @@ impl Store {
             found.store(rt, writer, &survey::reports(&*device)?, pages, Options::default())?;
         let bodies = store.0.snapshot(&[], 0);
         store.begin_half(bodies).await?;
-        store.0.zones.writer.over().await;
+        store.0.zones.writer.completed().await;
         store.0.zones.writer.let_go();
         Ok(uuid)
     }

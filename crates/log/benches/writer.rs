@@ -4,7 +4,7 @@
 //! alone, and with the pump, the merging and the answer; for comparison, one command per write
 //! submitted to the same drive directly.
 
-use furrow_log::{Durability, Kind, Order, Writer};
+use furrow_log::{Kind, Order, Writer, ZoneWrite};
 use furrow_rt::{Completion, CompletionTable, Config, Page, Pages, Rt};
 use furrow_zone::{
     BlockCount, Command, Geometry, Lba, Outcome, QueueId, Request, Status, ZoneId, ZoneReport,
@@ -64,7 +64,7 @@ fn through_writer(order: Order, spread: u32) -> (u64, u64) {
         for index in 0..BATCH {
             let zone = ZoneId(next + index % spread);
             let pages = Pages::from_iter([page.clone()]);
-            drop(writer.write(zone, Kind::Data, pages, Durability::Cached));
+            drop(writer.submit(ZoneWrite::pages(zone, Kind::Data, pages)));
         }
         calls += rt.now().since(start);
         rt.run_ready();

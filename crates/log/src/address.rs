@@ -56,7 +56,7 @@ pub fn blocks_written(report: &ZoneReport, geometry: &Geometry) -> u32 {
 }
 
 /// Largest command to use, in 4 KiB blocks: the drive's limit, at most 1 MiB.
-pub fn blocks_per_command(geometry: &Geometry) -> u32 {
+pub(crate) fn blocks_per_command(geometry: &Geometry) -> u32 {
     let most = (1 << 20) / BLOCK_SIZE as u64;
     let limit =
         geometry.max_transfer.map_or(most, |sectors| sectors.0 / sectors_per_block(geometry));
@@ -211,7 +211,7 @@ pub async fn read_blocks(
 mod tests {
     use super::*;
     use crate::toy::{Toy, geometry};
-    use crate::writer::{Durability, Kind, Order, Writer};
+    use crate::writer::{Kind, Order, Writer, ZoneWrite};
     use furrow_rt::{Config, Page, Rt};
     use furrow_zone::ByteLen;
     use proptest::prelude::*;
@@ -266,7 +266,7 @@ mod tests {
                 writer.open_empty(ZoneId(zone.into()));
                 let pages: Pages =
                     (0..13u8).map(|offset| Page::from_slice(&[zone, offset])).collect();
-                drop(writer.write(ZoneId(zone.into()), Kind::Data, pages, Durability::Cached));
+                drop(writer.submit(ZoneWrite::pages(ZoneId(zone.into()), Kind::Data, pages)));
             }
             let read = rt.block_on(async move {
                 writer.drain().await.unwrap();

@@ -186,7 +186,7 @@ impl Budget {
     }
 
     /// Permits `class` could take now without waiting.
-    pub fn available_to(&self, class: Class) -> u32 {
+    fn available_to(&self, class: Class) -> u32 {
         let books = self.0.borrow();
         let class = class as usize;
         if !books.waiting[class].is_empty() {

@@ -20,7 +20,7 @@ use crate::address::{BlockAddr, blocks_begun, blocks_per_command, blocks_per_zon
 use crate::budget::Permit;
 use crate::format::{BLOCK_BODY, BLOCK_SIZE, DeltaGroup, ExtentEntry};
 use crate::record::{self, Expect, RecordId, crc32c_append};
-use crate::writer::{Durability, Kind, WriteHandle, Writer};
+use crate::writer::{Kind, WriteHandle, Writer, ZoneWrite};
 use furrow_policy::LogDefect;
 use furrow_rt::{Page, Pages, Pool};
 use furrow_zone::{
@@ -458,7 +458,7 @@ impl DeltaLog {
         let mut short = None;
         for report in reports[..current].iter().filter(|report| report.state.is_active()) {
             writer.open_reported(report);
-            drop(writer.fill(report.zone, layout.capacity));
+            drop(writer.submit(ZoneWrite::zeros_to(report.zone, layout.capacity)));
             short = Some(report.zone);
         }
         writer.open_reported(&reports[current]);
@@ -578,8 +578,8 @@ impl DeltaLog {
             let (previous, _) = previous.expect("invariant: the block before is in the half");
             self.follow(zone, previous);
         }
-        let (at, written) = self.writer.write(zone, Kind::Delta, pages, Durability::Cached);
-        assert_eq!(at, offset, "invariant: nobody else writes to zone {zone}");
+        let written = self.writer.submit(ZoneWrite::pages(zone, Kind::Delta, pages));
+        assert_eq!(written.at(), offset, "invariant: nobody else writes to zone {zone}");
         written
     }
 
@@ -598,7 +598,7 @@ impl DeltaLog {
             let last = self.layout.place(self.half, self.block - 1);
             let (zone, _) = last.expect("invariant: the position is in the half");
             if self.writer.is_open(zone) {
-                drop(self.writer.fill(zone, self.layout.capacity));
+                drop(self.writer.submit(ZoneWrite::zeros_to(zone, self.layout.capacity)));
             }
         }
         self.switch_half()

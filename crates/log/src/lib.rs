@@ -14,6 +14,7 @@ pub mod audit;
 pub mod budget;
 pub mod delta;
 pub mod format;
+mod in_flight;
 pub mod layout;
 pub mod pool;
 mod queues;
@@ -23,7 +24,6 @@ pub mod survey;
 #[cfg(test)]
 mod toy;
 pub mod victim;
-mod window;
 pub mod writer;
 mod zone_queue;
 
@@ -31,13 +31,13 @@ pub use address::{BlockAddr, read_blocks};
 pub use budget::{Budget, Class, Permit};
 pub use delta::{Appended, DeltaLayout, DeltaLog, Extent};
 pub use format::BLOCK_SIZE;
+pub use in_flight::SequencePoint;
 pub use pool::{
     DurableSnapshot, ReadPin, Snapshot, Superzone, SuperzoneId, SuperzoneState, ZonePool,
 };
 pub use record::{Expect, RecordHeader, RecordId, Uuid, crc32c, crc32c_append};
 pub use ring::RecordRing;
-pub use window::Mark;
 pub use writer::{
-    Counters, Durability, Kind, Order, Payload, Placed, WriteHandle, WriteObserver, Writer,
-    WriterOptions,
+    Counters, Durability, Kind, Order, Payload, Placement, WriteHandle, WriteObserver, Writer,
+    WriterOptions, ZoneWrite,
 };

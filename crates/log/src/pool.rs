@@ -216,7 +216,7 @@ fn parse(index: usize, descriptor: &Descriptor, geometry: &Geometry) -> Result<S
 
 impl Superzone {
     /// What of it is stored.
-    pub fn descriptor(&self) -> Descriptor {
+    fn descriptor(&self) -> Descriptor {
         let present = self.zones.iter().fold(0u64, |mask, zone| mask | 1 << (zone.0 - self.first));
         let all = (1u64 << self.width) - 1;
         Descriptor {
@@ -460,7 +460,7 @@ impl ZonePool {
     }
 
     /// Leaves a bad zone out of its superzone from now on; the last one retires it.
-    pub fn drop_zone(&self, zone: ZoneId) {
+    fn drop_zone(&self, zone: ZoneId) {
         let Some(owner) = self.owner(zone) else { return };
         let superzone = &mut self.0.superzones.borrow_mut()[owner.0 as usize];
         self.0.narrow.set(true);
@@ -489,8 +489,8 @@ impl ZonePool {
         ReadPin { pool: self.clone(), zone }
     }
 
-    /// True if a read pins `zone`.
-    pub fn is_pinned(&self, zone: ZoneId) -> bool {
+    #[cfg(test)]
+    fn is_pinned(&self, zone: ZoneId) -> bool {
         self.0.pins.borrow().count[zone.0 as usize] > 0
     }
 

@@ -25,7 +25,7 @@ use crate::address::{BlockAddr, blocks_per_zone, blocks_written, read_blocks};
 use crate::budget::Permit;
 use crate::pool::{DurableSnapshot, ZonePool};
 use crate::record::{self, Expect, RecordHeader, RecordId, blocks_for};
-use crate::writer::{Durability, Kind, WriteHandle, Writer};
+use crate::writer::{Kind, WriteHandle, Writer, ZoneWrite};
 use furrow_rt::{Pages, Pool};
 use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
@@ -278,14 +278,14 @@ impl RecordRing {
         if blocks > self.writer.space_left(zone) {
             let next = self.half.get(self.current + 1).filter(|_| blocks <= self.capacity());
             let next = *next.ok_or_else(full)?;
-            drop(self.writer.fill(zone, self.capacity()));
+            drop(self.writer.submit(ZoneWrite::zeros_to(zone, self.capacity())));
             self.current += 1;
             self.writer.open_zone_after(next, zone);
             self.writer.keep_permit(next);
             zone = next;
         }
         let pages = record::seal(id, body, &self.pages);
-        Ok(self.writer.write(zone, Kind::Checkpoint, pages, Durability::Cached).1)
+        Ok(self.writer.submit(ZoneWrite::pages(zone, Kind::Checkpoint, pages)))
     }
 
     /// Goes on in another half, of zones that are empty, with a permit for them.

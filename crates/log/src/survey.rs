@@ -62,7 +62,7 @@ pub async fn finish(writer: &Writer, report: &ZoneReport) -> Result<()> {
 mod tests {
     use super::*;
     use crate::toy::{Toy, geometry};
-    use crate::writer::Order;
+    use crate::writer::{Order, ZoneWrite};
     use furrow_rt::{Config, Rt};
     use furrow_zone::ZoneState;
 
@@ -94,13 +94,13 @@ mod tests {
         let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
         for zone in [1, 3] {
             writer.open_empty(ZoneId(zone));
-            drop(writer.fill(ZoneId(zone), 4));
+            drop(writer.submit(ZoneWrite::zeros_to(ZoneId(zone), 4)));
         }
         rt.run_ready();
         let found = reports(&*toy).unwrap();
         assert_eq!(surplus(writer.geometry(), &found), 0);
         writer.open_empty(ZoneId(4));
-        drop(writer.fill(ZoneId(4), 1));
+        drop(writer.submit(ZoneWrite::zeros_to(ZoneId(4), 1)));
         rt.run_ready();
         let found = reports(&*toy).unwrap();
         assert_eq!(surplus(writer.geometry(), &found), 1);

@@ -6,7 +6,7 @@
 //!
 //! - [`Policy::Greedy`] takes the one whose cleaning copies least. Right when somebody waits.
 //! - [`Policy::CostBenefit`] weighs what is gained against what it costs, and prefers what has been
-//!   left alone: what is still changing will become cheaper by itself. (Sprite LFS: free space
+//!   left alone: what is still changing will become cheaper anyway. (Sprite LFS: free space
 //!   generated × age / cost, with one read and one write of what is valid as the cost.)
 //!
 //! Victims come from the interference group with the fewest free superzones, so that streams find
@@ -44,7 +44,7 @@ impl fmt::Display for Policy {
 /// A superzone that could be cleaned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its number, for whoever asks.
+    /// Its number.
     pub id: u32,
     /// Blocks that would have to be moved.
     pub valid: u32,
@@ -57,14 +57,16 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Blocks that hold nothing valid: what cleaning gives back.
-    pub fn garbage(&self) -> u32 {
-        self.capacity.saturating_sub(self.valid)
+    /// Blocks that hold nothing valid: what cleaning gives back. `None` if more blocks are valid
+    /// than fit: its account is broken, and it is no victim.
+    pub fn garbage(&self) -> Option<u32> {
+        self.capacity.checked_sub(self.valid)
     }
 
     /// How good a victim it is: more is better, 0 is no victim.
     fn score(&self, policy: Policy) -> u64 {
-        let (garbage, valid) = (u64::from(self.garbage()), u64::from(self.valid));
+        let Some(garbage) = self.garbage().map(u64::from) else { return 0 };
+        let valid = u64::from(self.valid);
         match policy {
             Policy::Greedy => garbage,
             // (1 − u) · age ÷ (1 + u), in 2^-16; a year of age is as good as any longer time.
@@ -90,9 +92,8 @@ impl Worth {
     /// Whether cleaning `candidate` gains anything worth having.
     pub fn allows(&self, candidate: &Candidate) -> bool {
         let least = u64::from(candidate.capacity) * u64::from(self.garbage_permille);
-        candidate.garbage() > 0
-            && candidate.valid <= self.valid_max
-            && u64::from(candidate.garbage()) * 1000 >= least
+        let enough = |garbage| garbage > 0 && u64::from(garbage) * 1000 >= least;
+        candidate.valid <= self.valid_max && candidate.garbage().is_some_and(enough)
     }
 }
 
@@ -163,6 +164,13 @@ mod tests {
         let worth = Worth { valid_max: 95, ..ANY };
         assert_eq!(choose(&full, &[], Policy::CostBenefit, worth), None);
         assert_eq!(choose(&[], &[], Policy::Greedy, ANY), None);
+    }
+
+    #[test]
+    fn a_superzone_with_more_valid_blocks_than_fit_is_no_victim() {
+        let broken = one(0, 101, 5, 0);
+        assert_eq!((broken.garbage(), one(0, 100, 5, 0).garbage()), (None, Some(0)));
+        assert_eq!(choose(&[broken], &[], Policy::CostBenefit, ANY), None);
     }
 
     prop_compose! {

@@ -1,18 +1,19 @@
 //! The ordered writer: the only thing that writes to zones.
 //!
-//! A caller appends pages to an open zone. The address is known at once (*placed*); the returned
-//! [`WriteHandle`] resolves when the drive has answered (*durable*, as far as asked and as the
-//! drive's cache allows). Nothing waits on the way: what cannot be sent yet is queued here.
+//! A caller submits writes to open zones ([`Writer::submit`]). The address is known at once
+//! (*placed*); the returned [`WriteHandle`] resolves when the drive has answered (*durable*, as far
+//! as asked and as the drive's cache allows). Nothing waits on the way: what cannot be sent yet is
+//! queued here.
 //!
 //! Under [`Order::Append`] a caller may leave it to the drive where in a zone pages land
-//! ([`Writer::append`]): blocks are set aside at once, but which of them are whose is known only
-//! at completion. A block whose content depends on that can be set aside too
-//! ([`Writer::reserve_block`]).
+//! ([`Placement::Append`]): blocks are set aside at once, but which of them are whose is known only
+//! at completion. A block whose content depends on that can be set aside too ([`Payload::Later`]).
 //!
 //! Invariants
 //! - Each zone's writes reach the drive in the order of the calls, through one hardware queue, at
 //!   exactly the addresses handed out; appends, at those set aside for appends.
-//! - A mark is reached when everything dispatched before it is over; later writes never delay it.
+//! - A sequence point is reached when every write dispatched before it has completed; later
+//!   writes never delay it.
 //! - After a failure, every later write of that zone fails too; other zones go on.
 //!
 //! It deliberately does not choose zones, keep data for readers, or relocate after a failure:
@@ -23,24 +24,22 @@
 
 use crate::address::{blocks_begun, blocks_per_zone, sectors_per_block};
 use crate::budget::Permit;
+use crate::in_flight::{InFlight, SequencePoint};
 use crate::queues::Queues;
-use crate::window::{Mark, Window};
 use crate::zone_queue::{
     Dispatcher, Tell, What, ZoneQueue, largest_append, largest_command, not_open, tail_sectors,
 };
 
 use furrow_policy::LogDefect;
-use furrow_rt::{Notify, Page, Pages, Rt};
+use furrow_rt::{Notify, Page, Rt};
 use furrow_zone::{
     Action, Command, Error, Geometry, QueueId, Request, Result, Target, ZoneId, ZoneReport,
     ZoneState, ZonedDevice,
 };
 use std::cell::{Cell, RefCell};
-use std::future::Future;
 use std::ops::Range;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 /// How many writes of one zone may be in flight, and who says where they land.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,48 +49,9 @@ pub enum Order {
     Blocking,
     /// Many in flight per zone, in order on the zone's hardware queue.
     Queued,
-    /// As `Queued`, but [`Writer::append`] goes by Zone Append: the drive says at completion where
-    /// it put what.
+    /// As `Queued`, but writes with [`Placement::Append`] go by Zone Append: the drive says at
+    /// completion where it put what.
     Append,
-}
-
-/// When a write counts as written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// When the drive has it; a volatile cache still needs a flush.
-    Cached,
-    /// When it is on the medium.
-    Fua,
-}
-
-/// What is written to a zone: whole blocks, and what is beside them.
-#[derive(Debug, Default)]
-pub struct Payload<'a> {
-    /// The blocks.
-    pub pages: Pages,
-    /// Out-of-band bytes, [`oob_per_block`](crate::address::oob_per_block) for each block; or none:
-    /// zeros.
-    pub oob: &'a [u8],
-}
-
-impl From<Pages> for Payload<'_> {
-    fn from(pages: Pages) -> Self {
-        Payload { pages, oob: &[] }
-    }
-}
-
-impl<'a> Payload<'a> {
-    fn parts(self) -> (smallvec::IntoIter<[Page; 4]>, &'a [u8]) {
-        (self.pages.into_iter(), self.oob)
-    }
-}
-
-/// Who is told what became of its writes, by the task that takes the drive's answers: for those
-/// that would otherwise wait for several in a task of their own.
-pub trait WriteObserver {
-    /// Write number `part` begins at block `at` of its zone and is durable as asked, or failed.
-    /// Called once for each, when nothing of the writer is borrowed.
-    fn on_complete(self: Rc<Self>, part: u32, at: Result<u32>);
 }
 
 /// How a writer is set up.
@@ -150,7 +110,7 @@ pub(crate) struct Shared {
     /// Most blocks of an append; 0: what is asked to be appended is written.
     pub(crate) blocks_per_append: u32,
     pub(crate) zero: Page,
-    pub(crate) window: RefCell<Window>,
+    pub(crate) in_flight: RefCell<InFlight>,
     pub(crate) failures: RefCell<Vec<Failure>>,
     pub(crate) counters: RefCell<Counters>,
     capacity: u32,
@@ -172,53 +132,6 @@ struct Round {
 /// A handle to a drive's writer. Cloning shares it.
 #[derive(Clone)]
 pub struct Writer(Rc<Shared>);
-
-/// Resolves when a write is durable as asked. Cheap to drop: the write goes on.
-#[must_use = "a write's fate is told here; drop it only where a mark or drain covers it"]
-pub struct WriteHandle {
-    zone_queue: Option<Rc<ZoneQueue>>,
-    end: u32,
-    /// Its number in the order of dispatch; none if it writes nothing.
-    sequence: Option<u64>,
-    fua: bool,
-}
-
-impl WriteHandle {
-    pub(crate) fn sequence(&self) -> Option<u64> {
-        self.sequence
-    }
-
-    pub(crate) fn is_fua(&self) -> bool {
-        self.fua
-    }
-}
-
-impl Future for WriteHandle {
-    type Output = Result<()>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        match &self.zone_queue {
-            None => Poll::Ready(Ok(())),
-            Some(zone_queue) => zone_queue.poll_reached(self.end, cx),
-        }
-    }
-}
-
-/// Resolves to the first block of an append when the drive has told it.
-#[must_use = "where an append landed is told here only"]
-pub struct Placed {
-    written: WriteHandle,
-    at: Rc<Cell<u32>>,
-}
-
-impl Future for Placed {
-    type Output = Result<u32>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<u32>> {
-        let written = Pin::new(&mut self.written).poll(cx);
-        written.map(|result| result.map(|()| self.at.get()))
-    }
-}
 
 impl Writer {
     /// A writer with the default depth.
@@ -252,7 +165,7 @@ impl Writer {
                 Order::Blocking | Order::Queued => 0,
             },
             zero: Page::zeroed(),
-            window: RefCell::default(),
+            in_flight: RefCell::default(),
             failures: RefCell::default(),
             counters: RefCell::default(),
             capacity: blocks_per_zone(geometry),
@@ -363,7 +276,7 @@ impl Writer {
     }
 
     /// Writes what is missing of the block in which a torn write left the pointer of the open
-    /// `zone`, now rather than before the next write. A mark covers it.
+    /// `zone`, now rather than before the next write. A sequence point covers it.
     ///
     /// # Panics
     /// If the zone is not open.
@@ -431,90 +344,77 @@ impl Writer {
         self.0.capacity - self.position(zone)
     }
 
-    /// Places a payload at the zone's position and dispatches it. Never waits.
+    /// Sets blocks of the zone aside for a write and dispatches it. Never waits.
     ///
     /// # Panics
-    /// If the zone is not open or has no space left: the caller asks [`Writer::space_left`] first.
-    pub fn write<'a>(
-        &self,
-        zone: ZoneId,
-        kind: Kind,
-        payload: impl Into<Payload<'a>>,
-        durability: Durability,
-    ) -> (u32, WriteHandle) {
-        let payload = payload.into();
-        let blocks = payload.pages.len() as u32;
-        self.push(zone, kind, blocks, payload.parts(), durability, (What::Here, Tell::Nobody))
+    /// If the zone is not open or has too little space left ([`Writer::space_left`]), or an append
+    /// has more pages than [`Writer::append_limit`].
+    pub fn submit<P>(&self, write: ZoneWrite<'_, P>) -> WriteHandle
+    where
+        P: IntoIterator<Item = Page, IntoIter: ExactSizeIterator>,
+    {
+        let ZoneWrite { zone, kind, payload, oob, placement, durability, observer } = write;
+        let zone_queue = self.open_zone_queue(zone);
+        let (mut what, mut pages) = (What::Here, None);
+        let blocks = match payload {
+            Payload::Pages(list) => pages.insert(list.into_iter()).len() as u32,
+            Payload::ZerosTo(upto) => {
+                let position = zone_queue.position();
+                upto.max(position) - position
+            }
+            Payload::Later => {
+                what = What::Late(None);
+                1
+            }
+        };
+        let fua = durability == Durability::Fua;
+        if blocks == 0 {
+            let at = zone_queue.position();
+            return WriteHandle {
+                zone_queue: None,
+                at,
+                end: at,
+                sequence: None,
+                fua: false,
+                landed: None,
+            };
+        }
+        let mut landed = None;
+        if placement == Placement::Append {
+            let position = zone_queue.position();
+            what = self.as_append(zone, position, blocks);
+            if observer.is_none() {
+                landed = Some(Rc::new(Cell::new(position)));
+            }
+        }
+        let tell = match (observer, &landed) {
+            (Some((observer, part)), _) => Tell::Observer(observer, part),
+            (None, Some(landed)) => Tell::Place(landed.clone()),
+            (None, None) => Tell::Nobody,
+        };
+        self.0.counters.borrow_mut().bytes[kind as usize] +=
+            u64::from(blocks) * crate::format::BLOCK_SIZE as u64;
+        let (at, sequence) = zone_queue.push(&self.0, blocks, (pages, oob), fua, (what, tell));
+        let early = self.has(LogDefect::EarlyAck);
+        let zone_queue = (!early).then_some(zone_queue);
+        WriteHandle { zone_queue, at, end: at + blocks, sequence: Some(sequence), fua, landed }
     }
 
-    /// Places pages, and what lies beside them, as [`Writer::write`] does, or with `append` as
-    /// [`Writer::append`], and has a party told what becomes of them, as its write `part`.
-    ///
-    /// # Panics
-    /// As the one or the other.
-    pub fn send(
-        &self,
-        zone: ZoneId,
-        kind: Kind,
-        (pages, oob): (impl ExactSizeIterator<Item = Page>, &[u8]),
-        append: bool,
-        (party, part): (Rc<dyn WriteObserver>, u32),
-    ) {
-        let blocks = pages.len() as u32;
-        let what = if append { self.as_append(zone, blocks) } else { What::Here };
-        let what = (what, Tell::WriteObserver(party, part));
-        drop(self.push(zone, kind, blocks, (pages, oob), Durability::Cached, what));
-    }
-
-    /// Most blocks that [`Writer::append`] takes; 0 if the order is another, or the drive takes no
-    /// append of a whole block.
+    /// Most blocks of an append ([`Placement::Append`]); 0 if the order is another, or the drive
+    /// takes no append of a whole block.
     pub fn append_limit(&self) -> u32 {
         self.0.blocks_per_append
     }
 
-    /// Sets aside blocks of the zone for `pages` and dispatches them as one Zone Append: the first
-    /// block set aside. Appends in flight together may land in each other's place, which is told
-    /// at completion; the blocks they fill are those that were set aside for them. The end of a
-    /// zone that holds a part of a block is written as [`Writer::write`] has it.
-    ///
-    /// # Panics
-    /// As [`Writer::write`], or if there are more pages than [`Writer::append_limit`].
-    pub fn append<'a>(
-        &self,
-        zone: ZoneId,
-        kind: Kind,
-        payload: impl Into<Payload<'a>>,
-    ) -> (u32, Placed) {
-        let payload = payload.into();
-        let blocks = payload.pages.len() as u32;
-        let what = self.as_append(zone, blocks);
-        let at = Rc::new(Cell::new(self.position(zone)));
-        let what = (what, Tell::Place(at.clone()));
-        let (first, written) =
-            self.push(zone, kind, blocks, payload.parts(), Durability::Cached, what);
-        (first, Placed { written, at })
-    }
-
-    /// How the next `blocks` of a zone are appended.
-    fn as_append(&self, zone: ZoneId, blocks: u32) -> What {
+    /// How `blocks` from `position` of a zone on are appended.
+    fn as_append(&self, zone: ZoneId, position: u32, blocks: u32) -> What {
         let limit = self.0.blocks_per_append;
         assert!(blocks <= limit, "append of {blocks} blocks to zone {zone}, at most {limit}");
-        let ragged =
-            tail_sectors(self.geometry()) > 0 && self.position(zone) + blocks == self.0.capacity;
+        let ragged = tail_sectors(self.geometry()) > 0 && position + blocks == self.0.capacity;
         if ragged { What::Here } else { What::Append }
     }
 
-    /// Sets aside the next block of `zone` for a page that [`Writer::fill_reserved`] will tell;
-    /// nothing behind it reaches the drive before. The block.
-    ///
-    /// # Panics
-    /// As [`Writer::write`].
-    pub fn reserve_block(&self, zone: ZoneId, kind: Kind) -> u32 {
-        let nothing = Payload::default().parts();
-        self.push(zone, kind, 1, nothing, Durability::Cached, (What::Late(None), Tell::Nobody)).0
-    }
-
-    /// Tells the content of block `at` of `zone`, which was set aside for it. Without effect if
+    /// Tells the page of the reserved block `at` of `zone` ([`Payload::Later`]). Without effect if
     /// the zone failed meanwhile.
     pub fn fill_reserved(&self, zone: ZoneId, at: u32, page: Page) {
         if let Some(zone_queue) = self.zone_queue(zone) {
@@ -522,68 +422,37 @@ impl Writer {
         }
     }
 
-    /// Writes zeros from the zone's position up to block `upto`.
-    ///
-    /// # Panics
-    /// As [`Writer::write`].
-    pub fn fill(&self, zone: ZoneId, upto: u32) -> WriteHandle {
-        let position = self.position(zone);
-        let blocks = upto.max(position) - position;
-        let zeros = Payload::default().parts();
-        let what = (What::Here, Tell::Nobody);
-        self.push(zone, Kind::Padding, blocks, zeros, Durability::Cached, what).1
+    /// The present point in the order of dispatch, to wait for with [`Writer::wait`].
+    pub fn sequence_point(&self) -> SequencePoint {
+        self.0.in_flight.borrow().point()
     }
 
-    fn push(
-        &self,
-        zone: ZoneId,
-        kind: Kind,
-        blocks: u32,
-        payload: (impl ExactSizeIterator<Item = Page>, &[u8]),
-        durability: Durability,
-        what: (What, Tell),
-    ) -> (u32, WriteHandle) {
-        let zone_queue = self.open_zone_queue(zone);
-        if blocks == 0 {
-            let nothing = WriteHandle { zone_queue: None, end: 0, sequence: None, fua: false };
-            return (zone_queue.position(), nothing);
-        }
-        self.0.counters.borrow_mut().bytes[kind as usize] +=
-            u64::from(blocks) * crate::format::BLOCK_SIZE as u64;
-        let fua = durability == Durability::Fua;
-        let (at, sequence) = zone_queue.push(&self.0, blocks, payload, fua, what);
-        let early = self.has(LogDefect::EarlyAck);
-        let zone_queue = (!early).then_some(zone_queue);
-        (at, WriteHandle { zone_queue, end: at + blocks, sequence: Some(sequence), fua })
-    }
-
-    /// The present point in the order of dispatch.
-    pub fn mark(&self) -> Mark {
-        self.0.window.borrow().mark()
-    }
-
-    /// Waits until every write dispatched before `mark` is over.
+    /// Waits until every write dispatched before `point` has completed.
     ///
     /// # Errors
     /// The first failure among them that was not forgotten; at once, if the engine relocates.
-    pub async fn wait(&self, mark: Mark) -> Result<()> {
-        self.wait_excusing(mark, |_| false).await
+    pub async fn wait(&self, point: SequencePoint) -> Result<()> {
+        self.wait_excusing(point, |_| false).await
     }
 
     /// The same, whatever has become of the writes of zones that are `excused`.
     ///
     /// # Errors
     /// As [`Writer::wait`], of other zones.
-    pub async fn wait_excusing(&self, mark: Mark, excused: impl Fn(ZoneId) -> bool) -> Result<()> {
+    pub async fn wait_excusing(
+        &self,
+        point: SequencePoint,
+        excused: impl Fn(ZoneId) -> bool,
+    ) -> Result<()> {
         if self.has(LogDefect::EarlyAck) {
             return Ok(());
         }
         std::future::poll_fn(|cx| {
-            let mut window = self.0.window.borrow_mut();
-            let reached = window.reached(mark);
+            let mut in_flight = self.0.in_flight.borrow_mut();
+            let reached = in_flight.reached(point);
             if reached || self.0.relocates.get() {
                 let failures = self.0.failures.borrow();
-                let mut counts = failures.iter().filter(|f| f.sequence < mark.0);
+                let mut counts = failures.iter().filter(|f| f.sequence < point.0);
                 if let Some(failure) = counts.find(|failure| !excused(failure.zone)) {
                     return Poll::Ready(Err(failure.error.clone()));
                 }
@@ -591,49 +460,49 @@ impl Writer {
             if reached {
                 return Poll::Ready(Ok(()));
             }
-            window.wake_at(mark, cx.waker());
+            in_flight.wake_at(point, cx.waker());
             Poll::Pending
         })
         .await
     }
 
-    /// Waits until every write dispatched before the call is over, whatever became of it.
-    pub async fn over(&self) {
-        let mark = self.mark();
+    /// Waits until every write dispatched before the call has completed, successfully or not.
+    pub async fn completed(&self) {
+        let point = self.sequence_point();
         std::future::poll_fn(|cx| {
-            let mut window = self.0.window.borrow_mut();
-            if window.reached(mark) {
+            let mut in_flight = self.0.in_flight.borrow_mut();
+            if in_flight.reached(point) {
                 return Poll::Ready(());
             }
-            window.wake_at(mark, cx.waker());
+            in_flight.wake_at(point, cx.waker());
             Poll::Pending
         })
         .await;
     }
 
-    /// Waits until every write dispatched before the call is over.
+    /// Waits until every write dispatched before the call has completed.
     ///
     /// # Errors
     /// As [`Writer::wait`].
     pub async fn drain(&self) -> Result<()> {
-        self.wait(self.mark()).await
+        self.wait(self.sequence_point()).await
     }
 
-    /// Waits until no write of `zone` is in flight or queued, whatever became of them.
+    /// Waits until no write of `zone` is in flight or queued, whether they succeeded or not.
     pub async fn drained(&self, zone: ZoneId) {
         if let Some(zone_queue) = self.zone_queue(zone) {
             std::future::poll_fn(|cx| zone_queue.poll_idle(cx)).await;
         }
     }
 
-    /// Writes dispatched and not over (an upper bound).
+    /// Writes dispatched and not completed (an upper bound).
     pub fn in_flight(&self) -> usize {
-        self.0.window.borrow().len()
+        self.0.in_flight.borrow().len()
     }
 
-    /// Pages of writes dispatched and not over: memory the writer keeps.
+    /// Pages of writes dispatched and not completed: memory the writer keeps.
     pub fn pages_in_flight(&self) -> usize {
-        self.0.window.borrow().pages()
+        self.0.in_flight.borrow().pages()
     }
 
     /// Makes durable what was answered before the call. Returns at once on a drive without a
@@ -756,6 +625,8 @@ mod counters;
 mod failure;
 #[cfg(test)]
 mod tests;
+mod zone_write;
 
 pub use counters::{Counters, Kind};
 pub use failure::Failure;
+pub use zone_write::{Durability, Payload, Placement, WriteHandle, WriteObserver, ZoneWrite};

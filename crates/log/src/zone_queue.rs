@@ -56,14 +56,14 @@ pub(crate) enum Tell {
     Nobody,
     /// It is read here when the write is over.
     Place(Rc<Cell<u32>>),
-    /// The party, and which of its writes it is.
-    WriteObserver(Rc<dyn WriteObserver>, u32),
+    /// The observer, and which of its writes it is.
+    Observer(Rc<dyn WriteObserver>, u32),
 }
 
-/// What parties are to be told.
+/// What observers are to be told.
 type Told = Vec<(Rc<dyn WriteObserver>, u32, Result<u32>)>;
 
-/// One call of `write`, `fill`, `append` or `reserve_block`.
+/// One write that was submitted.
 struct Dispatched {
     blocks: u32,
     end: u32,
@@ -229,13 +229,13 @@ impl ZoneQueue {
         self.state.borrow_mut().hands_over = true;
     }
 
-    /// Queues `blocks` more blocks: `pages`, or as `what` has it. Answers where, and the number of
-    /// the write.
+    /// Queues `blocks` more blocks: `pages`, or what `what` says. Answers the first of them and the
+    /// number of the write.
     pub(crate) fn push(
         &self,
         shared: &Shared,
         blocks: u32,
-        (pages, oob): (impl ExactSizeIterator<Item = Page>, &[u8]),
+        (pages, oob): (Option<impl ExactSizeIterator<Item = Page>>, &[u8]),
         fua: bool,
         (what, tell): (What, Tell),
     ) -> (u32, u64) {
@@ -248,15 +248,15 @@ impl ZoneQueue {
             self.capacity
         );
         state.position = at + blocks;
-        let count = pages.len();
-        let sequence = shared.window.borrow_mut().open(count);
+        let count = pages.as_ref().map_or(0, ExactSizeIterator::len);
+        let sequence = shared.in_flight.borrow_mut().begin(count);
         if let Some(error) = &state.failed {
-            shared.window.borrow_mut().close(sequence, count);
+            shared.in_flight.borrow_mut().complete(sequence, count);
             let (zone, of_zone, error) = (self.zone, state.of_zone, error.clone());
-            if let Tell::WriteObserver(party, part) = tell {
-                // Not on the way of who just asked.
+            if let Tell::Observer(observer, part) = tell {
+                // Not within the call that submits.
                 let error = error.clone();
-                shared.rt.spawn_detached(async move { party.on_complete(part, Err(error)) });
+                shared.rt.spawn_detached(async move { observer.on_complete(part, Err(error)) });
             }
             shared.note_failure(Failure { zone, from: at, of_zone, error, sequence });
             return (at, sequence);
@@ -265,7 +265,9 @@ impl ZoneQueue {
         let write =
             Dispatched { blocks, end, sequence, fua, pages: count, oob: oob.len(), what, tell };
         state.writes.push_back(write);
-        state.queue.extend(pages);
+        if let Some(pages) = pages {
+            state.queue.extend(pages);
+        }
         state.oob.extend(oob);
         // With commands in flight up to the depth, the next answer comes by anyway.
         if (state.flights.len() as u32) < shared.depth {
@@ -280,7 +282,7 @@ impl ZoneQueue {
         if state.rest.is_none() || state.failed.is_some() || !state.writes.is_empty() {
             return;
         }
-        let sequence = shared.window.borrow_mut().open(0);
+        let sequence = shared.in_flight.borrow_mut().begin(0);
         let (what, tell, end) = (What::Here, Tell::Nobody, state.position);
         let fua = false;
         state.writes.push_back(Dispatched {

@@ -12,7 +12,7 @@ use furrow_log::budget::{Budget, Class};
 use furrow_log::pool::{DurableSnapshot, ZonePool, describe};
 use furrow_log::record::{self, Expect, RecordHeader};
 pub(crate) use furrow_log::survey::reports;
-use furrow_log::writer::{Durability, Kind, Order, Writer, WriterOptions};
+use furrow_log::writer::{Durability, Kind, Order, Writer, WriterOptions, ZoneWrite};
 use furrow_log::{BlockAddr, read_blocks};
 use furrow_policy::{AppendPieces, Join, ZoneWrites};
 use furrow_rt::{Pages, Pool, Rt};
@@ -301,9 +301,11 @@ impl Drive {
                 self.turn_ring().await?;
             }
             let (zone, newer) = (self.ring_zone(), self.zones.snapshot());
-            let (_, done) =
-                self.writer.write(zone, Kind::Checkpoint, record.clone(), Durability::Fua);
-            match newer.committed(done).await {
+            let written = self.writer.submit(ZoneWrite {
+                durability: Durability::Fua,
+                ..ZoneWrite::pages(zone, Kind::Checkpoint, record.clone())
+            });
+            match newer.committed(written).await {
                 Ok(durable) => return self.clear_other(&durable).await,
                 Err(error) if !self.answers() => return Err(error),
                 Err(error) => last = Some(error),

@@ -22,7 +22,7 @@ use crate::write::open::Open;
 use furrow_log::Uuid;
 use furrow_log::budget::Class;
 use furrow_log::record::crc32c;
-use furrow_log::writer::{Durability, Kind, Payload, WriteHandle};
+use furrow_log::writer::{Kind, WriteHandle, ZoneWrite};
 use furrow_rt::{JoinHandle, Pages};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZonedDevice};
 use std::cell::RefCell;
@@ -372,13 +372,12 @@ impl Volume {
         segment: &Segment,
     ) -> Result<()> {
         let header = self.segment_header(slot, index, segment);
-        drop(drive.writer.write(zone, Kind::Summary, header, Durability::Cached));
+        drop(drive.writer.submit(ZoneWrite::pages(zone, Kind::Summary, header)));
         let rows = self.ended_rows(segment);
         let own = self.rebuild_data((slot, index), segment, drive, (zone, rows)).await?;
         let footer = self.rebuilt_footer(slot, index, segment, own).await;
-        drop(drive.writer.fill(zone, self.0.shape.footer_start()));
-        let written = drive.writer.write(zone, Kind::Summary, footer, Durability::Cached).1;
-        written.await?;
+        drop(drive.writer.submit(ZoneWrite::zeros_to(zone, self.0.shape.footer_start())));
+        drive.writer.submit(ZoneWrite::pages(zone, Kind::Summary, footer)).await?;
         drive.writer.flush().await
     }
 
@@ -421,12 +420,12 @@ impl Volume {
             let Batch { pages, oob, metadata, .. } = &mut batch;
             meta.weave((&self.0.pages, &id), (first, segment.chunk), metadata, pages, oob);
             entries.extend(batch.entries);
-            let payload = Payload { pages: batch.pages, oob: &batch.oob };
-            writes.push_back(drive.writer.write(zone, Kind::Data, payload, Durability::Cached).1);
+            let write = ZoneWrite::pages(zone, Kind::Data, batch.pages);
+            writes.push_back(drive.writer.submit(ZoneWrite { oob: &batch.oob, ..write }));
             if writes.len() > ahead
                 && let Some(written) = writes.pop_front()
             {
-                result = written.await;
+                result = written.await.map(drop);
             }
             if pause > 0 {
                 self.0.rt.sleep(pause).await;
@@ -436,7 +435,7 @@ impl Volume {
         for written in writes {
             let written = written.await;
             if result.is_ok() {
-                result = written;
+                result = written.map(drop);
             }
         }
         result.map(|()| entries)

@@ -35,7 +35,7 @@ use furrow_log::BlockAddr;
 use furrow_log::address::blocks_begun;
 use furrow_log::budget::Class;
 use furrow_log::record::{self, Expect};
-use furrow_log::writer::{Durability, Kind, Payload};
+use furrow_log::writer::{Kind, ZoneWrite};
 use furrow_rt::Pages;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState};
 use std::cell::RefCell;
@@ -627,10 +627,9 @@ impl Volume {
                 let count = (end - from).min(256);
                 let oob = oob::repeat(drive.geometry(), count as usize, &meta);
                 let pages = Pages::from_elem(self.0.zero.clone(), count as usize);
-                let payload = Payload { pages, oob: &oob };
-                let (_, done) =
-                    drive.writer.write(*zone, Kind::Padding, payload, Durability::Cached);
-                flights.push((index as u32, done));
+                let write = ZoneWrite::pages(*zone, Kind::Padding, pages);
+                let written = drive.writer.submit(ZoneWrite { oob: &oob, ..write });
+                flights.push((index as u32, written));
                 from += count;
             }
         }

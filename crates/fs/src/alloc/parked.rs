@@ -57,8 +57,8 @@ impl Inner {
             core.carry_out();
             (head, zones)
         };
-        let mark = self.core.borrow().env.writer.mark();
-        self.wait_durable_or_relocated(mark).await?;
+        let point = self.core.borrow().env.writer.sequence_point();
+        self.wait_durable_or_relocated(point).await?;
         self.close(head, zones).await
     }
 

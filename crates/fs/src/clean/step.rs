@@ -381,12 +381,12 @@ impl Inner {
 
     /// Waits until little enough is in flight for the next batch.
     async fn settle_writes(self: &Rc<Self>) -> Result<()> {
-        let (in_flight, batch, mark) = {
+        let (in_flight, batch, point) = {
             let core = self.core.borrow();
-            (core.durability.in_flight(), core.clean_batch(), core.env.writer.mark())
+            (core.durability.in_flight(), core.clean_batch(), core.env.writer.sequence_point())
         };
         if in_flight > 2 * batch {
-            self.wait_durable_or_relocated(mark).await?;
+            self.wait_durable_or_relocated(point).await?;
         }
         Ok(())
     }

@@ -13,7 +13,7 @@
 //!   is whose is open. So `next` of a head, room and the drive's limits are as with writes.
 //! - A pointer to a block is set only when the block is on the drive.
 //! - A segment's summary is written when all appends to it are placed; nothing that comes behind
-//!   it in its zone is before it (`Writer::reserve_block`).
+//!   it in its zone is before it (`Payload::Later`).
 //! - At the snapshot of a checkpoint no append is in flight: it sees summaries that are whole.
 //! - Every append ends here, also where the drive or the engine fails: its blocks belong to nobody
 //!   then.
@@ -31,7 +31,7 @@ use crate::tree::node::{Holder, header};
 use crate::types::Ino;
 use furrow_log::address::BlockAddr;
 use furrow_log::record::crc32c;
-use furrow_log::writer::{Kind as WriteKind, Placed};
+use furrow_log::writer::{Kind as WriteKind, Placement, WriteHandle, ZoneWrite};
 use furrow_rt::{Page, Pages};
 use furrow_zone::{Result, ZoneId};
 use std::ops::Range;
@@ -54,7 +54,7 @@ struct Flight {
     zone: ZoneId,
     stream: u8,
     items: Vec<Item>,
-    placed: Placed,
+    written: WriteHandle,
 }
 
 /// Neighbours that become one append.
@@ -183,11 +183,13 @@ impl Core {
         let Some(Run { zone, end, stream, items }) = run.take() else { return };
         self.alloc.next_stamp();
         let pages: Pages = items.iter().map(|item| item.page.clone()).collect();
-        let (at, placed) = self.env.writer.append(zone, WriteKind::Data, pages);
-        debug_assert_eq!(at + items.len() as u32, end);
+        let write = ZoneWrite::pages(zone, WriteKind::Data, pages);
+        let placement = Placement::Append;
+        let written = self.env.writer.submit(ZoneWrite { placement, ..write });
+        debug_assert_eq!(written.at() + items.len() as u32, end);
         self.alloc.note_unstable(zone, end);
         self.durability.appends.flights += 1;
-        flights.push(Flight { zone, stream, items, placed });
+        flights.push(Flight { zone, stream, items, written });
     }
 
     /// Whether the page appended for `item` is what its block still has to get.
@@ -365,8 +367,8 @@ impl Inner {
     }
 
     async fn finish_append(self: &Rc<Self>, flight: Flight) -> Result<()> {
-        let Flight { zone, stream, items, placed } = flight;
-        let at = match placed.await {
+        let Flight { zone, stream, items, written } = flight;
+        let at = match written.await {
             Ok(at) => at,
             Err(error) => {
                 self.core.borrow_mut().appends_failed(zone, &items);

@@ -17,11 +17,11 @@ use crate::tables::delta_merge::{Plan, Write};
 use crate::tables::{TABLES, TablePages};
 use crate::tree::cache::Key;
 use crate::types::Ino;
-use furrow_log::Mark;
+use furrow_log::SequencePoint;
 use furrow_log::format::{Descriptor, ExtentEntry};
 use furrow_log::pool::{DurableSnapshot, SuperzoneId};
 use furrow_log::record::{RecordId, blocks_for, seal};
-use furrow_log::writer::{Durability, Kind as WriteKind, WriteHandle};
+use furrow_log::writer::{Durability, Kind as WriteKind, WriteHandle, ZoneWrite};
 use furrow_policy::FsDefect;
 use furrow_rt::Nanos;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
@@ -70,7 +70,7 @@ struct Snapshot {
     lost: Vec<ZoneId>,
     names: u64,
     stamp: u64,
-    mark: Mark,
+    point: SequencePoint,
 }
 
 /// Whether an error may be that of one file: of a node that is damaged or cannot be read, on a
@@ -208,7 +208,7 @@ impl Core {
             lost,
             names: self.durability.namespace_log.next(),
             stamp: self.alloc.stamp(),
-            mark: self.env.writer.mark(),
+            point: self.env.writer.sequence_point(),
         })
     }
 
@@ -336,8 +336,10 @@ impl Core {
         let record = seal(&self.record_id(kind::CHECKPOINT, id, id), body, &self.env.pages);
         self.durability.checkpoint.blocks = record.len() as u32;
         self.alloc.next_stamp();
-        let (_, written) =
-            self.env.writer.write(zone, WriteKind::Checkpoint, record, Durability::Fua);
+        let written = self.env.writer.submit(ZoneWrite {
+            durability: Durability::Fua,
+            ..ZoneWrite::pages(zone, WriteKind::Checkpoint, record)
+        });
         self.durability.checkpoint.ring_used[usize::from(self.durability.checkpoint.ring)] = true;
         Ok(written)
     }
@@ -407,11 +409,11 @@ impl Inner {
         }
         if !clean && !self.core.borrow().needs_checkpoint() {
             // What is dispatched already may still be on its way.
-            let (stamp, mark) = {
+            let (stamp, point) = {
                 let core = self.core.borrow();
-                (core.alloc.stamp(), core.env.writer.mark())
+                (core.alloc.stamp(), core.env.writer.sequence_point())
             };
-            if self.flushed(stamp, mark, &[]).await.is_ok() {
+            if self.flushed(stamp, point, &[]).await.is_ok() {
                 return Ok(());
             }
             self.close_failed().await?;
@@ -488,7 +490,7 @@ impl Inner {
         }
         self.after_dispatch();
         let snapshot = snapshot?;
-        if let Err(error) = self.flushed(snapshot.stamp, snapshot.mark, &snapshot.lost).await {
+        if let Err(error) = self.flushed(snapshot.stamp, snapshot.point, &snapshot.lost).await {
             self.core.borrow_mut().abandon_snapshot(&snapshot);
             if clean {
                 self.ended.set(false);
@@ -513,7 +515,7 @@ impl Inner {
     async fn drain(&self) -> Result<()> {
         let writer = self.core.borrow().env.writer.clone();
         let excused = |zone| self.core.borrow().is_replaceable(zone);
-        writer.wait_excusing(writer.mark(), excused).await
+        writer.wait_excusing(writer.sequence_point(), excused).await
     }
 
     /// The rest of a checkpoint, when what was dispatched before its snapshot is durable.

@@ -8,7 +8,7 @@ use crate::tree::cache::Key;
 use crate::tree::node::{Holder, header};
 use crate::types::Ino;
 use furrow_log::record::crc32c;
-use furrow_log::writer::{Durability, Kind as WriteKind};
+use furrow_log::writer::{Durability, Kind as WriteKind, ZoneWrite};
 use furrow_rt::{Page, Pages};
 use furrow_zone::{Error, ZoneId};
 
@@ -29,8 +29,9 @@ impl Core {
                     debug_assert_eq!(placed, offset, "zone {zone}");
                 }
                 ZoneAction::Reserve { zone, offset } => {
-                    let placed = self.env.writer.reserve_block(zone, WriteKind::Summary);
-                    debug_assert_eq!(placed, offset, "zone {zone}");
+                    let reserve = ZoneWrite::reserve(zone, WriteKind::Summary);
+                    let reserved = self.env.writer.submit(reserve);
+                    debug_assert_eq!(reserved.at(), offset, "zone {zone}");
                 }
                 ZoneAction::Fill { zone, offset, page } => {
                     self.env.writer.fill_reserved(zone, offset, page);
@@ -89,8 +90,10 @@ impl Core {
 
     /// The same for what the allocator has counted.
     fn send(&mut self, zone: ZoneId, pages: Pages, kind: WriteKind, durability: Durability) -> u32 {
-        let (offset, written) = self.env.writer.write(zone, kind, pages, durability);
-        // Where nobody watches, failures are seen by the next wait for a mark.
+        let write = ZoneWrite { durability, ..ZoneWrite::pages(zone, kind, pages) };
+        let written = self.env.writer.submit(write);
+        let offset = written.at();
+        // Where nobody watches, failures are seen by the next wait for a sequence point.
         if let Some(watched) = &mut self.durability.writes.watched {
             watched.push(written);
         }

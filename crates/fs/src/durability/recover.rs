@@ -36,7 +36,7 @@ use furrow_log::delta::{DeltaLayout, DeltaLog};
 use furrow_log::pool::{SuperzoneId, SuperzoneState, ZonePool};
 use furrow_log::record::{self};
 use furrow_log::survey;
-use furrow_log::writer::{Kind as WriteKind, Writer, WriterOptions};
+use furrow_log::writer::{Kind as WriteKind, Writer, WriterOptions, ZoneWrite};
 use furrow_policy::{FsDefect, Pieces};
 use furrow_rt::{Page, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
@@ -336,7 +336,7 @@ async fn finish_sync_zones(inner: &Rc<Inner>, found: &Found, scan: &SyncScan) ->
             let empty = report.state == ZoneState::Empty;
             if report.state.is_active() || empty && goal > 0 {
                 core.env.writer.open_reported(report);
-                drop(core.env.writer.fill(zone, goal));
+                drop(core.env.writer.submit(ZoneWrite::zeros_to(zone, goal)));
                 // The checkpoint that ends recovery says that it goes on behind a torn block.
                 core.env.writer.level(zone);
             }

@@ -30,7 +30,7 @@ use crate::blocked::NotApplied;
 use crate::core::{Core, Inner};
 use crate::durability::Lost;
 use crate::tree::cache::Key;
-use furrow_log::Mark;
+use furrow_log::SequencePoint;
 use furrow_log::address::BlockAddr;
 use furrow_log::budget::Permit;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
@@ -173,11 +173,14 @@ impl Inner {
         });
     }
 
-    /// Waits until everything before `mark` is on the drive: where it was dispatched to, or, if a
+    /// Waits until everything before `point` is on the drive: where it was dispatched to, or, if a
     /// zone failed, elsewhere.
-    pub(crate) async fn wait_durable_or_relocated(self: &Rc<Self>, mark: Mark) -> Result<()> {
+    pub(crate) async fn wait_durable_or_relocated(
+        self: &Rc<Self>,
+        point: SequencePoint,
+    ) -> Result<()> {
         let writer = self.core.borrow().env.writer.clone();
-        while let Err(error) = writer.wait(mark).await {
+        while let Err(error) = writer.wait(point).await {
             self.relocate(error).await?;
         }
         Ok(())

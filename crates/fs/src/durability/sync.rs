@@ -24,7 +24,7 @@ use crate::format::{HOLE, INCOMPAT_XATTRS, item, kind};
 use crate::tree::node::attr;
 use crate::types::{Ino, Kind};
 use furrow_log::record::{RecordId, blocks_for, seal};
-use furrow_log::writer::{Durability, Kind as WriteKind};
+use furrow_log::writer::{Durability, Kind as WriteKind, ZoneWrite};
 use furrow_policy::FsDefect;
 use furrow_rt::Pages;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
@@ -164,7 +164,8 @@ impl Core {
         for (zone, previous) in new.iter().zip(&old) {
             if self.env.writer.is_open(*previous) {
                 // Full zones give their permit back.
-                drop(self.env.writer.fill(*previous, self.env.layout.capacity));
+                let zeros = ZoneWrite::zeros_to(*previous, self.env.layout.capacity);
+                drop(self.env.writer.submit(zeros));
                 self.env.writer.open_zone_after(*zone, *previous);
             } else {
                 // Not begun, or found full by recovery: it holds no permit.
@@ -435,13 +436,13 @@ impl Inner {
                     core.prepare_xattrs(*ino)?;
                 }
                 let stamp = core.dispatch_sync(&alive)?;
-                Ok(stamp.map(|stamp| (stamp, core.env.writer.mark())))
+                Ok(stamp.map(|stamp| (stamp, core.env.writer.sequence_point())))
             })
             .await;
         self.after_dispatch();
         match dispatched {
             Ok(Some(_)) if self.core.borrow().env.options.variant.has(FsDefect::EarlyAck) => Ok(()),
-            Ok(Some((stamp, mark))) => self.make_stable(stamp, mark).await,
+            Ok(Some((stamp, point))) => self.make_stable(stamp, point).await,
             Ok(None) => {
                 self.checkpoint(false).await?;
                 self.left_aside(Some(inos))
@@ -463,15 +464,15 @@ impl Inner {
         Ok(())
     }
 
-    /// Waits until everything before `mark` is on the drive and durable.
+    /// Waits until everything before `point` is on the drive and durable.
     pub(crate) async fn make_stable(
         self: &Rc<Self>,
         stamp: u64,
-        mark: furrow_log::Mark,
+        point: furrow_log::SequencePoint,
     ) -> Result<()> {
         let result = async {
-            self.wait_durable_or_relocated(mark).await?;
-            self.flushed(stamp, mark, &[]).await
+            self.wait_durable_or_relocated(point).await?;
+            self.flushed(stamp, point, &[]).await
         };
         result.await.inspect_err(|error| self.fail(error))
     }
@@ -480,11 +481,11 @@ impl Inner {
     pub(crate) async fn flushed(
         &self,
         stamp: u64,
-        mark: furrow_log::Mark,
+        point: furrow_log::SequencePoint,
         excused: &[ZoneId],
     ) -> Result<()> {
         let writer = self.core.borrow().env.writer.clone();
-        writer.wait_excusing(mark, |zone| excused.contains(&zone)).await?;
+        writer.wait_excusing(point, |zone| excused.contains(&zone)).await?;
         writer.flush().await?;
         self.core.borrow_mut().stable(stamp);
         Ok(())

@@ -40,18 +40,18 @@ impl Inner {
     pub(crate) fn after_dispatch(self: &Rc<Self>) {
         self.close_parked(false);
         self.start_cleaning();
-        let (tickets, mark) = {
+        let (tickets, point) = {
             let core = &mut *self.core.borrow_mut();
             if core.durability.writes.tickets.is_empty() {
                 return;
             }
             let tickets = std::mem::take(&mut core.durability.writes.tickets);
             core.durability.writes.in_flight += tickets.len();
-            (tickets, core.env.writer.mark())
+            (tickets, core.env.writer.sequence_point())
         };
         let inner = self.clone();
         self.rt.spawn_detached(async move {
-            let result = inner.wait_durable_or_relocated(mark).await;
+            let result = inner.wait_durable_or_relocated(point).await;
             {
                 let mut core = inner.core.borrow_mut();
                 let (out, over) = (core.durability.writes.in_flight as u64, tickets.len() as u64);
@@ -117,8 +117,8 @@ impl Inner {
                 return self.checkpoint(false).await;
             }
             // What is in flight must end before anybody who waits can go on.
-            let mark = self.core.borrow().env.writer.mark();
-            self.wait_durable_or_relocated(mark).await?;
+            let point = self.core.borrow().env.writer.sequence_point();
+            self.wait_durable_or_relocated(point).await?;
             // Those who wait for a relocation are in line for the lock, and their writes in flight.
             if self.core.borrow().durability.relocation.waiting > 0 {
                 drop(self.checkpoint_lock.acquire(1).await);

@@ -23,7 +23,7 @@ use crate::tables::table::Table;
 use crate::tables::{TABLES, TablePageBytes, TablePages, Tables};
 use furrow_log::BlockAddr;
 use furrow_log::record::{RecordHeader, RecordId, seal};
-use furrow_log::writer::{Durability, Kind as WriteKind};
+use furrow_log::writer::{Durability, Kind as WriteKind, ZoneWrite};
 use furrow_policy::{FsDefect, Metadata};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::collections::BTreeSet;
@@ -407,7 +407,8 @@ impl Core {
     /// Pads a zone to its end, so that it gives its permit back.
     pub(crate) fn fill_zone(&mut self, zone: ZoneId) {
         if self.env.writer.is_open(zone) {
-            drop(self.env.writer.fill(zone, self.env.layout.capacity));
+            let zeros = ZoneWrite::zeros_to(zone, self.env.layout.capacity);
+            drop(self.env.writer.submit(zeros));
         }
     }
 
@@ -463,7 +464,7 @@ impl Inner {
 
     async fn merge(self: &Rc<Self>) -> Result<()> {
         loop {
-            let (more, mark) = {
+            let (more, point) = {
                 let core = &mut *self.core.borrow_mut();
                 if self.ended.get() || core.health.failed().is_some() {
                     return Ok(());
@@ -472,13 +473,13 @@ impl Inner {
                 for log in 0..core.tables.logs.len() {
                     more |= core.merge_some(log)?;
                 }
-                (more, core.env.writer.mark())
+                (more, core.env.writer.sequence_point())
             };
             if !more {
                 return Ok(());
             }
             // One batch at a time, so that it does not stand in the way of what users wait for.
-            self.wait_durable_or_relocated(mark).await?;
+            self.wait_durable_or_relocated(point).await?;
             self.rt.yield_now().await;
         }
     }

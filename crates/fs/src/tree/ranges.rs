@@ -226,7 +226,7 @@ impl Fs {
                 return Ok(());
             }
         }
-        let mark = self.0.core.borrow().env.writer.mark();
-        self.0.wait_durable_or_relocated(mark).await
+        let point = self.0.core.borrow().env.writer.sequence_point();
+        self.0.wait_durable_or_relocated(point).await
     }
 }

@@ -58,7 +58,7 @@ async fn fill(store: &Store) {
         store.audit().unwrap();
     }
     store.sync_all().await.unwrap();
-    store.0.zones.writer.over().await;
+    store.0.zones.writer.completed().await;
     store.audit().unwrap();
 }
 

@@ -17,7 +17,7 @@ use crate::inside::Array as Inside;
 use crate::workload::{Op, Workload};
 use anyhow::{Result, anyhow, ensure};
 use furrow_log::address::blocks_per_zone;
-use furrow_log::writer::{Durability, Kind, Order, WriteHandle, Writer, WriterOptions};
+use furrow_log::writer::{Kind, Order, WriteHandle, Writer, WriterOptions, ZoneWrite};
 use furrow_raid::{Level, Placement};
 use furrow_rt::{PAGE_SIZE, Page, Pages, Rt, Semaphore};
 use furrow_zone::{ZoneId, ZonedDevice};
@@ -208,7 +208,7 @@ impl Partial {
     fn write(&self, segment: &Segment, drive: u32, pages: Pages) -> WriteHandle {
         let zone = segment.zones[drive as usize].get();
         let writer = &self.drives[drive as usize].writer;
-        writer.write(zone, Kind::Data, pages, Durability::Cached).1
+        writer.submit(ZoneWrite::pages(zone, Kind::Data, pages))
     }
 
     /// Writes parity of `rows` rows to the log of a drive.
@@ -226,7 +226,8 @@ impl Partial {
                 zone
             }
         };
-        Ok(drive.writer.write(zone, Kind::Sync, self.pages(rows), Durability::Cached).1.await?)
+        drive.writer.submit(ZoneWrite::pages(zone, Kind::Sync, self.pages(rows))).await?;
+        Ok(())
     }
 }
 

@@ -105,7 +105,7 @@ impl ZonePool {
     pub fn snapshot(&self) -> Snapshot {
         let number = self.0.snapshots.get() + 1;
         self.0.snapshots.set(number);
-        Snapshot { pool: self.clone(), number, first: self.0.writer.mark().0 }
+        Snapshot { pool: self.clone(), number, first: self.0.writer.sequence_point().0 }
     }
 
     /// The newest snapshot that is durable.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::toy::{Toy, geometry};
-use crate::writer::{Durability, Kind, Order};
+use crate::writer::{Durability, Kind, Order, ZoneWrite};
 use furrow_rt::{Config, Page, Pages, Rt};
 use furrow_zone::ZonedDevice;
 use proptest::prelude::*;
@@ -36,7 +36,7 @@ impl Bench {
             self.writer.open_empty(zone);
         }
         let pages: Pages = (0..blocks).map(|_| Page::zeroed()).collect();
-        drop(self.writer.write(zone, Kind::Data, pages, Durability::Cached));
+        drop(self.writer.submit(ZoneWrite::pages(zone, Kind::Data, pages)));
     }
 
     /// A durable snapshot that shows superzones empty.
@@ -276,7 +276,8 @@ fn a_snapshot_is_durable_by_a_record_written_after_it() {
     bench.writer.open_empty(ZoneId(0));
     let record = |durability, pages: usize| {
         let pages: Pages = (0..pages).map(|_| Page::zeroed()).collect();
-        bench.writer.write(ZoneId(0), Kind::Checkpoint, pages, durability).1
+        let write = ZoneWrite::pages(ZoneId(0), Kind::Checkpoint, pages);
+        bench.writer.submit(ZoneWrite { durability, ..write })
     };
     let committed = |snapshot: Snapshot, record| {
         let task = bench.rt.spawn(snapshot.committed(record));

@@ -1,11 +1,11 @@
-//! The audit of the writer: its zones' queues, and the window of writes that are not over.
+//! The audit of the writer: its zones' queues, and the sequence numbers of writes in flight.
 
 use super::Writer;
 use crate::audit::equal;
 use furrow_zone::{Result, ZoneId};
 
 impl Writer {
-    /// Compares each zone's counters with its commands, and the window of writes with the writes
+    /// Compares each zone's counters with its commands, and the writes in flight with the writes
     /// of all zones. The cost is in proportion to the zones that are open.
     ///
     /// # Errors
@@ -16,9 +16,9 @@ impl Writer {
             pages += zone_queue.audit(&mut open)?;
         }
         open.sort_unstable();
-        let window = self.0.window.borrow();
-        equal("window of writes, numbers not over", open, window.not_over().collect())?;
-        equal("window of writes, pages in flight", pages, window.pages())
+        let in_flight = self.0.in_flight.borrow();
+        equal("writes in flight, their numbers", open, in_flight.numbers().collect())?;
+        equal("writes in flight, their pages", pages, in_flight.pages())
     }
 
     /// Blocks of `zone` that were placed since it was empty, as far as the zone is in use here.
@@ -35,12 +35,5 @@ impl Writer {
     /// Permits that `zone` holds.
     pub fn permits_of(&self, zone: ZoneId) -> u32 {
         self.zone_queue(zone).map_or(0, |zone_queue| zone_queue.holdings().1)
-    }
-
-    /// Zones in use that the drive holds active, as far as their commands say.
-    pub fn active_zones(&self) -> Vec<ZoneId> {
-        let zone_queues = self.0.zone_queues.borrow();
-        let active = zone_queues.iter().flatten().filter(|zone_queue| zone_queue.is_active());
-        active.map(|zone_queue| zone_queue.zone).collect()
     }
 }

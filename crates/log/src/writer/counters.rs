@@ -72,9 +72,4 @@ impl Counters {
     pub fn of(&self, kind: Kind) -> u64 {
         self.bytes[kind as usize]
     }
-
-    /// Bytes dispatched of all kinds.
-    pub fn total_bytes(&self) -> u64 {
-        self.bytes.iter().sum()
-    }
 }

@@ -32,7 +32,7 @@ impl Shared {
         self.noted.set(self.noted.get() + 1);
         self.failing.notify_all();
         if self.relocates.get() {
-            self.window.borrow_mut().wake_all();
+            self.in_flight.borrow_mut().wake_all();
         }
     }
 }

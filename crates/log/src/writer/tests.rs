@@ -3,13 +3,13 @@
 use super::*;
 use crate::budget::{Budget, Class};
 use crate::toy::{Toy, geometry};
-use furrow_rt::Config;
+use furrow_rt::{Config, Pages};
 use furrow_zone::{BlockCount, ByteLen, ErrorKind, Lba, Status};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 mod audit;
-mod parties;
+mod observers;
 
 fn stamp(zone: ZoneId, offset: u32) -> Page {
     let mut page = Page::zeroed();
@@ -28,7 +28,12 @@ fn stamped(writer: &Writer, zone: ZoneId, count: u32) -> Pages {
 
 fn write(writer: &Writer, zone: u32, count: u32) -> WriteHandle {
     let pages = stamped(writer, ZoneId(zone), count);
-    writer.write(ZoneId(zone), Kind::Data, pages, Durability::Cached).1
+    writer.submit(ZoneWrite::pages(ZoneId(zone), Kind::Data, pages))
+}
+
+fn append(writer: &Writer, zone: ZoneId, pages: Pages) -> WriteHandle {
+    let write = ZoneWrite::pages(zone, Kind::Data, pages);
+    writer.submit(ZoneWrite { placement: Placement::Append, ..write })
 }
 
 /// Whatever zones are written, each queue has as many of them as any other; one that follows a zone
@@ -147,13 +152,15 @@ proptest! {
                         let pages = stamped(&writer, zone, blocks);
                         let durability = if fua { Durability::Fua } else { Durability::Cached };
                         let position = writer.position(zone);
-                        let (at, done) = writer.write(zone, Kind::Data, pages, durability);
+                        let write = ZoneWrite::pages(zone, Kind::Data, pages);
+                        let done = writer.submit(ZoneWrite { durability, ..write });
+                        let at = done.at();
                         assert_eq!(at, position);
                         let range = at..at + blocks;
                         placed.extend(range.clone().map(|offset| (zone, offset)));
                         let toy = toy2.clone();
                         rt2.spawn_detached(async move {
-                            done.await.unwrap();
+                            assert_eq!(done.await.unwrap(), at);
                             assert!(range.clone().all(|at| written(&toy, zone, at, per_block)));
                             let forced = |at| toy.is_forced(zone, u64::from(at) * per_block);
                             assert!(range.clone().all(|at| forced(at) == fua));
@@ -162,7 +169,7 @@ proptest! {
                     Op::Fill { zone, blocks } => {
                         let zone = ZoneId(zone);
                         let upto = writer.position(zone) + blocks.min(writer.space_left(zone));
-                        drop(writer.fill(zone, upto));
+                        drop(writer.submit(ZoneWrite::zeros_to(zone, upto)));
                     }
                     Op::Yield => rt2.yield_now().await,
                     Op::Drain => {
@@ -266,20 +273,18 @@ proptest! {
                         let blocks = blocks.min(room).min(writer2.append_limit());
                         let pages = numbered(&mut next, blocks);
                         let handed = Pages::from_iter(pages.iter().cloned());
-                        let (_, placed) = writer2.append(zone, Kind::Data, handed);
+                        let placed = append(&writer2, zone, handed);
                         flights.push(rt2.spawn(async move { (placed.await.unwrap(), pages) }));
                     }
                     AppendOp::Write(blocks) => {
                         let pages = numbered(&mut next, blocks.min(room));
                         let handed: Pages = pages.iter().cloned().collect();
-                        let (at, done) =
-                            writer2.write(zone, Kind::Node, handed, Durability::Cached);
-                        drop(done);
-                        found.extend(pages.into_iter().zip(at..));
+                        let done = writer2.submit(ZoneWrite::pages(zone, Kind::Node, handed));
+                        found.extend(pages.into_iter().zip(done.at()..));
                     }
                     AppendOp::Late(steps) if room > 0 => {
                         let page = numbered(&mut next, 1).remove(0);
-                        let at = writer2.reserve_block(zone, Kind::Summary);
+                        let at = writer2.submit(ZoneWrite::reserve(zone, Kind::Summary)).at();
                         found.push((page.clone(), at));
                         late.push((steps + 1, at, page));
                     }
@@ -315,10 +320,10 @@ fn what_depends_on_appends_waits_for_them() {
     writer.open_empty(zone);
     let mut next = 0;
     for _ in 0..3 {
-        drop(writer.append(zone, Kind::Data, Pages::from_iter(numbered(&mut next, 1))));
+        drop(append(&writer, zone, Pages::from_iter(numbered(&mut next, 1))));
     }
-    let at = writer.reserve_block(zone, Kind::Summary);
-    drop(writer.write(zone, Kind::Node, stamped(&writer, zone, 1), Durability::Cached));
+    let at = writer.submit(ZoneWrite::reserve(zone, Kind::Summary)).at();
+    drop(writer.submit(ZoneWrite::pages(zone, Kind::Node, stamped(&writer, zone, 1))));
     rt.run_ready();
     // Three appends at once; what is behind the block not known is not sent.
     assert_eq!((toy.log().len(), toy.most_in_flight(), writer.in_flight()), (3, 3, 2));
@@ -345,9 +350,9 @@ fn a_failed_append_fails_its_zone_and_what_waits_behind() {
     (0..2).for_each(|zone| writer.open_empty(ZoneId(zone)));
     let mut next = 0;
     let mut page = || numbered(&mut next, 1).into_iter().collect::<Pages>();
-    let (_, good) = writer.append(ZoneId(0), Kind::Data, page());
-    let (_, bad) = writer.append(ZoneId(1), Kind::Data, page());
-    writer.reserve_block(ZoneId(1), Kind::Summary);
+    let good = append(&writer, ZoneId(0), page());
+    let bad = append(&writer, ZoneId(1), page());
+    drop(writer.submit(ZoneWrite::reserve(ZoneId(1), Kind::Summary)));
     let (failed, drained) = rt.block_on({
         let writer = writer.clone();
         async move {
@@ -376,7 +381,7 @@ fn adjacent_writes_become_one_command() {
     // 16 blocks at 8 per command.
     assert_eq!((writer.counters().commands, toy.log().len()), (2, 2));
     assert_eq!(writer.counters().of(Kind::Data), 16 * 4096);
-    drop(writer.fill(ZoneId(0), 64));
+    drop(writer.submit(ZoneWrite::zeros_to(ZoneId(0), 64)));
     rt.run_ready();
     assert_eq!(writer.counters().of(Kind::Padding), 48 * 4096);
     assert_eq!(writer.counters().commands, 2 + 6);
@@ -472,7 +477,7 @@ fn a_failure_stops_its_zone_only() {
         let writer = Writer::with_options(&rt, toy.clone(), options(order, 2, 3));
         (0..2).for_each(|zone| writer.open_empty(ZoneId(zone)));
         let good = write(&writer, 0, 16);
-        let before = writer.mark();
+        let before = writer.sequence_point();
         let bad = write(&writer, 0, 16);
         // More than fits in flight: some of it is still queued when the failure comes.
         let behind = write(&writer, 0, 200);
@@ -510,16 +515,16 @@ fn later_writes_do_not_delay_a_drain() {
     (0..500).for_each(|_| drop(write(&writer, 0, 1)));
     let early = writer.clone();
     let early = rt.spawn(async move { early.drain().await });
-    let mark = writer.mark();
+    let point = writer.sequence_point();
     let waits = writer.clone();
-    let until_mark = rt.spawn(async move { waits.wait(mark).await });
+    let until_point = rt.spawn(async move { waits.wait(point).await });
     rt.run_ready();
     (0..500).for_each(|_| drop(write(&writer, 1, 1)));
     let late = writer.clone();
     let late = rt.spawn(async move { late.drain().await });
     rt.run_ready();
     assert!(matches!(early.try_take(), Some(Ok(()))));
-    assert!(matches!(until_mark.try_take(), Some(Ok(()))));
+    assert!(matches!(until_point.try_take(), Some(Ok(()))));
     assert!(late.try_take().is_none());
     toy.wish(|wishes| wishes.only = None);
     rt.run_ready();
@@ -747,13 +752,15 @@ proptest! {
                 let sectors = if beside { blocks as usize * per_block } else { 0 };
                 let oob: Vec<u8> = (0..sectors).flat_map(|i| [number, i as u8]).collect();
                 number += 1;
-                let payload = Payload { pages, oob: &oob };
+                let write = ZoneWrite::pages(ZoneId(0), Kind::Data, pages);
+                let write = ZoneWrite { oob: &oob, ..write };
                 if append && blocks <= writer.append_limit() {
-                    let at = writer.append(ZoneId(0), Kind::Data, payload).1.await.unwrap();
+                    let placement = Placement::Append;
+                    let at = writer.submit(ZoneWrite { placement, ..write }).await.unwrap();
                     expected.push((at, oob));
                 } else {
-                    let write = writer.write(ZoneId(0), Kind::Data, payload, Durability::Cached);
-                    expected.push((write.0, oob));
+                    let at = writer.submit(write).at();
+                    expected.push((at, oob));
                 }
             }
             writer.drain().await.unwrap();

@@ -71,14 +71,6 @@ impl ZoneQueue {
         (state.position, state.permit.as_ref().map_or(0, crate::budget::Permit::count))
     }
 
-    /// Whether the drive holds the zone active for this queue: commands were sent, and it is
-    /// neither full nor ended.
-    pub(crate) fn is_active(&self) -> bool {
-        let state = self.state.borrow();
-        let waits = state.predecessor.is_some();
-        state.sent > 0 && state.done < self.capacity && !state.over && !state.gone && !waits
-    }
-
     #[cfg(test)]
     pub(crate) fn corrupt_done(&self) {
         let mut state = self.state.borrow_mut();

@@ -74,8 +74,8 @@ impl Dispatcher {
     /// Tells observers what became of their writes. What they write thereupon wakes this task.
     fn tell(&self) {
         let mut told = self.told.take();
-        for (party, part, at) in told.drain(..) {
-            party.on_complete(part, at);
+        for (observer, part, at) in told.drain(..) {
+            observer.on_complete(part, at);
         }
         *self.told.borrow_mut() = told;
     }
@@ -119,9 +119,9 @@ impl Dispatcher {
         // Nothing in flight any more: a failed queue's writes are over.
         let mut state = self.zone_queue.state.borrow_mut();
         if state.failed.is_some() {
-            let mut window = self.shared.window.borrow_mut();
+            let mut in_flight = self.shared.in_flight.borrow_mut();
             for write in state.writes.drain(..) {
-                window.close(write.sequence, write.pages);
+                in_flight.complete(write.sequence, write.pages);
             }
             state.next = 0;
         }
@@ -146,21 +146,21 @@ impl Dispatcher {
                     }
                 };
             }
-            let mut window = self.shared.window.borrow_mut();
+            let mut in_flight = self.shared.in_flight.borrow_mut();
             let mut told = self.told.borrow_mut();
             while state.writes.front().is_some_and(|write| write.end <= flight.end) {
                 if let Some(write) = state.writes.pop_front() {
-                    window.close(write.sequence, write.pages);
+                    in_flight.complete(write.sequence, write.pages);
                     state.next -= 1;
                     let place = write.place(first, at);
                     match write.tell {
                         Tell::Nobody => {}
                         Tell::Place(told) => told.set(place),
-                        Tell::WriteObserver(party, part) => told.push((party, part, Ok(place))),
+                        Tell::Observer(observer, part) => told.push((observer, part, Ok(place))),
                     }
                 }
             }
-            drop((window, told));
+            drop((in_flight, told));
             self.zone_queue.advance(&mut state, flight.end);
             return;
         }
@@ -219,7 +219,7 @@ impl Dispatcher {
         let mut told = self.told.borrow_mut();
         for write in &mut state.writes {
             match std::mem::take(&mut write.tell) {
-                Tell::WriteObserver(party, part) => told.push((party, part, Err(error.clone()))),
+                Tell::Observer(observer, part) => told.push((observer, part, Err(error.clone()))),
                 Tell::Nobody | Tell::Place(_) => {}
             }
         }

@@ -21,7 +21,7 @@ use crate::meta::{self, Identity, OpenMeta, RebuiltMeta};
 use crate::volume::Volume;
 use furrow_log::Uuid;
 use furrow_log::record::{self, Expect, RecordId, crc32c};
-use furrow_log::writer::{Durability, Kind, WriteHandle};
+use furrow_log::writer::{Kind, WriteHandle, ZoneWrite};
 use furrow_rt::{Notify, Page, Pages, Pool};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -231,7 +231,7 @@ impl Sent {
         let (mut there, mut broken) = (0, false);
         for (index, done) in self.flights.drain(..) {
             match done.await {
-                Ok(()) => {
+                Ok(_) => {
                     there |= 1 << index;
                     volume.note_written(index);
                 }
@@ -275,8 +275,8 @@ impl Windows {
             listing.push_own(sequence, number, &pages);
             let drive = volume.0.members[index as usize].drive();
             let (Some(zone), Some(drive)) = (zone, drive) else { continue };
-            let (_, done) = drive.writer.write(zone, Kind::Summary, pages, Durability::Cached);
-            flights.push((index, done));
+            let written = drive.writer.submit(ZoneWrite::pages(zone, Kind::Summary, pages));
+            flights.push((index, written));
         }
         (state.waiting, state.writing) = (0, state.writing + 1);
         Sent { cover: std::mem::take(&mut state.next), flights }

@@ -8,7 +8,7 @@ use crate::volume::{Segment, SegmentState, Volume};
 use crate::write::item::Block;
 use furrow_log::budget::Permit;
 use furrow_log::record::{RecordId, seal};
-use furrow_log::writer::{Durability, Kind};
+use furrow_log::writer::{Kind, ZoneWrite};
 use furrow_rt::{Notify, Pages};
 use furrow_zone::{Result, ZoneId};
 use std::cell::{Cell, RefCell};
@@ -117,9 +117,8 @@ impl Volume {
             let member = &self.0.members[index];
             let (Some(zone), Some(drive)) = (zone, member.drive()) else { continue };
             let header = self.segment_header(slot, index as u32, segment);
-            let (_, done) = drive.writer.write(*zone, Kind::Summary, header, Durability::Cached);
             // What follows in the zone fails if this does.
-            drop(done);
+            drop(drive.writer.submit(ZoneWrite::pages(*zone, Kind::Summary, header)));
         }
     }
 
@@ -159,7 +158,7 @@ impl Volume {
             let start = self.0.shape.footer_start();
             let written = drive.writer.position(zone);
             if written < start {
-                drop(drive.writer.fill(zone, start));
+                drop(drive.writer.submit(ZoneWrite::zeros_to(zone, start)));
             }
             // After a crash some of it may be there: what is left of it is the same.
             let skip = written.saturating_sub(start) as usize;
@@ -167,8 +166,8 @@ impl Volume {
                 self.note_recovered(|recovered| recovered.torn_footers += 1);
             }
             let rest = Pages::from_iter(footer.into_iter().skip(skip));
-            let (_, done) = drive.writer.write(zone, Kind::Summary, rest, Durability::Cached);
-            flights.push((index as u32, done));
+            let written = drive.writer.submit(ZoneWrite::pages(zone, Kind::Summary, rest));
+            flights.push((index as u32, written));
         }
         let mut result = Ok(());
         for (index, done) in flights {

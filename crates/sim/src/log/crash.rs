@@ -19,7 +19,9 @@ use furrow_log::format::{Descriptor, ExtentEntry};
 use furrow_log::pool::{DurableSnapshot, SuperzoneId, SuperzoneState, ZonePool, describe};
 use furrow_log::record::{self, Expect, RecordId, Uuid, crc32c};
 use furrow_log::survey;
-use furrow_log::{BlockAddr, Durability, Kind, Order, Writer, WriterOptions, read_blocks};
+use furrow_log::{
+    BlockAddr, Durability, Kind, Order, Writer, WriterOptions, ZoneWrite, read_blocks,
+};
 use furrow_policy::LogDefect;
 use furrow_rt::{Page, Pages, Pool, Rng, Rt};
 use furrow_zone::{BlockCount, Geometry, QueueId, ZoneId, ZoneReport, ZoneState, ZonedDevice};
@@ -280,8 +282,11 @@ async fn make(rt: Rt, device: Rc<dyn ZonedDevice>) -> Result<(), String> {
     };
     let pages = record::seal(&id(1, 1), &checkpoint.encode(), &Pool::new(4));
     writer.open_empty(RING[0]);
-    let (_, written) = writer.write(RING[0], Kind::Checkpoint, pages, Durability::Fua);
-    written.await.map_err(text)
+    let written = writer.submit(ZoneWrite {
+        durability: Durability::Fua,
+        ..ZoneWrite::pages(RING[0], Kind::Checkpoint, pages)
+    });
+    written.await.map(drop).map_err(text)
 }
 
 impl Ledger {
@@ -351,7 +356,9 @@ impl Ledger {
                 rows = rows.max(self.writer.open_reported(&self.report(*zone)?));
                 self.writer.keep_permit(*zone);
             }
-            zones.iter().for_each(|zone| drop(self.writer.fill(*zone, rows)));
+            zones.iter().for_each(|zone| {
+                drop(self.writer.submit(ZoneWrite::zeros_to(*zone, rows)));
+            });
             let mut state = self.state.borrow_mut();
             if rows == self.capacity() {
                 self.pool.mark_full(id);
@@ -466,7 +473,8 @@ impl Ledger {
         let page = stamp(account, version);
         let crc = crc32c(&page[..]);
         let pages = Pages::from_iter([page]);
-        let (offset, written) = self.writer.write(zone, Kind::Data, pages, Durability::Cached);
+        let written = self.writer.submit(ZoneWrite::pages(zone, Kind::Data, pages));
+        let offset = written.at();
         drop(written);
         let at = BlockAddr::new(self.writer.geometry(), zone, offset);
         let mut state = self.state.borrow_mut();
@@ -484,9 +492,9 @@ impl Ledger {
             }
         };
         let snapshot = self.pool.snapshot();
-        let (mut checkpoint, changed, merge, mark) = self.cut();
+        let (mut checkpoint, changed, merge, point) = self.cut();
         tell(Event::Began(versions(&self.committed(&checkpoint, &changed))));
-        self.writer.wait(mark).await.map_err(text)?;
+        self.writer.wait(point).await.map_err(text)?;
         self.writer.flush().await.map_err(text)?;
         let id = id(checkpoint.epoch, checkpoint.number);
         if !merge && !changed.is_empty() {
@@ -498,7 +506,10 @@ impl Ledger {
         }
         let pages = record::seal(&id, &checkpoint.encode(), &self.pages);
         let zone = self.ring_zone(pages.len() as u32).await?;
-        let (_, written) = self.writer.write(zone, Kind::Checkpoint, pages, Durability::Fua);
+        let written = self.writer.submit(ZoneWrite {
+            durability: Durability::Fua,
+            ..ZoneWrite::pages(zone, Kind::Checkpoint, pages)
+        });
         snapshot.committed(written).await.map_err(text)?;
         tell(Event::Acknowledged);
         {
@@ -520,7 +531,7 @@ impl Ledger {
 
     /// What a commit makes durable, collected in one stretch without waiting.
     #[allow(clippy::type_complexity, reason = "four things that belong together once")]
-    fn cut(&self) -> (Checkpoint, Vec<(u32, [u8; ENTRY])>, bool, furrow_log::Mark) {
+    fn cut(&self) -> (Checkpoint, Vec<(u32, [u8; ENTRY])>, bool, furrow_log::SequencePoint) {
         let state = &mut *self.state.borrow_mut();
         let dirty = std::mem::take(&mut state.dirty);
         let entry = |account: u32| (account, state.table[account as usize].encode());
@@ -541,7 +552,7 @@ impl Ledger {
             base,
         };
         state.next += 1;
-        (checkpoint, changed, merge, self.writer.mark())
+        (checkpoint, changed, merge, self.writer.sequence_point())
     }
 
     /// The table at the snapshot of a commit under way.
@@ -562,7 +573,7 @@ impl Ledger {
         if self.writer.space_left(RING[ring]) >= blocks {
             return Ok(RING[ring]);
         }
-        drop(self.writer.fill(RING[ring], self.capacity()));
+        drop(self.writer.submit(ZoneWrite::zeros_to(RING[ring], self.capacity())));
         let next = RING[1 - ring];
         // Before the first commit there is no durable snapshot, so the drive is flushed.
         let durable = match self.pool.durable() {

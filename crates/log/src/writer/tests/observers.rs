@@ -1,4 +1,4 @@
-//! Those who are told what became of their writes, instead of waiting for it.
+//! Observers: told what became of their writes, where others wait for it.
 
 use super::*;
 use crate::writer::WriteObserver;
@@ -18,8 +18,12 @@ impl Told {
 
     fn send(self: &Rc<Told>, zone: u32, part: u32, append: bool) {
         let page = std::iter::once(stamp(ZoneId(zone), part));
-        let party = (self.clone() as Rc<dyn WriteObserver>, part);
-        self.writer.send(ZoneId(zone), Kind::Data, (page, &[]), append, party);
+        let observer = (self.clone() as Rc<dyn WriteObserver>, part);
+        drop(self.writer.submit(ZoneWrite {
+            placement: if append { Placement::Append } else { Placement::Position },
+            observer: Some(observer),
+            ..ZoneWrite::pages(ZoneId(zone), Kind::Data, page)
+        }));
     }
 }
 
@@ -35,7 +39,7 @@ impl WriteObserver for Told {
 
 /// Whatever the drive's order: each is told once, and where its block is.
 #[test]
-fn a_party_hears_of_each_write_where_it_is() {
+fn an_observer_is_told_of_each_write_where_it_is() {
     for (seed, append_pieces) in (0..40).flat_map(|seed| [(seed, 0), (seed, 1), (seed, 3)]) {
         let rt = Rt::new(Config::shuffled(seed));
         let toy = Toy::on(&rt, geometry(1, 64), seed);
@@ -71,8 +75,7 @@ fn appends_that_wait_go_in_one_command() {
     let limit = writer.append_limit();
     // Three that do not fit behind each other: an append is not split.
     let most = Pages::from_iter(numbered(&mut 0, limit - 1));
-    let wide: Vec<_> =
-        (0..3).map(|_| writer.append(ZoneId(0), Kind::Data, most.clone()).1).collect();
+    let wide: Vec<_> = (0..3).map(|_| append(&writer, ZoneId(0), most.clone())).collect();
     rt.run_ready();
     assert_eq!(told.heard.borrow().len(), 20);
     assert_eq!(toy.log().len() as u32, 20u32.div_ceil(limit) + 3);
@@ -82,7 +85,7 @@ fn appends_that_wait_go_in_one_command() {
 
 /// What is before a failure is there; everything behind it, and what comes later, is told of it.
 #[test]
-fn a_party_hears_of_a_failure_once() {
+fn an_observer_is_told_of_a_failure_once() {
     for order in [Order::Blocking, Order::Queued, Order::Append] {
         let rt = Rt::new(Config::shuffled(4));
         let toy = Toy::on(&rt, geometry(2, 512), 4);

@@ -1,0 +1,150 @@
+//! A write to a zone: what is written, how it is placed, and how its completion is learnt.
+//!
+//! [`Writer::submit`](super::Writer::submit) takes a [`ZoneWrite`] and answers a [`WriteHandle`].
+//! A caller that would otherwise wait for several writes in a task of its own names a
+//! [`WriteObserver`] instead. Both learn the same: where the write begins, or why it failed.
+
+use super::Kind;
+use crate::zone_queue::ZoneQueue;
+use furrow_rt::Pages;
+use furrow_zone::{Result, ZoneId};
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// When a write counts as written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// When the drive has it; a volatile cache still needs a flush.
+    Cached,
+    /// When it is on the medium.
+    Fua,
+}
+
+/// Who chooses the block at which a write begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// The order of the calls: it begins at the zone's position.
+    Position,
+    /// The drive, by Zone Append. Blocks are set aside at once. Appends in flight together fill
+    /// the blocks that were set aside for them, each where its completion says. The end of a zone
+    /// that holds a part of a block is written at its position all the same. At most
+    /// [`Writer::append_limit`](super::Writer::append_limit) blocks.
+    Append,
+}
+
+/// The blocks of a write.
+#[derive(Debug)]
+pub enum Payload<P = Pages> {
+    /// These pages.
+    Pages(P),
+    /// Zeros from the zone's position up to this block of the zone.
+    ZerosTo(u32),
+    /// One block, whose page [`Writer::fill_reserved`](super::Writer::fill_reserved) tells later.
+    /// Nothing behind it in the zone reaches the drive before.
+    Later,
+}
+
+/// A write to one zone. The constructors make a write at the zone's position that is durable when
+/// a flush follows; other fields are set by struct update.
+///
+/// `P` is what pages are taken from, an iterator where a caller has no list of them.
+pub struct ZoneWrite<'a, P = Pages> {
+    /// The zone, which is open.
+    pub zone: ZoneId,
+    /// What the blocks are, for the counters.
+    pub kind: Kind,
+    /// The blocks.
+    pub payload: Payload<P>,
+    /// Out-of-band bytes, [`oob_per_block`](crate::address::oob_per_block) for each block; or none:
+    /// zeros.
+    pub oob: &'a [u8],
+    /// Who chooses the block.
+    pub placement: Placement,
+    /// When it counts as written.
+    pub durability: Durability,
+    /// The observer that is told of its completion, and the number by which it knows this write.
+    /// Where an append lands is then told to the observer and not by the handle.
+    pub observer: Option<(Rc<dyn WriteObserver>, u32)>,
+}
+
+impl<P> ZoneWrite<'_, P> {
+    fn new(zone: ZoneId, kind: Kind, payload: Payload<P>) -> Self {
+        ZoneWrite {
+            zone,
+            kind,
+            payload,
+            oob: &[],
+            placement: Placement::Position,
+            durability: Durability::Cached,
+            observer: None,
+        }
+    }
+
+    /// A write of `pages`.
+    pub fn pages(zone: ZoneId, kind: Kind, pages: P) -> Self {
+        ZoneWrite::new(zone, kind, Payload::Pages(pages))
+    }
+}
+
+impl ZoneWrite<'_> {
+    /// Zeros up to block `upto` of the zone, or nothing if its position is beyond.
+    pub fn zeros_to(zone: ZoneId, upto: u32) -> Self {
+        ZoneWrite::new(zone, Kind::Padding, Payload::ZerosTo(upto))
+    }
+
+    /// One block whose page is told later.
+    pub fn reserve(zone: ZoneId, kind: Kind) -> Self {
+        ZoneWrite::new(zone, kind, Payload::Later)
+    }
+}
+
+/// Is told what became of its writes, by the task that takes the drive's answers.
+pub trait WriteObserver {
+    /// Write number `part` begins at block `at` of its zone and is durable as asked, or failed.
+    /// Called once for each, when nothing of the writer is borrowed.
+    fn on_complete(self: Rc<Self>, part: u32, at: Result<u32>);
+}
+
+/// Resolves to the block at which a write begins, when the write is durable as asked. Cheap to
+/// drop: the write continues.
+#[must_use = "a write's fate is told here; drop it only where something else learns of it"]
+pub struct WriteHandle {
+    pub(super) zone_queue: Option<Rc<ZoneQueue>>,
+    pub(super) at: u32,
+    pub(super) end: u32,
+    /// Its number in the order of dispatch; none if it writes nothing.
+    pub(super) sequence: Option<u64>,
+    pub(super) fua: bool,
+    /// Where an append landed, once it completed.
+    pub(super) landed: Option<Rc<Cell<u32>>>,
+}
+
+impl WriteHandle {
+    /// The first block that was set aside for the write: where it begins, unless it is an append.
+    pub fn at(&self) -> u32 {
+        self.at
+    }
+
+    pub(crate) fn sequence(&self) -> Option<u64> {
+        self.sequence
+    }
+
+    pub(crate) fn is_fua(&self) -> bool {
+        self.fua
+    }
+}
+
+impl Future for WriteHandle {
+    type Output = Result<u32>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<u32>> {
+        let reached = match &self.zone_queue {
+            None => Poll::Ready(Ok(())),
+            Some(zone_queue) => zone_queue.poll_reached(self.end, cx),
+        };
+        reached.map_ok(|()| self.landed.as_ref().map_or(self.at, |at| at.get()))
+    }
+}
