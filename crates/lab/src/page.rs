@@ -143,8 +143,9 @@ const RULES: &str = "\
 A figure has one of five verdicts, which a program computes from the numbers:
 
 - **reproduced**: a published point, met within 10 % on both sides;
-- **direction reproduced**: a published bound (\"up to\", \"at least\", a wide range) that holds, or \
-an effect of the published direction and of half to twice its size, on a logarithmic scale;
+- **direction reproduced**: a published bound (\"up to\", \"at least\", a wide range) that \
+holds, or an effect of the published direction and of half to twice its size, on a logarithmic \
+scale;
 - **not reproduced**: neither; the line says the cause, and the appendix which experiment moved it;
 - **cannot be compared**: it was tried with something else than was published;
 - **calibrated**: the drive's model was fitted to it, so it shows nothing and counts for nothing.
