@@ -5,14 +5,14 @@
 //! u32. The permission bits of an inode with an access list are part of it: its owner's entry, its
 //! mask (or its group's entry, if there is no mask) and its others' entry.
 //!
-//! Who may do what by a list is the kernel's to decide; everything here is pure.
+//! The kernel decides from a list who may do what; everything here is pure.
 
 use crate::types::Kind;
 use furrow_zone::ErrorKind;
 
 /// The attribute with the list that permits access.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The attribute of a directory with the list that what is made in it gets.
+/// The attribute of a directory with the list that new inodes in it inherit.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 /// Most entries of a list.
@@ -39,14 +39,14 @@ struct Entry {
     id: u32,
 }
 
-/// A list that makes sense.
+/// A valid list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Acl(Vec<Entry>);
 
-/// What becomes of an attribute that is a list.
+/// The result of setting an attribute that is a list.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Set {
-    /// The value to keep; none if it says no more than the permission bits.
+    /// The value to keep; none if the list is equivalent to the permission bits.
     pub(crate) stored: Option<Vec<u8>>,
     /// New permission bits (0777).
     pub(crate) mode: Option<u16>,
@@ -61,7 +61,7 @@ pub(crate) fn check_set(
     if kind == Some(Kind::Symlink) {
         return Err((ErrorKind::Unsupported, "a symbolic link has no access list".into()));
     }
-    // A list without entries takes the attribute away.
+    // A list without entries removes the attribute.
     let empty = value.len() == 4;
     if name == DEFAULT && kind != Some(Kind::Directory) {
         return match empty {
@@ -83,7 +83,7 @@ pub(crate) fn check_set(
 
 impl Acl {
     /// Reads a list and checks it as Linux does: entries in order, exactly one for the owner, the
-    /// group and others, a mask if there is anybody else.
+    /// group and others, and a mask if there are entries for other users or groups.
     pub(crate) fn parse(value: &[u8]) -> Result<Acl, &'static str> {
         let (version, rest) = value.split_first_chunk::<4>().ok_or("shorter than its version")?;
         if u32::from_le_bytes(*version) != VERSION {
@@ -129,7 +129,7 @@ impl Acl {
         }
     }
 
-    /// The list as Linux passes it.
+    /// The list in the form that Linux passes.
     pub(crate) fn pack(&self) -> Vec<u8> {
         let mut out = VERSION.to_le_bytes().to_vec();
         for entry in &self.0 {
@@ -149,23 +149,23 @@ impl Acl {
         self.0.iter().find(|e| e.tag == tag).map(|e| e.permissions)
     }
 
-    /// What the group's permission bits stand for.
+    /// The tag of the entry that the group's permission bits stand for.
     fn group_class(&self) -> u16 {
         if self.get(MASK).is_some() { MASK } else { GROUP_OBJ }
     }
 
-    /// True if permission bits say it all.
+    /// True if permission bits express the whole list.
     fn is_minimal(&self) -> bool {
         self.0.len() == 3
     }
 
-    /// The permission bits (0777) it stands for.
+    /// The permission bits (0777) that the list stands for.
     pub(crate) fn mode(&self) -> u16 {
         let of = |tag| self.get(tag).unwrap_or(0);
         of(USER_OBJ) << 6 | of(self.group_class()) << 3 | of(OTHER)
     }
 
-    /// Takes over permission bits, as chmod(2) does.
+    /// Applies permission bits to the list, as chmod(2) does.
     pub(crate) fn chmod(&mut self, mode: u16) {
         for (tag, bits) in [(USER_OBJ, mode >> 6), (self.group_class(), mode >> 3), (OTHER, mode)] {
             if let Some(permissions) = self.of(tag) {
@@ -174,8 +174,8 @@ impl Acl {
         }
     }
 
-    /// A default list becomes the access list of an inode made with `mode`: the mode it gets, and
-    /// whether that does not say it all.
+    /// Turns a default list into the access list of an inode made with `mode`. Returns the mode of
+    /// the inode, and true if the mode does not express the whole list.
     pub(crate) fn masked(&mut self, mode: u16) -> (u16, bool) {
         let narrowed = mode & (self.mode() | !0o777);
         self.chmod(narrowed);

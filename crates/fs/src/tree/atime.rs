@@ -1,9 +1,9 @@
 //! Times of the last access.
 //!
-//! Reading changes them as the mount options say; nothing waits for that and nothing fails by it.
-//! A new time goes into the inode, which is then dirty as after any other change; with `lazytime`
-//! it is kept in [`Tree`](crate::tree::Tree) until the inode is written anyway, is synced, or all
-//! is.
+//! Reading changes access times according to the mount options; no operation waits for this or
+//! fails because of it. A new time goes into the inode, which is then dirty as after any other
+//! change. With `lazytime` the time stays in [`Tree`](crate::tree::Tree) until the inode is written
+//! anyway, the inode is synced, or the whole file system is synced.
 
 use crate::alloc::space::Claim;
 use crate::blocked::NotApplied;
@@ -11,13 +11,13 @@ use crate::core::Core;
 use crate::tree::node::{attr, stamp, time};
 use crate::types::{AccessTime, Attr, Ino, Kind, Time};
 
-/// Seconds after which a relative time of access is renewed in any case.
+/// Seconds after which a relative access time is always renewed.
 const DAY: i64 = 24 * 60 * 60;
-/// Times kept in memory; above, all are taken over.
+/// Most times kept in memory; beyond this number, all of them go into their inodes.
 const LAZY_MAX: usize = 4096;
 
 impl Core {
-    /// The attributes of `ino`, whose inode is in the cache, with the newest time of access.
+    /// The attributes of `ino`, whose inode is in the cache, with the newest access time.
     pub(crate) fn attr(&mut self, ino: Ino) -> Result<Attr, NotApplied> {
         let mut attr = attr(&self.inode(ino)?.head);
         if let Some(time) = self.tree.accessed.get(&ino) {
@@ -42,7 +42,7 @@ impl Core {
         if unlinked || directory && !self.env.options.directory_access_time {
             return;
         }
-        // Near enough for a day, and spares asking for the time.
+        // Exact enough for a day, and cheaper than reading the clock.
         let now = i64::from(self.alloc.seconds());
         if mode == AccessTime::Relative && atime > changed && atime.seconds + DAY > now {
             return;
@@ -57,13 +57,13 @@ impl Core {
                 return;
             }
         }
-        // A drive without room, or a cache full of changes, goes without.
+        // If the drive lacks space or the cache is full of changes, the time is dropped.
         if self.throttle().is_err() || self.reserve(0, 1, Claim::SAME).is_err() {
             return;
         }
         if self.env.options.lazy_time {
-            // Those whose inodes are not in the cache any more are lost: a time of access is not
-            // worth a read.
+            // Times of inodes that are no longer in the cache are lost: an access time is not worth
+            // a read.
             for ino in self.tree.accessed.keys().copied().collect::<Vec<_>>() {
                 self.take_access(ino);
             }
@@ -77,8 +77,8 @@ impl Core {
         self.inode_mut(ino).head.atime = stamp(time);
     }
 
-    /// The time of access of `ino` goes into its inode if that is in the cache: it is about to be
-    /// written.
+    /// Moves the access time of `ino` into its inode, if the inode is in the cache: the inode is
+    /// about to be written.
     pub(crate) fn take_access(&mut self, ino: Ino) {
         if self.inode(ino).is_ok()
             && let Some(time) = self.tree.accessed.remove(&ino)
@@ -87,8 +87,8 @@ impl Core {
         }
     }
 
-    /// One inode's time of access goes into it, for a checkpoint of everything. False if there is
-    /// no more.
+    /// Moves one access time into its inode, for a checkpoint of everything. False if there was
+    /// none.
     pub(crate) fn take_one_access(&mut self) -> Result<bool, NotApplied> {
         let Some((ino, time)) = self.tree.accessed.first_key_value().map(|(i, t)| (*i, *t)) else {
             return Ok(false);
@@ -100,7 +100,7 @@ impl Core {
                 self.reserve(0, 1, Claim::SAME)?;
                 self.set_access(ino, time);
             }
-            // Gone meanwhile.
+            // The inode was removed meanwhile.
             Err(NotApplied::Failed(_)) => {}
             Err(stop) => return Err(stop),
         }

@@ -3,18 +3,18 @@
 //! **States.** A page is *clean*, *dirty* (changed since it was last handed to a device) or *in
 //! flight* (being written; it may be dirty again at the same time), and it can be *pinned*. Only
 //! pages that are clean, not in flight and not pinned can be evicted, and only they are on the
-//! eviction list; so an eviction takes constant time however much is dirty. Dirty and in-flight
-//! pages may exceed the capacity: slowing writers down is the engine's business
-//! ([`Cache::dirty_pages`], [`Cache::len`]).
+//! eviction list; so an eviction takes constant time for any number of dirty pages. Dirty and
+//! in-flight pages may exceed the capacity: the engine slows writers down ([`Cache::dirty_pages`],
+//! [`Cache::len`]).
 //!
 //! **Invariants.** Eviction never loses a change. A reader that fills the cache never overwrites a
-//! page already there ([`Cache::insert`] of a clean page keeps the present one). A page handed out
-//! for writing is frozen: a later change copies it. A [`Ticket`] of a page that was removed
-//! meanwhile does nothing. Everything is deterministic: hashing is fixed, listings are sorted.
+//! page in it ([`Cache::insert`] of a clean page keeps the present one). A page handed out for
+//! writing is frozen: a later change copies it. A [`Ticket`] of a page that was removed meanwhile
+//! does nothing. Everything is deterministic: hashing is fixed, listings are sorted.
 //!
 //! The order of eviction is *second chance*: a hit only marks the page, and a marked page at the
-//! cold end goes round once more. The dirty index is sorted by owner, so one file's dirty pages
-//! are found without looking at others'.
+//! cold end moves to the warm end once. The dirty index is sorted by owner, so finding one file's
+//! dirty pages touches no pages of other files.
 //!
 //! Not here: reading, writing, waiting, limits of dirty pages.
 
@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Range, RangeFrom};
 
-/// What a page is.
+/// The identity of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// Block `block` of file `ino`.
@@ -35,8 +35,8 @@ pub enum Key {
     Node(u32),
 }
 
-/// A fixed multiplicative hasher: keys are small integers of our own making, and behaviour must
-/// not depend on a random seed.
+/// A fixed multiplicative hasher: keys are small integers of the engine's own making, and behaviour
+/// must not depend on a random seed.
 #[derive(Default)]
 pub struct FixedHasher(u64);
 
@@ -71,11 +71,11 @@ type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<FixedHasher>
 
 const NIL: u32 = u32::MAX;
 
-/// Evictable pages that stay even beyond the capacity, unless that is less than four times as
-/// much: more than any one operation needs at once.
+/// Evictable pages that stay even beyond the capacity, in a cache of at least four times as many
+/// pages: more than any one operation needs at once.
 const EVICTABLE_MIN: usize = 64;
 
-/// A page with what the cache knows of it.
+/// A page with its state in the cache.
 #[derive(Debug, Clone)]
 pub struct Entry {
     page: Page,
@@ -87,22 +87,22 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// A page as it is on the device, with its CRC32C if known.
+    /// A page with the device's content, and its CRC32C if known.
     pub fn clean(page: Page, crc: Option<u32>) -> Entry {
         Entry { page, crc, owner: 0, dirty: false, in_flight: 0, pins: 0 }
     }
 
-    /// A page that is not on the device.
+    /// A page whose content is not on the device.
     pub fn dirty(page: Page) -> Entry {
         Entry { dirty: true, ..Entry::clean(page, None) }
     }
 
-    /// The same, of a node that belongs to file `ino`. (Data pages have their owner in the key.)
+    /// The same page as a node of file `ino`. (Data pages have their owner in the key.)
     pub fn owned_by(self, ino: u32) -> Entry {
         Entry { owner: ino, ..self }
     }
 
-    /// The same, its CRC32C known already.
+    /// The same page with a known CRC32C.
     pub fn with_crc(self, crc: Option<u32>) -> Entry {
         Entry { crc, ..self }
     }
@@ -112,22 +112,22 @@ impl Entry {
         &self.page
     }
 
-    /// CRC32C of the content, if it is known and the page unchanged since.
+    /// CRC32C of the content, if known and if the page has not changed since.
     pub fn crc(&self) -> Option<u32> {
         self.crc
     }
 
-    /// True if changed since it was last handed to a device.
+    /// True if the page changed since it was last handed to a device.
     pub fn is_dirty(&self) -> bool {
         self.dirty
     }
 
-    /// True while a write of it (perhaps of an older content) has not ended.
+    /// True while a write of the page (perhaps of an older content) has not ended.
     pub fn is_in_flight(&self) -> bool {
         self.in_flight > 0
     }
 
-    /// The file it belongs to.
+    /// The file that owns the page.
     pub fn owner(&self) -> u32 {
         self.owner
     }
@@ -137,8 +137,8 @@ impl Entry {
     }
 }
 
-/// Names one page of the cache across an `await`: of a write in flight or a pin. It outlives the
-/// page: of one that was removed, nothing happens.
+/// Names one page of the cache across an `await`: for a write in flight or a pin. The ticket may
+/// outlive the page; a ticket of a removed page has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a page with a ticket out cannot be evicted"]
 pub struct Ticket {
@@ -146,7 +146,7 @@ pub struct Ticket {
     generation: u32,
 }
 
-/// Where a page is in the cache, until the next change of the cache.
+/// The place of a page in the cache, valid until the next change of the cache.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place(u32);
 
@@ -155,9 +155,9 @@ pub(crate) struct Place(u32);
 pub struct Stats {
     /// [`Cache::get`] that found a page.
     pub hits: u64,
-    /// [`Cache::get`] that did not.
+    /// [`Cache::get`] that found no page.
     pub misses: u64,
-    /// Pages dropped to make room.
+    /// Pages evicted to free space.
     pub evictions: u64,
     /// Pages inserted.
     pub insertions: u64,
@@ -166,7 +166,7 @@ pub struct Stats {
 struct Slot {
     key: Key,
     entry: Entry,
-    /// What is in flight is the present content.
+    /// The write in flight carries the present content.
     shared: bool,
     generation: u32,
     /// Hit since it was last at the cold end.
@@ -175,23 +175,23 @@ struct Slot {
     listed: bool,
     colder: u32,
     warmer: u32,
-    /// Neighbours among the pages of its owner (data and nodes apart).
+    /// Neighbours among the pages of the same owner (one list for data, one for nodes).
     before: u32,
     after: u32,
 }
 
-/// How many pages a cache holds.
+/// Pages in a cache, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     /// Blocks of files and directories.
     pub(crate) data: usize,
     /// Nodes.
     pub(crate) nodes: usize,
-    /// Those of both that are being written as they are now.
+    /// Data pages and nodes whose present content is being written.
     pub(crate) shared: usize,
 }
 
-/// Pages of one file in the cache: head of their list, and how many.
+/// Pages of one file in the cache: head of their list, and their number.
 #[derive(Clone, Copy)]
 struct Family {
     head: u32,
@@ -224,7 +224,7 @@ pub struct Cache {
     dirty_nodes: BTreeSet<(u32, u32)>,
     nodes: usize,
     shared: usize,
-    /// Pages handed out for writing whose write has not ended, also where they were removed.
+    /// Pages handed out for writing whose write has not ended, including pages removed since.
     out: usize,
     /// See [`Cache::lend`].
     lent: usize,
@@ -260,32 +260,32 @@ impl Cache {
         }
     }
 
-    /// The same; counts that go below zero are noted in `broken`.
+    /// The same cache; it notes counts that would go below zero in `broken`.
     pub(crate) fn noting_broken_in(self, broken: &Broken) -> Cache {
         Cache { broken: broken.clone(), ..self }
     }
 
-    /// Pages it is meant to hold.
+    /// Capacity in pages.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Pages it holds.
+    /// Pages in the cache.
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// True if it holds none.
+    /// True if the cache has no page.
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()
     }
 
-    /// Pages it holds, by what they are.
+    /// Pages in the cache, by kind.
     pub(crate) fn pages(&self) -> Held {
         Held { data: self.len() - self.nodes, nodes: self.nodes, shared: self.shared }
     }
 
-    /// Bytes it takes besides pages.
+    /// Bytes of the cache's structures, without its pages.
     pub(crate) fn index_bytes(&self) -> u64 {
         let slots = self.slots.capacity() * size_of::<Option<Slot>>()
             + (self.generations.capacity() + self.free.capacity()) * size_of::<u32>();
@@ -300,8 +300,8 @@ impl Cache {
         self.stats
     }
 
-    /// Counts `units` of work: pages looked up count by themselves, what else is looked at is
-    /// counted by who does.
+    /// Counts `units` of work. Look-ups of pages are counted here; other code counts the items that
+    /// it reads.
     pub(crate) fn look(&self, units: u64) {
         self.looked.set(self.looked.get() + units);
     }
@@ -329,13 +329,14 @@ impl Cache {
         }
     }
 
-    /// Where the page of `key` is, for [`Cache::at`]: one look-up where borrows need two.
+    /// The place of the page of `key`, for [`Cache::at`]: one look-up where the borrow rules would
+    /// need two.
     pub(crate) fn find(&self, key: &Key) -> Option<Place> {
         self.look(1);
         self.index.get(key).copied().map(Place)
     }
 
-    /// The page at a place found just now, which counts as used.
+    /// The page at a place found just now; it counts as used.
     pub(crate) fn at(&mut self, place: Place) -> &Entry {
         self.stats.hits += 1;
         let slot = self.slot_mut(place.0);
@@ -343,13 +344,13 @@ impl Cache {
         &slot.entry
     }
 
-    /// The page of `key`, without counting as used.
+    /// The page of `key`; it does not count as used.
     pub fn peek(&self, key: &Key) -> Option<&Entry> {
         self.look(1);
         self.index.get(key).map(|&slot| &self.slot(slot).entry)
     }
 
-    /// True if the page of `key` is here.
+    /// True if the page of `key` is in the cache.
     pub fn contains(&self, key: &Key) -> bool {
         self.look(1);
         self.index.contains_key(key)
@@ -370,9 +371,9 @@ impl Cache {
 
     // ---- coming and going ------------------------------------------------------------------
 
-    /// Puts a page in, and evicts beyond the capacity. If the key is here already, a clean page is
-    /// dropped (what is here is at least as new) and a dirty one takes the place of the old
-    /// content; tickets stay good.
+    /// Inserts a page, and evicts beyond the capacity. If the key is in the cache already, a clean
+    /// page is dropped (the present page is at least as new) and a dirty page replaces the old
+    /// content; tickets stay valid.
     pub fn insert(&mut self, key: Key, entry: Entry) {
         self.look(1);
         if let Some(&at) = self.index.get(&key) {
@@ -418,13 +419,13 @@ impl Cache {
         }
     }
 
-    /// From now on nothing is evicted, until [`Cache::unhold`]: an operation that has found every
-    /// page it needs must find them again while it applies, whatever it puts in.
+    /// Stops eviction until [`Cache::unhold`]: an operation that has found every page it needs must
+    /// find them again while it applies, even after it inserts pages.
     pub fn hold(&mut self) {
         self.held = true;
     }
 
-    /// So many pages' worth of the capacity, at most half of it, is used by something else.
+    /// Sets the part of the capacity, at most half of it, that something outside the cache uses.
     pub(crate) fn lend(&mut self, pages: usize) {
         self.lent = pages.min(self.capacity / 2);
     }
@@ -435,7 +436,7 @@ impl Cache {
         self.shrink(NIL);
     }
 
-    /// Takes the page of `key` out, dirty or not.
+    /// Removes the page of `key`, dirty or not.
     pub fn remove(&mut self, key: &Key) -> Option<Entry> {
         self.look(1);
         let at = *self.index.get(key)?;
@@ -450,8 +451,9 @@ impl Cache {
         Some(slot.entry)
     }
 
-    /// Takes out the data pages of `ino` in `blocks`, dirty or not (truncation, hole punching);
-    /// returns how many. Costs the smaller of the range and the file's pages here.
+    /// Removes the data pages of `ino` in `blocks`, dirty or not (truncation, hole punching);
+    /// returns their number. The cost is the smaller of the range and the file's pages in the
+    /// cache.
     pub fn remove_range(&mut self, ino: u32, blocks: Range<u32>) -> usize {
         let Some(family) = self.families.get(&family_key(ino, false)).copied() else { return 0 };
         let before = self.len();
@@ -473,13 +475,13 @@ impl Cache {
         before - self.len()
     }
 
-    /// Takes out the data pages of `ino` from a block on; returns how many.
+    /// Removes the data pages of `ino` from a block on; returns their number.
     pub fn remove_from(&mut self, ino: u32, blocks: RangeFrom<u32>) -> usize {
         let last = self.remove(&Key::Data(ino, u32::MAX)).is_some();
         self.remove_range(ino, blocks.start..u32::MAX) + usize::from(last)
     }
 
-    /// Takes out every page and node of `ino`; returns how many.
+    /// Removes every page and node of `ino`; returns their number.
     pub fn remove_file(&mut self, ino: u32) -> usize {
         let before = self.len();
         for nodes in [false, true] {
@@ -493,9 +495,9 @@ impl Cache {
 
     // ---- states ----------------------------------------------------------------------------
 
-    /// Hands the page of `key` to a device: returns it frozen, with a ticket for
-    /// [`Cache::end_write`]. It becomes clean, since what comes later needs another write; `crc`
-    /// is that of its content.
+    /// Hands the page of `key` to a device: returns the frozen page, with a ticket for
+    /// [`Cache::end_write`]. The page becomes clean, since a later change needs another write;
+    /// `crc` is the CRC32C of its content.
     pub fn begin_write(&mut self, key: &Key, crc: u32) -> Option<(Page, Ticket)> {
         let at = *self.index.get(key)?;
         self.out += 1;
@@ -509,7 +511,7 @@ impl Cache {
         Some((slot.entry.page.clone(), Ticket { slot: at, generation: slot.generation }))
     }
 
-    /// A write begun has ended. After a failure, also [`Cache::mark_dirty`].
+    /// Ends a write. After a failed write, call [`Cache::mark_dirty`] too.
     pub fn end_write(&mut self, ticket: Ticket) {
         self.out = self.broken.fewer("Cache::out", self.out, 1);
         if let Some(entry) = self.by_ticket(ticket).map(|slot| &slot.entry) {
@@ -545,22 +547,22 @@ impl Cache {
         }
     }
 
-    /// The key of a ticket's page, if it is still here.
+    /// The key of a ticket's page, if the page is still in the cache.
     pub fn key_of(&self, ticket: Ticket) -> Option<Key> {
         let slot = self.slots.get(ticket.slot as usize)?.as_ref()?;
         (slot.generation == ticket.generation).then_some(slot.key)
     }
 
-    /// Makes the page of `key` dirty without changing it (its write failed, or it must move);
-    /// false if it is not here.
+    /// Makes the page of `key` dirty without changing it (its write failed, or it must move); false
+    /// if the page is not in the cache.
     pub fn mark_dirty(&mut self, key: &Key) -> bool {
         let Some(&at) = self.index.get(key) else { return false };
         self.set_dirty(at, true);
         true
     }
 
-    /// Makes the page of `key` clean: its content is elsewhere or no longer wanted; false if it
-    /// is not here.
+    /// Makes the page of `key` clean, because its content is elsewhere or no longer needed; false
+    /// if the page is not in the cache.
     pub fn mark_clean(&mut self, key: &Key) -> bool {
         let Some(&at) = self.index.get(key) else { return false };
         self.set_dirty(at, false);
@@ -579,7 +581,7 @@ impl Cache {
         self.out
     }
 
-    /// Pages that are being written, perhaps an older content of theirs, in order.
+    /// Keys of the pages that are being written, perhaps with an older content; ascending.
     pub(crate) fn in_flight(&self) -> Vec<Key> {
         let slots = self.slots.iter().flatten().filter(|slot| slot.entry.is_in_flight());
         let mut keys: Vec<Key> = slots.map(|slot| slot.key).collect();
@@ -624,7 +626,7 @@ impl Cache {
         })
     }
 
-    /// All that is dirty: data by file and block, then nodes by file and id.
+    /// All dirty pages: data by file and block, then nodes by file and id.
     pub fn all_dirty(&self) -> impl Iterator<Item = Key> + '_ {
         let data = self.dirty_data.iter().map(|&(ino, block)| Key::Data(ino, block));
         data.chain(self.dirty_nodes.iter().map(|&(_, nid)| Key::Node(nid)))
@@ -645,7 +647,7 @@ impl Cache {
         (slot.generation == ticket.generation).then_some(slot)
     }
 
-    /// What is in flight, if anything, is no longer the present content.
+    /// Notes that a write in flight no longer carries the present content.
     fn unshare(&mut self, at: u32) {
         let shared = std::mem::replace(&mut self.slot_mut(at).shared, false);
         self.shared = self.broken.fewer("Cache::shared", self.shared, usize::from(shared));
@@ -669,7 +671,7 @@ impl Cache {
         self.relist(at);
     }
 
-    /// Puts the slot on the eviction list or takes it off, as its state demands.
+    /// Puts the slot on the eviction list or takes it off, according to its state.
     fn relist(&mut self, at: u32) {
         let slot = self.slot(at);
         match (slot.entry.evictable(), slot.listed) {

@@ -1,17 +1,16 @@
 //! What is in large directories, in memory.
 //!
-//! A name can be in two blocks of each level of its directory, and to know that it is in none all
-//! of them must be searched: with a million names that is fourteen blocks. And one that is there
-//! costs its block, whose page, its frame and its place in the cache are each cold in the
-//! processor's caches. So the names of each block that was searched once are kept here
-//! (`name_table`), together with what they lead to, and the block's largest gap. A look-up then
-//! touches two places in one page of memory; whole names are compared, so it is as exact as a
-//! search.
+//! A name can be in two blocks of each level of its directory, and a search for a missing name
+//! reads all of them: fourteen blocks for a million names. A search for an existing name costs the
+//! block of the name; the block's page, frame and place in the page cache are each cold in the
+//! processor's caches. So the index keeps the names of each block that was searched once
+//! (`name_table`), with their inodes, and the block's largest gap. A look-up then touches two
+//! places in one page of memory. Whole names are compared, so a look-up is as exact as a search.
 //!
-//! Invariant: what is known of a block is what is in it: every change of a directory block goes
-//! through [`DirectoryIndexes::added`], [`DirectoryIndexes::removed`] or
-//! [`DirectoryIndexes::replaced`], or changes no name. It is only a memory: nothing is lost by
-//! forgetting all of it, which happens when it takes more than its share of the cache.
+//! Invariant: the known content of a block is the content of the block. Every change of a directory
+//! block goes through [`DirectoryIndexes::added`], [`DirectoryIndexes::removed`] or
+//! [`DirectoryIndexes::replaced`], or changes no name. The index is only a copy: forgetting all of
+//! it loses nothing, and happens when the index exceeds its share of the cache.
 
 mod name_table;
 
@@ -22,45 +21,45 @@ use furrow_zone::Result;
 use name_table::NameTable;
 use std::collections::BTreeMap;
 
-/// Fewest bytes that are kept before all are forgotten: more than one search can learn.
+/// The index may always keep this many bytes: more than one search can learn.
 const BYTES_MIN: usize = 4 << 20;
-/// Of the cache's bytes, one in so many may be taken here.
+/// The index may take one of `SHARE` parts of the cache's bytes.
 const SHARE: usize = 4;
 /// Offsets are multiples of four: a place is `block × 1024 + offset / 4`, in 32 bits.
 const STEPS: u32 = BLOCK as u32 / 4;
-/// In place of a gap: nothing is known of the block.
+/// In place of a gap: the content of the block is unknown.
 const UNKNOWN: u16 = u16::MAX;
-/// What an allocation takes beside what was asked for.
+/// Overhead of one allocation, in bytes.
 const ALLOCATION: usize = 16;
 
 const _: () = assert!((dirent::blocks(dirent::MAX_LEVELS) as u64) * (STEPS as u64) < 1 << 32);
 
-/// A name that is known.
+/// A known name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     /// Block of the directory.
     pub(crate) block: u32,
     /// Inode.
     pub(crate) ino: u32,
-    /// What that is.
+    /// Kind of the inode.
     pub(crate) kind: Kind,
 }
 
-/// What is known of one directory.
+/// The known content of one directory.
 #[derive(Default)]
 struct Index {
     names: NameTable,
     gaps: Gaps,
 }
 
-/// Blocks whose gaps lie together.
+/// Blocks whose gaps are stored together.
 const GAPS: usize = 512;
 
 /// Largest gap of each block, in bytes. A directory of many levels has few blocks, far apart.
 #[derive(Default)]
 struct Gaps {
     of: Vec<Option<Box<[u16; GAPS]>>>,
-    /// How many are there.
+    /// Number of allocated groups of gaps.
     count: usize,
 }
 
@@ -102,10 +101,10 @@ fn place(block: u32, offset: u16) -> u32 {
     block * STEPS + u32::from(offset / 4)
 }
 
-/// What is known of directories; see the module's header.
+/// The known content of directories; see the module's header.
 ///
 /// Invariants:
-/// - `bytes` is what the indexes of all directories take.
+/// - `bytes` is the memory of the indexes of all directories.
 pub(crate) struct DirectoryIndexes {
     of: BTreeMap<u32, Index>,
     bytes: usize,
@@ -113,7 +112,7 @@ pub(crate) struct DirectoryIndexes {
 }
 
 impl DirectoryIndexes {
-    /// Knows nothing yet; in proportion to a cache of `pages`.
+    /// An empty index for a cache of `pages` pages.
     pub(crate) fn new(pages: usize) -> DirectoryIndexes {
         let most = (pages.saturating_mul(BLOCK) / SHARE).max(BYTES_MIN);
         DirectoryIndexes { of: BTreeMap::new(), bytes: 0, most }
@@ -124,7 +123,7 @@ impl DirectoryIndexes {
         self.bytes as u64
     }
 
-    /// Before a search: forgets all if that is too much.
+    /// To be called before a search: forgets everything if the index is too large.
     pub(crate) fn tidy(&mut self) {
         if self.bytes > self.most {
             self.of.clear();
@@ -132,18 +131,18 @@ impl DirectoryIndexes {
         }
     }
 
-    /// True if it is known what is in `block` of directory `ino`.
+    /// True if the content of `block` of directory `ino` is known.
     pub(crate) fn knows(&self, ino: u32, block: u32) -> bool {
         self.of.get(&ino).is_some_and(|index| index.knows(block))
     }
 
-    /// The first of `blocks` of directory `ino` of which it is not known what is in it.
+    /// The first of `blocks` of directory `ino` whose content is unknown.
     pub(crate) fn unknown(&self, ino: u32, mut blocks: impl Iterator<Item = u32>) -> Option<u32> {
         let index = self.of.get(&ino);
         blocks.find(|block| index.is_none_or(|index| !index.knows(*block)))
     }
 
-    /// Changes what is known of directory `ino`, and counts what it takes.
+    /// Changes the index of directory `ino`, and updates the count of bytes.
     fn change(&mut self, ino: u32, change: impl FnOnce(&mut Index)) {
         let before = self.of.get(&ino).map_or(0, Index::bytes);
         let index = self.of.entry(ino).or_default();
@@ -151,14 +150,14 @@ impl DirectoryIndexes {
         self.bytes = self.bytes + index.bytes() - before;
     }
 
-    /// The same, if it is known what is in `block`.
+    /// Does the same, but only if the content of `block` is known.
     fn change_known(&mut self, ino: u32, block: u32, change: impl FnOnce(&mut Index)) {
         if self.knows(ino, block) {
             self.change(ino, change);
         }
     }
 
-    /// Learns what is in a block; `None` is a hole.
+    /// Learns the content of a block; `None` is a hole.
     pub(crate) fn learn(&mut self, ino: u32, block: u32, page: Option<&[u8; BLOCK]>) {
         if self.knows(ino, block) {
             return;
@@ -171,13 +170,13 @@ impl DirectoryIndexes {
         });
     }
 
-    /// What `name`, of `hash`, leads to, as far as is known.
+    /// The inode that `name`, of `hash`, leads to, if known.
     pub(crate) fn find(&self, ino: u32, hash: u32, name: &[u8]) -> Option<Known> {
         let (place, ino, kind) = self.of.get(&ino)?.names.find(hash, name)?;
         Some(Known { block: place / STEPS, ino, kind })
     }
 
-    /// The first of `blocks`, all known, in which a name of `length` bytes finds room.
+    /// The first of `blocks`, all known, with space for a name of `length` bytes.
     pub(crate) fn block_with_space(
         &self,
         ino: u32,
@@ -193,7 +192,7 @@ impl DirectoryIndexes {
         blocks.find(free)
     }
 
-    /// `entry` came into `block`, which is `page` now.
+    /// Notes that `entry` was added to `block`, whose content is now `page`.
     pub(crate) fn added(
         &mut self,
         ino: u32,
@@ -207,7 +206,7 @@ impl DirectoryIndexes {
         });
     }
 
-    /// A name went from a block, which is `page` now.
+    /// Notes that a name was removed from a block, whose content is now `page`.
     pub(crate) fn removed(
         &mut self,
         ino: u32,
@@ -221,14 +220,14 @@ impl DirectoryIndexes {
         });
     }
 
-    /// `entry` of `block` leads to another inode than before.
+    /// Notes that `entry` of `block` now leads to another inode.
     pub(crate) fn replaced(&mut self, ino: u32, block: u32, entry: &dirent::Entry<'_>) {
         self.change_known(ino, block, |index| {
             index.names.replace(entry.hash, place(block, entry.offset), entry.ino, entry.kind);
         });
     }
 
-    /// Compares the bytes counted with what is there.
+    /// Compares the count of bytes with the indexes.
     ///
     /// # Errors
     /// `Internal`, with the account.
@@ -237,7 +236,7 @@ impl DirectoryIndexes {
         same(format_args!("Indexes::bytes"), bytes, self.bytes)
     }
 
-    /// Directory `ino` is no more.
+    /// Forgets directory `ino`, which was freed.
     pub(crate) fn forget(&mut self, ino: u32) {
         if let Some(index) = self.of.remove(&ino) {
             self.bytes -= index.bytes();

@@ -2,10 +2,10 @@
 //!
 //! **Placement.** Level l has 4^min(l, 8) buckets of 2 blocks; the levels lie one after the other
 //! in the directory file, so (level, bucket) → block is arithmetic, and a block never written is a
-//! hole of the file and means "empty". A name of hash h belongs, on level l, to bucket
-//! `h mod buckets(l)`. It is stored on the first level whose bucket has room; when all levels in
-//! use are full, one more comes into use. A lookup probes two blocks per level in use, unless
-//! what is in them is known already (`index`).
+//! hole of the file and means "empty". A name of hash h belongs, on level l, to bucket `h mod
+//! buckets(l)`. It is stored on the first level whose bucket has space; when all levels in use are
+//! full, one more comes into use. A lookup probes two blocks per level in use, except blocks whose
+//! content is known already (`index`).
 //!
 //! **Block.** Records tile the block exactly. A record is 4-byte aligned, little-endian:
 //!
@@ -21,19 +21,20 @@
 //! Removing a record gives its bytes to the record before it; no record ever moves, so a
 //! `readdir` cookie (block, offset) stays good for as long as its directory exists.
 //!
-//! **Hash.** With 64-bit `fold(a, b)` = low half xor high half of the 128-bit product a × b and
-//! K = 0x9E37_79B9_7F4A_7C15: start with `seed ^ (len × K)`; for each 8 bytes of the name, the
-//! last ones zero-padded and read little-endian, `state = fold(state ^ bytes, K) ^ K rotated left
-//! by 23`; the hash is the upper half of `fold(state ^ (state >> 32), 0xD6E8_FEB8_6659_FD93)`. The
-//! seed is drawn at mkfs: names that collide on any file system cannot be prepared. They can be for
-//! one whose seed is known, by who reads its drive, or guessed from cookies, which tell the last
-//! bits of hashes. Such names cost a look-up [`MAX_LEVELS`] buckets, and nothing else.
+//! **Hash.** With 64-bit `fold(a, b)` = low half xor high half of the 128-bit product a × b and K =
+//! 0x9E37_79B9_7F4A_7C15: start with `seed ^ (len × K)`; for each 8 bytes of the name, the last
+//! ones zero-padded and read little-endian, `state = fold(state ^ bytes, K) ^ K rotated left by
+//! 23`; the hash is the upper half of `fold(state ^ (state >> 32), 0xD6E8_FEB8_6659_FD93)`. The
+//! seed is drawn at mkfs, so nobody can prepare names that collide on every file system. Names that
+//! collide on one file system can be prepared by someone who knows its seed: by reading its drive,
+//! or by guessing from cookies, which reveal the last bits of hashes. Such names make a look-up
+//! probe [`MAX_LEVELS`] buckets, and have no other effect.
 //!
 //! All functions are pure and take the block's bytes. Any function is safe on any bytes (no panic,
-//! no endless loop); [`check`] tells whether the bytes are a directory block, and the answers of
-//! the others mean something only then.
+//! no endless loop). [`check`] tells whether the bytes are a directory block; only then are the
+//! answers of the other functions meaningful.
 //!
-//! Not here: `.` and `..` (not stored; the inode has the parent), the search for a free inode,
+//! Not here: `.` and `..` (not stored; the inode has the parent), the search for a free inode, the
 //! reading of blocks.
 
 use std::iter::FusedIterator;
@@ -65,7 +66,7 @@ pub struct Entry<'a> {
     pub ino: u32,
     /// [`hash`] of the name.
     pub hash: u32,
-    /// What the inode is.
+    /// Kind of the inode.
     pub kind: Kind,
     /// The name's bytes.
     pub name: &'a [u8],
@@ -73,7 +74,7 @@ pub struct Entry<'a> {
     pub offset: u16,
 }
 
-/// Why a name cannot be one.
+/// Why a name is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// No bytes.
@@ -95,7 +96,7 @@ pub enum NameError {
     Reserved,
 }
 
-/// Why bytes are no directory block; offsets in bytes within the block.
+/// Why bytes are not a directory block; offsets in bytes within the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A record ends outside the block, overlaps its own name or is unaligned.
@@ -124,12 +125,12 @@ pub enum Error {
         /// Kind stored.
         found: u8,
     },
-    /// A name that cannot be one.
+    /// An invalid name.
     #[error("record at {offset}: {error}")]
     Name {
         /// Of the record.
         offset: u16,
-        /// What is wrong.
+        /// Why the name is invalid.
         error: NameError,
     },
     /// Bytes that are not zero after the name.
@@ -213,7 +214,8 @@ pub const fn blocks(levels: u8) -> u32 {
     BUCKET_BLOCKS * (grown + (levels - growing) as u32 * buckets(MAX_GROWTH_LEVEL))
 }
 
-/// Levels in use of a directory of `size` blocks: the smallest number whose blocks hold them.
+/// Levels in use of a directory of `size` blocks: the smallest number of levels with as many
+/// blocks.
 pub fn levels_of(size: u32) -> u8 {
     (0..MAX_LEVELS).find(|&levels| blocks(levels) >= size).unwrap_or(MAX_LEVELS)
 }
@@ -230,8 +232,8 @@ pub fn belongs(block: u32, hash: u32) -> bool {
     (start..start + BUCKET_BLOCKS).contains(&block)
 }
 
-/// Blocks to probe for a name of `hash` in a directory with `levels` levels in use, in order.
-/// An insertion takes the first of them that has room, else the first one of level `levels`.
+/// Blocks to probe for a name of `hash` in a directory with `levels` levels in use, in order. An
+/// insertion takes the first of them that has space, else the first block of level `levels`.
 pub fn candidates(levels: u8, hash: u32) -> impl DoubleEndedIterator<Item = u32> + Clone {
     (0..levels.min(MAX_LEVELS)).flat_map(move |level| {
         let start = bucket_block(level, hash);
@@ -241,12 +243,13 @@ pub fn candidates(levels: u8, hash: u32) -> impl DoubleEndedIterator<Item = u32>
 
 // ---- cookies ------------------------------------------------------------------------------
 
-/// The `readdir` cookie at which the record at `offset` of `block` comes next.
+/// The `readdir` cookie from which the record at `offset` of `block` comes next.
 pub fn cookie(block: u32, offset: u16) -> u64 {
     FIRST_COOKIE + u64::from(block) * (BLOCK as u64 / 4) + u64::from(offset / 4)
 }
 
-/// The cookie to return with the record at `offset` of `block`: at it the next one comes.
+/// The cookie to return with the record at `offset` of `block`: a listing continues after the
+/// record.
 pub fn cookie_after(block: u32, offset: u16) -> u64 {
     cookie(block, offset) + 1
 }
@@ -273,8 +276,8 @@ struct Record {
 }
 
 impl Record {
-    /// Reads the header at `offset`; `None` at the end of the block or where `len` does not lead
-    /// on inside it, which ends every walk.
+    /// Reads the header at `offset`; `None` at the end of the block or where `len` points outside
+    /// the block, which ends every walk.
     fn read(block: &[u8; BLOCK], offset: usize) -> Option<Record> {
         let h = block.get(offset..offset + HEADER)?;
         let record = Record {
@@ -311,7 +314,7 @@ impl Record {
     }
 }
 
-/// Bytes a record needs for a name of `len` bytes.
+/// Bytes of a record for a name of `len` bytes.
 pub(crate) fn space(len: usize) -> usize {
     HEADER + len.next_multiple_of(4)
 }
@@ -353,8 +356,8 @@ pub fn iter(block: &[u8; BLOCK]) -> impl Iterator<Item = Entry<'_>> + Clone {
     records(block).filter_map(|record| record.entry(block))
 }
 
-/// The entries at `offset` or later: how a `readdir` goes on, also when the record it stopped at
-/// is gone.
+/// The entries at `offset` or later: a `readdir` continues there, even if the record it stopped at
+/// was removed.
 pub fn iter_from(block: &[u8; BLOCK], offset: u16) -> impl Iterator<Item = Entry<'_>> + Clone {
     iter(block).filter(move |entry| entry.offset >= offset)
 }
@@ -364,8 +367,8 @@ pub fn is_empty(block: &[u8; BLOCK]) -> bool {
     iter(block).next().is_none()
 }
 
-/// The record of `name` and the offset of the one before it. This is the inner loop of every
-/// lookup: only length and hash are read until a hash fits.
+/// The record of `name` and the offset of the record before it. This is the inner loop of every
+/// lookup: it reads only length and hash until a hash matches.
 fn find_record(block: &[u8; BLOCK], hash: u32, name: &[u8]) -> Option<(Option<usize>, Record)> {
     let hash = hash.to_le_bytes();
     let (mut previous, mut offset) = (None, 0);
@@ -392,18 +395,18 @@ pub fn find<'a>(block: &'a [u8; BLOCK], hash: u32, name: &[u8]) -> Option<Entry<
     find_record(block, hash, name)?.1.entry(block)
 }
 
-/// What a block means for a name that is to be added.
+/// The result of a search for a name that is to be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Probe<'a> {
-    /// It is there.
+    /// The name is in the block.
     Found(Entry<'a>),
-    /// It is not, and there is room for it.
+    /// The name is not in the block, and the block has space for it.
     Fits,
-    /// It is not, and there is none.
+    /// The name is not in the block, and the block has no space for it.
     Full,
 }
 
-/// Looks for `name`, whose hash is `hash`, and for room for it, in one walk.
+/// Looks for `name`, whose hash is `hash`, and for space for it, in one walk.
 pub fn probe<'a>(block: &'a [u8; BLOCK], hash: u32, name: &[u8]) -> Probe<'a> {
     let (hash, need) = (hash.to_le_bytes(), space(name.len()));
     let (mut offset, mut room) = (0, block[..HEADER] == [0; HEADER]);
@@ -427,7 +430,7 @@ pub fn probe<'a>(block: &'a [u8; BLOCK], hash: u32, name: &[u8]) -> Probe<'a> {
     if room { Probe::Fits } else { Probe::Full }
 }
 
-/// Adds an entry and returns its offset; `None` and nothing changed if there is no room. A block
+/// Adds an entry and returns its offset; without space, returns `None` and changes nothing. A block
 /// of zeroes (a hole just read) is initialised first. The caller has made sure that the name is
 /// valid and not in the directory.
 pub fn insert(block: &mut [u8; BLOCK], entry: &Entry<'_>) -> Option<u16> {
@@ -457,7 +460,7 @@ pub fn insert(block: &mut [u8; BLOCK], entry: &Entry<'_>) -> Option<u16> {
     Some(offset as u16)
 }
 
-/// The most bytes a record can have that [`insert`] finds room for.
+/// The size in bytes of the largest record that [`insert`] would find space for.
 pub fn largest_gap(block: &[u8; BLOCK]) -> u16 {
     if block[..HEADER] == [0; HEADER] {
         return BLOCK as u16;
@@ -466,7 +469,7 @@ pub fn largest_gap(block: &[u8; BLOCK]) -> u16 {
     records(block).map(gap).max().unwrap_or(0) as u16
 }
 
-/// True if [`insert`] of a name of `name_len` bytes would find room.
+/// True if [`insert`] of a name of `name_len` bytes would find space.
 #[cfg(test)]
 fn has_space(block: &[u8; BLOCK], name_len: usize) -> bool {
     let need = space(name_len);
@@ -474,8 +477,8 @@ fn has_space(block: &[u8; BLOCK], name_len: usize) -> bool {
         || records(block).any(|r| r.len - if r.ino == 0 { 0 } else { r.used() } >= need)
 }
 
-/// Removes `name`, whose hash is `hash`; returns its inode number and kind. Its bytes become
-/// zeroes and go to the record before it.
+/// Removes `name`, whose hash is `hash`; returns its inode number and kind. The bytes of the record
+/// become zeroes and part of the record before it.
 pub fn remove(block: &mut [u8; BLOCK], hash: u32, name: &[u8]) -> Option<(u32, Kind)> {
     let (previous, record) = find_record(block, hash, name)?;
     let kind = Kind::from_code(record.kind)?;
@@ -487,7 +490,7 @@ pub fn remove(block: &mut [u8; BLOCK], hash: u32, name: &[u8]) -> Option<(u32, K
     Some((record.ino, kind))
 }
 
-/// Lets `name`, whose hash is `hash`, lead to another inode, in place; returns the earlier one.
+/// Points `name`, whose hash is `hash`, to another inode, in place; returns the earlier inode.
 pub fn replace(
     block: &mut [u8; BLOCK],
     hash: u32,
@@ -548,8 +551,8 @@ pub fn check(block: &[u8; BLOCK]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks, beyond [`check`], that each hash is that of its name in a file system with `seed`, that
-/// each name belongs into block `index` of its directory, and that no name is there twice.
+/// Checks, beyond [`check`], that each hash is the hash of its name in a file system with `seed`,
+/// that each name belongs into block `index` of its directory, and that no name occurs twice.
 pub fn check_names(block: &[u8; BLOCK], seed: u64, index: u32) -> Result<(), Error> {
     let mut seen: Vec<(u32, &[u8], u16)> = Vec::new();
     for Entry { hash: found, name, offset, .. } in iter(block) {

@@ -19,7 +19,8 @@ impl Core {
         self.attr(ino)
     }
 
-    /// See [`crate::Fs::setattr`]. `None`: a step of a truncation was applied, more are to come.
+    /// See [`crate::Fs::setattr`]. `None`: a step of a truncation was applied, and more steps
+    /// follow.
     pub(crate) fn setattr(
         &mut self,
         ino: Ino,
@@ -132,7 +133,7 @@ impl Core {
         Ok(attr)
     }
 
-    /// Refuses to have one more file open than there may be.
+    /// Refuses to open a file beyond the limit of open files.
     pub(crate) fn check_open(&self) -> Result<(), NotApplied> {
         let most = self.env.layout.open_max();
         if self.tree.files.count() < most || self.health.replaying() {
@@ -145,8 +146,8 @@ impl Core {
         self.tree.zero.clone()
     }
 
-    /// Blocks that writing `blocks` from `first` on with `nodes` new nodes adds to what is in use.
-    /// Each is looked at only where few are left.
+    /// Blocks that a write of `blocks` blocks from `first` on, with `nodes` new nodes, adds to the
+    /// blocks in use. Each block is checked only when few blocks are left.
     fn added_by(
         &mut self,
         ino: Ino,
@@ -185,7 +186,8 @@ impl Core {
         for (index, crc) in data.crcs.iter().enumerate() {
             nodes += self.prepare_block(ino, first + index as u32, crc.is_none())?;
         }
-        // Every block of a new leaf counted it: at most one leaf per block range of a leaf.
+        // Each block of a new leaf counted that leaf: limit the count to one leaf per leaf's range
+        // of blocks.
         let leaves = data.pages.len() as u32 / crate::format::LEAF_POINTERS as u32 + 2;
         let (blocks, nodes) = (data.pages.len() as u32, nodes.min(leaves + 6));
         let added = self.added_by(ino, first, blocks, nodes)?;

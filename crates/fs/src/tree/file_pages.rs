@@ -16,8 +16,8 @@ use furrow_zone::{Error, ErrorKind};
 use smallvec::SmallVec;
 use zerocopy::little_endian::U32;
 
-/// Leaves one step of a truncation takes at most, so that a step never needs more cache than
-/// there is. A crash between two steps of a longer truncation shows a size in between.
+/// Most leaves of one step of a truncation, so that a step never needs more than the cache can
+/// hold. A crash between two steps of a longer truncation shows a size in between.
 const LEAVES_PER_STEP: u64 = 64;
 
 impl Core {
@@ -56,8 +56,8 @@ impl Core {
         if missing.is_empty() { Ok(()) } else { Err(Blocked::Load(missing).into()) }
     }
 
-    /// Prepares a change of `block`: its path, and its content if `partial`. Returns the nodes
-    /// that would be new.
+    /// Prepares a change of `block`: its path, and its content if `partial`. Returns the number of
+    /// nodes that the change adds.
     pub(crate) fn prepare_block(
         &mut self,
         ino: Ino,
@@ -82,15 +82,15 @@ impl Core {
         self.cache.get_mut(&key).expect("invariant: inserted just now")
     }
 
-    /// Replaces prepared `block` of `ino` whole by `page`, whose checksum may be known.
+    /// Replaces all of prepared `block` of `ino` by `page`, whose checksum may be known.
     pub(crate) fn replace_data(&mut self, ino: Ino, block: u32, page: Page, crc: Option<u32>) {
         self.account_block(ino, block);
         let key = Key::Data(ino.0, block);
         self.cache.insert(key, Entry::dirty(page).with_crc(crc));
     }
 
-    /// A block about to be written: its path exists and its holder is dirty; if it is new, the
-    /// inode counts it.
+    /// Accounts for a block about to be written: makes its path and dirties its holder; if the
+    /// block is new, the inode counts it.
     fn account_block(&mut self, ino: Ino, block: u32) {
         let holder = self.grow(ino, block);
         let cached_dirty = self.cache.peek(&Key::Data(ino.0, block)).is_some_and(Entry::is_dirty);
@@ -107,19 +107,19 @@ impl Core {
         if current - size <= step {
             return size;
         }
-        // Cut at a leaf's edge, so that the next step finds whole leaves.
+        // Cut at the edge of a leaf, so that the next step finds whole leaves.
         (size.max(current - step)).next_multiple_of(leaf)
     }
 
-    /// One step of making `ino` shorter. True when it has `size` bytes; the caller runs it again
-    /// until then. Nothing after the returned size remains in cache or tree.
+    /// One step of making `ino` shorter. True when the file has `size` bytes; the caller repeats
+    /// the step until then. No block after the new size remains in cache or tree.
     pub(crate) fn shrink(&mut self, ino: Ino, size: u64) -> Result<bool, NotApplied> {
         let inode = self.inode(ino)?;
         let (current, height) = (inode.head.size.get(), inode.head.height);
         if current <= size {
             return Ok(true);
         }
-        // What no node reaches is hole: a sparse file gives that up in one step.
+        // Blocks beyond the reach of all nodes are holes: a sparse file drops them in one step.
         let reached = self.reach(ino, height)?.saturating_mul(PAGE_SIZE as u64);
         let target = Core::step_size(current.min(reached.max(size)), size);
         let from = target.div_ceil(PAGE_SIZE as u64);
@@ -150,7 +150,7 @@ impl Core {
         Ok(target == size)
     }
 
-    /// First block behind everything that nodes of `ino` reach.
+    /// The first block after the reach of all nodes of `ino`.
     fn reach(&mut self, ino: Ino, height: u8) -> Result<u64, NotApplied> {
         fn last(slots: &[U32]) -> Option<(u64, u32)> {
             let slot = slots.iter().rposition(|child| child.get() != NO_NODE)?;
@@ -163,7 +163,7 @@ impl Core {
         let Some((slot, mut nid)) = last(children(self.inode(ino)?)) else { return Ok(0) };
         let mut base = slot.saturating_mul(Shape::REAL.span(level));
         while level > 0 {
-            // An earlier step may have left one with nothing below it.
+            // An earlier step may have left an index node without children.
             let Some((slot, child)) = last(&as_index(self.node(nid)?).slots) else {
                 return Ok(base);
             };
@@ -174,7 +174,7 @@ impl Core {
         Ok(base.saturating_add(Shape::REAL.span(level)))
     }
 
-    /// Nodes that reach blocks from `from` on, parents first; all of them in the cache.
+    /// Nodes that reach blocks from `from` on, parents first; all of these nodes are in the cache.
     fn doomed_nodes(
         &mut self,
         ino: Ino,
@@ -224,8 +224,8 @@ impl Core {
         if missing.is_empty() { Ok(found) } else { Err(Blocked::Load(missing).into()) }
     }
 
-    /// Removes `blocks` of `ino`, the last of the file, from cache and tree. `nodes` are those that
-    /// reach them.
+    /// Removes `blocks` of `ino`, the last of the file, from cache and tree. `nodes` are the nodes
+    /// that reach these blocks.
     fn cut_blocks(
         &mut self,
         ino: Ino,
@@ -235,7 +235,7 @@ impl Core {
     ) {
         let from = blocks.start;
         let mut gone: Vec<u32> = Vec::new();
-        // Dirty blocks that never got an address are counted by the cache alone.
+        // Only the cache knows dirty blocks that never got an address.
         let block = |at: u64| at.min(u64::from(u32::MAX)) as u32;
         let first = block(from);
         let removed_dirty: Vec<u32> = self.cache.dirty_in(ino.0, first..).collect();

@@ -1,12 +1,12 @@
 //! Holes: making them, filling them, finding them.
 //!
-//! A block nothing was written to takes no space and reads as zeros. *Punching* gives the space of
-//! whole blocks back and zeroes what is left at both ends. *Filling* writes zeros where there are
-//! holes, so that what is written there later only replaces blocks: that is what preallocation can
-//! mean where nothing is ever overwritten in place. Past the end of the file nothing is kept.
+//! A block that was never written takes no space and reads as zeros. *Punching* frees the space of
+//! whole blocks and zeroes the partial blocks at both ends. *Filling* writes zeros into holes, so
+//! that later writes there only replace blocks: this is the meaning of preallocation on a drive
+//! without overwrites in place. No blocks are kept past the end of the file.
 //!
-//! All of it goes in steps, each applied whole; between two of them the file is sound, and a crash
-//! may show a part done.
+//! Punching and filling go in steps, and each step is applied whole. The file is sound between two
+//! steps, and a crash may leave only some of the steps done.
 
 use crate::alloc::space::Claim;
 use crate::blocked::{Blocked, Lack, NotApplied};
@@ -22,26 +22,26 @@ use furrow_zone::{Error, ErrorKind};
 use std::ops::Range;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Blocks of a step that takes blocks away.
+/// Most blocks of a step that punches.
 const PUNCH_BLOCKS: u64 = 4 * LEAF_POINTERS as u64;
-/// Blocks of a step that fills, or looks for a hole.
+/// Most blocks of a step that fills holes or looks for one.
 const STEP_BLOCKS: u64 = 512;
-/// Leaves that one search for data looks at.
+/// Most leaves that one search for data reads.
 const LEAVES_LOOKED_AT: u32 = 8;
 
-/// Where a search is.
+/// The state of a search.
 pub(crate) enum Sought {
-    /// At this offset.
+    /// Found at this offset.
     Found(u64),
-    /// There is none.
+    /// Not found.
     None,
     /// Not before this block.
     More(u64),
 }
 
 impl Core {
-    /// The first block of `ino` from `from` on that is no hole, written or not. It looks at few
-    /// leaves: all of a long range may be holes by now.
+    /// The first block of `ino` from `from` on that is not a hole, written or not. One call reads
+    /// few leaves: a long range may be all holes.
     pub(crate) fn next_block(&mut self, ino: Ino, from: u64) -> Result<Sought, NotApplied> {
         let dirty = u32::try_from(from).ok();
         let dirty = dirty.and_then(|from| self.cache.dirty_in(ino.0, from..).next());
@@ -65,7 +65,8 @@ impl Core {
                 return Ok(if dirty == u64::MAX { Sought::None } else { Sought::Found(dirty) });
             };
             let base = Shape::REAL.leaf_base(block);
-            // Slots of a leaf lie side by side: one unit for a line of the processor's cache.
+            // The slots of a leaf are adjacent: one unit of work for each line of the processor's
+            // cache.
             self.cache.look((LEAF_POINTERS / 8) as u64);
             let page = self.node(leaf)?;
             if crate::tree::node::header(page).level != 0 {
@@ -88,8 +89,8 @@ impl Core {
         Ok(self.leaf_from(ino, from)?.map(|(block, _)| block))
     }
 
-    /// The first block from `from` on that a leaf has a slot for, and the leaf, of a file that has
-    /// leaves.
+    /// In a file with leaves: the first block from `from` on that a leaf has a slot for, and the
+    /// leaf.
     fn leaf_from(&mut self, ino: Ino, from: u64) -> Result<Option<(u64, u32)>, NotApplied> {
         let height = self.inode(ino)?.head.height;
         let slots: Vec<u32> = children(self.inode(ino)?).iter().map(|child| child.get()).collect();
@@ -127,7 +128,7 @@ impl Core {
         Ok(None)
     }
 
-    /// True if `block` of `ino` is no hole.
+    /// True if `block` of `ino` is not a hole.
     pub(crate) fn has_block(&mut self, ino: Ino, block: u32) -> Result<bool, NotApplied> {
         if self.cache.peek(&Key::Data(ino.0, block)).is_some_and(Entry::is_dirty) {
             return Ok(true);
@@ -135,7 +136,7 @@ impl Core {
         Ok(self.pointer(ino, block)?.addr.get() != HOLE)
     }
 
-    /// Size of regular file `ino`, to be changed.
+    /// The size of regular file `ino`, after the checks that precede a change.
     fn size_to_change(&mut self, ino: Ino) -> Result<u64, NotApplied> {
         self.writable()?;
         let attr = self.getattr(ino)?;
@@ -150,14 +151,14 @@ impl Core {
         (head.mtime, head.ctime) = (now, now);
     }
 
-    /// One step of punching `range`, in bytes: where the next one begins.
+    /// One step of punching `range`, in bytes. Returns the start of the next step.
     pub(crate) fn punch(&mut self, ino: Ino, range: Range<u64>) -> Result<u64, NotApplied> {
         let size = self.size_to_change(ino)?;
         let end = range.end.min(size.next_multiple_of(PAGE));
         if range.start >= end {
             return Ok(range.end);
         }
-        // Parts of blocks: at the front, or what is left after whole blocks.
+        // Parts of blocks: at the front, or the rest after whole blocks.
         let (block, within) = (range.start / PAGE, range.start % PAGE);
         if within != 0 || end - range.start < PAGE {
             let stop = end.min((block + 1) * PAGE);
@@ -190,7 +191,7 @@ impl Core {
         Ok(())
     }
 
-    /// Makes holes of whole blocks.
+    /// Turns whole blocks into holes.
     fn drop_blocks(&mut self, ino: Ino, blocks: Range<u64>) -> Result<(), NotApplied> {
         let mut doomed = Vec::new();
         let mut at = blocks.start;
@@ -213,8 +214,8 @@ impl Core {
                 break;
             }
         }
-        // Each node that loses a pointer, and the inode: in a sparse file that may be one for each
-        // block.
+        // Reserve for each node that loses a pointer, and for the inode: in a sparse file each
+        // block may have a node of its own.
         let mut holders: Vec<u32> = doomed.iter().map(|(_, holder)| holder.nid).collect();
         holders.dedup();
         self.reserve(0, holders.len() as u32 + 1, Claim::Removal)?;
@@ -232,8 +233,8 @@ impl Core {
         Ok(())
     }
 
-    /// One step of filling the holes of `range`, in bytes, and of making the file long enough if
-    /// it is to `extend`: where the next one begins.
+    /// One step of filling the holes of `range`, in bytes; with `extend`, the step also makes the
+    /// file long enough. Returns the start of the next step.
     pub(crate) fn fill(
         &mut self,
         ino: Ino,
@@ -276,12 +277,12 @@ impl Core {
         Ok(if stop == last { range.end } else { end })
     }
 
-    /// Refuses to fill `bytes` of `ino` if the drive surely has no room for them.
+    /// Refuses to fill `bytes` of `ino` if the drive surely lacks the space.
     pub(crate) fn check_fill(&mut self, ino: Ino, bytes: u64) -> Result<(), NotApplied> {
         let has = self.getattr(ino)?.blocks;
         if bytes / PAGE > self.statfs().blocks_available.saturating_add(has) {
             if self.cache.dirty_pages() > 0 {
-                // What is dirty is counted beside what it replaces.
+                // Dirty blocks are counted in addition to the blocks that they replace.
                 return Err(Blocked::Space(Lack::Blocks).into());
             }
             let message = format!("no space left on the drive for {bytes} bytes");
@@ -333,7 +334,7 @@ mod tests {
     use furrow_zone::Result;
     use std::rc::Rc;
 
-    /// A sparse file has a node for each block: punching asks for room for all of these.
+    /// A sparse file has a node for each block: punching must reserve space for all of these nodes.
     #[test]
     fn punching_a_sparse_file_asks_for_every_node_it_changes() {
         let rt = Rt::new(Config::simulated(1));
@@ -353,7 +354,8 @@ mod tests {
             fs.sync().await?;
             let core = &mut *fs.0.core.borrow_mut();
             assert_eq!(core.cache.dirty_pages(), 0);
-            // Beyond what must stay there is room for the leaves; then for the inode as well.
+            // First the space beyond the reserve suffices for the leaves only; then for the inode
+            // too.
             let beyond = (core.alloc.space_left() - core.recovery_needs()) as u32;
             core.alloc.keep_for_cleaning(beyond - 32);
             let blocks = 32 * LEAF_POINTERS as u64;

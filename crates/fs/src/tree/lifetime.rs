@@ -1,26 +1,27 @@
 //! How long data is expected to live, and how it is said.
 //!
-//! Blocks that die together should lie together, so a file's data goes to the hot, the warm or the
-//! cold stream. As in F2FS, what decides is, first, what a program says (its `RWH_WRITE_LIFE_*` of
-//! fcntl(2), which FUSE does not pass on): the extended attribute [`ATTRIBUTE`] of the file, which
-//! a new file or directory gets from the directory it is made in; second, the end of its name.
+//! Blocks that die together should lie together, so the data of a file goes to the hot, the warm or
+//! the cold stream. As in F2FS, two things decide. The first is the hint of a program
+//! (`RWH_WRITE_LIFE_*` of fcntl(2) in F2FS, which FUSE does not pass on): the extended attribute
+//! [`ATTRIBUTE`] of the file. A new file or directory inherits the attribute from its directory.
+//! The second is the end of the file's name.
 //!
-//! | said | stream |
+//! | attribute | stream |
 //! |---|---|
 //! | `short` | hot |
 //! | `medium`, `long` | warm |
 //! | `extreme` | cold |
 //!
-//! The answer is the inode's `class` (`format`), which a node takes over when a block of it is
-//! written; so placing a block needs no other look-up, and what lies somewhere already stays there
-//! until it is written again. Directories' own blocks are always hot, and what cleaning moves is
-//! always cold.
+//! The answer is the inode's `class` (`format`), which a node copies when one of its blocks is
+//! written; so placing a block needs no other look-up. A block that is already on the drive stays
+//! in its place until it is written again. Blocks of directories are always hot, and blocks moved
+//! by cleaning are always cold.
 
 use crate::blocked::NotApplied;
 use crate::format::class;
 use furrow_zone::{Error, ErrorKind};
 
-/// Name of the attribute that says it.
+/// Name of the attribute that declares a lifetime.
 pub const ATTRIBUTE: &[u8] = b"user.furrow.lifetime";
 
 /// How long data is expected to live, compared with other data.
@@ -44,12 +45,12 @@ impl Lifetime {
         (Lifetime::Extreme, "extreme"),
     ];
 
-    /// As the attribute says it.
+    /// The value of the attribute for this lifetime.
     pub fn name(self) -> &'static str {
         Lifetime::ALL.iter().find(|(lifetime, _)| *lifetime == self).map_or("", |(_, name)| name)
     }
 
-    /// What the attribute's value says.
+    /// The lifetime that a value of the attribute stands for.
     pub fn parse(value: &[u8]) -> Option<Lifetime> {
         let found = Lifetime::ALL.iter().find(|(_, name)| name.as_bytes() == value);
         found.map(|(lifetime, _)| *lifetime)
@@ -64,12 +65,12 @@ impl Lifetime {
     }
 }
 
-/// Ends of names, after a dot, that say what is expected of a file's data.
+/// Ends of names, after a dot, that tell how long the data of a file should live.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extensions {
-    /// Of files that are overwritten soon.
+    /// Ends of the names of files that are overwritten soon.
     pub hot: Vec<String>,
-    /// Of files that are written once.
+    /// Ends of the names of files that are written once.
     pub cold: Vec<String>,
 }
 

@@ -1,8 +1,8 @@
 //! Names: create, link, remove, rename, look up, list.
 //!
-//! Each change is one function that prepares and then applies; the operation it applied is noted
-//! in the [`crate::durability::namespace_log::NamespaceLog`]. Replay after a crash calls the same
-//! functions with what the log says, so it cannot differ from what happened.
+//! Each change is one function that prepares and then applies, and notes the applied operation in
+//! the [`crate::durability::namespace_log::NamespaceLog`]. Replay after a crash calls the same
+//! functions with the operations of the log, so its result cannot differ from the original.
 
 use crate::alloc::space::Claim;
 use crate::blocked::{Blocked, NotApplied};
@@ -17,8 +17,8 @@ use crate::types::{Attr, Ino, Kind, NewNode, RenameMode, Time};
 use furrow_policy::FsDefect;
 use furrow_zone::{Error, ErrorKind};
 
-/// Levels from which on it is kept in memory where names are: smaller directories have at most
-/// two blocks.
+/// The places of names are kept in memory for directories with at least this many levels: smaller
+/// directories have at most two blocks.
 const INDEXED_LEVELS: u8 = 2;
 
 /// A directory entry found.
@@ -29,7 +29,7 @@ struct Found {
     kind: Kind,
 }
 
-/// Where a new entry goes.
+/// The place of a new entry.
 #[derive(Clone, Copy, Debug)]
 struct FreeSlot {
     block: u32,
@@ -89,7 +89,7 @@ impl Core {
         if let Some(found) = self.find_known(directory, hash, name) {
             return Ok(Some(found));
         }
-        // Most names are on the last level: it has three times the room of all before it.
+        // Most names are on the last level: it has three times the space of all levels before it.
         let mut blocks = dirent::candidates(levels, hash).rev();
         while let Some(block) = self.tree.directories.unknown(directory.0, &mut blocks) {
             self.learn(directory, block)?;
@@ -100,14 +100,14 @@ impl Core {
         Ok(None)
     }
 
-    /// The entry of `name`, if it is in a block of which it is known what is in it.
+    /// The entry of `name`, if it is in a block whose content is known.
     fn find_known(&self, directory: Ino, hash: u32, name: &[u8]) -> Option<Found> {
         let known = self.tree.directories.find(directory.0, hash, name)?;
         Some(Found { block: known.block, ino: Ino(known.ino), kind: known.kind })
     }
 
-    /// Prepares a change of the entry of `name` that was found: loads its block and what leads to
-    /// it, and counts the nodes that takes.
+    /// Prepares a change of the entry of `name`: loads its block and the path to the block, and
+    /// counts the nodes that the change adds.
     fn prepare_entry(
         &mut self,
         directory: Ino,
@@ -125,7 +125,7 @@ impl Core {
         self.prepare_path(directory, found.block)
     }
 
-    /// Makes known what is in `block` of `directory`.
+    /// Makes the content of `block` of `directory` known.
     fn learn(&mut self, directory: Ino, block: u32) -> Result<(), NotApplied> {
         let page = self.data(directory, block)?.cloned();
         self.tree.directories.learn(directory.0, block, page.as_ref().map(|page| page.bytes()));
@@ -139,8 +139,8 @@ impl Core {
         }
     }
 
-    /// Prepares an entry for `name`, which must not be there: where it goes, and the nodes that
-    /// takes.
+    /// Prepares an entry for `name`, which must not exist: its place, and the number of nodes that
+    /// the entry adds.
     fn find_space(&mut self, directory: Ino, name: &[u8]) -> Result<FreeSlot, NotApplied> {
         let levels = self.directory(directory)?;
         let hash = dirent::hash(self.env.layout.hash_seed, name);
@@ -195,7 +195,7 @@ impl Core {
         while let Some(block) = self.tree.directories.unknown(directory.0, &mut blocks) {
             match self.learn(directory, block) {
                 Ok(()) => {}
-                // It takes all of them: ask for them at once.
+                // The search needs every candidate block: ask for all of them at once.
                 Err(NotApplied::Blocked(Blocked::Load(fetches))) => missing.extend(fetches),
                 Err(stop) => return Err(stop),
             }
@@ -211,7 +211,7 @@ impl Core {
         else {
             return Ok(None);
         };
-        // It is about to be changed.
+        // The block is about to be changed: it must be in the cache.
         self.data(directory, block)?;
         Ok(Some(block))
     }
@@ -287,7 +287,7 @@ impl Core {
         self.attr(found.ino)
     }
 
-    /// The operation that would create `node` as `name`: what [`Core::create`] applies.
+    /// The operation that would create `node` as `name`, for [`Core::create`].
     pub(crate) fn plan_create(&mut self, parent: Ino, name: &[u8], node: &NewNode) -> NameOp {
         NameOp::Create {
             parent: parent.0,
@@ -305,7 +305,8 @@ impl Core {
         }
     }
 
-    /// Creates what `op` says, with what it gets from the directory it is made in.
+    /// Creates the inode of `op` with the permissions and attributes that it inherits from
+    /// `directory`.
     pub(crate) fn create_inheriting(
         &mut self,
         directory: Ino,
@@ -320,7 +321,7 @@ impl Core {
         self.create(&op)
     }
 
-    /// Creates what `op` says; an `ino` of 0 takes a free one.
+    /// Creates the inode of `op`; an `ino` of 0 takes a free number.
     pub(crate) fn create(&mut self, op: &NameOp) -> Result<Attr, NotApplied> {
         let NameOp::Create { parent, ino, generation, kind, time, name, target, xattrs, .. } = op
         else {
@@ -367,7 +368,7 @@ impl Core {
         Ok(attr(&self.inode_mut(ino).head))
     }
 
-    /// A free inode number, or `ino` if that is one.
+    /// A free inode number, or `ino` if it is free.
     fn take_ino(&mut self, ino: u32) -> Result<Ino, NotApplied> {
         match ino {
             0 => Ok(Ino(self.tables.take_id().expect("invariant: ids were reserved"))),
@@ -384,8 +385,8 @@ impl Core {
         self.durability.log_name(&op);
     }
 
-    /// Creates a file without a name, which a link can give it: an orphan until then. It is open
-    /// once, unless this is replay.
+    /// Creates a file without a name, an orphan until a link gives it a name. The file counts as
+    /// open once, except in replay.
     fn create_unnamed(&mut self, op: &NameOp) -> Result<Attr, NotApplied> {
         let NameOp::Create { ino, generation, xattrs, .. } = op else {
             return fail(ErrorKind::Invalid, "not a create");
@@ -454,7 +455,8 @@ impl Core {
         if kind == Some(Kind::Directory) {
             return fail(ErrorKind::IsDirectory, format!("inode {ino} is a directory"));
         }
-        // Replay finds only such among the orphans: what has been removed gets no name.
+        // A removed inode gets no name. Replay skips the check: the log links only unnamed files
+        // among the orphans.
         if links == 0 && !self.tree.files().is_unnamed(ino) && !self.health.replaying() {
             return fail(ErrorKind::NotFound, format!("inode {ino} was removed"));
         }
@@ -483,8 +485,8 @@ impl Core {
         Ok(attr(&self.inode_mut(ino).head))
     }
 
-    /// Loads an inode whose link count is about to fall, and whether it may be removed as what
-    /// the caller wants it to be.
+    /// Loads an inode whose link count is about to fall, and checks that it may be removed as the
+    /// kind that the caller expects.
     fn check_removal(&mut self, victim: Found, directory: bool) -> Result<(), NotApplied> {
         let is_directory = victim.kind == Kind::Directory;
         if directory && !is_directory {
@@ -501,7 +503,7 @@ impl Core {
         Ok(())
     }
 
-    /// A name of `victim` is gone: true if it was the last one.
+    /// Counts one name of `victim` less; true if it was the last one.
     fn drop_link(&mut self, parent: Ino, victim: Found, time: Time) -> bool {
         if victim.kind == Kind::Directory {
             self.inode_mut(victim.ino).head.links = 0.into();
@@ -517,8 +519,8 @@ impl Core {
         last
     }
 
-    /// Removes `name`; the inode that lost its last name, if so. What it should be is `directory`;
-    /// `None` (replay) takes it as it is.
+    /// Removes `name`; returns the inode if it lost its last name. `directory` tells whether the
+    /// caller expects a directory; `None` (replay) accepts both kinds.
     pub(crate) fn remove(
         &mut self,
         parent: Ino,
@@ -540,7 +542,8 @@ impl Core {
         Ok(last.then_some(found.ino))
     }
 
-    /// Renames; nothing yet, if it is not known yet whether a directory would move below itself.
+    /// Renames; [`Renamed::NotYet`] while it is unknown whether a directory would move below
+    /// itself.
     pub(crate) fn rename(
         &mut self,
         (from, old): (Ino, &[u8]),
@@ -684,7 +687,7 @@ impl Core {
         Ok(Renamed::Done(gone))
     }
 
-    /// `moved` took the place of something else: a recovery that shows the rename must show the
+    /// `moved` took the place of another entry: a recovery that shows the rename must show the
     /// content of `moved` too.
     fn carry(&mut self, moved: Found) {
         let wanted =
@@ -713,7 +716,7 @@ impl Core {
         });
     }
 
-    /// Enters `name` for what exists already; links are not counted. For repair.
+    /// Enters `name` for an existing inode, without counting the link. For repair.
     pub(crate) fn relink(
         &mut self,
         directory: Ino,
@@ -730,14 +733,14 @@ impl Core {
         Ok(())
     }
 
-    /// One step of freeing an inode without names: true when it is gone.
+    /// One step of freeing an inode without names; true once it is freed.
     pub(crate) fn reap(&mut self, ino: Ino) -> Result<bool, NotApplied> {
         if self.tree.files().is_open(ino) || !self.tree.files().is_orphan(ino) {
             return Ok(true);
         }
         let nodes_before = self.inode(ino)?.head.size.get();
         if nodes_before > 0 {
-            // Not a change the caller can be refused: it frees.
+            // Reaping frees blocks, so it is not throttled or refused for lack of space.
             self.writable()?;
             if !self.shrink(ino, 0)? {
                 return Ok(false);

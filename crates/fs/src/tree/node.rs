@@ -1,8 +1,8 @@
 //! Nodes in the cache: inodes, leaves and index nodes, and the walk from a file block to its
 //! pointer.
 //!
-//! Everything here is synchronous. What is not in the cache is asked for with [`Blocked::Load`]
-//! *before* anything changes; the operation is then run again.
+//! Everything here is synchronous. An operation asks for missing blocks with [`Blocked::Load`]
+//! *before* it changes anything, and is then run again.
 
 use crate::blocked::{Blocked, Fetch, NotApplied};
 use crate::core::Core;
@@ -18,15 +18,16 @@ use furrow_zone::{Error, ErrorKind};
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// Where the pointer to a file's block is: the node (the inode itself at height 0) and the slot.
+/// The place of the pointer to a file's block: the node (the inode itself at height 0) and the
+/// slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) nid: u32,
     pub(crate) slot: u16,
 }
 
-/// Views of a node's page. The page is 4 KiB and every field unaligned little-endian, so that
-/// these cannot fail.
+/// Views of a node's page. The page is 4 KiB and every field unaligned little-endian, so these
+/// views cannot fail.
 pub(crate) fn as_inode(page: &Page) -> &InodeBlock {
     InodeBlock::ref_from_bytes(page.bytes()).expect("invariant: a page is an inode's size")
 }
@@ -71,8 +72,8 @@ pub(crate) fn pointers(page: &Page) -> SmallVec<[(u16, Pointer); 8]> {
     used.map(|(slot, p)| (slot as u16, *p)).collect()
 }
 
-/// Checks that a page read from the drive is the node it should be, so that the views above can
-/// be trusted: magic, id, kind, height and slots in range.
+/// Checks that a page read from the drive is the expected node, so that the views above can be
+/// trusted: magic, id, kind, height and slots in range.
 pub(crate) fn check(page: &Page, nid: u32, ino: u32) -> Result<(), String> {
     let head = header(page);
     let found = (head.magic.get(), head.nid.get(), head.ino.get());
@@ -212,14 +213,15 @@ impl Core {
         as_inode_mut(self.node_mut(ino.0))
     }
 
-    /// Blocks of inode `ino`, which is in the cache, were given up. What it counts is the medium's
-    /// word, which `fsck` checks: an inode that counts fewer has none then.
+    /// Subtracts `blocks`, which were freed, from the count of inode `ino`, which is in the cache.
+    /// The count comes from the medium and may be wrong until `fsck` checks it: a count that is too
+    /// low becomes zero.
     pub(crate) fn uncount_blocks(&mut self, ino: Ino, blocks: u64) {
         let count = &mut self.inode_mut(ino).head.blocks;
         *count = count.get().saturating_sub(blocks).into();
     }
 
-    /// Where the pointer to `block` is; `None` if no node covers it.
+    /// The place of the pointer to `block`; `None` if no node covers the block.
     pub(crate) fn holder(&mut self, ino: Ino, block: u32) -> Result<Option<Holder>, NotApplied> {
         let inode = self.inode(ino)?;
         let height = inode.head.height;
@@ -272,7 +274,7 @@ impl Core {
         }
     }
 
-    /// The pointer to `block` of `ino`; a hole if there is none.
+    /// The pointer to `block` of `ino`; a hole if no node covers the block.
     pub(crate) fn pointer(&mut self, ino: Ino, block: u32) -> Result<Pointer, NotApplied> {
         Ok(match self.holder(ino, block)? {
             Some(holder) => self.slot(holder),
@@ -280,8 +282,8 @@ impl Core {
         })
     }
 
-    /// Prepares [`Core::grow`]: loads what exists on the way to `block`, and counts the nodes
-    /// that would be new.
+    /// Prepares [`Core::grow`]: loads the existing nodes on the path to `block`, and counts the
+    /// nodes that would be new.
     pub(crate) fn prepare_path(&mut self, ino: Ino, block: u32) -> Result<u32, NotApplied> {
         let height = self.inode(ino)?.head.height;
         let needed = Shape::REAL.height_for(u64::from(block));
@@ -291,11 +293,11 @@ impl Core {
         Ok(if self.holder(ino, block)?.is_some() { 0 } else { u32::from(height) })
     }
 
-    /// Makes sure nodes lead to `block`, and marks its holder dirty (it is about to change).
-    /// Everything must be prepared; node ids must suffice.
+    /// Makes the missing nodes on the path to `block`, and marks the holder dirty (it is about to
+    /// change). The path must be prepared, and enough node ids reserved.
     pub(crate) fn grow(&mut self, ino: Ino, block: u32) -> Holder {
         let needed = Shape::REAL.height_for(u64::from(block));
-        // The inode is about to change too, if only in its times.
+        // The inode is about to change too, at least in its times.
         let mut height = self.inode_mut(ino).head.height;
         while height < needed {
             self.raise(ino);
@@ -327,19 +329,19 @@ impl Core {
             holder = Holder { nid: child, slot: *slot as u16 };
         }
         if height > 0 {
-            // What is expected of the file's data now.
+            // The leaf takes over the present class of the file.
             let class = self.inode_mut(ino).head.node.class;
             as_leaf_mut(self.node_mut(holder.nid)).head.class = class;
         }
         holder
     }
 
-    /// One level more: what the inode holds moves into one new node in its first slot.
+    /// Adds one level: the slots of the inode move into one new node in its first slot.
     fn raise(&mut self, ino: Ino) {
         let height = self.inode_mut(ino).head.height;
         let old = self.inode_mut(ino).slots;
         let empty = match height {
-            // Blocks that wait to be written have no address yet, but count.
+            // Blocks that wait to be written have no address yet, but are counted.
             0 => self.inode_mut(ino).head.blocks.get() == 0,
             _ => old.as_bytes().iter().all(|byte| *byte == 0),
         };
@@ -368,14 +370,14 @@ impl Core {
         nid
     }
 
-    /// Puts a new node into the cache, dirty; its id is taken already.
+    /// Puts a new node into the cache, dirty; its id is already taken.
     pub(crate) fn insert_node(&mut self, nid: u32, ino: u32, page: Page) {
         self.tables.add_node(nid, ino);
         self.cache.insert(Key::Node(nid), Entry::dirty(page).owned_by(ino));
     }
 
-    /// Frees node `nid`, which is in the cache and no longer referred to: its block and id.
-    /// Its pointers must have been dealt with.
+    /// Frees the block and the id of node `nid`, which is in the cache and no longer referred to.
+    /// The caller has already released the blocks that it points to.
     pub(crate) fn drop_node(&mut self, nid: u32) {
         let entry = self.tables.nat().get(nid);
         self.cache.remove(&Key::Node(nid));

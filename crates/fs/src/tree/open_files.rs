@@ -1,34 +1,34 @@
 //! Files that are open: one that is removed keeps its content until it is open no more.
 //!
-//! A checkpoint lists such files, so that a mount after a crash frees them, and has room for so
-//! many only. Therefore the number of open files is limited: one that opens another is refused,
-//! and nobody is refused to remove a file or to rename over it. Recovery knows no limit: it frees
-//! what a removal leaves as it replays.
+//! A checkpoint lists such files, so that a mount after a crash frees them, and has space for a
+//! limited number only. Therefore the number of open files is limited: opening one more file is
+//! refused, while removing a file or renaming over it never is. Recovery has no limit: it frees a
+//! file as soon as it has replayed the removal.
 
 use crate::accounts::holds;
 use crate::types::Ino;
 use furrow_zone::{Error, ErrorKind, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Files that are open, and inodes that have no name.
+/// Open files, and inodes without a name.
 ///
 /// Invariants:
 /// - A file in `open` is open at least once.
-/// - What is in `unnamed` is in `orphans`.
+/// - Each inode in `unnamed` is in `orphans` too.
 /// - `removed` is empty unless records are replayed.
 #[derive(Default)]
 pub(crate) struct OpenFiles {
     open: BTreeMap<Ino, u32>,
-    /// Inodes without a name, freed when they are open no more.
+    /// Inodes without a name, freed once they are no longer open.
     orphans: BTreeSet<Ino>,
     /// Orphans that never had a name, and may get one.
     unnamed: BTreeSet<Ino>,
-    /// What a replay has removed and not freed yet.
+    /// Inodes that a replay has removed and not freed yet.
     removed: Vec<Ino>,
 }
 
 impl OpenFiles {
-    /// None is open; a checkpoint lists `orphans`.
+    /// No file is open; `orphans` come from the checkpoint.
     pub(super) fn new(orphans: BTreeSet<Ino>) -> OpenFiles {
         OpenFiles { orphans, ..OpenFiles::default() }
     }
@@ -38,22 +38,22 @@ impl OpenFiles {
         self.open.contains_key(&ino)
     }
 
-    /// Files that are open, and how often.
+    /// Open files, each with the number of its openings.
     pub(crate) fn open(&self) -> impl Iterator<Item = (Ino, u32)> + '_ {
         self.open.iter().map(|(ino, count)| (*ino, *count))
     }
 
-    /// Files that are open.
+    /// Number of open files.
     pub(super) fn count(&self) -> usize {
         self.open.len()
     }
 
-    /// `ino` is open once more.
+    /// Counts one more opening of `ino`.
     pub(super) fn open_once_more(&mut self, ino: Ino) {
         *self.open.entry(ino).or_default() += 1;
     }
 
-    /// Undoes one opening of `ino`. True if it was the last.
+    /// Undoes one opening of `ino`. True if it was the last one.
     ///
     /// # Errors
     /// `Invalid` if `ino` is not open.
@@ -85,25 +85,25 @@ impl OpenFiles {
         self.unnamed.contains(&ino)
     }
 
-    /// `ino` is new and has no name.
+    /// Adds `ino`, which is new and has no name.
     pub(super) fn add_unnamed(&mut self, ino: Ino) {
         self.orphans.insert(ino);
         self.unnamed.insert(ino);
     }
 
-    /// `ino` has a name now.
+    /// Notes that `ino` has a name now.
     pub(crate) fn has_name(&mut self, ino: Ino) {
         self.orphans.remove(&ino);
         self.unnamed.remove(&ino);
     }
 
-    /// The last name of `ino` is gone; where that is replayed, recovery frees it.
+    /// Notes that the last name of `ino` was removed; in a replay, recovery frees the inode.
     pub(crate) fn lost_last_name(&mut self, ino: Ino, replayed: bool) {
         self.orphans.insert(ino);
         self.removed.extend(replayed.then_some(ino));
     }
 
-    /// `ino` is freed.
+    /// Notes that `ino` is freed.
     pub(super) fn freed(&mut self, ino: Ino) {
         self.has_name(ino);
     }
@@ -113,12 +113,12 @@ impl OpenFiles {
         self.removed.pop()
     }
 
-    /// True if the replay has freed all it removed.
+    /// True if the replay has freed all inodes that it removed.
     pub(crate) fn none_removed(&self) -> bool {
         self.removed.is_empty()
     }
 
-    /// The replay has ended.
+    /// Ends the replay.
     pub(crate) fn forget_removed(&mut self) {
         self.removed.clear();
     }
@@ -156,8 +156,8 @@ mod tests {
     use furrow_zone::{ErrorKind, Result};
     use std::rc::Rc;
 
-    /// With as many files open as there may be, opening is refused, and nothing else: all of them
-    /// can be removed, and the checkpoint that lists them fits its zone and is read again.
+    /// With the largest number of open files, only opening is refused: all of the files can be
+    /// removed, and the checkpoint that lists them fits its zone and is read again.
     #[test]
     fn as_many_files_are_open_as_can_be_removed() {
         let rt = Rt::new(Config::simulated(1));
@@ -185,7 +185,7 @@ mod tests {
             assert_eq!(refused.kind(), ErrorKind::TooManyOpen, "{refused}");
             let unnamed = fs.create_unnamed(Ino::ROOT, &NewNode::file()).await.unwrap_err();
             assert_eq!(unnamed.kind(), ErrorKind::TooManyOpen, "{unnamed}");
-            // One that is open already may be opened again, and what is closed makes room.
+            // An open file may be opened again, and closing a file permits another one.
             fs.open(inos[0]).await?;
             fs.release(inos[0]).await?;
             fs.release(inos[0]).await?;

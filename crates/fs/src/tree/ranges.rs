@@ -15,7 +15,7 @@ const COPY_STEP: u64 = 1 << 20;
 /// Most bytes of one [`Fs::copy_range`].
 const COPY_MAX: u64 = 64 << 20;
 
-/// Blocks of a range that is looked at for writes under way.
+/// The longest range, in blocks, that is searched for writes in flight.
 const WATCHED_MAX: u32 = 1024;
 
 fn invalid<T>(message: impl Into<String>) -> Result<T> {
@@ -23,8 +23,8 @@ fn invalid<T>(message: impl Into<String>) -> Result<T> {
 }
 
 impl Core {
-    /// Whether blocks of a range may be on their way to the drive already. Of a long range that
-    /// is not looked at.
+    /// True if blocks of a range may be in flight already. A long range is not searched and counts
+    /// as such.
     fn may_be_in_flight(&self, ino: Ino, from: u32, end: u32) -> bool {
         let in_flight = |block| {
             let entry = self.cache.peek(&Key::Data(ino.0, block));
@@ -33,7 +33,8 @@ impl Core {
         end - from > WATCHED_MAX || (from..end).any(in_flight)
     }
 
-    /// Dispatches dirty blocks of `ino` from block `from` to before `end`; where it goes on.
+    /// Dispatches dirty blocks of `ino` from block `from` to before `end`; returns where the next
+    /// step begins.
     pub(crate) fn write_range(
         &mut self,
         ino: Ino,
@@ -57,15 +58,15 @@ impl Core {
 }
 
 impl Fs {
-    /// Allocates, or gives back, the blocks of `len` bytes from `offset` on (fallocate). A part of
-    /// it may be done when it fails, or at a crash; never anything else.
+    /// Allocates or frees the blocks of `len` bytes from `offset` on (fallocate). After a failure
+    /// or a crash, a part of the operation may be done, and nothing else.
     ///
-    /// Filling a hole writes zeros: later writes there only replace blocks. Beyond the end of the
-    /// file nothing is kept, so that `KeepSize` there does nothing.
+    /// Filling a hole writes zeros: later writes there only replace blocks. No blocks are kept
+    /// beyond the end of the file, so that `KeepSize` there does nothing.
     ///
     /// # Errors
-    /// `Invalid` for no bytes or what is no regular file, `IsDirectory`, `TooLarge`, `NoSpace`,
-    /// `NotFound`, `ReadOnly`, `Corrupt`, `Io`.
+    /// `Invalid` for no bytes or an inode that is not a regular file, `IsDirectory`, `TooLarge`,
+    /// `NoSpace`, `NotFound`, `ReadOnly`, `Corrupt`, `Io`.
     pub async fn fallocate(&self, ino: Ino, what: Allocate, offset: u64, len: u64) -> Result<()> {
         let Some(end) = offset.checked_add(len).filter(|end| *end > offset) else {
             return invalid("a range of at least one byte is needed");
@@ -96,11 +97,11 @@ impl Fs {
         Ok(())
     }
 
-    /// Where data, or a hole, begins at or after `offset` (lseek with SEEK_DATA, SEEK_HOLE);
-    /// `None` where Linux says ENXIO: past the end, or no data before it.
+    /// The first data, or the first hole, at or after `offset` (lseek with SEEK_DATA, SEEK_HOLE);
+    /// `None` where Linux answers ENXIO: past the end, or no data before the end.
     ///
     /// # Errors
-    /// `Invalid` if it is no regular file, `IsDirectory`, `NotFound`, `Corrupt`, `Io`.
+    /// `Invalid` if it is not a regular file, `IsDirectory`, `NotFound`, `Corrupt`, `Io`.
     pub async fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<Option<u64>> {
         let mut from = 0;
         loop {
@@ -112,13 +113,13 @@ impl Fs {
         }
     }
 
-    /// Copies up to `len` bytes from one file to another, or within one where the ranges do not
-    /// overlap (copy_file_range): how many, fewer at the end of `from` or of what is copied at
-    /// once (64 MiB). Holes stay holes.
+    /// Copies up to `len` bytes from one file to another, or within one file if the ranges do not
+    /// overlap (copy_file_range). Returns the number of bytes copied: fewer than `len` at the end
+    /// of `from`, and at most 64 MiB. Holes stay holes.
     ///
     /// # Errors
-    /// `Invalid` for ranges that overlap or what is no regular file, and as [`Fs::read`] and
-    /// [`Fs::write`]; what was copied before stays.
+    /// `Invalid` for ranges that overlap or an inode that is not a regular file, and the errors of
+    /// [`Fs::read`] and [`Fs::write`]; bytes copied before an error stay.
     pub async fn copy_range(
         &self,
         (from, mut source): (Ino, u64),
@@ -146,7 +147,7 @@ impl Fs {
             let most = (end - source).min(COPY_STEP);
             let read = self.read(from, source, most as usize).await?;
             if read.is_empty() {
-                // It became shorter meanwhile.
+                // The file became shorter meanwhile.
                 break;
             }
             let count = read.len() as u64;
@@ -175,7 +176,8 @@ impl Fs {
         Ok(())
     }
 
-    /// What was read, to be written at `offset`: the same pages, if they lie in them alike.
+    /// The data of `read`, to be written at `offset`: the same pages, if the offset within the
+    /// first page is the same.
     fn rewritten(&self, read: ReadData, offset: u64) -> WriteData {
         if read.skip as u64 != offset % PAGE_SIZE as u64 {
             return WriteData::copy(self.pool(), offset, &read.to_vec());
@@ -192,8 +194,9 @@ impl Fs {
         WriteData { offset, len: read.len, pages: read.pages, crcs }
     }
 
-    /// Writes what is dirty of `len` bytes from `offset` on to the drive and waits for it
-    /// (sync_file_range with all three flags). Nothing is made durable by that: see [`Fs::fsync`].
+    /// Writes the dirty blocks of `len` bytes from `offset` on to the drive and waits for the
+    /// writes (sync_file_range with all three flags). This makes nothing durable: see
+    /// [`Fs::fsync`].
     ///
     /// # Errors
     /// `NotFound`, `ReadOnly`, `NoSpace`, `Corrupt`, `Io`.
@@ -202,7 +205,7 @@ impl Fs {
         let block = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         let mut from = block(offset / PAGE_SIZE as u64);
         let end = block(offset.saturating_add(len).div_ceil(PAGE_SIZE as u64)).max(from);
-        // Who waits for its own writes only does not wait for those of others before them.
+        // To wait for the own writes is not enough if blocks of the range were in flight before.
         let others = self.0.core.borrow().may_be_in_flight(ino, from, end);
         self.0.append_range(ino, from..end).await?;
         let mut own = Vec::new();

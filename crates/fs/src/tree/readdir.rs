@@ -1,7 +1,7 @@
 //! Listing a directory.
 //!
-//! A directory of many levels is mostly holes, and its names may be anywhere in it. So a listing
-//! goes from block to block that is there, a few at a time.
+//! The blocks of a directory with many levels are mostly holes, and its names may be in any block.
+//! So a listing steps over the holes, a few blocks at a time.
 
 use crate::blocked::{Blocked, NotApplied};
 use crate::core::Core;
@@ -9,15 +9,15 @@ use crate::tree::dirent;
 use crate::tree::holes::Sought;
 use crate::types::{DirEntry, Ino};
 
-/// Blocks of a directory that one step of a listing looks at.
+/// Most blocks of a directory that one step of a listing reads.
 const LISTED_BLOCKS: u32 = 32;
 
-/// What a step of a listing found.
+/// The result of one step of a listing.
 #[derive(Debug)]
 pub(crate) enum Listed {
-    /// These; none at the end.
+    /// These entries; none at the end of the directory.
     Entries(Vec<DirEntry>),
-    /// None yet: it goes on at this cookie.
+    /// No entry yet: the listing continues at this cookie.
     NotBefore(u64),
 }
 
@@ -38,14 +38,14 @@ impl Core {
         let levels = self.directory(ino)?;
         let (first, mut from) = dirent::decode_cookie(cookie).unwrap_or((0, 0));
         let end = dirent::blocks(levels);
-        // Read ahead: a listing goes on.
+        // Read ahead: a listing usually continues.
         self.want(ino, first.min(end)..(first.saturating_add(16)).min(end))?;
         let mut entries = Vec::new();
         let mut at = first;
         for _ in 0..LISTED_BLOCKS {
             let next = match self.next_block(ino, u64::from(at)) {
                 Ok(next) => next,
-                // What there is, is an answer.
+                // The entries found so far are an answer.
                 Err(NotApplied::Blocked(Blocked::Load(_))) if !entries.is_empty() => {
                     return Ok(Listed::Entries(entries));
                 }

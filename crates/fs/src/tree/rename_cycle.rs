@@ -1,11 +1,11 @@
 //! Whether a directory may move where it is to: not below itself.
 //!
-//! Who moves a directory to another one climbs from there to the root, and must not meet the
-//! directory. That takes as many steps as the tree is deep, which only a user decides. So a climb
-//! goes in stretches, and remembers where it is. What it has seen holds as long as no directory
-//! moves to another one: if one did, the climb begins from below again; and who has far to climb
-//! does so *alone*, with everybody else who would move a directory waiting in line, so that it
-//! comes to an end.
+//! A move of a directory to another parent climbs from the new parent to the root, and must not
+//! meet the directory. The climb takes as many steps as the tree is deep, and users decide the
+//! depth. So a climb goes in stretches, and remembers its place. Its findings hold as long as no
+//! directory moves to another parent; after such a move, the climb starts again from the bottom. A
+//! climb longer than one stretch therefore runs *alone*, while all other moves of directories that
+//! need a climb queue, so that it ends.
 
 use crate::blocked::NotApplied;
 use crate::core::{Core, Inner};
@@ -18,9 +18,9 @@ use std::rc::Rc;
 /// Directories of one stretch of a climb.
 const STEPS: u32 = 256;
 
-/// Moves of directories to another one.
+/// The account of moves of directories to another parent.
 pub(crate) struct DirectoryMoves {
-    /// So many since the mount.
+    /// Number of moves since the mount.
     done: u64,
     /// One permit: its holder climbs alone.
     line: Semaphore,
@@ -33,47 +33,47 @@ impl Default for DirectoryMoves {
 }
 
 impl DirectoryMoves {
-    /// Counts a move, if a directory came `elsewhere`.
+    /// Counts a move if a directory changed its parent.
     pub(super) fn count(&mut self, elsewhere: bool) {
         self.done += u64::from(elsewhere);
     }
 }
 
-/// How far a rename is with its climbs.
+/// The progress of a rename with its climbs.
 #[derive(Default)]
 pub(crate) struct CycleCheck {
-    /// From where, whom to look for, and where it is.
+    /// Start of the climb, the directory to look for, and the present place.
     under_way: Option<(Ino, Ino, Ino)>,
-    /// Directories on the way so far.
+    /// Directories climbed so far.
     steps: u64,
-    /// Climbs that came to the root.
+    /// Finished climbs, which reached the root.
     clear: Vec<(Ino, Ino)>,
-    /// [`DirectoryMoves::done`] of what it has seen.
+    /// [`DirectoryMoves::done`] for which the findings hold.
     moves: u64,
-    /// Nobody else moves a directory.
+    /// This rename holds the permit to climb alone.
     alone: bool,
 }
 
-/// What a climb found.
+/// The result of a climb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Below {
     Yes,
     No,
-    /// It has not come to an end.
+    /// The climb has not ended.
     NotYet,
 }
 
-/// What a step of a rename did.
+/// The result of a step of a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renamed {
-    /// All of it; the inode that lost its last name, if one did.
+    /// The rename is done; the inode that lost its last name, if one did.
     Done(Option<Ino>),
-    /// Nothing: a climb has not come to an end.
+    /// The rename has changed nothing: a climb has not ended.
     NotYet,
 }
 
 impl Core {
-    /// Whether `ino` is `ancestor` or below it.
+    /// Finds out whether `ino` is `ancestor` or below it.
     pub(crate) fn is_below(
         &mut self,
         check: &mut CycleCheck,
@@ -105,7 +105,8 @@ impl Core {
                 check.clear.push((ino, ancestor));
                 return Ok(Below::No);
             }
-            // No tree is deeper than there are inodes: a cycle on the medium must not hang us.
+            // No tree is deeper than the number of inodes: a cycle on the medium must not cause an
+            // endless loop.
             if check.steps > self.tree.inodes {
                 return Err(self.corrupt(format!("directory {ino} is in a cycle")));
             }
@@ -119,7 +120,7 @@ impl Core {
 }
 
 impl Inner {
-    /// Renames; the inode that lost its last name, if one did. See [`crate::Fs::rename`].
+    /// Renames. Returns the inode that lost its last name, if one did. See [`crate::Fs::rename`].
     pub(crate) async fn rename(
         self: &Rc<Self>,
         from: (Ino, &[u8]),

@@ -7,8 +7,8 @@
 //! [`Shape::index_nids`] ids of nodes of level l − 1. A node is named by its level and its *base*,
 //! the first file block it covers.
 //!
-//! Growth keeps every node where it is: at 0 → 1 the inode's pointers become the first entries of
-//! leaf 0, at h → h + 1 (h ≥ 1) the inode's ids become the first entries of one new index node of
+//! Growth keeps every node in its place: at 0 → 1 the inode's pointers become the first entries of
+//! leaf 0; at h → h + 1 (h ≥ 1) the inode's ids become the first entries of one new index node of
 //! level h. Hence `inode_ptrs ≤ leaf_ptrs` and `inode_nids ≤ index_nids`.
 //!
 //! Not here: nodes themselves and their bytes. Nothing here can panic or loop for any `height`,
@@ -47,13 +47,13 @@ pub struct NodePos {
     pub base: u64,
 }
 
-/// One step of a truncation: in the holder, slots `keep..` go, with all that hangs below them.
-/// The subtree at slot `keep − 1` may have to be cut too; then the next [`Cut`] is about it.
+/// One step of a truncation: the holder loses the slots from `keep` on, with everything below them.
+/// The subtree at slot `keep − 1` may have to be cut too; then the next [`Trim`] cuts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trim {
     /// The node, or `None` for the inode.
     pub node: Option<NodePos>,
-    /// Slots that stay.
+    /// Number of slots that stay.
     pub keep: u32,
 }
 
@@ -117,13 +117,13 @@ impl Shape {
         NodePos { level, base: block - block % self.span(level) }
     }
 
-    /// Slot in the node of `level` that covers `block` which leads to `block`.
+    /// The slot, in the node of `level` that covers `block`, that leads to `block`.
     pub fn slot_in(&self, level: u8, block: u64) -> u32 {
         let below = if level == 0 { 1 } else { self.span(level - 1) };
         (block % self.span(level) / below) as u32
     }
 
-    /// Slot in the inode at `height` which leads to `block`.
+    /// The slot, in the inode at `height`, that leads to `block`.
     pub fn slot_in_inode(&self, height: u8, block: u64) -> u32 {
         let below = if height == 0 { 1 } else { self.span(height - 1) };
         (block / below).min(u64::from(u32::MAX)) as u32
@@ -157,14 +157,14 @@ impl Shape {
         }
     }
 
-    /// True if `node` can exist in a file of `height`: its base is one, and it lies inside.
+    /// True if `node` can exist in a file of `height`: its base is valid, and the file covers it.
     pub fn is_valid(&self, height: u8, node: NodePos) -> bool {
         node.level < height
             && node.base.is_multiple_of(self.span(node.level))
             && node.base < self.capacity(height)
     }
 
-    /// What to cut so that block `from` and all after it go, from the inode downwards. Only
+    /// The cuts that remove block `from` and all later blocks, from the inode downwards. Only
     /// holders that lose slots or contain the boundary appear; none of them loses all its slots
     /// except the inode, so a node that appears stays.
     pub fn trims(&self, height: u8, from: u64) -> SmallVec<[Trim; 5]> {
@@ -234,7 +234,7 @@ mod tests {
     /// (holder, slot) pairs from the inode (`None`) downwards.
     type Trail = Vec<(Option<NodePos>, u32)>;
 
-    /// Block → its trail and path: built by walking, not by division.
+    /// Each block with its trail and path, built by walking instead of division.
     fn build(s: Shape, height: u8) -> BTreeMap<u64, (Trail, Path)> {
         fn fill(
             s: Shape,
@@ -308,7 +308,7 @@ mod tests {
                     prop_assert_eq!(s.leaf_base(block), leaf.base);
                 }
             }
-            // Truncation: a block stays exactly if no cut drops a slot on its way.
+            // Truncation: a block stays exactly if no cut drops a slot on its path.
             let trims = s.trims(height, cut);
             for (&block, (trail, _)) in &tree {
                 let gone = trail.iter().any(|&(holder, slot)| {
@@ -329,7 +329,7 @@ mod tests {
             };
             for block in 0..s.capacity(height) {
                 let (low, high) = (s.path(height, block), s.path(height + 1, block));
-                // One slot 0 in front, nothing else changes.
+                // The path gains one slot 0 at the front and is otherwise unchanged.
                 prop_assert_eq!(high[0], 0);
                 prop_assert_eq!(&high[1..], &low[..]);
             }

@@ -1,14 +1,14 @@
 //! Extended attributes: their packed form, and where an inode keeps it.
 //!
-//! All attributes of an inode are one string of bytes: name and value one after the other, names
+//! All attributes of an inode form one string of bytes: name and value one after the other, names
 //! ascending ([`XattrHead`]). A short string is in the inode; a longer one in nodes of level 254,
-//! whose ids are in the inode instead. So they move, are checksummed and become durable with the
-//! inode's other nodes, and nothing but the inode refers to them.
+//! whose ids are in the inode instead. So attributes move, are checksummed and become durable with
+//! the inode's other nodes, and only the inode refers to them.
 //!
-//! `system.posix_acl_access` and `system.posix_acl_default` are kept as any other, but mean
-//! something: see [`crate::tree::acl`].
+//! `system.posix_acl_access` and `system.posix_acl_default` are stored like any other attribute,
+//! but the engine interprets them: see [`crate::tree::acl`].
 //!
-//! Not here: who may see or change which prefix; the kernel knows who asks.
+//! Not here: the right to see or change an attribute of a prefix; the kernel knows the caller.
 
 use crate::alloc::space::Claim;
 use crate::blocked::{Blocked, NotApplied};
@@ -42,7 +42,7 @@ fn as_xattrs(page: &Page) -> &XattrBlock {
     XattrBlock::ref_from_bytes(page.bytes()).expect("invariant: a page is a node's size")
 }
 
-/// Nodes that `bytes` of attributes take; 0 if they fit the inode.
+/// Nodes for `bytes` of attributes; 0 if they fit the inode.
 pub(crate) fn nodes_for(bytes: usize) -> usize {
     if bytes <= XATTRS_INLINE { 0 } else { bytes.div_ceil(XATTR_NODE) }
 }
@@ -52,7 +52,7 @@ pub(crate) fn nodes_for(bytes: usize) -> usize {
 pub(crate) struct Xattrs(pub(crate) BTreeMap<Vec<u8>, Vec<u8>>);
 
 impl Xattrs {
-    /// Reads the packed form; `None` if the bytes are none.
+    /// Reads the packed form; `None` if the bytes are not a packed form.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Xattrs> {
         let mut found = BTreeMap::new();
         let mut last: &[u8] = b"";
@@ -79,7 +79,7 @@ impl Xattrs {
         out
     }
 
-    /// Checks that an inode can have these.
+    /// Checks that an inode can have these attributes.
     fn check(&self, packed: &[u8]) -> Result<(), NotApplied> {
         let names: usize = self.0.keys().map(|name| name.len() + 1).sum();
         if packed.len() > XATTRS_MAX || names > XATTR_LIST_MAX {
@@ -94,7 +94,8 @@ impl Xattrs {
     }
 }
 
-/// Name and value of each attribute of a packed string; `None` where it is damaged, then the end.
+/// Name and value of each attribute of a packed string. At damage the iterator yields `None` inside
+/// `Some`, then ends.
 pub(crate) struct Items<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Iterator for Items<'a> {
@@ -134,8 +135,9 @@ fn check_name(name: &[u8]) -> Result<(), NotApplied> {
 }
 
 impl Core {
-    /// Gives inode `ino`, which is in the cache and about to change, the class that its attributes
-    /// `now` say, if they say another than `before`. Without one it is as any other file.
+    /// If the lifetime attribute differs between `before` and `now`, gives inode `ino` the class
+    /// that it stands for, or the class of any file if there is none. The inode is in the cache and
+    /// about to change.
     pub(crate) fn apply_lifetime(&mut self, ino: Ino, before: &Xattrs, now: &Xattrs) {
         let said = |xattrs: &Xattrs| {
             xattrs.0.get(lifetime::ATTRIBUTE).and_then(|value| lifetime::Lifetime::parse(value))
@@ -153,7 +155,8 @@ impl Core {
         self.env.layout.incompat & INCOMPAT_XATTRS != 0
     }
 
-    /// Nodes that hold the attributes of `ino`, checked to be its own, and their bytes in all.
+    /// Nodes that hold the attributes of `ino`, checked to belong to it, and the bytes of all
+    /// attributes.
     pub(crate) fn xattr_nids(&mut self, ino: Ino) -> Result<(Nids, usize), NotApplied> {
         let head = &self.inode(ino)?.head;
         let bytes = head.xattr_bytes.get() as usize;
@@ -297,7 +300,7 @@ impl Core {
         Ok(())
     }
 
-    /// Loads the attributes of a directory, which its sync record will carry.
+    /// Loads the attributes of a directory: its sync record will carry them.
     pub(crate) fn prepare_xattrs(&mut self, ino: Ino) -> Result<(), NotApplied> {
         if self.inode(ino)?.head.kind == Kind::Directory.code() {
             self.packed_xattrs(ino)?;
@@ -305,7 +308,7 @@ impl Core {
         Ok(())
     }
 
-    /// Replaces all attributes by what a sync record says. Those it has are loaded.
+    /// Replaces all attributes by those of a sync record. The present attributes are loaded.
     pub(crate) fn replay_xattrs(&mut self, ino: Ino, packed: &[u8]) -> Result<(), NotApplied> {
         if self.packed_xattrs(ino)? != packed {
             self.store_xattrs(ino, packed)?;
@@ -313,7 +316,7 @@ impl Core {
         Ok(())
     }
 
-    /// What setting permissions to `mode` makes of the attributes of `ino`, if anything.
+    /// The packed attributes of `ino` after a change of its permissions to `mode`, if they change.
     pub(crate) fn chmod_xattrs(
         &mut self,
         ino: Ino,
@@ -327,8 +330,8 @@ impl Core {
         Ok(Some(xattrs.pack()))
     }
 
-    /// What a new inode of `kind` gets from the directory it is made in: its permissions, of
-    /// which `umask` goes if the directory does not say, and its attributes.
+    /// The permissions and attributes of a new inode of `kind` in directory `parent`. `umask`
+    /// applies only if the directory has no default ACL.
     pub(crate) fn inherit(
         &mut self,
         parent: Ino,
@@ -363,7 +366,7 @@ impl Core {
         Ok((mode, xattrs.pack()))
     }
 
-    /// Stores the attributes that a new inode has from the start.
+    /// Stores the first attributes of a new inode.
     pub(crate) fn store_first_xattrs(&mut self, ino: Ino, packed: &[u8]) -> Result<(), NotApplied> {
         if packed.is_empty() {
             return Ok(());
@@ -374,7 +377,8 @@ impl Core {
         self.store_xattrs(ino, packed)
     }
 
-    /// Stores `packed` as the attributes of `ino`, whose inode is in the cache; ids must suffice.
+    /// Stores `packed` as the attributes of `ino`. The inode is in the cache, and enough ids are
+    /// reserved.
     pub(crate) fn store_xattrs(&mut self, ino: Ino, packed: &[u8]) -> Result<(), NotApplied> {
         let (old, _) = self.xattr_nids(ino)?;
         let count = nodes_for(packed.len());
@@ -415,7 +419,7 @@ fn le(bytes: &[u8]) -> u32 {
     bytes.try_into().map(u32::from_le_bytes).expect("invariant: four bytes each")
 }
 
-/// Checks the attributes of an inode as far as it says itself.
+/// Checks the attributes of an inode as far as the inode alone allows.
 pub(crate) fn check_inode(page: &Page) -> Result<(), String> {
     let head = &as_inode(page).head;
     let bytes = head.xattr_bytes.get() as usize;
@@ -439,7 +443,7 @@ mod tests {
         let packed = xattrs.pack();
         assert_eq!(Xattrs::parse(&packed), Some(xattrs));
         for cut in 1..packed.len() {
-            // A cut between the two leaves the first.
+            // Only a cut between the two attributes leaves a packed form.
             assert_eq!(Xattrs::parse(&packed[..cut]).is_some(), cut == 5 + 6 + 3, "{cut}");
         }
         let twice = [&packed[..14], &packed[..14]].concat();

@@ -5,12 +5,12 @@ use crate::accounts::{contradiction, holds, same};
 use furrow_zone::Result;
 
 impl Cache {
-    /// The page of `key`; this counts neither as use nor as work.
+    /// The page of `key`; the call counts neither as use nor as work.
     pub(crate) fn audited(&self, key: &Key) -> Option<&Entry> {
         self.index.get(key).map(|&slot| &self.slot(slot).entry)
     }
 
-    /// All pages, in no order that means anything.
+    /// All pages, in arbitrary order.
     pub(crate) fn all(&self) -> impl Iterator<Item = (Key, &Entry)> {
         self.slots.iter().flatten().map(|slot| (slot.key, &slot.entry))
     }
@@ -59,7 +59,7 @@ impl Cache {
         same(format_args!("Cache::nodes"), nodes, self.nodes)?;
         same(format_args!("Cache::shared"), shared, self.shared)?;
         same(format_args!("Cache::evictable"), listed, self.evictable)?;
-        // Of a page that was removed meanwhile the write goes on.
+        // The write of a page that was removed meanwhile is still in flight.
         if in_flight > self.out {
             let out = self.out;
             let account = format_args!("Cache::out");
@@ -108,12 +108,12 @@ impl Cache {
 
 #[cfg(test)]
 impl Cache {
-    /// Forgets that a block is dirty; its slot remembers.
+    /// Removes a block from the dirty index; its slot stays dirty.
     pub(crate) fn corrupt_dirty_data(&mut self, ino: u32, block: u32) -> bool {
         self.dirty_data.remove(&(ino, block))
     }
 
-    /// Puts a page on the eviction list, whatever its state.
+    /// Puts a page on the eviction list, in any state.
     pub(crate) fn corrupt_eviction_list(&mut self, key: &Key) {
         let at = self.index[key];
         self.list_warmest(at);

@@ -13,7 +13,7 @@ fn stamp(page: &Page) -> u64 {
 }
 
 impl Cache {
-    /// Everything the structures must agree on.
+    /// Checks that the cache's structures agree.
     fn verify(&self) {
         let mut listed = Vec::new();
         let (mut at, mut colder) = (self.coldest, NIL);
@@ -163,7 +163,7 @@ proptest! {
         capacity in 1usize..12,
         ops in proptest::collection::vec((0u8..16, 0u32..4, 0u32..6), 1..300),
     ) {
-        // The model holds what must be there: changes. Clean pages may be gone.
+        // The model holds the changes, which must stay. Clean pages may be evicted.
         let mut cache = Cache::new(capacity);
         let mut newest = BTreeMap::<Key, u64>::new();
         let mut dirty = BTreeMap::<Key, u64>::new();
@@ -237,8 +237,8 @@ proptest! {
     }
 }
 
-/// An operation finds what it needs, then puts new pages in: what it found must still be there,
-/// even where all else is dirty and every clean page was just used.
+/// An operation finds the pages it needs, then inserts new ones: the pages found must still be in
+/// the cache, even if all other pages are dirty and every clean page was just used.
 #[test]
 fn nothing_is_evicted_while_held_and_the_last_clean_pages_stay() {
     let mut cache = Cache::new(256);

@@ -1,14 +1,14 @@
 //! The names of one directory, by hash.
 //!
 //! Extendible hashing over pages: the first bits of a hash choose an entry of the directory of
-//! pages, which is small enough to stay in the processor's caches; a page is split when it is
-//! full, so that nobody ever waits for more than a hundred names to be moved. In a page, slots
-//! with a tag of the hash tell where the records are. What is cold of a name are the line of its
-//! slot and that of its record, both in one page of memory that the kernel maps together with its
+//! pages, which is small enough to stay in the processor's caches. A full page is split, so that no
+//! operation ever moves more than about a hundred names. In a page, slots with a tag of the hash
+//! tell where the records are. A look-up of a name touches two cold cache lines, that of its slot
+//! and that of its record. Both are in one page of memory, which the kernel maps together with its
 //! neighbours.
 //!
-//! Names whose hashes begin alike for longer than chance explains would split pages without end,
-//! and double the directory of pages each time. Such names are kept in a list beside, by hash.
+//! Names whose hashes share more first bits than chance explains would split pages without end, and
+//! double the directory of pages each time. Such names are kept in a separate list, by hash.
 //!
 //! ```text
 //! slots    128 × u32: tag in the upper half, where the record begins in the lower half
@@ -23,29 +23,29 @@ use std::collections::BTreeMap;
 
 /// Slots of a page.
 const SLOTS: usize = 128;
-/// Slots in use at most: a search ends at the first empty one.
+/// Most slots in use: a search ends at the first empty slot.
 const SLOTS_MOST: u16 = (SLOTS - SLOTS / 8) as u16;
 /// A slot whose record was removed: no record begins here.
 const GONE: u32 = 1;
 /// Bytes of all slots.
 const HEADER: usize = SLOTS * 4;
-/// Where the first record is.
+/// Offset of the first record.
 const RECORDS: usize = HEADER + 8;
 /// Bytes of a record before its name.
 const RECORD: usize = 14;
-/// Bits of a hash that choose a page at most.
+/// Most bits of a hash that choose a page.
 const DEPTH_MOST: u32 = 24;
-/// Entries of the directory of pages for each page, at most, and beside that. A page that is full
-/// beyond is not split: what comes then is kept in a list.
+/// Most entries of the directory of pages, for each page; `ENTRIES_MIN` are always allowed. Beyond
+/// this limit a full page is not split: further names go to a list.
 const ENTRIES_PER_PAGE: usize = 16;
 const ENTRIES_MIN: usize = 1_024;
-/// A full page with so many bytes of removed records, or an eighth of its slots, is cleaned instead
-/// of split.
+/// A full page with at least this many bytes of removed records, or with an eighth of its slots
+/// removed, is cleaned instead of split.
 const STALE: u16 = 512;
 
 const _: () = assert!(RECORDS + RECORD + 255 <= PAGE_SIZE && PAGE_SIZE <= 1 << 16);
 
-/// A name as it is kept.
+/// A name in its stored form.
 #[derive(Clone, Copy)]
 struct Record<'a> {
     hash: u32,
@@ -65,7 +65,7 @@ fn tag(hash: u32) -> u32 {
     (hash >> 7) & 0xffff
 }
 
-/// Some of the names.
+/// A page with some of the names.
 struct Leaf(OwnedPage);
 
 impl Leaf {
@@ -105,7 +105,7 @@ impl Leaf {
         }
     }
 
-    /// Slot and record of the name of `hash` that is `wanted`.
+    /// Slot and record of the name of `hash` that satisfies `wanted`.
     fn seek(&self, hash: u32, wanted: impl Fn(&Record<'_>) -> bool) -> Option<(usize, usize)> {
         let tag = tag(hash);
         let mut slot = hash as usize % SLOTS;
@@ -141,13 +141,13 @@ impl Leaf {
         self.get(Field::Used) < SLOTS_MOST && end <= PAGE_SIZE
     }
 
-    /// True if it is worth writing it anew without what was removed.
+    /// True if enough was removed to rewrite the page.
     fn is_stale(&self) -> bool {
         let live = self.records().count() as u16;
         self.get(Field::Removed) >= STALE || self.get(Field::Used) - live >= SLOTS_MOST / 8
     }
 
-    /// Adds a name, for which there is room.
+    /// Adds a name; the page must have space for it.
     fn push(&mut self, record: &Record<'_>) {
         let mut slot = record.hash as usize % SLOTS;
         while self.word(4 * slot) != 0 {
@@ -172,21 +172,21 @@ impl Leaf {
         self.set(Field::Removed, self.get(Field::Removed) + bytes);
     }
 
-    /// Writes it anew without what was removed.
+    /// Rewrites the page without the removed records.
     fn clean(&mut self) {
         let old = std::mem::replace(self, Leaf::new(u32::from(self.get(Field::Depth))));
         old.records().for_each(|record| self.push(&record));
     }
 }
 
-/// What the header of a page tells.
+/// The fields of a page's header.
 #[derive(Clone, Copy)]
 enum Field {
-    /// Bits that the hashes of its names share.
+    /// Number of first bits that the hashes of all names in the page share.
     Depth,
     /// Slots that are not empty.
     Used,
-    /// Where the next record goes.
+    /// Offset of the next record.
     End,
     /// Bytes of records that were removed.
     Removed,
@@ -201,9 +201,9 @@ struct Crowded {
 
 /// The names of one directory.
 ///
-/// Invariant: of `2^depth` entries, those whose first bits are the same as far as their page's
-/// depth goes lead to one page, which has all names whose hashes begin so; but for those in
-/// `crowd`.
+/// Invariant: all entries whose first bits agree, up to the depth of their page, lead to the same
+/// page. The page has all names whose hashes begin with these bits, except those in `crowd`. There
+/// are `2^depth` entries.
 #[derive(Default)]
 pub(super) struct NameTable {
     depth: u32,
@@ -215,7 +215,7 @@ pub(super) struct NameTable {
 }
 
 impl NameTable {
-    /// How many there are.
+    /// Number of names.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.count
@@ -250,7 +250,7 @@ impl NameTable {
         Some((*place, found.ino, Kind::from_code(found.kind)?))
     }
 
-    /// Adds a name that is not there yet.
+    /// Adds a name that is not in the table yet.
     pub(super) fn add(&mut self, entry: &Entry<'_>, place: u32) {
         let Entry { hash, ino, name, .. } = *entry;
         let record = Record { hash, place, ino, kind: entry.kind.code(), name };
@@ -282,14 +282,14 @@ impl NameTable {
         }
     }
 
-    /// Whether page `at` may be split: not if the directory of pages would become too large.
+    /// True if page `at` may be split: the directory of pages must not become too large.
     fn may_split(&self, at: usize) -> bool {
         let doubles = u32::from(self.leaves[at].get(Field::Depth)) == self.depth;
         let most = ENTRIES_MIN.max(ENTRIES_PER_PAGE * self.leaves.len());
         !doubles || self.entries.len() < most
     }
 
-    /// Gives half of the names of page `at`, which are those that begin like `hash`, to a new one.
+    /// Moves half of the names of page `at` to a new page. `hash` belongs to page `at`.
     fn split(&mut self, hash: u32, at: usize) {
         let depth = u32::from(self.leaves[at].get(Field::Depth));
         if depth == self.depth {
@@ -308,7 +308,7 @@ impl NameTable {
         }
     }
 
-    /// Removes the name of `hash` at `place`, if it is there.
+    /// Removes the name of `hash` at `place`, if it exists.
     pub(super) fn remove(&mut self, hash: u32, place: u32) {
         let Some(at) = self.leaf_of(hash) else { return };
         let leaf = &mut self.leaves[at];
@@ -323,7 +323,7 @@ impl NameTable {
         }
     }
 
-    /// The name of `hash` at `place`, if it is there, leads to `ino` now.
+    /// Points the name of `hash` at `place`, if it exists, to `ino`.
     pub(super) fn replace(&mut self, hash: u32, place: u32, ino: u32, kind: Kind) {
         let Some(at) = self.leaf_of(hash) else { return };
         let leaf = &mut self.leaves[at];

@@ -9,7 +9,7 @@ fn entry(ino: u32, hash: u32, name: &[u8]) -> dirent::Entry<'_> {
     dirent::Entry { ino, hash, kind: Kind::File, name, offset: 0 }
 }
 
-/// What the counted bytes should be.
+/// The bytes that `indexes` should count.
 fn counted(indexes: &DirectoryIndexes) -> usize {
     indexes.of.values().map(Index::bytes).sum()
 }
@@ -76,7 +76,8 @@ fn check(indexes: &DirectoryIndexes, pages: &[[u8; BLOCK]; 2], names: &[(u32, Ve
 }
 
 proptest! {
-    /// Whatever is added, replaced and removed, what is known is what is there.
+    /// After any sequence of additions, replacements and removals, the known names are the names in
+    /// the pages.
     #[test]
     fn what_is_known_is_what_is_there(
         ops in prop::collection::vec((0u8..10, 0u32..2, 0u8..120), 1..400),
@@ -85,7 +86,7 @@ proptest! {
         let mut pages = [[0; BLOCK]; 2];
         pages.iter_mut().for_each(dirent::init);
         indexes.learn(5, 0, None);
-        // Some share few hashes, more than a page holds; and no name is in both blocks.
+        // Some names share few hashes, more than a page holds; no name is in both blocks.
         let names: Vec<(u32, Vec<u8>)> = (0..120u32)
             .map(|n| {
                 let hash = if n < 60 { n % 7 } else { n.wrapping_mul(0x9e37_79b9) };

@@ -18,7 +18,7 @@ fn empty() -> [u8; BLOCK] {
 
 #[test]
 fn the_hash_is_the_documented_one() {
-    // Worked out from the module's header with big integers, outside this code.
+    // Computed from the module's header with big integers, outside this code.
     assert_eq!(hash(0, b"a"), 0xae92_3956);
     assert_eq!(hash(SEED, b"Makefile"), 0x8b71_2309);
     assert_eq!(hash(SEED, b"furrow-file-system"), 0x5b78_aafa);
@@ -92,7 +92,7 @@ fn cookies_go_on_where_they_stopped() {
     assert_eq!(decode_cookie(u64::MAX), None);
 }
 
-/// A directory in memory, as the engine drives these functions.
+/// A directory in memory that uses these functions in the same way as the engine.
 #[derive(Default)]
 struct Directory {
     blocks: BTreeMap<u32, Box<[u8; BLOCK]>>,
