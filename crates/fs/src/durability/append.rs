@@ -1,24 +1,25 @@
 //! Data by Zone Append: placed when the drive says where.
 //!
-//! With `Order::Append` blocks of data go to the drive before anything tells of them. A batch sets
-//! blocks of its stream's head aside, as a write would take them, and appends; when an append is
-//! answered, its blocks get their pointers, their places in the segment's summary and their bits
-//! in the SIT. Nodes and records are written as ever, by write, after that: the price of not
-//! knowing addresses beforehand is one wait. A page stays dirty until it is placed. So what looks
-//! at dirty pages meanwhile is right without knowing of appends: at worst it writes a page that is
-//! on its way, and the block appended for it is garbage.
+//! With `Order::Append` blocks of data go to the drive before any metadata refers to them. A batch
+//! sets blocks of its stream's head aside, as a write would take them, and appends. When an append
+//! is answered, its blocks get their pointers, their places in the segment's summary and their bits
+//! in the SIT. Nodes and records are still written by write, after that: the price of not knowing
+//! addresses beforehand is one wait. A page stays dirty until it is placed. So code that reads
+//! dirty pages meanwhile is right without knowing of appends: at worst it writes a page that is in
+//! flight, and the block appended for the page is garbage.
 //!
 //! Invariants
-//! - The blocks that appends in flight together fill are those set aside for them: only which one
-//!   is whose is open. So `next` of a head, room and the drive's limits are as with writes.
+//! - Appends in flight together fill exactly the blocks set aside for them; only the assignment is
+//!   open. So `next` of a head, space and the drive's limits are the same as with writes.
 //! - A pointer to a block is set only when the block is on the drive.
-//! - A segment's summary is written when all appends to it are placed; nothing that comes behind
-//!   it in its zone is before it (`Payload::Later`).
-//! - At the snapshot of a checkpoint no append is in flight: it sees summaries that are whole.
-//! - Every append ends here, also where the drive or the engine fails: its blocks belong to nobody
-//!   then.
+//! - A segment's summary is written when all appends to the segment are placed; no later block of
+//!   its zone is written before it (`Payload::Later`).
+//! - At the snapshot of a checkpoint no append is in flight: all summaries that it includes are
+//!   whole.
+//! - Every append ends here, even if the drive or the engine fails: its blocks then belong to no
+//!   file.
 //!
-//! Not here: nodes, directories' records, tables and logs, which are always written.
+//! Not here: nodes, directories' records, tables and logs, which never use appends.
 
 use crate::accounts::same;
 use crate::alloc::place::{Block, data_stream};
@@ -38,7 +39,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use zerocopy::FromZeros;
 
-/// Blocks of one batch at most.
+/// Most blocks of one batch.
 const BATCH: usize = 256;
 
 /// One block to be appended.
@@ -49,7 +50,7 @@ struct Item {
     crc: u32,
 }
 
-/// One append under way.
+/// One append in flight.
 struct Flight {
     zone: ZoneId,
     stream: u8,
@@ -57,7 +58,7 @@ struct Flight {
     written: WriteHandle,
 }
 
-/// Neighbours that become one append.
+/// Adjacent blocks that become one append.
 struct Run {
     zone: ZoneId,
     end: u32,
@@ -70,7 +71,7 @@ impl Appends {
         self.flights == 0
     }
 
-    /// Blocks on their way.
+    /// Number of blocks in flight.
     pub(crate) fn blocks(&self) -> usize {
         self.blocks.len()
     }
@@ -87,7 +88,7 @@ impl Appends {
         self.blocks.range((ino, range.start)..(ino, range.end)).next().is_some()
     }
 
-    /// Compares what is known of appends.
+    /// Compares the accounts of appends.
     ///
     /// # Errors
     /// `Internal`, with the account.
@@ -99,8 +100,9 @@ impl Appends {
 }
 
 impl Core {
-    /// Begins to append those of `keys` that are dirty and not on their way. None, if data is
-    /// written, somebody waits for appends to end, or room is short: then they are written.
+    /// Begins to append the blocks of `keys` that are dirty and not in flight. Returns none if the
+    /// engine uses writes, an operation waits for appends to end, or space is short: the caller
+    /// then writes the blocks.
     fn begin_appends(&mut self, keys: &[(Ino, u32)]) -> Result<Vec<Flight>, NotApplied> {
         self.writable()?;
         let wanted = self.alloc.kept_from_users() + 2 * keys.len() as u64;
@@ -130,7 +132,7 @@ impl Core {
         for (stream, item) in items {
             self.cache.set_crc(&Key::Data(item.ino.0, item.block), item.crc);
             if let Err(stop) = self.set_aside(stream, item, &mut run, &mut flights) {
-                // What is under way must be finished; the engine has stopped writing.
+                // Appends in flight must be finished; the engine has stopped writing.
                 self.health.fail(crate::blocked::error_of(stop));
                 break;
             }
@@ -146,7 +148,7 @@ impl Core {
         }
     }
 
-    /// Sets a block of `stream` aside for `item`, which joins `run` if it is its neighbour.
+    /// Sets a block of `stream` aside for `item`, which joins `run` if the block is next to it.
     fn set_aside(
         &mut self,
         stream: u8,
@@ -178,7 +180,7 @@ impl Core {
         Ok(())
     }
 
-    /// Dispatches what was gathered.
+    /// Dispatches the gathered run.
     fn append_run(&mut self, run: &mut Option<Run>, flights: &mut Vec<Flight>) {
         let Some(Run { zone, end, stream, items }) = run.take() else { return };
         self.alloc.next_stamp();
@@ -192,16 +194,16 @@ impl Core {
         flights.push(Flight { zone, stream, items, written });
     }
 
-    /// Whether the page appended for `item` is what its block still has to get.
+    /// True if the page appended for `item` is still the page that its block needs.
     fn is_wanted(&self, item: &Item) -> bool {
         let entry = self.cache.peek(&Key::Data(item.ino.0, item.block));
         entry.is_some_and(|entry| {
-            // A change would have copied the page, which this still holds.
+            // A change would have copied the page, because `item` still holds it.
             entry.is_dirty() && std::ptr::eq(entry.page().bytes(), item.page.bytes())
         })
     }
 
-    /// Places `items`, which landed from block `at` of `zone` on.
+    /// Places `items`, which the drive put at block `at` of `zone` and following.
     fn place_appended(
         &mut self,
         zone: ZoneId,
@@ -211,7 +213,7 @@ impl Core {
     ) -> Result<(), NotApplied> {
         let mut holders = Vec::with_capacity(items.len());
         for item in items {
-            // Removed, changed or written otherwise meanwhile: the block is nobody's.
+            // Removed, changed or otherwise written meanwhile: the block belongs to no file.
             holders.push(match self.is_wanted(item) {
                 true => Some(self.holder_of(item.ino, item.block)?),
                 false => None,
@@ -241,16 +243,17 @@ impl Core {
         Ok(())
     }
 
-    /// An append to `zone` failed: where others landed is no longer sure. Segments of its superzone
-    /// with appends under way get no summary; the superzone is not written any further.
+    /// Handles the failure of an append to `zone`: the places of other appends are no longer sure.
+    /// Segments of its superzone with appends in flight get no summary, and the superzone is not
+    /// written any further.
     fn appends_failed(&mut self, zone: ZoneId, items: &[Item]) {
         self.alloc.abandon_segments(zone);
         self.carry_out();
         self.end_flight(items);
     }
 
-    /// The blocks of an append, which are from `at` of `zone` on, could not be placed: they are
-    /// nobody's.
+    /// Gives up the blocks of an append from `at` of `zone` on, which could not be placed: they
+    /// belong to no file.
     fn abandon_appended(&mut self, zone: ZoneId, at: u32, items: &[Item]) {
         for offset in at..at + items.len() as u32 {
             let addr = BlockAddr::new(&self.env.geometry, zone, offset).0;
@@ -268,7 +271,7 @@ impl Core {
         self.durability.appends.flights = self.less("Appends::flights", flights, 1) as usize;
     }
 
-    /// Dirty blocks of `ino` that are not on their way; of any file without one.
+    /// Dirty blocks of `ino`, or of all files for `None`, that are not in flight.
     fn to_append(&self, ino: Option<Ino>) -> Vec<(Ino, u32)> {
         let new = |key: &(Ino, u32)| !self.durability.appends.has(key.0, key.1);
         match ino {
@@ -285,7 +288,8 @@ impl Core {
 }
 
 impl Inner {
-    /// Begins to append a batch of what is dirty; how many blocks. 0: they are to be written.
+    /// Begins to append a batch of dirty blocks; returns their number. 0: the caller writes them
+    /// instead.
     pub(crate) async fn append_some(self: &Rc<Self>) -> Result<usize> {
         if self.core.borrow().env.writer.append_limit() == 0 {
             return Ok(0);
@@ -294,11 +298,11 @@ impl Inner {
         self.append(&keys).await
     }
 
-    /// Appends the dirty blocks of `inos`, of all files if there are none, and waits until they
-    /// are placed. What could not be appended stays dirty.
+    /// Appends the dirty blocks of `inos`, or of all files if the list is empty, and waits until
+    /// they are placed. Blocks that could not be appended stay dirty.
     ///
     /// # Errors
-    /// If the drive fails, or what leads to a block cannot be read.
+    /// If the drive fails, or if the path to a block cannot be read.
     pub(crate) async fn append_files(self: &Rc<Self>, inos: &[Ino]) -> Result<()> {
         if self.core.borrow().env.writer.append_limit() == 0 {
             return Ok(());
@@ -327,7 +331,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The same for the dirty blocks of `ino` in `range`.
+    /// Does the same for the dirty blocks of `ino` in `range`.
     ///
     /// # Errors
     /// As [`Inner::append_files`].
@@ -348,7 +352,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Appends `keys`; how many. They are placed as their appends are answered.
+    /// Appends `keys`; returns the number of blocks. Blocks are placed as their appends are
+    /// answered.
     async fn append(self: &Rc<Self>, keys: &[(Ino, u32)]) -> Result<usize> {
         let flights = self.run(|core| core.begin_appends(keys)).await?;
         self.after_dispatch();
@@ -383,7 +388,8 @@ impl Inner {
         result
     }
 
-    /// Lets no append begin, and waits until none is under way; ends when dropped.
+    /// Stops new appends, and waits until none is in flight. Appends may begin again when the
+    /// answer is dropped.
     pub(crate) async fn hold_appends(self: &Rc<Self>) -> AppendsHeld {
         self.core.borrow_mut().durability.appends.held += 1;
         let held = AppendsHeld(self.clone());
@@ -394,7 +400,7 @@ impl Inner {
     }
 }
 
-/// While it lives, no append begins.
+/// No append begins while a value of this type exists.
 pub(crate) struct AppendsHeld(Rc<Inner>);
 
 impl Drop for AppendsHeld {

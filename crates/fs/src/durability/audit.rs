@@ -6,7 +6,8 @@ use crate::durability::sync::RECORDS_IN_FLIGHT;
 use furrow_zone::Result;
 
 impl Core {
-    /// Writes in flight, checkpoint and sync log against the cache and the writer's positions.
+    /// Compares writes in flight, checkpoint and sync log with the cache and the writer's
+    /// positions.
     pub(crate) fn audit_logs(&self) -> Result<()> {
         let out = self.cache.writes_out();
         let account = format_args!("Dispatched::in_flight, by the pages that the cache handed out");
@@ -28,7 +29,7 @@ impl Core {
         holds(waiting == 0 || records > 0, account, "a record in flight that they wait for")
     }
 
-    /// A half of the sync log: whether it holds anything, and where it goes on.
+    /// Checks one half of the sync log: whether it is used, and its next block.
     fn audit_sync_half(&self, half: u8) -> Result<()> {
         let stripe = self.env.layout.sync_stripe();
         for (column, zone) in (0..).zip(self.env.layout.sync_half(half)) {
@@ -39,7 +40,7 @@ impl Core {
             let account = format_args!("SyncLog::used of half {half}");
             let used = self.durability.sync.is_used(half);
             holds(used || position == 0, account, "used, by the writer's position in its zones")?;
-            // A half that was left before its end goes to the end at once.
+            // When records leave a half early, its `next` is set to the end at once.
             if half == self.durability.sync.half() && self.durability.sync.next() < stripe.blocks()
             {
                 let account = format_args!("SyncLog::next, by the position in zone {zone}");

@@ -1,11 +1,11 @@
 //! Checkpoints: the only way tables reach the drive, and the only thing that lets zones be reset.
 //!
-//! In one stretch without an await everything dirty is dispatched and a *snapshot* is
-//! taken of dirty table entries, stream positions, open summaries and the rest. Operations then go
-//! on. What was dispatched before the snapshot is awaited and flushed; then the table deltas,
+//! In one stretch without an await everything dirty is dispatched and a *snapshot* is taken of
+//! dirty table entries, stream positions, open summaries and the rest. Operations then continue.
+//! The writes dispatched before the snapshot are awaited and flushed; then the table deltas,
 //! flushed; then the checkpoint record with FUA. Only then are zones released.
 //!
-//! What happens when the delta log has no room for another checkpoint's deltas is in `merge`.
+//! `merge` handles a delta log without space for another checkpoint's deltas.
 
 use crate::alloc::heads::Head;
 use crate::blocked::{Blocked, Fetch, NotApplied};
@@ -35,7 +35,7 @@ const ATTEMPTS: u32 = 8;
 /// Index nodes that a snapshot asks for at once.
 const LOADED_AT_ONCE: usize = 256;
 
-/// What a checkpoint says, apart from where its tables are.
+/// The content of a checkpoint, apart from the places of its tables.
 #[derive(Clone)]
 pub(crate) struct Image {
     pub(crate) body: CheckpointBody,
@@ -45,7 +45,7 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// True if it was written by an unmount: nothing came after it.
+    /// True if an unmount wrote the checkpoint: nothing came after it.
     pub(crate) fn is_clean(&self) -> bool {
         self.body.flags.get() & 1 == 1
     }
@@ -55,32 +55,34 @@ struct Snapshot {
     image: Image,
     nat: Vec<(u32, NatEntry)>,
     sit: Vec<(u32, SitEntry)>,
-    /// What to do with the deltas of each log.
+    /// The plan for the deltas of each log.
     plans: Vec<Plan>,
-    /// Table pages to write instead of deltas, of each log.
+    /// Table pages to write in place of deltas, of each log.
     writes: Vec<Write>,
-    /// The tables.
+    /// The places of table pages.
     places: TablePages,
     /// Superzones of tables that this checkpoint is the first to list.
     grown: Vec<u32>,
-    /// Superzones that it shows empty, and the snapshot that says so when it is durable.
+    /// Superzones that the checkpoint shows to be empty, and the snapshot that proves this when
+    /// durable.
     releasable: Vec<SuperzoneId>,
     empties: furrow_log::Snapshot,
-    /// Zones that failed before it, what they lost is written elsewhere.
+    /// Zones that failed before the snapshot; the blocks they lost are written elsewhere.
     lost: Vec<ZoneId>,
     names: u64,
     stamp: u64,
     point: SequencePoint,
 }
 
-/// Whether an error may be that of one file: of a node that is damaged or cannot be read, on a
-/// drive that answers.
+/// True if an error may concern one file only: a node that is damaged or cannot be read, on a drive
+/// that answers.
 fn of_a_file(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) && !error.is_gone()
 }
 
 impl Core {
-    /// Loads what dispatching every dirty page needs: the index nodes above their holders.
+    /// Loads the nodes needed to dispatch every dirty page: the index nodes above the pages'
+    /// holders.
     fn prepare_write_all(&mut self) -> Result<(), NotApplied> {
         let mut missing = SmallVec::new();
         for ino in self.files_to_write() {
@@ -97,13 +99,13 @@ impl Core {
         if missing.is_empty() { Ok(()) } else { Err(Blocked::Load(missing).into()) }
     }
 
-    /// Files with dirty pages, but for those that are set aside.
+    /// Files with dirty pages, except those that are set aside.
     fn files_to_write(&self) -> Vec<Ino> {
         let files = self.cache.dirty_files().map(Ino);
         files.filter(|ino| !self.durability.checkpoint.aside.contains_key(ino)).collect()
     }
 
-    /// The same for one file.
+    /// Does the same as [`Core::prepare_write_all`] for one file.
     pub(crate) fn prepare_write_file(&mut self, ino: Ino) -> Result<(), NotApplied> {
         let mut blocks = self.cache.dirty_of(ino.0).peekable();
         if blocks.peek().is_none() {
@@ -119,7 +121,7 @@ impl Core {
                 Err(NotApplied::Blocked(Blocked::Load(fetches)))
                     if missing.len() < LOADED_AT_ONCE =>
                 {
-                    // Neighbours lack the same node.
+                    // Neighbouring blocks lack the same node.
                     let new = fetches.into_iter().filter(|new| {
                         missing.last().is_none_or(|last| last.pointer.addr != new.pointer.addr)
                     });
@@ -165,7 +167,7 @@ impl Core {
         }
     }
 
-    /// The snapshot.
+    /// Takes the snapshot.
     fn take_snapshot(&mut self, clean: bool) -> Result<Snapshot, NotApplied> {
         let lost = self.take_back()?;
         self.prepare_write_all()?;
@@ -212,7 +214,7 @@ impl Core {
         })
     }
 
-    /// Takes a snapshot back: a zone failed that holds what it tells of.
+    /// Takes a snapshot back: a zone failed that holds blocks of the snapshot.
     fn abandon_snapshot(&mut self, snapshot: &Snapshot) {
         let pages =
             |table| snapshot.writes.iter().flat_map(move |write| write.table_pages_of(table));
@@ -221,8 +223,8 @@ impl Core {
         self.durability.checkpoint.snapshot_bytes = 0;
     }
 
-    /// Writes changed table entries, or table pages: what checkpoint `id`, whose snapshot this was,
-    /// is to list. When table pages were written, answers when that began.
+    /// Writes changed table entries, or table pages, for checkpoint `id` with this snapshot to
+    /// list. If table pages were written, returns the time at which that began.
     fn write_tables(&mut self, id: u64, snapshot: &mut Snapshot) -> Result<Option<Nanos>> {
         let mut held_up = None;
         for index in 0..self.tables.logs().len() {
@@ -298,7 +300,7 @@ impl Core {
         out
     }
 
-    /// Room in the ring's current zone, in blocks.
+    /// Space in the ring's current zone, in blocks.
     pub(crate) fn ring_space(&self) -> u32 {
         let zone = self.env.layout.ring_start + u32::from(self.durability.checkpoint.ring);
         let zone = ZoneId(zone);
@@ -306,10 +308,10 @@ impl Core {
         if usable { self.env.writer.space_left(zone) } else { 0 }
     }
 
-    /// Writes a checkpoint record, in the other zone of the ring if this one has no room.
+    /// Writes a checkpoint record, in the other zone of the ring if the current one lacks space.
     ///
     /// # Errors
-    /// If it is longer than a zone, which holds a superblock too.
+    /// If the record is longer than a zone less the block of its superblock.
     pub(crate) fn write_checkpoint(&mut self, id: u64, body: &[u8]) -> Result<WriteHandle> {
         let (blocks, most) = (blocks_for(body.len()), self.env.layout.capacity.saturating_sub(1));
         if blocks > most {
@@ -351,7 +353,8 @@ impl Core {
         self.dispatch(zone, pages, WriteKind::Checkpoint, Durability::Fua);
     }
 
-    /// What the durable checkpoint `id`, whose snapshot this was, allows.
+    /// Applies what the durable checkpoint `id` allows; `names` is the number of its first missing
+    /// name operation.
     fn checkpoint_durable(&mut self, id: u64, names: u64) {
         self.durability.checkpoint.id = id;
         self.durability.namespace_log.durable(names);
@@ -360,8 +363,8 @@ impl Core {
         self.stats.counters.checkpoints += 1;
     }
 
-    /// Zones of the logs that the durable checkpoint no longer needs, whose halves are empty from
-    /// now on. `sync_half` is where its sync records start.
+    /// Zones of the logs that the durable checkpoint no longer needs; their halves are empty from
+    /// now on. `sync_half` is the half in which the checkpoint's sync records start.
     fn stale_log_zones(&mut self, sync_half: u8) -> Vec<ZoneId> {
         let mut zones = Vec::new();
         let other_ring = 1 - self.durability.checkpoint.ring;
@@ -376,13 +379,14 @@ impl Core {
         }
         let other = 1 - self.durability.sync.half();
         if sync_half == self.durability.sync.half() && self.durability.sync.is_used(other) {
-            // It counts as used until it is empty: see `sync_released`.
+            // The half counts as used until it is empty: see `sync_released`.
             zones.extend(self.env.layout.sync_half(other));
         }
         zones
     }
 
-    /// Zones of the sync log were reset: a half may be written again once all of it was.
+    /// Notes that zones of the sync log were reset: a half may be written again once all its zones
+    /// were.
     fn sync_released(&mut self, zones: &[ZoneId]) {
         for half in [0, 1] {
             if self.env.layout.sync_half(half).iter().all(|zone| zones.contains(zone)) {
@@ -393,9 +397,10 @@ impl Core {
 }
 
 impl Inner {
-    /// Makes everything so far durable and gives back what that frees. `clean` marks an unmount.
+    /// Makes everything so far durable and releases the space that this frees. `clean` marks an
+    /// unmount.
     pub(crate) async fn checkpoint(self: &Rc<Self>, clean: bool) -> Result<()> {
-        // A task of its own: once begun it must end, whoever asked for it may go away.
+        // A task of its own: a checkpoint that has begun must end, even if its caller is dropped.
         let inner = self.clone();
         let task = self.rt.spawn(async move { inner.checkpoint_whole(clean).await });
         task.await
@@ -404,11 +409,11 @@ impl Inner {
     async fn checkpoint_whole(self: &Rc<Self>, clean: bool) -> Result<()> {
         let _one = self.checkpoint_lock.acquire(1).await;
         if self.ended.get() {
-            // It was waited for while an unmount wrote everything.
+            // An unmount wrote everything while this call waited for the lock.
             return self.core.borrow().health.failed().cloned().map_or(Ok(()), Err);
         }
         if !clean && !self.core.borrow().needs_checkpoint() {
-            // What is dispatched already may still be on its way.
+            // Writes dispatched already may still be in flight.
             let (stamp, point) = {
                 let core = self.core.borrow();
                 (core.alloc.stamp(), core.env.writer.sequence_point())
@@ -421,7 +426,8 @@ impl Inner {
         self.checkpoint_surely(clean).await
     }
 
-    /// A checkpoint, wherever zones that fail meanwhile let it be. Whoever calls it holds the lock.
+    /// Makes a checkpoint even if zones fail meanwhile, up to [`ATTEMPTS`] times. The caller holds
+    /// the lock.
     pub(crate) async fn checkpoint_surely(self: &Rc<Self>, clean: bool) -> Result<()> {
         let mut last = None;
         for _ in 0..ATTEMPTS {
@@ -445,7 +451,7 @@ impl Inner {
         snapshot.await
     }
 
-    /// Sets aside the files whose changed blocks cannot be placed; whether there are any.
+    /// Sets aside the files whose changed blocks cannot be placed; true if there are any.
     async fn set_aside(self: &Rc<Self>) -> bool {
         let files = self.core.borrow().files_to_write();
         for ino in files {
@@ -453,14 +459,14 @@ impl Inner {
                 Err(error) if of_a_file(&error) => {
                     self.core.borrow_mut().durability.checkpoint.aside.insert(ino, error);
                 }
-                // Whatever else is wrong, the snapshot tells.
+                // The snapshot meets any other error again.
                 _ => {}
             }
         }
         !self.core.borrow().durability.checkpoint.aside.is_empty()
     }
 
-    /// What the last checkpoint had to leave in memory of these files, or of any.
+    /// The error that made the last checkpoint leave one of these files, or any file, in memory.
     pub(crate) fn left_aside(&self, inos: Option<&[Ino]>) -> Result<()> {
         let core = self.core.borrow();
         let mut aside = core.durability.checkpoint.aside.iter();
@@ -470,12 +476,12 @@ impl Inner {
         }
     }
 
-    /// One attempt; what failed, if it is to be tried again.
+    /// One attempt; returns the error if the checkpoint is to be tried again.
     async fn try_checkpoint(self: &Rc<Self>, clean: bool) -> Result<Option<Error>> {
         self.core.borrow_mut().durability.checkpoint.aside.clear();
         match self.append_files(&[]).await {
             Err(error) if !of_a_file(&error) => return Err(error),
-            // The snapshot meets it again.
+            // The snapshot meets this error again.
             _ => {}
         }
         self.write_before_snapshot().await;
@@ -484,7 +490,7 @@ impl Inner {
         if snapshot.as_ref().is_err_and(of_a_file) && self.set_aside().await {
             snapshot = self.try_snapshot(clean).await;
         }
-        // Nothing comes after the snapshot of an unmount: no operation, no other checkpoint.
+        // No operation and no other checkpoint comes after the snapshot of an unmount.
         if clean && snapshot.is_ok() {
             self.ended.set(true);
         }
@@ -511,14 +517,15 @@ impl Inner {
         result.map(|()| None)
     }
 
-    /// Waits until what a checkpoint writes is on the drive; files it does not wait for.
+    /// Waits until the writes of a checkpoint are on the drive; failures of replaceable zones do
+    /// not count.
     async fn drain(&self) -> Result<()> {
         let writer = self.core.borrow().env.writer.clone();
         let excused = |zone| self.core.borrow().is_replaceable(zone);
         writer.wait_excusing(writer.sequence_point(), excused).await
     }
 
-    /// The rest of a checkpoint, when what was dispatched before its snapshot is durable.
+    /// The rest of a checkpoint, once the writes dispatched before its snapshot are durable.
     async fn commit(self: &Rc<Self>, mut snapshot: Snapshot) -> Result<()> {
         let writer = self.core.borrow().env.writer.clone();
         let id = self.core.borrow().durability.checkpoint.id + 1;
@@ -560,7 +567,7 @@ impl Inner {
         {
             let mut core = self.core.borrow_mut();
             let given_back = core.resize_tables();
-            // No table lies in them by this checkpoint: all their zones were reset.
+            // By this checkpoint they hold no table: all their zones were reset.
             given_back.iter().for_each(|id| durable.note_empty(*id));
             releasable.extend(given_back);
         }
@@ -583,8 +590,8 @@ impl Inner {
         Ok(())
     }
 
-    /// What a checkpoint releases: what was empty at its snapshot. What became empty since may be
-    /// where sync records of that time say.
+    /// Superzones that a checkpoint releases: those that were empty at its snapshot. Sync records
+    /// since the snapshot may refer to superzones that became empty later.
     fn releasable(
         &self,
         at_snapshot: Vec<SuperzoneId>,

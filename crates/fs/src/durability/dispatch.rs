@@ -13,7 +13,8 @@ use furrow_rt::{Page, Pages};
 use furrow_zone::{Error, ZoneId};
 
 impl Core {
-    /// Carries out what the allocator decided. Called after every call of it that decides.
+    /// Carries out the decisions of the allocator. Called after every call of the allocator that
+    /// decides.
     pub(crate) fn carry_out(&mut self) {
         for action in self.alloc.take_actions() {
             match action {
@@ -49,19 +50,19 @@ impl Core {
         }
     }
 
-    /// The block at `addr` is not valid any more.
+    /// Marks the block at `addr` as no longer valid.
     pub(crate) fn invalidate(&mut self, addr: u32) {
         self.cache.look(1);
         self.alloc.invalidate(addr);
     }
 
-    /// Marks the block at `addr` valid or not; no effect if it is so already.
+    /// Marks the block at `addr` valid or not; no effect if the mark is the same already.
     pub(crate) fn set_valid(&mut self, addr: u32, valid: bool, stream: u8) {
         self.cache.look(1);
         self.alloc.set_valid(addr, valid, stream);
     }
 
-    /// Writes one block through its stream: its address. The page is frozen by this.
+    /// Writes one block through its stream; returns its address. The page is frozen by this.
     pub(crate) fn write_block(&mut self, block: Block, page: Page) -> Result<u32, NotApplied> {
         self.cache.look(1);
         let dirty = self.cache.dirty_pages() as u64;
@@ -70,7 +71,7 @@ impl Core {
         placed.map_err(|error| self.out_of_places(error))
     }
 
-    /// The allocator has no place for what was promised one: the engine stops writing.
+    /// The allocator has no place for a block with a reservation: the engine stops writing.
     pub(crate) fn out_of_places(&mut self, error: Error) -> NotApplied {
         self.health.fail(error.clone());
         NotApplied::Failed(error)
@@ -88,12 +89,12 @@ impl Core {
         self.send(zone, pages, kind, durability)
     }
 
-    /// The same for what the allocator has counted.
+    /// Hands pages to the writer that the allocator has already counted.
     fn send(&mut self, zone: ZoneId, pages: Pages, kind: WriteKind, durability: Durability) -> u32 {
         let write = ZoneWrite { durability, ..ZoneWrite::pages(zone, kind, pages) };
         let written = self.env.writer.submit(write);
         let offset = written.at();
-        // Where nobody watches, failures are seen by the next wait for a sequence point.
+        // If no one watches, the next wait for a sequence point sees failures.
         if let Some(watched) = &mut self.durability.writes.watched {
             watched.push(written);
         }

@@ -1,12 +1,13 @@
 //! Namespace operations since the last checkpoint, in order.
 //!
-//! Every change of a name is noted here, encoded as the item of a sync record it will be. An
-//! fsync logs all that no record tells of yet, so the names on the drive are always those after
-//! some prefix of the operations. Operations have numbers; a checkpoint says below which number
-//! it contains them, and replay skips those.
+//! Every change of a name is noted here, encoded as the item of a later sync record. An fsync logs
+//! all operations that are not in a record yet, so the names on the drive are always the names
+//! after some prefix of the operations. Operations have numbers. A checkpoint gives the number
+//! below which it contains all operations, and replay skips these operations.
 //!
-//! A file that takes the place of another one by a rename is *carried*: the record that tells of
-//! the rename tells of the file's content too. So nobody finds an empty file where an old one was.
+//! A file that takes the place of another one by a rename is *carried*: the record with the rename
+//! includes the file's content too. So after a crash the name never leads to an empty file in place
+//! of the old one.
 
 use crate::accounts::{at_most, holds, same};
 use crate::format::item;
@@ -30,7 +31,7 @@ pub(crate) enum NameOp {
         time: Time,
         name: Vec<u8>,
         target: Vec<u8>,
-        /// Extended attributes it has from the start, packed.
+        /// The first extended attributes of the inode, packed.
         xattrs: Vec<u8>,
     },
     Link {
@@ -240,17 +241,17 @@ impl NameOp {
 ///
 /// Invariants:
 /// - `first ≤ logged ≤ next`.
-/// - `bytes` is the length of all items, `unlogged` that of those from `logged` on.
-/// - A carried file belongs to an operation that no record tells of.
+/// - `bytes` is the length of all items, `unlogged` the length of the items from `logged` on.
+/// - A carried file belongs to an operation that is not in a record.
 #[derive(Default)]
 pub(crate) struct NamespaceLog {
     /// Encoded items; the first has number `first`.
     items: VecDeque<Vec<u8>>,
     first: u64,
-    /// Number of the first operation no sync record tells of.
+    /// Number of the first operation that is not in a sync record.
     logged: u64,
     bytes: usize,
-    /// Bytes of what no record tells of.
+    /// Bytes of operations that are not in a record.
     unlogged: usize,
     /// Files that took the place of others, each with the number of the rename.
     carried: VecDeque<(u64, Ino)>,
@@ -262,7 +263,7 @@ impl NamespaceLog {
         NamespaceLog { first: number, logged: number, ..NamespaceLog::default() }
     }
 
-    /// Number the next operation gets.
+    /// Number of the next operation.
     pub(crate) fn next(&self) -> u64 {
         self.first + self.items.len() as u64
     }
@@ -276,36 +277,36 @@ impl NamespaceLog {
         self.items.push_back(item.0);
     }
 
-    /// The operation noted last gave `ino` the place of another file: the record that tells of it
-    /// is to tell of its content.
+    /// Notes that the last operation gave `ino` the place of another file: the record with this
+    /// operation must include the content of `ino`.
     pub(crate) fn carry(&mut self, ino: Ino) {
         let last = self.next().checked_sub(1);
         debug_assert!(!self.items.is_empty(), "a file is carried by an operation");
         self.carried.extend(last.map(|last| (last, ino)));
     }
 
-    /// Files whose content the next record is to tell of.
+    /// Files whose content must be in the next record.
     pub(crate) fn carried(&self) -> impl Iterator<Item = Ino> + '_ {
         self.carried.iter().map(|(_, ino)| *ino)
     }
 
-    /// Bytes of memory: items and what holds them.
+    /// Bytes of memory: items and their containers.
     pub(crate) fn bytes(&self) -> u64 {
         let carried = self.carried.capacity() * size_of::<(u64, Ino)>();
         (self.bytes + self.items.len() * size_of::<Vec<u8>>() + carried) as u64
     }
 
-    /// Passes over an operation that cannot be replayed; nothing may be logged afterwards.
+    /// Skips an operation that cannot be replayed; nothing may be logged afterwards.
     pub(crate) fn skip(&mut self) {
         self.items.push_back(Vec::new());
     }
 
-    /// Bytes of what no record tells of.
+    /// Bytes of operations that are not in a record.
     pub(crate) fn unlogged_bytes(&self) -> usize {
         self.unlogged
     }
 
-    /// Appends every item no record tells of to `out`; now one does.
+    /// Appends every item that is not in a record to `out`; they count as logged from now on.
     pub(crate) fn take_unlogged(&mut self, out: &mut Encoder) {
         let skip = (self.logged - self.first) as usize;
         for item in self.items.iter().skip(skip) {
@@ -316,7 +317,7 @@ impl NamespaceLog {
         self.carried.clear();
     }
 
-    /// Operations below `number` are in a durable checkpoint.
+    /// Drops operations below `number`: they are in a durable checkpoint.
     pub(crate) fn durable(&mut self, number: u64) {
         while self.first < number {
             let Some(item) = self.items.pop_front() else { break };
@@ -357,7 +358,7 @@ impl NamespaceLog {
         Ok(())
     }
 
-    /// Operations kept.
+    /// Number of operations kept.
     pub(crate) fn len(&self) -> usize {
         self.items.len()
     }
@@ -365,7 +366,7 @@ impl NamespaceLog {
 
 #[cfg(test)]
 impl NamespaceLog {
-    /// Says that records tell of all operations, and leaves their bytes.
+    /// Counts all operations as logged, and leaves `unlogged` as before.
     pub(crate) fn corrupt_logged(&mut self) {
         self.logged = self.next();
     }
@@ -464,7 +465,7 @@ mod tests {
         log.carry(Ino(2));
         log.push(&operations[4]);
         log.carry(Ino(3));
-        // A checkpoint whose cut was between the two.
+        // A checkpoint whose snapshot was between the two operations.
         log.durable(11);
         assert_eq!(log.carried().collect::<Vec<_>>(), [Ino(3)]);
         let unlogged = log.unlogged_bytes();

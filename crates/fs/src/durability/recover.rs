@@ -1,10 +1,10 @@
 //! Mount and recovery: what the steps do that `steps` lists and runs.
 //!
-//! The last whole checkpoint says everything but what the sync log adds. Records are read in
-//! order and cut at the first that is missing, torn, void, or depends on a write that did not
-//! reach the drive. Before anything is changed on the drive, a copy of the checkpoint is written
-//! that names the cut and a new epoch: from then on a second crash replays exactly the same
-//! records, whatever recovery has padded or reset meanwhile.
+//! The last whole checkpoint has the whole state except for the additions of the sync log. Records
+//! are read in order, up to the first that is missing, torn, void, or depends on a write that did
+//! not reach the drive. Before anything is changed on the drive, a copy of the checkpoint is
+//! written that names the replay end and a new epoch: from then on a second crash replays exactly
+//! the same records, even if recovery has padded or reset zones meanwhile.
 
 pub(crate) mod read;
 pub(crate) mod replay;
@@ -44,12 +44,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use zerocopy::FromZeros;
 
-/// Commands that keep a zone's dies busy, where it is on many.
+/// Commands that keep the dies of a zone busy, if the zone is on many dies.
 const PIECES: u32 = 4;
-/// Hardware queues zones are spread over.
+/// Hardware queues that zones are spread over.
 const QUEUES: u16 = 8;
 
-/// What a checkpoint says was written before it must have been: it waited for that.
+/// Checks that all blocks written before the checkpoint are there: the checkpoint waited for them.
 pub(crate) fn check_heads(device: &dyn ZonedDevice, found: &Found) -> Result<()> {
     let geometry = device.geometry();
     for head in &found.image.heads {
@@ -114,11 +114,11 @@ fn writer(
     Writer::with_options(rt, device.clone(), writer)
 }
 
-/// The superzones of the checkpoint, with what the records change of them.
+/// The superzones of the checkpoint, with the changes from the records.
 fn pool(writer: &Writer, found: &Found, scan: &SyncScan) -> Result<ZonePool> {
     let mut descriptors = scan.descriptors.clone();
     for chain in &scan.chains {
-        // All but the last of a stream's superzones are written to their end.
+        // All superzones of a stream except the last are written to their end.
         for superzone in chain.iter().rev().skip(1) {
             descriptors[*superzone as usize].state = SuperzoneState::Full as u8;
         }
@@ -128,7 +128,7 @@ fn pool(writer: &Writer, found: &Found, scan: &SyncScan) -> Result<ZonePool> {
     Ok(zones)
 }
 
-/// The delta logs where the checkpoint leaves them.
+/// The delta logs at the positions of the checkpoint.
 fn delta_logs(
     writer: &Writer,
     pages: &Pool,
@@ -149,12 +149,12 @@ fn delta_logs(
     Ok(logs)
 }
 
-/// True if `zone` holds anything.
+/// True if `zone` is not empty.
 fn is_used(found: &Found, geometry: &Geometry, zone: ZoneId) -> bool {
     blocks_begun(&found.reports[zone.0 as usize], geometry) > 0
 }
 
-/// Where the next checkpoint goes.
+/// The position and state of the next checkpoint.
 fn checkpoint_state(found: &Found, geometry: &Geometry) -> CheckpointState {
     let start = found.layout.ring_start;
     CheckpointState {
@@ -162,13 +162,14 @@ fn checkpoint_state(found: &Found, geometry: &Geometry) -> CheckpointState {
         epoch: found.id.epoch + 1,
         ring: found.ring,
         ring_used: [0, 1].map(|ring| is_used(found, geometry, ZoneId(start + ring))),
-        // The next checkpoint then goes where a new copy of the superblock is written first.
+        // The next checkpoint then goes to the other zone, where a new superblock copy is written
+        // first.
         leave_ring: found.alone,
         ..CheckpointState::default()
     }
 }
 
-/// Where the next sync record goes.
+/// The position of the next sync record.
 fn sync_log(found: &Found, scan: &SyncScan, geometry: &Geometry) -> SyncLog {
     let used = |half| {
         let mut zones = found.layout.sync_half(half).into_iter();
@@ -177,7 +178,8 @@ fn sync_log(found: &Found, scan: &SyncScan, geometry: &Geometry) -> SyncLog {
     SyncLog::new(scan.half, scan.next, scan.replay_end, [0, 1].map(used))
 }
 
-/// The state of the checkpoint, part by part, and what the records change of the pool.
+/// Builds the state of the checkpoint, part by part, with the changes that the records make to the
+/// pool.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn assemble(
     rt: &Rt,
@@ -233,14 +235,14 @@ pub(crate) async fn name_replay_end(
         let core = inner.core.borrow();
         core.encode_image(&image, core.tables.pages())
     };
-    // The ring's other zone holds nothing newer: make room there if this one has none.
+    // The ring's other zone holds nothing newer: reset it if the current zone lacks space.
     let (other, needed) = {
         let core = inner.core.borrow();
         (1 - core.durability.checkpoint.ring, record::blocks_for(body.len()) > core.ring_space())
     };
     if needed && inner.core.borrow().durability.checkpoint.ring_used[usize::from(other)] {
         let zone = ZoneId(layout.ring_start + u32::from(other));
-        // What was found is to be on the medium before what is older goes.
+        // The state found must be on the medium before older state is reset.
         let durable = pool.snapshot().flushed().await?;
         pool.release_zone(zone, &durable).await?;
         inner.core.borrow_mut().durability.checkpoint.ring_used[usize::from(other)] = false;
@@ -257,7 +259,7 @@ pub(crate) async fn name_replay_end(
     Ok(durable)
 }
 
-/// Empties what neither the checkpoint nor a record refers to: it may hold permits.
+/// Resets zones that neither the checkpoint nor a record refers to: they may hold permits.
 pub(crate) async fn reset_stale_zones(
     inner: &Rc<Inner>,
     found: &Found,
@@ -275,10 +277,10 @@ pub(crate) async fn reset_stale_zones(
     Ok(())
 }
 
-/// Finishes zones nothing refers to until the drive lets another become active, for the ring. A
-/// power cut may leave one active zone too many: a stream was in its next superzone already, and
-/// the drive lost the end of the one before. They are reset only when the checkpoint is durable; a
-/// finished zone keeps what it has, so that a second crash finds the same records whole.
+/// Finishes zones without references until the drive lets another zone become active, for the ring.
+/// A power cut may leave one active zone too many: a stream was in its next superzone already, and
+/// the drive lost the end of the one before. Such zones are reset only when the checkpoint is
+/// durable. A finished zone keeps its content, so that a second crash finds the same records whole.
 async fn free_a_permit(
     inner: &Inner,
     writer: &Writer,
@@ -304,8 +306,9 @@ async fn free_a_permit(
     Ok(())
 }
 
-/// Takes the zones of ring and tables into use where they were left. Where the sync log goes on is
-/// known then; its zones are written only behind the checkpoint that names the cut.
+/// Opens the zones of ring and tables at their write pointers, and sets the position of the next
+/// sync record. The zones of the sync log are written only after the checkpoint that names the
+/// replay end.
 fn open_logs(inner: &Rc<Inner>, found: &Found) {
     let core = &mut *inner.core.borrow_mut();
     let layout = core.env.layout.clone();
@@ -315,14 +318,15 @@ fn open_logs(inner: &Rc<Inner>, found: &Found) {
     if report.state.is_active() {
         core.env.writer.open_reported(report);
     }
-    // Records go on behind everything written, whatever a damaged checkpoint says.
+    // Records continue behind everything written, even if a damaged checkpoint names another
+    // position.
     let end = |zone: &ZoneId| blocks_begun(&found.reports[zone.0 as usize], &core.env.geometry);
     let ends: Vec<u32> = layout.sync_half(core.durability.sync.half()).iter().map(end).collect();
     core.durability.sync.go_on_at(row_end(&layout.sync_stripe(), &ends));
 }
 
-/// Goes on in the zones of the sync log, and makes their rows even up to there. Zones of the half
-/// before that a power cut left begun give their permits back; what is in them stays.
+/// Continues in the zones of the sync log, and pads their rows to an even end. Zones of the other
+/// half that a power cut left active give their permits back; their content stays.
 async fn finish_sync_zones(inner: &Rc<Inner>, found: &Found, scan: &SyncScan) -> Result<()> {
     let before = {
         let core = &mut *inner.core.borrow_mut();
@@ -337,7 +341,8 @@ async fn finish_sync_zones(inner: &Rc<Inner>, found: &Found, scan: &SyncScan) ->
             if report.state.is_active() || empty && goal > 0 {
                 core.env.writer.open_reported(report);
                 drop(core.env.writer.submit(ZoneWrite::zeros_to(zone, goal)));
-                // The checkpoint that ends recovery says that it goes on behind a torn block.
+                // The checkpoint that ends recovery states that the zone continues behind a torn
+                // block.
                 core.env.writer.level(zone);
             }
         }
@@ -353,13 +358,13 @@ async fn finish_sync_zones(inner: &Rc<Inner>, found: &Found, scan: &SyncScan) ->
     Ok(())
 }
 
-/// First block, in striping order, behind everything written in zones written up to `ends`.
+/// The first block, in striping order, behind everything written in zones written up to `ends`.
 fn row_end(stripe: &crate::alloc::stripe::Stripe, ends: &[u32]) -> u32 {
     let last = ends.iter().enumerate().filter(|(_, end)| **end > 0);
     last.map(|(column, end)| stripe.index(column as u32, end - 1) + 1).max().unwrap_or(0)
 }
 
-/// Superzones and log zones with content that neither the checkpoint nor a record refers to.
+/// Superzones and log zones with content but without a reference from the checkpoint or a record.
 fn stale_zones(
     inner: &Rc<Inner>,
     found: &Found,
@@ -377,11 +382,11 @@ fn stale_zones(
         let empty = if scan.chains.iter().flatten().any(|superzone| *superzone == index) {
             false
         } else {
-            // Full at the checkpoint with nothing valid: released since, or about to be.
+            // Full at the checkpoint without a valid block: released since, or about to be.
             core.alloc.zones().state(id) == SuperzoneState::Free
                 || full && core.alloc.valid_in(index) == 0
         };
-        // One that was emptied already is room only once it is free: replay may need it.
+        // An emptied superzone is usable space only once it is free: replay may need it.
         let free = core.alloc.zones().state(id) == SuperzoneState::Free;
         if empty && (!free || zones.iter().any(|z| end(*z) > 0)) {
             superzones.push(id);
@@ -409,8 +414,7 @@ fn stale_zones(
     (superzones, zones, core.stale_table_zones(&found.table_pages))
 }
 
-/// Goes on where each head's zones were left: rows made even, summaries that are missing
-/// written.
+/// Continues in the zones of each head: pads the rows to an even end, and writes missing summaries.
 pub(crate) async fn reopen_superzones(
     inner: &Rc<Inner>,
     found: &Found,
@@ -421,7 +425,8 @@ pub(crate) async fn reopen_superzones(
     for (head, chain) in chains.iter().enumerate() {
         for (index, superzone) in chain.iter().enumerate() {
             let last = index + 1 == chain.len();
-            // The checkpoint knows who owns what in the first; of later ones only records do.
+            // The checkpoint knows the owners of blocks in the first superzone; for later ones only
+            // records do.
             let known = found.image.heads.get(head).filter(|_| index == 0);
             let known = known.filter(|known| known.superzone.is_some());
             reopen_superzone(inner, found, head, *superzone, last, known, owners).await?;
@@ -450,20 +455,21 @@ async fn reopen_superzone(
         (zones, core.alloc.stripe(superzone), core.env.writer.clone(), core.env.geometry.clone())
     };
     let report = |zone: &ZoneId| found.reports[zone.0 as usize];
-    // A block that a write was torn within counts as written, and is nobody's.
+    // A block in which a write was torn counts as written, and belongs to no file.
     let ends: Vec<u32> = zones.iter().map(|zone| blocks_begun(&report(zone), &geometry)).collect();
     for zone in &zones {
         let state = report(zone).state;
         if state.is_active() || state == ZoneState::Empty {
             writer.open_reported(&report(zone));
-            // The checkpoint that ends recovery says that the zone holds so much.
+            // The checkpoint that ends recovery states that the zone is written up to here.
             writer.level(*zone);
         }
     }
     let broken =
         |zone: &ZoneId| matches!(report(zone).state, ZoneState::ReadOnly | ZoneState::Offline);
     if zones.iter().any(broken) {
-        // It cannot be written evenly any more: it stays as it is until nothing in it is valid.
+        // The superzone can no longer be written evenly: it stays unchanged until it has no valid
+        // block.
         for zone in zones.iter().filter(|zone| report(zone).state.is_active()) {
             writer.finish(*zone).await?;
         }
@@ -478,8 +484,8 @@ async fn reopen_superzone(
     let start = known.map_or(0, |known| known.next);
     let mut summary: Vec<SummaryEntry> =
         known.map(|known| known.summary.clone()).unwrap_or_default();
-    // Walk in striping order from where the checkpoint knows all: what is on the drive is passed,
-    // what is missing is padded, summaries that are missing are built from what is known.
+    // Walk in striping order from the point up to which the checkpoint knows all owners: skip
+    // blocks on the drive, pad missing blocks, and build missing summaries from the known owners.
     for v in start..goal {
         let (column, offset) = stripe.place(v);
         let missing = offset >= ends[column as usize];
@@ -512,8 +518,8 @@ async fn reopen_superzone(
     Ok(())
 }
 
-/// Frees inodes that were unlinked while open. What becomes of that is not written meanwhile: most
-/// of it is of nodes that are about to go.
+/// Frees inodes that were unlinked while open. The resulting changes are not written meanwhile:
+/// most of them concern nodes that are about to be freed.
 pub(crate) async fn reap_orphans(inner: &Rc<Inner>) -> Result<()> {
     let orphans: Vec<Ino> = inner.core.borrow().tree.files().orphans().iter().copied().collect();
     inner.core.borrow_mut().health.set_replaying(true);
@@ -524,8 +530,8 @@ pub(crate) async fn reap_orphans(inner: &Rc<Inner>) -> Result<()> {
     Ok(())
 }
 
-/// Frees an inode without names. One whose nodes cannot be read stays for a later mount: other
-/// files do not need it, and nobody asked for it.
+/// Frees an inode without names. If its nodes cannot be read, the inode stays for a later mount: no
+/// other file and no caller needs it.
 pub(crate) async fn reap(inner: &Rc<Inner>, ino: Ino) -> Result<()> {
     loop {
         match inner.run_quietly(|core| core.reap(ino)).await.map_err(Failed::into_error) {

@@ -1,30 +1,32 @@
 //! A zone fails under the engine: what it lost is written elsewhere.
 //!
 //! A write may fail for good (an error, a torn write, a zone that the drive made full, read-only or
-//! offline). Then nobody is answered any more who waits for what came after it, and whoever finds
-//! out sees to this, in order:
+//! offline). From then on, no operation that waits for later writes is answered, and the task that
+//! sees the failure does the following, in order:
 //!
-//! 1. *Close.* Nothing more goes to the superzone: its head goes on in another. When none of its
-//!    writes is in flight its zones are finished, so that they hold no resources of the drive; only
-//!    then is the head's next superzone opened.
-//! 2. *Take back.* Pages stay in the cache until all that was dispatched before them, and they
-//!    themselves, are on the drive. So what the zone lost is there: pages in flight whose pointer,
-//!    or NAT entry, leads to a block that the zone did not take. They become dirty again.
-//! 3. *Checkpoint*, whose cut writes them, and what points to them, to new places. A checkpoint
-//!    that was under way when the zone failed is taken back and becomes this one.
-//! 4. *Answer.* The checkpoint is durable, and with it everything that was waited for.
+//! 1. *Close.* Nothing more is written to the superzone: its head continues in another one. When
+//!    none of the superzone's writes is in flight, its zones are finished, so that they hold no
+//!    resources of the drive; only then is the head's next superzone opened.
+//! 2. *Take back.* A page stays in the cache until the page and everything dispatched before it are
+//!    on the drive. So the cache has every block that the zone lost: these are the pages in flight
+//!    whose pointer, or NAT entry, leads to a block that the zone did not take. They become dirty
+//!    again.
+//! 3. *Checkpoint.* Its snapshot writes these pages, and the nodes that point to them, to new
+//!    places. A checkpoint that was in progress when the zone failed is taken back and becomes this
+//!    one.
+//! 4. *Answer.* The checkpoint is durable, and with it everything that operations waited for.
 //!
-//! A crash in between finds the checkpoint before, and of the sync log what came before the
-//! failure: a record tells which write pointers, or, where the zone is finished, which blocks there
-//! must be.
-//! As records count in order, none behind one that lost something does; nor was one acknowledged.
+//! A crash in between finds the checkpoint before, and the sync records from before the failure: a
+//! record tells which write pointers must be reached or, where the zone is finished, which blocks
+//! must be in it. As records count in order, no record behind one that lost a block counts; none of
+//! them was acknowledged either.
 //!
-//! The superzone is emptied by cleaning as soon as that can be, and released as any other.
+//! Cleaning empties the superzone as soon as possible, and the superzone is released as any other.
 //!
-//! A half of the sync log of which a zone fails is closed in the same way; records go on in the
-//! other. Not here, as they have no other place yet: zones of checkpoints, delta logs and tables, a
-//! sync log that can only be read, a flush that fails, a drive that is away. The engine is
-//! read-only then.
+//! A half of the sync log with a failed zone is closed in the same way; records continue in the
+//! other half. Not here, because they have no other place yet: zones of checkpoints, delta logs and
+//! tables, a zone of the sync log that can only be read, a flush that fails, a drive that is gone.
+//! The engine becomes read-only then.
 
 use crate::blocked::NotApplied;
 use crate::core::{Core, Inner};
@@ -38,16 +40,16 @@ use furrow_policy::FsDefect;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
 use std::rc::Rc;
 
-/// What is to be closed for a zone.
+/// The zones to close after the failure of a zone.
 struct Closing {
     failed: ZoneId,
     zones: Vec<ZoneId>,
-    /// To be given back then.
+    /// To be given back after the close.
     permit: Option<Permit>,
 }
 
 impl Core {
-    /// True if the engine goes on when a write to `zone` fails: files are there, or sync records.
+    /// True if the engine survives a failed write to `zone`: the zone holds files or sync records.
     pub(crate) fn is_replaceable(&self, zone: ZoneId) -> bool {
         let halves = [0, 1].map(|half| self.env.layout.sync_half(half));
         match self.env.layout.superzone_of(zone) {
@@ -56,7 +58,7 @@ impl Core {
         }
     }
 
-    /// Lets nobody write to what belongs to zones that failed since the last time.
+    /// Stops all writes to the superzones and log halves of zones that failed since the last call.
     fn leave_failed(&mut self) -> Result<Vec<Closing>> {
         if let Some(error) = self.env.writer.flush_failed() {
             return Err(error);
@@ -88,7 +90,7 @@ impl Core {
             self.clean.close(id, self.alloc.zones().generation(id));
             return Some(Closing { failed, zones: self.alloc.zones().get(id).zones, permit });
         }
-        // It could not be reset when its records are not needed any more.
+        // Such a zone could not be reset when its records are no longer needed.
         let report = self.env.device.report(failed, 1).ok()?;
         let state = report.first()?.state;
         if matches!(state, ZoneState::ReadOnly | ZoneState::Offline) {
@@ -96,7 +98,8 @@ impl Core {
         }
         let half = (0..2).find(|half| self.env.layout.sync_half(*half).contains(&failed))?;
         if half == self.durability.sync.half() {
-            // No record goes there: the next one opens the other half, or waits for a checkpoint.
+            // Skip to the end of the half: the next record opens the other half, or waits for a
+            // checkpoint.
             self.durability.sync.go_on_at(self.env.layout.sync_stripe().blocks());
         }
         Some(Closing { failed, zones: self.env.layout.sync_half(half), permit: None })
@@ -109,7 +112,8 @@ impl Core {
         })
     }
 
-    /// Makes dirty again what zones that failed and are closed by now have lost: those zones.
+    /// Makes the blocks that failed zones lost dirty again. Returns the failed zones that are
+    /// closed by now.
     pub(crate) fn take_back(&mut self) -> Result<Vec<ZoneId>, NotApplied> {
         if self.durability.relocation.lost.is_empty() {
             return Ok(Vec::new());
@@ -120,7 +124,7 @@ impl Core {
                 Key::Node(nid) => self.tables.nat().get(nid).addr,
                 Key::Data(ino, block) => match self.pointer(crate::types::Ino(ino), block) {
                     Ok(pointer) => pointer.addr,
-                    // Removed: nobody will ask for it.
+                    // The file was removed: its blocks are not needed.
                     Err(NotApplied::Failed(error)) if error.kind() == ErrorKind::NotFound => {
                         continue;
                     }
@@ -139,7 +143,7 @@ impl Core {
         Ok(lost.filter(|(_, lost)| lost.closed).map(|(zone, _)| *zone).collect())
     }
 
-    /// What `zones` have lost is elsewhere, durably.
+    /// Forgets the failure of `zones`: the blocks that they lost are durable elsewhere.
     pub(crate) fn relocated(&mut self, zones: &[ZoneId]) {
         for zone in zones {
             self.durability.relocation.lost.remove(zone);
@@ -150,8 +154,8 @@ impl Core {
 }
 
 impl Inner {
-    /// From now on zones may fail. Nobody may be waiting for the write that does, while others wait
-    /// for what is held back behind its zone: so somebody looks.
+    /// From now on zones may fail. Possibly no operation waits for the failed write itself, while
+    /// others wait for writes held back behind its zone: so a task watches for failures.
     pub(crate) fn survive_failures(self: &Rc<Self>) {
         self.core.borrow_mut().durability.relocation.able = true;
         let writer = self.core.borrow().env.writer.clone();
@@ -163,8 +167,8 @@ impl Inner {
                 seen = writer.more_failures(seen).await;
                 let Some(inner) = inner.upgrade() else { return };
                 let Some(failure) = writer.failures().pop() else { continue };
-                // Not awaited: the checkpoint of one may have to wait until the next is closed.
-                // What cannot be survived is remembered by the engine.
+                // Not awaited: the checkpoint for one failure may have to wait until the next zone
+                // is closed. The engine remembers a failure that it cannot survive.
                 let (rt, inner) = (inner.rt.clone(), inner.clone());
                 rt.spawn_detached(async move {
                     let _ = inner.relocate(failure.error).await;
@@ -173,8 +177,8 @@ impl Inner {
         });
     }
 
-    /// Waits until everything before `point` is on the drive: where it was dispatched to, or, if a
-    /// zone failed, elsewhere.
+    /// Waits until everything before `point` is on the drive: in the place it was dispatched to or,
+    /// if a zone failed, elsewhere.
     pub(crate) async fn wait_durable_or_relocated(
         self: &Rc<Self>,
         point: SequencePoint,
@@ -186,11 +190,11 @@ impl Inner {
         Ok(())
     }
 
-    /// Sees to it that what failed zones lost is elsewhere, durably.
+    /// Makes sure that the blocks that failed zones lost are durable elsewhere.
     pub(crate) async fn relocate(self: &Rc<Self>, why: Error) -> Result<()> {
         self.close_failed().await?;
         let inner = self.clone();
-        // A task of its own: once begun it must end, whoever asked for it may go away.
+        // A task of its own: a relocation that has begun must end, even if its caller is dropped.
         let task = self.rt.spawn(async move {
             inner.core.borrow_mut().durability.relocation.waiting += 1;
             let _one = inner.checkpoint_lock.acquire(1).await;
@@ -206,7 +210,7 @@ impl Inner {
         task.await
     }
 
-    /// Closes what belongs to zones that failed.
+    /// Closes the superzones and log halves of zones that failed.
     pub(crate) async fn close_failed(self: &Rc<Self>) -> Result<()> {
         let left = self.core.borrow_mut().leave_failed();
         let closings = left.inspect_err(|error| self.fail(error))?;
@@ -239,7 +243,7 @@ impl Inner {
         }
     }
 
-    /// All at once: one may wait for another.
+    /// Closes all zones at once: one may wait for another.
     async fn close_zones(self: &Rc<Self>, closing: Closing) -> Result<()> {
         let writer = self.core.borrow().env.writer.clone();
         let close = |zone: ZoneId| {

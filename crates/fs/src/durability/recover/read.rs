@@ -19,7 +19,7 @@ use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneSta
 use std::collections::BTreeSet;
 use zerocopy::FromBytes;
 
-/// A drive as it was found: what mount and fsck both begin with.
+/// The state of a drive as found: mount and fsck both begin with it.
 pub(crate) struct Found {
     pub(crate) layout: Layout,
     pub(crate) reports: Vec<ZoneReport>,
@@ -29,9 +29,9 @@ pub(crate) struct Found {
     /// Extents of each delta log.
     pub(crate) extents: Vec<Vec<Extent>>,
     pub(crate) table_pages: TablePages,
-    /// No copy of the superblock but those in checkpoints is whole.
+    /// No superblock copy is whole except those in checkpoints.
     pub(crate) alone: bool,
-    /// A newer checkpoint is damaged and given up: records behind it do not count.
+    /// A newer checkpoint is damaged and was given up: records behind it do not count.
     pub(crate) older: bool,
 }
 
@@ -71,10 +71,10 @@ pub(crate) async fn superblock(
     usable(device, &header, &body).map(Some)
 }
 
-/// What the superblock `body`, of a record with this `header`, describes.
+/// The layout that the superblock `body`, of a record with this `header`, describes.
 ///
 /// # Errors
-/// If this version cannot use it.
+/// If this version cannot use the superblock.
 fn usable(
     device: &dyn ZonedDevice,
     header: &RecordHeader,
@@ -101,8 +101,8 @@ fn usable(
         .map_err(|error| error.at(device.name()))
 }
 
-/// The superblock as whole checkpoints in the ring have it: for when no copy of its own is whole.
-/// What cannot be read is passed over.
+/// The superblock from a whole checkpoint in the ring, for a drive without a whole superblock copy.
+/// Blocks that cannot be read are skipped.
 pub(crate) async fn superblock_of_checkpoints(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
@@ -137,7 +137,7 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
     for zone in (first..geometry.zones).take(RING_ZONES as usize) {
         if written(&reports[zone as usize], geometry) > 0 && layout.is_none() {
             match superblock(device, ZoneId(zone), pages).await {
-                // The other copy will do.
+                // The other copy may be readable.
                 Err(error) if error.kind() == ErrorKind::Io => unread = Some(error),
                 found => layout = found?,
             }
@@ -176,17 +176,18 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
     Ok(Found { layout, reports, id, ring, image, extents, table_pages, alone, older: false })
 }
 
-/// How new a checkpoint is. Recovery writes the one it found again with the next number, in an
-/// epoch of its own: of two of one number that counts. The other was torn, and a block of it that
-/// recovery filled with zeros may have made it whole.
+/// The age of a checkpoint: number and epoch. Recovery rewrites the checkpoint that it found, with
+/// the next number and in a new epoch. So of two checkpoints with one number, the rewritten one
+/// counts. The other was torn, and recovery may have made it whole by filling one of its blocks
+/// with zeros.
 pub(crate) fn age(header: &RecordHeader) -> (u64, u64) {
     (header.checkpoint.get(), header.epoch.get())
 }
 
-/// The newest whole checkpoint, and which zone of the ring it is in.
+/// The newest whole checkpoint, and its zone of the ring.
 ///
-/// A block that cannot be read may be a newer one: to go on with an older would silently lose
-/// what was acknowledged, so the mount fails instead.
+/// A block that cannot be read may be a newer checkpoint. To continue with an older one would
+/// silently lose acknowledged data, so the mount fails instead.
 async fn newest_of_ring(
     device: &dyn ZonedDevice,
     layout: &Layout,
@@ -218,7 +219,7 @@ async fn newest_of_ring(
         return Err(Error::new(ErrorKind::Io, message));
     }
     match (best, unread) {
-        // The zone with the unreadable block is the older one: what it holds is older too.
+        // The zone with the unreadable block is the older zone: its checkpoints are older too.
         (Some(best), Some((_, id))) if id < age(&best.0) => Ok(best),
         (_, Some((error, _))) => Err(error.at("checkpoint ring")),
         (Some(best), None) => Ok(best),
@@ -226,8 +227,8 @@ async fn newest_of_ring(
     }
 }
 
-/// The zone of the ring that is offline, unless the newest checkpoint must be in the other: it is
-/// entered only when this one is full.
+/// The offline zone of the ring, unless the newest checkpoint must be in the other zone: the ring
+/// enters the offline zone only when that other zone is full.
 fn lost_checkpoint(
     device: &dyn ZonedDevice,
     layout: &Layout,
@@ -243,8 +244,8 @@ fn lost_checkpoint(
     (!room).then_some(ZoneId(layout.ring_start + offline))
 }
 
-/// The last whole checkpoint of `zone` with a number below `below`, and the error of a block behind
-/// it that could not be read.
+/// The last whole checkpoint of `zone` with a number below `below`, and the error of a later block
+/// that could not be read.
 pub(crate) async fn newest_checkpoint(
     device: &dyn ZonedDevice,
     layout: &Layout,
@@ -283,7 +284,7 @@ pub(crate) async fn newest_checkpoint(
     (newest, unread)
 }
 
-/// The whole checkpoint at `addr` and in the `most` blocks from there, if there is one.
+/// The whole checkpoint at `addr`, within `most` blocks, if there is one.
 async fn checkpoint_at(
     device: &dyn ZonedDevice,
     expect: &Expect,
@@ -307,7 +308,8 @@ pub(crate) fn concat(pages: &Pages) -> Vec<u8> {
     pages.iter().flat_map(|page| page.bytes().iter().copied()).collect()
 }
 
-/// Checks what a checkpoint says against the layout, so that nothing later can go out of range.
+/// Checks the content of a checkpoint against the layout, so that later code cannot go out of
+/// range.
 pub(crate) fn check_image(
     device: &dyn ZonedDevice,
     layout: &Layout,
@@ -373,7 +375,7 @@ pub(crate) fn check_image(
     Ok(vec![parse(first)?, parse(second)?])
 }
 
-/// Table pages are whole, in zones of the tables.
+/// Checks that table pages are whole and in zones of the tables.
 fn check_units(
     device: &dyn ZonedDevice,
     layout: &Layout,

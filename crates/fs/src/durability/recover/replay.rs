@@ -16,19 +16,19 @@ use furrow_zone::{Error, ErrorKind, QueueId, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// Nodes that are read before the records that tell of them are replayed.
+/// Nodes that are read before the records that name them are replayed.
 const AHEAD: usize = 512;
 /// Reads of nodes in flight.
 const READS: usize = 64;
 
-/// Blocks of nodes that were read before they are needed, by address.
+/// Blocks of nodes read in advance, by address.
 pub(crate) type Ahead = BTreeMap<u32, Page>;
 
-/// Replays records. `owners` collects who owns the blocks they bring in.
+/// Replays records. `owners` collects the owners of the blocks that the records add.
 ///
-/// What a record removes is freed at once, as it was then: kept to the end, all of it would be
-/// dirty together, for which there is no room. A file that was made without a name and gets none
-/// is not kept either.
+/// The files that a record removes are freed at once, as in the original run: if they were kept to
+/// the end, all their nodes would be dirty together, and the cache has no space for that. A file
+/// that was made without a name and gets none is freed at once too.
 pub(crate) async fn replay(
     inner: &Rc<Inner>,
     mut records: Vec<Record>,
@@ -79,7 +79,7 @@ pub(crate) async fn replay(
     Ok(())
 }
 
-/// Frees what the replay of a name change has removed.
+/// Frees the inodes that the replay of a name change has removed.
 async fn reap_removed(inner: &Rc<Inner>) -> Result<()> {
     loop {
         let Some(ino) = inner.core.borrow_mut().tree.files_mut().take_removed() else {
@@ -89,8 +89,9 @@ async fn reap_removed(inner: &Rc<Inner>) -> Result<()> {
     }
 }
 
-/// Reads nodes that the records from `at` on take the place of, and put there: many at once. What
-/// cannot be read is left out, and met again by who needs it. Answers up to which record that is.
+/// Reads many nodes at once: those that the records from `at` on replace, and those that they name.
+/// Nodes that cannot be read are left out; the replay that needs such a node meets the error again.
+/// Also returns the number of the first record whose nodes were not read.
 async fn read_ahead(inner: &Rc<Inner>, records: &[Record], at: usize) -> (Ahead, usize) {
     let (mut wanted, mut upto) = (BTreeSet::new(), at);
     {
@@ -123,22 +124,22 @@ async fn read_ahead(inner: &Rc<Inner>, records: &[Record], at: usize) -> (Ahead,
     (ahead, upto)
 }
 
-/// Before a replay.
+/// Begins a replay.
 pub(crate) fn begin(inner: &Inner, records: &[Record]) {
     let core = &mut *inner.core.borrow_mut();
     core.health.set_replaying(true);
-    // What replay allocates itself must not take an id that a record names.
+    // An id that replay allocates must not be an id that a record names.
     let created = records.iter().flat_map(|r| &r.names).filter_map(|(_, op)| match op {
         NameOp::Create { ino, .. } => Some(*ino),
         _ => None,
     });
     let moved = records.iter().flat_map(|r| &r.nodes).map(|(nid, _)| *nid);
-    // Freed ones too: a later record would take it away again.
+    // Freed ids too: a later record would free such an id again.
     let freed = records.iter().flat_map(|r| &r.freed).copied();
     core.tables.hold_ids(created.chain(moved).chain(freed));
 }
 
-/// After a replay.
+/// Ends a replay.
 pub(crate) fn end(inner: &Inner) {
     let core = &mut *inner.core.borrow_mut();
     core.health.set_replaying(false);
@@ -146,7 +147,7 @@ pub(crate) fn end(inner: &Inner) {
     core.tables.unhold_ids();
 }
 
-/// Replays what a record says of attributes.
+/// Replays the attributes in a record.
 pub(crate) async fn replay_attributes(inner: &Rc<Inner>, record: &Record) -> Result<()> {
     for (ino, packed) in &record.xattrs {
         match inner.run(|core| core.replay_xattrs(*ino, packed)).await {
@@ -191,8 +192,8 @@ pub(crate) async fn replay_name(inner: &Rc<Inner>, op: &NameOp) -> Result<()> {
         .map_err(|error| unexpected(error, what()))
 }
 
-/// Why a name change could not be replayed. It succeeded when it was logged: what it is replayed on
-/// is not what it was.
+/// The error of a name change that could not be replayed. The change succeeded when it was logged,
+/// so the state before it must be different now.
 fn unexpected(error: Error, what: String) -> Error {
     match error.kind() {
         ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Corrupt => error.at(what),
@@ -214,7 +215,7 @@ pub(crate) async fn read_node(inner: &Rc<Inner>, nid: u32, entry: NatEntry) -> R
     read_node_ahead(inner, nid, entry, &Ahead::new()).await
 }
 
-/// The same, if it is not there already.
+/// Reads a node block and checks it, unless the block is in `ahead`, which is then only checked.
 async fn read_node_ahead(
     inner: &Rc<Inner>,
     nid: u32,
@@ -238,7 +239,7 @@ async fn read_node_ahead(
 }
 
 /// Frees nodes that replay itself made for `ino`, as a creation with extended attributes does: the
-/// inode that takes the place of the replayed one refers to those of the record.
+/// inode of the record replaces the replayed inode, and refers to the nodes of the record.
 fn drop_replayed(core: &mut Core, ino: u32, named: &BTreeSet<u32>) {
     let made: Vec<u32> = core.cache.dirty_nodes_of(ino).collect();
     for nid in made {
@@ -248,8 +249,8 @@ fn drop_replayed(core: &mut Core, ino: u32, named: &BTreeSet<u32>) {
     }
 }
 
-/// Puts the nodes of a record in their new places, and derives the SIT from the difference. Nodes
-/// that were read already are in `ahead`.
+/// Puts the nodes of a record in their new places, and derives the SIT from the difference. `ahead`
+/// has nodes that were read already.
 pub(crate) async fn replay_nodes(
     inner: &Rc<Inner>,
     record: &Record,
@@ -271,7 +272,8 @@ pub(crate) async fn replay_nodes(
         fresh.push((*nid, *entry, read_node_ahead(inner, *nid, *entry, ahead).await?));
     }
     let core = &mut *inner.core.borrow_mut();
-    // All that went before all that came: a block may have moved from one node to another.
+    // Invalidate all old blocks before all new ones: a block may have moved from one node to
+    // another.
     for addr in gone {
         core.invalidate(addr);
     }

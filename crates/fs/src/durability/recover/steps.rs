@@ -1,9 +1,9 @@
 //! The steps of a mount: one table, executed in its order.
 //!
-//! [`mount`] runs [`STEPS`] one after the other and notes each in the trace. What a step has found
-//! or made is kept in [`Mount`] for those behind it. When a step is done, its audit compares what
-//! it left in memory. An audit of a step looks at accounts of the engine alone: what a damaged
-//! medium says may contradict itself, and is checked where it is read.
+//! [`mount`] runs [`STEPS`] one after the other and notes each in the trace. [`Mount`] keeps the
+//! results of a step for the later steps. After each step, its audit compares the state in memory.
+//! The audit of a step checks accounts of the engine alone: the content of a damaged medium may
+//! contradict itself, and is checked where it is read.
 
 use super::read::{Found, find, tables};
 use super::replay::replay;
@@ -27,14 +27,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-/// A step under way.
+/// A running step.
 type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
 /// A step of a mount.
 pub(crate) struct Step {
-    /// What it brings.
+    /// The name of the step, as on the design page.
     pub(crate) name: &'static str,
-    /// A mount for reading leaves it out.
+    /// True if a read-only mount leaves the step out.
     writes: bool,
     run: for<'a> fn(&'a mut Mount) -> Running<'a>,
     audit: fn(&Mount) -> Result<()>,
@@ -110,10 +110,10 @@ pub(crate) const STEPS: &[Step] = &[
     },
 ];
 
-/// The tables as they were read, and where their deltas go.
+/// The tables from the drive, and the layouts of their delta logs.
 type Tables = ((Table<NatEntry>, Table<SitEntry>), Vec<DeltaLayout>);
 
-/// A mount under way: what its steps have found and made so far.
+/// A mount in progress: the results of its steps so far.
 pub(crate) struct Mount {
     rt: Rt,
     device: Rc<dyn ZonedDevice>,
@@ -125,7 +125,7 @@ pub(crate) struct Mount {
     inner: Option<Rc<Inner>>,
     /// The checkpoint that names the replay end, durable.
     replay_end: Option<DurableSnapshot>,
-    /// Owners of the blocks that the replay brought in.
+    /// Owners of the blocks that the replay added.
     owners: BTreeMap<u32, SummaryEntry>,
 }
 
@@ -158,7 +158,7 @@ pub(crate) async fn mount(
     mount.inner.ok_or_else(|| too_early("the state in memory"))
 }
 
-/// What a step needs is not there yet: the table's order is wrong.
+/// The error of a step that lacks an earlier result: the order of the table is wrong.
 fn too_early(what: &str) -> Error {
     Error::new(ErrorKind::Internal, format!("mount: a step needs {what} too early"))
 }
@@ -255,8 +255,8 @@ impl Mount {
         reset_stale_zones(&self.inner()?, self.found()?, self.sync_scan()?, durable).await
     }
 
-    /// Before superzones are reopened: padding needs the owners that replay finds, and replay
-    /// nothing that padding does.
+    /// Runs before superzones are reopened: padding needs the owners that replay finds, and replay
+    /// needs nothing from padding.
     async fn replay(&mut self) -> Result<()> {
         let inner = self.inner()?;
         let scan = self.scan.as_mut().ok_or_else(|| too_early("the sync records"))?;

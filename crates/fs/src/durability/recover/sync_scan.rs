@@ -17,16 +17,16 @@ use std::future::Future;
 use std::task::Poll;
 use zerocopy::FromZeros;
 
-/// Blocks of the log that are read at once.
+/// Blocks of the log read in one batch.
 const AHEAD: u32 = 128;
 
-/// Nodes and blocks of data in flight.
+/// Most reads of nodes, or of blocks of data, in flight.
 const READS: usize = 64;
 
 /// A sync record that counts.
 #[derive(Default)]
 pub(crate) struct Record {
-    /// Zones it depends on whose write pointer does not tell what is in them.
+    /// Zones that the record depends on and whose write pointers do not tell their content.
     doubtful: Vec<ZoneId>,
     pub(crate) names: Vec<(u64, NameOp)>,
     pub(crate) nodes: Vec<(u32, NatEntry)>,
@@ -36,21 +36,21 @@ pub(crate) struct Record {
     pub(crate) xattrs: Vec<(Ino, Vec<u8>)>,
 }
 
-/// What the sync log adds.
+/// The result of reading the sync log.
 pub(crate) struct SyncScan {
     pub(crate) records: Vec<Record>,
     /// First sequence that does not count.
     pub(crate) replay_end: u64,
-    /// Where the log goes on.
+    /// Half and block of the next record.
     pub(crate) half: u8,
     pub(crate) next: u32,
     pub(crate) descriptors: Vec<Descriptor>,
-    /// Superzones each head took, the checkpoint's first.
+    /// Superzones that each head took; the checkpoint's superzone comes first.
     pub(crate) chains: Vec<Vec<u32>>,
 }
 
-/// Reads the sync log as far as it counts. `skip` is a defect built in on purpose: what does not
-/// count is passed over.
+/// Reads the sync log as far as it counts. `skip` is a built-in defect: records that do not count
+/// are skipped.
 pub(crate) async fn scan_sync_log(
     device: &dyn ZonedDevice,
     found: &Found,
@@ -75,7 +75,7 @@ pub(crate) async fn scan_sync_log(
             if turned {
                 break;
             }
-            // The log goes on at the front of the other half, if this one had no room.
+            // The log continues at the front of the other half, if this half had no space.
             turned = true;
             let other = 1 - scan.half;
             let there =
@@ -101,9 +101,10 @@ pub(crate) async fn scan_sync_log(
     Ok(scan)
 }
 
-/// Whether what a record depends on is in the zones whose write pointer says nothing: a power cut
-/// may leave a zone full though its last blocks were lost, and a read-only zone has no pointer.
-/// There, the nodes the record names and the blocks they point to are read.
+/// True if the blocks that a record depends on are really in the zones whose write pointers tell
+/// nothing: a power cut may leave a zone full although its last blocks were lost, and a read-only
+/// zone has no pointer. For such zones, the nodes that the record names and the blocks that they
+/// point to are read.
 async fn holds(
     device: &dyn ZonedDevice,
     found: &Found,
@@ -142,14 +143,14 @@ async fn holds(
     Ok(true)
 }
 
-/// Whether a block was written behind what the checkpoint knows of its stream: only those may be
-/// lost. A block that was damaged later must not cut the log.
+/// True if a block was written after the part of its stream that the checkpoint covers: only such
+/// blocks may be lost. A block that was damaged later must not end the log.
 fn new_since(found: &Found, geometry: &Geometry, addr: BlockAddr) -> bool {
     let Some((zone, offset)) = addr.locate(geometry) else { return true };
     let Some(superzone) = found.layout.superzone_of(zone) else { return true };
     let stream = found.image.heads.iter().find(|s| s.superzone == Some(superzone));
     let Some(stream) = stream else { return true };
-    // Zones that are left out make the stripe narrower.
+    // The stripe is narrower by the zones that are left out.
     let missing = found.image.descriptors[superzone as usize].missing.get();
     let at = zone.0 - found.layout.superzone_start(superzone);
     let before = (missing & ((1 << at) - 1)).count_ones();
@@ -157,31 +158,31 @@ fn new_since(found: &Found, geometry: &Geometry, addr: BlockAddr) -> bool {
     found.layout.stripe(width).index((at - before).min(width - 1), offset) >= stream.next
 }
 
-/// One block; `None` if the drive says that there is none.
+/// Reads one block; `None` if the drive reports it as missing.
 async fn read_one(device: &dyn ZonedDevice, addr: BlockAddr, pages: &Pool) -> Result<Option<Page>> {
     match read_blocks(device, QueueId(0), addr, 1, pages).await {
         Ok(mut block) => Ok(block.pop()),
         Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
-        // It may be there: to go on without it could lose what was acknowledged.
+        // The block may exist: to continue without it could lose acknowledged data.
         Err(error) => Err(error.at("sync log")),
     }
 }
 
-/// Blocks of a half of the log that were read at once, from one on.
+/// Blocks of a half of the log that were read in one batch, from block `first` on.
 #[derive(Default)]
 struct Ahead {
     half: u8,
     first: u32,
     blocks: Vec<Option<Page>>,
-    /// Nodes, by address and CRC, that are whole, as are all blocks they point to that may have
-    /// been lost: read many at a time, and once.
+    /// Address and CRC of nodes that are whole, and whose blocks that may have been lost are all
+    /// whole too. They are read many at a time, and only once.
     whole: BTreeSet<(u32, u32)>,
-    /// The same of these blocks.
+    /// Address and CRC of such blocks that are whole.
     data: BTreeSet<(u32, u32)>,
 }
 
 impl Ahead {
-    /// Block `at` of a half, if it can be read with those behind it.
+    /// Block `at` of a half, if it can be read together with the following blocks.
     async fn block(
         &mut self,
         device: &dyn ZonedDevice,
@@ -211,7 +212,8 @@ impl Ahead {
                 .collect();
             let Some((_, first)) = own.first().copied() else { continue };
             let addr = BlockAddr::new(device.geometry(), *zone, first);
-            // What cannot be read so is read block by block, as far as it is asked for.
+            // Blocks that cannot be read in this batch are read one by one, when they are asked
+            // for.
             let read = read_blocks(device, QueueId(0), addr, own.len() as u32, pages).await;
             for ((at, _), page) in own.iter().zip(read.into_iter().flatten()) {
                 self.blocks[(at - self.first) as usize] = Some(page);
@@ -221,8 +223,8 @@ impl Ahead {
 }
 
 impl Ahead {
-    /// Looks at the nodes that the records in these blocks name, as [`holds`] does. What is not
-    /// found to be whole here, `holds` looks at.
+    /// Checks the nodes that the records in these blocks name, as [`holds`] does. `holds` checks
+    /// again the nodes that are not found to be whole here.
     async fn check_nodes(&mut self, device: &dyn ZonedDevice, found: &Found, pages: &Pool) {
         let geometry = device.geometry();
         let closed = |addr: u32| {
@@ -281,7 +283,7 @@ impl Ahead {
     }
 }
 
-/// Nodes that a record of one block names. Of what is none, nothing comes.
+/// Nodes that a record of one block names. The list ends at bytes that are not an item.
 fn nodes_in(body: &[u8], layout: &crate::layout::Layout) -> Vec<(u32, NatEntry)> {
     let mut nodes = Vec::new();
     let mut input = Decoder(body);
@@ -294,7 +296,7 @@ fn nodes_in(body: &[u8], layout: &crate::layout::Layout) -> Vec<(u32, NatEntry)>
     nodes
 }
 
-/// Blocks at these addresses, read at once; `None` for what cannot be read.
+/// Reads the blocks at these addresses at the same time; `None` for a block that cannot be read.
 async fn read_each(device: &dyn ZonedDevice, addrs: &[u32], pages: &Pool) -> Vec<Option<Page>> {
     let mut flights: Vec<_> = addrs
         .iter()
@@ -315,7 +317,7 @@ async fn read_each(device: &dyn ZonedDevice, addrs: &[u32], pages: &Pool) -> Vec
     read.into_iter().map(Option::flatten).collect()
 }
 
-/// The whole record with `sequence` at that place, if there is one.
+/// The whole record with `sequence` at this place, if there is one.
 async fn read_record(
     device: &dyn ZonedDevice,
     found: &Found,
@@ -337,7 +339,7 @@ async fn read_record(
         let zone = zones[column as usize];
         let report = &found.reports[zone.0 as usize];
         if report.state == ZoneState::Offline && !found.image.is_clean() {
-            // What was acknowledged last is there, or is not: nobody knows.
+            // The zone may hold the records acknowledged last: nobody can tell.
             let message = format!(
                 "{}: sync log: zone {zone} is offline, what was synced last is lost: restore from \
                  a copy",
@@ -380,7 +382,7 @@ async fn read_record(
     Ok(expected.then(|| (blocks, body.to_vec())))
 }
 
-/// Parses a record and checks that all it depends on is there; `None` cuts the log.
+/// Parses a record and checks that all blocks it depends on exist; `None` ends the log.
 pub(crate) fn accept(
     geometry: &Geometry,
     found: &Found,
@@ -401,7 +403,7 @@ pub(crate) fn accept(
             Item::Freed(nid) => record.freed.push(nid),
             Item::Allocated(head, superzone, generation) => {
                 let descriptor = descriptors.get_mut(superzone as usize)?;
-                // The checkpoint has it already, and perhaps let it be released since.
+                // The checkpoint includes this superzone, and may have permitted its release since.
                 let then = &found.image.descriptors[superzone as usize];
                 let free = then.state == SuperzoneState::Free as u8;
                 if then.generation.get() == generation && !free {
@@ -425,8 +427,9 @@ pub(crate) fn accept(
     }
     for (zone, generation, end) in depends {
         let superzone = layout.superzone_of(ZoneId(zone))? as usize;
-        // What was full at the checkpoint's snapshot was durable before it; so was what has been
-        // released since. The zone may be empty by now, or hold something else.
+        // A superzone that was full at the checkpoint's snapshot was durable before the checkpoint,
+        // and so was one that has been released since. The zone may now be empty, or hold other
+        // data.
         let then = &found.image.descriptors[superzone];
         let full = then.state == SuperzoneState::Full as u8;
         if then.generation.get() > generation || (full && then.generation.get() == generation) {
@@ -435,7 +438,7 @@ pub(crate) fn accept(
         let known = descriptors[superzone].generation.get();
         let report = &found.reports[zone as usize];
         if known == generation && report.state == ZoneState::Offline {
-            // It was there, for all anybody knows: what else the record tells of may be whole.
+            // The blocks may have been there: the rest of the record may be whole.
             continue;
         }
         if known != generation || written(report, geometry) < end {
@@ -456,16 +459,16 @@ enum Item {
     Xattrs(Ino, Vec<u8>),
     Node(u32, NatEntry),
     Freed(u32),
-    /// A head took a superzone, then of this generation.
+    /// A head took a superzone, which then had this generation.
     Allocated(usize, u32, u32),
-    /// A zone of a superzone of this generation must be written so far.
+    /// A zone of a superzone of this generation must be written up to a block.
     Depends(u32, u32, u32),
     Attributes(Ino, SetAttr, Time),
-    /// What fsck alone looks at.
+    /// An item that only fsck reads.
     Range,
 }
 
-/// Takes the next item from the front; `None` if it is none.
+/// Takes the next item from the front; `None` if the bytes are not an item.
 fn parse_item(input: &mut Decoder<'_>, layout: &crate::layout::Layout) -> Option<Item> {
     Some(match input.u8()? {
         tag @ (item::CREATE | item::CREATE_WITH | item::LINK | item::REMOVE | item::RENAME) => {
