@@ -1,21 +1,21 @@
 //! fsync and the sync log.
 //!
-//! An fsync dispatches, in one stretch without an await: the file's data → its nodes → one record
-//! in the sync log, and answers when all three *and everything dispatched before* are durable. The
-//! record holds logical facts only: where the file's changed nodes are now, the namespace
-//! operations no record tells of yet, which superzones the streams took; and, because nothing
-//! orders the three kinds of writes on the drive, the write pointers that zones with writes in
-//! flight must have reached for the record to count. It never carries SIT entries: recovery
-//! derives them by comparing old and new nodes.
+//! An fsync dispatches, in one stretch without an await, the file's data, then its nodes, then one
+//! record in the sync log. It answers when all three *and everything dispatched before* are
+//! durable. The record holds logical facts only: the new places of the file's changed nodes, the
+//! namespace operations that are not in a record yet, and the superzones that the streams took.
+//! Because nothing orders the three kinds of writes on the drive, the record also holds the write
+//! pointers that zones with writes in flight must have reached for the record to count. It never
+//! carries SIT entries: recovery derives them by comparing old and new nodes.
 //!
-//! A rename over an existing file is in the next record, whoever asked for that. The record then
-//! carries the content of the file that was moved as well, as if it had been fsynced: programs
-//! that replace a file so expect to find it old or new, and the old content is gone by then.
-//! Truncating a file is no name change and is in no record but the file's own.
+//! A rename over an existing file is in the next record, of any fsync. The record then carries the
+//! content of the moved file as well, as if the file had been fsynced: programs that replace a file
+//! in this way expect the old or the new content, and the old content no longer exists. Truncating
+//! a file is not a name change; only the record of the file itself contains it.
 //!
-//! The log is a pair of halves, striped like data. Records are dead after the next checkpoint; a
-//! half is reset once a checkpoint is durable that starts in the other. When both are in use, a
-//! checkpoint comes first.
+//! The log is a pair of halves, striped like data. Records are dead after the next checkpoint. A
+//! half is reset once a checkpoint that starts in the other half is durable. When both halves are
+//! in use, the next record must wait for a checkpoint.
 
 use crate::blocked::{Blocked, NotApplied};
 use crate::core::{Core, Inner};
@@ -32,36 +32,36 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Records in flight above which further fsyncs share one. With 16 the lab's J5100 made 1.2 times
-/// as many fsyncs for 16 clients, its ZN540 two thirds: each command has its price there.
+/// With this many records in flight, further fsyncs share one. With 16 the lab's J5100 made 1.2
+/// times as many fsyncs for 16 clients, and its ZN540 two thirds: each command has its price there.
 pub(crate) const RECORDS_IN_FLIGHT: u32 = 4;
 
-/// Blocks of the longest record: what would take more is made durable by a checkpoint, which need
-/// not say it all again.
+/// Blocks of the longest record. A checkpoint makes a longer record unnecessary, and need not
+/// repeat its content.
 const RECORD_BLOCKS_MAX: u32 = 1_024;
-/// Dirty blocks of a file that an fsync dispatches in the stretch that dispatches its record; those
-/// beyond are dispatched before, and others have turns meanwhile.
+/// Dirty blocks of a file that an fsync dispatches in one stretch with its record. Further blocks
+/// are dispatched before, and other operations have turns meanwhile.
 const AHEAD: usize = 256;
 
-/// Where the sync log is.
+/// The state of the sync log.
 ///
 /// Invariants:
-/// - `next` is where the writer stands in the zones of `half`.
-/// - A half with anything written since its reset is used.
+/// - `next` is the writer's position in the zones of `half`.
+/// - A half that was written since its reset is used.
 /// - An fsync waits for a record only while a record is in flight.
 #[derive(Default)]
 pub(crate) struct SyncLog {
-    /// Half written now.
+    /// The half that is written now.
     half: u8,
-    /// Next block of it, in striping order.
+    /// The next block of this half, in striping order.
     next: u32,
     /// Sequence of the next record.
     sequence: u64,
-    /// Halves that hold anything.
+    /// Halves that are not empty.
     used: [bool; 2],
     /// Records not yet durable.
     in_flight: u32,
-    /// Fsyncs that wait to share the next record, and how they will be answered.
+    /// Fsyncs that wait to share the next record, and the round that will answer them.
     waiters: Vec<Ino>,
     round: Round,
 }
@@ -72,23 +72,24 @@ struct Round(Rc<RoundState>);
 
 #[derive(Default)]
 struct RoundState {
-    /// What each of them is answered.
+    /// The answer to each of them.
     results: RefCell<Option<BTreeMap<Ino, Result<()>>>>,
     done: furrow_rt::Notify,
 }
 
 impl SyncLog {
-    /// The next record, of `sequence`, goes to block `next` of `half`; `used` halves hold anything.
+    /// The next record, of `sequence`, goes to block `next` of `half`; `used` tells which halves
+    /// are not empty.
     pub(super) fn new(half: u8, next: u32, sequence: u64, used: [bool; 2]) -> SyncLog {
         SyncLog { half, next, sequence, used, ..SyncLog::default() }
     }
 
-    /// Half written now.
+    /// The half that is written now.
     pub(super) fn half(&self) -> u8 {
         self.half
     }
 
-    /// Next block of it, in striping order.
+    /// The next block of this half, in striping order.
     pub(super) fn next(&self) -> u32 {
         self.next
     }
@@ -98,7 +99,7 @@ impl SyncLog {
         self.sequence
     }
 
-    /// True if `half` holds anything.
+    /// True if `half` is not empty.
     pub(super) fn is_used(&self, half: u8) -> bool {
         self.used[usize::from(half)]
     }
@@ -113,19 +114,20 @@ impl SyncLog {
         self.waiters.len()
     }
 
-    /// The next record goes to block `next` of the half written now; beyond its end: to the other.
+    /// Puts the next record at block `next` of the current half; a block past the end leads to the
+    /// other half.
     pub(super) fn go_on_at(&mut self, next: u32) {
         self.next = next;
     }
 
-    /// `half` is empty; true if it held anything.
+    /// Marks `half` as empty; true if it was used.
     pub(super) fn released(&mut self, half: u8) -> bool {
         std::mem::take(&mut self.used[usize::from(half)])
     }
 }
 
 impl Core {
-    /// Bytes a record for `ino` may take at most.
+    /// Most bytes of a record for `inos`.
     fn record_bound(&self, inos: &[Ino]) -> usize {
         let mut bytes = self.durability.namespace_log.unlogged_bytes() + 64;
         bytes += self.alloc.allocated().len() * 16 + self.alloc.unstable().len() * 16;
@@ -137,7 +139,7 @@ impl Core {
             bytes += (nodes + 1) * 24 + 80;
             let inode = self.cache.peek(&crate::tree::cache::Key::Node(ino.0));
             bytes += inode.map_or(0, |entry| xattr_bytes(entry.page()));
-            // Superzones that are begun for it, and zones it is written to.
+            // Superzones that the file's blocks may open, and zones that they are written to.
             let superzones = (dirty + nodes) / per + 2 * self.alloc.heads_count();
             let zones = (dirty + nodes).min(superzones * self.env.layout.width as usize);
             bytes += superzones * 16 + zones * 16;
@@ -145,8 +147,7 @@ impl Core {
         bytes
     }
 
-    /// Makes room for a record of `blocks`: true if there is, false if a checkpoint must come
-    /// first.
+    /// Finds space for a record of `blocks`; false if a checkpoint must come first.
     fn sync_room(&mut self, blocks: u32) -> bool {
         let capacity = self.env.layout.sync_stripe().blocks();
         if blocks > RECORD_BLOCKS_MAX.min(capacity / 2) {
@@ -163,12 +164,12 @@ impl Core {
         let new = self.env.layout.sync_half(other);
         for (zone, previous) in new.iter().zip(&old) {
             if self.env.writer.is_open(*previous) {
-                // Full zones give their permit back.
+                // A zone gives its permit back when it is full.
                 let zeros = ZoneWrite::zeros_to(*previous, self.env.layout.capacity);
                 drop(self.env.writer.submit(zeros));
                 self.env.writer.open_zone_after(*zone, *previous);
             } else {
-                // Not begun, or found full by recovery: it holds no permit.
+                // The previous zone was not begun, or recovery found it full: it holds no permit.
                 self.env.writer.open_empty(*zone);
             }
         }
@@ -206,16 +207,17 @@ impl Core {
         self.durability.sync.sequence += 1;
     }
 
-    /// Files of which the next record must tell, whoever asks for it, because it tells of a rename
-    /// that gave them the place of others: those with anything that no record tells of, but for
-    /// `asked`, ascending, which it tells of anyway.
+    /// Files whose content must be in the next record, ascending, because the record contains a
+    /// rename that gave them the place of others. Included are only files with changes that are not
+    /// in a record. Files in `asked`, which is sorted, are left out: the record includes them
+    /// anyway.
     fn carried(&self, asked: &[Ino]) -> Vec<Ino> {
         let unsynced = |ino: Ino| {
             let mut dirty = self.cache.dirty_of(ino.0).chain(self.cache.dirty_nodes_of(ino.0));
             dirty.next().is_some() || self.tables.changed_nodes().has(ino.0)
         };
-        // One without a name, or that is gone, needs nothing. It is not looked at: it may not be in
-        // the cache.
+        // A file without a name, or a freed one, needs nothing. Its inode is not read: it may not
+        // be in the cache.
         let named = |ino: Ino| {
             self.tables.nat().get(ino.0).ino.get() == ino.0 && !self.tree.files().is_orphan(ino)
         };
@@ -226,7 +228,7 @@ impl Core {
         inos
     }
 
-    /// Dispatches data, nodes and one record for `inos`; the stamp to wait for. `None`: a
+    /// Dispatches data, nodes and one record for `inos`; returns the stamp to wait for. `None`: a
     /// checkpoint must come first, and makes the record unnecessary.
     pub(crate) fn dispatch_sync(&mut self, inos: &[Ino]) -> Result<Option<u64>, NotApplied> {
         self.writable()?;
@@ -266,18 +268,19 @@ impl Core {
         Ok(Some(self.alloc.stamp()))
     }
 
-    /// Dispatches a file's data and nodes and notes where its changed nodes are. A directory's
+    /// Dispatches a file's data and nodes and notes the places of its changed nodes. A directory's
     /// content is in the namespace operations already: only its attributes are noted.
     fn sync_file(&mut self, ino: Ino, out: &mut Encoder) -> Result<bool, NotApplied> {
         let head = match self.inode(ino) {
             Ok(inode) => inode.head,
-            // Not cached: nothing of it is dirty, but nodes of it may have been written.
+            // The inode is not in the cache: the file has no dirty blocks, but some of its nodes
+            // may have been written.
             Err(NotApplied::Blocked(Blocked::Load(fetch))) => {
                 return Err(Blocked::Load(fetch).into());
             }
             Err(stop) => return Err(stop),
         };
-        // What has no name and can get none needs nothing.
+        // An inode that has no name and can get none needs nothing.
         if head.links.get() == 0 && !self.tree.files().is_unnamed(ino) {
             return Ok(false);
         }
@@ -294,7 +297,7 @@ impl Core {
         self.log_content(ino, out)
     }
 
-    /// Dispatches the data and nodes of a file and notes where its changed nodes are.
+    /// Dispatches the data and nodes of a file and notes the places of its changed nodes.
     fn log_content(&mut self, ino: Ino, out: &mut Encoder) -> Result<bool, NotApplied> {
         let ranges = ranges(self.cache.dirty_of(ino.0));
         self.write_file(ino)?;
@@ -319,13 +322,13 @@ impl Core {
         Ok(true)
     }
 
-    /// Everything dispatched up to `stamp` is durable.
+    /// Notes that everything dispatched up to `stamp` is durable.
     pub(crate) fn stable(&mut self, stamp: u64) {
         self.alloc.flushed(stamp);
     }
 }
 
-/// Bytes of attributes that the inode in `page` has.
+/// Bytes of attributes of the inode in `page`.
 fn xattr_bytes(page: &furrow_rt::Page) -> usize {
     crate::tree::node::as_inode(page).head.xattr_bytes.get() as usize
 }
@@ -344,7 +347,7 @@ fn ranges(blocks: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
 impl Inner {
     /// See [`crate::Fs::fsync`].
     pub(crate) async fn fsync(self: &Rc<Self>, ino: Ino) -> Result<()> {
-        // A lone fsync does not wait; when many are under way, those that come share a record.
+        // A lone fsync does not wait; when many records are in flight, new fsyncs share one.
         let shared = {
             let mut core = self.core.borrow_mut();
             core.writable().map_err(crate::blocked::error_of)?;
@@ -359,7 +362,8 @@ impl Inner {
         if shared {
             return self.share_record(ino).await;
         }
-        // A task of its own: those who share the next record wait for it.
+        // A task of its own, which ends even if the caller is dropped: fsyncs that share the next
+        // record wait for it.
         let inner = self.clone();
         let task = self.rt.spawn(async move {
             let result = inner.sync_now(&[ino]).await;
@@ -369,7 +373,7 @@ impl Inner {
         task.await
     }
 
-    /// A record is done: who waits shares the next.
+    /// Ends a record: the fsyncs that wait share the next one.
     fn record_done(self: &Rc<Self>) {
         let (batch, round) = {
             let mut core = self.core.borrow_mut();
@@ -399,8 +403,8 @@ impl Inner {
         round.wait(ino).await
     }
 
-    /// One record for all, or, where what one of them needs is damaged, one for each: nobody is
-    /// refused because of another's file.
+    /// Writes one record for all. If a file of one of them is damaged, writes one record for each:
+    /// damage of one file must not fail the fsync of another.
     async fn sync_each(self: &Rc<Self>, inos: &[Ino]) -> BTreeMap<Ino, Result<()>> {
         let result = self.sync_now(inos).await;
         let damage = |error: &Error| matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt);
@@ -413,7 +417,7 @@ impl Inner {
         results
     }
 
-    /// Dispatches and waits.
+    /// Dispatches data, nodes and a record, and waits for them.
     async fn sync_now(self: &Rc<Self>, inos: &[Ino]) -> Result<()> {
         let carried = self.core.borrow().carried(inos);
         let all = [inos, &carried].concat();
@@ -421,7 +425,7 @@ impl Inner {
         self.write_ahead(&all).await?;
         let dispatched = self
             .run(|core| {
-                // An inode removed meanwhile needs nothing.
+                // An inode that was removed meanwhile needs nothing.
                 let mut alive = Vec::with_capacity(inos.len());
                 for ino in inos {
                     match core.inode(*ino) {
@@ -451,7 +455,7 @@ impl Inner {
         }
     }
 
-    /// Dispatches what is dirty of `inos` but for the last few blocks of each.
+    /// Dispatches the dirty blocks of `inos` except for the last few blocks of each.
     async fn write_ahead(self: &Rc<Self>, inos: &[Ino]) -> Result<()> {
         for ino in inos {
             let mut from = 0;
@@ -477,7 +481,8 @@ impl Inner {
         result.await.inspect_err(|error| self.fail(error))
     }
 
-    /// The same, if nothing fails but zones that are `excused`.
+    /// Waits until everything before `point` is durable. Failures of zones in `excused` do not
+    /// count.
     pub(crate) async fn flushed(
         &self,
         stamp: u64,

@@ -7,11 +7,11 @@ use crate::types::Ino;
 use furrow_zone::Result;
 use std::rc::Rc;
 
-/// Blocks write-back dispatches before it lets others run.
+/// Blocks that write-back dispatches before it yields.
 const BATCH: usize = 256;
 
 impl Core {
-    /// Dispatches up to [`BATCH`] dirty blocks of data; how many.
+    /// Dispatches up to [`BATCH`] dirty blocks of data; returns their number.
     fn write_some(&mut self) -> Result<usize, NotApplied> {
         self.writable()?;
         let keys: Vec<(Ino, u32)> = self
@@ -35,8 +35,8 @@ impl Core {
 }
 
 impl Inner {
-    /// Sees to the end of the writes dispatched since the last call: their pages may then be
-    /// evicted.
+    /// Waits in the background for the writes dispatched since the last call: their pages may then
+    /// be evicted.
     pub(crate) fn after_dispatch(self: &Rc<Self>) {
         self.close_parked(false);
         self.start_cleaning();
@@ -57,7 +57,7 @@ impl Inner {
                 let (out, over) = (core.durability.writes.in_flight as u64, tickets.len() as u64);
                 core.durability.writes.in_flight =
                     core.less("Dispatched::in_flight", out, over) as usize;
-                // After a failure the pages stay: they are the only copy.
+                // After a failure the pages stay in the cache: they are the only copy.
                 if result.is_ok() {
                     for ticket in tickets {
                         core.cache.end_write(ticket);
@@ -71,15 +71,15 @@ impl Inner {
         });
     }
 
-    /// Starts writing dirty data back, if nobody does. It begins at half of what may be dirty, so
-    /// that writers who are slower than the drive never wait for it.
+    /// Starts writing dirty data back, unless that is running already. Write-back begins at half of
+    /// the dirty limit, so that writers who are slower than the drive never wait for it.
     pub(crate) fn start_write_back(self: &Rc<Self>) {
         if self.write_back_running.replace(true) {
             return;
         }
         let inner = self.clone();
         self.rt.spawn_detached(async move {
-            // What an unmount interrupts it writes itself.
+            // An unmount that interrupts write-back writes the dirty data itself.
             if let Err(error) = inner.write_back().await
                 && !inner.ended.get()
             {
@@ -90,14 +90,15 @@ impl Inner {
         });
     }
 
-    /// Writes dirty data until a quarter of what may be dirty is left; nodes take a checkpoint.
+    /// Writes dirty data until it is at most a quarter of the dirty limit. Too many dirty nodes or
+    /// name operations take a checkpoint.
     async fn write_back(self: &Rc<Self>) -> Result<()> {
         loop {
             let (dirty, nodes, limit) = {
                 let core = self.core.borrow();
                 let nodes = core.cache.dirty_node_pages();
                 let data = core.cache.dirty_pages() - nodes;
-                // Of those that are on their way some may be clean by now.
+                // Of the blocks in flight, some may be clean by now.
                 (data.saturating_sub(core.durability.appends.blocks()), nodes, core.dirty_limit())
             };
             if self.ended.get() {
@@ -116,10 +117,10 @@ impl Inner {
             {
                 return self.checkpoint(false).await;
             }
-            // What is in flight must end before anybody who waits can go on.
+            // The writes in flight must end before any waiting operation can continue.
             let point = self.core.borrow().env.writer.sequence_point();
             self.wait_durable_or_relocated(point).await?;
-            // Those who wait for a relocation are in line for the lock, and their writes in flight.
+            // Tasks that wait for a relocation queue for the lock, and their writes are in flight.
             if self.core.borrow().durability.relocation.waiting > 0 {
                 drop(self.checkpoint_lock.acquire(1).await);
             }
@@ -130,11 +131,12 @@ impl Inner {
         }
     }
 
-    /// Dispatches most of the data that is dirty before a checkpoint's snapshot, which dispatches
-    /// all in one stretch: others have turns meanwhile. What fails here fails at the cut too.
+    /// Dispatches most of the dirty data before a checkpoint's snapshot, which dispatches the rest
+    /// in one stretch: other operations have turns meanwhile. An error here occurs at the snapshot
+    /// too.
     pub(crate) async fn write_before_snapshot(self: &Rc<Self>) {
         let data = |core: &Core| core.cache.dirty_pages() - core.cache.dirty_node_pages();
-        // As much as there is now: who goes on writing does not hold the checkpoint up.
+        // Only as much as is dirty now: a continuous writer does not delay the checkpoint.
         let mut left = data(&self.core.borrow());
         while left > BATCH {
             let written = self.run(Core::write_some).await;
@@ -158,7 +160,7 @@ impl Inner {
                 if inner.ended.get() || inner.core.borrow().health.failed().is_some() {
                     return;
                 }
-                // A failure is remembered by the engine and told to the next caller.
+                // The engine remembers a failure and reports it to the next caller.
                 let _ = inner.checkpoint(false).await;
                 // Nothing was written for an interval.
                 let now = Some(inner.core.borrow().alloc.stamp());

@@ -107,7 +107,7 @@ impl Core {
         if current - size <= step {
             return size;
         }
-        // Cut at the edge of a leaf, so that the next step finds whole leaves.
+        // End at the edge of a leaf, so that the next step finds whole leaves.
         (size.max(current - step)).next_multiple_of(leaf)
     }
 

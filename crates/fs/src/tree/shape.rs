@@ -48,7 +48,7 @@ pub struct NodePos {
 }
 
 /// One step of a truncation: the holder loses the slots from `keep` on, with everything below them.
-/// The subtree at slot `keep − 1` may have to be cut too; then the next [`Trim`] cuts it.
+/// The subtree at slot `keep − 1` may have to be trimmed too; then the next [`Trim`] does so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trim {
     /// The node, or `None` for the inode.
@@ -164,7 +164,7 @@ impl Shape {
             && node.base < self.capacity(height)
     }
 
-    /// The cuts that remove block `from` and all later blocks, from the inode downwards. Only
+    /// The trims that remove block `from` and all later blocks, from the inode downwards. Only
     /// holders that lose slots or contain the boundary appear; none of them loses all its slots
     /// except the inode, so a node that appears stays.
     pub fn trims(&self, height: u8, from: u64) -> SmallVec<[Trim; 5]> {
@@ -308,7 +308,7 @@ mod tests {
                     prop_assert_eq!(s.leaf_base(block), leaf.base);
                 }
             }
-            // Truncation: a block stays exactly if no cut drops a slot on its path.
+            // Truncation: a block stays exactly if no trim drops a slot on its path.
             let trims = s.trims(height, cut);
             for (&block, (trail, _)) in &tree {
                 let gone = trail.iter().any(|&(holder, slot)| {

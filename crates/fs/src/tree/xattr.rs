@@ -443,7 +443,7 @@ mod tests {
         let packed = xattrs.pack();
         assert_eq!(Xattrs::parse(&packed), Some(xattrs));
         for cut in 1..packed.len() {
-            // Only a cut between the two attributes leaves a packed form.
+            // Only the first attribute alone is a packed form too.
             assert_eq!(Xattrs::parse(&packed[..cut]).is_some(), cut == 5 + 6 + 3, "{cut}");
         }
         let twice = [&packed[..14], &packed[..14]].concat();
