@@ -1,6 +1,7 @@
 //! The tests of the file system as one program.
 //!
-//! Each file here is a module: one program links once what a program per file would link each time.
+//! Each file here is a module: one program is linked once, where a program per file would link each
+//! time.
 
 mod append;
 mod cleaning;

@@ -1,5 +1,5 @@
 //! Data by Zone Append, on a drive that takes appends in any order: where it lies is known only
-//! when the drive has answered, and everything that tells of it waits for that.
+//! when the drive has answered, and all metadata that refers to the data waits for the answer.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -40,7 +40,7 @@ async fn file(fs: &Fs, name: &str) -> Result<Ino> {
     Ok(fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?.ino)
 }
 
-/// Each block says which file, block and version it is.
+/// The content tells file, block and version.
 fn content(file: u64, block: u64, version: u64) -> Vec<u8> {
     let mut rng = Rng::new(file << 40 ^ block << 8 ^ version);
     (0..PAGE_SIZE / 8).flat_map(|_| rng.next().to_le_bytes()).collect()
@@ -57,8 +57,8 @@ async fn holds(fs: &Fs, ino: Ino, block: u64, version: u64) -> Result<bool> {
     Ok(read == content(u64::from(ino.0), block, version))
 }
 
-/// Two files, three segments' worth, synced while the other one is written: all of it lies where
-/// its pointers say, summaries tell the owners (fsck compares), and data went by append only.
+/// Two files, three segments' worth, synced while the other one is written: all data is where its
+/// pointers lead, summaries name the owners (fsck compares), and data was written by append only.
 #[test]
 fn appended_data_is_found_where_the_drive_put_it() {
     on_drive(3, |rt, drive| async move {
@@ -97,8 +97,8 @@ fn appended_data_is_found_where_the_drive_put_it() {
     });
 }
 
-/// What is changed, cut off or removed while it is on its way to the drive is not what the append
-/// carries: the newer content counts.
+/// Blocks that are changed, truncated or removed while their append is in flight: the newer content
+/// counts, not the content of the append.
 #[test]
 fn what_changes_on_its_way_is_not_overwritten_by_it() {
     for seed in 0..8 {
@@ -115,7 +115,7 @@ fn what_changes_on_its_way_is_not_overwritten_by_it() {
                 let fs = fs.clone();
                 rt.spawn(async move { fs.sync().await })
             };
-            // The appends are under way.
+            // The appends are in flight.
             for _ in 0..20 + 5 * seed {
                 rt.yield_now().await;
             }
@@ -142,7 +142,7 @@ fn what_changes_on_its_way_is_not_overwritten_by_it() {
     }
 }
 
-/// The drive goes away under appends: the engine says so, writes no more, and ends nevertheless.
+/// The drive disappears during appends: the engine reports this, writes no more, and still ends.
 #[test]
 fn a_failed_append_ends_in_an_error_and_nothing_waits_for_ever() {
     on_drive(5, |rt, drive| async move {
@@ -170,7 +170,7 @@ fn a_failed_append_ends_in_an_error_and_nothing_waits_for_ever() {
     });
 }
 
-/// The drive refuses an append: what it carried goes elsewhere, and the file is synced.
+/// The drive refuses an append: its blocks go elsewhere, and the file is synced.
 #[test]
 fn a_failed_append_is_made_elsewhere() {
     for nth in [1, 20, 100] {

@@ -15,8 +15,8 @@ use std::rc::Rc;
 
 const SMALL: &str = "zones=64,zone-size=256KiB,zone-capacity=200KiB,max-active=14,channels=1";
 
-/// Runs `test` on a fresh file system on a drive of `spec`, then has fsck look at it. Answers the
-/// hash of everything that happened.
+/// Runs `test` on a fresh file system on a drive of `spec`, then runs fsck. Returns the hash of all
+/// events.
 fn on_drive<F: Future<Output = Result<()>> + 'static>(
     spec: &str,
     width: Option<u32>,
@@ -47,7 +47,7 @@ fn options() -> MountOptions {
     MountOptions { cache_pages: 256, commit_interval: 5 * Nanos::SECOND, ..Default::default() }
 }
 
-/// The same without cleaning in the background.
+/// Options without commits or background cleaning.
 fn quiet() -> MountOptions {
     MountOptions {
         commit_interval: 100_000 * Nanos::SECOND,
@@ -60,7 +60,7 @@ async fn mount(rt: &Rt, drive: &Emulator, options: MountOptions) -> Result<Fs> {
     Fs::mount(rt, Rc::new(drive.clone()), options).await
 }
 
-/// A block that says what it is.
+/// A block whose content tells file, number and version.
 fn block(file: u64, number: u64, version: u64) -> Vec<u8> {
     let mut rng = Rng::new(file << 40 ^ number << 16 ^ version);
     (0..512).flat_map(|_| rng.next().to_le_bytes()).collect()
@@ -79,7 +79,7 @@ async fn holds(fs: &Fs, ino: Ino, file: u64, versions: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// A file of as many blocks as `fs` takes; how many.
+/// A file of as many blocks as `fs` takes, up to `most`; returns the number of blocks.
 async fn fill(fs: &Fs, name: &str, file: u64, most: u64) -> Result<(Ino, u64)> {
     let ino = fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?.ino;
     for number in 0..most {
@@ -128,7 +128,7 @@ fn twenty_times_full_and_empty_again() {
     });
 }
 
-/// Overwrites blocks of a drive that is 95 % full at random, for `times` its capacity.
+/// Overwrites random blocks of a drive that is 95 % full, for `times` its capacity.
 async fn overwrite(rt: Rt, drive: Emulator, times: u64, files: u64) -> Result<()> {
     let fs = mount(&rt, &drive, options()).await?;
     let capacity = fs.statfs().blocks_available;
@@ -168,7 +168,7 @@ fn ten_capacities_of_overwrites_at_95_percent() {
     on_drive(SMALL, None, 2, |rt, drive| overwrite(rt, drive, 10, 3));
 }
 
-/// Each block has a node of its own: cleaning data takes as much again for nodes.
+/// Each block has a node of its own: cleaning data takes as many blocks again for nodes.
 #[test]
 fn overwrites_of_files_of_one_block() {
     on_drive(SMALL, None, 4, |rt, drive| async move {
@@ -225,7 +225,7 @@ fn cleaning_on_request_moves_what_is_valid_and_nothing_else() {
     });
 }
 
-/// First blocks of the zones that the pool may reset next to `zone`, for a fault there.
+/// The block at `offset` of `zone`, for a fault there.
 fn at(drive: &Emulator, zone: usize, offset: u64) -> Lba {
     Lba(drive.geometry().start(ZoneId(zone as u32)).0 + offset)
 }
@@ -247,7 +247,7 @@ async fn half_garbage(fs: &Fs, blocks: u64) -> Result<Ino> {
     Ok(kept)
 }
 
-/// Zones that hold data and are written to the end.
+/// Zones that hold data and are fully written.
 fn full_data_zones(fs: &Fs) -> Result<Vec<usize>> {
     let zones = fs.zone_map()?.into_iter().enumerate();
     let full = zones
@@ -264,7 +264,7 @@ fn a_damaged_block_stays_and_is_named_while_cleaning_goes_on() {
         let fs = mount(&rt, &drive, quiet()).await?;
         let zones = full_data_zones(&fs)?;
         assert!(zones.len() > 5, "{zones:?}");
-        // A bit of each block in one zone, a read error in another.
+        // One flipped bit in each block of one zone, a read error in another.
         let (rotten, unread) = (zones[1], zones[3]);
         let valid = fs.zone_map()?[rotten].valid;
         for offset in 0..48 {
@@ -283,7 +283,7 @@ fn a_damaged_block_stays_and_is_named_while_cleaning_goes_on() {
         let named = |what: &str| report.failures.iter().any(|failure| failure.contains(what));
         let zone = format!("zone {rotten} offset");
         assert!(named(&zone) && named("expected CRC") && named("inode"), "{:?}", report.failures);
-        // What stayed is where it was, and is not tried again.
+        // Blocks that could not be moved are in their old places, and are not tried again.
         let map = fs.zone_map()?;
         assert_eq!((map[rotten].valid, map[unread].usage), (valid, ZoneUse::Data(1)));
         let again = fs.clean(CleanOptions { garbage_percent: 0, ..Default::default() }).await?;
@@ -301,7 +301,7 @@ fn a_damaged_block_stays_and_is_named_while_cleaning_goes_on() {
             }
         }
         assert_eq!(refused, valid);
-        // Only overwriting or removing it gives the place back.
+        // Only overwriting or removing the file frees its space.
         fs.unlink(Ino::ROOT, b"kept").await?;
         fs.sync().await?;
         assert_eq!(fs.zone_map()?[rotten].usage, ZoneUse::Free);
@@ -309,7 +309,7 @@ fn a_damaged_block_stays_and_is_named_while_cleaning_goes_on() {
     });
 }
 
-/// Without its summary the owners of a segment's blocks are looked for among all nodes.
+/// If the summary is damaged, the owners of a segment's blocks are looked up among all nodes.
 #[test]
 fn a_damaged_summary_costs_a_search_but_no_block() {
     on_drive(SMALL, None, 6, |rt, drive| async move {
@@ -332,7 +332,7 @@ fn a_damaged_summary_costs_a_search_but_no_block() {
     });
 }
 
-/// A file that grew has its first pointers in a leaf, while summaries name the inode.
+/// A file that grew has its first pointers in a leaf, while older summaries name the inode.
 #[test]
 fn blocks_of_a_file_that_grew_since_find_their_owner() {
     on_drive(SMALL, None, 7, |rt, drive| async move {
@@ -341,7 +341,7 @@ fn blocks_of_a_file_that_grew_since_find_their_owner() {
         for (index, far) in [500u64, 500_000].into_iter().enumerate() {
             write(&fs, kept, far, &block(0, far, 9)).await?;
             fs.sync().await?;
-            // What is left of the garbage differs each time.
+            // A different part of the garbage remains each time.
             for number in (index as u64..200).step_by(7) {
                 write(&fs, kept, number, &block(0, number, 0)).await?;
             }
@@ -377,7 +377,7 @@ fn one_seed_cleans_alike_twice() {
     assert_ne!(run(3), run(4));
 }
 
-/// Many small writers wait for room at once: each gets its turn, none is refused.
+/// Many small writers wait for space at once: each gets its turn, none is refused.
 #[test]
 fn those_who_wait_for_room_are_all_served() {
     on_drive(SMALL, None, 9, |rt, drive| async move {

@@ -18,7 +18,7 @@ fn number(value: &Value) -> u64 {
     }
 }
 
-/// The value that `path` of names leads to.
+/// The value at the end of `path`.
 fn at<'a>(value: &'a Value, path: &[&str]) -> &'a Value {
     path.iter().fold(value, |value, name| match value {
         Value::Fields(fields) => {
@@ -68,7 +68,7 @@ fn shown(rt: &Rt, drive: &Drive, part: &Part) -> Result<Dump, Error> {
     rt.block_on(async move { dump(drive, &part).await })
 }
 
-/// Of a drive that is whole.
+/// The part of a drive that is whole.
 fn whole(rt: &Rt, drive: &Drive, part: Part) -> Value {
     let dump = shown(rt, drive, &part).unwrap();
     assert_eq!(dump.findings, [], "{part:?}");
@@ -104,7 +104,7 @@ fn what_one_part_says_the_others_show() {
     let blocks: u64 = list(&file, &["blocks"]).iter().map(|run| number(at(run, &["count"]))).sum();
     assert_eq!(blocks, 3);
 
-    // The file's block is valid in the segment where it is, and owned by the file.
+    // The file's block is valid in its segment, and owned by the file.
     let node = number(at(&file, &["node"]));
     let place = at(&list(&file, &["blocks"])[0], &["at"]).clone();
     let sit = whole(&rt, &drive, Part::Sit(0..=u32::MAX));
@@ -151,7 +151,7 @@ fn what_is_damaged_is_said_and_shown_all_the_same() {
     let good = made(&rt);
     let node = whole(&rt, &good, Part::Node(file_0()));
 
-    // A node: a bit of its size.
+    // A node: one bit of its size is flipped.
     let mut drive = good.clone();
     drive.flip((address(&node), 72), 0);
     let dump = shown(&rt, &drive, &Part::Node(file_0())).unwrap();
@@ -159,7 +159,7 @@ fn what_is_damaged_is_said_and_shown_all_the_same() {
     assert_ne!(at(&dump.value, &["inode"]), at(&node, &["inode"]));
     assert_eq!(at(&dump.value, &["blocks"]), at(&node, &["blocks"]));
 
-    // A directory block: the names in the others are shown.
+    // A directory block: the names in the other blocks are still shown.
     let dir = whole(&rt, &good, Part::Node(Which::Path(b"/dir".into())));
     let first = number(at(&list(&dir, &["blocks"])[0], &["addr"])) as u32;
     let mut drive = good.clone();
@@ -170,7 +170,7 @@ fn what_is_damaged_is_said_and_shown_all_the_same() {
     let names = list(&dump.value, &["entries"]).len();
     assert!((1..300).contains(&names), "{names} names");
 
-    // One of the copies of the superblock, then the tables.
+    // One copy of the superblock, then the tables.
     let zone = number(at(&list(&whole(&rt, &good, Part::Superblock), &["copies"])[0], &["zone"]));
     let mut drive = good.clone();
     drive.flip((zone as u32 * good.capacity(), 200), 3);
@@ -197,7 +197,7 @@ fn no_bytes_make_it_panic() {
     let (mut wrong, mut refused) = (0, 0);
     for _ in 0..300 {
         let mut drive = good.clone();
-        // A block of the metadata, or one of the first of the others.
+        // A block in a metadata zone, or in one of the first other zones.
         let zone = rng.below(20) as u32;
         let Some(offset) = rng.next().checked_rem(drive.written(zone).into()) else { continue };
         let length = [1, 16, 4096][rng.below(3) as usize];

@@ -265,7 +265,7 @@ fn full_size_segments_striped_over_zones_survive_a_crash() {
     });
 }
 
-/// One that goes on writing, syncing and fsyncing until it is refused; what was acknowledged last.
+/// Writes, syncs and fsyncs until it is refused; returns the last acknowledged round.
 async fn insist(fs: Fs, name: String) -> u8 {
     let Ok(file) = fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await else { return 0 };
     let file = file.ino;
@@ -320,8 +320,8 @@ fn nothing_is_written_after_an_unmount_and_nothing_acknowledged_in_it_is_lost() 
     }
 }
 
-/// Half of what may be dirty sets off writing back, so that a writer who is slower than the drive
-/// is never held up.
+/// Write-back starts at half of the dirty limit, so that a writer who is slower than the drive is
+/// never held up.
 #[test]
 fn writing_back_begins_before_anybody_is_held_up() {
     on_drive(SMALL, |rt, drive| async move {
@@ -341,7 +341,7 @@ fn writing_back_begins_before_anybody_is_held_up() {
             }
             rt.sleep(Nanos::SECOND).await;
             let written = (fs.counters().data_bytes - before) / 4096;
-            // Down to a quarter.
+            // Write-back stops at a quarter of the limit.
             assert_eq!(written > 100, begins, "{written} blocks, {background:?}");
             assert!(written < 300, "{written}");
             fs.unlink(Ino::ROOT, b"file").await?;
@@ -364,7 +364,8 @@ fn what_is_being_read_is_not_read_again() {
         fs.unmount().await?;
         let fs = mount(&rt, &device).await?;
         fs.getattr(file).await?;
-        // Readers of neighbours lack the same leaf; and all of them read a block of the first.
+        // Readers of neighbouring blocks lack the same leaf; and all of them read a block of the
+        // first.
         let before = drive.counters().blocks_read;
         let mut readers = Vec::new();
         for reader in 0..20 {

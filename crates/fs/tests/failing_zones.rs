@@ -19,7 +19,7 @@ fn quiet(read_only: bool) -> MountOptions {
     MountOptions { commit_interval, read_only, ..Default::default() }
 }
 
-/// Runs `work` on a new file system; the drive it leaves, after a power cut, and its zones.
+/// Runs `work` on a new file system; returns the drive after a power cut, and its zones.
 fn after<F: Future<Output = Result<Fs>> + 'static>(
     work: impl FnOnce(Fs, Emulator) -> F,
 ) -> (Snapshot, Vec<ZoneInfo>) {
@@ -36,7 +36,7 @@ fn after<F: Future<Output = Result<Fs>> + 'static>(
         })
         .unwrap();
     let fs = rt.block_on(work(fs, drive.clone())).unwrap();
-    // A drive that is away reports nothing.
+    // A drive that is gone reports nothing.
     let zones = fs.zone_map().unwrap_or_default();
     let left = drive.snapshot().power_cut(&Fates::seeded(5));
     drop(fs);
@@ -83,7 +83,7 @@ fn first(zones: &[ZoneInfo], usage: ZoneUse) -> ZoneId {
     ZoneId(zones.iter().position(|zone| zone.usage == usage && zone.written > 0).unwrap() as u32)
 }
 
-/// A warm and a cold file, everything durable by an unmount.
+/// A warm and a cold file, made durable by an unmount.
 fn unmounted() -> (Snapshot, Vec<ZoneInfo>) {
     after(|fs, _| async move {
         write(&fs, "warm", 1, 40).await?;
@@ -102,7 +102,7 @@ fn files_elsewhere_go_on_when_a_zone_is_gone() {
         let lost = holds(&fs, "cold.jpg", 2, 40).await.unwrap_err();
         assert_eq!(lost.kind(), ErrorKind::Io);
         assert!(lost.to_string().contains("Offline"), "{lost}");
-        // Also new ones, of the class that lost its zone.
+        // New files too, of the class that lost its zone.
         let new = write(&fs, "new.jpg", 3, 40).await?;
         fs.fsync(new, false).await?;
         holds(&fs, "new.jpg", 3, 40).await?;
@@ -128,7 +128,7 @@ fn a_read_only_zone_loses_nothing_and_is_written_no_more() {
     .unwrap();
 }
 
-/// What is in a read-only zone moves while it can still be read, and the zone is used no more.
+/// The content of a read-only zone is moved while it can still be read, and the zone is retired.
 #[test]
 fn a_read_only_zone_is_evacuated_and_retired() {
     let (drive, zones) = unmounted();
@@ -150,7 +150,8 @@ fn a_read_only_zone_is_evacuated_and_retired() {
     .unwrap();
 }
 
-/// Of an offline zone what is lost is named, and its neighbours in the superzone are emptied.
+/// The files that an offline zone damages are named, and the other zones of its superzone are
+/// emptied.
 #[test]
 fn files_that_an_offline_zone_takes_are_named() {
     let (drive, zones) = unmounted();
@@ -192,7 +193,7 @@ fn damage_makes_the_engine_read_only_if_it_is_told_so() {
     rt.clear();
 }
 
-/// What was fsynced last is in the sync log: without it there is an older state, not this one.
+/// The data fsynced last is in the sync log: without the log there is only an older state.
 #[test]
 fn an_older_state_is_never_shown_instead() {
     let (drive, zones) = after(|fs, _| async move {
@@ -213,7 +214,7 @@ fn an_older_state_is_never_shown_instead() {
             assert!(!text.contains("mkfs"), "{text}");
         }
     }
-    // Where it only cannot be written, reading shows everything.
+    // If the zone is only read-only, reading shows everything.
     for usage in [ZoneUse::SyncLog, ZoneUse::Checkpoint] {
         let fixed = first(&zones, usage);
         mounted(&drive, FaultKind::ZoneReadOnly, fixed, true, |fs, _| async move {
@@ -223,8 +224,8 @@ fn an_older_state_is_never_shown_instead() {
     }
 }
 
-/// The drive goes away, or zones fail under the engine: it goes on elsewhere or stops
-/// acknowledging, and what it had acknowledged is there.
+/// The drive disappears, or zones fail under the engine: it continues elsewhere or stops
+/// acknowledging, and acknowledged data is there.
 #[test]
 fn what_was_acknowledged_survives_a_zone_that_fails_in_use() {
     let (mut noticed, mut went_on) = (0, 0);
@@ -241,7 +242,7 @@ fn what_was_acknowledged_survives_a_zone_that_fails_in_use() {
             let (drive, _) = after(|fs, drive| async move {
                 drive.inject(Fault::new(kind).when(When::Nth(nth)))?;
                 for n in 0..20u8 {
-                    // Not even read: nothing has happened.
+                    // The write failed before the fsync: nothing was acknowledged.
                     let Ok(ino) = write(&fs, &format!("f{n}"), n, 9).await else { break };
                     if fs.fsync(ino, false).await.is_err() {
                         let refused = fs.create(Ino::ROOT, b"later", &NewNode::file()).await;

@@ -1,5 +1,5 @@
 //! `docs/format.md` shows every structure of the code, field by field: this holds the two
-//! together. On a difference the tables as they should be are printed.
+//! together. On a difference the test prints the tables as they should be.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test reads the document")]
 

@@ -42,7 +42,7 @@ fn assert_ok(report: &FsckReport, what: &str) {
     assert!(findings.is_empty(), "{what}: {report:#?}");
 }
 
-/// Random changes of all kinds; errors that random choices provoke are part of it.
+/// Random changes of all kinds, including errors that random choices provoke.
 async fn churn(fs: &Fs, rng: &mut Rng, steps: u32) -> Result<()> {
     let mut dirs = vec![Ino::ROOT];
     let mut names: Vec<(Ino, Vec<u8>)> = Vec::new();
@@ -147,7 +147,7 @@ fn what_the_engine_leaves_is_clean() {
     }
 }
 
-/// Power cuts at random moments: fsck is content before the next mount and after it.
+/// Power cuts at random moments: fsck finds nothing before the next mount and after it.
 #[test]
 fn what_a_power_cut_leaves_is_no_damage() {
     let mut replayed = 0;
@@ -163,7 +163,7 @@ fn what_a_power_cut_leaves_is_no_damage() {
             let mut rng = Rng::new(seed);
             let before = 20 + rng.below(300) as u32;
             churn(&fs, &mut rng, before).await.unwrap();
-            // Leave an fsync in the middle, if that is where it is.
+            // The power cut comes in the middle of an fsync, if that is still in progress.
             let file = fs.create(Ino::ROOT, b"last", &NewNode::file()).await.unwrap();
             let bytes = vec![7; 100_000];
             fs.write(file.ino, WriteData::copy(fs.pool(), 0, &bytes)).await.unwrap();

@@ -1,9 +1,10 @@
 //! fsck against one flipped field of every structure on the drive.
 //!
-//! Two columns for each field: *raw*, bits of the field flipped as damage would; all of it must be
-//! detected. *Forged*, the same flips with every checksum from there up to the checkpoint made
-//! right again, so that only what fsck knows of the field's meaning can detect it: what it cannot
-//! is listed in [`FREE`], with the reason, and nothing else may go undetected.
+//! Two columns for each field. *Raw*: bits of the field are flipped as damage would flip them; all
+//! flips must be detected. *Forged*: the same flips, with every checksum from the block up to the
+//! checkpoint corrected, so that only fsck's knowledge of the field's meaning can detect them.
+//! [`FREE`] lists the fields for which this is impossible, with the reason; all other flips must be
+//! detected.
 //!
 //! `cargo test -p furrow-fs fsck_fields -- --nocapture` prints the table.
 
@@ -27,7 +28,7 @@ use std::rc::Rc;
 
 const SPEC: &str = "zones=40,zone-size=1MiB,zone-capacity=256KiB,max-active=14,channels=1";
 
-/// Fields whose forged change nothing can detect, or not every one: (structure, field, why).
+/// Fields of which some or all forged changes cannot be detected: (structure, field, why).
 const FREE: &[(&str, &str, &str)] = &[
     ("RecordHeader, of the superblock", "epoch", "any up to the checkpoint's"),
     ("RecordHeader, of the superblock", "checkpoint", "any up to the newest"),
@@ -99,7 +100,7 @@ async fn write(fs: &Fs, ino: Ino, block: u64, len: usize) -> Result<()> {
     fs.write(ino, WriteData::copy(fs.pool(), block * 4096, &bytes)).await
 }
 
-/// A file system with something of everything.
+/// A file system with an example of every structure.
 async fn populate(fs: &Fs) -> Result<()> {
     let dir = fs.create(Ino::ROOT, b"dir", &NewNode::directory()).await?;
     let below = fs.create(dir.ino, b"below", &NewNode::directory()).await?;
@@ -117,7 +118,7 @@ async fn populate(fs: &Fs) -> Result<()> {
     fs.create(dir.ino, b"device", &special).await?;
     fs.setxattr(flat.ino, b"user.short", b"value", XattrMode::Set).await?;
     fs.setxattr(tall.ino, b"user.long", &[7; 9000], XattrMode::Set).await?;
-    // An orphan: its name goes while it is open.
+    // An orphan: its name is removed while it is open.
     let orphan = fs.create(dir.ino, b"orphan", &NewNode::file()).await?;
     write(fs, orphan.ino, 0, 5000).await?;
     fs.open(orphan.ino).await?;
@@ -146,7 +147,7 @@ fn after<W: Future<Output = Result<()>> + 'static>(
     drive.unwrap()
 }
 
-/// The drive after a clean unmount, old enough to have tables, units and closed segments.
+/// The drive after a clean unmount, old enough to have tables, table pages and closed segments.
 fn clean(rt: &Rt) -> Drive {
     after(rt, |fs| async move {
         // Checkpoints until the delta log was merged into the tables, and a few more.
@@ -171,7 +172,7 @@ fn crashed(rt: &Rt) -> Drive {
         write(&fs, flat, 2, 9000).await?;
         fs.fsync(flat, false).await?;
         let new = fs.create(Ino::ROOT, b"new", &NewNode::file()).await?;
-        // A directory whose access list what is made in it gets.
+        // A directory whose access list new inodes in it inherit.
         let list = [2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 4, 0, 5, 0, 255, 255, 255, 255];
         let list = [&list[..], &[16, 0, 7, 0, 255, 255, 255, 255]].concat();
         let list = [&list[..], &[32, 0, 5, 0, 255, 255, 255, 255]].concat();
@@ -200,7 +201,7 @@ fn first_finding(rt: &Rt, drive: Drive) -> Option<String> {
     }
 }
 
-/// How many flips were detected, of how many that changed anything.
+/// Number of detected flips, and of all flips that changed anything.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Tally {
     detected: u32,
@@ -312,7 +313,7 @@ fn one_flipped_field_of_every_structure() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-/// What `furrow dump` may be asked for, by a number.
+/// A part that `furrow dump` can show, chosen by a number.
 fn part(draw: u64) -> Part {
     let node = (draw >> 8) as u32 % 40;
     match draw % 9 {
@@ -328,8 +329,8 @@ fn part(draw: u64) -> Part {
     }
 }
 
-/// Fields overwritten with random bytes, checksums made right: no bytes make fsck or a dump panic
-/// or hang.
+/// Fields overwritten with random bytes, with corrected checksums: no bytes make fsck or a dump
+/// panic or hang.
 #[test]
 fn forged_bytes_are_survived() {
     let rt = Rt::new(Config::simulated(6));
@@ -343,8 +344,8 @@ fn forged_bytes_are_survived() {
         let sites = of(&drive, &map);
         for _ in 0..1000 {
             let mut forged = drive.clone();
-            // A run from a field on, so that neighbours agree on nonsense; the end stays inside
-            // the block.
+            // A run of bytes from a field on, so that neighbouring fields are wrong in a consistent
+            // way; the run ends within the block.
             let site = &sites[rng.below(sites.len() as u64) as usize];
             let room = BLOCK - site.at.1 % BLOCK;
             let len = [site.size, 16, 64, 600][rng.below(4) as usize].min(room);
@@ -354,7 +355,7 @@ fn forged_bytes_are_survived() {
             forged.store(site.at, &new);
             map.repair(&mut forged, site.chain);
             let shown = (Rc::new(forged.clone()), part(rng.next()));
-            // Refused or shown: it ends.
+            // The dump is refused or shown, and ends.
             let _ = rt.block_on(async move { dump(shown.0, &shown.1).await });
             found += u32::from(first_finding(&rt, forged).is_some());
         }

@@ -9,7 +9,7 @@ use furrow_rt::{Config, Nanos, PAGE_SIZE, Rt};
 use furrow_zone::{DeviceSpec, Result};
 use std::rc::Rc;
 
-/// A drive that answers each write, append and flush after 100 µs, however many there are.
+/// A drive that answers each write, append and flush after 100 µs, for any number of them.
 const DRIVE: &str = "mem:zones=64,zone-size=16MiB,max-active=14,timing=virtual,model=plain,\
                      model.write-latency=4KiB:100us/128KiB:100us,\
                      model.append-latency=4KiB:100us/128KiB:100us,model.flush=100us,\
@@ -18,13 +18,13 @@ const DRIVE: &str = "mem:zones=64,zone-size=16MiB,max-active=14,timing=virtual,m
 const ANSWER: u64 = 100 * Nanos::MICRO;
 
 struct Cost {
-    /// Longest of the fsyncs, in nanoseconds.
+    /// The longest fsync, in nanoseconds.
     took: u64,
     flushes: u64,
     records: u64,
 }
 
-/// So many clients each write a block to a file of their own and fsync it, at once.
+/// `clients` clients each write a block to a file of their own and fsync it, at the same time.
 fn cost(more: &str, order: Order, clients: usize) -> Cost {
     let rt = Rt::new(Config::simulated(1));
     let spec: DeviceSpec = format!("{DRIVE}{more}").parse().unwrap();
@@ -78,7 +78,7 @@ async fn put(fs: &Fs, ino: Ino, tag: u8) -> Result<()> {
     fs.write(ino, WriteData::copy(fs.pool(), 0, &[tag; PAGE_SIZE])).await.map(drop)
 }
 
-/// Data, node and record are on their way at once; the caller waits for the last of them.
+/// Data, node and record are in flight at once; the caller waits for the last of them.
 #[test]
 fn an_fsync_waits_once() {
     let alone = cost(",volatile-cache=off", Order::Queued, 1);
@@ -86,26 +86,27 @@ fn an_fsync_waits_once() {
     assert_eq!((alone.records, alone.flushes), (1, 0));
 }
 
-/// Where the drive places data, nothing can tell of it before it has answered: one wait more.
+/// When the drive places data, no metadata can refer to the data before the answer: one wait more.
 #[test]
 fn an_append_costs_one_wait_more() {
     let alone = cost(",volatile-cache=off", Order::Append, 1);
     assert!((2 * ANSWER..ANSWER * 5 / 2).contains(&alone.took), "{} ns", alone.took);
 }
 
-/// A volatile cache is flushed once for each fsync, behind its writes; another drive never.
+/// A volatile cache is flushed once for each fsync, after its writes; other drives are never
+/// flushed.
 #[test]
 fn a_volatile_cache_is_flushed_once() {
     let alone = cost(",volatile-cache=on", Order::Queued, 1);
     assert_eq!((alone.records, alone.flushes), (1, 1));
     assert!((2 * ANSWER..ANSWER * 5 / 2).contains(&alone.took), "{} ns", alone.took);
-    // Many share flushes as they share records.
+    // Many fsyncs share flushes as they share records.
     let many = cost(",volatile-cache=on", Order::Queued, 32);
     assert!(many.flushes <= 6, "{} flushes for 32", many.flushes);
 }
 
-/// Four records are in flight at most; who comes later shares the next one, and waits for one
-/// more round at most.
+/// At most four records are in flight; later fsyncs share the next record, and wait for at most one
+/// more round.
 #[test]
 fn many_fsyncs_share_records() {
     let many = cost(",volatile-cache=off", Order::Queued, 32);

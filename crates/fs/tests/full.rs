@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 /// 64 zones: a superzone is one of them.
 const FEW: &str = "zones=64,zone-size=2MiB,zone-capacity=2MiB,max-active=14,channels=1";
-/// Many small ones.
+/// Many small zones.
 const MANY: &str = "zones=323,zone-size=512KiB,zone-capacity=512KiB,max-active=14,channels=1";
 
 /// The times printed are those of a large-zone drive.
@@ -41,7 +41,7 @@ async fn write(fs: &Fs, ino: Ino, block: u64, blocks: usize, seed: u8) -> Result
     fs.write(ino, WriteData::copy(fs.pool(), block * 4096, &bytes)).await
 }
 
-/// True, or false for lack of space.
+/// True on success, false for lack of space.
 fn took(done: Result<()>) -> Result<bool> {
     match done {
         Ok(()) => Ok(true),
@@ -61,7 +61,7 @@ enum Fill {
     Synced,
 }
 
-/// Fills the drive; the names made, and the blocks of data written.
+/// Fills the drive; returns the names made, and the number of blocks of data written.
 async fn fill(fs: &Fs, round: u64, how: Fill) -> Result<(Vec<String>, u64)> {
     let (mut names, mut written) = (Vec::new(), 0);
     let blocks = match how {
@@ -71,7 +71,7 @@ async fn fill(fs: &Fs, round: u64, how: Fill) -> Result<(Vec<String>, u64)> {
     };
     let mut large = None;
     loop {
-        // Beside the data: an inode, and a block of the directory for each 40 files or so.
+        // In addition to the data: an inode, and a block of the directory for each 40 files or so.
         let enough = fs.statfs().blocks_available >= blocks as u64 + 2;
         let name = format!("{round}-{}", names.len());
         let ino = match large {
@@ -168,7 +168,7 @@ fn what_is_freed_in_steps_can_be_written_at_once() {
     });
 }
 
-/// Until not even a block goes in: files of up to 2^(`sizes` - 1) blocks.
+/// Makes files of up to 2^(`sizes` - 1) blocks until not even one block fits.
 async fn fill_up(fs: &Fs, kind: &str, sizes: u64) -> Result<Vec<(String, Ino, u64)>> {
     let mut files = Vec::new();
     let mut rng = Rng::new(3);
@@ -189,10 +189,10 @@ async fn fill_up(fs: &Fs, kind: &str, sizes: u64) -> Result<Vec<(String, Ino, u6
     Ok(files)
 }
 
-/// Everything but adding blocks goes on, for `times` what the drive holds.
+/// Every operation except adding blocks still works, for `times` times the content of the drive.
 async fn change(rt: Rt, drive: Emulator, sizes: u64, times: u64) -> Result<()> {
     let fs = mount(&rt, &drive).await?;
-    // A promise: written to only when nothing else is left.
+    // A preallocated file, written only when no other space is left.
     let promised = file(&fs, "promised").await?;
     fs.fallocate(promised, Allocate::Extend, 0, 600 * 4096).await?;
     let mut files = fill_up(&fs, "file", sizes).await?;
@@ -263,7 +263,7 @@ fn a_full_drive_of_many_zones_takes_every_change() {
     run(MANY, |rt, drive| change(rt, drive, 11, 3));
 }
 
-/// Each block has a node of its own, which changes with it.
+/// Each block has a node of its own, which changes with the block.
 #[test]
 fn a_full_drive_of_small_files_takes_every_change() {
     run(FEW, |rt, drive| change(rt, drive, 1, 1));

@@ -1,5 +1,5 @@
 //! Streams: quotas, parked superzones, interference groups. The emulator refuses a write that
-//! would open one zone too many, so each of these also holds the drive's limits.
+//! would open one zone too many, so each test also checks the drive's limits.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -62,7 +62,7 @@ fn stream(fs: &Fs, name: &str) -> StreamInfo {
     fs.streams().into_iter().find(|stream| stream.name == name).unwrap()
 }
 
-/// The same, segment by segment: the most superzones `name` had open.
+/// Does the same, segment by segment; returns the most superzones that `name` had open.
 async fn most_open(fs: &Fs, ino: Ino, segments: usize, tag: u8, name: &str) -> Result<u32> {
     let mut most = 0;
     for segment in 0..segments {
@@ -103,7 +103,7 @@ fn quotas_follow_what_streams_write_and_parked_superzones_are_taken_back() {
         assert_eq!((less.quota, more.quota), (1, 3));
         assert!(less.parked > 0, "{less:?}");
         let parked = less.parked;
-        // And the warm one again: what is parked comes back.
+        // Then the warm stream again: its parked superzones are reopened.
         fill(&fs, warm, 12 * SEGMENT, 4).await?;
         next_window(&rt, &fs, warm, 4).await?;
         let back = stream(&fs, "warm data");
@@ -126,7 +126,7 @@ fn who_writes_much_gets_more_before_the_window_is_over() {
         let began = rt.now();
         assert_eq!(most_open(&fs, warm, 12, 1, "warm data").await?, 1);
         assert_eq!(most_open(&fs, warm, 12, 2, "warm data").await?, 4);
-        // Another stream gets as much, and takes nothing from the first before the window ends.
+        // A second stream gets as many, and takes none from the first before the window ends.
         assert_eq!(most_open(&fs, cold, 32, 3, "cold data").await?, 4);
         assert!(rt.now().since(began) < Nanos::SECOND);
         let (first, second) = (stream(&fs, "warm data"), stream(&fs, "cold data"));
@@ -179,7 +179,7 @@ fn a_parked_superzone_is_closed_when_another_stream_lacks_its_permits() {
         let (warm, cold) = (file(&fs, "warm").await?, file(&fs, "cold.mp4").await?);
         fill(&fs, warm, 12 * SEGMENT, 1).await?;
         next_window(&rt, &fs, warm, 1).await?;
-        // Permits for two more, not for three.
+        // There are permits for two more superzones, not for three.
         assert_eq!(most_open(&fs, warm, 12, 1, "warm data").await?, 3);
         assert_eq!(stream(&fs, "warm data").quota, 4);
         assert_eq!(fs.permits(), (20, 20));
@@ -188,7 +188,7 @@ fn a_parked_superzone_is_closed_when_another_stream_lacks_its_permits() {
         next_window(&rt, &fs, cold, 2).await?;
         assert!(most_open(&fs, cold, 12, 2, "cold data").await? > 1, "{:?}", fs.streams());
         assert!(fs.counters().superzones_closed > 0, "{:?}", fs.streams());
-        // A crash finds closed ones, parked ones and open ones.
+        // A crash finds closed, parked and open superzones.
         drop(fs);
         sound(device.clone()).await?;
         let fs = Fs::mount(&rt, device.clone(), options(StreamHeads::Quota)).await?;
@@ -199,9 +199,10 @@ fn a_parked_superzone_is_closed_when_another_stream_lacks_its_permits() {
     });
 }
 
-/// Superzones of sixteen segments, permits for `active`. The warm stream writes to three of them,
-/// `segments` to each but the first, and then hardly anything: the parked ones are left. What was
-/// finished of them while it wrote, and when all rested.
+/// Superzones of sixteen segments, and permits for `active` zones. The warm stream writes to three
+/// superzones, `segments` to each except the first, and then hardly anything: the parked superzones
+/// remain. `check` gets the number of superzones finished during the writes, and the number
+/// finished at rest.
 fn park(active: u32, segments: usize, check: impl Fn(u64, u64) + 'static) {
     let (rt, made) = (Rt::new(Config::shuffled(11)), (Options::simulated(), format()));
     let spec = format!("zones=300,zone-size=16MiB,channels=2,dies=8,max-active={active}");
@@ -275,7 +276,7 @@ fn superzones_of_a_class_are_on_dies_of_their_own_as_long_as_there_are_any() {
             assert!(groups.values().all(|open| *open == 1), "round {round}: {groups:?}");
             most = most.max(groups.len());
         }
-        // Three of the warm stream, and the first zone of that of directories.
+        // Three superzones of the warm stream, and the first zone of the stream of directories.
         assert_eq!(most, 7, "four superzones of two zones");
         fs.unmount().await
     });
@@ -302,7 +303,7 @@ fn a_split_gives_each_stream_its_own_number_and_keeps_it() {
     });
 }
 
-/// Blocks written in each zone of a half of the sync log of four.
+/// Blocks written in each zone of the two halves of the sync log, four zones each.
 fn sync_log(fs: &Fs) -> [Vec<u32>; 2] {
     let zones = fs.zone_map().unwrap().into_iter();
     let log = zones.filter(|zone| zone.usage == ZoneUse::SyncLog);
@@ -310,8 +311,8 @@ fn sync_log(fs: &Fs) -> [Vec<u32>; 2] {
     [written[..4].to_vec(), written[4..].to_vec()]
 }
 
-/// Records of fsyncs go to the zones of the sync log in turn; a crash that leaves the zones uneven
-/// loses none that was acknowledged, and the log goes on behind them.
+/// Records of fsyncs go to the zones of the sync log in turn. A crash that leaves the zones uneven
+/// loses no acknowledged record, and the log continues behind them.
 #[test]
 fn records_are_spread_over_the_zones_of_the_sync_log() {
     let format = MkfsOptions { width: Some(2), sync_zones: Some(4), ..Default::default() };
@@ -337,7 +338,7 @@ fn records_are_spread_over_the_zones_of_the_sync_log() {
                 assert!(fullest <= least.map(|least| least + 1).as_ref(), "{half:?}");
                 most = most.max(fullest.copied().unwrap_or(0));
             }
-            // More that is under way when the power goes.
+            // More fsyncs that are in progress at the power cut.
             for number in 0..6 {
                 let ino = file(&fs, &format!("{life}-under-way-{number}")).await?;
                 let fs = fs.clone();

@@ -60,14 +60,14 @@ async fn content(fs: &Fs, ino: Ino) -> Result<Vec<u8>> {
 fn punching_gives_whole_blocks_back_and_zeroes_the_rest() {
     on_drive(|rt, drive| async move {
         let mut fs = mount(&rt, &drive).await?;
-        // Of height 0, and of height 1 with several leaves.
+        // A file of height 0, and one of height 1 with several leaves.
         for (name, blocks) in [("flat", 100), ("tall", 2000)] {
             let ino = file(&fs, name).await?;
             let mut expected = pattern((blocks * KB4 + 100) as usize);
             write(&fs, ino, 0, &expected).await?;
             if name == "tall" {
                 fs.sync().await?;
-                // Some blocks only in memory.
+                // Some blocks are only in memory.
                 write(&fs, ino, 700 * KB4, &expected[..(3 * KB4) as usize]).await?;
                 expected.copy_within(..(3 * KB4) as usize, (700 * KB4) as usize);
             }
@@ -143,7 +143,7 @@ fn data_and_holes_are_found_in_files_of_any_size() {
         let data = async |from| fs.seek(ino, from, Seek::Data).await;
         let hole = async |from| fs.seek(ino, from, Seek::Hole).await;
         assert_eq!((data(0).await?, hole(0).await?), (None, None), "empty");
-        // 16 TiB, with blocks far apart, on the drive and in memory.
+        // A file of 16 TiB, with blocks far apart, on the drive and in memory.
         let islands = [(3, 2), (447, 3), (600_000, 1), (1 << 31, 600), (last / KB4 - 1, 1)];
         for (block, count) in islands {
             write(&fs, ino, block * KB4, &pattern((count * KB4) as usize)).await?;
@@ -167,7 +167,7 @@ fn data_and_holes_are_found_in_files_of_any_size() {
             fs.sync().await?;
         }
         assert_eq!(fs.read(ino, last - 10, 100).await?.to_vec(), pattern(4096)[4086..]);
-        // Holes of terabytes are punched at once, and cut off at once.
+        // Holes of terabytes are punched at once, and truncated at once.
         fs.fallocate(ino, Allocate::Punch, KB4, last - 2 * KB4).await?;
         assert_eq!(data(0).await?, Some(last - KB4));
         assert_eq!(fs.getattr(ino).await?.blocks, 1);
@@ -220,14 +220,15 @@ fn a_file_without_a_name_gets_one_or_vanishes() {
         let fs = mount(&rt, &drive).await?;
         let inodes = fs.statfs().inodes_free;
         let unnamed = async |fs: &Fs| fs.create_unnamed(Ino::ROOT, &NewNode::file()).await;
-        // Let go: it is gone.
+        // A file without a name is removed when it is released.
         let gone = unnamed(&fs).await?;
         assert_eq!(gone.links, 0);
         write(&fs, gone.ino, 0, &pattern(50_000)).await?;
         fs.fsync(gone.ino, false).await?;
         fs.release(gone.ino).await?;
         assert_eq!(fs.getattr(gone.ino).await.unwrap_err().kind(), ErrorKind::NotFound);
-        // Made before a checkpoint, between two, and after; synced, then named, and a crash.
+        // Made before a checkpoint, between two, and after; each file is synced, then named; then a
+        // crash.
         let mut made = Vec::new();
         for round in 0..3 {
             let attr = unnamed(&fs).await?;
@@ -258,7 +259,7 @@ fn a_file_without_a_name_gets_one_or_vanishes() {
             fs = checked(fs, &rt, &drive).await?;
         }
         assert_eq!(fs.statfs().inodes_free, inodes - 3);
-        // One that lost its name does not get another.
+        // A file that lost its name gets no other name.
         let open = fs.open(made[0]).await?.ino;
         fs.unlink(Ino::ROOT, b"name0").await?;
         let late = fs.link(open, Ino::ROOT, b"late").await;
@@ -296,7 +297,7 @@ fn reading_changes_the_time_of_access_as_asked() {
             assert_eq!(second > first, access_time == AccessTime::Always, "{turn}");
             let now = fs.lookup(Ino::ROOT, format!("file{turn}").as_bytes()).await?;
             assert_eq!((now.atime, now.mtime, now.ctime), (second, before.mtime, before.ctime));
-            // A day later, or after a change, a relative one is renewed.
+            // A relative time is renewed a day later, or after a change.
             rt.sleep(25 * 3600 * Nanos::SECOND).await;
             fs.setattr(ino, SetAttr { mode: Some(0o600), ..SetAttr::default() }).await?;
             let third = read().await?;

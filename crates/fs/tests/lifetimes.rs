@@ -24,8 +24,8 @@ async fn file(fs: &Fs, parent: Ino, name: &str) -> Result<Ino> {
     Ok(fs.create(parent, name.as_bytes(), &NewNode::file()).await?.ino)
 }
 
-/// Writes blocks of a file to the drive: the stream they went to. There are no more than two
-/// others, of directories and the like.
+/// Writes blocks of a file to the drive; returns the stream that they went to. At most two other
+/// streams, of directories and the like, may be written too.
 async fn stream_of(fs: &Fs, ino: Ino, blocks: std::ops::Range<u64>) -> Result<&'static str> {
     fs.sync().await?;
     let before = fs.streams();
@@ -60,11 +60,11 @@ fn the_stream_follows_what_is_said_of_a_file() {
             assert_eq!(fs.lifetime(one).await?, Some(lifetime));
             assert_eq!(stream_of(&fs, one, 0..20).await?, stream, "{lifetime:?}");
         }
-        // Of a file with nodes of its own for pointers, these follow with the blocks.
+        // In a file with leaves, the leaves take over the class when blocks are written.
         assert_eq!(stream_of(&fs, one, 600..640).await?, "cold data");
         fs.set_lifetime(one, Some(Lifetime::Short)).await?;
         assert_eq!(stream_of(&fs, one, 600..640).await?, "hot data");
-        // A crash keeps what was synced, and nothing is wrong with what differs.
+        // A crash keeps the synced state, and fsck accepts classes that differ.
         fs.fsync(one, false).await?;
         drop(fs);
         sound(device.clone()).await?;
@@ -89,7 +89,7 @@ fn what_is_made_in_a_directory_gets_what_is_said_of_it() {
         fs.setxattr(cold, LIFETIME_ATTRIBUTE, b"extreme", XattrMode::Set).await?;
         let below = fs.create(cold, b"below", &NewNode::directory()).await?.ino;
         let (inside, synced) = (file(&fs, below, "x.db").await?, file(&fs, cold, "synced").await?);
-        // It says more than the name.
+        // The inherited attribute outweighs the name.
         assert_eq!(stream_of(&fs, inside, 0..20).await?, "cold data");
         fs.fsync(synced, false).await?;
         let after = file(&fs, below, "after").await?;
@@ -121,7 +121,7 @@ fn names_say_it_too_and_a_mount_can_say_which() {
         let extensions = Extensions { hot: vec!["txt".into()], cold: vec!["db".into()] };
         let options = MountOptions { extensions, ..quiet() };
         let fs = Fs::mount(&rt, device.clone(), options).await?;
-        // Files that are there stay what they are.
+        // Existing files keep their class.
         let old = fs.lookup(Ino::ROOT, b"mail.db").await?.ino;
         assert_eq!(stream_of(&fs, old, 0..20).await?, "hot data");
         for (name, stream) in

@@ -60,9 +60,9 @@ fn a_directory_has_65_533_directories_and_no_more() {
                 }
             }
         }
-        // One link by its name, one by itself.
+        // A new directory has two links: its name and its own entry.
         assert_eq!(refused, Some((65_533, ErrorKind::TooManyLinks)));
-        // Moving one in is refused too; files have room.
+        // Moving a directory in is refused too; files are still accepted.
         let other = fs.create(Ino::ROOT, b"other", &NewNode::directory()).await?.ino;
         fs.create(other, b"x", &NewNode::directory()).await?;
         let moved = fs.rename((other, b"x"), (parent, b"x"), Default::default()).await;
@@ -72,8 +72,8 @@ fn a_directory_has_65_533_directories_and_no_more() {
     });
 }
 
-/// What is remembered of a large directory must be what is in it, also when its blocks do not stay
-/// in the cache.
+/// The remembered content of a large directory must be its real content, even when its blocks do
+/// not stay in the cache.
 #[test]
 fn a_large_directory_is_what_was_done_to_it() {
     on_drive(|rt, drive| async move {

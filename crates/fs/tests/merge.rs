@@ -11,7 +11,7 @@ use furrow_zone::{DeviceSpec, Result};
 use std::future::Future;
 use std::rc::Rc;
 
-/// Halves of the delta log have one zone.
+/// Each half of the delta log has one zone.
 const DRIVE: &str = "mem:zones=390,zone-size=256KiB,zone-capacity=192KiB,max-active=14,channels=1";
 
 fn on<T: 'static, F: Future<Output = Result<T>> + 'static>(rt: &Rt, test: F) -> T {
@@ -20,8 +20,8 @@ fn on<T: 'static, F: Future<Output = Result<T>> + 'static>(rt: &Rt, test: F) -> 
     result.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Files of a block each, `many` of them changed, then a checkpoint, `rounds` times: the last
-/// version of each.
+/// Changes `many` of the files, a block each, then makes a checkpoint; `rounds` times. Returns the
+/// last version of each file.
 async fn work(fs: &Fs, rounds: u64, many: u64) -> Result<Vec<(Ino, u8)>> {
     let mut files = Vec::new();
     for n in 0..4000 {
@@ -48,7 +48,7 @@ async fn holds(fs: &Fs, files: &[(Ino, u8)]) -> Result<()> {
     Ok(())
 }
 
-/// Works, cuts the power wherever the merge is, and looks at what is left.
+/// Works, cuts the power at any point of the merge, and checks the result.
 fn run(rounds: u64, many: u64, metadata: Metadata) -> Counters {
     let unit_blocks = (metadata == Metadata::Pair).then_some(1);
     let make = MkfsOptions { unit_blocks, ..MkfsOptions::default() };
@@ -70,7 +70,7 @@ fn run(rounds: u64, many: u64, metadata: Metadata) -> Counters {
     let host = rt.clone();
     on(&rt, async move {
         sound(drive.clone()).await?;
-        // Whatever wrote the tables before: both go on from there.
+        // Both kinds of metadata continue from tables that either kind wrote.
         for metadata in [metadata, Metadata::Log, Metadata::Pair, Metadata::Log] {
             let variant = FsVariant { metadata, ..FsVariant::default() };
             let options = MountOptions { variant, ..quiet() };
@@ -91,7 +91,7 @@ fn merges_go_on_beside_operations_and_write_what_changed() {
     assert_eq!(counters.merge_throttles, 0);
 }
 
-/// Each checkpoint takes more than half of a half, and nothing comes between two of them.
+/// Each checkpoint takes more than half of a half, and there is no pause between two checkpoints.
 #[test]
 fn a_log_that_fills_before_the_merge_is_over_makes_writers_slow() {
     let spec: DeviceSpec = format!("{DRIVE},timing=virtual,model=zn540-1t").parse().unwrap();

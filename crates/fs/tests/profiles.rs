@@ -18,7 +18,7 @@ fn geometry(spec: &str) -> Geometry {
     }
 }
 
-/// Makes a file system, writes files of all classes at once, mounts again, reads, checks.
+/// Makes a file system, writes files of all classes at once, mounts again, reads and checks.
 fn used(spec: &str) -> MkfsReport {
     let rt = Rt::new(Config::shuffled(7));
     let geometry = geometry(spec);
@@ -72,8 +72,8 @@ fn sum(report: &MkfsReport) -> u32 {
     report.budget.iter().map(|(_, zones)| zones).sum()
 }
 
-/// A zone of these drives is a thousandth of them, or more: what is set aside for logs and tables
-/// must be few zones. Their zones need no striping.
+/// A zone is a thousandth of these drives, or more: logs and tables must take few zones. Their
+/// zones need no striping.
 #[test]
 fn drives_of_large_zones_get_narrow_superzones_and_few_zones_of_logs() {
     for (spec, most) in [("mem:j5100", 2.0), ("mem:zn540-4t", 0.3)] {
@@ -85,8 +85,8 @@ fn drives_of_large_zones_get_narrow_superzones_and_few_zones_of_logs() {
     }
 }
 
-/// The emulator refuses a write that opens a zone too many: streams share zones, or the drive is
-/// refused with what it lacks.
+/// The emulator refuses a write that opens a zone too many. Streams share zones, or the drive is
+/// refused with a message that names the shortage.
 #[test]
 fn streams_share_zones_where_few_may_be_active() {
     for (active, streams) in [(15, 6), (14, 6), (10, 6), (9, 4), (8, 4), (7, 2), (6, 2)] {
@@ -117,8 +117,8 @@ fn small_zones_are_striped_over_the_channels() {
     assert!(report.profile.contains("sync log striped over"), "{report:?}");
 }
 
-/// A superzone is a sixtieth of the drive, and what is kept for cleaning four of them: full to the
-/// last block users get, it can be overwritten at random for as long as one likes.
+/// A superzone is a sixtieth of the drive, and four superzones are reserved for cleaning: a drive
+/// full to the last user block can be overwritten at random without end.
 #[test]
 fn a_full_drive_of_few_large_zones_is_cleaned_again_and_again() {
     let large_zones = Some(true);

@@ -1,5 +1,5 @@
-//! What a mount after a crash must be able to do whatever came before: to end, with the room there
-//! is, and in a time that the sync log bounds.
+//! A mount after a crash must end in every case, with the space that is there, and in a time that
+//! the sync log bounds.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -28,14 +28,14 @@ async fn file(fs: &Fs, name: &str) -> Result<Ino> {
     Ok(fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?.ino)
 }
 
-/// What a power cut leaves now.
+/// The state after a power cut now.
 fn cut(rt: &Rt, drive: &Emulator) -> Rc<Emulator> {
     let left = drive.snapshot().power_cut(&Fates::nothing(1));
     Rc::new(Emulator::from_snapshot(rt, &left, Options::fast()))
 }
 
-/// Removals are replayed one after the other, as they were done: what they remove is not kept
-/// dirty to the end of the replay, for which a full drive has no room.
+/// Removals are replayed and freed one after the other, as in the original run: their nodes are not
+/// kept dirty to the end of the replay, for which a full drive lacks space.
 #[test]
 fn many_removals_are_replayed_on_a_full_drive() {
     let spec = "zones=64,zone-size=1MiB,max-active=14,channels=1";
@@ -45,7 +45,7 @@ fn many_removals_are_replayed_on_a_full_drive() {
         let other = file(&fs, "other").await?;
         const FILES: u64 = 1500;
         for n in 0..FILES {
-            // Beyond the pointers in its inode: a node more.
+            // A block beyond the pointers in the inode adds a node.
             let far = file(&fs, &format!("far {n}")).await?;
             write(&fs, far, 600 * 4096, b"far").await?;
         }
@@ -74,8 +74,9 @@ fn many_removals_are_replayed_on_a_full_drive() {
     });
 }
 
-/// What a checkpoint has written is garbage if the power goes before it is durable, and recovery
-/// has to write all of it again: on a full drive too there is room for that.
+/// The blocks that a checkpoint has written are garbage if the power fails before the checkpoint is
+/// durable, and recovery has to write all of them again: there must be space for that on a full
+/// drive too.
 #[test]
 fn what_a_checkpoint_had_written_can_be_written_again_on_a_full_drive() {
     const DIRECTORIES: u64 = 800;
@@ -106,7 +107,7 @@ fn what_a_checkpoint_had_written_can_be_written_again_on_a_full_drive() {
                 }
             }
         }));
-        // Nothing is added by that, and each record leaves an inode that is dirty.
+        // This adds no blocks, and each record leaves a dirty inode.
         for (n, some) in directories.chunks(40).cycle().take(40).enumerate() {
             let mut synced = Vec::new();
             for dir in some {
@@ -187,9 +188,9 @@ fn many_files_without_a_name_are_replayed() {
     });
 }
 
-/// A mount reads the sync log and the nodes it tells of many at a time. On a drive that takes
-/// 100 µs for each command, one after the other would be 100 µs for each block of the log and for
-/// each node before and after.
+/// A mount reads many blocks of the sync log, and many of the nodes in its records, at a time. On a
+/// drive that takes 100 µs for each command, reading them one by one would take 100 µs for each
+/// block of the log and for each old and new node.
 #[test]
 fn a_long_sync_log_is_replayed_in_little_time() {
     let spec = "zones=96,zone-size=4MiB,max-active=14,channels=1";
@@ -216,7 +217,7 @@ fn a_long_sync_log_is_replayed_in_little_time() {
         let took = rt.now().since(began);
         let reads = left.counters().reads - reads;
         println!("{} ms, {reads} reads", took / Nanos::MILLI);
-        // 1,600 records and 3,200 nodes: half a second one after the other.
+        // 1,600 records and 3,200 nodes would take half a second one by one.
         assert!(took < 100 * Nanos::MILLI, "{} ms, {reads} reads", took / Nanos::MILLI);
         for n in 1_400..1_600u64 {
             let ino = inos[n as usize % inos.len()];

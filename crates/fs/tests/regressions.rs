@@ -24,7 +24,7 @@ fn on_drive<F: Future<Output = Result<()>> + 'static>(
     common::on_drive(rt, spec, made, test);
 }
 
-/// Mounts what a power cut left, on an executor of its own.
+/// Mounts the state after a power cut, on an executor of its own.
 fn reopen<T: 'static, F: Future<Output = Result<T>> + 'static>(
     snapshot: &furrow_emu::Snapshot,
     look: impl FnOnce(Fs) -> F + 'static,
@@ -57,7 +57,7 @@ async fn file(fs: &Fs, name: &str) -> Result<Ino> {
     Ok(fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?.ino)
 }
 
-/// A file that is written back by pressure, never flushed, and then of no use.
+/// A file that is written back by pressure, never flushed, and then removed.
 async fn come_and_go(fs: &Fs) -> Result<()> {
     let temp = file(fs, "temp").await?;
     for i in 0..16 {
@@ -66,8 +66,8 @@ async fn come_and_go(fs: &Fs) -> Result<()> {
     fs.unlink(Ino::ROOT, b"temp").await
 }
 
-/// Writes over `kept` and fsyncs it behind the cut of the checkpoint `syncing`, crashes when that
-/// is durable, and mounts again.
+/// Overwrites and fsyncs `kept` after the snapshot of the checkpoint `syncing`, crashes when the
+/// checkpoint is durable, and mounts again.
 async fn crash_after_an_fsync_behind_a_cut(
     (rt, drive): (&Rt, &Emulator),
     fs: Fs,
@@ -89,7 +89,7 @@ async fn crash_after_an_fsync_behind_a_cut(
 fn a_stream_does_not_queue_behind_a_superzone_that_is_now_anothers() {
     on_drive(SMALL, |rt, drive| async move {
         let fs = mount(&rt, &drive, 65_536).await?;
-        // The cold data stream fills its superzone exactly and rests.
+        // The cold data stream fills its superzone exactly and then pauses.
         let cold = file(&fs, "a.jpg").await?;
         write(&fs, cold, 0, &vec![1; PER * 4096]).await?;
         fs.sync().await?;
@@ -99,7 +99,7 @@ fn a_stream_does_not_queue_behind_a_superzone_that_is_now_anothers() {
         fs.unlink(Ino::ROOT, b"a.jpg").await?;
         fs.sync().await?;
         assert_eq!(fs.zone_map()?[at].usage, ZoneUse::Free);
-        // The warm data stream comes round to it.
+        // The warm data stream reaches the same superzone.
         let warm = file(&fs, "warm").await?;
         let mut turns = 0;
         while fs.zone_map()?[at].usage == ZoneUse::Free {
@@ -109,7 +109,7 @@ fn a_stream_does_not_queue_behind_a_superzone_that_is_now_anothers() {
             assert!(turns < 2000);
         }
         assert_eq!(fs.zone_map()?[at].usage, ZoneUse::Data(1));
-        // The cold stream wakes up.
+        // The cold stream continues.
         let cold = file(&fs, "b.jpg").await?;
         write(&fs, cold, 0, &[3; 4096]).await?;
         write(&fs, warm, 0, &[4; 4096]).await?;
@@ -127,7 +127,7 @@ fn replay_takes_no_node_id_that_a_record_names() {
         let mut raised = false;
         for i in 0..2500 {
             fs.sync().await?;
-            // An inode, and a leaf whose id no name operation tells of.
+            // An inode, and a leaf whose id is in no name operation.
             let big = file(&fs, &format!("big{i}")).await?;
             write(&fs, big, 450 * 4096, &[7; 4096]).await?;
             let before = fs.statfs().inodes_free;
@@ -195,7 +195,7 @@ fn no_sync_record_is_written_to_a_half_about_to_be_reset() {
                 Ok(())
             }));
         }
-        // Fsyncs just when a checkpoint is durable and has not released anything yet.
+        // Fsyncs at the moment when a checkpoint is durable and has not released anything yet.
         let over = Rc::new(Cell::new(false));
         for t in 0..1 {
             let ino = file(&fs, &format!("s{t}")).await?;
@@ -335,7 +335,7 @@ fn what_a_truncation_cut_off_does_not_come_back() {
         fs.sync().await?;
         write(&fs, other, 0, &vec![1; 200 * 4096]).await?;
         let cut = SetAttr { size: Some(100), ..SetAttr::default() };
-        // Both are throttled, the write is served first.
+        // Both are throttled; the write is served first.
         let mut writer = Box::pin(write(&fs, ino, 1 << 20, &[9; 4096]));
         let mut cutter = Box::pin(fs.setattr(ino, cut));
         let (mut written, mut done) = (false, false);
@@ -401,7 +401,7 @@ fn recovery_stays_within_six_active_zones() {
     on_drive(spec, |rt, drive| async move {
         let fs = mount(&rt, &drive, 65_536).await?;
         let first = fs.zone_map()?.iter().rposition(|z| z.usage == ZoneUse::SyncLog).unwrap() + 1;
-        // Some superzones are old, those in turn are not.
+        // Some superzones are old; the ones used next are not.
         for i in 0..40 {
             let ino = file(&fs, &format!("f{i}")).await?;
             write(&fs, ino, 0, &vec![2; PER * 4096]).await?;
@@ -434,7 +434,7 @@ fn recovery_stays_within_six_active_zones() {
             // A record to be replayed.
             let ino = file(&fs, &format!("{i}")).await?;
             fs.fsync(ino, false).await?;
-            // The next checkpoint's cut takes it; the power fails.
+            // The snapshot of the next checkpoint takes it; then the power fails.
             write(&fs, temp, 0, &vec![3; 500 * 4096]).await?;
             fs.sync().await?;
         }
@@ -492,7 +492,7 @@ fn what_was_promised_on_a_full_drive_finds_its_place() {
                 assert!(!text.contains("promised"), "seed {seed}: {text}");
                 assert!(!text.contains("read-only"), "seed {seed}: {text}");
             };
-            // Full after some four hundred.
+            // The drive is full after some four hundred.
             for _ in 0..2500 {
                 let dir = dirs[rng.below(dirs.len() as u64) as usize];
                 let pick = rng.below(files.len().max(1) as u64) as usize;
@@ -555,7 +555,7 @@ fn a_record_behind_a_cut_does_not_bring_back_what_the_checkpoint_released() {
             fs.sync().await?;
         }
         come_and_go(&fs).await?;
-        // All of it is durable: no record depends on it any more.
+        // All earlier writes are durable: no record depends on them any more.
         fs.fsync(kept, false).await?;
         write(&fs, kept, 0, b"mid").await?;
         fs.fsync(kept, false).await?;

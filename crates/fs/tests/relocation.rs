@@ -12,7 +12,7 @@ use std::rc::Rc;
 const DRIVE: &str =
     "zones=96,zone-size=1MiB,zone-capacity=772KiB,max-active=16,channels=2,max-append=64KiB";
 
-/// What fails of a zone for good, while others can be written.
+/// Lasting failures of a zone while other zones can be written.
 const KINDS: [FaultKind; 4] =
     [FaultKind::WriteError, FaultKind::WriteTorn, FaultKind::ZoneReadOnly, FaultKind::ZoneFull];
 
@@ -33,7 +33,7 @@ async fn mounted(rt: &Rt, drive: &Emulator, order: Order) -> Result<Fs> {
     Fs::mount(rt, device, quiet(order)).await
 }
 
-/// The zones used for what `wanted` says, from the first to the last.
+/// The first and the last zone for which `wanted` holds.
 fn area(fs: &Fs, wanted: impl Fn(&ZoneInfo) -> bool) -> (u32, u32) {
     let zones = fs.zone_map().unwrap();
     let first = zones.iter().position(&wanted).unwrap() as u32;
@@ -65,7 +65,7 @@ async fn holds(fs: &Fs, name: &str, byte: u8, blocks: usize) {
     assert!(found == vec![byte; blocks * 4096], "{name}");
 }
 
-/// What is on the drive after a power cut: the files, and nothing fsck minds.
+/// After a power cut the files are on the drive, and fsck finds nothing.
 fn check_left(drive: &Emulator, files: u8, blocks: usize) {
     let left = drive.snapshot().power_cut(&Fates::seeded(5));
     let rt = Rt::new(Config::shuffled(3));
@@ -85,7 +85,7 @@ fn check_left(drive: &Emulator, files: u8, blocks: usize) {
     rt.clear();
 }
 
-/// Files are written and synced one after the other; nobody notices that a zone fails.
+/// Files are written and synced one after the other; no caller notices that a zone fails.
 #[test]
 fn an_fsync_outlives_the_zone_it_was_written_to() {
     let mut struck = 0;
@@ -116,11 +116,11 @@ fn an_fsync_outlives_the_zone_it_was_written_to() {
             }
         }
     }
-    // A zone that is not active cannot become full: some strike nothing.
+    // A zone that is not active cannot become full: some faults have no effect.
     assert!(struck > 80, "{struck} of 96");
 }
 
-/// Many at once, over and over: each fsync that is answered tells the truth.
+/// Many failures at once, repeatedly: each answered fsync is durable.
 #[test]
 fn zones_fail_again_and_again_under_many_clients() {
     for (seed, order) in [(1, Order::Queued), (2, Order::Append), (3, Order::Blocking)] {
@@ -156,7 +156,7 @@ fn zones_fail_again_and_again_under_many_clients() {
     }
 }
 
-/// The superzone that lost a zone is emptied; what was in it can be read all the time.
+/// The superzone that lost a zone is emptied; its content can be read all the time.
 #[test]
 fn the_superzone_that_failed_is_emptied() {
     let rt = Rt::new(Config::shuffled(9));
@@ -188,7 +188,7 @@ fn the_superzone_that_failed_is_emptied() {
     rt.clear();
 }
 
-/// A zone of the sync log fails: records go on in its other half.
+/// A zone of the sync log fails: records continue in the other half.
 #[test]
 fn the_sync_log_goes_on_in_its_other_half() {
     for kind in [FaultKind::WriteError, FaultKind::WriteTorn, FaultKind::ZoneFull] {
@@ -215,7 +215,7 @@ fn the_sync_log_goes_on_in_its_other_half() {
     }
 }
 
-/// What has no other place: the engine stops, and what was acknowledged is there.
+/// Zones without another place: the engine stops, and acknowledged data is there.
 #[test]
 fn without_checkpoints_or_tables_the_engine_is_read_only() {
     for usage in [ZoneUse::Checkpoint, ZoneUse::DeltaLog] {

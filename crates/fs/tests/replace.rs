@@ -10,7 +10,7 @@ use furrow_zone::{Result, ZonedDevice};
 use std::rc::Rc;
 
 const OLD: &[u8] = &[b'o'; 5_000];
-/// More than its inode's own pointers lead to.
+/// More blocks than the inode's own pointers reach.
 const NEW: &[u8] = &[b'n'; 3_000_000];
 
 async fn put(fs: &Fs, name: &str, bytes: &[u8]) -> Result<Ino> {
@@ -30,8 +30,8 @@ async fn rename(fs: &Fs, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()>
     fs.rename((Ino::ROOT, from), (Ino::ROOT, to), mode).await
 }
 
-/// Makes `f` with synced, old content and `other`, lets `replace` work, fsyncs `other`, cuts the
-/// power and has `look` see what is there.
+/// Makes `f` with synced, old content and `other`, runs `replace`, fsyncs `other`, cuts the power
+/// and has `look` inspect the result.
 fn after_a_crash<F: Future<Output = Result<()>> + 'static>(
     order: Order,
     replace: impl FnOnce(Fs) -> F + 'static,
@@ -48,7 +48,7 @@ fn after_a_crash<F: Future<Output = Result<()>> + 'static>(
         replace(fs.clone()).await?;
         fs.fsync(other, false).await?;
         let after = drive.snapshot().power_cut(&Fates::nothing(1));
-        // An engine of its own.
+        // An executor of its own.
         let on = Rt::new(Config::shuffled(3));
         let drive = Emulator::from_snapshot(&on, &after, Options::simulated());
         let drive: Rc<dyn ZonedDevice> = Rc::new(drive);
@@ -98,7 +98,8 @@ fn files_that_change_places_bring_their_content() {
     }
 }
 
-/// What was replaced in turn is gone and needs nothing; what moved on is found where it is now.
+/// The files replaced in turn are gone and need nothing; the file that moved last is found under
+/// its present name.
 #[test]
 fn the_last_of_many_replacements_counts() {
     for order in ORDERS {
@@ -120,8 +121,8 @@ fn the_last_of_many_replacements_counts() {
     }
 }
 
-/// A file that took another's place and was removed leaves nothing to carry: what it frees is
-/// freed by recovery when it finds that it has no name.
+/// A file that took another's place and was then removed is not carried: recovery frees its blocks
+/// when it finds that the file has no name.
 #[test]
 fn what_is_gone_again_is_not_carried() {
     for order in ORDERS {
@@ -137,7 +138,7 @@ fn what_is_gone_again_is_not_carried() {
     }
 }
 
-/// Truncating is no name change: another file's fsync says nothing of it, and the old content is
+/// Truncating is not a name change: another file's fsync does not log it, and the old content is
 /// there after a crash.
 #[test]
 fn a_file_rewritten_in_place_is_old_until_it_is_synced() {
@@ -155,7 +156,7 @@ fn a_file_rewritten_in_place_is_old_until_it_is_synced() {
     }
 }
 
-/// What is carried is written once: a second fsync of the other file writes its own blocks only.
+/// Carried content is written once: a second fsync of the other file writes its own blocks only.
 #[test]
 fn content_is_carried_once() {
     let rt = Rt::new(Config::shuffled(7));
@@ -174,7 +175,7 @@ fn content_is_carried_once() {
             written.push((fs.counters().data_bytes - before) as usize);
         }
         assert_eq!(written, [NEW.len().next_multiple_of(4096) + 4096, 4096]);
-        // A plain move takes nobody's place, and nothing is carried for it.
+        // A plain move replaces no file, and nothing is carried for it.
         put(&fs, "tmp", NEW).await?;
         rename(&fs, b"tmp", b"g", RenameMode::Replace).await?;
         let before = fs.counters().data_bytes;

@@ -17,9 +17,9 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
 
-/// Blocks, nodes and names that no stretch may go beyond, whatever a user does.
+/// Most blocks, nodes and names of one stretch, for any user.
 const MOST: u64 = 40_000;
-/// The same for what lists, looks up, searches and copies.
+/// The same for listing, looking up, searching and copying.
 const MOST_LOOKING: u64 = 16_000;
 
 fn on_drive<F: Future<Output = Result<()>> + 'static>(
@@ -36,7 +36,7 @@ async fn mount(rt: &Rt, drive: &Emulator, cache_pages: usize) -> Result<Fs> {
     Fs::mount(rt, Rc::new(drive.clone()), options).await
 }
 
-/// The longest stretch so far is no longer than `most`.
+/// Checks that the longest stretch so far is no longer than `most`.
 fn bounded(fs: &Fs, what: &str, most: u64) {
     let counters = fs.counters();
     println!("{what}: {} units in one stretch", counters.longest_stretch);
@@ -71,7 +71,7 @@ fn colliding(seed: u64, count: usize) -> Vec<Vec<u8>> {
     };
     let step = |state: u64, chunk: u64| fold(state ^ chunk, K) ^ K.rotate_left(23);
     let last = |state: u64| (fold(state ^ (state >> 32), 0xD6E8_FEB8_6659_FD93) >> 32) as u32;
-    // All names begin alike, so only their ends are hashed.
+    // All names begin alike, so only their ends need hashing here.
     let front = vec![b'n'; 240];
     let begun = seed ^ 248u64.wrapping_mul(K);
     let front_state = (0..30).fold(begun, |state, _| step(state, u64::from_le_bytes([b'n'; 8])));
@@ -104,8 +104,8 @@ async fn listed(fs: &Fs, dir: Ino) -> Result<Vec<DirEntry>> {
     }
 }
 
-/// The hash of names has a key of its own on each drive, so that nobody can choose names that
-/// collide without having read it.
+/// Each drive has its own key for hashing names, so that nobody can choose colliding names without
+/// reading the drive.
 #[test]
 fn each_file_system_hashes_names_with_a_key_of_its_own() {
     let key = |seed| {
@@ -123,8 +123,8 @@ fn each_file_system_hashes_names_with_a_key_of_its_own() {
     assert_ne!(dirent::hash(key(1), b"name"), dirent::hash(key(2), b"name"));
 }
 
-/// Names chosen so that they are all in one bucket of each level make a directory of 32 levels,
-/// three million blocks of which sixty are there.
+/// Names chosen to be all in one bucket of each level make a directory of 32 levels: sixty of its
+/// three million blocks exist.
 #[test]
 fn a_directory_of_chosen_names_holds_nobody_up() {
     on_drive(SMALL, |rt, drive| async move {
@@ -135,7 +135,7 @@ fn a_directory_of_chosen_names_holds_nobody_up() {
         for name in &names[1..960] {
             fs.link(one, dir, name).await?;
         }
-        // It is full for such names, and for no other.
+        // The directory is full for such names, and for no others.
         let refused = fs.link(one, dir, &names[960]).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
         fs.link(one, dir, b"another").await?;
@@ -147,7 +147,7 @@ fn a_directory_of_chosen_names_holds_nobody_up() {
         bounded(&fs, "960 chosen names", MOST_LOOKING);
         assert!(fs.memory().0.directories < 2 << 20, "{:?}", fs.memory().0);
         fs.unmount().await?;
-        // The same with nothing in the cache, which has room for little.
+        // The same with an empty cache that has space for little.
         let fs = mount(&rt, &drive, 64).await?;
         assert_eq!(listed(&fs, dir).await?.len(), 961);
         for name in &names[..960] {
@@ -163,7 +163,7 @@ fn a_directory_of_chosen_names_holds_nobody_up() {
     });
 }
 
-/// A directory that moves must not come to be below itself: as many looks as the tree is deep.
+/// A directory must not move below itself: the check takes as many steps as the tree is deep.
 #[test]
 fn a_move_far_down_a_deep_tree_holds_nobody_up() {
     const DEPTH: usize = 6_000;
@@ -175,7 +175,7 @@ fn a_move_far_down_a_deep_tree_holds_nobody_up() {
         }
         move_far_down(&fs, at, b"warm").await?;
         fs.unmount().await?;
-        // With nothing in the cache, and little room in it.
+        // With an empty cache that has space for little.
         let fs = mount(&rt, &drive, 64).await?;
         let reads = drive.counters().reads;
         move_far_down(&fs, at, b"cold").await?;
@@ -186,7 +186,7 @@ fn a_move_far_down_a_deep_tree_holds_nobody_up() {
     });
 }
 
-/// Moves a directory from the root to `at`, and what is above `at` not below it.
+/// Moves a directory from the root to `at`; a directory above `at` cannot move below it.
 async fn move_far_down(fs: &Fs, at: Ino, name: &[u8]) -> Result<()> {
     let (root, replace) = (Ino::ROOT, RenameMode::Replace);
     fs.create(root, name, &NewNode::directory()).await?;
@@ -195,7 +195,7 @@ async fn move_far_down(fs: &Fs, at: Ino, name: &[u8]) -> Result<()> {
     fs.rename((root, name), (at, name), replace).await?;
     let moved = fs.lookup(at, name).await?.ino;
     assert_eq!(fs.parent(moved).await?, at);
-    // Two names change places: neither may be above the other.
+    // Two names exchange places: neither directory may be above the other.
     for (from, to) in [((root, &b"d"[..]), (at, name)), ((at, name), (root, &b"d"[..]))] {
         let wrong = fs.rename(from, to, RenameMode::Exchange).await.unwrap_err();
         assert_eq!(wrong.kind(), ErrorKind::Invalid, "{wrong}");
@@ -204,8 +204,8 @@ async fn move_far_down(fs: &Fs, at: Ino, name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Moves far down that come in each other's way end one after the other, and no two of them make a
-/// ring of directories.
+/// Moves far down that conflict end one after the other, and no two of them make a ring of
+/// directories.
 #[test]
 fn two_moves_make_no_ring() {
     on_drive(SMALL, |rt, drive| async move {
@@ -236,7 +236,7 @@ fn two_moves_make_no_ring() {
     });
 }
 
-/// Block `n` of a file whose every leaf has one block: each is as much to look at as 504 blocks.
+/// Block `n` of a file with one block in each leaf: each is as much work as 504 blocks.
 fn far(n: u64) -> u64 {
     n * 504 * PAGE_SIZE as u64
 }
@@ -256,7 +256,7 @@ fn a_sparse_file_holds_nobody_up() {
         bounded(&fs, "sparse writes", MOST_LOOKING);
         assert_eq!(fs.seek(file, far(7) + 4096, Seek::Data).await?, Some(far(8)));
         assert_eq!(fs.seek(file, far(7), Seek::Hole).await?, Some(far(7) + 4096));
-        // All but the last block: its leaves stay, and all is holes.
+        // All blocks but the last: the leaves stay, and hold only holes.
         fs.fallocate(file, Allocate::Punch, 0, far(LEAVES - 1)).await?;
         assert_eq!(fs.seek(file, 0, Seek::Data).await?, Some(far(LEAVES - 1)));
         assert_eq!(fs.seek(file, 0, Seek::Hole).await?, Some(0));
@@ -311,7 +311,7 @@ fn large_files_hold_nobody_up() {
     });
 }
 
-/// A name that is moved to and fro makes nothing dirty, but is noted each time.
+/// A name that is moved back and forth makes nothing dirty, but is noted each time.
 #[test]
 fn a_name_moved_to_and_fro_takes_no_memory_without_end() {
     on_drive(SMALL, |rt, drive| async move {
@@ -334,7 +334,7 @@ fn a_name_moved_to_and_fro_takes_no_memory_without_end() {
     });
 }
 
-/// While one task takes long, others have their turns: as many as its stretches.
+/// While one task takes long, others have as many turns as the task has stretches.
 #[test]
 fn others_have_turns_meanwhile() {
     on_drive("zones=96,zone-size=4MiB,max-active=14,channels=1", |rt, drive| async move {
@@ -364,8 +364,8 @@ fn others_have_turns_meanwhile() {
     });
 }
 
-/// A directory of chosen names is whole, and what takes how long there, by the clock on the wall,
-/// is printed with `--nocapture`: nothing depends on that.
+/// A directory of chosen names is whole. Times by the real clock are printed with `--nocapture`; no
+/// check depends on them.
 #[test]
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it measures real time")]
 fn how_long_a_directory_of_chosen_names_takes() {

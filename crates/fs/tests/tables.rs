@@ -10,7 +10,7 @@ use furrow_zone::{Geometry, Result, ZonedDevice};
 use std::future::Future;
 use std::rc::Rc;
 
-/// Table pages are of a block, and 16 fill a zone.
+/// Table pages have one block, and 16 of them fill a zone.
 const MANY: &str = "zones=1000,zone-size=64KiB,zone-capacity=64KiB,max-active=14,channels=1";
 
 fn geometry(spec: &str) -> Geometry {
@@ -32,7 +32,7 @@ fn used(space: &StatFs) -> u64 {
     space.inodes - space.inodes_free
 }
 
-/// Mounts what a power cut leaves now, and looks at it.
+/// Mounts the state after a power cut now, and checks it.
 async fn after_a_cut(rt: &Rt, drive: &Emulator, files: u32) -> Result<()> {
     let left = Rc::new(Emulator::from_snapshot(rt, &drive.snapshot(), Options::simulated()));
     sound(left.clone()).await?;
@@ -79,7 +79,7 @@ fn tables_take_superzones_as_ids_are_used_and_give_them_back() {
         assert!(full.blocks_logs > before.blocks_logs && full.blocks < before.blocks);
         assert!((1..full.blocks_logs).contains(&full.blocks_logs_used));
         after_a_cut(&rt, &drive, 6000).await?;
-        // A mount counts what the tables have anew.
+        // A mount recounts the zones of the tables.
         fs.unmount().await?;
         sound(device.clone()).await?;
         let fs = Fs::mount(&rt, device.clone(), quiet()).await?;
@@ -90,7 +90,7 @@ fn tables_take_superzones_as_ids_are_used_and_give_them_back() {
                 fs.sync().await?;
             }
         }
-        // Merges leave the superzones, one after the other.
+        // Merges move tables out of the superzones, one superzone after the other.
         let taken = (full.blocks_logs - before.blocks_logs) / 16;
         let mut round = 0;
         while fs.counters().table_superzones_returned < taken {
@@ -112,7 +112,7 @@ fn tables_take_superzones_as_ids_are_used_and_give_them_back() {
     });
 }
 
-/// Ids run out only if the pool has nothing left; what is removed makes room again.
+/// Ids run out only if the pool has nothing left; removals free space again.
 #[test]
 fn a_full_drive_is_out_of_inodes_at_last() {
     on(2, MANY, |rt, drive| async move {
@@ -142,8 +142,8 @@ fn a_full_drive_is_out_of_inodes_at_last() {
     });
 }
 
-/// On the smallest drive the tables have two zones, and a checkpoint writes all of them anew when
-/// one is full.
+/// On the smallest drive the tables have two zones, and a checkpoint rewrites all table pages when
+/// one zone is full.
 #[test]
 fn two_zones_suffice_on_the_smallest_drive() {
     let spec = "zones=18,zone-size=80KiB,zone-capacity=80KiB,max-active=6,channels=1";
@@ -174,8 +174,8 @@ fn two_zones_suffice_on_the_smallest_drive() {
     });
 }
 
-/// NAT and SIT have logs of their own where the drive's active zones allow it, and share one where
-/// they do not; the drive itself refuses a write that would open one zone too many.
+/// NAT and SIT have separate logs if the drive's active zones allow that, and otherwise share one;
+/// the drive itself refuses a write that would open one zone too many.
 #[test]
 fn logs_keep_to_the_budget_whatever_the_drive_allows() {
     for (permits, logs) in [(6, 1), (7, 1), (8, 1), (11, 1), (12, 2), (14, 2), (20, 2)] {

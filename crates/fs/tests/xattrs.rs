@@ -69,7 +69,7 @@ fn attributes_of_every_size_are_kept_replaced_and_removed() {
         assert!(fs.listxattr(ino).await?.is_empty());
         let fs = checked(fs, &rt, &drive).await?;
         assert_eq!(fs.statfs().inodes_free, inodes, "no node is lost");
-        // An inode that goes takes the nodes of its attributes along.
+        // Freeing an inode frees the nodes of its attributes.
         fs.setxattr(ino, b"user.a", &value(60_000, 1), XattrMode::Set).await?;
         fs.sync().await?;
         fs.unlink(Ino::ROOT, b"file").await?;
@@ -103,7 +103,7 @@ fn what_is_wrong_is_refused_and_changes_nothing() {
         assert_eq!(fs.getxattr(ino, b"user.b").await?, large[1..]);
         assert_eq!(fs.listxattr(ino).await?.len(), 4);
         assert_eq!(kind(fs.getxattr(Ino(77), b"user.a").await), ErrorKind::NotFound);
-        // So many names that no list could hold them.
+        // More names than a list can hold.
         let many = file(&fs, Ino::ROOT, b"many").await?;
         let mut refused = None;
         for at in 0..300 {
@@ -189,7 +189,7 @@ fn access_lists_and_permission_bits_follow_each_other() {
         let chmod = SetAttr { mode: Some(0o4610), ..SetAttr::default() };
         fs.setattr(ino, chmod).await?;
         assert_eq!(fs.getxattr(ino, ACCESS).await?, named(6, 1, 0));
-        // A list that says no more than the bits.
+        // A list that is equivalent to the permission bits.
         let plain = list(&[(1, 6, NOBODY), (4, 4, NOBODY), (32, 0, NOBODY)]);
         fs.setxattr(ino, ACCESS, &plain, XattrMode::Set).await?;
         assert_eq!(mode().await?, 0o4640);
@@ -208,7 +208,7 @@ fn what_is_made_in_a_directory_gets_its_default_list_even_through_a_crash() {
         let fs = mount(&rt, &drive).await?;
         let dir = fs.create(Ino::ROOT, b"dir", &NewNode::directory()).await?.ino;
         fs.setxattr(dir, DEFAULT, &named(7, 6, 4), XattrMode::Set).await?;
-        // So long that it takes a node.
+        // A list that is long enough to take a node.
         let named_users: Vec<_> = (0..80).map(|user| (2, 4, 2000 + user)).collect();
         let ends = [(4, 5, NOBODY), (16, 7, NOBODY), (32, 1, NOBODY)];
         let long = list(&[&[(1, 7, NOBODY)][..], &named_users, &ends].concat());
@@ -225,7 +225,8 @@ fn what_is_made_in_a_directory_gets_its_default_list_even_through_a_crash() {
         let tree = fs.create(deep, b"tree", &below).await?;
         let plain = fs.create(Ino::ROOT, b"plain", &masked).await?;
         assert_eq!(plain.mode, 0o600, "no list, so the umask");
-        // Only one of them is synced, with content: replay makes all, then takes its nodes.
+        // Only one of them is synced, with content: replay makes all files, then takes over the
+        // nodes of this one.
         fs.write(many.ino, WriteData::copy(fs.pool(), 0, b"content")).await?;
         fs.setxattr(many.ino, b"user.more", &value(5000, 1), XattrMode::Set).await?;
         fs.fsync(many.ino, false).await?;

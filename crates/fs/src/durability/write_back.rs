@@ -1,4 +1,4 @@
-//! What goes on beside operations: ends of writes, write-back, the commit interval.
+//! Background work: ends of writes, write-back, the commit interval.
 
 use crate::blocked::NotApplied;
 use crate::core::{Core, Inner, NAMES_MAX};

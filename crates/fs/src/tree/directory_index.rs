@@ -1,4 +1,4 @@
-//! What is in large directories, in memory.
+//! An index in memory of the names in large directories.
 //!
 //! A name can be in two blocks of each level of its directory, and a search for a missing name
 //! reads all of them: fourteen blocks for a million names. A search for an existing name costs the

@@ -1,4 +1,4 @@
-//! How long data is expected to live, and how it is said.
+//! How long data is expected to live, and how programs declare it.
 //!
 //! Blocks that die together should lie together, so the data of a file goes to the hot, the warm or
 //! the cold stream. As in F2FS, two things decide. The first is the hint of a program

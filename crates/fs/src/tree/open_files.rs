@@ -1,4 +1,4 @@
-//! Files that are open: one that is removed keeps its content until it is open no more.
+//! Open files: a removed file keeps its content until its last close.
 //!
 //! A checkpoint lists such files, so that a mount after a crash frees them, and has space for a
 //! limited number only. Therefore the number of open files is limited: opening one more file is

@@ -1,4 +1,4 @@
-//! What is done to ranges of files: allocation, holes, copies, write-out.
+//! Operations on ranges of files: allocation, holes, copies, write-out.
 
 use crate::Fs;
 use crate::blocked::NotApplied;

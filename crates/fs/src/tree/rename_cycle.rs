@@ -1,4 +1,4 @@
-//! Whether a directory may move where it is to: not below itself.
+//! The check that a rename does not move a directory below itself.
 //!
 //! A move of a directory to another parent climbs from the new parent to the root, and must not
 //! meet the directory. The climb takes as many steps as the tree is deep, and users decide the

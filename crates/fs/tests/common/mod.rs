@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// A drive of 96 small zones: a superzone is one of them.
 pub const SMALL: &str = "zones=96,zone-size=1MiB,zone-capacity=772KiB,max-active=14,channels=1";
 
-/// Runs `test` on a new file system on a drive of `spec`; the hash of everything that happened.
+/// Runs `test` on a new file system on a drive of `spec`; returns the hash of all events.
 pub fn on_drive<F: Future<Output = Result<()>> + 'static>(
     rt: Rt,
     spec: &str,
@@ -34,12 +34,12 @@ pub fn on_drive<F: Future<Output = Result<()>> + 'static>(
     hash
 }
 
-/// Nothing is written but by what a test asks for.
+/// Options under which only the test's own operations write.
 pub fn quiet() -> MountOptions {
     MountOptions { commit_interval: 100_000 * Nanos::SECOND, ..MountOptions::default() }
 }
 
-/// fsck finds nothing.
+/// Checks that fsck finds nothing.
 pub async fn sound(drive: Rc<dyn ZonedDevice>) -> Result<()> {
     let report = fsck(drive, &FsckOptions::default()).await?;
     let findings: Vec<String> = report.findings.iter().map(|f| f.to_string()).collect();

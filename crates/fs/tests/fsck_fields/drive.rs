@@ -123,8 +123,8 @@ impl Drive {
         self.store((addr, offset + bit / 8), &[byte ^ 1 << (bit % 8)]);
     }
 
-    /// Makes the checksum of the record at `addr` that of its content. Its length may be damaged:
-    /// `length` is the one it had.
+    /// Updates the checksum of the record at `addr` to its content. The record's length may be
+    /// damaged: `length` is the original length.
     fn reseal(&mut self, addr: u32, length: usize) {
         let mut header: RecordHeader = self.load((addr, 0));
         header.crc = 0.into();
@@ -138,7 +138,7 @@ impl Drive {
     }
 }
 
-/// What holds the checksum of a block.
+/// The structure that holds the checksum of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chain {
     /// Both superblock copies, which must stay equal.
@@ -153,13 +153,13 @@ pub enum Chain {
     Node(u32),
     /// Content: the node with its pointer, and the pointer's offset in the node's block.
     Content(u32, usize),
-    /// A summary: itself.
+    /// A summary, which holds its own checksum.
     Summary(u32),
     /// A sync record.
     Sync(u32),
 }
 
-/// Where everything is.
+/// The places of all structures.
 pub struct Map {
     /// The superblock copies.
     pub superblocks: Vec<u32>,
@@ -167,17 +167,17 @@ pub struct Map {
     pub plan: SuperblockBody,
     /// The newest checkpoint's address and record length.
     pub checkpoint: (u32, usize),
-    /// Its body.
+    /// The body of this checkpoint.
     pub body: CheckpointBody,
-    /// Offsets of its sections from the start of the record: streams, extents, units, superzones,
-    /// orphans, summaries.
+    /// Offsets of the body's sections from the start of the record: streams, extents, units,
+    /// superzones, orphans, summaries.
     pub sections: [usize; 6],
-    /// Table entries: (table, index) → place, what holds its checksum.
+    /// Table entries: (table, index) → place, and the structure that holds the checksum.
     pub entries: BTreeMap<(u8, u32), (At, Chain)>,
 }
 
 impl Map {
-    /// Finds everything on a drive that is whole.
+    /// Finds all structures on a drive that is whole.
     pub fn of(drive: &Drive) -> Map {
         let capacity = drive.capacity();
         let record = |addr| peek(&drive.block(addr)).filter(|h| h.magic.get() != 0);
@@ -277,7 +277,7 @@ impl Map {
         drive.load(self.entries[&(table::NAT, nid)].0)
     }
 
-    /// Makes checksums right again, from the changed block up to the checkpoint.
+    /// Corrects the checksums, from the changed block up to the checkpoint.
     pub fn repair(&self, drive: &mut Drive, chain: Chain) {
         match chain {
             Chain::Superblock => {

@@ -19,9 +19,9 @@ pub struct Site {
     pub chain: Chain,
 }
 
-/// Whether an entry is in the place wanted.
+/// True if an entry is in the wanted place.
 type Where = fn(&Chain) -> bool;
-/// Whether an inode is of the kind wanted.
+/// True if an inode is of the wanted kind.
 type Which = dyn Fn(&InodeHead) -> bool;
 
 #[derive(Default)]
@@ -33,7 +33,7 @@ impl Sites {
         self.0.push(Site { structure: what.into(), field, at, size, chain });
     }
 
-    /// Every field of `layout`, but not those in `but`.
+    /// Every field of `layout`, except those in `but`.
     fn layout(&mut self, what: &str, layout: Layout, at: At, chain: Chain, but: &[&str]) {
         for field in layout.fields.iter().filter(|f| !but.contains(&f.name)) {
             let what = format!("{}{}{what}", layout.name, if what.is_empty() { "" } else { ", " });
@@ -93,14 +93,14 @@ fn checkpoint(sites: &mut Sites, drive: &Drive, map: &Map) {
     let unit = |i: usize| map.in_checkpoint(2, UnitRef::SIZE, i);
     let written = units.clone().find(|i| drive.load::<UnitRef>(unit(*i)).addr != HOLE).unwrap();
     sites.layout("written", UnitRef::LAYOUT, unit(written), chain, &[]);
-    // Only before one that was: there may be none.
+    // A page that was never written is listed only before a written one: there may be none.
     if let Some(never) = units.clone().find(|i| drive.load::<UnitRef>(unit(*i)).addr == HOLE) {
         sites.layout("never written", UnitRef::LAYOUT, unit(never), chain, &[]);
     }
     for (what, state) in [("free", 0), ("active", 1), ("full", 3)] {
         let superzones = 0..map.body.superzones.get() as usize;
         let place = |i: usize| map.in_checkpoint(3, Descriptor::SIZE, i);
-        // A full one with anything in it: an empty one may be reset at any time.
+        // A full superzone must have valid blocks: an empty one may be reset at any time.
         let found = superzones.clone().find(|i| {
             let descriptor: Descriptor = drive.load(place(*i));
             descriptor.state == state && (state != 3 || valid_blocks(drive, map, *i) > 0)
@@ -109,7 +109,7 @@ fn checkpoint(sites: &mut Sites, drive: &Drive, map: &Map) {
     }
     assert!(map.body.orphans.get() > 0);
     sites.field("checkpoint", "orphan", map.in_checkpoint(4, 4, 0), 4, chain);
-    // An entry for a block that is valid.
+    // An entry for a valid block.
     let (at, count) = map.stream_summary(drive, open);
     let superzone = state(open).superzone.get();
     let segments = segments(map, drive);
@@ -139,7 +139,7 @@ fn valid_blocks(drive: &Drive, map: &Map, superzone: usize) -> u32 {
         .sum()
 }
 
-/// Node ids in use, of which the NAT entry is where `wanted` says.
+/// Node ids in use whose NAT entry is in the place that `wanted` accepts.
 fn nids(drive: &Drive, map: &Map, wanted: Where) -> Vec<u32> {
     let entries = map.entries.iter();
     entries
@@ -253,7 +253,7 @@ fn inodes(sites: &mut Sites, drive: &Drive, map: &Map) {
     let nid = inode("directory", kinds[1].1);
     let pointer: Pointer = drive.load((block(nid), InodeHead::SIZE));
     let chain = Chain::Content(nid, InodeHead::SIZE);
-    // The first record, whose layout is that of the document.
+    // The first record, with the layout in the document.
     let at = (pointer.addr.get(), 0);
     let record = drive.bytes(at, 12);
     let (name, length) = (usize::from(record[10]), usize::from(record[8]));
@@ -317,7 +317,7 @@ fn summaries(sites: &mut Sites, drive: &Drive, map: &Map) {
     sites.field("summary", "padding", (addr, used), BLOCK - used, chain);
 }
 
-/// Stands for as many bytes as the u32 before says.
+/// Stands for as many bytes as the u32 before it states.
 const XATTRS: usize = usize::MAX;
 
 /// Fields of a create; the last is there only with extended attributes.
@@ -338,7 +338,7 @@ static CREATED: [(&str, usize); 14] = [
     ("attributes", 0),
 ];
 
-/// Fields of the items of sync records, by tag; `0` for a u16 length and as many bytes.
+/// Fields of the items of sync records, by tag; `0` stands for a u16 length and as many bytes.
 fn item_fields(tag: u8) -> (&'static str, &'static [(&'static str, usize)]) {
     match tag {
         item::CREATE => ("create", &CREATED[..CREATED.len() - 1]),
@@ -390,14 +390,14 @@ fn item_fields(tag: u8) -> (&'static str, &'static [(&'static str, usize)]) {
             ],
         ),
         item::CREATE_WITH => ("create with", &CREATED),
-        // The length is a u32: of these attributes, its upper half is zero.
+        // The length is a u32: its upper half is zero for these attributes.
         item::XATTRS => ("xattrs", &[("inode", 4), ("length", 4), ("attributes", XATTRS)]),
         item::RANGE => ("range", &[("inode", 4), ("first", 4), ("blocks", 4)]),
         _ => panic!("item {tag}"),
     }
 }
 
-/// Sites of the sync log of a drive not unmounted.
+/// Sites of the sync log of a drive that was not unmounted.
 pub fn of_crashed(drive: &Drive, map: &Map) -> Vec<Site> {
     let mut sites = Sites::default();
     let mut seen = Vec::new();
