@@ -1,4 +1,5 @@
-//! Zones that fail: what goes on, what is refused, and that nothing older is shown instead.
+//! Zones that fail: operations that continue, operations that are refused, and no older state
+//! shown.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -1,4 +1,4 @@
-//! What the format promises a user, tried out: links, names, times, directories.
+//! Tests of the limits that the format promises: links, names, times, directories.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 

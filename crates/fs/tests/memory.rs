@@ -1,4 +1,4 @@
-//! What a file system says of the memory it holds.
+//! The memory figures that a file system reports.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -555,7 +555,7 @@ fn a_record_behind_a_cut_does_not_bring_back_what_the_checkpoint_released() {
             fs.sync().await?;
         }
         come_and_go(&fs).await?;
-        // All earlier writes are durable: no record depends on them any more.
+        // All earlier writes are durable: no record depends on them from now on.
         fs.fsync(kept, false).await?;
         write(&fs, kept, 0, b"mid").await?;
         fs.fsync(kept, false).await?;

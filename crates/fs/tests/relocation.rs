@@ -1,4 +1,4 @@
-//! Zones that fail while they are written: the file system goes on, and has lost nothing.
+//! Zones that fail while they are written: the file system continues, and has lost nothing.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -83,7 +83,7 @@ fn a_file_renamed_over_another_brings_its_content() {
     }
 }
 
-/// Where two names change places, each leads to content that is whole.
+/// If two names change places, each leads to whole content.
 #[test]
 fn files_that_change_places_bring_their_content() {
     for order in ORDERS {

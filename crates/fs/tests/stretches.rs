@@ -1,4 +1,4 @@
-//! What a hostile user may have looked at before others have a turn.
+//! The work that a hostile user can cause before others have a turn is bounded.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
