@@ -5,7 +5,7 @@
 //! hole of the file and means "empty". A name of hash h belongs, on level l, to bucket `h mod
 //! buckets(l)`. It is stored on the first level whose bucket has space; when all levels in use are
 //! full, one more comes into use. A lookup probes two blocks per level in use, except blocks whose
-//! content is known already (`index`).
+//! content is known already (`directory_index`).
 //!
 //! **Block.** Records tile the block exactly. A record is 4-byte aligned, little-endian:
 //!
@@ -214,7 +214,7 @@ pub const fn blocks(levels: u8) -> u32 {
     BUCKET_BLOCKS * (grown + (levels - growing) as u32 * buckets(MAX_GROWTH_LEVEL))
 }
 
-/// Levels in use of a directory of `size` blocks: the smallest number of levels with as many
+/// Levels in use of a directory of `size` blocks: the smallest number with at least as many
 /// blocks.
 pub fn levels_of(size: u32) -> u8 {
     (0..MAX_LEVELS).find(|&levels| blocks(levels) >= size).unwrap_or(MAX_LEVELS)
