@@ -35,7 +35,7 @@ pub(crate) fn at_most<T: PartialOrd + Display>(
     Err(contradiction(account, format_args!("at most {most}, found {found}")))
 }
 
-/// What is said of an account must hold.
+/// An account must satisfy `condition`, which `expected` describes.
 pub(crate) fn holds(condition: bool, account: Arguments<'_>, expected: &str) -> Result<()> {
     if condition {
         return Ok(());
@@ -43,13 +43,13 @@ pub(crate) fn holds(condition: bool, account: Arguments<'_>, expected: &str) -> 
     Err(contradiction(account, format_args!("{expected}, found otherwise")))
 }
 
-/// Where the parts of a mount note an account that went below zero: the first one is kept.
+/// The place where the parts of a mount note an account that went below zero; the first is kept.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Broken(Rc<OnceCell<Error>>);
 
 impl Broken {
-    /// What is left of an account of `from` when `by` is taken. More taken than there was is a
-    /// defect of the engine: a debug build stops, another one goes read-only after this step.
+    /// The remainder of an account of `from` after `by` is taken. If `by` is more than `from`, the
+    /// engine has a defect: a debug build stops, a release build goes read-only after this step.
     pub(crate) fn less(&self, account: &str, from: u64, by: u64) -> u64 {
         from.checked_sub(by).unwrap_or_else(|| {
             let error = contradiction(
@@ -62,7 +62,7 @@ impl Broken {
         })
     }
 
-    /// The same for a count.
+    /// As [`Broken::less`], for a count.
     pub(crate) fn fewer(&self, account: &str, from: usize, by: usize) -> usize {
         self.less(account, from as u64, by as u64) as usize
     }

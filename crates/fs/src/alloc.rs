@@ -1,16 +1,16 @@
 //! The allocator: where blocks go in the main area, which of them are valid, how much is left.
 //!
-//! [`Allocator`] is a plain structure: it decides, and never writes. What the drive is to be told
-//! it leaves in order as [`ZoneAction`]s, which the engine carries out at once
-//! (`durability/dispatch`). So a property test drives it without a drive (`tests`).
+//! [`Allocator`] is a plain structure: it decides, and never writes. Its commands for the drive are
+//! [`ZoneAction`]s, in order, which the engine carries out at once (`durability/dispatch`). So a
+//! property test drives it without a drive (`tests`).
 //!
 //! **Invariants**, between calls:
 //! - A superzone's valid blocks are the sum over its segments in the SIT, and those of the main
 //!   area the sum over superzones.
 //! - [`Allocator::write`] returns addresses that are not valid, in striping order of a superzone.
 //! - A superzone that a head writes to is active in the pool; no two heads share one.
-//! - Blocks that can be written ([`Allocator::space_left`]) become fewer by one with each block
-//!   written, and more only when a superzone is released.
+//! - The number of blocks that can be written ([`Allocator::space_left`]) falls by one with each
+//!   block written, and rises only when a superzone is released.
 
 pub(crate) mod group_load;
 pub(crate) mod heads;
@@ -42,9 +42,9 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What the allocator decided; the engine carries it out in this order.
+/// A decision of the allocator; the engine carries decisions out in this order.
 pub(crate) enum ZoneAction {
-    /// An empty zone becomes writable: behind `after`, if that is open.
+    /// An empty zone becomes writable: after `after`, if that is open.
     Open { zone: ZoneId, after: Option<ZoneId> },
     /// A page is written at a zone's next block, `offset`.
     Write { zone: ZoneId, offset: u32, page: Page, kind: WriteKind },
@@ -52,7 +52,7 @@ pub(crate) enum ZoneAction {
     Reserve { zone: ZoneId, offset: u32 },
     /// The summary for such a block.
     Fill { zone: ZoneId, offset: u32, page: Page },
-    /// Zones are written to their end: a permit goes back when that is done.
+    /// Zones are written to their end: a permit is given back when that is done.
     Return { zones: Vec<ZoneId>, permit: Permit },
 }
 
@@ -83,7 +83,7 @@ struct ClosedSegment {
 /// Invariant: no stamp of `unstable` is above `stamp`.
 #[derive(Default)]
 struct Dispatches {
-    /// Counts dispatches, the engine's other ones too.
+    /// Counts dispatches, including those that the engine makes without the allocator.
     stamp: u64,
     /// Zones with writes that no flush has covered: end of the last write, its stamp.
     unstable: BTreeMap<ZoneId, (u32, u64)>,
@@ -91,11 +91,11 @@ struct Dispatches {
 
 /// See the module.
 pub(crate) struct Allocator {
-    /// For the clock alone.
+    /// Needed for the clock alone.
     rt: Rt,
     geometry: Geometry,
     layout: Rc<Layout>,
-    /// Where pages of summaries come from.
+    /// Source of the pages for summaries.
     pages: Pool,
     variant: FsVariant,
     zones: ZonePool,
@@ -110,9 +110,9 @@ pub(crate) struct Allocator {
     open_segments: BTreeMap<u32, OpenSegment>,
     since_checkpoint: SinceCheckpoint,
     dispatches: Dispatches,
-    /// The time of day when it was last asked for: near enough for the age of a segment.
+    /// The time of day when it was last asked for: exact enough for the age of a segment.
     seconds: Cell<u32>,
-    /// Room the cleaning under way will still need.
+    /// Space the cleaning under way will still need.
     cleaning: u32,
     /// A cleaning writes: it may open the superzones kept for it.
     for_cleaning: bool,
@@ -122,8 +122,8 @@ pub(crate) struct Allocator {
 }
 
 impl Allocator {
-    /// The allocator of a main area whose segments are as `sit` says and whose superzones are in
-    /// `zones`. No head has a superzone.
+    /// The allocator of a main area whose segments have the entries `sit` and whose superzones are
+    /// in `zones`. No head has a superzone.
     ///
     /// # Errors
     /// `Invalid` if the drive has fewer active zones than the file system was made for.
@@ -163,7 +163,7 @@ impl Allocator {
         Ok(this)
     }
 
-    /// Counts valid blocks by what the SIT says.
+    /// Counts valid blocks by the entries of the SIT.
     pub(crate) fn count_valid(&mut self) {
         self.superzone_valid.fill(0);
         for segment in 0..self.sit.len() {
@@ -177,17 +177,17 @@ impl Allocator {
         self.valid = self.superzone_valid.iter().map(|valid| u64::from(*valid)).sum();
     }
 
-    /// What is left of an account: see [`Broken::less`].
+    /// The remainder of an account: see [`Broken::less`].
     fn less(&self, account: &str, from: u64, by: u64) -> u64 {
         self.broken.less(account, from, by)
     }
 
-    /// Where an account that is wrong is noted.
+    /// The place where a wrong account is noted.
     pub(crate) fn broken(&self) -> Broken {
         self.broken.clone()
     }
 
-    /// What was decided since the last time, to be carried out in order.
+    /// The actions decided since the last call, to be carried out in order.
     pub(crate) fn take_actions(&mut self) -> Vec<ZoneAction> {
         std::mem::take(&mut self.actions)
     }
@@ -207,7 +207,8 @@ impl Allocator {
         (0..).zip(self.superzone_valid.iter().copied())
     }
 
-    /// The superzones. The pool is shared with who releases them, and guards itself.
+    /// The superzones. The pool is shared with the code that releases them, and guards its own
+    /// state.
     pub(crate) fn zones(&self) -> &ZonePool {
         &self.zones
     }
@@ -253,22 +254,23 @@ impl Allocator {
         self.dispatches.unstable.retain(|_, (_, last)| *last > stamp);
     }
 
-    /// The cleaning under way will still need `blocks` blocks of room; 0 ends it.
+    /// The cleaning under way will still need `blocks` blocks of space; 0 ends it.
     pub(crate) fn keep_for_cleaning(&mut self, blocks: u32) {
         self.cleaning = blocks;
     }
 
-    /// From now on a cleaning writes, or, without `on`, users do.
+    /// From now on writes are those of a cleaning, or, without `on`, those of users.
     pub(crate) fn write_for_cleaning(&mut self, on: bool) {
         self.for_cleaning = on;
     }
 
-    /// `nodes` more nodes are dirty only because cleaning moved what they point to.
+    /// `nodes` more nodes are dirty only because cleaning moved the blocks they point to.
     pub(crate) fn note_moved_below(&mut self, nodes: u32) {
         self.since_checkpoint.moved_below(nodes);
     }
 
-    /// A checkpoint takes its snapshot: what was written and allocated before it is in it.
+    /// A checkpoint takes its snapshot, which covers all blocks written and superzones allocated
+    /// before it.
     pub(crate) fn snapshot(&mut self) {
         self.since_checkpoint.snapshot();
     }

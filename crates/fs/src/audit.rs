@@ -4,16 +4,16 @@
 //! its segment, a share of its superzone and of the main area, and a pointer or a NAT entry that
 //! names it. A defect that changes one and not the others loses data much later, somewhere else.
 //! [`Core::audit`] recomputes and compares all of them. All must agree whenever no operation is
-//! being applied, that is at every await. The simulation asks after every operation;
-//! [`Core::audit_changed`], which compares what changed since the last checkpoint, runs at each
-//! cut of a debug build.
+//! being applied, that is at every await. The simulation audits after every operation.
+//! [`Core::audit_changed`], which compares the accounts that changed since the last checkpoint,
+//! runs before each checkpoint's snapshot in a debug build.
 //!
-//! An audit reads memory alone, changes nothing, and counts as no work: a run with audits is the
-//! run without them. What a structure holds of itself is checked beside it (`Cache::audit`,
-//! `NodeIds::audit` and their likes); here is what takes two of them.
+//! An audit reads memory alone, changes nothing, and does not count as work: a run with audits does
+//! the same as the run without them. Each structure checks the accounts within it in its own file
+//! (`Cache::audit`, `NodeIds::audit` and the like); the checks here compare two structures.
 //!
-//! Not here: what is on the drive, which is `fsck`'s, and the writer's own accounts, which are
-//! `furrow-log`'s.
+//! Not here: the content of the drive, which `fsck` checks, and the writer's own accounts, which
+//! `furrow-log` checks.
 
 mod alloc;
 mod tables;
@@ -27,12 +27,12 @@ use crate::core::{Core, Inner};
 use furrow_zone::{ErrorKind, Result};
 
 impl Core {
-    /// What is left of an account: see [`crate::accounts::Broken::less`].
+    /// The remainder of an account: see [`crate::accounts::Broken::less`].
     pub(crate) fn less(&self, account: &str, from: u64, by: u64) -> u64 {
         self.health.less(account, from, by)
     }
 
-    /// Compares all accounts in memory. An engine that has failed promises nothing of them.
+    /// Compares all accounts in memory. The accounts of an engine that has failed are not compared.
     ///
     /// # Errors
     /// `Internal`, with the account, what it must be, and what it is.
@@ -57,13 +57,13 @@ impl Core {
         self.audit_tree()
     }
 
-    /// An account that was found to be wrong before.
+    /// Reports an account that was found to be wrong before.
     fn audit_failure(&self) -> Result<()> {
         let failed = self.health.failed().filter(|error| error.kind() == ErrorKind::Internal);
         failed.or(self.health.broken()).map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// What each structure holds of itself.
+    /// The accounts that each structure keeps of its own content.
     pub(crate) fn audit_own(&self) -> Result<()> {
         self.cache.audit()?;
         self.tables.nat().audit("NAT")?;
@@ -78,8 +78,8 @@ impl Core {
 }
 
 impl Inner {
-    /// In a debug build, before the snapshot of a checkpoint: what changed must be consistent, or
-    /// the engine fails rather than make it durable.
+    /// In a debug build, before the snapshot of a checkpoint: the changed accounts must be
+    /// consistent; otherwise the engine fails rather than make them durable.
     pub(crate) fn audit_before_snapshot(&self) -> Result<()> {
         let audited = {
             let core = self.core.borrow();
@@ -98,13 +98,14 @@ impl Fs {
     ///
     /// # Errors
     /// `Internal` if two of them contradict each other, with the account, what it must be and what
-    /// it is: a defect of the engine. After a failure of the drive nothing is compared any more.
+    /// it is: a defect of the engine. After a failure of the drive nothing is compared.
     pub fn audit(&self) -> Result<()> {
         self.0.core.borrow().audit()
     }
 
-    /// The same of what changed since the last checkpoint, and of what is small: heads, permits,
-    /// positions in logs, writes in flight. Costs in proportion to the table entries that changed.
+    /// As [`Fs::audit`], for the accounts that changed since the last checkpoint and the small
+    /// ones: heads, permits, positions in logs, writes in flight. Costs in proportion to the table
+    /// entries that changed.
     ///
     /// # Errors
     /// As [`Fs::audit`].

@@ -13,7 +13,7 @@ pub(crate) struct Fetch {
     pub(crate) pointer: Pointer,
 }
 
-/// What an operation lacks.
+/// The resource that an operation lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lack {
     /// Blocks that can be written before anything is reset.
@@ -34,12 +34,12 @@ impl Lack {
     }
 }
 
-/// What an operation waits for before it is run again.
+/// The condition an operation waits for before it is run again.
 #[derive(Debug)]
 pub(crate) enum Blocked {
     /// These blocks in the cache.
     Load(SmallVec<[Fetch; 4]>),
-    /// Room on the drive, or node ids.
+    /// Space on the drive, or node ids.
     Space(Lack),
     /// Fewer dirty pages.
     Throttle,
@@ -65,7 +65,7 @@ impl From<Blocked> for NotApplied {
     }
 }
 
-/// The error of an operation that nobody runs again.
+/// The error of an operation that is not run again.
 pub(crate) fn error_of(why: NotApplied) -> Error {
     match why {
         NotApplied::Failed(error) => error,

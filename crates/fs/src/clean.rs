@@ -1,23 +1,23 @@
 //! Cleaning: what is still valid in a superzone moves, so that its zones can be reset.
 //!
-//! A victim's summaries say who may own its blocks. Ownership is confirmed through the node: only
-//! if the pointer, or the NAT entry, still names this very address does the block move. It is
-//! read, verified against the CRC in that pointer, and written verbatim with *the same* CRC: what
-//! was damaged on the drive is never given a new checksum. A block that cannot be read or does not
-//! verify stays where it is and is reported; its superzone is not released and not chosen again.
-//! What is dirty in the cache is not copied at all: data is simply written, nodes are left to the
-//! next checkpoint.
+//! A victim's summaries name the possible owners of its blocks. Ownership is confirmed through the
+//! node: a block moves only if the pointer, or the NAT entry, still names its very address. The
+//! block is read, verified against the CRC in that pointer, and written verbatim with *the same*
+//! CRC: content damaged on the drive never gets a new checksum. A block that cannot be read or does
+//! not verify stays where it is and is reported; its superzone is not released and not chosen
+//! again. Pages dirty in the cache are not copied: dirty data is simply written, dirty nodes are
+//! left to the next checkpoint.
 //!
-//! As in F2FS, data that is moved goes to the cold stream (it has outlived its neighbours), while
-//! nodes keep theirs, which is by what they are.
+//! As in F2FS, moved data goes to the cold stream (it has outlived its neighbours), while nodes
+//! keep their stream, which depends on their kind.
 //!
-//! **Crash safety.** Cleaning only does what write-back does: it writes blocks to new places and
+//! **Crash safety.** Cleaning does the same as write-back: it writes blocks to new places and
 //! changes pointers in memory. The old places stay valid on the drive until a *durable* checkpoint
-//! shows nothing valid in the victim; until then recovery finds everything at its old place, or,
-//! where an fsync has told of a moved node, at the new one. Blocks that move stay in the cache
-//! until they are on the drive.
+//! shows no valid block in the victim. Until then recovery finds every block at its old place, or,
+//! where an fsync has logged a moved node, at the new one. Moved blocks stay in the cache until
+//! they are on the drive.
 //!
-//! **Room.** Before a victim is touched, room for what is valid in it and for every node that will
+//! **Space.** Before a victim is touched, space for its valid blocks and for every node that will
 //! change is set aside ([`crate::alloc::space`]), so that a cleaning once begun never runs out.
 
 mod background;
@@ -46,11 +46,12 @@ const FAILURES_MAX: usize = 32;
 /// Why a victim is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// Nobody waits. With the least share of garbage worth having, in thousandths.
+    /// No request waits. With the policy, and the least share of garbage of a victim, in
+    /// thousandths.
     Background(Policy, u32),
-    /// Somebody waits for room.
+    /// A request waits for space.
     Waiting,
-    /// Somebody waits, and has tried everything else.
+    /// A request waits, and everything else was tried.
     Last,
 }
 
@@ -58,7 +59,7 @@ impl Urgency {
     fn policy(self) -> Policy {
         match self {
             Urgency::Background(policy, _) => policy,
-            // What copies least is done first.
+            // The victim that takes the least copying comes first.
             Urgency::Waiting | Urgency::Last => Policy::Greedy,
         }
     }
@@ -67,18 +68,18 @@ impl Urgency {
         match self {
             Urgency::Background(_, permille) => permille,
             Urgency::Waiting => 100,
-            // A superzone is copied to gain a hundredth of it: who asks has nothing better.
+            // Copying a superzone to gain a hundredth of it: the caller has no better choice.
             Urgency::Last => 8,
         }
     }
 }
 
-/// What a step of cleaning came to.
+/// The result of a step of cleaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// There is more room.
+    /// There is more space.
     Gained,
-    /// A superzone was emptied, but the nodes that changed took as much room as that gave.
+    /// A superzone was emptied, but the changed nodes took as much space as that gave.
     Moved,
     /// No victim is worth it.
     Nothing,
@@ -92,9 +93,9 @@ struct Plan {
     batch: usize,
     /// Nodes are written after each batch, to bound those that are dirty.
     by_batch: bool,
-    /// Room it takes at most: what is valid, and the nodes that point to it.
+    /// Most space that the cleaning takes: for the valid blocks, and the nodes that point to them.
     needed: u32,
-    /// Blocks there will be more; negative if it takes more nodes than it frees blocks.
+    /// Blocks gained; negative if the cleaning writes more nodes than it frees blocks.
     gain: i64,
 }
 
@@ -120,7 +121,7 @@ impl Core {
         list
     }
 
-    /// Seconds since what is valid in a superzone changed, on average over its segments.
+    /// Seconds since the valid blocks of a superzone changed, on average over its segments.
     fn age_of(&self, id: SuperzoneId, now: u32) -> u64 {
         let first = id.0 * self.env.layout.segments;
         let used = (first..first + self.env.layout.segments).map(|s| self.alloc.sit().get(s));
@@ -146,7 +147,7 @@ impl Core {
         free
     }
 
-    /// The next victim, not one of `tried`; `None` if nothing is worth it.
+    /// The next victim, not one of `tried`; `None` if no superzone is worth cleaning.
     fn choose_victim(&self, urgency: Urgency, tried: &BTreeSet<u32>) -> Option<SuperzoneId> {
         let policy = urgency.policy();
         let mut candidates = self.candidates(policy);
@@ -159,9 +160,9 @@ impl Core {
         Some(SuperzoneId(candidates[chosen].id))
     }
 
-    /// An open superzone that has more garbage, for what is valid in it, than `others`, the most
-    /// that one written to its end has: closed and cleaned it gives more. What is left of it is
-    /// lost until then, so there must be room without that.
+    /// An open superzone with more garbage than valid blocks, and more than `others`, the garbage
+    /// of the best victim written to its end: closed and cleaned, the open superzone gives more.
+    /// Its unwritten rest is lost until then, so there must be enough space without the rest.
     fn choose_open(&self, urgency: Urgency, others: u32, tried: &BTreeSet<u32>) -> Option<u32> {
         let mut best: Option<(u32, u32)> = None;
         for (superzone, left) in self.alloc.open_superzones() {
@@ -184,9 +185,9 @@ impl Core {
         best.map(|(_, superzone)| superzone)
     }
 
-    /// At mount: superzones of which the drive reports zones read-only or offline are emptied, so
-    /// that those zones leave them. What is in an offline zone is lost, what is in its neighbours
-    /// moves too: the next to fail may be one of them.
+    /// At mount: superzones of which the drive reports zones read-only or offline are to be
+    /// emptied, so that those zones leave them. The blocks of an offline zone are lost. The blocks
+    /// of its neighbours move too, as the next zone to fail may be one of these.
     pub(crate) fn note_closed_zones(&mut self, reports: &[ZoneReport]) {
         for report in reports {
             let closed = matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline);
@@ -216,7 +217,7 @@ impl Core {
         &self.clean.failures
     }
 
-    /// Keeps a failure for whoever asks.
+    /// Keeps a failure for a later report.
     fn note_clean_failure(&mut self, what: String) {
         self.stats.counters.clean_failed_blocks += 1;
         if self.clean.failures.len() == FAILURES_MAX {
@@ -227,7 +228,7 @@ impl Core {
 }
 
 impl Inner {
-    /// Empties the superzones that have closed zones, as far as there is room.
+    /// Empties the superzones that have closed zones, as far as there is space.
     async fn evacuate(self: &Rc<Self>) -> Result<()> {
         let mut report = CleanReport::default();
         while !self.closing.get() {
@@ -256,7 +257,7 @@ impl Inner {
             return Ok(Outcome::Gained);
         }
         let inner = self.clone();
-        // A task of its own: whoever asked may go away.
+        // In a task of its own: the caller may be dropped.
         let task = self.rt.spawn(async move {
             let _one = inner.clean_lock.acquire(1).await;
             inner.clean_durably(urgency, ROUND_MAX, &mut CleanReport::default()).await
@@ -282,8 +283,8 @@ impl Inner {
         Ok(outcome)
     }
 
-    /// Cleans the best victims there is room for, one after the other. Only the last resort
-    /// begins with one that gains nothing: others that share the nodes it changed may then.
+    /// Cleans the best victims there is space for, one after the other. Only the last resort begins
+    /// with a victim that gains nothing: other victims that share its changed nodes may then gain.
     async fn clean_round(
         self: &Rc<Self>,
         urgency: Urgency,
@@ -335,7 +336,8 @@ impl Inner {
         })
     }
 
-    /// The next victim. One that a stream writes to is closed for it, if somebody waits.
+    /// The next victim. If a request waits, a superzone that a stream writes to may be closed for
+    /// it.
     async fn choose(
         self: &Rc<Self>,
         urgency: Urgency,
@@ -364,14 +366,14 @@ impl Inner {
         Ok(victim)
     }
 
-    /// Looks what cleaning `victim` takes and gains.
+    /// Computes the cost and the gain of cleaning `victim`.
     async fn plan(self: &Rc<Self>, victim: SuperzoneId) -> Result<Plan> {
         let items = self.owners(victim).await?;
         let core = self.core.borrow();
         let batch = core.clean_batch();
         let parents = |items: &[Item]| {
             let nodes: BTreeSet<u32> = items.iter().filter_map(Item::parent).collect();
-            // What is dirty is written in any case.
+            // Dirty nodes are written in any case.
             nodes.into_iter().filter(|nid| !core.is_dirty(Key::Node(*nid))).count() as u32
         };
         // Nodes that change are written once, or, where there are many, after each batch.
@@ -383,8 +385,8 @@ impl Inner {
         Ok(Plan { victim, items, batch, by_batch, needed: moved + nodes, gain })
     }
 
-    /// Moves everything that is valid out of `victim`, whatever that gains, and makes it durable;
-    /// false if something stayed.
+    /// Moves all valid blocks out of `victim`, no matter what that gains, and makes the moves
+    /// durable; false if a block stayed.
     pub(crate) async fn empty(
         self: &Rc<Self>,
         victim: SuperzoneId,
@@ -397,7 +399,7 @@ impl Inner {
         Ok(emptied)
     }
 
-    /// Moves what is valid in a victim; true if that emptied it.
+    /// Moves the valid blocks of a victim; true if that emptied it.
     async fn carry_out(
         self: &Rc<Self>,
         plan: Plan,
@@ -430,7 +432,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// Batch by batch; false if it ended early.
+    /// Moves all batches; false if the moving ended early.
     async fn move_all(
         self: &Rc<Self>,
         plan: &Plan,
@@ -452,8 +454,8 @@ impl Inner {
             if plan.by_batch {
                 self.flush_nodes(items).await?;
             }
-            // The nodes it changed are promised by now; they may be more than was planned, since
-            // some that were dirty then are clean again.
+            // The nodes that the batch changed have their promise by now. They may be more than
+            // planned, since some that were dirty then are clean again.
             left = left.saturating_sub(items.len() as u32 + now.parents);
             self.core.borrow_mut().alloc.keep_for_cleaning(left);
             self.pace(urgency, began).await;
@@ -467,7 +469,7 @@ impl Inner {
         let task = self.rt.spawn(async move {
             let _one = inner.clean_lock.acquire(1).await;
             let mut report = CleanReport::default();
-            // What is dirty makes garbage when it is written: then, not in the middle.
+            // Writing dirty pages makes garbage: better now than in the middle of the cleaning.
             inner.checkpoint(false).await?;
             let permille = u32::from(options.garbage_percent) * 10;
             let urgency = Urgency::Background(options.policy, permille);
@@ -482,7 +484,7 @@ impl Inner {
         task.await
     }
 
-    /// Ends cleaning: no batch begins from now on, and the last one is over.
+    /// Ends cleaning: no batch begins from now on, and the last one has ended on return.
     pub(crate) async fn stop_cleaning(&self) {
         self.closing.set(true);
         drop(self.clean_lock.acquire(1).await);

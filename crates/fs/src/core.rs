@@ -1,10 +1,10 @@
 //! The engine's state and how operations run on it.
 //!
-//! An operation is a synchronous function over [`Core`]. It first *prepares*: it looks at what it
-//! needs and, if that is not in the cache or there is no room, stops with a [`NotApplied`] before
-//! it has changed anything. Then it *applies*, and cannot fail any more. [`Inner::run`] is the loop
-//! around: it does what the stop asks for and runs the operation again. So no operation holds a
-//! borrow across an await, and a cancelled one has changed nothing.
+//! An operation is a synchronous function over [`Core`]. It first *prepares*: it looks at the pages
+//! it needs and, if one is not in the cache or there is no space, stops with a [`NotApplied`]
+//! before it has changed anything. Then it *applies*, and cannot fail any more. [`Inner::run`] is
+//! the loop around it, which provides what the operation lacks and runs it again. So no operation
+//! holds a borrow across an await, and a cancelled one has changed nothing.
 
 use crate::alloc::Allocator;
 use crate::alloc::space::{SpaceQueue, Tried};
@@ -32,16 +32,18 @@ use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Bytes that changes of names since the last checkpoint take before the next one comes: a name
-/// that is moved back and forth makes nothing dirty.
+/// Bytes of name changes since the last checkpoint, after which the next one is due: a name that is
+/// moved back and forth makes nothing dirty.
 pub(crate) const NAMES_MAX: u64 = 8 << 20;
 
-/// The state of a mounted file system: one owner for each part, whose fields are its folder's.
+/// The state of a mounted file system: each part has one owner, whose fields are private to its
+/// folder.
 ///
 /// Invariants, whenever no operation is being applied ([`Core::audit`]):
-/// - What the parts say of one thing agrees: a valid block is a bit in the SIT, and a pointer or a
-///   NAT entry that names it.
-/// - For each dirty page a block of space is promised: no more is dirty than can be written.
+/// - The parts agree on each block: a valid block is a bit in the SIT, and a pointer or a NAT entry
+///   that names it.
+/// - For each dirty page a block of space is promised: there are no more dirty pages than can be
+///   written.
 /// - The pages that the cache has handed out are those that `durability` counts in flight.
 /// - While requests wait in `space`, only the first of them, and removals, get space.
 pub(crate) struct Core {
@@ -59,7 +61,7 @@ pub(crate) struct Core {
 
 /// Why an operation failed.
 pub(crate) enum Failed {
-    /// What it needs cannot be read.
+    /// A block it needs cannot be read.
     Load(Error),
     Other(Error),
 }
@@ -78,14 +80,14 @@ impl From<Error> for Failed {
     }
 }
 
-/// A mounted file system: the state, and what waits for it.
+/// A mounted file system: its state, and the means to wait for changes of it.
 pub(crate) struct Inner {
     pub(crate) rt: Rt,
     pub(crate) pages: Pool,
     pub(crate) core: RefCell<Core>,
-    /// Wakes who was throttled.
+    /// Wakes throttled operations, and others that wait for progress.
     pub(crate) progress: Notify,
-    /// What is being read.
+    /// Blocks that are being read.
     pub(crate) fetches: Fetches,
     /// One checkpoint at a time.
     pub(crate) checkpoint_lock: Semaphore,
@@ -110,7 +112,7 @@ pub(crate) struct Parts {
 }
 
 impl Core {
-    /// A file system of `parts`, of which nothing is under way.
+    /// A file system of `parts`, with nothing under way.
     pub(crate) fn new(
         rt: &Rt,
         (device, writer): (Rc<dyn ZonedDevice>, Writer),
@@ -138,7 +140,7 @@ impl Core {
         }
     }
 
-    /// Bytes on the medium are not what was written.
+    /// The error of bytes on the medium that differ from those written.
     pub(crate) fn corrupt(&self, message: String) -> NotApplied {
         NotApplied::Failed(Error::new(
             ErrorKind::Corrupt,
@@ -170,7 +172,7 @@ impl Core {
         self.env.dirty_limit()
     }
 
-    /// True if dirty data are to be written back though nobody is held up yet.
+    /// True if dirty data is to be written back though no writer is throttled yet.
     fn write_back_is_due(&self) -> bool {
         let limit = self.dirty_limit();
         let begin = self.env.options.background_pages.unwrap_or(limit / 2).min(limit);
@@ -188,7 +190,7 @@ impl Core {
         Ok(())
     }
 
-    /// True if the present stretch has taken so long that others are to have a turn.
+    /// True if the present stretch has taken so long that other tasks should have a turn.
     fn is_long(&self) -> bool {
         self.stats.is_long(self.cache.looked(), self.env.rt.turn())
     }
@@ -249,7 +251,7 @@ impl Core {
         Ok(())
     }
 
-    /// A block of a directory must be one before anyone changes it.
+    /// Checks that a block of a directory is a valid one, before any operation changes it.
     fn verify_directory(&mut self, ino: Ino, block: u32, page: &Page) -> Result<()> {
         let directory = match self.inode(ino) {
             Ok(inode) => inode.head.kind == Kind::Directory.code(),
@@ -267,7 +269,7 @@ impl Core {
 }
 
 impl Inner {
-    /// The engine of `core`, with nobody waiting.
+    /// The engine of `core`, without waiting operations.
     pub(crate) fn new(core: Core) -> Inner {
         Inner {
             rt: core.env.rt.clone(),
@@ -297,14 +299,15 @@ impl Inner {
         done.map_err(Failed::into_error)
     }
 
-    /// The same for what nobody asked for: damage that it meets is no reason to write no more.
+    /// As [`Inner::run`], for operations that no user asked for: damage they meet does not stop
+    /// writing.
     pub(crate) async fn run_quietly<T>(
         self: &Rc<Self>,
         mut operation: impl FnMut(&mut Core) -> Result<T, NotApplied>,
     ) -> std::result::Result<T, Failed> {
-        // Its place in the line of those who lack room, once it does, and what was done for it.
+        // Its turn in the queue for space, once it lacks space, and the attempts made for it.
         let (mut turn, mut tried) = (None, Tried::default());
-        // What was loaded for this operation stays until it is applied, or it might never be.
+        // Blocks loaded for this operation stay until it is applied; otherwise it might never be.
         let mut pins = Pins::new(self);
         loop {
             self.check_ended()?;
@@ -344,7 +347,7 @@ impl Inner {
                     self.start_write_back();
                     self.progress.wait().await;
                 }
-                // What others before it gain may do.
+                // Space that earlier requests gain may suffice.
                 NotApplied::Blocked(Blocked::Space(_)) if turn.is_none() => {
                     turn = Some(self.wait_in_line().await)
                 }
@@ -364,7 +367,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Something could not be read, or is not what was written.
+    /// A block could not be read, or differs from what was written.
     fn note_damage(&self, error: &Error) {
         let damage = matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt);
         if damage && self.core.borrow().env.options.on_damage == OnDamage::ReadOnly {

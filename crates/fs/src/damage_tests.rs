@@ -35,7 +35,7 @@ async fn file(fs: &Fs, name: &str) -> Result<Ino> {
     Ok(fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?.ino)
 }
 
-/// What a power cut leaves, the node `nid` being damaged.
+/// The drive after a power cut, with node `nid` damaged.
 fn cut_and_damage(rt: &Rt, drive: &Emulator, fs: &Fs, nid: u32) -> Rc<Emulator> {
     let addr = BlockAddr(fs.0.core.borrow().tables.nat().get(nid).addr.get());
     let left = drive.snapshot().power_cut(&Fates::nothing(1));
@@ -45,8 +45,8 @@ fn cut_and_damage(rt: &Rt, drive: &Emulator, fs: &Fs, nid: u32) -> Rc<Emulator> 
     Rc::new(drive)
 }
 
-/// A removed file that was open, of which a node is damaged, cannot be freed. Nobody asked for it:
-/// with `errors=remount-ro` the mount is for writing all the same.
+/// A removed file that was open and has a damaged node cannot be freed. No user asked to free it:
+/// with `errors=remount-ro` the mount still allows writing.
 #[test]
 fn a_damaged_removed_file_is_no_reason_to_mount_read_only() {
     on_drive(|rt, drive| async move {

@@ -18,7 +18,7 @@ use namespace_log::{NameOp, NamespaceLog};
 use std::collections::{BTreeMap, BTreeSet};
 use sync::SyncLog;
 
-/// What makes changes durable. Its parts are seen in this folder alone.
+/// The state that makes changes durable. Its parts are visible in this folder only.
 pub(crate) struct Durability {
     namespace_log: NamespaceLog,
     checkpoint: CheckpointState,
@@ -32,19 +32,19 @@ pub(crate) struct Durability {
 ///
 /// Invariants:
 /// - `in_flight` and `tickets` together are the pages that the cache handed out.
-/// - `watched` is there within one stretch only.
+/// - `watched` is set within one stretch only.
 #[derive(Default)]
 struct Dispatched {
-    /// Where somebody wants to wait for what is dispatched in the present stretch: its writes.
+    /// The writes of the present stretch, if a caller wants to wait for them.
     watched: Option<Vec<WriteHandle>>,
     /// Tickets of writes dispatched in the present stretch.
     tickets: Vec<Ticket>,
-    /// Writes dispatched before, not yet known to be complete, in pages.
+    /// Writes dispatched in earlier stretches, not yet known to be complete, in pages.
     in_flight: usize,
 }
 
 impl Durability {
-    /// Nothing is under way.
+    /// A state with nothing under way.
     pub(crate) fn new(
         namespace_log: NamespaceLog,
         checkpoint: CheckpointState,
@@ -80,12 +80,12 @@ impl Durability {
         self.namespace_log.next()
     }
 
-    /// At repair: the next change of a name is left out.
+    /// At repair: leaves out the next change of a name.
     pub(crate) fn skip_name(&mut self) {
         self.namespace_log.skip();
     }
 
-    /// Something changed that needs a checkpoint.
+    /// Notes a change that needs a checkpoint.
     pub(crate) fn require_checkpoint(&mut self) {
         self.checkpoint.forced = true;
     }
@@ -110,7 +110,7 @@ impl Durability {
         self.checkpoint.snapshot_bytes
     }
 
-    /// Blocks written of the half of the sync log that is written now.
+    /// Written blocks of the half of the sync log that is written now.
     pub(crate) fn sync_blocks(&self) -> u32 {
         self.sync.next()
     }
@@ -140,12 +140,12 @@ impl Durability {
         self.writes.watched.take().unwrap_or_default()
     }
 
-    /// True unless a zone has lost something that is not yet durable elsewhere.
+    /// True unless a zone has lost blocks that are not yet durable elsewhere.
     pub(crate) fn lost_nothing(&self) -> bool {
         self.relocation.lost.is_empty()
     }
 
-    /// What the parts hold of themselves.
+    /// Audits the accounts within each part.
     ///
     /// # Errors
     /// `Internal`, with the account.
@@ -177,17 +177,17 @@ impl Durability {
         self.sync.released(half)
     }
 
-    /// Counts pages in flight that are not.
+    /// Counts pages as in flight that are not.
     pub(crate) fn corrupt_in_flight(&mut self, pages: usize) {
         self.writes.in_flight += pages;
     }
 }
 
-/// Where checkpoints and tables are.
+/// The state of checkpoints and of their ring.
 ///
 /// Invariants:
 /// - `id` is the newest durable checkpoint that the pool knows.
-/// - The ring's zone in use holds something.
+/// - The ring's zone in use is not empty.
 #[derive(Clone, Default)]
 pub(crate) struct CheckpointState {
     /// Newest durable checkpoint.
@@ -202,23 +202,23 @@ pub(crate) struct CheckpointState {
     blocks: u32,
     /// Bytes of table entries on their way to the drive.
     snapshot_bytes: u64,
-    /// Something changed since the last snapshot that needs a checkpoint.
+    /// A change since the last snapshot needs a checkpoint.
     forced: bool,
     /// The next checkpoint goes to the ring's other zone.
     leave_ring: bool,
     /// Files whose changed blocks the last snapshot left in memory, because nodes above them are
-    /// damaged: they hold up nobody else's data.
+    /// damaged: other files' data does not wait for them.
     aside: BTreeMap<Ino, Error>,
 }
 
-/// What is known of appends.
+/// The state of appends.
 #[derive(Default)]
 pub(crate) struct Appends {
-    /// Blocks on their way.
+    /// Blocks in flight.
     blocks: BTreeSet<(Ino, u32)>,
     /// Appends not finished.
     flights: usize,
-    /// Somebody waits until there are none: none is begun.
+    /// Callers that wait until there are none: no append begins meanwhile.
     held: u32,
 }
 
@@ -227,7 +227,7 @@ pub(crate) struct Appends {
 pub(crate) struct Relocation {
     /// The file system is whole: recovery has ended.
     able: bool,
-    /// Who waits for a relocation.
+    /// Callers that wait for a relocation.
     waiting: u32,
     lost: BTreeMap<ZoneId, Lost>,
 }
@@ -235,6 +235,6 @@ pub(crate) struct Relocation {
 struct Lost {
     /// Blocks from here on were not written.
     from: u32,
-    /// Nothing of its superzone is in flight, and no zone of it active.
+    /// No write to its superzone is in flight, and none of the superzone's zones is active.
     closed: bool,
 }

@@ -15,7 +15,7 @@ pub(crate) struct Env {
     pub(crate) geometry: Geometry,
     pub(crate) layout: Rc<Layout>,
     pub(crate) options: MountOptions,
-    /// Where pages come from.
+    /// Source of pages.
     pub(crate) pages: Pool,
     /// Every write to the drive goes through it.
     pub(crate) writer: Writer,

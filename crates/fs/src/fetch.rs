@@ -1,9 +1,9 @@
 //! Blocks on their way from the drive into the cache.
 //!
-//! What an operation lacks is read, neighbours in one command, and stays until the operation is
-//! applied. A block that somebody reads already is waited for, not read again: readers who go on
-//! side by side all lack the same leaf of pointers, which is on one die, so that the last of ten
-//! would get it when the die has sensed it ten times.
+//! The blocks an operation lacks are read, neighbours in one command, and stay until the operation
+//! is applied. A block that is being read already is waited for, not read again. Readers that
+//! advance together all lack the same leaf of pointers, which is on one die: with a read for each
+//! of ten readers, the last would get the leaf only when the die has sensed it ten times.
 
 use crate::blocked::Fetch;
 use crate::core::Inner;
@@ -16,11 +16,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// How often an operation waits for what others read: what they read can be evicted before it
-/// runs, so it reads for itself in the end.
+/// Number of times an operation waits for the reads of others. Their blocks can be evicted before
+/// the operation runs, so in the end it reads for itself.
 const JOINS: u32 = 16;
 
-/// Runs of blocks that are being read, by first address: their length, and who waits for them.
+/// Runs of blocks that are being read, by first address: their length, and the operations that
+/// wait.
 #[derive(Default)]
 pub(crate) struct Fetches(RefCell<BTreeMap<u32, (u32, Notify)>>);
 
@@ -31,13 +32,15 @@ struct Run<'a> {
 }
 
 impl Fetches {
-    /// From now on others wait for `blocks` blocks from `start`, none of which is being read yet.
+    /// From now on other operations wait for `blocks` blocks from `start`, none of which is being
+    /// read yet.
     fn begin(&self, start: u32, blocks: u32) -> Run<'_> {
         self.0.borrow_mut().insert(start, (blocks, Notify::new()));
         Run { fetches: self, start }
     }
 
-    /// Takes those of `fetches` that are being read out of them; whom to wait for instead.
+    /// Removes those of `fetches` that are being read already; returns the reads to wait for
+    /// instead.
     fn join(&self, fetches: &mut SmallVec<[Fetch; 4]>) -> Option<Joined> {
         let under_way = self.0.borrow();
         let mut joined = Joined::default();
@@ -64,7 +67,7 @@ impl Drop for Run<'_> {
     }
 }
 
-/// Blocks that others read.
+/// Blocks that other operations read.
 #[derive(Default)]
 struct Joined {
     fetches: Vec<Fetch>,
@@ -75,7 +78,7 @@ struct Joined {
 pub(crate) struct Pins {
     inner: Rc<Inner>,
     tickets: Vec<Ticket>,
-    /// How often it has waited for what others read.
+    /// Number of times it has waited for the reads of others.
     joins: u32,
 }
 
@@ -84,7 +87,7 @@ impl Pins {
         Pins { inner: inner.clone(), tickets: Vec::new(), joins: 0 }
     }
 
-    /// Pins what of `fetches` is in the cache.
+    /// Pins those blocks of `fetches` that are in the cache.
     fn hold(&mut self, fetches: &[Fetch]) {
         let mut core = self.inner.core.borrow_mut();
         let tickets = fetches.iter().filter_map(|fetch| core.cache.pin(&fetch.key));
@@ -115,7 +118,7 @@ impl Inner {
         fetches.dedup_by_key(|fetch| fetch.pointer.addr.get());
         let alone = pins.joins == JOINS;
         let joined = if alone { None } else { self.fetches.join(&mut fetches) };
-        // First what nobody reads: so nobody waits for one who waits for others.
+        // First the blocks that nobody reads: so no operation waits for one that waits for others.
         self.read(&fetches, !alone, pins).await?;
         if let Some(joined) = joined {
             pins.joins += 1;

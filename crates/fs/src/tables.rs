@@ -58,7 +58,7 @@ impl Tables {
         &self.ids
     }
 
-    /// Nodes that changed and of which no sync record tells.
+    /// Changed nodes that no sync record covers yet.
     pub(crate) fn changed_nodes(&self) -> &ChangedNodes {
         &self.changed_nodes
     }
@@ -88,7 +88,7 @@ impl Tables {
         self.ids.claim(nid)
     }
 
-    /// Hands `ids` out only to who claims them by name, until [`Tables::unhold_ids`].
+    /// Keeps `ids` for [`Tables::claim_id`] alone, until [`Tables::unhold_ids`].
     pub(crate) fn hold_ids(&mut self, ids: impl Iterator<Item = u32>) {
         self.ids.hold(ids);
     }
@@ -98,7 +98,7 @@ impl Tables {
         self.ids.unhold();
     }
 
-    /// A new node of `ino`, whose id is taken already: it is nowhere yet.
+    /// A new node of `ino`, whose id is taken already and which has no address yet.
     pub(crate) fn add_node(&mut self, nid: u32, ino: u32) {
         self.nat.update(nid, |entry| {
             entry.ino = ino.into();
@@ -107,7 +107,7 @@ impl Tables {
         });
     }
 
-    /// Node `nid` was written to `addr`; what was known of it before.
+    /// Node `nid` was written to `addr`. Returns its entry before the write.
     pub(crate) fn wrote_node(&mut self, nid: u32, addr: u32, crc: u32) -> NatEntry {
         let old = self.nat.get(nid);
         self.nat.update(nid, |entry| {
@@ -136,28 +136,29 @@ impl Tables {
         self.nat.update(nid, |entry| *entry = NatEntry::new_zeroed());
     }
 
-    /// At repair: what is known of node `nid`.
+    /// At repair: sets the entry of node `nid`.
     pub(crate) fn set_node(&mut self, nid: u32, entry: NatEntry) {
         self.nat.update(nid, |at| *at = entry);
     }
 
-    /// At replay and repair: node `nid` is there, and its id is taken.
+    /// At replay and repair: node `nid` exists, and its id is taken.
     pub(crate) fn adopt_node(&mut self, nid: u32, entry: NatEntry) {
         self.ids.claim(nid);
         self.set_node(nid, entry);
     }
 
-    /// A sync record tells of the changed nodes of `ino`.
+    /// A sync record covers the changed nodes of `ino`.
     pub(crate) fn logged(&mut self, ino: u32) {
         self.changed_nodes.logged(ino);
     }
 
-    /// Entries that changed since the last snapshot, which takes them.
+    /// Takes the entries that changed since the last snapshot.
     pub(crate) fn take_changed_nodes(&mut self) -> Vec<(u32, NatEntry)> {
         self.nat.take_dirty()
     }
 
-    /// The checkpoint will not be for which entries `changed`, and table pages `stale`, were taken.
+    /// Undoes the taking of entries `changed` and table pages `stale` for a checkpoint that will
+    /// not be made.
     pub(crate) fn untake_nodes(
         &mut self,
         changed: &[(u32, NatEntry)],
@@ -183,7 +184,7 @@ impl Tables {
         self.zones.was_reset(zone, done);
     }
 
-    /// The halves of delta logs not in use were reset, if no extent is in them.
+    /// Notes that the delta log halves not in use were reset, for logs without an extent in them.
     pub(crate) fn delta_released(&mut self) {
         for log in self.logs.iter_mut().filter(|log| log.is_in_one_half()) {
             let other = 1 - log.delta.position().0;
@@ -194,7 +195,7 @@ impl Tables {
 
 #[cfg(test)]
 impl Tables {
-    /// Changes an entry that does not become dirty by it.
+    /// Changes an entry without making it dirty.
     pub(crate) fn corrupt_node(&mut self, nid: u32, change: impl FnOnce(&mut NatEntry)) {
         self.nat.corrupt(nid, change);
     }
@@ -216,16 +217,16 @@ pub(crate) const TABLES: [usize; 2] = [number::NAT as usize, number::SIT as usiz
 /// Where each table page of NAT and SIT is, up to the last that was written.
 pub(crate) type TablePages = [Vec<UnitRef>; 2];
 
-/// A delta log, and the zone that the tables it completes are written to.
+/// A delta log, and the zone that the pages of its tables are written to.
 pub(crate) struct Log {
     pub(crate) delta: DeltaLog,
-    /// Its extents that complete the table pages.
+    /// Extents of the log that complete the table pages.
     pub(crate) extents: Vec<Extent>,
-    /// A merge is under way: the tables know which table pages it has still to write.
+    /// A merge is under way: the tables know which table pages are still to be written.
     pub(crate) merging: bool,
-    /// Table pages it writes though they are not stale.
+    /// Table pages that the merge writes though they are not stale.
     moved: BTreeSet<(usize, u32)>,
-    /// The zone written now.
+    /// The zone written to now.
     pub(crate) open: Option<ZoneId>,
 }
 
@@ -238,7 +239,7 @@ impl Log {
         Log { delta, extents, merging: false, moved: BTreeSet::new(), open: None }
     }
 
-    /// True if no extent is in its other half.
+    /// True if no extent is in the log's other half.
     pub(crate) fn is_in_one_half(&self) -> bool {
         let half = self.delta.position().0;
         self.extents.iter().all(|extent| extent.half == half)
@@ -249,31 +250,32 @@ impl Log {
 enum Use {
     Empty,
     Written,
-    /// It cannot be written any more.
+    /// The zone cannot be written any more.
     Dead,
 }
 
 /// The zones of the tables.
 ///
 /// Invariants:
-/// - A zone that a table page lies in, or that a log writes, is not empty; an empty one has nothing
+/// - A zone that holds a table page, or that a log writes, is not empty; an empty zone has not been
 ///   written since its reset.
-/// - `superzones` are in use for tables in the pool.
+/// - The pool has `superzones` in use for tables.
 #[derive(Default)]
 pub(crate) struct TableZones {
     zones: BTreeMap<ZoneId, Use>,
-    /// Superzones of the main area that belong to it.
+    /// Superzones of the main area that belong to the tables.
     superzones: BTreeSet<u32>,
     /// Superzones taken that no durable checkpoint lists yet.
     pending: Vec<u32>,
     /// The zone taken last.
     last: ZoneId,
-    /// It holds more than is needed: the zones set aside by mkfs are taken first.
+    /// The tables have more zones than they need: the zones set aside by mkfs are taken first.
     shrinks: bool,
 }
 
-/// Nodes whose place changed since the last durable checkpoint and of which no sync record tells.
-/// What was there at a checkpoint's snapshot is kept apart until that checkpoint is durable.
+/// Nodes whose place changed since the last durable checkpoint and that no sync record covers. The
+/// nodes that had changed at a checkpoint's snapshot are kept apart until that checkpoint is
+/// durable.
 ///
 /// Invariants:
 /// - `count` is the number of nodes in `now` and `in_snapshot` together; one in both counts twice.
@@ -282,7 +284,7 @@ pub(crate) struct TableZones {
 pub(crate) struct ChangedNodes {
     now: BTreeMap<u32, BTreeSet<u32>>,
     in_snapshot: BTreeMap<u32, BTreeSet<u32>>,
-    /// Nodes in both.
+    /// Nodes in both together.
     count: usize,
     broken: Broken,
 }
@@ -296,7 +298,7 @@ impl ChangedNodes {
         self.wrote(ino, nid);
     }
 
-    /// Nodes that changed since the last snapshot and of which no record tells.
+    /// Nodes that changed since the last snapshot and that no record covers.
     pub(crate) fn since_snapshot(&self) -> impl Iterator<Item = u32> + '_ {
         self.now.values().flatten().copied()
     }
@@ -329,7 +331,7 @@ impl ChangedNodes {
         all
     }
 
-    /// A sync record tells of those of `ino`.
+    /// A sync record covers the changed nodes of `ino`.
     pub(crate) fn logged(&mut self, ino: u32) {
         for gone in [self.now.remove(&ino), self.in_snapshot.remove(&ino)] {
             self.forget(gone.map_or(0, |nids| nids.len()));

@@ -1,29 +1,30 @@
 //! Load: what has lately been written to each interference group of dies.
 //!
-//! A group of dies programs at its own rate, whoever writes to it, and the drive's buffer fills
-//! with what waits for the slowest. Where two busy superzones are on one group, as happens when
-//! streams have more superzones than there are groups, or when the load changes while they are
-//! open, each must get less than one that has its group to itself. So a stream goes on with the
-//! head on whose group least was written now_coarse, by anybody (`heads`); where groups are written
-//! alike, that is in turn.
+//! A group of dies programs at its own rate, no matter how many streams write to it, and the
+//! drive's buffer fills with the writes for the slowest group. Two busy superzones may lie on one
+//! group: when streams have more superzones than there are groups, or when the load changes while
+//! the superzones are open. Each of the two must then get less than a superzone that has its group
+//! to itself. So a stream continues with the head on whose group least was written lately, counting
+//! the writes of all streams (`heads`). Where all groups are written alike, the heads take turns.
 //!
-//! "Lately" fades: after every four segments for each group all counts are halved, so that what
-//! counts is what the drive may still be busy with. For the same reason a head that joins others
-//! starts level with them: that its dies have rested does not make them faster. Nothing is stored.
+//! "Lately" fades: after every four segments for each group all counts are halved, so that they
+//! reflect only what the drive may still be busy with. For the same reason a head that joins others
+//! starts with the count of the least loaded of them: dies that have rested are no faster. Nothing
+//! is stored.
 
 /// Segments for each group after which counts are halved.
 const FADE: u64 = 4;
 
-/// Blocks written now_coarse, by group.
+/// Blocks written lately, by group.
 pub(crate) struct Load {
     blocks: Vec<u64>,
-    /// Blocks until counts are halved, and how many there are between.
+    /// Blocks until counts are halved, and the number of blocks between two halvings.
     left: u64,
     every: u64,
 }
 
 impl Load {
-    /// Nothing yet, of `groups` groups; a segment has `segment` blocks.
+    /// An empty account of `groups` groups; a segment has `segment` blocks.
     pub(crate) fn new(groups: u32, segment: u32) -> Load {
         let groups = groups.max(1);
         let every = FADE * u64::from(groups) * u64::from(segment.max(1));
@@ -40,15 +41,14 @@ impl Load {
         }
     }
 
-    /// Counts `group` as written to as much as the least of `others`, if it was less: it joins
-    /// them.
+    /// Raises the count of `group`, which joins `others`, to the least count among them.
     pub(crate) fn level(&mut self, group: u32, others: impl Iterator<Item = u32>) {
         let least = others.map(|other| self.of(other)).min();
         let blocks = &mut self.blocks[group as usize];
         *blocks = (*blocks).max(least.unwrap_or(0));
     }
 
-    /// Blocks written to `group` now_coarse.
+    /// Blocks written to `group` lately.
     pub(crate) fn of(&self, group: u32) -> u64 {
         self.blocks[group as usize]
     }
@@ -72,7 +72,8 @@ mod tests {
         assert!(most - least < least / 20, "{sums:?}");
     }
 
-    /// Who has half of the groups to itself for long does not keep the others off them for long.
+    /// A stream that had half of the groups to itself for long does not keep others off them for
+    /// long.
     #[test]
     fn what_was_long_ago_does_not_count() {
         let mut load = Load::new(4, 512);

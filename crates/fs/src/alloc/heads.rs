@@ -2,27 +2,28 @@
 //!
 //! A *stream* collects blocks that are expected to die together: hot, warm and cold, data and
 //! nodes. It writes through *heads*, each of which fills one superzone after the other. Head h
-//! serves stream h mod streams, so the first ones, one for each stream, are always there. A busy
-//! stream has more, up to its quota (`zone_quota`), and takes them in turn, segment by segment, or
-//! rather: next is the one on whose interference group least was written lately (`group_load`).
-//! Where a superzone is opened, and which is parked and taken back, is decided by what the others
-//! on its group will be written, going by the last window. What is beyond the quota is *parked*:
-//! its superzone stays partly written and active on the drive, and is the first to be taken back.
-//! Parked superzones are *closed* (their zones finished) when another stream lacks their permits;
-//! finishing a nearly empty zone can cost a second, and what is left of it is lost room. So before
-//! anybody lacks permits it is done, in the background, only where it pays: no permits are left for
-//! another superzone, this one has been parked for a whole window, and an eighth of it is left at
-//! most; half, while nothing is written at all.
+//! serves stream h mod streams, so the first heads, one for each stream, always exist. A busy
+//! stream has more, up to its quota (`zone_quota`), and takes them in turn, segment by segment:
+//! next is the head on whose interference group least was written lately (`group_load`). The choice
+//! of the superzone to open, to park or to take back depends on the writes expected of the other
+//! superzones on its group, as the last window predicts them. A superzone beyond the quota is
+//! *parked*: it stays partly written and active on the drive, and is the first to be taken back.
+//! Parked superzones are *closed* (their zones finished) when another stream lacks their permits.
+//! Finishing a nearly empty zone can take a second, and the unwritten rest of the zone is lost
+//! space. So the background closes a parked superzone before any stream lacks permits only where
+//! that pays: no permits are left for another superzone, this one has been parked for a whole
+//! window, and at most an eighth of it is left (half while nothing is written at all).
 //!
 //! Invariants
 //! - The permits of the first heads are never given away, so every stream can always write.
 //! - Any other head that has a superzone holds a permit for each of its zones, from the rest of the
-//!   drive's one budget; it gives them back when that superzone's writes are over.
-//! - A head out of turn stands at the start of a segment: open summaries are as many as streams.
-//! - While free superzones are scarce, what is open is filled, parked heads included, before
-//!   anything is opened; and where the free ones are kept for cleaning, what *another* stream has
-//!   open, of the same class if there is any. So room is one number, whatever streams what was
-//!   promised goes to: see `space`.
+//!   drive's one budget. It gives them back when the writes of that superzone have completed.
+//! - A head out of turn stands at the start of a segment, so there are at most as many open
+//!   summaries as streams.
+//! - While free superzones are scarce, open superzones are filled before any is opened, those of
+//!   parked heads included. Where the free ones are kept for cleaning, a stream fills superzones
+//!   that *another* stream has open, of the same class if there is one. So space is one number, no
+//!   matter which streams the promised blocks go to: see `space`.
 
 mod audit;
 
@@ -53,33 +54,34 @@ pub(crate) use crate::format::HEADS_PER_STREAM;
 pub(crate) struct Head {
     /// Its superzone.
     pub(crate) superzone: Option<u32>,
-    /// Next block of it, in striping order.
+    /// Next block of the superzone, in striping order.
     pub(crate) next: u32,
     /// Owners of the blocks of the open segment.
     pub(crate) summary: Vec<SummaryEntry>,
-    /// The superzone before and its generation: its zones hand their permits on. By the time
-    /// the next one is opened it may have been released, and be another head's.
+    /// The superzone before and its generation: its zones pass their permits on. By the time the
+    /// next superzone is opened, this one may have been released and belong to another head.
     pub(crate) previous: Option<(u32, u32)>,
 }
 
 /// A head and what it may do.
 ///
 /// Invariants:
-/// - One beyond the first heads that has a superzone and is not closing holds a permit for each of
-///   its zones. The first heads hold none of their own.
-/// - `closing` and `unasked` are set only while it is parked or was left, and has a superzone.
+/// - A head beyond the first heads that has a superzone and is not closing holds a permit for each
+///   of its zones. The first heads hold no permits of their own.
+/// - `closing` and `unasked` are set only while the head has a superzone that is parked or was
+///   left.
 #[derive(Default)]
 pub(crate) struct Cursor {
     pub(super) head: Head,
     /// Out of turn.
     parked: bool,
-    /// Since when.
+    /// Time at which it was parked.
     since: Nanos,
     /// Its zones are being finished.
     closing: bool,
-    /// They are because it pays, not because somebody waits.
+    /// The zones are finished because it pays, not because a stream waits for permits.
     unasked: bool,
-    /// Permits for its zones; of the first heads they are held in common.
+    /// Permits for its zones; those of the first heads are held in common.
     permit: Option<Permit>,
 }
 
@@ -93,7 +95,7 @@ struct Stream {
     window: u64,
     /// Since the last sample of its class.
     sampled: u64,
-    /// Blocks a second, going by the last window or what has since been seen to be more.
+    /// Blocks a second, by the last window or by a later sample that changed quotas.
     rate: u64,
     /// Blocks written since the mount.
     blocks: u64,
@@ -114,7 +116,7 @@ pub(crate) struct Streams {
     load: Load,
     /// A head in turn found no permits.
     starved: bool,
-    /// Of the logs and the first heads: held as long as the engine lives.
+    /// Permits of the logs and the first heads: held as long as the engine lives.
     reserved: [Permit; 2],
 }
 
@@ -134,7 +136,7 @@ impl Streams {
         let (streams, width, logs) = (layout.streams, layout.width, layout.log_permits());
         let first = streams * width;
         let permits = geometry.max_active.unwrap_or(u32::MAX).min(geometry.zones);
-        // Superzones begun and not filled are space nobody has: a sixteenth of the drive at most.
+        // Superzones begun and not filled are unusable space: a sixteenth of the drive at most.
         let by_space = layout.superzones / 16;
         let extra = permits.saturating_sub(logs + first) / width;
         let extra = extra.min(by_space).min(streams * (HEADS_PER_STREAM - 1));
@@ -177,7 +179,7 @@ impl Streams {
         Ok((this, cursors))
     }
 
-    /// Gives streams what `placement` fixes, of heads that there are: `most` for each stream.
+    /// Gives each stream the quota that `placement` fixes; each stream has `most` heads.
     fn fix(&mut self, cursors: &mut [Cursor], streams: u32, most: u32) {
         for index in 0..streams {
             let quota = match self.placement {
@@ -212,18 +214,18 @@ impl Allocator {
         head % self.layout.streams as usize
     }
 
-    /// Heads of a stream, the one that is always there first.
+    /// Heads of a stream, the first head (which always exists) at the front.
     fn heads_of(&self, stream: usize) -> impl Iterator<Item = usize> + use<> {
         (stream..self.cursors.len()).step_by(self.layout.streams as usize)
     }
 
-    /// Payload blocks left in what a stream has open.
+    /// Payload blocks left in the superzones that a stream has open.
     pub(crate) fn space_in(&self, stream: usize) -> u32 {
         let open = |head: &usize| !self.cursors[*head].closing;
         self.heads_of(stream).filter(open).map(|head| self.room_of(head)).sum()
     }
 
-    /// Superzones that are written to, and the payload blocks left of each.
+    /// Superzones that are written to, and the payload blocks left in each.
     pub(crate) fn open_superzones(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let open = (0..self.cursors.len()).filter(|head| !self.cursors[*head].closing);
         open.filter_map(|head| Some((self.cursors[head].head.superzone?, self.room_of(head))))
@@ -233,13 +235,13 @@ impl Allocator {
         let head = &self.cursors[head].head;
         let Some(superzone) = head.superzone else { return 0 };
         let stripe = self.stripe(superzone);
-        // Each segment before took one for its summary.
+        // Each earlier segment used one block for its summary.
         let used = head.next - head.next / stripe.segment;
         self.less("payload of an open superzone", stripe.payload_blocks().into(), used.into())
             as u32
     }
 
-    /// Head that the next block of `stream` goes to; it has a superzone.
+    /// The head that the next block of `stream` goes to; the head has a superzone.
     pub(super) fn head_for(&mut self, stream: usize, dirty: u64) -> Result<usize> {
         if let Some(current) = self.head_in_segment(stream) {
             return Ok(current);
@@ -249,7 +251,7 @@ impl Allocator {
             Some(chosen) => chosen,
             None => match self.borrow_head(stream) {
                 Some(borrowed) => return Ok(borrowed),
-                // Its permits are those of the superzone that is being closed.
+                // The permits of this head are those of the superzone that is being closed.
                 None if self.cursors[stream].closing => {
                     let streams = self.layout.streams as usize;
                     return self.head_for((stream + 1) % streams, dirty);
@@ -272,7 +274,8 @@ impl Allocator {
         (head.superzone.is_some() && within).then_some(current)
     }
 
-    /// A head of another stream that has room, where the free superzones are not to be touched.
+    /// A head of another stream that has space, where the last free superzones are kept for
+    /// cleaning.
     fn borrow_head(&mut self, stream: usize) -> Option<usize> {
         if self.may_open() {
             return None;
@@ -302,9 +305,10 @@ impl Allocator {
         })
     }
 
-    /// The head to go on with: one in turn that is to be given a superzone, else of those that
-    /// have one that with the least load, by turns if that is even. With free superzones scarce,
-    /// one that has a superzone, if any.
+    /// The head to continue with. A head in turn that has no superzone is given one if it can be;
+    /// otherwise the heads with a superzone are compared, and the one with the least load is
+    /// chosen, by turns if loads are even. With free superzones scarce, a head that has a
+    /// superzone, if any.
     fn choose_head(&mut self, stream: usize, dirty: u64) -> Result<Option<usize>> {
         let heads: Vec<usize> = self.heads_of(stream).collect();
         let current = self.streams.streams[stream].current;
@@ -334,7 +338,8 @@ impl Allocator {
         Ok(least.map(|(_, head)| head).or_else(|| self.begun_head(stream)))
     }
 
-    /// True if a superzone can be opened without need and what is promised can still be kept.
+    /// True if a superzone can be opened before the open ones are full and every promise still be
+    /// kept.
     fn free_superzones_are_plenty(&self, dirty: u64) -> bool {
         let kept = RESERVE + 2;
         let blocks = u64::from(kept) * u64::from(self.superzone_blocks());
@@ -353,7 +358,8 @@ impl Allocator {
             self.cursors[head].permit = permit;
         }
         let Some(id) = self.zones.allocate(&self.group_loads(self.stream_of_head(head))) else {
-            // The reservation is there to make this impossible; better to stop than to lose.
+            // The reservation makes this impossible; if it happens, stopping is better than losing
+            // data.
             let message = "no free superzone for a write already promised";
             return Err(Error::new(ErrorKind::NoSpace, message));
         };
@@ -387,8 +393,8 @@ impl Allocator {
         self.streams.load.level(group(own), others.into_iter());
     }
 
-    /// What each interference group is going to be written, as seen by a stream: each stream
-    /// writes the same to each superzone it has open, nothing to parked ones.
+    /// The load to expect on each interference group, as seen by a stream: each stream writes
+    /// equally to each superzone it has open, and nothing to parked ones.
     fn group_loads(&self, stream: usize) -> Vec<GroupLoad> {
         let mut groups = vec![GroupLoad::default(); self.zones.groups() as usize];
         let nodes = |stream| stream >= self.layout.streams as usize / 2;
@@ -422,7 +428,7 @@ impl Allocator {
         self.streams.load.count(self.zones.group(SuperzoneId(superzone)));
     }
 
-    /// Notes the superzone before, and what becomes of the head's permits, now that its
+    /// Notes the superzone before, and gives the head's permits back if it is parked, now that its
     /// superzone is written to the end.
     pub(crate) fn head_is_full(&mut self, head: usize, superzone: u32) {
         let id = SuperzoneId(superzone);
@@ -434,8 +440,8 @@ impl Allocator {
         }
     }
 
-    /// A zone of superzone `id` failed: whoever writes to it goes on in another. The permits to be
-    /// given back when its zones are closed, if the head is parked.
+    /// A zone of superzone `id` failed: the head that writes to the superzone continues in another.
+    /// Returns the permits to be given back when its zones are closed, if the head is parked.
     pub(crate) fn leave_superzone(&mut self, id: SuperzoneId) -> Option<Permit> {
         let head = self.head_of(id.0)?;
         let parked = self.cursors[head].parked;
@@ -448,8 +454,8 @@ impl Allocator {
         self.cursors[head].permit.take_if(|_| parked)
     }
 
-    /// Gives back the permits of a head without a superzone, once the writes of the one before
-    /// are over.
+    /// Gives back the permits of a head without a superzone, once the writes to the one before have
+    /// completed.
     fn give_permit_back(&mut self, head: usize) {
         let Some(permit) = self.cursors[head].permit.take() else { return };
         let Some((superzone, generation)) = self.cursors[head].head.previous.take() else { return };
@@ -466,7 +472,7 @@ impl Allocator {
         if nodes { streams / 2..streams } else { 0..streams / 2 }
     }
 
-    /// Decides quotas anew if a window is over; before, raises those of streams that write much.
+    /// Decides quotas at the end of a window; before that, raises those of streams that write much.
     fn end_window(&mut self) {
         let (now, elapsed) = (self.rt.now(), self.rt.now().since(self.streams.began));
         let over = elapsed >= WINDOW;
@@ -488,14 +494,14 @@ impl Allocator {
         if self.streams.placement != StreamHeads::Quota {
             return;
         }
-        // What one leaves, another takes.
+        // Superzones that one stream gives up are taken by another, so reductions come first.
         changed.sort_by_key(|(stream, quota)| *quota >= self.streams.streams[*stream].quota);
         for (stream, quota) in changed {
             self.set_quota(stream, quota);
         }
     }
 
-    /// What a class may have open, and payload blocks of a segment.
+    /// Superzones that a class may have open, and payload blocks of a segment.
     fn share(&self) -> (u32, u64) {
         let share = zone_quota::share(self.streams.peak, self.streams.available);
         (share, u64::from(self.layout.segment_blocks - 1))
@@ -511,8 +517,8 @@ impl Allocator {
         class.zip(quotas.into_iter().flatten()).collect()
     }
 
-    /// Quotas of streams of a class that get more before the window is over: as many superzones
-    /// as there are permits for that nobody holds.
+    /// Quotas of streams of a class that get more before the window ends: at most as many
+    /// superzones as unheld permits allow.
     fn quotas_by_sample(&mut self, nodes: bool) -> Vec<(usize, u32)> {
         let (share, segment) = self.share();
         let class = self.class(nodes);
@@ -539,7 +545,8 @@ impl Allocator {
         within.collect()
     }
 
-    /// Superzones that a stream has, parked ones too, or can open without taking any from others.
+    /// Superzones that a stream has, parked ones included, or can open without taking any from
+    /// others.
     fn within_reach(&self, stream: usize) -> u32 {
         let has = |head: &usize| {
             let turn = &self.cursors[*head];
@@ -549,7 +556,7 @@ impl Allocator {
         has + self.streams.budget.available() / self.layout.width
     }
 
-    /// Whether a head has no superzone yet, and what is beside it if it has one.
+    /// Whether a head has no superzone yet, and the load on its superzone's group if it has one.
     fn open_group_load(&self, head: usize) -> (bool, GroupLoad) {
         let Some(superzone) = self.cursors[head].head.superzone else {
             return (true, GroupLoad::default());
@@ -563,7 +570,8 @@ impl Allocator {
         let heads: Vec<usize> = self.heads_of(stream).collect();
         let active = heads.iter().filter(|head| !self.cursors[**head].parked).count();
         for _ in active..quota as usize {
-            // Parked superzones are taken back before any is opened: those with least beside them.
+            // Parked superzones are taken back before any is opened: those on the least loaded
+            // groups first.
             let turn = |head: &&usize| &self.cursors[**head];
             let parked = heads.iter().filter(|head| turn(head).parked && !turn(head).closing);
             let next = parked.min_by_key(|head| (self.open_group_load(**head), **head));
@@ -584,11 +592,11 @@ impl Allocator {
     }
 
     /// The parked head to close, if permits are lacking or it pays: the fullest, which is cheapest
-    /// to finish. `idle`: nothing is written.
+    /// to finish. `idle` says that nothing is written.
     pub(super) fn head_to_close(&mut self, idle: bool, dirty: u64) -> Option<usize> {
         let starved = std::mem::take(&mut self.streams.starved);
         let scarce = self.streams.budget.available() < self.layout.width;
-        // What it still takes is room: it must not be lacked.
+        // Closing loses the space left in the superzone: that space must not be needed.
         let closing = self.is_closing();
         if closing || !(starved || scarce) || !self.free_superzones_are_plenty(dirty) {
             return None;
@@ -601,7 +609,7 @@ impl Allocator {
         (starved || self.pays(head, idle)).then_some(head)
     }
 
-    /// Whether it pays to finish the zones of parked `head` though nobody waits for its permits.
+    /// Whether it pays to finish the zones of parked `head` though no stream waits for its permits.
     fn pays(&self, head: usize, idle: bool) -> bool {
         let (turn, superzone) = (&self.cursors[head], self.cursors[head].head.superzone);
         let blocks = superzone.map_or(0, |superzone| self.stripe(superzone).blocks());
@@ -626,8 +634,8 @@ impl Allocator {
         }
     }
 
-    /// Closes the superzone of parked `head`, which is at the start of a segment: the zones whose
-    /// finish to await.
+    /// Closes the superzone of parked `head`, which is at the start of a segment. Returns the zones
+    /// whose finish is to be awaited.
     pub(super) fn begin_closing(&mut self, head: usize) -> Vec<ZoneId> {
         self.pad_segment(head);
         let Some(superzone) = self.cursors[head].head.superzone else { return Vec::new() };
@@ -635,8 +643,8 @@ impl Allocator {
         self.zones.get(SuperzoneId(superzone)).zones
     }
 
-    /// The zones of a superzone that was closed are finished: whether that was done because it
-    /// pays, not because somebody waited.
+    /// The zones of a superzone that was closed are finished. Returns whether the superzone was
+    /// closed because it pays, not because a stream waited.
     pub(super) fn end_closing(&mut self, head: usize) -> bool {
         if let Some(superzone) = self.cursors[head].head.superzone {
             self.zones.mark_full(SuperzoneId(superzone));
@@ -653,12 +661,12 @@ impl Allocator {
         self.cursors.iter().any(|cursor| cursor.closing)
     }
 
-    /// The head that writes to `superzone`.
+    /// The head that writes to `superzone`, if any.
     pub(crate) fn head_of(&self, superzone: u32) -> Option<usize> {
         self.cursors.iter().position(|cursor| cursor.head.superzone == Some(superzone))
     }
 
-    /// How many heads there are.
+    /// Number of heads.
     pub(crate) fn heads_count(&self) -> usize {
         self.cursors.len()
     }
@@ -668,7 +676,7 @@ impl Allocator {
         self.cursors.iter().map(|cursor| &cursor.head)
     }
 
-    /// At recovery: makes room for the heads that the checkpoint or a record knows.
+    /// At recovery: adds heads up to the number that the checkpoint or a record knows.
     pub(crate) fn adopt_heads(&mut self, heads: usize) {
         let missing = heads.saturating_sub(self.cursors.len());
         let parked = || Cursor { parked: true, ..Cursor::default() };
@@ -676,15 +684,16 @@ impl Allocator {
     }
 
     /// At recovery, for a head beyond the first that may have been left in a superzone: brings it
-    /// to the start of a segment and takes its permits. Zones to finish if there are none.
+    /// to the start of a segment and takes its permits. If there are no permits, returns the zones
+    /// to finish.
     pub(super) fn adopt_head(&mut self, head: usize) -> Vec<ZoneId> {
         if self.cursors[head].head.superzone.is_none() {
             return Vec::new();
         }
         let permit = self.streams.budget.try_acquire(Class::User, self.layout.width);
         self.cursors[head].permit = permit;
-        // If this fills the superzone, its zones stay active until that is written: the permits
-        // are kept so long.
+        // If padding fills the superzone, its zones stay active until that write is done: the
+        // permits are kept until then.
         self.pad_segment(head);
         let ended = self.cursors[head].head.superzone.is_none();
         if ended || self.cursors[head].permit.is_some() {
@@ -716,7 +725,7 @@ impl Allocator {
         names.iter().enumerate().map(info).collect()
     }
 
-    /// Active zones the heads and logs may hold, and how many of them are held.
+    /// Active zones the heads and logs may hold, and the number of them that is held.
     pub(crate) fn permits(&self) -> (u32, u32) {
         let budget = &self.streams.budget;
         (budget.total(), budget.total() - budget.available())

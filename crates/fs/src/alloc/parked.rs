@@ -6,7 +6,7 @@ use furrow_zone::{Result, ZoneId};
 use std::rc::Rc;
 
 impl Inner {
-    /// Closes a parked superzone if another stream lacks its permits, or if it pays; `idle` says
+    /// Closes a parked superzone if another stream lacks its permits, or if it pays. `idle` says
     /// that nothing is written.
     pub(crate) fn close_parked(self: &Rc<Self>, idle: bool) {
         if self.closing.get() {
@@ -42,13 +42,13 @@ impl Inner {
         if zones.is_empty() { Ok(()) } else { self.close(head, zones).await }
     }
 
-    /// Closes the superzone a head writes to: the head goes on in another.
+    /// Closes the superzone a head writes to: the head continues in another.
     pub(crate) async fn leave_head(self: &Rc<Self>, superzone: SuperzoneId) -> Result<()> {
         let (head, zones) = {
             let core = &mut *self.core.borrow_mut();
             let Some(head) = core.alloc.head_of(superzone.0) else { return Ok(()) };
             core.alloc.pad_segment(head);
-            // Padding may have ended it.
+            // Padding may have filled the superzone.
             if core.alloc.head_of(superzone.0) != Some(head) {
                 core.carry_out();
                 return Ok(());
@@ -78,8 +78,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Waits until no superzone is being closed: the next mount must find its zones as they
-    /// will be.
+    /// Waits until no superzone is being closed: the next mount must find the zones in their final
+    /// state.
     pub(crate) async fn closed(&self) {
         let closing = || {
             let core = self.core.borrow();

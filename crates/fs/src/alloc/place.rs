@@ -1,9 +1,9 @@
 //! Placement: segments, validity.
 //!
-//! Every block of file data and every node is written through a stream, by a head of it (`heads`)
-//! that fills one superzone after the other in striping order. The last block of each segment is
-//! its summary. Writing a block
-//! marks it valid in the SIT and the block it replaces invalid.
+//! Every block of file data and every node is written through a stream, by one of its heads
+//! (`heads`), which fills one superzone after the other in striping order. The last block of each
+//! segment is its summary. Writing a block marks it valid in the SIT and the block it replaces
+//! invalid.
 
 use crate::alloc::heads::Head;
 use crate::alloc::stripe::Stripe;
@@ -20,7 +20,7 @@ use zerocopy::{FromZeros, IntoBytes};
 /// Slot number that says "the block is the node itself".
 pub(crate) const NODE_SLOT: u16 = u16::MAX;
 
-/// What a block is to be written as.
+/// How a block is to be written.
 pub(crate) struct Block {
     /// Stream, 0–2 data hot to cold, 3–5 nodes hot to cold.
     pub(crate) stream: u8,
@@ -84,7 +84,7 @@ impl Allocator {
         self.sit.get(segment).map[(block / 8) as usize] >> (block % 8) & 1 == 1
     }
 
-    /// Marks the block at `addr` valid or not; no effect if it is so already.
+    /// Marks the block at `addr` valid or not; no effect if it is in that state already.
     pub(crate) fn set_valid(&mut self, addr: u32, valid: bool, stream: u8) {
         let Some((superzone, segment, block)) = self.segment_of(addr) else { return };
         let (byte, bit) = ((block / 8) as usize, 1u8 << (block % 8));
@@ -113,13 +113,14 @@ impl Allocator {
         self.valid = in_all;
     }
 
-    /// Gives one block its place in its stream: its address. With `dirty` blocks promised room.
+    /// Gives one block its place in its stream and returns its address. `dirty` blocks were
+    /// promised space.
     ///
     /// # Errors
     /// `NoSpace` if no head can be given a superzone, which reservations make impossible.
     pub(crate) fn write(&mut self, block: Block, page: Page, dirty: u64) -> Result<u32> {
         let head = self.head_for(self.folded(block.stream), dirty)?;
-        // Where room is scarce it may be another stream's.
+        // Where space is scarce the head may be another stream's.
         let stream = self.stream_of_head(head);
         let at = &self.cursors[head].head;
         let superzone = at.superzone.expect("invariant: a head with a superzone");
@@ -137,7 +138,7 @@ impl Allocator {
         Ok(addr)
     }
 
-    /// Where the next block of `stream` goes, for an append: head, zone, block of it.
+    /// The place of the next block of `stream`, for an append: head, zone, block in the zone.
     ///
     /// # Errors
     /// As [`Allocator::write`].
@@ -149,8 +150,8 @@ impl Allocator {
         Ok((head, zone, offset))
     }
 
-    /// Sets the next block of `head` aside, whose owner will be told by [`Allocator::told`]. True
-    /// if nothing else can be written to the segment.
+    /// Sets the next block of `head` aside; [`Allocator::told`] will name its owner. True if
+    /// nothing else can be written to the segment.
     pub(crate) fn set_aside(&mut self, head: usize) -> bool {
         let at = &self.cursors[head].head;
         let superzone = at.superzone.expect("invariant: a head with a superzone");
@@ -166,8 +167,8 @@ impl Allocator {
         next == stripe.blocks() || stripe.is_summary(next) || stripe.is_padding(next)
     }
 
-    /// The owner of the block at `addr`, which was set aside, is known: the last one of a segment
-    /// whose other blocks are taken lets its summary be written.
+    /// The owner of the block at `addr`, which was set aside, is known. When the last owner of a
+    /// segment whose other blocks are taken is known, its summary is written.
     pub(crate) fn told(&mut self, addr: u32, owner: SummaryEntry) {
         let Some((superzone, number, block)) = self.segment_of(addr) else { return };
         let Some(segment) = self.open_segments.get(&number) else { return };
@@ -196,8 +197,8 @@ impl Allocator {
         }
     }
 
-    /// An append to `zone` failed: where others landed is not sure any more. Open segments of its
-    /// superzone get no summary.
+    /// An append to `zone` failed, so the places of other appends to it are uncertain. Open
+    /// segments of its superzone get no summary.
     pub(crate) fn abandon_segments(&mut self, zone: ZoneId) {
         let Some(superzone) = self.layout.superzone_of(zone) else { return };
         let first = superzone * self.layout.segments;
@@ -205,15 +206,16 @@ impl Allocator {
             if number >= first + self.layout.segments {
                 self.open_segments.insert(number, segment);
             } else if let Some(ClosedSegment { zone, offset, .. }) = segment.closed {
-                // What is on its way to other zones of it may still be placed: rather none, so
-                // that cleaning asks all nodes, than one that names nobody.
+                // Appends in flight to other zones of the superzone may still be placed. An empty
+                // summary makes cleaning ask all nodes, which is better than a summary without
+                // these owners.
                 self.actions.push(ZoneAction::Fill { zone, offset, page: Page::zeroed() });
             }
         }
     }
 
-    /// Writes what must follow a block: the summary at the end of a segment, padding at the end
-    /// of the superzone, which is full then.
+    /// Writes the blocks that must follow a block: the summary at the end of a segment, padding at
+    /// the end of the superzone, which is then full.
     pub(crate) fn finish_segment(&mut self, head: usize) {
         loop {
             let Some(superzone) = self.cursors[head].head.superzone else { return };
@@ -242,8 +244,8 @@ impl Allocator {
         }
     }
 
-    /// Sets the place of the summary of a head's open `segment` aside; it is written when the
-    /// appends to the segment are placed.
+    /// Sets the place of the summary of a head's open `segment` aside. The summary is written when
+    /// the appends to the segment are placed.
     fn summary_later(&mut self, head: usize, superzone: u32, segment: u32) {
         let entries = std::mem::take(&mut self.cursors[head].head.summary);
         let stream = self.stream_of_head(head);
@@ -258,13 +260,14 @@ impl Allocator {
         self.open_segments.entry(segment).or_default().closed = Some(closed);
     }
 
-    /// Zone and block of it at place `v` of a superzone.
+    /// Zone, and block in the zone, at place `v` of a superzone.
     pub(crate) fn place_in(&self, superzone: u32, v: u32) -> (ZoneId, u32) {
         let (column, offset) = self.stripe(superzone).place(v);
         (self.zones.zone(SuperzoneId(superzone), column), offset)
     }
 
-    /// The summary of a head's open segment; the next one is empty.
+    /// The summary of a head's open segment; the summary in memory is then empty for the next
+    /// segment.
     fn summary_page(&mut self, head: usize, superzone: u32, segment: u32) -> Page {
         let entries = std::mem::take(&mut self.cursors[head].head.summary);
         let stream = self.stream_of_head(head);
@@ -273,7 +276,7 @@ impl Allocator {
         self.build_summary(stream as u8, superzone, segment, generation, &entries)
     }
 
-    /// Notes which stream wrote a segment: replay marked blocks valid before it was known.
+    /// Notes which stream wrote a segment: replay marked blocks valid before the stream was known.
     fn claim_segment(&mut self, segment: u32, stream: usize) {
         let said = self.sit.get(segment);
         if said.valid.get() > 0 && usize::from(said.stream) != stream {
@@ -281,7 +284,7 @@ impl Allocator {
         }
     }
 
-    /// The same for a whole superzone.
+    /// Notes which stream wrote each segment of a superzone.
     pub(crate) fn claim_segments(&mut self, superzone: u32, stream: usize) {
         let first = superzone * self.layout.segments;
         for segment in first..first + self.layout.segments {
@@ -328,12 +331,12 @@ impl Allocator {
         BlockAddr::new(&self.geometry, zone, offset).0
     }
 
-    /// How many segments have blocks that were set aside and whose owners are not all known.
+    /// Number of segments with blocks that were set aside and whose owners are not all known.
     pub(crate) fn open_segments(&self) -> usize {
         self.open_segments.len()
     }
 
-    /// At recovery: the summary of a segment of which `entries` are known.
+    /// At recovery: the summary of a segment, of which `entries` are known.
     pub(crate) fn rebuild_summary(
         &mut self,
         head: usize,
@@ -351,7 +354,7 @@ impl Allocator {
         self.finish_segment(head);
     }
 
-    /// At recovery: a superzone is not written to any more. `last`: it was the last one of `head`,
+    /// At recovery: a superzone is written no further. `last`: it was the last superzone of `head`,
     /// whose next superzone follows it.
     pub(crate) fn leave_full(&mut self, head: usize, superzone: u32, last: bool) {
         let id = SuperzoneId(superzone);

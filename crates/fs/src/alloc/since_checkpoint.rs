@@ -7,19 +7,19 @@ use furrow_zone::Result;
 
 /// Superzones taken and blocks written since the last durable checkpoint.
 ///
-/// Invariant: what the checkpoint under way covers is part of what there is.
+/// Invariant: the counts that the checkpoint under way covers are at most the totals.
 #[derive(Default)]
 pub(super) struct SinceCheckpoint {
     /// Superzones that heads took.
     allocated: Vec<Allocation>,
-    /// How many of them are in a durable checkpoint once the one under way is.
+    /// How many of them are in a durable checkpoint once the one under way is durable.
     allocated_in_snapshot: usize,
-    /// Blocks written, but for cleaning: a crash makes them garbage.
+    /// Blocks written, except for cleaning: a crash makes them garbage.
     at_risk: u64,
     /// How many of them the checkpoint under way covers.
     at_risk_in_snapshot: u64,
-    /// Nodes that became dirty only because cleaning moved what they point to: after a crash they
-    /// are as they were.
+    /// Nodes that became dirty only because cleaning moved the blocks they point to: after a crash
+    /// they still have their old content.
     moved_below: u64,
 }
 
@@ -34,7 +34,7 @@ impl SinceCheckpoint {
         self.at_risk += 1;
     }
 
-    /// So many nodes more are dirty only because cleaning moved what they point to.
+    /// Adds `nodes` nodes that are dirty only because cleaning moved the blocks they point to.
     pub(super) fn moved_below(&mut self, nodes: u32) {
         self.moved_below += u64::from(nodes);
     }
@@ -44,14 +44,14 @@ impl SinceCheckpoint {
         &self.allocated
     }
 
-    /// Blocks that recovery may write again after a crash now: those written, and those dirty but
-    /// for nodes that only cleaning made so. Some of these nodes may be written by now: then they
-    /// are not among the `dirty` blocks, which are the most that can be left out.
+    /// Blocks that recovery may write again after a crash now: the blocks written, and the dirty
+    /// ones except nodes that only cleaning made dirty. Some of these nodes may be written by now
+    /// and so not be among the `dirty` blocks: at most `dirty` blocks are left out.
     pub(super) fn to_write_again(&self, dirty: u64) -> u64 {
         self.at_risk + dirty - self.moved_below.min(dirty)
     }
 
-    /// A checkpoint takes its snapshot: it covers all so far.
+    /// A checkpoint takes its snapshot: it covers everything up to now.
     pub(super) fn snapshot(&mut self) {
         self.allocated_in_snapshot = self.allocated.len();
         self.at_risk_in_snapshot = self.at_risk;
@@ -66,7 +66,7 @@ impl SinceCheckpoint {
         self.at_risk = broken.less("space.at_risk", self.at_risk, covered);
     }
 
-    /// What the checkpoint under way covers against all there is.
+    /// Checks the accounts of the checkpoint under way against the totals since the last one.
     ///
     /// # Errors
     /// `Internal`, with the account.

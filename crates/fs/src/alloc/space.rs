@@ -1,50 +1,51 @@
-//! Room on the drive: what is left, what is promised, and who may have the rest.
+//! Space on the drive: the amount left, the amount promised, and which operations may have the
+//! rest.
 //!
-//! *Room* is what the main area takes before anything is reset: the rest of each stream's
-//! superzone, and the free superzones. Every dirty page is *promised* one block of it. The rest is
-//! *spare*. Because a stream that has no superzone may write into another's (see
-//! [`Allocator::write`]), room is one number: no distribution of dirty pages over streams can make
-//! it insufficient, and asking costs the same however much is dirty.
+//! *Space* is the number of blocks that the main area takes before anything is reset: the rest of
+//! each stream's superzones, and the free superzones. Every dirty page is *promised* one block of
+//! it. The rest is *spare*. Because a stream that has no superzone may write into another's (see
+//! [`Allocator::write`]), space is one number: no distribution of dirty pages over streams can make
+//! it insufficient, and asking costs the same no matter how much is dirty.
 //!
-//! Operations ask *before* they change anything. Those of users leave a little more than
-//! [`RESERVE`] superzones spare, removals one: with that, cleaning can always move what is valid
-//! in a victim and write the nodes that changes. A cleaning under way has its own reservation,
-//! which nobody may go below. So a checkpoint, which writes what was promised, and a cleaning, once
-//! begun, never run out. Neither does recovery: what was written since the last durable checkpoint
-//! may be garbage after a crash, and has to be written again, so as much room again stays beyond
-//! all that.
+//! Operations ask *before* they change anything. Operations of users leave a little more than
+//! [`RESERVE`] superzones spare, removals one. With that, cleaning can always move the valid blocks
+//! of a victim and write the nodes that this changes. A cleaning under way has its own reservation,
+//! which no operation may use. So a checkpoint, which writes the promised blocks, and a cleaning,
+//! once begun, never run out of space. Neither does recovery: the blocks written since the last
+//! durable checkpoint may be garbage after a crash and have to be written again, so the same number
+//! of blocks stays free in addition.
 //!
-//! Whether users may have a block at all is another question, which a *count* answers: blocks
-//! *in use* are those that are valid and those that are dirty. Users may have up to the
-//! *capacity* in use: the main area without what cleaning needs to go on ([`Allocator::capacity`]).
-//! Only an operation that adds to what is in use is ever refused for good, and the refusal does not
+//! Whether users may have a block at all is another question, which a *count* answers: blocks *in
+//! use* are those that are valid and those that are dirty. Users may have up to the *capacity* in
+//! use: the main area without the blocks that cleaning needs ([`Allocator::capacity`]). Only an
+//! operation that adds to the blocks in use is ever refused for good, and the refusal does not
 //! depend on where garbage lies. Overwriting, renaming and removing add nothing: they wait for
-//! room, which cleaning makes.
+//! space, which cleaning makes.
 //!
-//! Who lacks room stands in line, first come, first served; the first one cleans until there is
-//! enough ([`Inner::gain_space`]).
+//! Requests short of space queue FIFO. The first request in the queue cleans until there is enough
+//! ([`Inner::gain_space`]).
 
 use crate::alloc::Allocator;
 use crate::types::WRITE_BLOCKS_MAX;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_rt::Semaphore;
 
-/// Superzones' worth of room that users leave for cleaning: what is valid in a victim, and as many
-/// nodes that point to it.
+/// Superzones' worth of space that users leave for cleaning: for the valid blocks of a victim, and
+/// as many nodes that point to them.
 pub(crate) const RESERVE: u32 = 2;
-/// Blocks that recovery may write beside what it replays: for files removed while open.
+/// Blocks that recovery may write besides those it replays: for files removed while open.
 pub(crate) const RECOVERY_MIN: u64 = 8;
-/// Blocks beyond the capacity that names and attributes of what exists already may take.
+/// Blocks beyond the capacity that names and attributes of existing files may take.
 pub(crate) const UPKEEP: u64 = 64;
 /// Share of the main area that users cannot have, so that cleaning finds garbage: a part in 32.
 const SLACK: u64 = 32;
-/// Checkpoints for an operation that adds blocks, after which it is said that none are left.
+/// Checkpoints made for an operation that adds blocks, before it is told that no space is left.
 pub(crate) const CHECKPOINTS_MAX: u32 = 4;
-/// Steps for an operation that lacks room, beside two for each superzone, after which it is said
-/// that there is none, if no step gave more than there had been.
+/// Steps made for an operation that lacks space, in addition to two for each superzone, before it
+/// is told that there is none. Counting restarts when a step gives more space than there ever was.
 pub(crate) const STEPS_MIN: u32 = 32;
 
-/// What was done for an operation that lacks room, since there was last more than ever.
+/// Attempts made for an operation that lacks space, since the space was last at its maximum.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tried {
     pub(crate) most: u64,
@@ -57,11 +58,11 @@ pub(crate) struct Tried {
 pub(crate) enum Claim {
     /// The operation adds at most this number of blocks.
     User(u64),
-    /// The same, to names and attributes of what exists: a little more is kept for that. Nothing is
-    /// added by what only replaces blocks.
+    /// The same, for names and attributes of existing files, for which a little more is kept. An
+    /// operation that only replaces blocks adds none.
     Upkeep(u64),
-    /// It makes room, at once or when it is followed up. It may use part of the reserve, and stands
-    /// in no line.
+    /// The operation frees space, at once or when it is followed up. It may use part of the
+    /// reserve, and does not queue.
     Removal,
 }
 
@@ -79,7 +80,7 @@ impl Claim {
 pub(crate) struct SpaceQueue {
     /// One permit: its holder is first in the queue.
     pub(crate) line: Semaphore,
-    /// The operation that runs now is the first in line.
+    /// The operation that runs now is the first in the queue.
     pub(crate) first: bool,
 }
 
@@ -129,9 +130,9 @@ impl Allocator {
         u64::from(superzones) * u64::from(self.superzone_blocks())
     }
 
-    /// Blocks that users may have in use. The rest is garbage or free: what cleaning needs at
-    /// once, and what keeps victims worth cleaning; at least the largest write, as far as a small
-    /// drive allows.
+    /// Blocks that users may have in use. The rest is garbage or free: the blocks that cleaning
+    /// needs at once, and a slack that keeps victims worth cleaning. The slack is at least the
+    /// largest write, as far as a small drive allows.
     pub(crate) fn capacity(&self) -> u64 {
         let blocks = self.main_blocks();
         let write = (WRITE_BLOCKS_MAX as u64 + 8).min(blocks / 16);
@@ -139,33 +140,33 @@ impl Allocator {
         blocks.saturating_sub(self.kept_from_users() + UPKEEP + slack)
     }
 
-    /// Room beyond `dirty` blocks, which are promised theirs.
+    /// Space beyond that of `dirty` blocks, which are promised theirs.
     pub(crate) fn spare(&self, dirty: u64) -> u64 {
         self.space_left().saturating_sub(dirty)
     }
 
-    /// True if `wanted` blocks of room are there. Asked by every change: most of the time the free
-    /// superzones alone will do.
+    /// True if there are `wanted` blocks of space. Every change asks; the free superzones alone
+    /// usually suffice.
     pub(crate) fn has_space(&self, wanted: u64) -> bool {
         let whole = !self.zones.is_narrow();
         let free = u64::from(self.zones.free_count()) * u64::from(self.superzone_blocks());
         whole && free >= wanted || self.space_left() >= wanted
     }
 
-    /// Room that users leave: two superzones' worth for cleaning, and a quarter of one for nodes
+    /// Space that users leave: two superzones' worth for cleaning, and a quarter of one for nodes
     /// that several victims share.
     pub(crate) fn kept_from_users(&self) -> u64 {
         let per = u64::from(self.superzone_blocks());
         u64::from(RESERVE) * per + per / 4 + RECOVERY_MIN
     }
 
-    /// Room that recovery may need after a crash now: to write again what is dirty, and what was
-    /// written since the last durable checkpoint.
+    /// Space that recovery may need after a crash now: to write again the dirty blocks, and the
+    /// blocks written since the last durable checkpoint.
     pub(crate) fn recovery_needs(&self, dirty: u64) -> u64 {
         RECOVERY_MIN + self.since_checkpoint.to_write_again(dirty)
     }
 
-    /// Room that must stay spare, where `dirty` blocks are promised theirs.
+    /// Space that must stay spare, where `dirty` blocks are promised theirs.
     pub(crate) fn kept(&self, removal: bool, dirty: u64) -> u64 {
         let per = u64::from(self.superzone_blocks());
         let kept = if removal { per + RECOVERY_MIN } else { self.kept_from_users() };

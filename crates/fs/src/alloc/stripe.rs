@@ -57,7 +57,7 @@ pub struct Stripe {
     pub width: u32,
     /// Usable blocks of each zone.
     pub capacity: u32,
-    /// Blocks of a subsegment: what lies side by side in one zone.
+    /// Blocks of a subsegment: those that lie side by side in one zone.
     pub sub: u32,
     /// Blocks of a segment, its summary included.
     pub segment: u32,
@@ -117,8 +117,8 @@ impl Stripe {
         }
     }
 
-    /// Blocks from `v` on, `v` included, that lie side by side in the zone of `v`: the largest
-    /// run one write to that zone can take before the stripe goes on in another.
+    /// Blocks from `v` on, `v` included, that lie side by side in the zone of `v`: the largest run
+    /// one write to that zone can take before the stripe continues in another.
     pub fn run(&self, v: u32) -> u32 {
         let (_, offset) = self.place(v);
         let full = self.full_per_zone();

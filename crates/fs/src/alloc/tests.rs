@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros};
 
-/// No drive: it takes the resets by which the pool releases superzones, the flushes that prove
-/// them empty, and nothing else.
+/// A stand-in for a drive that accepts only the resets by which the pool releases superzones and
+/// the flushes that prove them empty.
 struct NoDrive {
     geometry: Geometry,
     table: CompletionTable<Outcome>,
@@ -62,7 +62,7 @@ enum Step {
         stream: u8,
         blocks: u32,
     },
-    /// Blocks of a stream by appends, whose owners are told later, some of them never.
+    /// Blocks of a stream by appends. Their owners are told later, for some of them never.
     Append {
         stream: u8,
         blocks: u32,
@@ -72,7 +72,8 @@ enum Step {
     /// A block is overwritten or removed.
     Invalidate(prop::sample::Index),
     Snapshot,
-    /// The snapshot's checkpoint is durable; what was empty then is released.
+    /// The snapshot's checkpoint is durable; superzones that were empty at the snapshot are
+    /// released.
     Durable,
     /// The superzone with the fewest valid blocks is emptied.
     Clean,
@@ -98,7 +99,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a checkpoint's snapshot has.
+/// The state that a checkpoint's snapshot has.
 struct Snapshot {
     sit: Table<SitEntry>,
     heads: Vec<Head>,
@@ -179,7 +180,7 @@ impl Bench {
         furrow_log::address::BlockAddr::new(self.writer.geometry(), zone, offset).0
     }
 
-    /// Carries out what the allocator decided, on the model's zones.
+    /// Carries out the allocator's decisions on the model's zones.
     fn carry_out(&mut self) {
         for action in self.alloc.take_actions() {
             match action {
@@ -353,7 +354,7 @@ impl Bench {
         self.mount(snapshot);
     }
 
-    /// What a mount makes of the checkpoint has the accounts of its snapshot.
+    /// A mount of the checkpoint has the accounts of its snapshot.
     fn mount(&self, snapshot: Snapshot) {
         let geometry = self.writer.geometry();
         let zones = ZonePool::new(&self.writer, &snapshot.superzones, self.groups).unwrap();
@@ -471,7 +472,7 @@ impl Bench {
         }
         assert_eq!(alloc.zones.count(SuperzoneState::Active) as usize, open.len(), "active");
         let (permits, held) = alloc.permits();
-        // No write is ever under way here: a permit is a head's, a log's, or free.
+        // No write is ever under way here: a permit is held by a head or a log, or is free.
         assert_eq!(held, alloc.permits_of_heads(), "permits taken, by who holds them");
         let geometry = self.writer.geometry();
         let active = self.fill.values().filter(|fill| **fill < self.layout.capacity).count();
@@ -486,7 +487,7 @@ impl Bench {
         assert_eq!(needs, self.at_risk, "blocks at risk");
     }
 
-    /// Room: payload blocks of free superzones, and what is not written of those that are open.
+    /// Space: payload blocks of free superzones, and the unwritten payload blocks of open ones.
     fn check_room(&self) {
         let mut room = 0;
         for id in (0..self.layout.superzones).map(SuperzoneId) {

@@ -1,21 +1,23 @@
 //! Quotas: how many superzones each stream may have open.
 //!
 //! In each window, for data and nodes separately, stream i gets A_i = A · W_i / ΣW superzones,
-//! where W_i is what it wrote and A = min(A_peak, A_avail / 2) (Z-LFS, section 4.2): no more than
-//! saturate the drive, and half of what the drive's active zones allow, since parked superzones
-//! hold permits too. Every stream keeps one. A stream that wrote fewer segments in the window than
-//! it would get superzones gets no more than segments: more heads cannot be busy at once.
+//! where W_i is the number of blocks it wrote and A = min(A_peak, A_avail / 2) (Z-LFS, section
+//! 4.2): no more than saturate the drive, and half of the superzones that the drive's active zones
+//! allow, since parked superzones hold permits too. Every stream keeps one. A stream that wrote
+//! fewer segments in the window than it would get superzones gets only as many superzones as
+//! segments: more heads cannot be busy at once.
 //!
-//! Three things differ from the published code: a quota is reached at once, not one superzone per
-//! window, nothing stays reserved for a class that was idle for the whole window, and who writes
-//! much need not wait for the window's end. A class is *sampled*: each time it has written
-//! [`SAMPLE`] segments for each superzone of its share, a stream that by this sample would get at
-//! least twice what it has gets it. A new mount and a change of load are seen after some 64 MiB
-//! so, of a drive that takes as much in 30 ms, instead of a second. Samples only ever give: bursts
-//! of two streams in turn would take from each other what they will need again. What a stream
-//! should lose it loses at the window's end, by what was written in all of it.
+//! Three things differ from the published code. A quota is reached at once, not one superzone per
+//! window. Nothing stays reserved for a class that was idle for the whole window. A stream that
+//! writes much need not wait for the window's end: a class is *sampled*. Each time the class has
+//! written [`SAMPLE`] segments for each superzone of its share, a stream that by this sample would
+//! get at least twice its quota gets it. A new mount and a change of load are thus noticed after
+//! some 64 MiB, which such a drive takes in 30 ms, instead of after a second. Samples never lower a
+//! quota: two streams that write in bursts by turns would take from each other the superzones they
+//! will need again. A stream loses superzones only at the window's end, by the writes of the whole
+//! window.
 //!
-//! Pure arithmetic; who opens, parks and closes is in `heads`.
+//! Pure arithmetic; opening, parking and closing superzones is in `heads`.
 
 use furrow_rt::Nanos;
 
@@ -23,19 +25,19 @@ use furrow_rt::Nanos;
 pub(crate) const WINDOW: u64 = Nanos::SECOND;
 
 /// Segments in a sample for each superzone that a class may have open: enough to tell an eighth of
-/// what is written from a quarter.
+/// the writes from a quarter.
 const SAMPLE: u64 = 4;
 
-/// Superzones that may be open per class, data or nodes: `peak` saturate the drive (0: unknown),
-/// `available` are allowed by its active zones.
+/// Superzones that may be open per class, data or nodes: `peak` is the number that saturates the
+/// drive (0: unknown), `available` the number that its active zones allow.
 pub(crate) fn share(peak: u32, available: u32) -> u32 {
     let half = available / 2;
     let most = if peak == 0 { half } else { peak.min(half) };
     most.max(1)
 }
 
-/// Quotas of the streams of one class that wrote `written` blocks, of which a segment takes
-/// `segment`: `None` if nothing was written, so that the last ones stay.
+/// Quotas of the streams of one class that wrote `written` blocks each; a segment holds `segment`
+/// blocks. `None` if nothing was written, so that the last quotas stay.
 pub(crate) fn quotas(written: &[u64], segment: u64, share: u32, most: u32) -> Option<Vec<u32>> {
     let total: u64 = written.iter().sum();
     if total == 0 {
@@ -49,13 +51,13 @@ pub(crate) fn quotas(written: &[u64], segment: u64, share: u32, most: u32) -> Op
     Some(written.iter().map(quota).collect())
 }
 
-/// True if a class wrote enough, `sampled`, since the last sample to take another.
+/// True if a class wrote enough since the last sample, `sampled` blocks, to take another.
 pub(crate) fn is_sample(sampled: &[u64], segment: u64, share: u32) -> bool {
     sampled.iter().sum::<u64>() >= SAMPLE * u64::from(share) * segment
 }
 
-/// Quotas that streams of one class are to get at once, that wrote `sampled` blocks and have
-/// `current` ones: `None` for those that do not lack at least as much as they have.
+/// Quotas that streams of one class get at once, having written `sampled` blocks with `current`
+/// quotas: `None` for a stream that would get less than twice its current quota.
 pub(crate) fn raised(
     sampled: &[u64],
     current: &[u32],
@@ -96,9 +98,9 @@ mod tests {
         assert!(is_sample(&[0, 32 * 511, 0], 511, 8) && !is_sample(&[0, 32 * 510, 0], 511, 8));
         let raised = |sampled: [u64; 3], current| super::raised(&sampled, current, 511, 8, 8);
         assert_eq!(raised([0, 17_000, 0], &[1, 1, 1]), [None, Some(8), None]);
-        // What has been seven to one is one to one: the busy one keeps what it has.
+        // Writes that were seven to one are now one to one: the busy stream keeps its quota.
         assert_eq!(raised([0, 8_500, 8_500], &[1, 7, 1]), [None, None, Some(4)]);
-        // A little more than before is for the window's end.
+        // A slightly larger quota waits for the window's end.
         assert_eq!(raised([0, 6_000, 11_000], &[1, 4, 4]), [None, None, None]);
     }
 

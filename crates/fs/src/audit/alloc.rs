@@ -53,7 +53,7 @@ impl Core {
         same(format_args!("room in free superzones"), free, by_count)
     }
 
-    /// Heads, where they stand in their superzones, and the permits that takes.
+    /// Heads: their positions in their superzones, and their permits.
     pub(crate) fn audit_heads(&self) -> Result<()> {
         let heads: Vec<&Head> = self.alloc.heads().collect();
         let mut writers: Vec<Option<usize>> = vec![None; self.env.layout.superzones as usize];
@@ -73,8 +73,8 @@ impl Core {
         self.alloc.audit_permits()
     }
 
-    /// Open superzones as the SIT and the pool have them; with `owners`, who owns what is in open
-    /// segments.
+    /// Open superzones against the SIT and the pool; with `owners`, also the owners of blocks in
+    /// open segments.
     pub(super) fn audit_open_superzones(&self, owners: bool) -> Result<()> {
         let mut open = vec![false; self.env.layout.superzones as usize];
         for (index, head) in self.alloc.heads().enumerate() {
@@ -108,7 +108,7 @@ impl Core {
         let state = self.alloc.zones().state(SuperzoneId(superzone));
         let account = format_args!("state of superzone {superzone}, head {index}'s");
         holds(state == SuperzoneState::Active, account, "active")?;
-        // Those of the first heads are held in common.
+        // The first heads hold their permits in common.
         if index < self.env.layout.streams as usize || turn.closing {
             return Ok(());
         }
@@ -116,7 +116,7 @@ impl Core {
         same(account, self.env.layout.width, turn.permits.unwrap_or(0))
     }
 
-    /// Where a head stands: in its segment, and in the writer's zones.
+    /// The position of a head, against its segment and against the writer's zones.
     fn audit_head(
         &self,
         (index, head): (usize, &Head),
@@ -136,7 +136,7 @@ impl Core {
             let zone = self.alloc.zones().zone(SuperzoneId(superzone), column);
             let expected = match self.env.writer.is_open(zone) {
                 true => self.env.writer.position(zone),
-                // Recovery found it written to its end.
+                // Recovery found the zone written to its end.
                 false => stripe.capacity,
             };
             let account =
@@ -146,7 +146,7 @@ impl Core {
         Ok(())
     }
 
-    /// What the SIT says of blocks that a head has not written yet.
+    /// The SIT's entries of blocks that a head has not written yet.
     fn audit_segments(&self, (_, head): (usize, &Head), superzone: u32) -> Result<()> {
         let (stripe, segments) = (self.alloc.stripe(superzone), self.env.layout.segments);
         let first = superzone * segments;
@@ -165,7 +165,7 @@ impl Core {
         Ok(())
     }
 
-    /// The owners of the blocks of an open segment, which are all in memory, against its map.
+    /// The owners of the blocks of an open segment, all of them in memory, against its map.
     fn audit_open_segment(&self, head: &Head, superzone: u32) -> Result<()> {
         let segment = self.env.layout.segment_blocks;
         let entry =
@@ -195,7 +195,7 @@ impl Core {
         Ok(())
     }
 
-    /// Each dirty page was promised a block of the room that is left.
+    /// Checks that the space left has a block for each dirty page, as promised.
     pub(super) fn audit_promised_space(&self) -> Result<()> {
         if !self.promises_space() {
             return Ok(());
@@ -204,7 +204,7 @@ impl Core {
         at_most(format_args!("dirty pages, by the room left for them"), left, dirty)
     }
 
-    /// Blocks that appends fill are of appends in flight.
+    /// Blocks set aside for appends belong to appends in flight.
     pub(super) fn audit_open_segments(&self) -> Result<()> {
         let account = format_args!("Allocator::open_segments without an append in flight");
         same(

@@ -45,7 +45,7 @@ impl Core {
         Ok(())
     }
 
-    /// A node in use: its id is taken, and its block is valid or it is in the cache alone.
+    /// A node in use: its id is taken, and its block is valid or the node is in the cache alone.
     fn audit_node(&self, nid: u32, entry: &NatEntry) -> Result<()> {
         holds(
             self.tables.ids().is_used(nid),
@@ -107,7 +107,8 @@ impl Core {
         Ok(())
     }
 
-    /// What changed since the last checkpoint: dirty entries of NAT and SIT, and what is small.
+    /// The accounts that changed since the last checkpoint: dirty entries of NAT and SIT, and the
+    /// small accounts.
     ///
     /// # Errors
     /// `Internal`, as [`Core::audit`].

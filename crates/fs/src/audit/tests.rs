@@ -1,5 +1,5 @@
-//! Tests: an audit notices each corruption of memory that `docs/structure/corruptions.md` lists
-//! for the file system (F1 to F16), and room promised to more dirty pages than there is (F17); it
+//! Tests: an audit notices each corruption of memory that `docs/structure/corruptions.md` lists for
+//! the file system (F1 to F16), and space promised to more dirty pages than there is (F17); it
 //! finds nothing wrong in a file system at work.
 
 use super::alloc::is_set;
@@ -55,14 +55,14 @@ async fn write(fs: &Fs, ino: Ino, offset: u64, len: usize) -> Result<()> {
     fs.write(ino, WriteData::copy(fs.pool(), offset, &vec![7; len])).await
 }
 
-/// Corrupts the memory of `fs` by `mutate`, right after which the audit must name `account`.
+/// Corrupts the memory of `fs` by `mutate`; the audit that follows must name `account`.
 fn corrupt(fs: &Fs, account: &str, mutate: impl FnOnce(&mut Core)) {
     fs.audit().unwrap();
     mutate(&mut fs.0.core.borrow_mut());
     let error = fs.audit().expect_err("the corruption is not noticed");
     assert_eq!(error.kind(), ErrorKind::Internal);
     assert!(error.to_string().contains(account), "expected `{account}`, found: {error}");
-    // Nothing of it may reach the drive: the test ends here.
+    // No part of the corruption may reach the drive: the test ends here.
     fs.0.fail(&error);
 }
 
@@ -113,7 +113,7 @@ fn f2_the_bit_of_a_node_that_is_in_use() {
     });
 }
 
-/// A file whose inode was written twice to one open segment: where it was before, and is now.
+/// A file whose inode was written twice to one open segment: its former place, and its present one.
 async fn written_twice(fs: &Fs) -> Result<(Ino, u32, u32)> {
     let ino = file(fs, "twice").await?;
     write(fs, ino, 0, 100).await?;

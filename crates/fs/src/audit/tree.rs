@@ -1,4 +1,4 @@
-//! Audits of the tree: what is in the cache against the tables, and files open or removed.
+//! Audits of the tree: pages in the cache against the tables, and files open or removed.
 
 use super::alloc::is_set;
 use crate::accounts::{contradiction, holds, same};
@@ -61,8 +61,8 @@ impl Core {
         Ok(())
     }
 
-    /// A node in memory: whether it is an orphan, and that blocks it points to are valid; how many
-    /// these are.
+    /// A node in memory: checks whether it is an orphan, and that the blocks it points to are
+    /// valid. Returns the number of these blocks.
     fn audit_page(&self, nid: u32, page: &Page) -> Result<u64> {
         let head = header(page);
         same(format_args!("number of the page of node {nid}"), nid, head.nid.get())?;
@@ -88,8 +88,8 @@ impl Core {
         Ok(count)
     }
 
-    /// Whether node `node`, going by slot `slot` of a summary, still names the block at `addr`, as
-    /// `owner_of` finds it; `None` if that takes a node that is not in memory.
+    /// Whether node `node`, by slot `slot` of a summary, still names the block at `addr`, as
+    /// `owner_of` finds it; `None` if the answer needs a node that is not in memory.
     pub(super) fn names_block(&self, node: u32, slot: u16, addr: u32) -> Option<bool> {
         let page = self.cache.audited(&Key::Node(node))?.page();
         let head = header(page);
@@ -101,8 +101,8 @@ impl Core {
         Some(at.addr.get() == addr)
     }
 
-    /// The pointers of an inode are those to the first blocks of its file, wherever they have
-    /// moved.
+    /// The pointers of an inode are those to the first blocks of its file, in the nodes where these
+    /// pointers are now.
     fn first_leaf_names(&self, inode: &Page, slot: u16, addr: u32) -> Option<bool> {
         let inode = as_inode(inode);
         let height = inode.head.height;

@@ -1,12 +1,12 @@
 //! Background cleaning: when it runs, and how fast.
 //!
-//! It is looked at whenever something was written. Below [`GcOptions::start`] it cleans one victim
-//! after the other, in a task of its own that ends when enough is free again or nothing is worth
-//! moving; then it rests until a superzone's worth has been written. The less is free, the less
-//! garbage a victim need have and the shorter the pauses between batches; below
-//! [`GcOptions::urgent`], and while somebody waits for room, there are none. A pause is a multiple
-//! of the time the batch before it took, so the share of the drive that cleaning takes is bounded
-//! on any drive.
+//! The engine checks after every write whether cleaning is needed. Below [`GcOptions::start`] it
+//! cleans one victim after the other, in a task of its own that ends when enough is free again or
+//! no victim is worth moving. The background then rests until a superzone's worth has been written.
+//! The less is free, the less garbage a victim needs and the shorter are the pauses between
+//! batches. Below [`GcOptions::urgent`], and while a request waits for space, there are no pauses.
+//! A pause is a multiple of the time the batch before it took, so the share of the drive that
+//! cleaning takes is bounded on any drive.
 //!
 //! [`GcOptions::start`]: super::GcOptions::start
 //! [`GcOptions::urgent`]: super::GcOptions::urgent
@@ -16,20 +16,21 @@ use crate::core::{Core, Inner};
 use furrow_rt::Nanos;
 use std::rc::Rc;
 
-/// Least garbage of a victim when cleaning starts, when it is urgent, and below, in thousandths.
+/// Least garbage of a victim, in thousandths: when cleaning starts, when it just becomes urgent,
+/// and while it is urgent.
 const GARBAGE: [u64; 3] = [400, 100, 50];
-/// Pauses are at most that many times as long as the batch before.
+/// A pause is at most this many times as long as the batch before it.
 const PAUSE_MAX: u64 = 8;
 
 impl Core {
-    /// What users can still write at once, as a share of the main area, in thousandths.
+    /// Space that users can still write at once, as a share of the main area, in thousandths.
     fn free_permille(&self) -> u64 {
         let per = u64::from(self.alloc.superzone_blocks());
         let total = u64::from(self.alloc.zones().total()) * per;
         self.spare().saturating_sub(self.alloc.kept_from_users()) * 1000 / total.max(1)
     }
 
-    /// How far free space is from urgent (0) to where cleaning starts (1000 and more).
+    /// Position of the free space between urgent (0) and the start of cleaning (1000 and more).
     fn ease(&self) -> u64 {
         let gc = &self.env.options.gc;
         let (start, urgent) = (u64::from(gc.start) * 10, u64::from(gc.urgent) * 10);
@@ -41,7 +42,8 @@ impl Core {
         self.free_permille() < u64::from(self.env.options.gc.urgent) * 10
     }
 
-    /// What background cleaning should look for now; `None` while enough is free.
+    /// The urgency with which background cleaning looks for victims now; `None` while enough is
+    /// free.
     fn background_urgency(&self) -> Option<Urgency> {
         let gc = &self.env.options.gc;
         let per = u64::from(self.alloc.superzone_blocks());
@@ -65,13 +67,14 @@ impl Core {
         let room = self.env.options.gc.background
             && self.alloc.stamp() >= self.clean.rest_until
             && self.background_urgency().is_some();
-        // Of closed zones nobody can say how long they can be read: not a matter of room.
+        // Zones that the drive has closed may soon be unreadable: they are emptied at any level of
+        // space.
         able && (room || !self.clean.closed.is_empty())
     }
 }
 
 impl Inner {
-    /// Starts cleaning in the background, if there is need and nobody does.
+    /// Starts cleaning in the background, if there is need and no cleaning runs there.
     pub(crate) fn start_cleaning(self: &Rc<Self>) {
         let idle = !self.closing.get() && !self.cleaner_running.get() && !self.ended.get();
         if !idle || !self.core.borrow().wants_cleaning() {
@@ -99,7 +102,7 @@ impl Inner {
             && self.core.borrow().health.failed().is_none()
         {
             let _one = self.clean_lock.acquire(1).await;
-            // What others cleaned or freed may do.
+            // Space that other tasks cleaned or freed may suffice.
             let urgency = self.core.borrow().background_urgency();
             let Some(urgency) = urgency.filter(|_| self.core.borrow().env.options.gc.background)
             else {

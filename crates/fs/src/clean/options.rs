@@ -1,4 +1,4 @@
-//! How a mounted file system cleans, what a cleaning is asked for and reports, and what is known of
+//! How a mounted file system cleans, what a cleaning is asked for and reports, and the results of
 //! earlier ones.
 
 use furrow_log::pool::SuperzoneId;
@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 /// How a mounted file system cleans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GcOptions {
-    /// Clean in the background. Without it cleaning happens only when somebody lacks room.
+    /// Clean in the background. Without it cleaning happens only when an operation lacks space.
     pub background: bool,
-    /// How the background chooses.
+    /// How background cleaning chooses victims.
     pub policy: Policy,
     /// Background cleaning starts when less than this share of the main area can be written at
     /// once, in percent.
     pub start: u8,
-    /// Below this share it takes no pauses, in percent.
+    /// Below this share cleaning takes no pauses, in percent.
     pub urgent: u8,
 }
 
@@ -37,7 +37,7 @@ pub struct CleanOptions {
 }
 
 impl Default for CleanOptions {
-    /// All of which a twentieth or more is garbage, the cheapest first.
+    /// All superzones of which at least a twentieth is garbage, the cheapest first.
     fn default() -> CleanOptions {
         CleanOptions { policy: Policy::Greedy, superzones: u32::MAX, garbage_percent: 5 }
     }
@@ -54,25 +54,25 @@ pub struct CleanReport {
     pub node_blocks: u64,
     /// Blocks that could not be read, or whose content is not what was written.
     pub failed_blocks: u64,
-    /// Which those are: place, owner and reason; the first few.
+    /// Place, owner and reason of those blocks; the first few.
     pub failures: Vec<String>,
 }
 
-/// What is known of earlier cleanings.
+/// Results of earlier cleanings.
 #[derive(Default)]
 pub(crate) struct CleanState {
     /// Superzones that could not be emptied, with their generation.
     pub(super) stuck: BTreeMap<u32, u32>,
     /// Superzones with zones that the drive has closed, with their generation: to be emptied.
     pub(super) closed: BTreeMap<u32, u32>,
-    /// The background looks for no victim before so much was written.
+    /// The background looks for no victim before the number of dispatches reaches this.
     pub(super) rest_until: u64,
     /// See [`CleanReport::failures`]; the newest are kept.
     pub(super) failures: Vec<String>,
 }
 
 impl CleanState {
-    /// A superzone is to be emptied: a zone of it cannot be relied on.
+    /// Notes that a superzone is to be emptied, as a zone of it cannot be relied on.
     pub(crate) fn close(&mut self, id: SuperzoneId, generation: u32) {
         self.closed.insert(id.0, generation);
     }

@@ -1,8 +1,8 @@
 //! Who may own the valid blocks of a superzone: from its summaries, or, where one is missing or
 //! damaged, from all nodes.
 //!
-//! What this finds is a hint: a summary is never changed, and by the time a block is moved its
-//! owner may have let go of it, or (a file that grew) have handed it to its first leaf.
+//! The owners found are hints: a summary is never changed, and by the time a block is moved its
+//! owner may have dropped it, or (a file that grew) have handed it to its first leaf.
 
 use crate::alloc::place::NODE_SLOT;
 use crate::blocked::NotApplied;
@@ -25,26 +25,26 @@ use zerocopy::{FromBytes, FromZeros};
 /// Nodes read at once when all of them are looked through.
 const SCAN: u32 = 128;
 
-/// A valid block of a victim, and who may own it.
+/// A valid block of a victim, and its possible owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Item {
     pub(crate) addr: u32,
-    /// The node that points to it, or itself; 0 if nobody knows.
+    /// The node that points to it, or the node that the block is; 0 if unknown.
     node: u32,
     slot: u16,
 }
 
 impl Item {
-    /// The node that changes when it moves: none for a node.
+    /// The node that changes when the block moves: none if the block is a node.
     pub(crate) fn parent(&self) -> Option<u32> {
         (self.slot != NODE_SLOT).then_some(self.node)
     }
 }
 
-/// Who owns a block, confirmed.
+/// The confirmed owner of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// A block of a file: where its pointer is.
+    /// A block of a file, with the place of its pointer.
     Data { key: Key, holder: Holder, class: u8, pointer: Pointer },
     /// A node.
     Node { nid: u32, entry: NatEntry },
@@ -84,8 +84,8 @@ impl Core {
             0 if usize::from(item.slot) < LEAF_POINTERS => {
                 Some(Holder { nid: item.node, slot: item.slot })
             }
-            // The pointers of an inode are those to the first blocks of its file, wherever they
-            // have moved since.
+            // The pointers of an inode are those to the first blocks of its file, in the nodes
+            // where these pointers are now.
             LEVEL_INODE => self.holder(Ino(ino), u32::from(item.slot))?,
             _ => None,
         };
@@ -100,7 +100,7 @@ impl Core {
         Ok(Some(Owner::Data { key, holder, class: head.class, pointer }))
     }
 
-    /// Blocks of segment `segment` of `superzone` that are valid: their addresses and places.
+    /// Valid blocks of segment `segment` of `superzone`: their addresses and places.
     fn valid_in(&self, superzone: SuperzoneId, segment: u32) -> Vec<(u32, usize)> {
         let stripe = self.alloc.stripe(superzone.0);
         let entry = self.alloc.sit().get(superzone.0 * self.env.layout.segments + segment);
@@ -115,7 +115,7 @@ impl Core {
         valid
     }
 
-    /// The valid blocks of `superzone`, with what the summaries of its segments say.
+    /// The valid blocks of `superzone`, with their owners by the summaries of its segments.
     fn items(
         &self,
         superzone: SuperzoneId,
@@ -132,7 +132,7 @@ impl Core {
         items
     }
 
-    /// The entries of a summary block, if it is that of this segment.
+    /// The entries of a summary block, if it is the summary of this segment.
     fn summary_entries(
         &self,
         page: &Page,
@@ -158,7 +158,7 @@ impl Core {
 }
 
 impl Inner {
-    /// Every valid block of `victim` with who may own it, in the order they were written.
+    /// Every valid block of `victim` with its possible owner, in the order of writing.
     pub(super) async fn owners(self: &Rc<Self>, victim: SuperzoneId) -> Result<Vec<Item>> {
         let (zones, writer, generation) = {
             let core = self.core.borrow();
@@ -168,7 +168,7 @@ impl Inner {
                 core.alloc.zones().generation(victim),
             )
         };
-        // It may have become full only now.
+        // The victim may have become full only now.
         for zone in zones.get(victim).zones {
             writer.drained(zone).await;
         }
@@ -221,8 +221,8 @@ impl Inner {
         summaries
     }
 
-    /// Looks for the owners of blocks no summary tells of among all nodes. What a crash or a zone
-    /// that failed left without a summary is rare: this reads every node there is.
+    /// Looks among all nodes for the owners of blocks that no summary names. This reads every node
+    /// there is, but is rare: only a crash or a failed zone leaves blocks without a summary.
     async fn find_owners(self: &Rc<Self>, items: &mut [Item]) {
         let mut wanted: BTreeMap<u32, usize> = BTreeMap::new();
         for (index, item) in items.iter().enumerate().filter(|(_, item)| item.node == 0) {
@@ -246,7 +246,7 @@ impl Inner {
         }
     }
 
-    /// The nodes in use among `from..upto`, with where they are; without their pages if they
+    /// The nodes in use among `from..upto`, with their addresses; without their pages if they
     /// cannot be read.
     async fn read_nodes(self: &Rc<Self>, from: u32, upto: u32) -> Vec<(u32, u32, Option<Page>)> {
         let mut flights = Vec::new();

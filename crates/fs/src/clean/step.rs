@@ -22,18 +22,18 @@ use std::rc::Rc;
 const MOVED_DATA: u8 = 2;
 /// Most blocks of a batch: a segment.
 const BATCH_MAX: usize = 512;
-/// Blocks one read takes at most: a run that fails is read again block by block.
+/// Most blocks one read takes: a run that fails is read again block by block.
 const RUN_MAX: usize = 64;
 
-/// What a batch did.
+/// The result of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Moved {
     pub(super) data: u64,
     pub(super) nodes: u64,
     pub(super) failed: u64,
-    /// Nodes that became dirty by it.
+    /// Nodes that became dirty by the moves.
     pub(super) parents: u32,
-    /// It was not begun: there was not enough room.
+    /// The batch was not begun: there was not enough space.
     pub(super) no_room: bool,
 }
 
@@ -53,12 +53,12 @@ struct Confirmed {
 }
 
 impl Core {
-    /// Blocks a batch moves at most: a segment, and no more than a small cache can hold.
+    /// Most blocks of a batch: a segment, and no more than a small cache can hold.
     pub(super) fn clean_batch(&self) -> usize {
         (self.dirty_limit() / 4).clamp(16, BATCH_MAX)
     }
 
-    /// Confirms who owns `items`. Asks for all the nodes that takes at once.
+    /// Confirms the owners of `items`. All nodes that this needs are asked for at once.
     fn confirm(&mut self, items: &[Item]) -> Result<Confirmed, NotApplied> {
         let mut missing: SmallVec<[Fetch; 4]> = SmallVec::new();
         let (mut owned, mut unowned) = (Vec::with_capacity(items.len()), Vec::new());
@@ -84,7 +84,7 @@ impl Core {
         Ok(Confirmed { owned, unowned, pins })
     }
 
-    /// Moves `items` whose content was read, as far as their owners still name them.
+    /// Moves those of `items` whose content was read and whose owners still name them.
     fn move_items(
         &mut self,
         items: &[Item],
@@ -101,7 +101,7 @@ impl Core {
         if self.spare() < confirmed.owned.len() as u64 + u64::from(parents) {
             return Ok(Moved { no_room: true, ..Moved::default() });
         }
-        // Apply. In the order of the files, whatever order they were written in.
+        // Apply, in the order of the files, no matter in which order the blocks were written.
         let mut owned = confirmed.owned;
         owned.sort_by_key(|(_, owner)| owner.key());
         self.alloc.write_for_cleaning(true);
@@ -125,7 +125,7 @@ impl Core {
                 None => pages.get(&item.addr).cloned(),
             };
             match (owner, page) {
-                // Written by the next checkpoint, with what has changed in it.
+                // The next checkpoint writes the node, with its changes.
                 (Owner::Node { .. }, _) if dirty => {}
                 (Owner::Data { .. }, _) if dirty => {
                     let Key::Data(ino, block) = key else { continue };
@@ -151,7 +151,7 @@ impl Core {
         self.cache.peek(&key).is_some_and(Entry::is_dirty)
     }
 
-    /// Nodes that become dirty when these are moved.
+    /// Nodes that become dirty when the blocks `owned` are moved.
     fn clean_parents(&self, owned: &[(Item, Owner)]) -> u32 {
         let mut nodes: Vec<u32> = Vec::new();
         for (_, owner) in owned {
@@ -164,7 +164,7 @@ impl Core {
         nodes.iter().filter(|nid| !self.is_dirty(Key::Node(**nid))).count() as u32
     }
 
-    /// Writes a clean block to a new place as it is, with the CRC it has.
+    /// Writes a clean block to a new place with its content and CRC unchanged.
     fn move_block(&mut self, from: u32, owner: &Owner, page: Page) -> Result<(), NotApplied> {
         let key = owner.key();
         let recomputed = self.env.options.variant.has(FsDefect::RecomputedCrc);
@@ -179,7 +179,7 @@ impl Core {
                 (node_stream(head.class, head.level), *nid, NODE_SLOT, entry.ino.get())
             }
         };
-        // Whoever reads it now must find it before it is on the drive.
+        // Readers must find the block in the cache before it is on the drive.
         self.cache.insert(key, Entry::clean(page, Some(crc)).owned_by(ino));
         let (page, ticket) = self.cache.begin_write(&key, crc).expect("invariant: inserted");
         let addr = self.write_block(Block { stream, node, slot }, page)?;
@@ -194,7 +194,7 @@ impl Core {
         Ok(())
     }
 
-    /// Whether `page` is what `owner` says it is; why not.
+    /// Checks that `page` has the content that `owner` names; the error says why not.
     fn check_moved(&self, owner: &Owner, page: &Page) -> Result<(), String> {
         let (expected, found) = (owner.crc(), crc32c(page.bytes()));
         if expected != found && !self.env.options.variant.has(FsDefect::RecomputedCrc) {
@@ -226,7 +226,7 @@ impl Core {
 }
 
 impl Inner {
-    /// Cleans one batch. What cannot be moved is told in `failures`.
+    /// Cleans one batch. Blocks that cannot be moved are listed in `failures`.
     pub(super) async fn clean_step(
         self: &Rc<Self>,
         items: &[Item],
@@ -257,7 +257,7 @@ impl Inner {
         Ok(moved)
     }
 
-    /// Confirms owners; where a node cannot be read, only what it owns stays behind.
+    /// Confirms owners; where a node cannot be read, only the blocks it owns stay.
     async fn confirm_all(
         self: &Rc<Self>,
         items: &[Item],
@@ -294,8 +294,8 @@ impl Inner {
         Ok(all)
     }
 
-    /// Reads the blocks of `wanted`, neighbours in one command, all in flight at once; those that
-    /// are what they should be, by address.
+    /// Reads the blocks of `wanted`, neighbours in one command, all in flight at once. Returns
+    /// those whose content is as it should be, by address.
     async fn read_all(
         self: &Rc<Self>,
         wanted: &[(Item, Owner)],
@@ -322,7 +322,7 @@ impl Inner {
                 match read {
                     Ok(pages) => found.extend(run.into_iter().zip(pages.into_iter().map(Ok))),
                     Err(_) => {
-                        // Which of them it was.
+                        // Finds out which blocks failed.
                         for (item, owner) in run {
                             let addr = BlockAddr(item.addr);
                             let read = read_blocks(&*device, QueueId(0), addr, 1, &pool).await;
@@ -352,7 +352,7 @@ impl Inner {
     }
 
     /// Writes the nodes that moving `items` changed, unless data they point to is dirty: those
-    /// are written with it.
+    /// nodes are written together with the data.
     pub(super) async fn flush_nodes(self: &Rc<Self>, items: &[Item]) -> Result<()> {
         let result = self
             .run(|core| {
@@ -379,7 +379,7 @@ impl Inner {
         result
     }
 
-    /// Waits until little enough is in flight for the next batch.
+    /// Waits until few enough writes are in flight for the next batch.
     async fn settle_writes(self: &Rc<Self>) -> Result<()> {
         let (in_flight, batch, point) = {
             let core = self.core.borrow();
@@ -392,7 +392,7 @@ impl Inner {
     }
 }
 
-/// Whether an error says that something on the drive cannot be read or is not what it should be.
+/// Whether an error says that a block on the drive cannot be read or has wrong content.
 fn is_damage(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Io | ErrorKind::Corrupt)
 }

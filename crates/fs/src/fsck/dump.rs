@@ -1,13 +1,14 @@
 //! Showing what is on a drive, structure by structure, as the format declares it.
 //!
-//! It reads with the eyes of [`crate::fsck`], and so knows what is wrong with what it shows: each
-//! [`Dump`] carries the findings made on the way to it. Damage is said and passed over: what can
-//! be read is shown, also of a block whose checksum does not fit.
+//! The dump uses the readers of [`crate::fsck`], and so finds the faults of the structures it
+//! shows: each [`Dump`] carries the findings made on the way. Damage is reported and passed over:
+//! everything readable is shown, even a block with a wrong checksum.
 //!
-//! What is shown is the state of the newest whole checkpoint, without the sync records behind it:
-//! what a mount would begin with.
+//! The state shown is that of the newest whole checkpoint, without the sync records after it: the
+//! state a mount would begin with.
 //!
-//! Not here: the content of files, the sync log's items, words for people (the command does that).
+//! Not here: the content of files, the sync log's items, wording for people (the command does
+//! that).
 
 mod value;
 
@@ -35,7 +36,7 @@ use zerocopy::IntoBytes;
 
 /// Names of the states of a superzone in its descriptor.
 const STATES: [&str; 6] = ["free", "active", "inactive", "full", "retired", "tables"];
-/// What to show.
+/// The structure to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Each copy of the superblock.
@@ -44,17 +45,17 @@ pub enum Part {
     Checkpoint,
     /// Entries of the node address table that are in use.
     Nat(RangeInclusive<u32>),
-    /// Entries of the segment information table of segments where anything is valid.
+    /// Entries of the segment information table, of segments with valid blocks.
     Sit(RangeInclusive<u32>),
     /// A node: an inode, a leaf or an index node of a file.
     Node(Which),
     /// The names of a directory.
     Directory(Which),
-    /// A segment: its owners, by its summary, and what is valid in it.
+    /// A segment: its owners, by its summary, and its valid blocks.
     Segment(u32),
 }
 
-/// Which node.
+/// The node to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
     /// By its number; an inode's number is that of its node.
@@ -63,12 +64,12 @@ pub enum Which {
     Path(Vec<u8>),
 }
 
-/// What was asked for, and what was found wrong on the way.
+/// The structure that was asked for, and the faults found on the way.
 #[derive(Clone, Debug)]
 pub struct Dump {
-    /// What is there, as far as it can be read.
+    /// The structure, as far as it can be read.
     pub value: Value,
-    /// What is wrong with it, and with what leads to it.
+    /// Faults of the structure, and of those that lead to it.
     pub findings: Vec<Finding>,
     /// Things worth knowing that are no damage.
     pub notes: Vec<String>,
@@ -121,7 +122,7 @@ async fn show(fsck: &mut Fsck, part: &Part) -> Result<Value> {
     }
 }
 
-/// The record that `bytes` begin with: its header and the fixed part of its body.
+/// The record at the front of `bytes`: its header and the fixed part of its body.
 fn record_fields(bytes: &[u8], body: &furrow_log::layout::Layout) -> Fields {
     let body = fields(body, bytes.get(RecordHeader::SIZE..).unwrap_or_default());
     vec![
@@ -225,7 +226,7 @@ fn kind_name(kind: Option<Kind>) -> &'static str {
     }
 }
 
-/// Name of what a node's header says it is.
+/// Name of the kind of node that a header's level stands for.
 fn node_name(level: u8) -> String {
     match level {
         LEVEL_INODE => "inode".to_owned(),
@@ -235,7 +236,7 @@ fn node_name(level: u8) -> String {
     }
 }
 
-/// A file system whose tables are at hand.
+/// A file system whose tables have been read.
 struct Look<'a> {
     fsck: &'a mut Fsck,
     volume: &'a Volume,
@@ -282,7 +283,7 @@ impl Look<'_> {
         Error::new(ErrorKind::NotFound, format!("{name}: {what}"))
     }
 
-    /// The node that `which` means.
+    /// The id of the node that `which` names.
     async fn find(&mut self, which: &Which) -> Result<u32> {
         let path = match which {
             Which::Number(nid) => return Ok(*nid),
@@ -311,7 +312,7 @@ impl Look<'_> {
         Ok(entry)
     }
 
-    /// The block of a node, also if it is damaged: that is noted.
+    /// The block of a node. A damaged block is returned too, and the damage noted.
     async fn read(&mut self, nid: u32, entry: NatEntry) -> Option<Page> {
         let ino = entry.ino.get();
         match tree::read_node(self.fsck, self.volume, entry, nid, ino).await {
@@ -345,7 +346,8 @@ impl Look<'_> {
                 }
             }
             0 => all.push(("blocks", self.extents(base, &leaf_of(&page).slots))),
-            // Which part of them the header says; they mean something only together.
+            // The header says which part of the attributes is here; only all parts together can be
+            // decoded.
             LEVEL_XATTR => {}
             _ => all.push(("children", children(&tree::index_of(&page).slots))),
         }
@@ -378,8 +380,8 @@ impl Look<'_> {
         Value::List(runs.into_iter().map(run).collect())
     }
 
-    /// The pointers of inode `ino` that are no holes, with the block of the file they are for, as
-    /// far as its tree can be read.
+    /// The pointers of inode `ino` that are no holes, each with the block of the file it is for, as
+    /// far as the inode's tree can be read.
     async fn pointers(&mut self, ino: u32) -> Result<Vec<(u64, Pointer)>> {
         let entry = self.entry(ino)?;
         let mut found = Vec::new();
@@ -404,7 +406,8 @@ impl Look<'_> {
         };
         let mut todo: Vec<(u32, NodePos)> = slots.filter_map(below).collect();
         todo.reverse();
-        // A node that many lead to would be read as often: damage must not make this endless.
+        // A node with many parents would be read once for each: damage must not make the walk
+        // endless.
         let mut seen = BTreeSet::new();
         while let Some((nid, at)) = todo.pop() {
             if !seen.insert(nid) {
@@ -414,7 +417,8 @@ impl Look<'_> {
             }
             let entry = self.tables.nat.get(nid);
             let read = tree::read_node(self.fsck, self.volume, entry, nid, ino).await;
-            // What is damaged was noted; a node of another level would lead round in circles.
+            // Damage was noted already; a node of another level could lead the walk round in
+            // circles.
             let Some(page) = read.filter(|page| head_of(page).level == at.level) else { continue };
             if at.level == 0 {
                 take(at.base, &leaf_of(&page).slots);
@@ -551,7 +555,7 @@ impl Look<'_> {
 }
 
 impl Look<'_> {
-    /// The summary in a block of a zone, and its entries if it is whole enough to have any.
+    /// The summary in a block of a zone, and its entries as far as the block has any.
     async fn summary(&mut self, at: Option<(ZoneId, u32)>) -> (Value, Vec<SummaryEntry>) {
         let Some((zone, offset)) = at else { return ("no zone".into(), Vec::new()) };
         let place = format!("zone {zone} offset {offset}");

@@ -57,7 +57,7 @@ impl Directory {
         }
     }
 
-    /// Checks that no name is there twice.
+    /// Checks that no name occurs twice.
     pub(super) fn check_unique(&mut self, fsck: &mut Fsck, ino: u32) {
         self.names.sort_unstable();
         for pair in self.names.windows(2) {
@@ -70,7 +70,8 @@ impl Directory {
     }
 }
 
-/// Checks what names lead to, link counts, parents, and that all hang on the root.
+/// Checks the inodes that names lead to, link counts and parents, and that every directory with a
+/// name is below the root.
 pub(super) fn check(fsck: &mut Fsck, volume: &Volume, walk: &mut Walk) {
     walk.refs.sort_unstable();
     let walk = &*walk;
@@ -132,7 +133,7 @@ fn check_links(
     let Inode { ino, kind, links, parent } = *inode;
     let place = |field: &str| format!("{ino}: {field}");
     let root = ino == ROOT_NODE;
-    // Names may be in directories that cannot be read: then nothing is known.
+    // Names may be in directories that cannot be read: then link counts cannot be judged.
     let unknown = !walk.damaged.is_empty();
     if orphan {
         fsck.expect(INODE, || place("links of an orphan"), 0, links);
@@ -180,7 +181,7 @@ fn check_reachable(fsck: &mut Fsck, walk: &Walk) {
             match directories.get(&at) {
                 Some(above) if path.len() <= directories.len() => at = *above,
                 Some(_) => break false,
-                // Its own directory has no name: said elsewhere.
+                // The directory itself has no name, which is reported elsewhere.
                 None => break true,
             }
         };

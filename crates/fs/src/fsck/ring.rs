@@ -15,13 +15,14 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 const SUPERBLOCK: &str = "superblock";
 const CHECKPOINT: &str = "checkpoint";
 
-/// How new a checkpoint is. Recovery writes the one that it found again, with the number of one
-/// that was torn: filled with zeros, the block within which that was torn may make it whole.
+/// How new a checkpoint is. Recovery writes the checkpoint that it found again, and gives it the
+/// number of one that was torn. The torn one may become whole when zeros fill the block in which it
+/// was torn; the epoch then decides between the two.
 fn age(header: &RecordHeader) -> (u64, u64) {
     (header.checkpoint.get(), header.epoch.get())
 }
 
-/// Reads superblock and checkpoint; `None` if damage found makes going on impossible.
+/// Reads superblock and checkpoint; `None` if damage prevents further checks.
 pub(super) async fn read(fsck: &mut Fsck) -> Result<Option<Volume>> {
     let Some(plan) = superblocks(fsck).await? else { return Ok(None) };
     fsck.report.uuid = plan.uuid.to_string();
@@ -92,7 +93,7 @@ pub(super) async fn superblocks(fsck: &mut Fsck) -> Result<Option<Plan>> {
     check_superblock(fsck, &at, &header, &body)
 }
 
-/// A superblock as a whole checkpoint of the ring has it, and the header of that.
+/// The copy of the superblock in a whole checkpoint of the ring, with zone and header of that.
 async fn of_checkpoints(fsck: &Fsck) -> Result<Option<(ZoneId, RecordHeader, SuperblockBody)>> {
     let first = fsck.geometry.conventional_zones;
     let expect = Expect { kind: kind::CHECKPOINT, ..Expect::default() };
@@ -103,7 +104,7 @@ async fn of_checkpoints(fsck: &Fsck) -> Result<Option<(ZoneId, RecordHeader, Sup
             let body = body.get(CheckpointBody::SIZE..).unwrap_or_default();
             let Ok((body, _)) = SuperblockBody::read_from_prefix(body) else { continue };
             known_features(fsck, &body)?;
-            // What is checked of a superblock's header is right by being in use.
+            // The sequence is the checkpoint's, where a superblock must have 0.
             let header = RecordHeader { sequence: 0.into(), ..header };
             return Ok(Some((zone, header, body)));
         }
@@ -138,7 +139,7 @@ fn known_features(fsck: &Fsck, body: &SuperblockBody) -> Result<()> {
     let unknown = [
         ("incompatible", body.incompat.get() & !INCOMPAT_KNOWN),
         ("read-only compatible", body.ro_compat.get() & !RO_COMPAT_KNOWN),
-        // Harmless to who mounts, but what they add would be judged wrongly here.
+        // Harmless to a mount, but this check would misjudge the structures they add.
         ("compatible", body.compat.get()),
     ];
     if let Some((what, bits)) = unknown.iter().find(|(_, bits)| *bits != 0) {
@@ -215,7 +216,7 @@ fn check_superblock(
     Ok(possible.then_some(plan))
 }
 
-/// What makes a superblock impossible: (field, expected, found).
+/// Fields that make a superblock impossible: (field, expected, found).
 fn plan_problems(
     fsck: &Fsck,
     body: &SuperblockBody,
@@ -281,8 +282,8 @@ pub(crate) struct LostCheckpoint {
     pub(crate) header: Option<RecordHeader>,
 }
 
-/// The last checkpoint behind the newest whole one that was not torn by a crash but is damaged.
-/// To go on with the whole one loses what came after it.
+/// The last checkpoint after the newest whole one that is damaged, and not torn by a crash.
+/// Continuing with the whole one loses the changes made after it.
 pub(crate) async fn lost_checkpoint(
     device: std::rc::Rc<dyn furrow_zone::ZonedDevice>,
 ) -> Result<Option<LostCheckpoint>> {
@@ -298,14 +299,15 @@ pub(crate) async fn lost_checkpoint(
     let mut lost = None;
     for (zone, scanned) in &zones {
         let Some(offset) = scanned.damaged_behind else { continue };
-        // The ring is entered zone by zone: what is whole in the other one is newer than all here.
+        // The ring is written zone by zone: a newer whole one in the other zone is newer than all
+        // here.
         if number(scanned).is_some() && number(scanned) < best {
             continue;
         }
         let block = fsck.read_one(fsck.addr(*zone, offset)).await;
         let header = block.ok().and_then(|block| record::peek(block.bytes()));
         let older = header.as_ref().is_some_and(|h| best >= Some(h.checkpoint.get()));
-        // Nothing but damage in a zone: an older zone that was to be reset, if its headers say so.
+        // A zone with nothing but damage, and an older number: an old zone that was to be reset.
         if number(scanned).is_none() && older {
             continue;
         }
@@ -314,11 +316,11 @@ pub(crate) async fn lost_checkpoint(
     Ok(lost)
 }
 
-/// What is in one zone of the ring.
+/// The content of one zone of the ring.
 #[derive(Default)]
 struct Scanned {
     newest: Option<(RecordHeader, Vec<u8>)>,
-    /// The last damaged record behind that.
+    /// The last damaged record after `newest`.
     damaged_behind: Option<u32>,
 }
 
@@ -326,7 +328,7 @@ struct Scanned {
 async fn scan(fsck: &mut Fsck, plan: &Plan, zone: ZoneId) -> Scanned {
     let end = fsck.written(zone);
     let mut found = Scanned::default();
-    // Block 0 is the superblock. In a zone just entered nothing else may be there yet.
+    // Block 0 is the superblock. A zone just entered may hold nothing else yet.
     let mut at = 1;
     while at < end {
         let place = format!("zone {zone} offset {at}");
@@ -342,15 +344,15 @@ async fn scan(fsck: &mut Fsck, plan: &Plan, zone: ZoneId) -> Scanned {
                 found = Scanned { newest: Some((header, body)), damaged_behind: None };
                 continue;
             }
-            // Behind padding there may be more: a crash can end the filling of a zone, which
-            // is then gone on with.
+            // Records may follow padding: a crash can interrupt the filling of a zone, and the next
+            // mount then continues in that zone.
             Found::Padding | Found::Torn => {}
             Found::Damaged(why) => {
                 found.damaged_behind = Some(at);
                 fsck.add(CHECKPOINT, place, "a whole record", why);
             }
         }
-        // Whatever blocks it has or had: go on at the next header.
+        // The number of blocks the record has or had is unknown: continue at the next header.
         at += 1;
         while at < end && !has_header(fsck, zone, at).await {
             at += 1;
@@ -361,7 +363,7 @@ async fn scan(fsck: &mut Fsck, plan: &Plan, zone: ZoneId) -> Scanned {
 
 enum Found {
     Whole(RecordHeader, Vec<u8>),
-    /// Begun, and cut off by a crash.
+    /// Begun, and interrupted by a crash.
     Torn,
     /// Zeros: the zone was filled when the other one was entered.
     Padding,
@@ -393,7 +395,7 @@ async fn whole(
     Ok((header, body.to_vec()))
 }
 
-/// Judges what is at block `at` of a ring zone written up to `end`.
+/// Judges the record at block `at` of a ring zone written up to `end`.
 async fn judge(fsck: &Fsck, plan: &Plan, zone: ZoneId, at: u32, end: u32) -> Found {
     let expect =
         Expect { kind: kind::CHECKPOINT, device: Some(plan.device), object: Some(plan.uuid) };
@@ -406,8 +408,9 @@ async fn judge(fsck: &Fsck, plan: &Plan, zone: ZoneId, at: u32, end: u32) -> Fou
         let zeros = block.bytes().iter().all(|b| *b == 0);
         return if zeros { Found::Padding } else { Found::Damaged(why) };
     };
-    // A crash cut it off if there are fewer blocks before the next whole record, or the end, than
-    // it needs: by its length and by its own counts, as damage may have changed one of them.
+    // A crash cut the record off if fewer blocks than it needs are before the next whole record, or
+    // the end. The need is the smaller of its length and its own counts, as damage may have changed
+    // one of them.
     let needed = needed_blocks(block.bytes()).unwrap_or(u32::MAX).min(header.blocks());
     if needed > end - at {
         return Found::Torn;
@@ -424,7 +427,7 @@ async fn judge(fsck: &Fsck, plan: &Plan, zone: ZoneId, at: u32, end: u32) -> Fou
 }
 
 /// True if a crash cut the record at `at` off within its last block, the rest of which recovery
-/// filled with zeros: where it should end, it has none but these.
+/// filled with zeros: the record's end is then missing and zero.
 async fn torn_within(
     fsck: &Fsck,
     header: &RecordHeader,
@@ -437,8 +440,8 @@ async fn torn_within(
     record::is_torn(last.bytes(), length, fsck.geometry.block_size.0 as usize)
 }
 
-/// Blocks the checkpoint that begins with `block` takes by its own counts, as far as they are in
-/// this block.
+/// Blocks that the checkpoint at the front of `block` takes by its own counts, as far as these are
+/// in this block.
 fn needed_blocks(block: &[u8]) -> Option<u32> {
     let (_, rest) = RecordHeader::read_from_prefix(block).ok()?;
     let (body, rest) = CheckpointBody::read_from_prefix(rest).ok()?;
@@ -510,7 +513,7 @@ fn decode(fsck: &mut Fsck, plan: Plan, header: RecordHeader, bytes: &[u8]) -> Op
     check_body(fsck, &volume).then_some(volume)
 }
 
-/// Checks the checkpoint's own fields; false if going on is impossible.
+/// Checks the checkpoint's own fields; false if they prevent further checks.
 fn check_body(fsck: &mut Fsck, volume: &Volume) -> bool {
     let Volume { plan, header, body, .. } = volume;
     let place = |field: &'static str| move || field.to_string();
@@ -546,7 +549,7 @@ fn check_body(fsck: &mut Fsck, volume: &Volume) -> bool {
     range("sync_next", body.sync_next.get(), plan.sync_stripe().blocks());
     let (epoch, sync_epoch) = (header.epoch, body.sync_epoch);
     let unlimited = body.sync_limit.get() == u64::MAX;
-    // A limit is set only by a recovery, which has an epoch of its own already.
+    // Only a recovery sets a limit, and the recovery has an epoch of its own already.
     if (unlimited && sync_epoch != epoch) || (!unlimited && sync_epoch >= epoch) {
         let expected = if unlimited { format!("{epoch}") } else { format!("below {epoch}") };
         fsck.add(CHECKPOINT, "sync_epoch", expected, sync_epoch);

@@ -18,7 +18,7 @@ const SUPERZONE: &str = "superzone descriptor";
 /// A segment's map of valid blocks.
 type Map = [u8; 64];
 
-/// Blocks with owners, by address, and the maps they make.
+/// Blocks with owners, by address, and the maps of valid blocks that follow from them.
 struct Space {
     owners: Vec<Owner>,
     /// First leaf → its inode.
@@ -41,7 +41,7 @@ pub(super) async fn check(fsck: &mut Fsck, volume: &Volume, tables: &Tables, wal
         valid: vec![0; volume.superzones.len()],
     };
     for owner in &space.owners {
-        // Owners outside segments were found before, and are not among these.
+        // Owners outside segments were reported before, and are not among these.
         let Some((superzone, segment, block)) = volume.locate(owner.addr) else { continue };
         let map = space.maps.entry(segment).or_insert([0; 64]);
         let bit = 1 << (block % 8);
@@ -66,8 +66,8 @@ fn check_owned_once(fsck: &mut Fsck, owners: &[Owner]) {
     }
 }
 
-/// Compares the SIT with the maps. What damaged files own is not known: the walk is not `complete`
-/// then, and bits without an owner are not reported.
+/// Compares the SIT with the maps. If the walk is not `complete`, the blocks of damaged files are
+/// not known, and bits without an owner are not reported.
 fn check_sit(fsck: &mut Fsck, tables: &Tables, space: &Space, complete: bool) {
     let empty = [0; 64];
     let compare = |fsck: &mut Fsck, segment: u32, entry: &SitEntry| {
@@ -86,7 +86,7 @@ fn check_sit(fsck: &mut Fsck, tables: &Tables, space: &Space, complete: bool) {
         compare(fsck, segment, &entry);
     }
     for segment in space.maps.keys() {
-        // Segments whose entry is in no unit that exists.
+        // Segments whose entry is in a unit that does not exist.
         let entry = tables.sit.get(*segment);
         if entry.map == empty {
             compare(fsck, *segment, &entry);
@@ -178,7 +178,7 @@ fn check_entries(
             fsck.add(SUMMARY, place(), expected, format!("node {node} slot {slot}"));
         }
     }
-    // Blocks in use that the summary has no entry for.
+    // Blocks in use without an entry in the summary.
     for block in entries.len()..512 {
         if map[block / 8] >> (block % 8) & 1 == 1 {
             let place = format!("superzone {superzone} segment {k} block {block}");
@@ -187,7 +187,7 @@ fn check_entries(
     }
 }
 
-/// Checks descriptors against what is in their zones.
+/// Checks descriptors against the valid blocks in their zones.
 fn check_superzones(fsck: &mut Fsck, volume: &Volume, space: &Space) {
     for (index, superzone) in volume.superzones.iter().enumerate() {
         let valid = space.valid[index];
@@ -203,11 +203,12 @@ fn check_superzones(fsck: &mut Fsck, volume: &Volume, space: &Space) {
     }
 }
 
-/// Compares the summary of each closed segment, in superzones where anything is valid.
+/// Compares the summary of each closed segment, in superzones with valid blocks.
 async fn check_summaries(fsck: &mut Fsck, volume: &Volume, tables: &Tables, space: &Space) {
     let plan = &volume.plan;
     for (index, superzone) in volume.superzones.iter().enumerate() {
-        // Without valid blocks it may be reset already, or written anew since the checkpoint.
+        // A superzone without valid blocks may have been reset, and even written again, since the
+        // checkpoint.
         if space.valid[index] == 0 || superzone.zones.is_empty() {
             continue;
         }
@@ -241,17 +242,17 @@ async fn check_summary(
     let written = fsck.is_written(addr);
     let segment = index * volume.plan.segments() + k;
     let read = fsck.read_one(addr).await;
-    // A power cut may leave a zone full though its last blocks, among them a summary, were lost; or
-    // the drive itself made it full or read-only: the zone cannot be written any more. The nodes
-    // still say who owns what. Where appends failed, the engine itself leaves zeros.
-    // A superzone with a dead zone is closed as it is.
+    // A power cut may leave a zone full though its last blocks, a summary among them, were lost. Or
+    // the drive itself made the zone full or read-only, so that it cannot be written any more. The
+    // nodes still name the owners of all blocks. Where appends failed, the engine itself leaves
+    // zeros. A superzone with a dead zone is closed without further writes.
     let dead = |zone: &ZoneId| {
         let report = fsck.reports.get(zone.0 as usize);
         report.is_some_and(|r| matches!(r.state, ZoneState::ReadOnly | ZoneState::Offline))
     };
     let zone = superzone.zones[column as usize];
     let closed = fsck.is_doubtful(zone) || superzone.zones.iter().any(dead);
-    // The same within a block of ours, where the drive's are smaller.
+    // The same may happen within a block, where the drive's blocks are smaller.
     let torn = |page: &Page| {
         let used = size_of::<SummaryHeader>() + summary_entries(page).len() * SummaryEntry::SIZE;
         let sound = summary_checksum(page).is_some_and(|(stored, found)| stored == found);
@@ -307,7 +308,7 @@ async fn check_summary(
     check_entries(fsck, volume, space, segment, (index, k), &entries);
 }
 
-/// The checksum a summary block has and the one it should have; `None` if it holds no summary.
+/// The checksum stored in a summary block and the correct one; `None` if it holds no summary.
 pub(super) fn summary_checksum(page: &Page) -> Option<(u32, u32)> {
     if page.bytes().iter().all(|byte| *byte == 0) {
         return None;
@@ -320,7 +321,7 @@ pub(super) fn summary_checksum(page: &Page) -> Option<(u32, u32)> {
     Some((stored, crc32c(&bytes)))
 }
 
-/// The entries of a summary block, as many as it counts and has room for.
+/// The entries of a summary block: as many as it counts, and as fit into it.
 pub(super) fn summary_entries(page: &Page) -> Vec<SummaryEntry> {
     let Ok((head, rest)) = SummaryHeader::read_from_prefix(page.bytes()) else { return Vec::new() };
     let entries = rest.chunks_exact(size_of::<SummaryEntry>());

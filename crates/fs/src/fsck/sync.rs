@@ -1,4 +1,4 @@
-//! The sync log behind the checkpoint: what the next mount will replay.
+//! The sync log after the checkpoint: what the next mount will replay.
 
 use super::tree::{head_of, inode_of, leaf_of, read_node};
 use super::{Fsck, Plan, Volume, xattrs};
@@ -13,7 +13,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 const RECORD: &str = "sync record";
 
-/// Where the log is being read, and what it has said so far.
+/// The position in the log, and the content of the records read so far.
 struct Log {
     half: u32,
     next: u32,
@@ -26,15 +26,15 @@ struct Log {
     nodes: BTreeMap<u32, Option<NatEntry>>,
 }
 
-/// What is where a record should be.
+/// The content of the place where a record should be.
 enum Found {
     Whole(RecordHeader, Vec<u8>),
-    /// The log ends here, or goes on in the other half.
+    /// The log ends here, or continues in the other half.
     End,
     Damaged(String),
 }
 
-/// Checks every record that counts, and what it leads to.
+/// Checks every record that a mount would replay, and the blocks that these lead to.
 pub(super) async fn check(fsck: &mut Fsck, volume: &Volume) {
     let body = &volume.body;
     let mut log = Log {
@@ -159,14 +159,15 @@ async fn record_at(fsck: &Fsck, volume: &Volume, half: u32, at: u32) -> Found {
     }
 }
 
-/// Whether something else follows the first of a record's blocks: a crash cut the record off, and
-/// the mount after that filled the half up with zeros or went on there with records of its own.
+/// Whether other content follows the first of a record's blocks. A crash cut the record off then,
+/// and the mount after it filled the half with zeros or continued there with records of its own.
 fn ends_early(bytes: &[u8]) -> bool {
     let other = |block: &[u8]| block.iter().all(|b| *b == 0) || record::peek(block).is_some();
     bytes.chunks(BLOCK).skip(1).any(other)
 }
 
-/// A record of which not all was written: the log ends, if its content really goes on.
+/// A record that was written only in part, which ends the log. If its items show that all of it is
+/// there, its length is damaged instead.
 fn torn(header: Option<&RecordHeader>, bytes: &[u8]) -> Found {
     match header.and_then(|header| length_by_items(header, bytes)) {
         Some(length) => Found::Damaged(format!("a length other than its {length} bytes")),
@@ -174,8 +175,8 @@ fn torn(header: Option<&RecordHeader>, bytes: &[u8]) -> Found {
     }
 }
 
-/// The length with which the record's checksum holds, found by its items: a header whose length
-/// alone is damaged.
+/// The length with which the record's checksum holds, found by its items: only the length in the
+/// header is damaged.
 fn length_by_items(header: &RecordHeader, bytes: &[u8]) -> Option<usize> {
     let body = bytes.get(size_of::<RecordHeader>()..)?;
     let mut input = Input(body);
@@ -344,8 +345,8 @@ impl Input<'_> {
     }
 }
 
-/// Checks a record's items and takes what they say; false if what it depends on never reached the
-/// drive, which ends the log.
+/// Checks a record's items and takes them over into `log`. False, which ends the log, if the items
+/// cannot be read, or if blocks that the record depends on never reached the drive.
 async fn accept(
     fsck: &mut Fsck,
     volume: &Volume,
@@ -395,15 +396,15 @@ async fn accept(
     true
 }
 
-/// Whether the drive has what a record depends on.
+/// Whether the drive has the blocks that a record depends on.
 enum Holds {
     Yes,
     No,
-    /// The zone's write pointer does not tell.
+    /// The zone's write pointer does not show it.
     Perhaps,
 }
 
-/// Whether the drive has what a record depends on, by the zone's write pointer.
+/// Whether the drive has the blocks that a record depends on, by the zone's write pointer.
 fn holds(
     fsck: &mut Fsck,
     volume: &Volume,
@@ -412,7 +413,8 @@ fn holds(
     place: &str,
 ) -> Holds {
     let superzone = zone.checked_sub(volume.plan.main_start).map(|z| z / volume.plan.width);
-    // What was full at the cut was durable before it, also if it was released since.
+    // A superzone full at the checkpoint's snapshot was durable then, even if it was released
+    // since.
     if let Some(then) = superzone.and_then(|index| volume.superzones.get(index as usize))
         && (then.generation > generation
             || then.state == super::state::FULL && then.generation == generation)
@@ -438,17 +440,17 @@ fn holds(
     }
 }
 
-/// Whether the nodes that a record names, and the blocks in `doubtful` zones that they point to and
-/// that the checkpoint does not know of, are on the drive.
+/// Whether the nodes that a record names are on the drive, and the blocks they point to, as far as
+/// these are in `doubtful` zones and the checkpoint does not know of them.
 async fn arrived(fsck: &Fsck, volume: &Volume, items: &[Item], doubtful: &[u32]) -> bool {
     let is_doubtful = |addr: u32| doubtful.contains(&(addr / volume.plan.capacity));
     for item in items {
         let Item::Node(_, entry) = item else { continue };
         let addr = entry.addr.get();
-        // What cannot be read at all is told of where nodes are checked.
+        // A node that cannot be read at all is reported where nodes are checked.
         let Ok(page) = fsck.read_one(addr).await else { continue };
         if crc32c(page.bytes()) != entry.crc.get() {
-            // And so is anything else than nothing.
+            // So is wrong content other than that of a block never written.
             if is_doubtful(addr) && never_written(fsck, &page) {
                 return false;
             }
@@ -601,12 +603,12 @@ async fn check_pointer(
     }
 }
 
-/// After a clean unmount the log holds nothing that counts, and is written up to where it goes on.
+/// After a clean unmount the log holds no record to replay, and is written up to its next block.
 fn check_clean(fsck: &mut Fsck, volume: &Volume, records: u64) {
     fsck.expect(RECORD, || "count after a clean unmount".into(), 0, records);
     let (plan, body) = (&volume.plan, &volume.body);
     let stripe = plan.sync_stripe();
-    // A half that was left because a zone of it failed counts as full, whatever is in the others.
+    // A half that was left because a zone of it failed counts as full, even if other zones are not.
     if body.sync_next.get() >= stripe.blocks() {
         return;
     }

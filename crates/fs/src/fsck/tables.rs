@@ -70,7 +70,7 @@ pub(super) struct Tables {
     pub(super) sit: Table<SitEntry>,
 }
 
-/// Reads the tables. `None` if any part of them cannot be read: everything else hangs on them.
+/// Reads the tables. `None` if any part of them cannot be read: all further checks need them.
 pub(super) async fn read(fsck: &mut Fsck, volume: &Volume) -> Option<Tables> {
     let (tables, damaged) = read_all(fsck, volume).await;
     check_unit_places(fsck, volume);
@@ -84,7 +84,7 @@ pub(super) async fn read(fsck: &mut Fsck, volume: &Volume) -> Option<Tables> {
     Some(tables)
 }
 
-/// What can be read of the tables, and whether that is not all.
+/// The readable part of the tables, and whether any of it is damaged.
 pub(super) async fn read_all(fsck: &mut Fsck, volume: &Volume) -> (Tables, bool) {
     let plan = &volume.plan;
     let per_nat = plan.per_unit(size_of::<NatEntry>());
@@ -109,7 +109,7 @@ pub(super) async fn read_all(fsck: &mut Fsck, volume: &Volume) -> (Tables, bool)
     (tables, damaged)
 }
 
-/// The delta log of the extent with that index.
+/// The delta log of the extent with index `extent`.
 fn log_of(volume: &Volume, extent: usize) -> u32 {
     u32::from(extent >= volume.body.log_extents.get() as usize)
 }
@@ -191,7 +191,8 @@ fn check_unit_places(fsck: &mut Fsck, volume: &Volume) {
     }
 }
 
-/// Checks the position `next` in a half: behind what is in use, not behind what is written.
+/// Checks the position `next` in a half: not before the end of the blocks in use, and not after the
+/// end of the written ones.
 fn check_next(
     fsck: &mut Fsck,
     field: &'static str,
@@ -293,7 +294,8 @@ fn apply(fsck: &mut Fsck, place: &str, mut body: &[u8], tables: &mut Tables) {
     }
 }
 
-/// Extents are in the order of writing and do not overlap; the log goes on behind them.
+/// Checks that extents are in the order of writing and do not overlap, and that the log continues
+/// after them.
 fn check_extent_places(fsck: &mut Fsck, volume: &Volume) {
     let (plan, body) = (&volume.plan, &volume.body);
     let mut places: Vec<(u32, u8, u64, u64)> = Vec::new();
@@ -319,7 +321,7 @@ fn check_extent_places(fsck: &mut Fsck, volume: &Volume) {
     }
 }
 
-/// Checks each entry by itself.
+/// Checks each entry on its own.
 fn check_entries(fsck: &mut Fsck, volume: &Volume, tables: &Tables) {
     const NAT: &str = "NAT entry";
     const SIT: &str = "SIT entry";

@@ -28,7 +28,7 @@ pub(super) const NODE_SLOT: u16 = u16::MAX;
 /// Blocks read at a time.
 const RUN_MAX: usize = 256;
 
-/// Who a block belongs to.
+/// The owner of a block.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Owner {
     pub(super) addr: u32,
@@ -36,7 +36,7 @@ pub(super) struct Owner {
     pub(super) slot: u16,
 }
 
-/// What the check of names needs of an inode.
+/// The fields of an inode that the check of names needs.
 pub(super) struct Inode {
     pub(super) ino: u32,
     pub(super) kind: Kind,
@@ -44,14 +44,14 @@ pub(super) struct Inode {
     pub(super) parent: u32,
 }
 
-/// What the walk found.
+/// Results of the walk.
 #[derive(Default)]
 pub(super) struct Walk {
     /// Ascending.
     pub(super) inodes: Vec<Inode>,
     pub(super) owners: Vec<Owner>,
     pub(super) refs: Vec<Ref>,
-    /// Inodes parts of which cannot be read: what hangs on them is not reported again.
+    /// Inodes parts of which cannot be read: faults that follow from that are not reported again.
     pub(super) damaged: BTreeSet<u32>,
     /// Leaves that cover block 0, with their inode.
     pub(super) first_leaves: BTreeMap<u32, u32>,
@@ -71,7 +71,7 @@ struct File {
     directory: Option<Directory>,
 }
 
-/// A pointer and where it is.
+/// A pointer and its place.
 #[derive(Clone, Copy)]
 struct Slot {
     block: u64,
@@ -232,7 +232,8 @@ async fn walk_nodes(
     }
 }
 
-/// Reads a node by its NAT entry and checks what every node has. `None` if it is damaged.
+/// Reads a node by its NAT entry and checks the fields that every node has. `None` if it is
+/// damaged.
 pub(super) async fn read_node(
     fsck: &mut Fsck,
     volume: &Volume,
@@ -276,7 +277,7 @@ pub(super) async fn read_node(
     Some(page)
 }
 
-/// Checks an inode by itself. `None` if its tree cannot be walked.
+/// Checks an inode on its own. `None` if its tree cannot be walked.
 fn check_inode(fsck: &mut Fsck, volume: &Volume, inode: &InodeBlock, ino: u32) -> Option<File> {
     let head = &inode.head;
     let place = |field: &'static str| move || format!("{ino}: {field}");
@@ -364,7 +365,7 @@ fn check_kind(fsck: &mut Fsck, head: &InodeHead, kind: Kind, ino: u32) {
     }
 }
 
-/// The pointers of a node that are no holes, and holes that are not clean.
+/// The pointers of a node without its clean holes: holes with a checksum are to be reported.
 fn slots(node: u32, base: u64, pointers: &[Pointer]) -> Vec<Slot> {
     let all = pointers.iter().enumerate();
     all.filter(|(_, pointer)| **pointer != Pointer::HOLE)
@@ -377,7 +378,7 @@ fn slots(node: u32, base: u64, pointers: &[Pointer]) -> Vec<Slot> {
         .collect()
 }
 
-/// Checks pointers, and the blocks they lead to as far as asked for.
+/// Checks pointers, and, as far as asked for, the blocks they lead to.
 async fn check_slots(
     fsck: &mut Fsck,
     volume: &Volume,

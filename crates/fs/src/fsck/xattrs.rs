@@ -82,7 +82,7 @@ async fn read(
     good.then(|| block.bytes.to_vec())
 }
 
-/// What is wrong with packed attributes, if anything.
+/// The fault in packed attributes, if there is one.
 pub(super) fn fault(mut packed: &[u8]) -> Option<String> {
     let mut last: &[u8] = b"";
     while !packed.is_empty() {

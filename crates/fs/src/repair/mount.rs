@@ -1,7 +1,7 @@
 //! A mount that takes what can be read and leaves out what cannot, and says so.
 //!
-//! The steps are those of an ordinary mount (`recover`), with the same code wherever it does not
-//! give up; they end with a checkpoint that lists no damaged table any more.
+//! The steps are those of an ordinary mount (`recover`), with the same code wherever that does not
+//! give up. They end with a checkpoint that lists no damaged table any more.
 
 use super::tables;
 use super::{Log, RepairOptions, quietly};
@@ -35,10 +35,10 @@ use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZonedDevice};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What a checkpoint says: image, extents of the delta logs, units of the tables.
+/// The content of a checkpoint: image, extents of the delta logs, units of the tables.
 type Content = (Image, Vec<Vec<Extent>>, TablePages);
 
-/// Mounts what can be mounted of the file system on `device`.
+/// Mounts the readable part of the file system on `device`.
 ///
 /// # Errors
 /// If the superblock or the checkpoint cannot be used, or the drive fails.
@@ -49,7 +49,7 @@ pub(super) async fn mount(
     (before, lost): (&FsckReport, Option<LostCheckpoint>),
     log: &mut Log,
 ) -> Result<Rc<Inner>> {
-    // Tables are written whole, not as changes to what is damaged.
+    // Tables are written whole, not as deltas to damaged tables.
     let variant = FsVariant { metadata: Metadata::Pair, ..FsVariant::default() };
     let mount = MountOptions { variant, ..quietly() };
     let pages = Pool::new(4096);
@@ -58,7 +58,7 @@ pub(super) async fn mount(
     note_lost_records(before, log);
     let mut scan = scan_sync_log(&*device, &found, &pages, false).await?;
     for lost in lost.and_then(|lost| lost.header).into_iter().chain(impossible) {
-        // Whatever the damaged one was, numbers and epochs are never used again.
+        // Numbers and epochs are never used again, not even those of a damaged checkpoint.
         found.id.checkpoint = found.id.checkpoint.max(plausible(lost.checkpoint.get()));
         found.id.epoch = found.id.epoch.max(plausible(lost.epoch.get()));
     }
@@ -87,12 +87,12 @@ pub(super) async fn mount(
     Ok(inner)
 }
 
-/// A number of a damaged header: one that numbers could have reached.
+/// A number from a damaged header; 0 if it is one that numbers cannot have reached.
 fn plausible(number: u64) -> u64 {
     if number < 1 << 48 { number } else { 0 }
 }
 
-/// What the checkpoint in use says, and where it is; and the header of the newest one, if its
+/// The content of the checkpoint in use, and its place; and the header of the newest one, if its
 /// content is impossible.
 async fn find(
     device: &dyn ZonedDevice,
@@ -157,7 +157,7 @@ async fn find(
     }
 }
 
-/// What a checkpoint of `body` says, if that is possible.
+/// The content of a checkpoint of `body`, if it is possible.
 fn content(device: &dyn ZonedDevice, layout: &Layout, body: &[u8]) -> Result<Content> {
     let (image, extents, table_pages) = decode_image(body)
         .ok_or_else(|| corrupt(device, "checkpoint: sections do not fit its length"))?;
@@ -165,8 +165,8 @@ fn content(device: &dyn ZonedDevice, layout: &Layout, body: &[u8]) -> Result<Con
     Ok((image, extents, table_pages))
 }
 
-/// The newest checkpoint is whole and says what cannot be: goes on with the one before, if that is
-/// asked for.
+/// The newest checkpoint is whole and has impossible content: continues with the one before, if
+/// that is asked for.
 fn give_up_impossible(
     device: &dyn ZonedDevice,
     options: &RepairOptions,
@@ -188,7 +188,7 @@ fn give_up_impossible(
     Ok(())
 }
 
-/// The newest checkpoint is damaged: goes on with the one before, if that is asked for.
+/// The newest checkpoint is damaged: continues with the one before, if that is asked for.
 fn give_up_checkpoint(
     device: &dyn ZonedDevice,
     options: &RepairOptions,
@@ -212,8 +212,8 @@ fn give_up_checkpoint(
     Ok(())
 }
 
-/// Heads whose zones hold less than the checkpoint says do not go on there: their superzones, which
-/// are closed as they are.
+/// Closes the superzones of heads whose zones hold less than the checkpoint says, without further
+/// writes: these heads continue elsewhere. Returns the superzones.
 fn close_broken_heads(device: &dyn ZonedDevice, found: &mut Found, log: &mut Log) -> Vec<u32> {
     let mut closed = Vec::new();
     while let Err(error) = check_heads(device, found) {
@@ -235,7 +235,7 @@ fn close_broken_heads(device: &dyn ZonedDevice, found: &mut Found, log: &mut Log
     closed
 }
 
-/// A damaged record ends the sync log, as for every mount: here it is said.
+/// A damaged record ends the sync log, as for every mount: the repair reports it.
 fn note_lost_records(before: &FsckReport, log: &mut Log) {
     let records = before.findings.iter().filter(|finding| finding.structure == "sync record");
     for finding in records {
@@ -245,7 +245,7 @@ fn note_lost_records(before: &FsckReport, log: &mut Log) {
     }
 }
 
-/// Replays what can be replayed.
+/// Replays the records that can be replayed.
 async fn replay(
     inner: &Rc<Inner>,
     records: Vec<Record>,
@@ -267,7 +267,7 @@ async fn replay(
     Ok(())
 }
 
-/// False if names before those of this record are missing: nothing later makes sense.
+/// False if names before those of this record are missing: later ones are then meaningless.
 async fn replay_names(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> bool {
     for (number, op) in &record.names {
         let next = inner.core.borrow().durability.next_name();
@@ -290,8 +290,8 @@ async fn replay_names(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> bool
     true
 }
 
-/// A record without the nodes that cannot be read. These take the place of the older ones all the
-/// same: their files lose what was in them, rather than show what they once were.
+/// A record without the nodes that cannot be read. Unreadable nodes still replace the older ones:
+/// their files lose the content in them, rather than show an earlier state.
 async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Record {
     let mut readable = Record::default();
     readable.freed.clone_from(&record.freed);
@@ -301,7 +301,7 @@ async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Rec
             && old.addr.get() != crate::format::HOLE
             && read_node(inner, *nid, old).await.is_err();
         if unread {
-            // It is about to go; what it held valid is counted anew later.
+            // The old node is about to go; the blocks it held valid are counted again later.
             inner.core.borrow_mut().tables.forget_node(*nid);
         }
         match read_node(inner, *nid, *entry).await {
@@ -326,7 +326,7 @@ async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Rec
     readable
 }
 
-/// The summaries of open segments, by who really owns what.
+/// Corrects the summaries of open segments by the true owners of their blocks.
 fn mend_open_summaries(inner: &Rc<Inner>, found: &mut Found, owners: &BTreeMap<u32, SummaryEntry>) {
     let core = inner.core.borrow();
     for head in &mut found.image.heads {

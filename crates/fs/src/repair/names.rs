@@ -1,8 +1,8 @@
 //! Directories: names that lead nowhere go, what has no name gets one in `lost+found`, links and
 //! parents are counted.
 //!
-//! A block of a directory in which anything is wrong is taken out whole, and the names in it that
-//! are good are entered again, as any name is: they go where their hashes put them.
+//! A damaged block of a directory is taken out whole. The good names in it are entered again like
+//! any name: they go where their hashes put them.
 
 use super::trees::{Found, Walk, content, drop_block, edit};
 use super::{Action, Log};
@@ -28,13 +28,13 @@ struct Name {
     name: Vec<u8>,
     ino: u32,
     kind: u8,
-    /// It is not where its hash puts it, or has another hash.
+    /// The name is not where its hash puts it, or is stored with another hash.
     misplaced: bool,
-    /// Why it goes, if it does.
+    /// Why the name is removed, if it is.
     gone: Option<&'static str>,
 }
 
-/// All names, and the blocks that go.
+/// All names, and the blocks that are taken out.
 #[derive(Default)]
 struct Names {
     all: Vec<Name>,
@@ -99,10 +99,11 @@ async fn collect(inner: &Rc<Inner>, walk: &Walk, log: &mut Log) -> Result<Names>
     Ok(names)
 }
 
-/// Decides which names go.
+/// Decides which names are removed.
 fn decide(names: &mut Names, walk: &Walk) {
     let mut taken: BTreeSet<(u32, Vec<u8>)> = BTreeSet::new();
-    // A directory has one name: the one its own inode knows of, if there is that one.
+    // A directory has one name: the one in the parent that its own inode names, if there is that
+    // one.
     let mut home: BTreeMap<u32, u32> = BTreeMap::new();
     for name in &names.all {
         let child = walk.inodes.get(&name.ino).filter(|child| child.kind == Kind::Directory);
@@ -138,7 +139,7 @@ fn decide(names: &mut Names, walk: &Walk) {
     }
 }
 
-/// Lets go of a name in each circle of directories.
+/// Removes a name in each circle of directories.
 fn break_cycles(names: &mut Names, walk: &Walk) {
     let is_directory = |ino: u32| walk.inodes.get(&ino).is_some_and(|f| f.kind == Kind::Directory);
     let mut above: BTreeMap<u32, (u32, usize)> = BTreeMap::new();
@@ -154,7 +155,7 @@ fn break_cycles(names: &mut Names, walk: &Walk) {
         let mut at = start;
         while !good.contains(&at) {
             if !on_path.insert(at) {
-                // Back where it was: the name that closes the circle goes.
+                // Back at a directory of the path: the name that closes the circle is removed.
                 if let Some((_, index)) = above.remove(&at) {
                     names.all[index].gone = Some("it is in a circle of directories");
                 }
@@ -170,7 +171,7 @@ fn break_cycles(names: &mut Names, walk: &Walk) {
     }
 }
 
-/// Says what is to be done about names.
+/// Logs the actions on names.
 fn say(names: &Names, walk: &Walk, log: &mut Log) {
     for name in &names.all {
         let Name { directory, ino, .. } = *name;
@@ -178,7 +179,7 @@ fn say(names: &Names, walk: &Walk, log: &mut Log) {
         if let Some(why) = name.gone {
             match walk.inodes.contains_key(&ino) {
                 true => log.mended(ENTRY, (directory, place), why, "removed"),
-                // What it led to is lost, as was said, or was never there.
+                // The inode it led to is lost, which was logged already, or never existed.
                 false => log.lost(ENTRY, (ino, place), why, "removed"),
             }
             continue;
@@ -195,7 +196,7 @@ fn show(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// A directory in the place of a root that is lost.
+/// A new directory in the place of a lost root.
 fn make_root(inner: &Rc<Inner>, walk: &mut Walk, log: &mut Log) {
     let place = (ROOT_NODE, ROOT_NODE.to_string());
     log.lost("inode", place, "there is no root directory", "made anew, empty");
@@ -211,7 +212,7 @@ fn make_root(inner: &Rc<Inner>, walk: &mut Walk, log: &mut Log) {
     walk.inodes.insert(ROOT_NODE, found);
 }
 
-/// Takes out the blocks in which something is wrong, and enters their good names again.
+/// Takes out the blocks with a faulty name, and enters their good names again.
 async fn rebuild(inner: &Rc<Inner>, walk: &Walk, names: &Names) -> Result<()> {
     let wrong = |name: &Name| {
         name.gone.is_some()
@@ -277,7 +278,7 @@ fn mend_orphans(inner: &Rc<Inner>, walk: &mut Walk, names: &Names, log: &mut Log
     }
 }
 
-/// Gives names in `lost+found` to what has none.
+/// Gives names in `lost+found` to inodes that have none.
 async fn find_homes(
     inner: &Rc<Inner>,
     walk: &mut Walk,
@@ -360,7 +361,7 @@ async fn lost_found(inner: &Rc<Inner>, walk: &mut Walk, names: &mut Names) -> Re
     Ok(ino)
 }
 
-/// Sets what differs of link counts and parents.
+/// Corrects link counts and parents that differ.
 async fn count_links(inner: &Rc<Inner>, walk: &Walk, names: &Names, log: &mut Log) -> Result<()> {
     let (mut links, mut parents, mut below) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     for name in names.all.iter().filter(|name| name.gone.is_none()) {
@@ -382,7 +383,7 @@ async fn count_links(inner: &Rc<Inner>, walk: &Walk, names: &Names, log: &mut Lo
         if orphans.contains(&Ino(*ino)) {
             (count, parent) = (0, found.parent);
         }
-        // Creating lost+found has counted itself already: what counts is what is there now.
+        // Creating lost+found has set counts already: compare with the present ones.
         let now = inner.run(|core| {
             let head = &core.inode(Ino(*ino))?.head;
             Ok((head.links.get(), head.parent.get()))
@@ -410,10 +411,10 @@ async fn count_links(inner: &Rc<Inner>, walk: &Walk, names: &Names, log: &mut Lo
     Ok(())
 }
 
-/// Says by path what actions are about.
+/// Adds the paths of the inodes that actions concern.
 fn name_actions(names: &Names, actions: &mut [Action]) {
     let mut above: BTreeMap<u32, (u32, &[u8])> = BTreeMap::new();
-    // A name that stays wins over one that goes.
+    // A name that stays takes precedence over one that is removed.
     for name in names.all.iter().filter(|n| n.gone.is_some()) {
         above.insert(name.ino, (name.directory, &name.name));
     }

@@ -16,7 +16,7 @@ use std::rc::Rc;
 /// A segment's map of valid blocks.
 type Map = [u8; 64];
 
-/// Makes the SIT say exactly what is in use. Nothing may be dirty but the tables.
+/// Makes the SIT say exactly which blocks are in use. Nothing except the tables may be dirty.
 pub(super) async fn settle(inner: &Rc<Inner>, log: &mut Log) -> Result<()> {
     let maps = maps(inner).await?;
     let core = &mut *inner.core.borrow_mut();
@@ -45,7 +45,7 @@ pub(super) async fn settle(inner: &Rc<Inner>, log: &mut Log) -> Result<()> {
     Ok(())
 }
 
-/// What is in use, segment by segment.
+/// The blocks in use, as a map for each segment.
 async fn maps(inner: &Rc<Inner>) -> Result<BTreeMap<u32, Map>> {
     let mut maps: BTreeMap<u32, Map> = BTreeMap::new();
     let nodes = inner.core.borrow().tables.nat().len();
@@ -67,7 +67,7 @@ async fn maps(inner: &Rc<Inner>) -> Result<BTreeMap<u32, Map>> {
     Ok(maps)
 }
 
-/// Moves everything out of superzones that lack a summary.
+/// Moves all valid blocks out of superzones that lack a summary.
 pub(super) async fn empty(
     rt: &Rt,
     device: Rc<dyn ZonedDevice>,
@@ -95,7 +95,7 @@ pub(super) async fn empty(
     fs.unmount().await
 }
 
-/// A superzone that is still written to is filled first.
+/// Fills a superzone that is still written to.
 async fn leave(inner: &Rc<Inner>, id: SuperzoneId) -> Result<()> {
     let state = inner.core.borrow().alloc.zones().state(id);
     if state != SuperzoneState::Active {

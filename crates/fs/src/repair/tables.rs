@@ -1,9 +1,9 @@
 //! Tables: what of them can be read, and nodes that they no longer know.
 //!
-//! A node says what it is (`NodeHeader`), so a table that is lost can be made again: every block of
-//! the main area that is a node is a candidate, and the newest one of each id counts. Where the SIT
-//! is whole, only a block it calls valid can be a node in use: then what is found is exactly what
-//! was lost. Where deltas are lost too, a node that had been removed may come back; its file then
+//! A node names itself (`NodeHeader`), so a lost table can be made again: every block of the main
+//! area that holds a node is a candidate, and the newest candidate of each id counts. Where the SIT
+//! is whole, only a block it calls valid can be a node in use: the nodes found are then exactly the
+//! lost ones. Where deltas are lost too, a node that had been removed may come back; its file then
 //! turns up without a name.
 
 use super::Log;
@@ -32,7 +32,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 const UNIT: &str = "table page";
 const NAT: &str = "NAT entry";
 
-/// What could not be read.
+/// The parts of the tables that could not be read.
 #[derive(Default)]
 pub(super) struct Lost {
     nat_units: BTreeSet<u32>,
@@ -41,14 +41,14 @@ pub(super) struct Lost {
     deltas_from: Option<u64>,
 }
 
-/// What could be read, and what not.
+/// The parts of the tables that could be read, and those that could not.
 pub(super) struct Read {
     pub(super) nat: Table<NatEntry>,
     pub(super) sit: Table<SitEntry>,
     pub(super) lost: Lost,
 }
 
-/// Reads what can be read of the tables; parts that cannot are empty.
+/// Reads the tables as far as they can be read; unreadable parts are empty.
 pub(super) async fn read(
     device: &dyn ZonedDevice,
     found: &Found,
@@ -123,7 +123,7 @@ async fn apply(
     *from = since.min(*from);
 }
 
-/// The checkpoint that wrote an extent, if one of its blocks still says so.
+/// The checkpoint that wrote an extent, if one of its blocks still names it.
 async fn written_by(
     device: &dyn ZonedDevice,
     delta: &DeltaLayout,
@@ -147,7 +147,7 @@ async fn written_by(
     None
 }
 
-/// Makes entries such that nothing stumbles over them, and lost units such that they are written.
+/// Makes entries harmless to later steps, and marks lost units so that they are written.
 fn make_consistent(read: &mut Read, per_nat: u32, per_sit: u32, streams: u32) {
     for unit in &read.lost.nat_units {
         read.nat.update(unit * per_nat, |_| {});
@@ -192,8 +192,9 @@ struct Candidate {
     valid: bool,
 }
 
-/// Checks the node of every entry, looks for those that are elsewhere, and marks what they lead to
-/// as in use, so that nothing of it is reset. Who owns the blocks of superzones being written.
+/// Checks the node of every entry, looks for nodes that are elsewhere, and marks the blocks that
+/// nodes lead to as in use, so that none of them is reset. Returns the owners of the blocks of
+/// superzones being written.
 pub(super) async fn settle(
     inner: &Rc<Inner>,
     found: &Found,
@@ -242,7 +243,7 @@ fn is_in_segment(inner: &Rc<Inner>, entry: &NatEntry) -> bool {
     inner.core.borrow().alloc.segment_of(entry.addr.get()).is_some()
 }
 
-/// Marks what a node leads to as in use.
+/// Marks a node and the blocks it points to as in use.
 fn mark(
     inner: &Rc<Inner>,
     nid: u32,
@@ -267,7 +268,8 @@ fn mark(
     }
 }
 
-/// An entry whose node is not where it says: the block that has its checksum, wherever it is.
+/// For an entry whose node is not at its address: finds the block with the node's checksum,
+/// anywhere.
 async fn find_again(
     inner: &Rc<Inner>,
     nid: u32,
@@ -286,7 +288,7 @@ async fn find_again(
     mark(inner, nid, &other.entry, &page, owners);
 }
 
-/// Takes nodes that a lost part of the table may have known.
+/// Adopts nodes that a lost part of the table may have contained.
 async fn adopt(
     inner: &Rc<Inner>,
     lost: &Lost,
@@ -302,12 +304,12 @@ async fn adopt(
         let Some(best) = all.iter().max_by_key(|candidate| candidate.age) else { continue };
         let now = inner.core.borrow().tables.nat().get(*nid);
         let in_lost_unit = lost.nat_units.contains(&(nid / per_table_page));
-        // Of what checkpoint its entry would have been a delta: nodes name the one before.
+        // A node names the checkpoint before the one in which its entry would be a delta.
         let in_lost_delta = lost.deltas_from.is_some_and(|from| best.age.0 + 2 >= from);
         let newer = match known.get(nid) {
             Some(checkpoint) => in_lost_delta && best.age.0 > *checkpoint,
             None if now.ino.get() == 0 => in_lost_unit || in_lost_delta,
-            // What its entry says is damaged: the walk of the trees tells of it.
+            // The present entry leads to a damaged node, which the walk of the trees reports.
             None => in_lost_delta,
         };
         if !newer || sit_whole && !best.valid || now.addr == best.entry.addr {
@@ -368,7 +370,7 @@ async fn scan_segment(
         None => None,
     };
     for (block, v) in range.enumerate() {
-        // What a summary calls content of a file is none.
+        // A block that a summary calls content of a file is no node.
         let known = entries.as_ref().and_then(|entries| entries.get(block));
         if known.is_some_and(|entry| entry.slot.get() != NODE_SLOT) {
             continue;
@@ -381,7 +383,7 @@ async fn scan_segment(
     }
 }
 
-/// The block as a node, if it is a possible one.
+/// The block as a candidate, if it can be a node.
 fn candidate(inner: &Rc<Inner>, at: BlockAddr, v: u32, page: &Page) -> Option<(u32, Candidate)> {
     let core = inner.core.borrow();
     let head = header(page);
@@ -391,7 +393,7 @@ fn candidate(inner: &Rc<Inner>, at: BlockAddr, v: u32, page: &Page) -> Option<(u
     if !possible || !(1..nodes).contains(&ino) || node::check(page, nid, ino).is_err() {
         return None;
     }
-    // One of a later time than the file system itself is in: another's, or damaged.
+    // A node newer than the file system's checkpoint belongs to another one, or is damaged.
     if head.checkpoint.get() > core.durability.checkpoint_id() {
         return None;
     }

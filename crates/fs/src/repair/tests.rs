@@ -18,7 +18,7 @@ use zerocopy::FromBytes;
 
 const SPEC: &str = "zones=64,zone-size=1MiB,zone-capacity=768KiB,max-active=14,channels=1";
 
-/// A path, and what is there: kind and content, or why it cannot be read.
+/// A path, with the kind and content of the file there, or why it cannot be read.
 type Tree = BTreeMap<String, Result<(Kind, Vec<u8>), ErrorKind>>;
 
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
@@ -34,7 +34,7 @@ async fn write(fs: &Fs, ino: Ino, at: u64, data: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// A file system with something of everything.
+/// Fills the file system with every kind of file.
 async fn populate(fs: &Fs) -> Result<()> {
     let dir = fs.create(Ino::ROOT, b"dir", &NewNode::directory()).await?.ino;
     let below = fs.create(dir, b"below", &NewNode::directory()).await?.ino;
@@ -58,7 +58,7 @@ async fn populate(fs: &Fs) -> Result<()> {
     fs.sync().await
 }
 
-/// Everything that is there, by path.
+/// All files, by path.
 async fn tree(fs: &Fs) -> Result<Tree> {
     let mut found = Tree::new();
     let mut todo = vec![(Ino::ROOT, String::new())];
@@ -112,14 +112,14 @@ async fn rot(drive: &Emulator, addr: u32) {
     assert!(drive.submit(QueueId(0), Request::with_data(command, data)).await.status.is_ok());
 }
 
-/// What must come of it.
+/// The expected outcome.
 #[derive(Default)]
 struct Expect {
-    /// Paths that may be gone or other than before.
+    /// Paths that may be gone or changed.
     lost: &'static [&'static str],
-    /// A finding of this structure comes first or later.
+    /// The structure of one of the findings.
     structure: &'static str,
-    /// Something is given up.
+    /// The repair gives something up.
     loses: bool,
     options: RepairOptions,
     /// Findings that stay.
@@ -128,7 +128,7 @@ struct Expect {
     homeless: usize,
 }
 
-/// A damaged drive, and what was readable on it before the damage.
+/// A damaged drive, and the files that were readable on it before the damage.
 async fn damaged(
     rt: &Rt,
     damage: impl AsyncFn(Rc<Inner>, Fs) -> Result<Vec<u32>>,
@@ -139,7 +139,7 @@ async fn damaged(
     let fs = Fs::mount(rt, device.clone(), quietly()).await?;
     populate(&fs).await?;
     let before = tree(&fs).await?;
-    // What the test damages in memory must reach the drive.
+    // The damage that the test does in memory must reach the drive.
     fs.0.core.borrow_mut().health.set_sound(false);
     let blocks = damage(fs.0.clone(), fs.clone()).await?;
     fs.0.core.borrow_mut().durability.require_checkpoint();
@@ -154,7 +154,7 @@ async fn plan(rt: &Rt, drive: &Emulator, options: &RepairOptions) -> Result<Repa
     Repair::plan(rt, Rc::new(drive.clone()), options).await
 }
 
-/// Everything on the drive that is not excepted reads as before.
+/// Checks that every file on the drive that is not excepted reads as before.
 async fn compare(rt: &Rt, drive: &Emulator, before: &Tree, expect: &Expect) -> Result<()> {
     let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
     let fs = Fs::mount(rt, device, quietly()).await?;
@@ -193,7 +193,7 @@ fn case(damage: impl AsyncFn(Rc<Inner>, Fs) -> Result<Vec<u32>> + 'static, expec
         assert_eq!(left, expect.left, "{:#?}", repair.after);
         assert_eq!(repair.loses(), expect.loses, "{actions:#?}");
         assert!(!actions.is_empty());
-        // The plan alone has written nothing.
+        // The plan alone writes nothing.
         assert_eq!(drive.snapshot().report(), untouched.report());
         repair.apply(|_, _| {}).await?;
         let again = plan(&on, &drive, &expect.options).await?;
@@ -213,7 +213,7 @@ async fn ino(fs: &Fs, path: &str) -> Ino {
     at
 }
 
-/// Changes node `nid` behind the engine's back.
+/// Changes node `nid` without the engine's usual steps.
 async fn forge(inner: &Rc<Inner>, nid: u32, change: impl Fn(&mut [u8; 4096])) -> Result<()> {
     trees::edit(inner, nid, change).await
 }
@@ -299,7 +299,7 @@ fn what_has_no_name_gets_one_in_lost_found() {
                 })
                 .await?;
         }
-        // Taken off the list of what is removed: now nobody knows of it.
+        // Taken off the list of orphans: the file is then in no directory and on no list.
         let core = &mut *inner.core.borrow_mut();
         core.tree.files_mut().forget_orphans();
         core.inode_mut(tall).head.links = 1.into();
@@ -326,7 +326,7 @@ fn a_wrong_sit_is_made_again() {
     case(damage, Expect { structure: "SIT entry", ..Expect::default() });
 }
 
-/// Address of the node `pick` chooses.
+/// Address of node `nid`.
 async fn addr_of(inner: &Rc<Inner>, nid: u32) -> u32 {
     inner.core.borrow().tables.nat().get(nid).addr.get()
 }
@@ -336,7 +336,7 @@ fn a_nat_entry_that_leads_elsewhere_is_found_again() {
     let damage = async |inner: Rc<Inner>, fs: Fs| -> Result<Vec<u32>> {
         let (small, tall) = (ino(&fs, "dir/small").await, ino(&fs, "tall").await);
         let elsewhere = addr_of(&inner, small.0).await;
-        // Nothing may be written that would put it right.
+        // No write may follow that would correct the entry.
         let tables = &mut inner.core.borrow_mut().tables;
         tables.set_node(tall.0, NatEntry { addr: elsewhere.into(), ..tables.nat().get(tall.0) });
         Ok(vec![])
@@ -436,7 +436,7 @@ async fn records(inner: &Rc<Inner>, kind: u16, zones: std::ops::Range<u32>) -> V
     found
 }
 
-/// The tables written whole, then some changes in the delta log behind them.
+/// Writes the tables whole; later changes go to the delta log again.
 async fn write_tables(inner: &Rc<Inner>) -> Result<()> {
     inner.core.borrow_mut().env.options.variant.metadata = furrow_policy::Metadata::Pair;
     inner.core.borrow_mut().durability.require_checkpoint();
@@ -531,7 +531,7 @@ fn a_damaged_newest_checkpoint_is_given_up_only_if_that_is_asked_for() {
     rt.clear();
 }
 
-/// Writes a checkpoint that is newer than all, whole, and says what cannot be.
+/// Writes a checkpoint that is newer than all others and whole, but has impossible content.
 async fn forge_checkpoint(fs: &Fs) -> Result<()> {
     let (device, layout, pool, ring) = {
         let core = fs.0.core.borrow();
@@ -598,7 +598,7 @@ fn a_checkpoint_of_impossible_content_is_refused_and_given_up_if_that_is_asked_f
 #[test]
 fn a_superzone_with_a_damaged_summary_is_emptied() {
     let damage = async |inner: Rc<Inner>, fs: Fs| -> Result<Vec<u32>> {
-        // Enough that segments are closed.
+        // Enough content that segments are closed.
         let more = fs.create(Ino::ROOT, b"more", &NewNode::file()).await?.ino;
         write(&fs, more, 0, &bytes(77, 3 << 20)).await?;
         fs.unlink(Ino::ROOT, b"tall").await?;

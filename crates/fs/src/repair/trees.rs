@@ -1,8 +1,8 @@
 //! Every inode, the nodes below it and the blocks they point to.
 //!
-//! What a node refers to and cannot be had is taken out of the node: the file has a hole there. An
-//! inode that cannot be read is given up, and so are nodes that nothing leads to. Content is
-//! looked at only where directories and repairs need it, or if damaged blocks are to become holes.
+//! References of a node that cannot be followed are taken out of the node: the file has a hole
+//! there. An inode that cannot be read is given up, and so are nodes that nothing leads to. Content
+//! is read only where directories and repairs need it, or if damaged blocks are to become holes.
 
 use super::{Log, RepairOptions};
 use crate::alloc::place::NODE_SLOT;
@@ -28,17 +28,17 @@ use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneReport};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// What the repair of names needs of an inode.
+/// The fields of an inode that the repair of names needs.
 pub(super) struct Found {
     pub(super) kind: Kind,
     pub(super) links: u32,
     pub(super) parent: u32,
 }
 
-/// What was found.
+/// Results of the walk.
 pub(super) struct Walk {
     pub(super) inodes: BTreeMap<u32, Found>,
-    /// Pointers of directories to blocks that are there, by directory.
+    /// Pointers of directories to existing blocks, by directory.
     pub(super) directories: BTreeMap<u32, Vec<(u32, Pointer)>>,
 }
 
@@ -106,7 +106,7 @@ pub(super) async fn walk(
         }
         let core = &mut *inner.core.borrow_mut();
         if nid == ROOT_NODE {
-            // Its number is taken again at once.
+            // The root is made again at once, with this id.
             core.cache.remove(&Key::Node(nid));
             core.tables.forget_node(nid);
         } else {
@@ -137,7 +137,7 @@ async fn node(inner: &Rc<Inner>, nid: u32) -> Result<Page> {
     inner.run(|core| core.node(nid).cloned()).await
 }
 
-/// The content a pointer leads to, if it is what was written.
+/// The content a pointer leads to, if its checksum is right.
 pub(super) async fn content(inner: &Rc<Inner>, pointer: Pointer) -> Result<Page> {
     let device = inner.core.borrow().env.device.clone();
     let (addr, expected) = (BlockAddr(pointer.addr.get()), pointer.crc.get());
@@ -259,7 +259,7 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// What is wrong with node `nid`, which should be at `at` of the file, if anything.
+    /// The fault of node `nid`, which should be at `at` of the file, if it has one.
     async fn child(&mut self, file: &File, nid: u32, at: NodePos) -> Result<Option<String>> {
         let nodes = self.inner.core.borrow().tables.nat().len();
         let owner = self.inner.core.borrow().tables.nat().get(nid).ino.get();
@@ -356,7 +356,7 @@ impl Walker<'_> {
             return Ok(None);
         }
         self.owners.insert(addr, other);
-        // Two lead to one block: to whom it belongs, its checksum says; both may be right.
+        // The checksum shows whether the block is right for this pointer; it may be right for both.
         let problem = format!("the block belongs to node {} slot {} too", other.0, other.1);
         let Ok(page) = content(self.inner, pointer).await else { return Ok(Some(problem)) };
         let at = block.min(u64::from(u32::MAX)) as u32;
@@ -367,7 +367,8 @@ impl Walker<'_> {
                 core.prepare_path(ino, at)?;
                 core.node(holder)?;
                 core.reserve(1, 2, Claim::Removal)?;
-                // Or the block would be let go, which the other needs.
+                // Cleared first: replacing the data would invalidate the block, which the other one
+                // needs.
                 core.node_mut(holder);
                 core.set_slot(Holder { nid: holder, slot }, Pointer::HOLE);
                 core.replace_data(ino, at, page.clone(), Some(pointer.crc.get()));
@@ -391,7 +392,7 @@ impl Walker<'_> {
             })
     }
 
-    /// The extended attributes of `ino`: what cannot be read of them is given up.
+    /// Checks the extended attributes of `ino`, and gives up those that cannot be read.
     async fn xattrs(&mut self, ino: u32) -> Result<()> {
         let packed = self.inner.run(|core| core.packed_xattrs(Ino(ino))).await;
         let whole = packed.as_ref().is_ok_and(|packed| Xattrs::parse(packed).is_some());
@@ -457,7 +458,7 @@ impl Walker<'_> {
     }
 }
 
-/// Makes the fields of an inode possible; the first that was not.
+/// Makes the fields of an inode possible; returns the first that was not.
 fn tidy(head: &mut InodeHead) -> Option<&'static str> {
     let kind = Kind::from_code(head.kind)?;
     let mut wrong = None;
@@ -502,7 +503,7 @@ fn tidy(head: &mut InodeHead) -> Option<&'static str> {
         }
         let by_levels = u64::from(dirent::blocks(head.levels)) * BLOCK as u64;
         if set("size", size != by_levels) {
-            // Whichever is greater: a block too many is a hole.
+            // The greater of the two counts: a block too many is a hole.
             let blocks = size.div_ceil(BLOCK as u64).min(u64::from(u32::MAX)) as u32;
             head.levels = head.levels.max(dirent::levels_of(blocks));
             head.size = (u64::from(dirent::blocks(head.levels)) * BLOCK as u64).into();
@@ -525,7 +526,7 @@ fn tidy(head: &mut InodeHead) -> Option<&'static str> {
     wrong
 }
 
-/// Takes block `block` of directory `ino` out of it, whatever it holds.
+/// Takes block `block` out of directory `ino`, no matter what it holds.
 pub(super) async fn drop_block(inner: &Rc<Inner>, ino: u32, block: u32) -> Result<()> {
     let drop = |core: &mut Core| {
         let holder = core.holder(Ino(ino), block)?;

@@ -1,19 +1,19 @@
 //! Merging delta logs into the tables, in the background.
 //!
-//! A delta log has two halves. When one has no room for another checkpoint's deltas, the
-//! checkpoint goes on in the other, and the table pages that are *stale* are written from memory,
-//! a few at a time, while operations go on. The first checkpoint after the last of them lists no
-//! extent of the first half any more, so that half is reset. Table pages not touched are not
-//! written, unless few are left in their zone (see [`crate::tables::table_zones`]).
+//! A delta log has two halves. When one has no space for another checkpoint's deltas, the
+//! checkpoint continues in the other, and the table pages that are *stale* are written from memory,
+//! a few at a time, while operations continue. The first checkpoint after the last of these pages
+//! lists no extent of the first half, so that half is reset. Table pages that did not change are
+//! not written, unless few are left in their zone (see [`crate::tables::table_zones`]).
 //!
 //! NAT and SIT share a log, or have one each and write to zones of their own, as mkfs decided.
 //!
 //! Invariants
-//! - A table page holds memory as it was when the table page was written. Checkpoints list places
-//!   as of their snapshot, so every entry that is newer in the table page than in the tables as of
-//!   the checkpoint before is among the deltas of the checkpoint that first lists it.
-//! - There is always a way on without log: a checkpoint that finds the second half full before the
-//!   merge is over writes what is stale without one, and needs no deltas. It takes longer, so
+//! - A table page holds the memory's content at the time the table page was written. Checkpoints
+//!   list places as of their snapshot, so every entry that is newer in the table page than in the
+//!   tables as of the checkpoint before is among the deltas of the checkpoint that first lists it.
+//! - A checkpoint can always do without the log: one that finds the second half full before the
+//!   merge has ended writes the stale pages itself, and needs no deltas. It takes longer, so
 //!   writers are slowed; they never fail. Where that would leave too few zones empty it writes all
 //!   table pages, to empty zones: then only these are in use.
 
@@ -30,29 +30,29 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Blocks of table pages written before others may go on: 1 MiB.
+/// Blocks of table pages written before other tasks may continue: 1 MiB.
 const BATCH: u32 = 256;
-/// What a checkpoint does about a delta log that has no room for it.
+/// What a checkpoint does about a delta log that has no space for its deltas.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Plan {
-    /// There is room.
+    /// The log has space.
     Append,
-    /// It goes on in the other half, and a merge begins.
+    /// The checkpoint continues in the other half, and a merge begins.
     Switch,
-    /// It writes what is stale itself.
+    /// The checkpoint writes the stale table pages itself.
     Write,
 }
 
-/// What a checkpoint writes of a log's tables itself.
+/// The table pages of a log that a checkpoint writes itself.
 #[derive(Default)]
 pub(crate) struct Write {
     table_pages: Vec<TablePageBytes>,
-    /// All of them, to zones that are empty.
+    /// All table pages are written, to empty zones.
     anew: bool,
 }
 
 impl Write {
-    /// Table pages of `table` among them.
+    /// The numbers of those table pages that belong to `table`.
     pub(crate) fn table_pages_of(&self, table: usize) -> impl Iterator<Item = u32> + '_ {
         self.table_pages
             .iter()
@@ -62,12 +62,12 @@ impl Write {
 }
 
 impl Tables {
-    /// The log that completes `table`.
+    /// The log that holds the deltas of `table`.
     pub(super) fn log_of(&self, table: usize) -> usize {
         table.min(self.logs.len() - 1)
     }
 
-    /// The tables that `log` completes.
+    /// The tables whose deltas `log` holds.
     fn tables_of(&self, log: usize) -> impl Iterator<Item = usize> + use<> {
         let logs = self.logs.len();
         TABLES.into_iter().filter(move |table| (*table).min(logs - 1) == log)
@@ -81,11 +81,11 @@ impl Tables {
         self.logs[log].delta.fill_and_switch_half()
     }
 
-    /// Appends the changed entries of the tables that `log` completes, as `record`. Whether the
-    /// writes worked is seen by the drain that follows.
+    /// Appends the changed entries of the tables of `log`, as `record`. The drain that follows
+    /// notices whether the writes worked.
     ///
     /// # Errors
-    /// If there is no room for them, which was planned before.
+    /// If there is no space for them, which the plan excludes.
     pub(crate) fn append_deltas(
         &mut self,
         log: usize,
@@ -104,8 +104,8 @@ impl Tables {
         Ok(())
     }
 
-    /// If a merge has written its last table page, the next checkpoint needs nothing older of the
-    /// log.
+    /// Ends a merge that has written its last table page: the next checkpoint needs only the
+    /// extents of the log's present half.
     fn end_merge(&mut self, log: usize, sit: &Table<SitEntry>) {
         if !self.logs[log].merging || self.merging(log, sit) > 0 {
             return;
@@ -124,7 +124,7 @@ impl Tables {
         self.tables_of(log).flat_map(table_pages).collect()
     }
 
-    /// Table pages a merge of `log` has still to write.
+    /// Table pages that a merge of `log` has still to write.
     pub(super) fn merging(&self, log: usize, sit: &Table<SitEntry>) -> u32 {
         let merging = [self.nat.merging().len() as u32, sit.merging().len() as u32];
         self.tables_of(log).map(|table| merging[table]).sum()
@@ -138,7 +138,8 @@ impl Tables {
 }
 
 impl Core {
-    /// Decides, at a snapshot, before dirty entries are taken: `dirty` of NAT and SIT.
+    /// Plans, at a snapshot, before dirty entries are taken, what the checkpoint does about each
+    /// log; NAT and SIT have `dirty` dirty entries.
     pub(crate) fn plan_logs(&mut self, dirty: [u32; 2]) -> Vec<Plan> {
         (0..self.tables.logs.len()).map(|log| self.plan_log(log, dirty)).collect()
     }
@@ -164,8 +165,8 @@ impl Core {
         Plan::Write
     }
 
-    /// The table pages of `log` that are stale now are to be written; false if so many zones are
-    /// not empty.
+    /// Begins to write the table pages of `log` that are stale now; false if too few zones are
+    /// empty.
     fn begin_merge(&mut self, log: usize) -> bool {
         let stale = self.tables.stale(log, self.alloc.sit());
         let begun = self.zones_begun(log, stale.len() as u32) + self.zones_promised(&[log]);
@@ -188,7 +189,8 @@ impl Core {
     }
 
     /// The table pages a checkpoint writes itself by `plans`, as of its snapshot. Ends the merges
-    /// of these logs. Where too few zones would stay empty, everything is written anew instead.
+    /// of these logs. Where too few zones would stay empty, all table pages of all logs are written
+    /// to empty zones instead.
     pub(crate) fn take_unmerged(&mut self, plans: &mut [Plan]) -> Vec<Write> {
         let mut writing: Vec<usize> =
             (0..plans.len()).filter(|log| plans[*log] == Plan::Write).collect();
@@ -212,7 +214,7 @@ impl Core {
         writes
     }
 
-    /// Ends a merge: what it has not written is stale.
+    /// Ends a merge: the pages it has not written are stale.
     fn unmerge(&mut self, log: usize) {
         for table in self.tables.tables_of(log) {
             match table {
@@ -223,8 +225,8 @@ impl Core {
         self.tables.logs[log].merging = false;
     }
 
-    /// Whether enough zones stay empty if what is stale in `writing` is written, all table pages of
-    /// `anew` among them.
+    /// Whether enough zones stay empty if the stale table pages of the logs in `writing` are
+    /// written, and all table pages of those in `anew`.
     fn leaves_enough(&self, writing: &[usize], anew: &[usize]) -> bool {
         let residents =
             crate::tables::table_zones::residents(&self.tables.pages, &self.env.geometry);
@@ -251,8 +253,9 @@ impl Core {
         begun <= empty && after >= begun + self.table_zones_kept()
     }
 
-    /// In pairs of zones, as many zones are filled as all table pages need, and what they leave of
-    /// the last one; then all table pages are copied.
+    /// With pairs of zones (`Metadata::Pair`): true if writing the stale table pages would take
+    /// more zones than one half of the pair has, which is just more than all table pages fill. Then
+    /// all table pages are copied.
     fn pair_is_full(&self, log: usize) -> bool {
         if self.env.options.variant.metadata != Metadata::Pair {
             return false;
@@ -267,7 +270,7 @@ impl Core {
         stale > 0 && zones + self.zones_begun(log, stale) > half
     }
 
-    /// The table pages of `log` that are stale, or all, which then are not.
+    /// The table pages of `log` that are stale, or all of them; they are then not stale.
     fn take_table_pages(&mut self, log: usize, all: bool) -> Vec<TablePageBytes> {
         let mut table_pages = Vec::new();
         for table in self.tables.tables_of(log) {
@@ -285,11 +288,12 @@ impl Core {
         table_pages
     }
 
-    /// Writes what checkpoint `id` writes of the tables of `log`, which is then where it lists
-    /// them, in `places`; its extents are not needed any more.
+    /// Writes the table pages `write` that checkpoint `id` takes from the tables of `log`, and
+    /// notes their places in `places`, which the checkpoint lists. The extents of the log are then
+    /// not needed any more.
     ///
     /// # Errors
-    /// `NoSpace` if no zone is empty, which was seen to before.
+    /// `NoSpace` if no zone is empty, which the plan excludes.
     pub(crate) fn write_table_pages(
         &mut self,
         id: u64,
@@ -351,7 +355,7 @@ impl Core {
         Ok(more)
     }
 
-    /// A table page as it is in memory, which its copy then is not stale any more.
+    /// The bytes of a table page in memory; the page is then not stale.
     fn table_page_bytes(&mut self, table: usize, table_page: u32) -> Option<Vec<u8>> {
         if table == TABLES[0] {
             self.tables.nat.merged(table_page).map(|entries| entries.as_bytes().to_vec())
@@ -360,7 +364,7 @@ impl Core {
         }
     }
 
-    /// Writes a table page behind what its log wrote last: its place, from now on.
+    /// Writes a table page after the last one its log wrote. Its place from now on is returned.
     fn write_table_page(
         &mut self,
         checkpoint: u64,
@@ -389,7 +393,7 @@ impl Core {
         Ok(place)
     }
 
-    /// Fills the zone of tables that `log` writes to, and goes on in an empty one, which takes
+    /// Fills the zone of tables that `log` writes to, and continues in an empty one, which takes
     /// over its permit.
     fn next_table_zone(&mut self, log: usize) -> Result<ZoneId> {
         let Some(zone) = self.tables.zones.take() else {
@@ -430,7 +434,7 @@ fn set_place(table_pages: &mut Vec<UnitRef>, table_page: u32, place: UnitRef) {
 }
 
 impl Inner {
-    /// After recovery: goes on with the merges that a crash or an unmount has interrupted.
+    /// After recovery: continues the merges that a crash or an unmount has interrupted.
     pub(crate) fn resume_merge(self: &Rc<Self>) {
         {
             let core = &mut *self.core.borrow_mut();
@@ -478,7 +482,7 @@ impl Inner {
             if !more {
                 return Ok(());
             }
-            // One batch at a time, so that it does not stand in the way of what users wait for.
+            // One batch at a time, so that merges do not delay the writes that users wait for.
             self.wait_durable_or_relocated(point).await?;
             self.rt.yield_now().await;
         }

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What a table is made of.
+/// An entry of a table.
 pub(crate) trait Entry:
     FromBytes + IntoBytes + Immutable + KnownLayout + Copy + 'static
 {
@@ -36,7 +36,7 @@ pub(crate) struct Table<E> {
     resident: usize,
     dirty: BTreeSet<u32>,
     stale: BTreeSet<u32>,
-    /// Table pages a merge is to write that it has not written yet.
+    /// Table pages that a merge has still to write.
     merging: BTreeSet<u32>,
 }
 
@@ -79,8 +79,8 @@ impl<E: Entry> Table<E> {
         &mut Rc::make_mut(table_page)[(index % self.per_table_page) as usize]
     }
 
-    /// Sets an entry read back from the delta log: its table page is stale. False if out of range
-    /// or of another size.
+    /// Sets an entry read back from the delta log: its table page is stale. False if the index is
+    /// out of range or the bytes are of another size.
     #[must_use]
     pub(crate) fn restore(&mut self, index: u32, bytes: &[u8]) -> bool {
         let Ok(entry) = E::read_from_bytes(bytes) else { return false };
@@ -118,7 +118,7 @@ impl<E: Entry> Table<E> {
         (self.resident * self.per_table_page as usize * size_of::<E>() + pointers) as u64
     }
 
-    /// Dirty entries so far.
+    /// Number of dirty entries.
     pub(crate) fn dirty_count(&self) -> usize {
         self.dirty.len()
     }
@@ -152,7 +152,7 @@ impl<E: Entry> Table<E> {
         Ok(())
     }
 
-    /// The dirty entries, which are then clean; their table pages are stale.
+    /// Takes the dirty entries, which are then clean; their table pages are stale.
     pub(crate) fn take_dirty(&mut self) -> Vec<(u32, E)> {
         let dirty = std::mem::take(&mut self.dirty);
         for index in &dirty {
@@ -161,8 +161,8 @@ impl<E: Entry> Table<E> {
         dirty.into_iter().map(|index| (index, self.get(index))).collect()
     }
 
-    /// What was taken for a checkpoint that will not be: entries that were dirty, table pages
-    /// stale.
+    /// Undoes the taking of entries `dirty` and table pages `stale` for a checkpoint that will not
+    /// be made.
     pub(crate) fn untake(&mut self, dirty: &[(u32, E)], stale: impl Iterator<Item = u32>) {
         self.dirty.extend(dirty.iter().map(|(index, _)| *index));
         self.stale.extend(stale);
@@ -173,13 +173,13 @@ impl<E: Entry> Table<E> {
         &self.stale
     }
 
-    /// Table pages up to the last that was ever touched.
+    /// Number of table pages up to the last that was ever touched.
     pub(crate) fn touched(&self) -> u32 {
         let last = self.table_pages.iter().rposition(Option::is_some);
         last.map_or(0, |last| last as u32 + 1)
     }
 
-    /// Table pages there are.
+    /// Number of table pages in memory.
     pub(crate) fn existing(&self) -> u32 {
         self.resident as u32
     }
@@ -202,13 +202,13 @@ impl<E: Entry> Table<E> {
         self.merging.retain(|table_page| self.table_pages[*table_page as usize].is_some());
     }
 
-    /// Table pages the merge has still to write.
+    /// Table pages that the merge has still to write.
     pub(crate) fn merging(&self) -> &BTreeSet<u32> {
         &self.merging
     }
 
-    /// Shares a table page of the merge, to be written as it is now: then it is not stale. `None`
-    /// if the merge need not write it any more.
+    /// Shares a table page of the merge, to be written with its present content: it is then not
+    /// stale. `None` if the merge need not write it any more.
     pub(crate) fn merged(&mut self, table_page: u32) -> Option<Rc<Vec<E>>> {
         if !self.merging.remove(&table_page) {
             return None;
@@ -217,19 +217,19 @@ impl<E: Entry> Table<E> {
         self.table_pages[table_page as usize].clone()
     }
 
-    /// Ends a merge: what it has not written is stale.
+    /// Ends a merge: the pages it has not written are stale.
     pub(crate) fn unmerge(&mut self) {
         let left = std::mem::take(&mut self.merging);
         self.stale.extend(left);
     }
 
-    /// Shares the table pages that are stale, which then are not: a checkpoint writes them.
+    /// Shares the table pages that are stale. They are then not stale, as a checkpoint writes them.
     pub(crate) fn take_stale(&mut self) -> Vec<(u32, Rc<Vec<E>>)> {
         let stale = std::mem::take(&mut self.stale);
         stale.into_iter().filter_map(|u| Some((u, self.table_pages[u as usize].clone()?))).collect()
     }
 
-    /// Shares every table page that exists; none is stale then: a full rewrite.
+    /// Shares every table page that exists, for a full rewrite. None is stale then.
     pub(crate) fn take_all(&mut self) -> Vec<(u32, Rc<Vec<E>>)> {
         self.stale.clear();
         let table_pages = self.table_pages.iter().enumerate();
@@ -239,7 +239,7 @@ impl<E: Entry> Table<E> {
 
 #[cfg(test)]
 impl<E: Entry> Table<E> {
-    /// Changes an entry that does not become dirty by it.
+    /// Changes an entry without making it dirty.
     pub(crate) fn corrupt(&mut self, index: u32, change: impl FnOnce(&mut E)) {
         change(self.entry_mut(index));
     }
@@ -250,18 +250,18 @@ impl<E: Entry> Table<E> {
     }
 }
 
-/// Node ids: which are free. The lowest is taken first, so that few table pages are in use. An id
-/// freed becomes free for use only after the next checkpoint.
+/// Node ids: which are free. The lowest is taken first, so that few table pages are in use. A freed
+/// id can be taken again only after the next checkpoint.
 ///
 /// Invariants:
 /// - `count` is the number of bits in `used`.
-/// - `free` is the number of clear bits below `limit`, but for id 0.
+/// - `free` is the number of clear bits below `limit`, except that of id 0.
 /// - An id that waits is used, waits once, and has no NAT entry; any other used id has one.
-/// - No free id is below `next`, but for those that are held.
+/// - No free id is below `next`, except those that are held.
 pub(crate) struct NodeIds {
     used: Vec<u64>,
     len: u32,
-    /// Ids from here on are not taken: the tables have no room for them yet.
+    /// Ids from here on are not taken: the tables have no space for them yet.
     limit: u32,
     /// Ids in use.
     count: u32,
@@ -270,7 +270,7 @@ pub(crate) struct NodeIds {
     /// No id above this is in use.
     top: u32,
     next: u32,
-    /// Free, but not to be handed out: see [`NodeIds::hold`].
+    /// Free ids that [`NodeIds::take`] must not take: see [`NodeIds::hold`].
     held: BTreeSet<u32>,
     /// Freed since the last snapshot.
     waiting: Vec<u32>,
@@ -385,7 +385,7 @@ impl NodeIds {
         self.limit
     }
 
-    /// Sets how far ids may be taken.
+    /// Sets the limit below which ids may be taken.
     pub(crate) fn set_limit(&mut self, limit: u32) {
         let limit = limit.clamp(1, self.len);
         let (low, high) = (limit.min(self.limit), limit.max(self.limit));
@@ -407,7 +407,7 @@ impl NodeIds {
         self.top
     }
 
-    /// Hands `ids` out only to who claims them by name, until [`NodeIds::unhold`].
+    /// Keeps `ids` for [`NodeIds::claim`] alone, until [`NodeIds::unhold`].
     pub(crate) fn hold(&mut self, ids: impl Iterator<Item = u32>) {
         self.held.extend(ids);
     }
@@ -444,7 +444,7 @@ impl NodeIds {
         self.free
     }
 
-    /// Ids not in use, also those that wait for a checkpoint, or for room in the tables.
+    /// Ids not in use, including those that wait for a checkpoint, or for space in the tables.
     pub(crate) fn unused_count(&self) -> u32 {
         self.len - 1 - self.count + self.waiting_count()
     }
@@ -454,7 +454,7 @@ impl NodeIds {
         (self.waiting.len() + self.snapshot.len()) as u32
     }
 
-    /// A checkpoint's snapshot: what was freed so far is freed by it.
+    /// A checkpoint takes its snapshot: the ids freed until now become free when it is durable.
     pub(crate) fn snapshot(&mut self) {
         let waiting = std::mem::take(&mut self.waiting);
         self.snapshot.extend(waiting);

@@ -1,23 +1,22 @@
 //! The zones of the tables: which are empty, which are written, which more are needed.
 //!
-//! A log of tables fills one zone after the other with table pages. Where each table page is,
-//! checkpoints say; what a zone held before a table page was written elsewhere is garbage. A zone
-//! is reset, through the pool's one release path, when a durable checkpoint shows no table page in
-//! it; what is still in zones with few table pages is written again by merges, so that they become
-//! empty.
+//! A log of tables fills one zone after the other with table pages. Checkpoints list the place of
+//! each table page; the older copies of a page that was written elsewhere are garbage. A zone is
+//! reset, through the pool's one release path, when a durable checkpoint shows no table page in it.
+//! Merges write the pages of zones with few table pages again, so that these zones become empty.
 //!
-//! mkfs sets aside few zones. When half of the node ids they have room for are in use, the tables
+//! mkfs sets aside few zones. When half of the node ids they have space for are in use, the tables
 //! take a superzone from the main area, whose zones are then used one by one, and give it back when
 //! it is not needed any more.
 //!
 //! Invariants
-//! - As many zones are empty as it takes to write every table page anew, those of node ids not yet
-//!   used included: a checkpoint can always write whatever is stale, and never has to ask for room.
+//! - Enough zones are empty to write every table page once more, those of node ids not yet used
+//!   included: a checkpoint can always write all stale pages, and never has to ask for space.
 //! - So node ids are only taken as far as the zones suffice ([`NodeIds::limit`]), and a superzone
-//!   counts only once a durable checkpoint lists it. Table pages of the SIT have their room from
+//!   counts only once a durable checkpoint lists it. Table pages of the SIT have their space from
 //!   mkfs on.
-//! - A crash leaves no more zones written than a durable checkpoint has table pages in: the others
-//!   are reset before anything is written.
+//! - After a crash, zones that hold none of a durable checkpoint's table pages are reset before
+//!   anything is written.
 //!
 //! [`NodeIds::limit`]: crate::tables::table::NodeIds::limit
 
@@ -34,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) type Residents = BTreeMap<ZoneId, Vec<(usize, u32)>>;
 
 impl TableZones {
-    /// The area as the drive has it.
+    /// The area as the drive reports it.
     pub(crate) fn recover(
         layout: &crate::layout::Layout,
         pool: &ZonePool,
@@ -74,7 +73,7 @@ impl TableZones {
         self.zones.keys().copied()
     }
 
-    /// Zones of it that hold anything, but for `but`.
+    /// Zones of the tables that hold anything, except those in `but`.
     fn written<'a>(&'a self, but: &'a [ZoneId]) -> impl Iterator<Item = ZoneId> + 'a {
         let written = self.zones.iter().filter(|(_, state)| **state == Use::Written);
         written.map(|(zone, _)| *zone).filter(|zone| !but.contains(zone))
@@ -97,7 +96,7 @@ impl TableZones {
         }
     }
 
-    /// True if `zone` is one of them.
+    /// True if `zone` is a zone of the tables.
     pub(crate) fn contains(&self, zone: ZoneId) -> bool {
         self.zones.contains_key(&zone)
     }
@@ -106,7 +105,7 @@ impl TableZones {
         self.zones.get(&zone) == Some(&Use::Dead)
     }
 
-    /// True if `zone` is one of them that table pages may be in: not an empty one.
+    /// True if `zone` is a zone of the tables that table pages may be in: not an empty one.
     pub(crate) fn holds_pages(&self, zone: ZoneId) -> bool {
         self.zones.get(&zone).is_some_and(|state| *state != Use::Empty)
     }
@@ -117,18 +116,19 @@ impl TableZones {
         empty.map(|(zone, _)| *zone)
     }
 
-    /// Superzones of the main area that belong to it, ascending.
+    /// Superzones of the main area that belong to the tables, ascending.
     pub(crate) fn superzones(&self) -> impl Iterator<Item = u32> + '_ {
         self.superzones.iter().copied()
     }
 
-    /// Superzones taken so far that a checkpoint whose snapshot is now lists.
+    /// Superzones taken that no durable checkpoint lists yet: a checkpoint lists those it finds at
+    /// its snapshot.
     pub(crate) fn pending(&self) -> Vec<u32> {
         self.pending.clone()
     }
 }
 
-/// Where the table pages of `table pages` are.
+/// The zones that the table pages of `table_pages` are in.
 pub(crate) fn residents(table_pages: &TablePages, geometry: &Geometry) -> Residents {
     let mut residents = Residents::new();
     for (table, table_pages) in table_pages.iter().enumerate() {
@@ -158,7 +158,7 @@ impl Core {
         self.env.layout.table_zones_for(nat, self.env.layout.sit_units())
     }
 
-    /// Zones `log` begins when it writes so many table pages.
+    /// Zones that `log` begins when it writes `table_pages` table pages.
     pub(crate) fn zones_begun(&self, log: usize, table_pages: u32) -> u32 {
         let open = self.tables.logs[log].open.filter(|zone| self.env.writer.is_open(*zone));
         let room =
@@ -166,7 +166,7 @@ impl Core {
         table_pages.saturating_sub(room).div_ceil(self.env.layout.units_per_zone())
     }
 
-    /// Zones that merges under way will still begin, but for those of `logs`.
+    /// Zones that merges under way will still begin, except those of the logs in `but`.
     pub(crate) fn zones_promised(&self, but: &[usize]) -> u32 {
         let logs = (0..self.tables.logs.len()).filter(|log| !but.contains(log));
         logs.map(|log| self.zones_begun(log, self.tables.merging(log, self.alloc.sit()))).sum()
@@ -177,7 +177,7 @@ impl Core {
         self.tables.logs.iter().filter_map(|log| log.open).collect()
     }
 
-    /// How many zones hold nothing once `work` is written elsewhere.
+    /// Number of zones that hold no table page once those of `work` are written elsewhere.
     pub(crate) fn zones_vacated(
         &self,
         residents: &Residents,
@@ -192,9 +192,9 @@ impl Core {
         self.tables.zones.written(&open).filter(vacated).count() as u32
     }
 
-    /// Table pages of `log` that a merge is to write beside `stale`, so that zones become empty:
-    /// first those of zones that are to be left, then of those with the fewest, as long as enough
-    /// stay empty all the time.
+    /// Table pages of `log` that a merge is to write besides `stale`, so that zones become empty:
+    /// first those in zones that are to be vacated, then those in the zones with the fewest. The
+    /// number of empty zones stays sufficient throughout.
     pub(crate) fn table_pages_to_move(
         &self,
         log: usize,
@@ -241,8 +241,8 @@ impl Core {
         work
     }
 
-    /// At recovery: goes on in zones that hold table pages, for each log in the one with the most
-    /// room; others that a power snapshot left short of their end are filled.
+    /// At recovery: continues in zones that hold table pages, for each log in the zone with the
+    /// most space. Other such zones that a power cut left short of their end are filled.
     pub(crate) fn open_table_area(&mut self, reports: &[ZoneReport]) {
         let residents = residents(&self.tables.pages, &self.env.geometry);
         let active =
@@ -260,8 +260,8 @@ impl Core {
         }
     }
 
-    /// Zones that hold nothing of what a durable checkpoint lists, `listed`, nor of what the next
-    /// one may.
+    /// Zones without a table page that a durable checkpoint lists (`listed`) or that the next one
+    /// may list.
     pub(crate) fn stale_table_zones(&self, listed: &TablePages) -> Vec<ZoneId> {
         let open = self.open_table_zones();
         let mut live = BTreeSet::new();
@@ -273,7 +273,7 @@ impl Core {
         self.tables.zones.written(&open).filter(|zone| !live.contains(zone)).collect()
     }
 
-    /// Node ids are taken as far as the tables have room, and never fewer than are in use.
+    /// Node ids are taken as far as the tables have space. The limit is never below an id in use.
     pub(crate) fn limit_nodes(&mut self) {
         let room = self.env.layout.nodes_in(self.tables.zones.total());
         let limit = room.max(self.tables.ids.highest() + 1);
@@ -285,8 +285,8 @@ impl Core {
         self.tables.ids.limit() < self.env.layout.nodes
     }
 
-    /// Takes superzones for the tables, as many as more node ids need; they count from the next
-    /// checkpoint on. False if there is no room for that.
+    /// Takes as many superzones for the tables as more node ids need; they count from the next
+    /// checkpoint on. False if there is no space for that.
     pub(crate) fn grow_tables(&mut self) -> bool {
         if !self.tables_can_grow() {
             return false;
@@ -325,7 +325,8 @@ impl Core {
         }
     }
 
-    /// After a checkpoint: takes a superzone in time, or answers one that is to be given back.
+    /// After a checkpoint: takes a superzone before node ids run out, or returns one that is to be
+    /// given back.
     pub(crate) fn resize_tables(&mut self) -> Option<SuperzoneId> {
         let limit = self.tables.ids.limit();
         let free = self.tables.ids.free_count();
@@ -361,7 +362,7 @@ impl Core {
         Some(last)
     }
 
-    /// Blocks of zones that the tables have of the main area.
+    /// Blocks of the zones that the tables have from the main area.
     pub(crate) fn table_superzone_blocks(&self) -> u64 {
         self.alloc.zones().blocks(SuperzoneState::Tables)
     }

@@ -1,4 +1,4 @@
-//! The audit of heads' permits, and what other audits need to know of a head.
+//! The audit of heads' permits, and the state of a head that other audits compare with.
 
 use crate::accounts::at_most;
 use crate::alloc::Allocator;
@@ -18,7 +18,7 @@ impl Allocator {
         TurnState { closing: turn.closing, permits: turn.permit.as_ref().map(Permit::count) }
     }
 
-    /// What the checkpoint under way covers against all there is.
+    /// Checks the accounts of the checkpoint under way against the totals since the last one.
     ///
     /// # Errors
     /// `Internal`, with the account.
@@ -37,7 +37,7 @@ impl Allocator {
     /// # Errors
     /// `Internal`, with the account.
     pub(crate) fn audit_permits(&self) -> Result<()> {
-        // Others are held until the writes of a superzone that was left are over.
+        // Other permits are held until the writes to a superzone that was left have completed.
         let (taken, held) = (self.permits().1, self.permits_of_heads());
         at_most(format_args!("permits of heads and logs, by the budget"), taken, held)?;
         self.streams.budget.audit()

@@ -9,11 +9,11 @@ use std::fmt::Write as _;
 /// Something to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// A count, an address, a number of something.
+    /// A count, an address, an index.
     Number(u64),
     /// A number that may be below 0.
     Signed(i64),
-    /// Words, or bytes in hexadecimal.
+    /// Text, or bytes in hexadecimal.
     Text(String),
     /// Several of the same.
     List(Vec<Value>),
@@ -42,8 +42,8 @@ impl From<&str> for Value {
     }
 }
 
-/// The fields of the structure `layout` that `bytes` begin with, as far as they go. Reserved bytes
-/// are shown only if they are not zero.
+/// The fields of the structure `layout` at the front of `bytes`, as far as the bytes reach.
+/// Reserved bytes are shown only if they are not zero.
 pub(super) fn fields(layout: &Layout, bytes: &[u8]) -> Fields {
     let mut all = Fields::new();
     for field in layout.fields {
