@@ -30,7 +30,7 @@ pub const FILE_MAX: u64 = (u32::MAX as u64) * BLOCK as u64;
 /// Log streams the format has room for.
 pub const STREAMS: usize = 6;
 
-/// What goes to each of `streams` log streams, by their numbers.
+/// Content of each of `streams` log streams, by stream number.
 pub const fn stream_names(streams: u32) -> &'static [&'static str] {
     match streams {
         6 => &["hot data", "warm data", "cold data", "hot nodes", "warm nodes", "cold nodes"],
@@ -196,7 +196,7 @@ layout! {
 
 layout! {
     /// Where a head of a stream writes next. Head h serves stream h mod streams. `superzone` all
-    /// ones: it has none.
+    /// ones: the head has no superzone.
     pub struct StreamState: 16 {
         /// Superzone.
         pub superzone: U32,
@@ -264,8 +264,8 @@ layout! {
 }
 
 layout! {
-    /// Front of a summary block: the last block of each segment. [`SummaryEntry`] for each block
-    /// before it follow. Immutable once written.
+    /// Front of a summary block: the last block of each segment. A [`SummaryEntry`] for each block
+    /// before it follows. Immutable once written.
     pub struct SummaryHeader: 32 {
         /// [`SUMMARY_MAGIC`].
         pub magic: U32,
@@ -509,8 +509,8 @@ pub const XATTR_LIST_MAX: usize = 65_536;
 
 const _: () = assert!(XATTRS_MAX.div_ceil(XATTR_NODE) * 4 <= XATTRS_INLINE);
 
-/// Items of a sync record: one tag byte, then the fields packed. Names are a u8 length and bytes,
-/// targets a u16 length and bytes.
+/// Items of a sync record: one tag byte, then the fields packed. Names and targets are a u16 length
+/// and bytes.
 pub mod item {
     /// Namespace operation: create (any kind).
     pub const CREATE: u8 = 1;
@@ -524,9 +524,10 @@ pub mod item {
     pub const NODE: u8 = 5;
     /// A node that is gone.
     pub const FREED: u8 = 6;
-    /// A head of a stream went on in another superzone.
+    /// A head of a stream continued in another superzone.
     pub const ALLOCATED: u8 = 7;
-    /// What must be on the drive for this record to count: zone, generation, write pointer.
+    /// A condition for the record to count: zone, generation, write pointer that the zone has
+    /// reached.
     pub const DEPENDS: u8 = 8;
     /// Attributes of a directory.
     pub const ATTRIBUTES: u8 = 9;

@@ -5,17 +5,17 @@
 //! [`crate::alloc::stripe`], record sealing of `furrow-log`) with the engine, and no code that
 //! reads, replays or recovers.
 //!
-//! What it checks is the state of the newest whole checkpoint, which is complete and consistent
-//! also after a crash; then the sync records behind it that the next mount would replay: that they
-//! are whole, and that the nodes and blocks they lead to are what they promise. It does not replay
-//! names, so what they will change is checked by the next run after a mount.
+//! The check covers the state of the newest whole checkpoint, which is complete and consistent even
+//! after a crash; then the sync records after it that the next mount would replay: the records must
+//! be whole, and the nodes and blocks they lead to must match them. The check does not replay
+//! names, so the names that these records change are checked by the next run after a mount.
 //!
 //! The order: superblocks, ring and checkpoint ([`ring`]); tables ([`tables`]); every inode's tree
 //! and its blocks ([`tree`]); directories and links ([`names`]); segments, summaries and zones
 //! ([`space`]); the sync log ([`sync`]).
 //!
-//! A crash leaves things that look like damage: a record whose last blocks never reached the drive
-//! is *torn*, not damaged, if the zone ends, or newer content begins, before its end.
+//! Some traces of a crash look like damage: a record whose last blocks never reached the drive is
+//! *torn*, not damaged, if the zone ends, or newer content begins, before its end.
 //!
 //! Memory: 12 bytes per valid block, about 60 per inode and 12 per directory entry.
 
@@ -57,16 +57,16 @@ impl Default for FsckOptions {
     }
 }
 
-/// One thing that is not as it must be.
+/// A fault that the check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What kind of structure is damaged, by its name in the format.
+    /// The kind of the damaged structure, by its name in the format.
     pub structure: &'static str,
-    /// Which one, and which field of it.
+    /// The place of the structure, and the field of it.
     pub place: String,
-    /// What should be there.
+    /// The right content.
     pub expected: String,
-    /// What is there.
+    /// The content found.
     pub found: String,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What was seen.
+/// Counts of the structures that were checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FsckStatistics {
     /// Inodes in use, among them files, directories and others.
@@ -90,7 +90,7 @@ pub struct FsckStatistics {
     pub nodes: u64,
     /// Blocks of content that files refer to.
     pub data_blocks: u64,
-    /// Of these, read and compared with their checksum.
+    /// Those of them that were read and compared with their checksum.
     pub verified_blocks: u64,
     /// Summaries of closed segments compared.
     pub summaries: u64,
@@ -111,20 +111,20 @@ pub struct FsckReport {
     pub checkpoint: u64,
     /// Unmounted cleanly: the sync log is empty.
     pub clean: bool,
-    /// What is wrong, in the order of the check; at most [`FINDINGS_MAX`].
+    /// The faults, in the order of the check; at most [`FINDINGS_MAX`].
     pub findings: Vec<Finding>,
     /// Findings beyond those.
     pub more_findings: u64,
     /// Things worth knowing that are no damage.
     pub notes: Vec<String>,
-    /// What was seen.
+    /// Counts of the structures that were checked.
     pub statistics: FsckStatistics,
-    /// Superzones with a summary that is not right.
+    /// Superzones with a faulty summary.
     pub bad_summaries: std::collections::BTreeSet<u32>,
 }
 
 impl FsckReport {
-    /// True if nothing is wrong.
+    /// True if there are no findings.
     pub fn is_ok(&self) -> bool {
         self.findings.is_empty()
     }
@@ -187,7 +187,7 @@ impl Fsck {
         self.report.findings.push(Finding { structure, place: place.into(), expected, found });
     }
 
-    /// Findings so far.
+    /// Number of findings so far.
     fn count(&self) -> u64 {
         self.report.findings.len() as u64 + self.report.more_findings
     }
@@ -232,7 +232,8 @@ impl Fsck {
         }
     }
 
-    /// The same with one that a crash cut off: what goes on in the zone goes on behind it.
+    /// Blocks of `zone` that were begun, including one that a crash cut off: later writes to the
+    /// zone start after that one.
     fn begun(&self, zone: ZoneId) -> u32 {
         let report = self.reports.get(zone.0 as usize);
         report.map_or(0, |report| blocks_begun(report, &self.geometry))
@@ -243,16 +244,17 @@ impl Fsck {
         read_blocks(&*self.device, QueueId(0), BlockAddr(addr), count, &self.pages).await
     }
 
-    /// Whether the write pointer of `zone` says nothing of what is in it: it is full, which a power
-    /// cut or the drive itself may have made it, or read-only.
+    /// Whether the write pointer of `zone` says nothing about its content: the zone is read-only,
+    /// or it is full, possibly made so by a power cut or by the drive itself.
     fn is_doubtful(&self, zone: ZoneId) -> bool {
         let report = self.reports.get(zone.0 as usize);
         report.is_some_and(|r| matches!(r.state, ZoneState::Full | ZoneState::ReadOnly))
     }
 
-    /// Whether a crash may have cut off one of the blocks in `bytes`, of which `used` say
-    /// something, where the drive's are smaller: the last of the drive's that should say something
-    /// holds zeros. Blocks may be in different zones: it need not be the last.
+    /// Whether a crash may have cut off one of the blocks in `bytes`, of which `used` bytes have
+    /// content. Possible only where the drive's blocks are smaller: the last of the drive's blocks
+    /// that should have content then holds zeros. The blocks may be in different zones, so the
+    /// block cut off need not be the last.
     fn is_cut_off(&self, bytes: &[u8], used: usize) -> bool {
         let size = (BLOCK as u64 / sectors_per_block(&self.geometry)) as usize;
         let ends_in_zeros =
@@ -260,8 +262,8 @@ impl Fsck {
         size < BLOCK && bytes[..used.min(bytes.len())].chunks(BLOCK).any(ends_in_zeros)
     }
 
-    /// Reads one block; zeros if the drive says that it was never written, in a zone of which the
-    /// write pointer does not tell.
+    /// Reads one block. Zeros if the drive says that the block was never written, in a zone whose
+    /// write pointer does not show that.
     async fn read_one(&self, addr: u32) -> Result<Page> {
         let mut pages = match self.read(addr, 1).await {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -276,7 +278,7 @@ impl Fsck {
         pages.pop().ok_or_else(|| Error::new(ErrorKind::Io, "the drive answered no data"))
     }
 
-    /// Address of block `offset` of `zone`, both of the drive.
+    /// Address of block `offset` of `zone`, both as the drive counts them.
     fn addr(&self, zone: ZoneId, offset: u32) -> u32 {
         zone.0.saturating_mul(self.capacity()).saturating_add(offset)
     }
@@ -339,7 +341,7 @@ impl Plan {
         Stripe { width, capacity: self.capacity, sub: self.sub, segment: self.segment_blocks }
     }
 
-    /// A half of the sync log is striped block by block.
+    /// Striping of a half of the sync log: block by block.
     fn sync_stripe(&self) -> Stripe {
         Stripe { sub: 1, ..self.stripe(self.sync_zones) }
     }
@@ -367,7 +369,7 @@ impl Plan {
     }
 }
 
-/// A superzone as its descriptor has it.
+/// A superzone, from its descriptor.
 #[derive(Clone, Debug)]
 struct Superzone {
     /// Zones that are not bad.
@@ -385,7 +387,7 @@ mod state {
     pub const TABLES: u8 = 5;
 }
 
-/// What the checkpoint says.
+/// The content of the checkpoint.
 struct Volume {
     plan: Plan,
     header: RecordHeader,
@@ -410,7 +412,7 @@ impl Volume {
         taken || (plan.table_start..plan.table_start + plan.table_zones).contains(&zone)
     }
 
-    /// Where a block of the main area is: (superzone, segment of the SIT, block in the segment).
+    /// Place of a block of the main area: (superzone, segment of the SIT, block in the segment).
     fn locate(&self, addr: u32) -> Option<(u32, u32, u32)> {
         let (zone, offset) = (addr / self.plan.capacity, addr % self.plan.capacity);
         let index = zone.checked_sub(self.plan.main_start)? / self.plan.width;
@@ -423,7 +425,8 @@ impl Volume {
         Some((index, index * self.plan.segments() + segment, v % stripe.segment))
     }
 
-    /// Whether a block of the main area lies behind what the checkpoint knows of its stream.
+    /// Whether a block of the main area lies after the blocks that the checkpoint knows of its
+    /// stream.
     fn is_behind(&self, addr: u32) -> bool {
         let zone = addr / self.plan.capacity;
         let index = zone.checked_sub(self.plan.main_start).map(|at| at / self.plan.width);

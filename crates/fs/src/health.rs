@@ -3,30 +3,30 @@
 use crate::accounts::Broken;
 use furrow_zone::Error;
 
-/// What the engine may still do.
+/// Whether the engine may still write.
 ///
 /// Invariants:
-/// - Once an account is broken or a write has failed, that stays so until the mount ends.
-/// - It replays only before operations of users begin.
+/// - Once an account is broken or a write has failed, the engine stays failed until the mount ends.
+/// - The engine replays only before operations of users begin.
 pub(crate) struct Health {
     /// An account that went below zero: the engine fails at the end of the step under way.
     broken: Broken,
     /// All accounts agreed at the end of recovery. Only then is a contradiction a defect of the
-    /// engine: what a damaged medium says may contradict itself.
+    /// engine: the structures of a damaged medium may contradict each other.
     sound: bool,
     /// Why the engine no longer writes.
     failed: Option<Error>,
-    /// Recovery applies what was acknowledged: it is neither throttled nor refused for space.
+    /// Recovery applies acknowledged changes: it is neither throttled nor refused for space.
     replaying: bool,
 }
 
 impl Health {
-    /// Nothing is wrong. A wrong account is noted in `broken`.
+    /// The state without a fault. A wrong account is noted in `broken`.
     pub(crate) fn new(broken: Broken) -> Health {
         Health { broken, sound: false, failed: None, replaying: false }
     }
 
-    /// What is left of an account: see [`Broken::less`].
+    /// The remainder of an account: see [`Broken::less`].
     pub(crate) fn less(&self, account: &str, from: u64, by: u64) -> u64 {
         self.broken.less(account, from, by)
     }
@@ -41,7 +41,7 @@ impl Health {
         self.failed.as_ref()
     }
 
-    /// The engine no longer writes; the first reason is kept.
+    /// Notes that the engine no longer writes; the first reason is kept.
     pub(crate) fn fail(&mut self, error: Error) {
         self.failed.get_or_insert(error);
     }
@@ -51,17 +51,17 @@ impl Health {
         self.sound
     }
 
-    /// Whether all accounts agreed at the end of recovery.
+    /// Sets whether all accounts agreed at the end of recovery.
     pub(crate) fn set_sound(&mut self, sound: bool) {
         self.sound = sound;
     }
 
-    /// True while recovery applies what was acknowledged.
+    /// True while recovery applies acknowledged changes.
     pub(crate) fn replaying(&self) -> bool {
         self.replaying
     }
 
-    /// Whether recovery applies what was acknowledged.
+    /// Sets whether recovery applies acknowledged changes.
     pub(crate) fn set_replaying(&mut self, replaying: bool) {
         self.replaying = replaying;
     }

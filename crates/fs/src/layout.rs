@@ -26,7 +26,7 @@ const SUPERZONES_MIN: u32 = 9;
 const LOG_PERMITS: u32 = 4;
 /// On drives of fewer zones, NAT and SIT share what they can.
 const SEPARATE_ZONES: u32 = 128;
-/// The tables begin with room for a node in this many.
+/// The tables begin with space for one in this many node ids.
 const FEW_NODES: u32 = 256;
 /// Fewest active zones a drive must offer.
 pub(crate) const PERMITS_MIN: u32 = 6;
@@ -39,7 +39,7 @@ pub(crate) const OPEN_MIN: usize = 2048;
 /// Extents of delta logs that a checkpoint may list: few, unless writes fail again and again.
 const EXTENTS: usize = 256;
 
-/// The superblock, digested.
+/// The content of the superblock, decoded.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub(crate) uuid: Uuid,
@@ -80,7 +80,7 @@ fn invalid(message: String) -> Error {
 }
 
 impl Layout {
-    /// The layout for a drive of `geometry`. UUIDs, hash seed and time are left for the caller.
+    /// The layout for a drive of `geometry`. The caller fills in UUIDs, hash seed and time.
     pub(crate) fn plan(geometry: &Geometry, options: &MkfsOptions) -> Result<Layout> {
         let capacity = blocks_per_zone(geometry);
         let first = geometry.conventional_zones;
@@ -159,8 +159,8 @@ impl Layout {
         let few = options.first_nodes.map_or(few, |few| few.clamp(1, self.nodes));
         let kept = self.table_zones_for(few.div_ceil(self.nat_per_unit()), sit);
         let (ample, tight) = (zones_with_room(kept), zones_with_room(kept) - u32::from(kept == 1));
-        // On the smallest drives one zone in two will do; so it will where zones are large, and
-        // hold all units many times.
+        // On the smallest drives two zones suffice where one holds all units. They also suffice
+        // where zones are large and hold all units many times.
         for table_zones in [if is_large(geometry, options) { tight } else { ample }, tight] {
             self.table_zones = table_zones;
             self.sync_start = self.table_start + self.table_zones;
@@ -173,12 +173,12 @@ impl Layout {
         }
     }
 
-    /// TablePages that a zone holds: none straddles zones.
+    /// Table pages that a zone holds: none straddles zones.
     pub(crate) fn units_per_zone(&self) -> u32 {
         self.capacity / self.unit_blocks
     }
 
-    /// Zones that so many units of each table fill.
+    /// Zones that `nat` units of the NAT and `sit` units of the SIT fill.
     pub(crate) fn table_zones_for(&self, nat: u32, sit: u32) -> u32 {
         let per_zone = self.units_per_zone();
         match self.logs {
@@ -187,7 +187,7 @@ impl Layout {
         }
     }
 
-    /// Node ids that `zones` zones of tables have room for, whatever the SIT needs.
+    /// Node ids that `zones` zones of tables have space for, in addition to the whole SIT.
     pub(crate) fn nodes_in(&self, zones: u32) -> u32 {
         let kept = zones_kept_of(zones);
         let per_zone = u64::from(self.units_per_zone());
@@ -263,7 +263,7 @@ impl Layout {
         Stripe { sub: 1, ..self.stripe(self.sync_zones) }
     }
 
-    /// Bytes of a checkpoint's record at most, but for the removed files that it lists.
+    /// Most bytes of a checkpoint's record, not counting the removed files that it lists.
     fn checkpoint_bytes(&self) -> usize {
         let heads = (self.streams * HEADS_PER_STREAM) as usize;
         let summary = self.segment_blocks as usize * size_of::<SummaryEntry>();
@@ -277,9 +277,9 @@ impl Layout {
             + EXTENTS * ExtentEntry::SIZE
     }
 
-    /// Files that may be open at once. Each may be removed while it is, and a checkpoint, which is
-    /// one record in a zone of the ring, lists those. Half of the room is left for removed files
-    /// that cannot be freed because they are damaged.
+    /// Files that may be open at once. Each may be removed while it is open, and a checkpoint,
+    /// which is one record in a zone of the ring, lists the removed ones. Half of the space is left
+    /// for removed files that cannot be freed because they are damaged.
     pub(crate) fn open_max(&self) -> usize {
         let zone = (self.capacity as usize).saturating_sub(1) * BLOCK;
         (zone.saturating_sub(self.checkpoint_bytes()) / 2 / size_of::<u32>()).max(OPEN_MIN)
@@ -321,7 +321,7 @@ impl Layout {
         u64::from(self.capacity) * BLOCK as u64 >= LARGE_ZONE
     }
 
-    /// The profile chosen for a drive of `geometry`, for people.
+    /// The profile chosen for a drive of `geometry`, in words.
     pub(crate) fn profile(&self, geometry: &Geometry, options: &MkfsOptions) -> String {
         let kind = if is_large(geometry, options) { "large zones" } else { "small zones" };
         let width = match self.width {
@@ -486,13 +486,13 @@ impl Layout {
     }
 }
 
-/// Zones of tables where `kept` of them hold all units: as many again that are always empty, so
-/// that all of it can be written anew, and as many for a merge.
+/// Zones of tables where `kept` of them hold all units: the same number again is always empty, so
+/// that all units can be rewritten, and the same number serves a merge.
 fn zones_with_room(kept: u32) -> u32 {
     3 * kept
 }
 
-/// The inverse of [`zones_with_room`]; at least one zone in two.
+/// The inverse of [`zones_with_room`]; at least one zone of two or more.
 fn zones_kept_of(zones: u32) -> u32 {
     (zones / 3).max(u32::from(zones >= 2))
 }
@@ -527,8 +527,8 @@ fn choose_width(geometry: &Geometry, options: &MkfsOptions, most: u32) -> Result
     Ok(channels.min(most).min(by_count).max(1))
 }
 
-/// Zones that records are spread over: many small ones are under way at a time, and a small zone
-/// takes them one after the other. `left` active zones are left over.
+/// Zones that records are spread over: many small records are in flight at a time, and a small zone
+/// takes them one after the other. `left` active zones are unused so far.
 fn choose_sync(geometry: &Geometry, options: &MkfsOptions, usable: u32, left: u32) -> Result<u32> {
     let most = (left + 1).min(WIDTH_MAX);
     if let Some(zones) = options.sync_zones {
@@ -542,13 +542,14 @@ fn choose_sync(geometry: &Geometry, options: &MkfsOptions, usable: u32, left: u3
     if is_large(geometry, options) {
         return Ok(1);
     }
-    // Most of what is left is for streams that write much, and of the drive for files.
+    // Most of the unused active zones are for streams that write much; most of the drive is for
+    // files.
     Ok((1 + left / 4).min(usable / 128).clamp(1, SYNC_ZONES))
 }
 
 /// NAT and SIT have a log and a zone each where that takes no permit from streams: `for_streams`
-/// are left beside shared ones, `needed` is what the streams hold at least, and each has one of
-/// its `own`.
+/// permits are left besides those of shared ones, `needed` is the least that the streams hold, and
+/// `own` says that each has a head of its own.
 fn choose_logs(
     options: &MkfsOptions,
     usable: u32,

@@ -85,7 +85,7 @@ pub use types::*;
 pub struct Fs(Rc<core::Inner>);
 
 impl Fs {
-    /// Makes a file system on `device`: all that was on it is lost.
+    /// Makes a file system on `device`, whose content is lost.
     ///
     /// # Errors
     /// `Invalid` if the drive is too small or has too few active zones (the message has the sum),
@@ -98,11 +98,11 @@ impl Fs {
         mkfs::format(rt, device, options).await
     }
 
-    /// Mounts, after recovering what a crash left.
+    /// Mounts, after recovery from a crash if there was one.
     ///
     /// # Errors
-    /// `WrongFormat` if there is no file system or one of a newer version, `Corrupt` if what is
-    /// there contradicts itself, `Io`.
+    /// `WrongFormat` if there is no file system or one of a newer version, `Corrupt` if its
+    /// structures contradict each other, `Io`.
     pub async fn mount(rt: &Rt, device: Rc<dyn ZonedDevice>, options: MountOptions) -> Result<Fs> {
         Ok(Fs(durability::recover::mount(rt, device, options).await?))
     }
@@ -135,20 +135,20 @@ impl Fs {
         self.0.left_aside(None)
     }
 
-    /// Times of access that are only in memory go into their inodes.
+    /// Writes access times that are only in memory to their inodes.
     async fn take_access_times(&self) -> Result<()> {
         loop {
             match self.0.run(|core| core.take_one_access()).await {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
-                // They are not worth more.
+                // Access times are not worth an error.
                 Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// The error after which nothing is written any more.
+    /// The error after which the engine no longer writes, if there was one.
     pub fn failure(&self) -> Option<Error> {
         self.0.core.borrow().health.failed().cloned()
     }
@@ -183,11 +183,11 @@ impl Fs {
     /// more than 126 MiB may show a size in between.
     ///
     /// # Errors
-    /// `NotFound`, `IsDirectory` or `Invalid` for the size of what has none, `TooLarge`,
+    /// `NotFound`, `IsDirectory` or `Invalid` for the size of an inode that has none, `TooLarge`,
     /// `NoSpace`, `ReadOnly`, `Corrupt`, `Io`.
     pub async fn setattr(&self, ino: Ino, changes: SetAttr) -> Result<Attr> {
         loop {
-            // One step at a time; the last one and the rest of the change are one.
+            // One step of a truncation at a time; the last step makes the rest of the changes too.
             if let Some(attr) = self.0.run(|core| core.setattr(ino, &changes)).await? {
                 return Ok(attr);
             }
@@ -204,9 +204,10 @@ impl Fs {
         self.0.run(|core| core.create_inheriting(parent, &op, node.umask)).await
     }
 
-    /// Makes a regular file without a name (open with O_TMPFILE), with what it would get from
-    /// `directory`. It is open once: [`Fs::release`] lets it go, unless [`Fs::link`] has given it
-    /// a name. What is synced of it survives a crash if it gets a name that does.
+    /// Makes a regular file without a name (open with O_TMPFILE), which inherits from `directory`
+    /// as a named one would. The file is open once: [`Fs::release`] frees it, unless [`Fs::link`]
+    /// has given it a name. Its synced content survives a crash if the file gets a name that
+    /// survives.
     ///
     /// # Errors
     /// As [`Fs::create`] and [`Fs::open`].
@@ -228,7 +229,7 @@ impl Fs {
         self.0.run(|core| core.link(ino, parent, name, time)).await
     }
 
-    /// Removes a name of something that is no directory.
+    /// Removes a name of an inode that is no directory.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`, `NotDirectory`, `NoSpace`, `ReadOnly`, `Corrupt`, `Io`.
@@ -251,7 +252,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Frees an inode that lost its last name, unless it is open. What asked for it is done
+    /// Frees an inode that lost its last name, unless it is open. The removal itself is done
     /// already: an inode that cannot be freed now stays an orphan, and the next mount tries again.
     async fn reap(&self, ino: Option<Ino>) {
         let Some(ino) = ino else { return };
@@ -298,15 +299,15 @@ impl Fs {
         self.0.run(|core| core.listxattr(ino)).await
     }
 
-    /// Sets an extended attribute: `user.`, `trusted.` or `security.` and a name, or one of the
-    /// two POSIX access lists, which change permission bits with them. It becomes durable as other
-    /// attributes do.
+    /// Sets an extended attribute: `user.`, `trusted.` or `security.` and a name, or one of the two
+    /// POSIX access lists, which change permission bits too. It becomes durable as other attributes
+    /// do.
     ///
     /// # Errors
     /// `Exists` and `NoAttribute` as `mode` says; `Unsupported` for another prefix, `NameTooLong`,
-    /// `Invalid` or `Denied` for what is no list or has no place here; `NoSpace` for a value above
-    /// 65,536 bytes, more than 128 KiB in all, and as others; `NotFound`, `ReadOnly`, `Corrupt`,
-    /// `Io`.
+    /// `Invalid` or `Denied` for a malformed access list or one that is not allowed here; `NoSpace`
+    /// for a value above 65,536 bytes, for more than 128 KiB in all, and where the drive is full;
+    /// `NotFound`, `ReadOnly`, `Corrupt`, `Io`.
     pub async fn setxattr(
         &self,
         ino: Ino,
@@ -325,9 +326,9 @@ impl Fs {
         self.0.run(|core| core.change_xattr(ino, name, None, XattrMode::Replace)).await
     }
 
-    /// Says how long the data of `ino` is expected to live (`RWH_WRITE_LIFE_*` of fcntl(2)), from
-    /// its next write on; of a directory, that of what is made in it. `None`: as of any other
-    /// file. It is the attribute [`LIFETIME_ATTRIBUTE`].
+    /// Sets how long the data of `ino` is expected to live (`RWH_WRITE_LIFE_*` of fcntl(2)), from
+    /// its next write on. For a directory, sets the lifetime of the files made in it. `None`: as
+    /// for any other file. It is the attribute [`LIFETIME_ATTRIBUTE`].
     ///
     /// # Errors
     /// As [`Fs::setxattr`].
@@ -345,7 +346,7 @@ impl Fs {
         }
     }
 
-    /// What [`Fs::set_lifetime`] said of `ino`, or of the directory it was made in.
+    /// The lifetime set by [`Fs::set_lifetime`] for `ino`, or for the directory it was made in.
     ///
     /// # Errors
     /// `NotFound`, `Corrupt`, `Io`.
@@ -357,8 +358,8 @@ impl Fs {
         }
     }
 
-    /// Up to `max` entries after `cookie` (0 = from the start), `.` and `..` not among them: those
-    /// of a few blocks at most; none at the end.
+    /// Up to `max` entries after `cookie` (0 = from the start), without `.` and `..`. One call
+    /// returns the entries of a few blocks at most, and none at the end.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `Corrupt`, `Io`.
@@ -398,7 +399,7 @@ impl Fs {
     /// Keeps `ino` alive, though its last name may go, until [`Fs::release`].
     ///
     /// # Errors
-    /// `NotFound`, `Corrupt`, `Io`; `TooManyOpen` if as many are open as there may be.
+    /// `NotFound`, `Corrupt`, `Io`; `TooManyOpen` if the most files that may be open are.
     pub async fn open(&self, ino: Ino) -> Result<Attr> {
         self.0.run(|core| core.open_file(ino)).await
     }
@@ -417,7 +418,7 @@ impl Fs {
     }
 
     /// Makes `ino` durable: content and attributes, and every change of a name so far. With
-    /// `data_only` (fdatasync) attributes may be left out; this version writes them all the same.
+    /// `data_only` (fdatasync) attributes may be left out; this version always writes them.
     ///
     /// # Errors
     /// `NotFound`, `ReadOnly`, `NoSpace`, `Io`: nothing may be assumed durable then.
@@ -432,7 +433,7 @@ impl Fs {
     ///
     /// # Errors
     /// `ReadOnly`, `NoSpace`, `Io`; `Corrupt` or `Io` also if changed blocks of a file could not be
-    /// placed, because its own nodes are damaged: all else is durable then.
+    /// placed, because its own nodes are damaged: everything else is durable then.
     pub async fn sync(&self) -> Result<()> {
         self.0.check_ended()?;
         self.take_access_times().await?;
@@ -440,11 +441,11 @@ impl Fs {
         self.0.left_aside(None)
     }
 
-    /// Cleans: makes superzones empty whose blocks are partly without use. Blocks that cannot be
-    /// read or do not verify stay, and are named in the report.
+    /// Cleans: empties superzones that are partly garbage. Blocks that cannot be read or do not
+    /// verify stay, and are named in the report.
     ///
     /// # Errors
-    /// `ReadOnly`, `Io`. What was moved before stays moved.
+    /// `ReadOnly`, `Io`. Blocks moved before the error stay moved.
     pub async fn clean(&self, options: CleanOptions) -> Result<CleanReport> {
         self.0.check_ended()?;
         self.0.core.borrow().writable().map_err(blocked::error_of)?;
@@ -468,7 +469,7 @@ impl Fs {
         (core.env.layout.label.clone(), core.env.layout.uuid.to_string())
     }
 
-    /// What was written so far, since the mount.
+    /// Counters since the mount.
     pub fn counters(&self) -> Counters {
         let core = self.0.core.borrow();
         let written = core.env.writer.counters();
@@ -490,15 +491,15 @@ impl Fs {
         }
     }
 
-    /// Memory the file system holds: now, and when it was most since the mount. The latter is
-    /// noted after each operation and at each checkpoint.
+    /// Memory the file system holds: now, and at its peak since the mount. The peak is noted after
+    /// each operation and at each checkpoint.
     pub fn memory(&self) -> (Memory, Memory) {
         let mut core = self.0.core.borrow_mut();
         core.note_memory();
         (core.memory(), core.stats.memory_peak())
     }
 
-    /// Log streams: what each may and does write to.
+    /// Log streams: the superzones that each may have and does write to.
     pub fn streams(&self) -> Vec<StreamInfo> {
         self.0.core.borrow().alloc.stream_infos()
     }
@@ -508,7 +509,7 @@ impl Fs {
         self.0.core.borrow().alloc.permits()
     }
 
-    /// Every zone of the drive: what is in it.
+    /// Use and content of every zone of the drive.
     ///
     /// # Errors
     /// `Io` if the drive does not report.

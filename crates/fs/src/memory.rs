@@ -1,9 +1,10 @@
 //! How much memory a mounted file system holds, by what it is for.
 //!
-//! Everything is counted where it grows, so that asking costs a few additions whatever is held:
-//! it is asked after each operation, and the moment at which there was most is kept. Pages are
-//! exact; of maps and sets it is what their entries take, with the room their nodes and tables
-//! leave free on average. The program around the engine, its executor and the drive are not in it.
+//! Every part is counted where it grows, so that asking costs a few additions, no matter how much
+//! is held. The engine asks after each operation and keeps the peak. Pages are counted exactly.
+//! Maps and sets are estimated: the bytes of their entries, and the free space that their nodes and
+//! tables have on average. The program around the engine, its executor and the drive are not
+//! included.
 
 use furrow_rt::PAGE_SIZE;
 
@@ -16,24 +17,25 @@ pub struct Memory {
     pub data: u64,
     /// Cached nodes: inodes and pointer blocks.
     pub nodes: u64,
-    /// Of these two: what is not yet handed to the drive.
+    /// Of these two: pages not yet handed to the drive.
     pub dirty: u64,
-    /// What the cache needs to find its pages, and lists of those that are dirty.
+    /// The cache's index of its pages, and lists of the dirty ones.
     pub cache_index: u64,
-    /// Pages on their way to the drive of which the cache has no, or by now another, content.
+    /// Pages in flight to the drive that the cache does not hold, or for which it has newer
+    /// content.
     pub writes: u64,
     /// Tables: places of nodes, valid blocks of segments, which node ids are in use.
     pub tables: u64,
-    /// Changes of the tables on their way into the delta log, and where they are there.
+    /// Changes of the tables on their way into the delta log, and the places of its extents.
     pub deltas: u64,
     /// Places of names in large directories.
     pub directories: u64,
-    /// What fsyncs log: changes of names and nodes since the last checkpoint.
+    /// Changes that fsyncs log: of names and nodes, since the last checkpoint.
     pub changes: u64,
 }
 
 impl Memory {
-    /// All of it (what is dirty is counted once).
+    /// The sum of all parts (dirty pages are counted once).
     pub fn total(&self) -> u64 {
         self.parts().iter().map(|part| part.2).sum()
     }
@@ -53,7 +55,7 @@ impl Memory {
     }
 }
 
-/// Bytes of a hash table that has room for `capacity` entries of `size` bytes: a power of two of
+/// Bytes of a hash table with space for `capacity` entries of `size` bytes: a power of two of
 /// buckets, at most seven eighths full, a byte of control each.
 pub(crate) fn map_bytes(capacity: usize, size: usize) -> u64 {
     if capacity == 0 { 0 } else { ((capacity * 8 / 7).next_power_of_two() * (size + 1)) as u64 }

@@ -1,28 +1,27 @@
 //! Mending a file system that is not mounted, without ever making it worse.
 //!
 //! A repair is first made on a copy-on-write view of the drive ([`Overlay`]), then the view is
-//! checked as any file system is ([`fsck`]). Only a view that is sound, or whose findings were all
-//! there before, is ever applied: [`Repair::apply`] sends to the drive what the repair wrote to the
-//! view, command by command.
+//! checked like any file system ([`fsck`]). A view is applied only if it is sound, or if all its
+//! findings were there before: [`Repair::apply`] sends the writes of the repair to the drive,
+//! command by command.
 //!
-//! The repair goes **through the engine**. A mount that tolerates what an ordinary one refuses
-//! ([`mount`]) takes what can be read of the tables, looks for the nodes that tables no longer know
-//! ([`tables`]) and replays what can be replayed. Then trees ([`trees`]) and names ([`names`]) are
-//! put right by changes of nodes and directories, and a checkpoint makes it durable: nothing is
-//! ever
-//! changed in place, so that a power cut at any command leaves the state before it, or the one
-//! after, or one that the next repair takes further.
+//! The repair goes **through the engine**. A mount that tolerates faults which an ordinary one
+//! refuses ([`mount`]) takes the readable part of the tables, looks for the nodes that tables no
+//! longer know ([`tables`]) and replays the records that can be replayed. Then changes of nodes and
+//! directories put trees ([`trees`]) and names ([`names`]) right, and a checkpoint makes the
+//! changes durable. Nothing is ever changed in place, so that a power cut at any command leaves the
+//! state before it, or the one after, or one from which the next repair continues.
 //!
 //! Invariants
-//! - What is sound stays as it is: a file that could be read has the same content after, under its
+//! - Sound files stay as they are: a file that could be read has the same content after, under its
 //!   name or, if no name led to it, in `lost+found`.
-//! - What is given up is said, by path where there is one ([`Action::loss`]).
-//! - A block of content that is damaged stays, and reads of it stay errors, unless asked otherwise:
-//!   no repair invents content.
+//! - Losses are reported, by path where there is one ([`Action::loss`]).
+//! - A damaged block of content stays, and reads of it stay errors, unless asked otherwise: no
+//!   repair invents content.
 //! - An older checkpoint than the newest is used only if that is asked for.
 //!
-//! Deliberately not here: asking anybody (that is the command's), correcting bits, copying what can
-//! still be read elsewhere.
+//! Deliberately not here: questions to the user (the command asks), correcting bits, copying
+//! readable content elsewhere.
 
 mod mount;
 mod names;
@@ -46,7 +45,7 @@ pub const ACTIONS_MAX: usize = 1000;
 /// How to repair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RepairOptions {
-    /// Go back to an older checkpoint if the newest is damaged: what came after it is lost.
+    /// Go back to an older checkpoint if the newest is damaged: the changes after it are lost.
     pub older_checkpoint: bool,
     /// Blocks of content that are damaged become holes: they read as zeros, not as errors.
     pub zero_bad_data: bool,
@@ -54,45 +53,45 @@ pub struct RepairOptions {
     pub check: FsckOptions,
 }
 
-/// Something a repair did.
+/// One step of a repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Action {
-    /// What kind of structure was damaged, by its name in the format.
+    /// The kind of the damaged structure, by its name in the format.
     pub structure: &'static str,
-    /// Which one.
+    /// The place of the structure.
     pub place: String,
-    /// What was wrong with it.
+    /// The fault.
     pub problem: String,
-    /// What was done.
+    /// The step taken.
     pub action: String,
-    /// The file or directory it is about, if it has a name.
+    /// The file or directory concerned, if it has a name.
     pub path: Option<String>,
-    /// Its inode; 0 if it is about none.
+    /// The inode concerned; 0 if there is none.
     pub ino: u32,
-    /// Something is lost by it that could be read, or was promised, before the damage.
+    /// The step gives up content that could be read, or was promised, before the damage.
     pub loss: bool,
 }
 
-/// What a repair comes to.
+/// The outcome of a repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing is wrong.
+    /// There was no fault.
     Clean,
-    /// Nothing is wrong afterwards.
+    /// No fault is left afterwards.
     Sound,
-    /// Less is wrong afterwards, and nothing that was not before.
+    /// Fewer faults are left afterwards, and no new ones.
     Better,
-    /// Nothing is to be changed: why.
+    /// No repair is to be made, with the reason.
     Hopeless(String),
 }
 
 /// A repair, made on a view and not yet on the drive.
 pub struct Repair {
-    /// What was wrong.
+    /// The state before the repair.
     pub before: FsckReport,
-    /// What is wrong with the view after the repair; `None` if none was made.
+    /// The state of the view after the repair; `None` if no repair was made.
     pub after: Option<FsckReport>,
-    /// What was done, in order; at most [`ACTIONS_MAX`].
+    /// The steps taken, in order; at most [`ACTIONS_MAX`].
     pub actions: Vec<Action>,
     /// Actions beyond those.
     pub more_actions: u64,
@@ -101,7 +100,7 @@ pub struct Repair {
     view: Option<Overlay>,
 }
 
-/// What becomes of a finding.
+/// The outcome for a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It is mended.
@@ -133,7 +132,7 @@ impl Log {
         }
     }
 
-    /// Something that is put right, of inode `ino`.
+    /// A fault of inode `ino` that is put right.
     fn mended(
         &mut self,
         structure: &'static str,
@@ -144,7 +143,7 @@ impl Log {
         self.push(false, structure, place, (problem.to_string(), action.to_string()));
     }
 
-    /// Something that is given up, of inode `ino`.
+    /// A loss of inode `ino`.
     fn lost(
         &mut self,
         structure: &'static str,
@@ -157,11 +156,11 @@ impl Log {
 }
 
 impl Repair {
-    /// Looks what is wrong with the file system on `device`, which must not be mounted, and mends
-    /// it on a view. Nothing is written to `device`.
+    /// Looks for faults of the file system on `device`, which must not be mounted, and mends them
+    /// on a view. Nothing is written to `device`.
     ///
     /// # Errors
-    /// As [`fsck`]: nothing can be said then.
+    /// As [`fsck`]: no repair can be planned then.
     pub async fn plan(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,
@@ -202,12 +201,12 @@ impl Repair {
         matches!(self.verdict, Verdict::Sound | Verdict::Better)
     }
 
-    /// True if something is given up that could be read, or was promised, before the damage.
+    /// True if the repair gives up content that could be read, or was promised, before the damage.
     pub fn loses(&self) -> bool {
         self.actions.iter().any(|action| action.loss)
     }
 
-    /// What becomes of a finding of [`Repair::before`].
+    /// The outcome for a finding of [`Repair::before`].
     pub fn fate(&self, finding: &Finding) -> Fate {
         let Some(after) = self.after.as_ref().filter(|_| self.is_useful()) else {
             return Fate::Left;
@@ -218,7 +217,7 @@ impl Repair {
         }
     }
 
-    /// What is done about a finding of [`Repair::before`], for people.
+    /// The step taken about a finding of [`Repair::before`], in words.
     pub fn remedy(&self, finding: &Finding) -> String {
         if self.fate(finding) == Fate::Left {
             return match finding.structure {
@@ -245,7 +244,7 @@ impl Repair {
         .into()
     }
 
-    /// Commands that applying it takes, and bytes it writes.
+    /// Commands needed to apply the repair, and bytes it writes.
     pub fn size(&self) -> (usize, u64) {
         self.view.as_ref().map_or((0, 0), |view| (view.changes(), view.bytes()))
     }
@@ -262,7 +261,7 @@ impl Repair {
     }
 }
 
-/// Mount options of a repair: nothing happens by itself.
+/// Mount options of a repair: nothing runs in the background.
 fn quietly() -> MountOptions {
     let gc = crate::clean::GcOptions { background: false, ..Default::default() };
     MountOptions {
@@ -274,7 +273,7 @@ fn quietly() -> MountOptions {
     }
 }
 
-/// Whether what a crash left can be recovered.
+/// Whether the file system can be recovered after a crash.
 async fn mounts(rt: &Rt, device: &Rc<dyn ZonedDevice>) -> bool {
     let Ok(view) = Overlay::new(rt, device.clone()) else { return false };
     let view: Rc<dyn ZonedDevice> = Rc::new(view);
@@ -302,13 +301,13 @@ async fn mend(
         space::settle(&inner, log).await
     };
     if let Err(error) = mended.await {
-        // What it has begun is not to be finished.
+        // The changes that it has begun must not be finished.
         inner.fail(&error);
         let _ = fs.unmount().await;
         return Err(error);
     }
     fs.unmount().await?;
-    // Summaries cannot be written again: what they describe is moved away.
+    // Summaries cannot be written again: the blocks they describe are moved away.
     let check = FsckOptions { verify_data: false };
     let report = fsck(device.clone(), &check).await?;
     if !report.bad_summaries.is_empty() {
@@ -317,7 +316,7 @@ async fn mend(
     Ok(())
 }
 
-/// The first number in a place: of the inode, node, unit or zone it is.
+/// The first number in a place: that of the inode, node, unit or zone.
 fn number(place: &str) -> Option<u64> {
     let digits = place.split(|c: char| !c.is_ascii_digit()).find(|part| !part.is_empty())?;
     digits.parse().ok()
@@ -327,12 +326,12 @@ fn same(a: &Finding, b: &Finding) -> bool {
     a.structure == b.structure && a.place == b.place
 }
 
-/// What a repair that led from one report to the other comes to.
+/// The outcome of a repair, by the reports before and after.
 fn judge(before: &FsckReport, after: &FsckReport) -> Verdict {
     if after.is_ok() {
         return Verdict::Sound;
     }
-    // A check that ends at damaged tables says nothing of what hangs on them.
+    // A check that ends at damaged tables does not reach the structures that depend on them.
     let seen_all = before.statistics.inodes > 0;
     let known = |left: &&Finding| {
         before.findings.iter().any(|was| same(was, left)) || !seen_all && left.structure == "data"

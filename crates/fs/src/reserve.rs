@@ -1,7 +1,7 @@
 //! Reserving space before a change, and waiting for it.
 //!
-//! The rules are in [`space`](crate::alloc::space). Requests short of space queue, first in, first
-//! out; the first one cleans until there is enough ([`Inner::gain_space`]).
+//! The rules are in [`space`](crate::alloc::space). Requests short of space queue FIFO; the first
+//! one cleans until there is enough ([`Inner::gain_space`]).
 
 use crate::alloc::space::{CHECKPOINTS_MAX, Claim, RECOVERY_MIN, STEPS_MIN, Tried, UPKEEP};
 use crate::blocked::{Blocked, Lack, NotApplied};
@@ -16,19 +16,19 @@ impl Core {
         self.cache.dirty_pages() as u64
     }
 
-    /// Blocks in use: valid, or dirty. What is dirty may replace something valid; then this is too
-    /// much until the dirty block is written.
+    /// Blocks in use: valid, or dirty. A dirty block may replace a valid one; both are then counted
+    /// until the dirty block is written.
     pub(crate) fn in_use(&self) -> u64 {
         self.alloc.valid() + self.dirty()
     }
 
-    /// True if `added` blocks more may be in use.
+    /// True if `added` more blocks may be in use.
     pub(crate) fn has_blocks(&self, added: u64) -> bool {
         self.in_use() + added <= self.alloc.capacity()
     }
 
-    /// Room beyond what is promised to dirty pages. In a debug build a promise that cannot be kept
-    /// is noticed here.
+    /// Space beyond the blocks promised to dirty pages. In a debug build a promise that cannot be
+    /// kept is noticed here.
     pub(crate) fn spare(&self) -> u64 {
         let (left, dirty) = (self.alloc.space_left(), self.dirty());
         match self.promises_space() {
@@ -37,32 +37,32 @@ impl Core {
         }
     }
 
-    /// True if all that is dirty was promised room. What a zone that failed has lost is dirty again
-    /// without, and nobody knows what a mount has to replay on a damaged medium.
+    /// True if every dirty page was promised space. Blocks that a failed zone lost are dirty again
+    /// without a promise, and the amount that a mount has to replay on a damaged medium is unknown.
     pub(crate) fn promises_space(&self) -> bool {
         let writes = self.health.failed().is_none() && !self.health.replaying();
         let lost = !self.durability.lost_nothing() || self.stats.counters.zone_failures > 0;
         self.health.is_sound() && writes && !lost
     }
 
-    /// True if at least `wanted` blocks of room are spare.
+    /// True if at least `wanted` blocks of space are spare.
     pub(crate) fn has_spare(&self, wanted: u64) -> bool {
         self.alloc.has_space(wanted + self.dirty())
     }
 
-    /// Room that must stay spare.
+    /// Space that must stay spare.
     pub(crate) fn kept(&self, removal: bool) -> u64 {
         self.alloc.kept(removal, self.dirty())
     }
 
-    /// Room that recovery may need after a crash now.
+    /// Space that recovery may need after a crash now.
     pub(crate) fn recovery_needs(&self) -> u64 {
         self.alloc.recovery_needs(self.dirty())
     }
 
     /// Refuses a change that would dirty `data` more blocks and `nodes` more nodes if there is no
-    /// room for them, if it adds blocks that are not there to be had, or if others have waited for
-    /// longer.
+    /// space for them, if it adds more blocks than users may have, if there are too few node ids,
+    /// or if others have waited for longer.
     pub(crate) fn reserve(
         &mut self,
         data: u32,
@@ -92,17 +92,17 @@ impl Core {
         Ok(())
     }
 
-    /// True if a checkpoint would give back what is lacking.
+    /// True if a checkpoint would give back the resource that is lacking.
     fn checkpoint_gains(&self, lack: Lack) -> bool {
         match lack {
             Lack::Space => self.alloc.empty_superzones().next().is_some(),
             Lack::Nodes => self.tables.ids().waiting_count() > 0,
-            // What is dirty is counted beside what it replaces, until it is written.
+            // A dirty block is counted in addition to the block it replaces, until it is written.
             Lack::Blocks => self.cache.dirty_pages() > 0,
         }
     }
 
-    /// Counts a step of making room; false once the limit of steps without gain is reached.
+    /// Counts a step of making space; false once the limit of steps without gain is reached.
     fn may_try(&mut self, lack: Lack, tried: &mut Tried) -> bool {
         let spare = self.spare();
         match lack {
@@ -122,13 +122,13 @@ impl Core {
 }
 
 impl Inner {
-    /// Stands in the line of those who lack room; first in it while the answer lives.
+    /// Queues for space; the caller is the first in the queue while it holds the permit.
     pub(crate) async fn wait_in_line(&self) -> Permit {
         let line = self.core.borrow().space.line.clone();
         line.acquire(1).await
     }
 
-    /// Makes room by one step, for the first in line; false if there is nothing to reclaim.
+    /// Makes space by one step, for the first in the queue; false if there is nothing to reclaim.
     pub(crate) async fn gain_space(self: &Rc<Self>, lack: Lack, tried: &mut Tried) -> Result<bool> {
         if !self.core.borrow_mut().may_try(lack, tried) {
             return Ok(false);
@@ -145,20 +145,21 @@ impl Inner {
                 self.checkpoint(false).await?;
                 return Ok(true);
             }
-            // With a superzone more, the tables would have room for nodes.
+            // With another superzone the tables could take more nodes: make space for one.
             if !self.core.borrow().tables_can_grow() {
                 return Ok(false);
             }
         }
-        // What was written since the last checkpoint keeps room from everybody: no victim gives
-        // that back.
+        // Blocks written since the last checkpoint hold back space from every request: no victim
+        // gives that back.
         let unsafe_most = |core: &Core| core.recovery_needs() > core.alloc.kept_from_users();
         if unsafe_most(&self.core.borrow()) {
             self.checkpoint(false).await?;
             return Ok(true);
         }
-        // Cleaning comes cheap where much is garbage. Else what is dirty is written first: what
-        // it replaces is garbage only then. At last, anything.
+        // Cleaning is cheap where much is garbage. If nothing is, dirty pages are written first:
+        // the blocks they replace become garbage only then. As the last resort any victim is
+        // cleaned.
         for urgency in [Urgency::Waiting, Urgency::Last] {
             match self.clean_some(urgency).await? {
                 Outcome::Gained | Outcome::Moved => return Ok(true),

@@ -16,7 +16,7 @@ impl Core {
         let valid = self.alloc.valid();
         let kept = self.alloc.kept_from_users();
         let left = self.alloc.capacity().saturating_sub(self.in_use());
-        // The nodes of large files, and those of one that is new, are users' blocks as well.
+        // The nodes of large files, and those of a new file, are users' blocks as well.
         let available = left.saturating_sub(left.div_ceil(LEAF_POINTERS as u64 / 2) + 4);
         StatFs {
             block_size: BLOCK as u32,
@@ -149,7 +149,7 @@ impl Core {
         }
     }
 
-    /// Keeps the moment at which there was most.
+    /// Keeps the present memory if it is the peak.
     pub(crate) fn note_memory(&mut self) {
         self.stats.note_memory(self.memory());
     }

@@ -5,7 +5,7 @@ use crate::stretch::Stretch;
 use crate::types::Counters;
 use furrow_rt::Rt;
 
-/// Counters, and the most memory that was held.
+/// Counters, and the peak of the memory held.
 #[derive(Default)]
 pub(crate) struct Stats {
     pub(crate) counters: Counters,
@@ -14,7 +14,7 @@ pub(crate) struct Stats {
 }
 
 impl Stats {
-    /// True if the present stretch has taken so long that others are to have a turn. `looked`
+    /// True if the present stretch has taken so long that other tasks should have a turn. `looked`
     /// units were counted so far.
     pub(crate) fn is_long(&self, looked: u64, turn: u64) -> bool {
         self.stretch.is_long(looked, turn)
@@ -34,14 +34,14 @@ impl Stats {
         }
     }
 
-    /// `now` is held: kept if it is the most.
+    /// Keeps `now`, the memory held, if it is the peak.
     pub(crate) fn note_memory(&mut self, now: Memory) {
         if now.total() > self.memory_peak.total() {
             self.memory_peak = now;
         }
     }
 
-    /// The most memory that was held.
+    /// The peak of the memory held.
     pub(crate) fn memory_peak(&self) -> Memory {
         self.memory_peak
     }

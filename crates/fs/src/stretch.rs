@@ -1,20 +1,20 @@
 //! Stretches: what is done before anybody else has a turn.
 //!
-//! An engine is one thread's: while an operation runs, everybody else waits. So an operation that
-//! takes long goes in steps, each applied whole, and between two of them lets others run. How long
-//! a step is decides what it looks at: *units* are blocks, nodes and names looked at in the cache,
-//! and blocks that become garbage. Each kind of step has its own limit (`LEAVES_PER_STEP` and its
-//! likes); what no step may go beyond, whatever a user does, is [`UNITS_MAX`], but for one that
-//! writes all there is to be written: that is bounded by what may be dirty.
+//! An engine runs on one thread: while an operation runs, everything else waits. So an operation
+//! that takes long runs in steps, each applied whole, and lets others run between two steps. The
+//! length of a step is measured by the pages it looks at: *units* are blocks, nodes and names
+//! looked at in the cache, and blocks that become garbage. Each kind of step has its own limit
+//! (`LEAVES_PER_STEP` and the like). No step exceeds [`UNITS_MAX`], no matter what a user does,
+//! except one that writes all dirty pages: the limit of dirty pages bounds that step.
 //!
-//! Here they are counted. [`Inner::run`](crate::core::Inner::run) begins no step in a stretch that
-//! has taken [`UNITS_BEFORE_OTHERS`] already, so that no loop of steps must think of it.
+//! This file counts units. [`Inner::run`](crate::core::Inner::run) begins no step in a stretch that
+//! has taken [`UNITS_BEFORE_OTHERS`] already, so that loops of steps need not check.
 
 use furrow_rt::{Nanos, Rt};
 
-/// Units after which others have a turn before the next step.
+/// Units after which other tasks have a turn before the next step.
 pub(crate) const UNITS_BEFORE_OTHERS: u64 = 2_048;
-/// Units above which the clock is asked how long a stretch took.
+/// Units above which the duration of a stretch is measured.
 const UNITS_TIMED: u64 = 512;
 
 /// The stretch under way.
@@ -27,14 +27,14 @@ pub(crate) struct Stretch {
 }
 
 impl Stretch {
-    /// True if it has taken so long, `looked` units and in the executor's `turn`, that others are
-    /// to have a turn.
+    /// True if the stretch has taken so long, by `looked` units and in the executor's `turn`, that
+    /// other tasks should have a turn.
     pub(crate) fn is_long(&self, looked: u64, turn: u64) -> bool {
         looked - self.base > UNITS_BEFORE_OTHERS && self.turn == turn
     }
 
-    /// A step begins when `looked` units are counted: a new stretch, unless it is still the same
-    /// turn.
+    /// A step begins when `looked` units are counted: in a new stretch, unless the turn is the
+    /// same.
     pub(crate) fn begin_step(&mut self, looked: u64, rt: &Rt) {
         let turn = rt.turn();
         if self.turn != turn {
@@ -42,7 +42,7 @@ impl Stretch {
         }
     }
 
-    /// The step has ended: units of the stretch and how long it took, if it is worth counting.
+    /// The step has ended: units and duration of the stretch, if these are worth counting.
     pub(crate) fn end_step(&self, looked: u64, rt: &Rt) -> Option<(u64, u64)> {
         let units = looked - self.base;
         (units > UNITS_TIMED).then(|| (units, rt.now().since(self.began)))

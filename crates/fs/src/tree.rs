@@ -25,19 +25,19 @@ use open_files::OpenFiles;
 use rename_cycle::DirectoryMoves;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is in memory of files and directories, but for their pages, which are in the cache.
+/// The part of files and directories that is in memory, except their pages, which are in the cache.
 ///
 /// Invariants:
 /// - `inodes` is the number of nodes in the NAT that are inodes.
 /// - No inode that was ever made has `generation`, or a later one.
 pub(crate) struct Tree {
     files: OpenFiles,
-    /// Where names are in large directories.
+    /// Places of names in large directories.
     directories: DirectoryIndexes,
-    /// Times of access that are only here so far (`lazy_time`).
+    /// Access times that are only in memory so far (`lazy_time`).
     accessed: BTreeMap<Ino, Time>,
     inodes: u64,
-    /// Of the next inode.
+    /// Generation of the next inode.
     generation: u32,
     /// The page of a hole.
     zero: Page,
@@ -45,8 +45,8 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// A tree of which nothing is in the cache, which has at most `pages` pages. A checkpoint tells
-    /// of `inodes`, the next `generation` and `orphans`.
+    /// A tree without pages in the cache, which has at most `pages` pages. `inodes`, the next
+    /// `generation` and `orphans` are those of a checkpoint.
     pub(crate) fn new(
         pages: usize,
         (inodes, generation): (u64, u32),
@@ -68,17 +68,18 @@ impl Tree {
         &self.files
     }
 
-    /// The same, to be changed.
+    /// As [`Tree::files`], to be changed.
     pub(crate) fn files_mut(&mut self) -> &mut OpenFiles {
         &mut self.files
     }
 
-    /// Where names are in large directories.
+    /// Places of names in large directories.
     pub(crate) fn directories(&self) -> &DirectoryIndexes {
         &self.directories
     }
 
-    /// A directory is gone, or its blocks were changed elsewhere.
+    /// Forgets the places of names in a directory that is gone or whose blocks were changed
+    /// elsewhere.
     pub(crate) fn forget_directory(&mut self, ino: Ino) {
         self.directories.forget(ino.0);
     }
@@ -88,7 +89,7 @@ impl Tree {
         self.inodes
     }
 
-    /// At repair: inodes in use.
+    /// At repair: sets the number of inodes in use.
     pub(crate) fn set_inodes(&mut self, inodes: u64) {
         self.inodes = inodes;
     }
@@ -98,12 +99,12 @@ impl Tree {
         self.generation
     }
 
-    /// An inode is made, of `generation` or a later one.
+    /// Notes that an inode was made with `generation`, or with the present one if that is later.
     pub(crate) fn take_generation(&mut self, generation: u32) {
         self.generation = self.generation.max(generation).wrapping_add(1);
     }
 
-    /// The next inode gets `generation` at least.
+    /// Makes the generation of the next inode at least `generation`.
     pub(crate) fn pass_generation(&mut self, generation: u32) {
         self.generation = self.generation.max(generation);
     }

@@ -120,7 +120,7 @@ pub struct SetAttr {
     pub mtime: Option<Time>,
 }
 
-/// What a new inode is to be.
+/// Properties of a new inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewNode {
     /// What it is.
@@ -215,7 +215,7 @@ pub enum AccessTime {
 /// How to rename (renameat2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameMode {
-    /// Replace what has the new name.
+    /// Replace the inode that has the new name.
     #[default]
     Replace,
     /// Fail if the new name exists (RENAME_NOREPLACE).
@@ -233,7 +233,8 @@ pub struct DirEntry {
     pub kind: Kind,
     /// Name.
     pub name: Vec<u8>,
-    /// Where the listing goes on after this entry. Stays valid while other entries come and go.
+    /// Place at which the listing continues after this entry. Stays valid while other entries come
+    /// and go.
     pub cookie: u64,
 }
 
@@ -244,17 +245,17 @@ pub struct StatFs {
     pub block_size: u32,
     /// Blocks for data and nodes.
     pub blocks: u64,
-    /// Blocks that hold nothing valid: free once all is cleaned.
+    /// Blocks without valid content: free once everything is cleaned.
     pub blocks_free: u64,
-    /// Those of them for users: without what is kept for cleaning.
+    /// Those of them for users: without the blocks kept for cleaning.
     pub blocks_available: u64,
     /// Those of them that can be written at once, before anything is cleaned.
     pub blocks_now: u64,
-    /// Blocks that hold nothing valid any more but are in zones that are not reset: garbage.
+    /// Blocks with content that is no longer valid, in zones that are not reset: garbage.
     pub blocks_stale: u64,
     /// Blocks set aside for checkpoint ring, delta log, tables and sync log.
     pub blocks_logs: u64,
-    /// Those of them that hold something a mount would need now.
+    /// Those of them with content that a mount would need now.
     pub blocks_logs_used: u64,
     /// Blocks of segment summaries, one in each segment.
     pub blocks_summaries: u64,
@@ -309,7 +310,7 @@ impl WriteData {
     }
 }
 
-/// What a read found: shared pages, not yet copied.
+/// Result of a read: shared pages, not yet copied.
 #[derive(Clone, Debug, Default)]
 pub struct ReadData {
     pub(crate) pages: Pages,
@@ -381,18 +382,19 @@ pub struct MkfsOptions {
     /// Delta logs, and zones of tables written at a time: 1, which NAT and SIT share, or 2. As the
     /// drive's active zones allow if absent.
     pub logs: Option<u32>,
-    /// Nodes that the tables have room for before they take zones from the main area; a share of
-    /// what the drive can hold if absent.
+    /// Nodes that the tables have space for before they take zones from the main area; a share of
+    /// the drive's most if absent.
     pub first_nodes: Option<u32>,
     /// Zones the sync log is striped over; by the drive's active zones if absent.
     pub sync_zones: Option<u32>,
-    /// Laid out as is right for large zones, or as for small ones; by what a zone holds if absent.
+    /// Use the layout for large zones, or the one for small zones; by the zones' capacity if
+    /// absent.
     pub large_zones: Option<bool>,
     /// Overwrite a drive that holds a file system or other data.
     pub force: bool,
 }
 
-/// What mkfs made.
+/// Properties of the file system that mkfs made.
 #[derive(Clone, Debug, Default)]
 pub struct MkfsReport {
     /// UUID in its usual form.
@@ -405,17 +407,17 @@ pub struct MkfsReport {
     pub superzones: u32,
     /// Bytes for data and nodes.
     pub main_bytes: u64,
-    /// The permit budget, line by line: what needs how many active zones.
+    /// The permit budget, line by line: purpose, and the number of active zones it needs.
     pub budget: Vec<(String, u32)>,
     /// Active zones the drive offers, `None` = no limit.
     pub max_active: Option<u32>,
-    /// What was chosen for the drive's geometry, in words.
+    /// The profile chosen for the drive's geometry, in words.
     pub profile: String,
     /// Zones set aside for checkpoints, logs and tables.
     pub log_zones: u32,
 }
 
-/// Most blocks of one write: it is applied whole, so it must fit what may be dirty.
+/// Most blocks of one write: it is applied whole, so it must fit the limit of dirty pages.
 pub(crate) const WRITE_BLOCKS_MAX: usize = 1024;
 /// Most bytes of one [`crate::Fs::write`].
 pub const WRITE_MAX: usize = (WRITE_BLOCKS_MAX - 1) * PAGE_SIZE;
@@ -425,20 +427,20 @@ pub const WRITE_MAX: usize = (WRITE_BLOCKS_MAX - 1) * PAGE_SIZE;
 pub struct MountOptions {
     /// Refuse every change; nothing is written, not even a recovery.
     pub read_only: bool,
-    /// Nothing unsynced stays unwritten for longer, in nanoseconds. Default 5 s.
+    /// No change stays unwritten for longer than this, in nanoseconds. Default 5 s.
     pub commit_interval: u64,
     /// Pages (4 KiB) of cache. Default 65,536 (256 MiB).
     pub cache_pages: usize,
-    /// Dirty pages (4 KiB) at which writers are held up. Half of `cache_pages` if absent.
+    /// Dirty pages (4 KiB) at which writers are throttled. Half of `cache_pages` if absent.
     pub dirty_pages: Option<usize>,
-    /// Dirty pages (4 KiB) at which writing back begins while writers go on. Half of those at which
-    /// they are held up if absent, and never more.
+    /// Dirty pages (4 KiB) at which writing back begins while writers continue. Half of those at
+    /// which writers are throttled if absent, and never more.
     pub background_pages: Option<usize>,
-    /// What a block that cannot be read, or is damaged, leads to.
+    /// Reaction to a block that cannot be read, or is damaged.
     pub on_damage: OnDamage,
-    /// How many writes of a zone may be in flight.
+    /// Number of writes of a zone that may be in flight.
     pub order: Order,
-    /// What the ends of new files' names say of how long their data lives.
+    /// The expected lifetimes of new files' data, by the ends of their names.
     pub extensions: crate::tree::lifetime::Extensions,
     /// Cleaning.
     pub gc: crate::clean::options::GcOptions,
@@ -473,21 +475,21 @@ impl Default for MountOptions {
     }
 }
 
-/// What a block that cannot be read, or is not what was written, leads to. After a write that
-/// failed, and can be made nowhere else, the engine is read-only in any case.
+/// Reaction to a block that cannot be read, or differs from what was written. After a failed write
+/// that cannot be made elsewhere either, the engine is read-only in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDamage {
-    /// That operation fails; others go on.
+    /// That operation fails; other operations continue.
     #[default]
     Continue,
-    /// Nothing is written any more; what can be read is.
+    /// Nothing is written any more; reading continues.
     ReadOnly,
 }
 
 /// A log stream: blocks that are expected to die together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamInfo {
-    /// What goes to it.
+    /// Content of the stream.
     pub name: &'static str,
     /// Superzones it may write to at once.
     pub quota: u32,
@@ -499,7 +501,7 @@ pub struct StreamInfo {
     pub blocks: u64,
 }
 
-/// Bytes written to the drive by what they hold, and what was asked for.
+/// Bytes written to the drive by content, and the requests behind them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Bytes callers wrote.
@@ -526,22 +528,22 @@ pub struct Counters {
     pub zone_resets: u64,
     /// Merges of the delta log into the tables begun.
     pub merges: u64,
-    /// Bytes of table pages they wrote.
+    /// Bytes of table pages that merges wrote.
     pub merge_bytes: u64,
     /// Bytes of them that had not changed, and were written so that zones could be reset.
     pub merge_moved_bytes: u64,
     /// Checkpoints that had to write units themselves, because the delta log was full before a
-    /// merge was over.
+    /// merge had ended.
     pub merge_throttles: u64,
     /// Superzones the tables took from the main area.
     pub table_superzones_taken: u64,
-    /// Superzones they gave back.
+    /// Superzones the tables gave back to the main area.
     pub table_superzones_returned: u64,
-    /// The longest a checkpoint was held up by that, in nanoseconds.
+    /// The longest time that a checkpoint was delayed by writing units itself, in nanoseconds.
     pub longest_merge_stall: u64,
-    /// Zones that failed while they were written, and whose blocks are elsewhere since.
+    /// Zones that failed while they were written, and whose blocks have been elsewhere since.
     pub zone_failures: u64,
-    /// Superzones emptied because the drive has closed zones of theirs, or one failed.
+    /// Superzones emptied because the drive has closed some of their zones, or one failed.
     pub superzones_evacuated: u64,
     /// Superzones left before they were full, because their permits were needed.
     pub superzones_closed: u64,
@@ -563,12 +565,12 @@ pub struct Counters {
     pub clean_data_blocks: u64,
     /// Nodes that cleaning moved.
     pub clean_node_blocks: u64,
-    /// Blocks that cleaning could not read, or that were not what was written.
+    /// Blocks that cleaning could not read, or whose content was not what was written.
     pub clean_failed_blocks: u64,
-    /// Times an operation had to wait for room.
+    /// Times an operation had to wait for space.
     pub space_waits: u64,
-    /// The most blocks, nodes and names that were looked at before others had a turn; stretches of
-    /// fewer than 512 are not noted.
+    /// The most blocks, nodes and names that were looked at before other tasks had a turn;
+    /// stretches of fewer than 512 are not noted.
     pub longest_stretch: u64,
     /// Nanoseconds that the longest such stretch took.
     pub longest_stretch_time: u64,
@@ -620,6 +622,6 @@ pub struct ZoneInfo {
     pub open: bool,
     /// Blocks written.
     pub written: u32,
-    /// Blocks that hold something valid.
+    /// Valid blocks.
     pub valid: u32,
 }

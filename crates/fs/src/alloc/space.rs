@@ -1,5 +1,4 @@
-//! Space on the drive: the amount left, the amount promised, and which operations may have the
-//! rest.
+//! Room on the drive: what is left, what is promised, and who may have the rest.
 //!
 //! *Space* is the number of blocks that the main area takes before anything is reset: the rest of
 //! each stream's superzones, and the free superzones. Every dirty page is *promised* one block of

@@ -1,4 +1,4 @@
-//! Audits of the tree: pages in the cache against the tables, and files open or removed.
+//! Audits of the tree: what is in the cache against the tables, and files open or removed.
 
 use super::alloc::is_set;
 use crate::accounts::{contradiction, holds, same};

@@ -1,4 +1,4 @@
-//! How a mounted file system cleans, what a cleaning is asked for and reports, and the results of
+//! How a mounted file system cleans, what a cleaning is asked for and reports, and what is known of
 //! earlier ones.
 
 use furrow_log::pool::SuperzoneId;

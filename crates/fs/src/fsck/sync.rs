@@ -1,4 +1,4 @@
-//! The sync log after the checkpoint: what the next mount will replay.
+//! The sync log behind the checkpoint: what the next mount will replay.
 
 use super::tree::{head_of, inode_of, leaf_of, read_node};
 use super::{Fsck, Plan, Volume, xattrs};

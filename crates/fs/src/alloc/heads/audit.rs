@@ -1,4 +1,4 @@
-//! The audit of heads' permits, and the state of a head that other audits compare with.
+//! The audit of heads' permits, and what other audits need to know of a head.
 
 use crate::accounts::at_most;
 use crate::alloc::Allocator;
