@@ -68,7 +68,7 @@ impl Urgency {
         match self {
             Urgency::Background(_, permille) => permille,
             Urgency::Waiting => 100,
-            // Copying a superzone to gain a hundredth of it: the caller has no better choice.
+            // Copies a superzone to gain about a hundredth of it: the caller has no better choice.
             Urgency::Last => 8,
         }
     }

@@ -222,7 +222,7 @@ pub(crate) struct Appends {
     held: u32,
 }
 
-/// Zones that failed and what they lost.
+/// Zones that failed, and the blocks they lost.
 #[derive(Default)]
 pub(crate) struct Relocation {
     /// The file system is whole: recovery has ended.

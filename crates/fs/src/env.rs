@@ -8,7 +8,7 @@ use furrow_rt::{Pool, Rt};
 use furrow_zone::{Geometry, ZonedDevice};
 use std::rc::Rc;
 
-/// Drive, clock and options, and what is derived from them.
+/// Drive, clock and options, and values derived from them.
 pub(crate) struct Env {
     pub(crate) rt: Rt,
     pub(crate) device: Rc<dyn ZonedDevice>,

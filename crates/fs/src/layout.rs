@@ -24,7 +24,7 @@ const SYNC_ZONES: u32 = 4;
 const SUPERZONES_MIN: u32 = 9;
 /// Active zones the logs need at least: checkpoint ring, delta log, tables, sync log.
 const LOG_PERMITS: u32 = 4;
-/// On drives of fewer zones, NAT and SIT share what they can.
+/// On drives of fewer zones, NAT and SIT share a delta log and the zone of tables being written.
 const SEPARATE_ZONES: u32 = 128;
 /// The tables begin with space for one in this many node ids.
 const FEW_NODES: u32 = 256;
@@ -549,7 +549,7 @@ fn choose_sync(geometry: &Geometry, options: &MkfsOptions, usable: u32, left: u3
 
 /// NAT and SIT have a log and a zone each where that takes no permit from streams: `for_streams`
 /// permits are left besides those of shared ones, `needed` is the least that the streams hold, and
-/// `own` says that each has a head of its own.
+/// `own` says that there are six streams and zones are not large.
 fn choose_logs(
     options: &MkfsOptions,
     usable: u32,

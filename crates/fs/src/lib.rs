@@ -5,10 +5,10 @@
 //!
 //! **What survives a crash.** Each fsynced file holds, block by block, the fsynced version or a
 //! later written one; its size likewise. A name is reachable if its file or its directory was
-//! fsynced after the change. A rename shows old or new, never both, never neither; over something
-//! that exists, it brings the content that the file moved had by then. Changes not fsynced may
-//! vanish, but nothing older than the commit interval. Nothing ever shows blocks of another file
-//! or stale data.
+//! fsynced after the change. A rename shows old or new, never both, never neither; a rename over an
+//! existing name brings the content that the moved file had by then. Changes not fsynced may
+//! vanish, but none older than the commit interval. No file ever shows blocks of another file or
+//! stale data.
 //!
 //! # Example
 //! ```
@@ -110,7 +110,7 @@ impl Fs {
     /// Makes everything durable and ends the engine. The handle and its clones then answer errors.
     ///
     /// # Errors
-    /// If the last checkpoint fails; the engine has ended all the same.
+    /// If the last checkpoint fails; the engine has ended nevertheless.
     pub async fn unmount(&self) -> Result<()> {
         self.0.check_ended()?;
         self.0.stop_cleaning().await;
@@ -399,7 +399,7 @@ impl Fs {
     /// Keeps `ino` alive, though its last name may go, until [`Fs::release`].
     ///
     /// # Errors
-    /// `NotFound`, `Corrupt`, `Io`; `TooManyOpen` if the most files that may be open are.
+    /// `NotFound`, `Corrupt`, `Io`; `TooManyOpen` at the limit of open files.
     pub async fn open(&self, ino: Ino) -> Result<Attr> {
         self.0.run(|core| core.open_file(ino)).await
     }

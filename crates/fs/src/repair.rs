@@ -20,7 +20,7 @@
 //!   repair invents content.
 //! - An older checkpoint than the newest is used only if that is asked for.
 //!
-//! Deliberately not here: questions to the user (the command asks), correcting bits, copying
+//! Deliberately not here: questions to the user (the command asks them), correcting bits, copying
 //! readable content elsewhere.
 
 mod mount;

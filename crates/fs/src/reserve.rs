@@ -62,7 +62,7 @@ impl Core {
 
     /// Refuses a change that would dirty `data` more blocks and `nodes` more nodes if there is no
     /// space for them, if it adds more blocks than users may have, if there are too few node ids,
-    /// or if others have waited for longer.
+    /// or if other requests are in the queue.
     pub(crate) fn reserve(
         &mut self,
         data: u32,

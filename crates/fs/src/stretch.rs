@@ -4,8 +4,9 @@
 //! that takes long runs in steps, each applied whole, and lets others run between two steps. The
 //! length of a step is measured by the pages it looks at: *units* are blocks, nodes and names
 //! looked at in the cache, and blocks that become garbage. Each kind of step has its own limit
-//! (`LEAVES_PER_STEP` and the like). No step exceeds [`UNITS_MAX`], no matter what a user does,
-//! except one that writes all dirty pages: the limit of dirty pages bounds that step.
+//! (`LEAVES_PER_STEP` and the like). The tests bound every stretch, no matter what a user does
+//! (`tests/stretches.rs`), except one that writes all dirty pages: the limit of dirty pages bounds
+//! that one.
 //!
 //! This file counts units. [`Inner::run`](crate::core::Inner::run) begins no step in a stretch that
 //! has taken [`UNITS_BEFORE_OTHERS`] already, so that loops of steps need not check.

@@ -501,7 +501,7 @@ pub struct StreamInfo {
     pub blocks: u64,
 }
 
-/// Bytes written to the drive by content, and the requests behind them.
+/// Counts since the mount: bytes written to the drive by content, requests and events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Bytes callers wrote.
@@ -590,7 +590,7 @@ impl Counters {
     }
 }
 
-/// What a zone is used for.
+/// Use of a zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZoneUse {
     /// Superblock copies and checkpoints.
@@ -616,7 +616,7 @@ pub enum ZoneUse {
 /// One zone of the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZoneInfo {
-    /// What it is used for.
+    /// Its use.
     pub usage: ZoneUse,
     /// True if a stream or log writes to it now.
     pub open: bool,

@@ -63,7 +63,7 @@ pub(crate) struct Head {
     pub(crate) previous: Option<(u32, u32)>,
 }
 
-/// A head and what it may do.
+/// A head, its turn and its permits.
 ///
 /// Invariants:
 /// - A head beyond the first heads that has a superzone and is not closing holds a permit for each
@@ -338,8 +338,7 @@ impl Allocator {
         Ok(least.map(|(_, head)| head).or_else(|| self.begun_head(stream)))
     }
 
-    /// True if a superzone can be opened before the open ones are full and every promise still be
-    /// kept.
+    /// True if a superzone can be opened before one is needed, and every promise still be kept.
     fn free_superzones_are_plenty(&self, dirty: u64) -> bool {
         let kept = RESERVE + 2;
         let blocks = u64::from(kept) * u64::from(self.superzone_blocks());

@@ -44,7 +44,8 @@ pub(crate) const CHECKPOINTS_MAX: u32 = 4;
 /// is told that there is none. Counting restarts when a step gives more space than there ever was.
 pub(crate) const STEPS_MIN: u32 = 32;
 
-/// Attempts made for an operation that lacks space, since the space was last at its maximum.
+/// Attempts made for an operation that lacks space, since its spare space last reached a new
+/// maximum.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tried {
     pub(crate) most: u64,
@@ -57,7 +58,7 @@ pub(crate) struct Tried {
 pub(crate) enum Claim {
     /// The operation adds at most this number of blocks.
     User(u64),
-    /// The same, for names and attributes of existing files, for which a little more is kept. An
+    /// As `User`, for names and attributes of existing files, for which a little more is kept. An
     /// operation that only replaces blocks adds none.
     Upkeep(u64),
     /// The operation frees space, at once or when it is followed up. It may use part of the
@@ -178,7 +179,7 @@ impl Allocator {
         self.zones.free_count() > keep
     }
 
-    /// Superzones written to their end that hold nothing valid.
+    /// Superzones written to their end that have no valid blocks.
     pub(crate) fn empty_superzones(&self) -> impl Iterator<Item = SuperzoneId> + '_ {
         let empty = self.superzone_valid.iter().enumerate().filter(|(_, valid)| **valid == 0);
         empty

@@ -1,11 +1,11 @@
 //! Striping of a superzone: where its linear space lies in its zones.
 //!
-//! A superzone of `width` zones with `capacity` blocks each is one *virtual* space of
-//! `width × capacity` blocks. It is filled in rows: a row is `sub` blocks (a *subsegment*) of each
-//! zone in turn. Where the capacity is no multiple of `sub`, the last row is shorter: it has
-//! `capacity % sub` blocks per zone. The space is cut into *segments* of `segment` blocks whose
-//! last block is the summary; what remains at the end is a short last segment if it can hold a
-//! data block and its summary, otherwise padding.
+//! A superzone of `width` zones with `capacity` blocks each is one *virtual* space of `width ×
+//! capacity` blocks. It is filled in rows: a row is `sub` blocks (a *subsegment*) of each zone in
+//! turn. Where the capacity is no multiple of `sub`, the last row is shorter: it has `capacity %
+//! sub` blocks per zone. The space is cut into *segments* of `segment` blocks whose last block is
+//! the summary. The blocks left at the end are a short last segment if they can hold a data block
+//! and its summary, otherwise padding.
 //!
 //! Invariants (property-tested): [`Stripe::place`] and [`Stripe::index`] are each other's inverse
 //! on `[0, width × capacity)`; as the virtual index ascends, the offsets visited within each zone

@@ -54,7 +54,7 @@ impl ZonedDevice for NoDrive {
     }
 }
 
-/// What one step does.
+/// One step of the test.
 #[derive(Clone, Debug)]
 enum Step {
     /// Blocks of a stream.

@@ -12,10 +12,10 @@
 //! writes much need not wait for the window's end: a class is *sampled*. Each time the class has
 //! written [`SAMPLE`] segments for each superzone of its share, a stream that by this sample would
 //! get at least twice its quota gets it. A new mount and a change of load are thus noticed after
-//! some 64 MiB, which such a drive takes in 30 ms, instead of after a second. Samples never lower a
-//! quota: two streams that write in bursts by turns would take from each other the superzones they
-//! will need again. A stream loses superzones only at the window's end, by the writes of the whole
-//! window.
+//! some 64 MiB, instead of after a second: a drive that takes 64 MiB in 30 ms notices them 30 ms
+//! later. Samples never lower a quota: two streams that write in bursts by turns would take from
+//! each other the superzones they will need again. A stream loses superzones only at the window's
+//! end, by the writes of the whole window.
 //!
 //! Pure arithmetic; opening, parking and closing superzones is in `heads`.
 

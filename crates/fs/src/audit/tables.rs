@@ -10,7 +10,7 @@ use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_zone::Result;
 
 impl Core {
-    /// The NAT against node ids, the SIT, and what is in the cache.
+    /// The NAT against node ids, the SIT and the cache.
     pub(super) fn audit_nodes(&self) -> Result<()> {
         let (mut live, mut inodes) = (0, 0);
         for (nid, entry) in self.tables.nat().iter() {

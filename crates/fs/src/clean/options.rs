@@ -25,7 +25,7 @@ impl Default for GcOptions {
     }
 }
 
-/// What [`crate::Fs::clean`] is to do.
+/// Options of [`crate::Fs::clean`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CleanOptions {
     /// How victims are chosen.
@@ -43,7 +43,7 @@ impl Default for CleanOptions {
     }
 }
 
-/// What a cleaning did.
+/// Result of a cleaning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CleanReport {
     /// Superzones made empty.

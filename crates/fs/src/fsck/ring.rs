@@ -282,7 +282,7 @@ pub(crate) struct LostCheckpoint {
     pub(crate) header: Option<RecordHeader>,
 }
 
-/// The last checkpoint after the newest whole one that is damaged, and not torn by a crash.
+/// The last checkpoint, after the newest whole one, that is damaged and was not torn by a crash.
 /// Continuing with the whole one loses the changes made after it.
 pub(crate) async fn lost_checkpoint(
     device: std::rc::Rc<dyn furrow_zone::ZonedDevice>,
@@ -427,7 +427,7 @@ async fn judge(fsck: &Fsck, plan: &Plan, zone: ZoneId, at: u32, end: u32) -> Fou
 }
 
 /// True if a crash cut the record at `at` off within its last block, the rest of which recovery
-/// filled with zeros: the record's end is then missing and zero.
+/// filled with zeros: the block then has only zeros where the record should end.
 async fn torn_within(
     fsck: &Fsck,
     header: &RecordHeader,

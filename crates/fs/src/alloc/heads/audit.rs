@@ -5,14 +5,14 @@ use crate::alloc::Allocator;
 use furrow_log::budget::Permit;
 use furrow_zone::Result;
 
-/// What a head may do: see [`Allocator::turn`].
+/// State of a head: see [`Allocator::turn`].
 pub(crate) struct TurnState {
     pub(crate) closing: bool,
     pub(crate) permits: Option<u32>,
 }
 
 impl Allocator {
-    /// What a head may do.
+    /// State of a head.
     pub(crate) fn turn(&self, head: usize) -> TurnState {
         let turn = &self.cursors[head];
         TurnState { closing: turn.closing, permits: turn.permit.as_ref().map(Permit::count) }
@@ -51,7 +51,7 @@ impl Allocator {
         drop(self.cursors[head].permit.take());
     }
 
-    /// Forgets what is valid in a superzone.
+    /// Forgets the valid blocks of a superzone.
     pub(crate) fn corrupt_valid(&mut self, superzone: u32) {
         self.superzone_valid[superzone as usize] = 0;
     }

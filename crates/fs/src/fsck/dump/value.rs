@@ -15,7 +15,7 @@ pub enum Value {
     Signed(i64),
     /// Text, or bytes in hexadecimal.
     Text(String),
-    /// Several of the same.
+    /// Several values of one kind.
     List(Vec<Value>),
     /// Values with names, in the order of the medium.
     Fields(Fields),
