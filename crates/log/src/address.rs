@@ -21,7 +21,7 @@ pub fn sectors_per_block(geometry: &Geometry) -> u64 {
     (BLOCK_SIZE as u64 / geometry.block_size.0.max(1)).max(1)
 }
 
-/// Out-of-band bytes beside a block of 4 KiB.
+/// Out-of-band bytes of a block of 4 KiB.
 pub fn oob_per_block(geometry: &Geometry) -> usize {
     sectors_per_block(geometry) as usize * usize::from(geometry.oob_bytes)
 }
@@ -32,8 +32,8 @@ pub fn blocks_per_zone(geometry: &Geometry) -> u32 {
     u32::try_from(blocks).unwrap_or(u32::MAX)
 }
 
-/// Blocks of a zone that were begun: all that were written, and one of which a torn write left a
-/// part, where logical blocks are smaller. What goes on in a zone goes on behind them.
+/// Blocks of a zone that were begun: all written blocks, and the block of which a torn write left a
+/// part, where logical blocks are smaller. The next write to the zone begins behind them.
 pub fn blocks_begun(report: &ZoneReport, geometry: &Geometry) -> u32 {
     let capacity = blocks_per_zone(geometry);
     match report.state {
@@ -46,7 +46,7 @@ pub fn blocks_begun(report: &ZoneReport, geometry: &Geometry) -> u32 {
     }
 }
 
-/// Whole blocks of a zone that hold something.
+/// Whole blocks of a zone that were written.
 pub fn blocks_written(report: &ZoneReport, geometry: &Geometry) -> u32 {
     let whole = report.write_pointer.0 / sectors_per_block(geometry);
     match report.state {

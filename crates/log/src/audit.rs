@@ -1,13 +1,13 @@
-//! What audits of accounts are made of: a comparison, and the words in which it is refused.
+//! The parts of every audit of accounts: a comparison, and the error that refuses it.
 //!
-//! An audit compares an account with what it counts, and changes nothing. Simulation and tests
-//! run audits after every operation, engines at checkpoints in debug builds. A refusal is a defect
-//! of the program, never of a medium.
+//! An audit compares an account with the things it counts, and changes nothing. Simulation and
+//! tests run audits after every operation, engines at checkpoints in debug builds. A refusal is a
+//! defect of the program, never of a medium.
 
 use furrow_zone::{Error, ErrorKind, Result};
 use std::fmt::Debug;
 
-/// Refuses an account that is not what it counts.
+/// Refuses an account whose value is not the expected one.
 ///
 /// # Errors
 /// `Internal` with the account's name, the expected and the found value.
@@ -18,7 +18,7 @@ pub fn equal<T: PartialEq + Debug>(account: &str, expected: T, found: T) -> Resu
     }
 }
 
-/// Refuses an account of which something does not hold; `what` says what was expected and found.
+/// Refuses an account that breaks a condition; `what` says what was expected and found.
 ///
 /// # Errors
 /// `Internal` with the account's name and `what`.

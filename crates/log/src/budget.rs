@@ -2,13 +2,13 @@
 //!
 //! Invariants
 //! - Permits held never exceed the total.
-//! - Each class can always reach its reserved minimum, whatever the others hold: what a class
-//!   holds beyond it comes from a shared rest, and only that rest is competed for.
-//! - First come, first served within a class; and for the shared rest also between classes: while
-//!   the longest waiting request does not fit, no younger one may take from the rest, so a large
-//!   request is not starved by small ones.
+//! - Each class can always reach its reserved minimum, regardless of what the others hold. Permits
+//!   beyond the minimum come from the *shared rest*, and classes compete for the shared rest only.
+//! - Requests of a class are served in the order of arrival. Requests of different classes that
+//!   need the shared rest are served in the order of arrival too: while the oldest request does not
+//!   fit, no younger request may take from the rest. So small requests do not starve a large one.
 //!
-//! It knows nothing of zones: the writer ties permits to them.
+//! The budget knows nothing of zones: the writer ties permits to zones.
 
 use crate::audit::{equal, holds};
 use furrow_zone::Result;
@@ -20,14 +20,14 @@ use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
-/// Who wants a permit.
+/// The kind of work that needs a permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// Work a user waits for.
+    /// Work that a user waits for.
     User,
-    /// Cleaning, which makes the space user work needs.
+    /// Cleaning, which frees the space that user work needs.
     Cleaning,
-    /// Checkpoints and tables, which both need.
+    /// Checkpoints and tables, which user work and cleaning both need.
     Metadata,
 }
 
@@ -43,20 +43,20 @@ struct Waiter {
     class: Class,
     count: u32,
     arrival: u64,
-    /// What it was granted and has not taken yet.
+    /// Permits that were granted and that the waiter has not taken yet.
     granted: RefCell<Option<Rc<Share>>>,
     waker: RefCell<Option<Waker>>,
 }
 
 /// Invariants
 /// - `held[class]` is the sum of the class's `shares`, and the sum of all is at most `total`.
-/// - What classes hold beyond their reserve is at most the shared rest.
-/// - No request waits that could be granted.
+/// - Permits that classes hold beyond their reserves are at most the shared rest.
+/// - No request that could be granted waits.
 struct Books {
     total: u32,
     reserved: [u32; CLASSES],
     held: [u32; CLASSES],
-    /// All permits that are held, in the order in which they were taken.
+    /// All held permits, in the order in which they were taken.
     shares: Vec<Weak<Share>>,
     waiting: [VecDeque<Rc<Waiter>>; CLASSES],
     arrivals: u64,
@@ -73,7 +73,7 @@ impl Books {
         free.expect("invariant: no more than the shared rest is held beyond reserves")
     }
 
-    /// Permits beyond its reserve that a class would hold with `more`.
+    /// Permits beyond its reserve that `class` would hold if it took `more` permits.
     fn beyond_reserve(&self, class: usize, more: u32) -> u32 {
         let reserved = self.reserved[class];
         (self.held[class] + more).max(reserved) - reserved
@@ -109,7 +109,7 @@ impl Books {
         })
     }
 
-    /// Enters permits that are taken.
+    /// Counts `count` permits as held by `class`, and enters them in `shares`.
     fn take(&mut self, class: Class, count: u32) -> Rc<Share> {
         self.held[class as usize] += count;
         self.enter(class, count)
@@ -121,7 +121,7 @@ impl Books {
         share
     }
 
-    /// Strikes permits that come back, and grants them to the requests that wait.
+    /// Removes returned permits from the accounts, and grants them to waiting requests.
     fn give_back(&mut self, share: &Rc<Share>) {
         self.shares.retain(|other| !std::ptr::eq(other.as_ptr(), Rc::as_ptr(share)));
         let held = &mut self.held[share.class as usize];
@@ -147,10 +147,10 @@ impl Books {
 pub struct Budget(Rc<RefCell<Books>>);
 
 impl Budget {
-    /// `total` permits, of which each class named has some reserved.
+    /// `total` permits, some of them reserved for the classes in `reserved`.
     ///
     /// # Panics
-    /// If more is reserved than there is: whoever sizes a drive checks the sum first.
+    /// If the reserves exceed `total`: the caller checks the sum first.
     pub fn new(total: u32, reserved: &[(Class, u32)]) -> Budget {
         let mut by_class = [0; CLASSES];
         for (class, count) in reserved {
@@ -173,7 +173,7 @@ impl Budget {
         self.0.borrow().total
     }
 
-    /// Permits nobody holds, the reserved ones included.
+    /// Permits that no class holds, the reserved ones included.
     pub fn available(&self) -> u32 {
         let books = self.0.borrow();
         books.total - books.held.iter().sum::<u32>()
@@ -197,7 +197,7 @@ impl Budget {
         own + shared
     }
 
-    /// `count` permits, if they can be had now without overtaking anyone.
+    /// Takes `count` permits if they are available now and no older request is overtaken.
     pub fn try_acquire(&self, class: Class, count: u32) -> Option<Permit> {
         (count <= self.available_to(class)).then(|| {
             let share = self.0.borrow_mut().take(class, count);
@@ -205,7 +205,7 @@ impl Budget {
         })
     }
 
-    /// Waits for `count` permits, all at once. Dropping the future gives up the place in line.
+    /// Waits for `count` permits, all at once. Dropping the future gives up the place in the queue.
     ///
     /// # Panics
     /// If `count` exceeds [`Budget::limit`] of the class: it could never be granted.
@@ -246,27 +246,27 @@ impl fmt::Debug for Budget {
     }
 }
 
-/// Permits held; given back on drop.
+/// Permits that are held. They are given back on drop.
 pub struct Permit {
     budget: Budget,
     share: Rc<Share>,
 }
 
 impl Permit {
-    /// How many.
+    /// The number of permits.
     pub fn count(&self) -> u32 {
         self.share.count.get()
     }
 
-    /// For whom they were taken.
+    /// The class that took them.
     pub fn class(&self) -> Class {
         self.share.class
     }
 
-    /// Takes `count` of them out, to be held apart.
+    /// Splits `count` permits off, to be held and given back separately.
     ///
     /// # Panics
-    /// If it holds fewer.
+    /// If this holds fewer than `count`.
     #[must_use]
     pub fn split(&mut self, count: u32) -> Permit {
         let left = self.count().checked_sub(count);
@@ -337,7 +337,7 @@ impl Drop for Acquire {
             Some(share) => books.give_back(&share),
             None => {
                 books.waiting[self.class as usize].retain(|other| !Rc::ptr_eq(other, &waiter));
-                // The request behind it may be next.
+                // The request behind it may be granted now.
                 books.grant();
             }
         }
@@ -375,8 +375,8 @@ mod tests {
         assert_eq!(budget.available(), 2);
     }
 
-    /// A large request at the head holds back younger small ones of other classes, and is given
-    /// up without a trace when its future is dropped.
+    /// A large request at the head holds back younger small requests of other classes. Dropping its
+    /// future removes the request completely.
     #[test]
     fn a_large_request_is_not_overtaken() {
         let rt = Rt::new(Config::simulated(1));
@@ -389,7 +389,7 @@ mod tests {
         let small = rt.spawn(budget.acquire(Class::User, 1));
         rt.run_ready();
         assert!(small.try_take().is_none());
-        // What comes back is for the large one, though it is not enough yet.
+        // The returned permit is kept for the large request, though it is not enough yet.
         drop(held.split(1));
         rt.run_ready();
         assert!(small.try_take().is_none());
@@ -400,7 +400,7 @@ mod tests {
         assert_eq!(budget.available(), 4);
     }
 
-    /// A permit given back twice, or one that nobody entered, is found.
+    /// The audit finds a permit that was given back twice, or never entered.
     #[test]
     fn the_audit_finds_a_permit_that_is_counted_wrong() {
         let budget = Budget::new(4, &[(Class::Metadata, 1)]);
@@ -410,7 +410,7 @@ mod tests {
         assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         budget.audit().unwrap();
         drop(one);
-        // Granted, and not taken yet.
+        // The waiting request was granted its permit and has not taken it yet.
         budget.audit().unwrap();
         budget.0.borrow_mut().held[Class::User as usize] -= 1;
         let found = budget.audit().unwrap_err().to_string();
@@ -421,7 +421,8 @@ mod tests {
 
     proptest! {
         /// Random acquirers of random sizes, some cancelled: the total is never exceeded, a class
-        /// gets its permits in order, and in the end everyone was served and all is back.
+        /// gets its permits in order, and at the end every request was served and every permit is
+        /// back.
         #[test]
         fn everyone_is_served_in_order(
             seed in any::<u64>(),
@@ -437,7 +438,7 @@ mod tests {
                 let (rt2, budget, order) = (rt.clone(), budget.clone(), order.clone());
                 let count = count.min(budget.limit(ALL[class]));
                 if index % 7 == 3 {
-                    // A request given up: its place must not block the line.
+                    // A cancelled request must not block the requests behind it.
                     let mut future = Box::pin(budget.acquire(ALL[class], count));
                     rt.spawn_detached(async move {
                         rt2.sleep(wait).await;
@@ -449,7 +450,7 @@ mod tests {
                 }
                 served += 1;
                 rt.spawn_detached(async move {
-                    // Distinct arrival times make the expected order plain.
+                    // Distinct arrival times make the expected order unambiguous.
                     rt2.sleep(wait * 1000 + index as u64).await;
                     let permit = budget.acquire(ALL[class], count).await;
                     order.borrow_mut().push((class, (wait * 1000) as usize + index));
@@ -470,7 +471,7 @@ mod tests {
             }
         }
 
-        /// One class that always wants more cannot keep another from its reserve.
+        /// A class that always asks for more cannot keep another class from its reserve.
         #[test]
         fn a_greedy_class_starves_nobody(seed in any::<u64>(), greedy in 1..6u32) {
             let rt = Rt::new(Config::shuffled(seed));

@@ -1,20 +1,21 @@
 //! The delta log: changed entries of tables, appended by checkpoints.
 //!
 //! The log has two halves of whole zones. A checkpoint appends the entries that changed since the
-//! last, with their positions, as checksummed blocks; its own record stores the *extents* that
-//! belong to it and to its predecessors since the tables were last written whole. When a half
-//! fills, the engine goes on in the other, merges into the tables, and releases the first.
+//! last checkpoint, with their positions, as checksummed blocks. The checkpoint's own record stores
+//! the *extents* of this checkpoint and of its predecessors since the tables were last written
+//! whole. When a half fills, the engine switches to the other half, merges the entries into the
+//! tables, and releases the first half.
 //!
 //! Invariants
 //! - Replay reads exactly the blocks of the extents, in their order. A block of a crashed attempt
-//!   is in no extent; one that took the place of a block in an extent has another checksum.
-//! - Each block says where it belongs (half and block), by which checkpoint, of which epoch.
-//! - Extents follow the order of writing; adjacent ones are one.
+//!   is in no extent. If it replaced a block of an extent, the extent's checksum does not match.
+//! - Each block states its place (half and block), its checkpoint and its epoch.
+//! - Extents are in the order of writing; adjacent extents are merged into one.
 //! - [`DeltaLog::append`] changes nothing if it fails.
-//! - The log needs one active-zone permit: a zone is not begun before the one before it is full
-//!   or reset.
+//! - The log needs one active-zone permit: it begins a zone only when the zone before it is full or
+//!   reset.
 //!
-//! It does not know what the tables are, and does not store its extents.
+//! The log does not know what the tables are, and does not store its extents.
 
 use crate::address::{BlockAddr, blocks_begun, blocks_per_command, blocks_per_zone, read_blocks};
 use crate::budget::Permit;
@@ -48,7 +49,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// As stored.
+    /// The extent as it is stored.
     pub fn entry(&self) -> ExtentEntry {
         ExtentEntry {
             half: self.half,
@@ -59,10 +60,10 @@ impl Extent {
         }
     }
 
-    /// From what is stored.
+    /// The extent from its stored form.
     ///
     /// # Errors
-    /// `Corrupt` if it is no extent.
+    /// `Corrupt` if `entry` is not a valid extent.
     pub fn parse(entry: &ExtentEntry) -> Result<Extent> {
         let (first, blocks) = (entry.first.get(), entry.blocks.get());
         if entry.half > 1
@@ -79,7 +80,7 @@ impl Extent {
     }
 }
 
-/// What a delta log is made of: fixed at mkfs.
+/// The zones and tables of a delta log, fixed at mkfs.
 #[derive(Clone, Debug)]
 pub struct DeltaLayout {
     halves: [Vec<ZoneId>; 2],
@@ -148,14 +149,14 @@ impl DeltaLayout {
         Some((*zone, block % self.capacity))
     }
 
-    /// Most blocks one append of so many entries takes; `counts[t]` entries of table t, handed
-    /// over table by table.
+    /// Most blocks that one append takes of `counts[t]` entries of each table t, if the entries are
+    /// passed table by table.
     pub fn worst_case_blocks(&self, counts: &[u32]) -> u32 {
         let tables = self.tables.iter().zip(counts);
         tables.map(|(size, count)| count.div_ceil(entries_per_block(*size))).sum()
     }
 
-    /// Whether `extents` are extents of this log.
+    /// Checks that `extents` lie in this log.
     fn check(&self, extents: &[Extent]) -> Result<()> {
         for extent in extents {
             let end = u64::from(extent.first) + u64::from(extent.blocks);
@@ -172,12 +173,12 @@ impl DeltaLayout {
     /// Replays exactly `extents`: calls `apply(table, index, payload)` for every entry, in the
     /// order of writing. `upto` is the identity of the checkpoint that lists them.
     ///
-    /// A block is verified before its entries are applied, the whole only at the end: after an
-    /// error, what was applied is to be thrown away.
+    /// A block is verified before its entries are applied; the checksum of an extent is verified
+    /// after its last block. After an error the caller has to discard everything that was applied.
     ///
     /// # Errors
-    /// `Corrupt` or `WrongFormat` if a block is not what the extents promise, `Io` if it cannot
-    /// be read, or what `apply` returned.
+    /// `Corrupt` or `WrongFormat` if a block is not the one that the extents promise, `Io` if it
+    /// cannot be read, or the error of `apply`.
     pub async fn replay(
         &self,
         device: &dyn ZonedDevice,
@@ -217,7 +218,7 @@ impl DeltaLayout {
         Ok(())
     }
 
-    /// The extents to replay; a defect built in leaves the last out.
+    /// The extents to replay. A built-in defect leaves the last one out.
     fn replayed<'a>(&self, extents: &'a [Extent]) -> &'a [Extent] {
         match (self.defect, extents) {
             (Some(LogDefect::IgnoredExtent), [first @ .., _]) => first,
@@ -225,7 +226,8 @@ impl DeltaLayout {
         }
     }
 
-    /// Some blocks from `block` on, of one zone.
+    /// Reads blocks from `block` on, up to `end`, the end of the zone, or the most that one read
+    /// takes.
     async fn read(
         &self,
         device: &dyn ZonedDevice,
@@ -309,7 +311,7 @@ fn entries_per_block(payload: u16) -> u32 {
     ((BLOCK_BODY - DeltaGroup::SIZE) / (INDEX + usize::from(payload))) as u32
 }
 
-/// What a block's header says of its place.
+/// The place of a block, as its header states it.
 fn sequence(half: u8, block: u32) -> u64 {
     u64::from(half) << 32 | u64::from(block)
 }
@@ -355,7 +357,7 @@ impl Packer {
     }
 }
 
-/// An append under way.
+/// An append in flight.
 #[must_use = "the entries are durable when its writes are"]
 pub struct Appended {
     /// Blocks it took.
@@ -364,10 +366,10 @@ pub struct Appended {
 }
 
 impl Appended {
-    /// Waits until all its blocks were answered.
+    /// Waits until the drive has answered all blocks of the append.
     ///
     /// # Errors
-    /// If one failed: its extents are then not to be used.
+    /// If a write failed: the extents of this append must not be used then.
     pub async fn written(self) -> Result<()> {
         for written in self.written {
             written.await?;
@@ -379,10 +381,10 @@ impl Appended {
 /// The writing end of a delta log.
 ///
 /// Invariants
-/// - A half is clean exactly while nothing is written in its zones: then no zone of it is open
-///   beyond its beginning, and no extent lies in it.
-/// - `block` is at most the blocks of the half; every extent in the half in use ends at or before
-///   it.
+/// - A half is clean exactly while its zones are empty: then nothing was placed in an open zone of
+///   the half, and no extent lies in the half.
+/// - `block` is at most the blocks of the half; every extent in the current half ends at or before
+///   `block`.
 pub struct DeltaLog {
     layout: DeltaLayout,
     writer: Writer,
@@ -395,7 +397,7 @@ pub struct DeltaLog {
 }
 
 impl DeltaLog {
-    /// A log in empty zones, as after mkfs. `permit` is for the zone being written.
+    /// A log in empty zones, as after mkfs. `permit` is for the zone that is written.
     pub fn new(
         writer: &Writer,
         layout: DeltaLayout,
@@ -412,7 +414,7 @@ impl DeltaLog {
         DeltaLog { layout, writer, pages, half: 0, block: 0, clean: [true; 2] }
     }
 
-    /// The log as the drive has it, in `half`, to be read only: nothing is written.
+    /// The log as it is on the drive, positioned in `half`, for reading only: nothing is written.
     ///
     /// # Errors
     /// `Io` if the drive does not report.
@@ -436,8 +438,8 @@ impl DeltaLog {
         Ok(DeltaLog { layout, writer, pages, half, block, clean })
     }
 
-    /// The log as the drive has it, to go on in `half` behind everything written there. Zones of
-    /// the half that a power cut left short of their end are filled.
+    /// The log as it is on the drive, ready to append in `half` behind everything written there.
+    /// Earlier zones of the half that a power cut left short of their end are filled with zeros.
     ///
     /// # Errors
     /// `Io` if the drive does not report.
@@ -464,7 +466,8 @@ impl DeltaLog {
         writer.open_reported(&reports[current]);
         writer.level(reports[current].zone);
         if let Some(short) = short {
-            // The next zone must not become active while one before is: a permit is for one.
+            // The next zone must not become active while an earlier one is: the permit covers one
+            // zone.
             writer.follow(reports[current].zone, short);
         }
         writer.keep_permit(reports[current].zone);
@@ -474,12 +477,12 @@ impl DeltaLog {
         Ok(log)
     }
 
-    /// What the log is made of.
+    /// The log's zones and tables.
     pub fn layout(&self) -> &DeltaLayout {
         &self.layout
     }
 
-    /// The half and its block that the next append begins with.
+    /// The half and block at which the next append begins.
     pub fn position(&self) -> (u8, u32) {
         (self.half, self.block)
     }
@@ -494,13 +497,13 @@ impl DeltaLog {
         self.layout.worst_case_blocks(counts)
     }
 
-    /// Appends entries (table, index, payload), best table by table, and dispatches them. `id`
-    /// names the checkpoint; kind and sequence are the log's. Adds to `extents`, the list the
-    /// checkpoint will store.
+    /// Appends entries (table, index, payload) and dispatches them. Entries in the order of their
+    /// tables take the fewest blocks. `id` names the checkpoint; the log sets kind and sequence.
+    /// Adds to `extents`, the list that the checkpoint will store.
     ///
     /// # Errors
-    /// `NoSpace` if the half has not enough room, `Invalid` for an entry of no table or of
-    /// another size; nothing was done then.
+    /// `NoSpace` if the half has too little space left, `Invalid` for an entry of an unknown table
+    /// or of a wrong size. Nothing was done in either case.
     pub fn append<'a>(
         &mut self,
         id: &RecordId,
@@ -588,8 +591,8 @@ impl DeltaLog {
         self.writer.keep_permit(zone);
     }
 
-    /// As [`DeltaLog::switch_half`], but what is appended reaches the drive before the present half
-    /// is released: the zone written last is filled with zeros.
+    /// As [`DeltaLog::switch_half`], but later appends reach the drive before the present half is
+    /// released: the zone written last is filled with zeros.
     ///
     /// # Errors
     /// As [`DeltaLog::switch_half`].
@@ -604,11 +607,12 @@ impl DeltaLog {
         self.switch_half()
     }
 
-    /// Goes on in the other half. What is appended there reaches the drive once the present
-    /// half's last zone is full or was released.
+    /// Makes the other half the current one. Appends to it reach the drive once the zone written
+    /// last in the present half is full or was released.
     ///
     /// # Errors
-    /// `Busy` if the other half was not released yet: the merge must catch up first.
+    /// `Busy` if the other half was not released yet: the merge into the tables has to finish
+    /// first.
     pub fn switch_half(&mut self) -> Result<()> {
         let other = 1 - self.half;
         if !self.clean[usize::from(other)] {
@@ -622,7 +626,7 @@ impl DeltaLog {
             self.layout.place(self.half, last).expect("invariant: the position is in the half");
         self.follow(self.layout.half_zones(other)[0], last);
         if self.clean[usize::from(self.half)] {
-            // Nothing will ever fill or release that zone.
+            // No write will fill that zone, and no release will reset it.
             self.writer.forget(last);
         }
         (self.half, self.block) = (other, 0);
@@ -634,12 +638,12 @@ impl DeltaLog {
         self.clean[usize::from(half)]
     }
 
-    /// Zones of `half`, to be given to the pool's release path.
+    /// Zones of `half`, to be released by the pool.
     pub fn half_zones(&self, half: u8) -> Vec<ZoneId> {
         self.layout.half_zones(half).to_vec()
     }
 
-    /// All zones of the half not in use were released.
+    /// Notes that all zones of `half`, the half not in use, were released.
     ///
     /// # Panics
     /// If `half` is the one in use.

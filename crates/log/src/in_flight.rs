@@ -15,8 +15,8 @@ pub struct SequencePoint(pub(crate) u64);
 ///
 /// Invariants
 /// - `completed` begins with a write that has not completed, or is empty.
-/// - Every number that has not completed is a write in some zone's queue; `pages` is the sum of
-///   theirs.
+/// - Every number that has not completed is a write in some zone's queue; `pages` is the sum of the
+///   pages of these writes.
 #[derive(Default)]
 pub(crate) struct InFlight {
     /// Every write with a lower number has completed.
@@ -29,7 +29,7 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// A write of `pages` pages is dispatched: its number.
+    /// Enters a write of `pages` pages that is dispatched, and returns its number.
     pub(crate) fn begin(&mut self, pages: usize) -> u64 {
         self.pages += pages;
         self.completed.push_back(false);
@@ -51,7 +51,7 @@ impl InFlight {
         }
         let base = SequencePoint(self.base);
         if self.waiters.iter().any(|(point, _)| *point <= base) {
-            // In the order they came, so that a run repeats.
+            // Waiters are woken in the order in which they came, so that a run repeats.
             let (due, rest) = std::mem::take(&mut self.waiters)
                 .into_iter()
                 .partition(|(point, _)| *point <= base);
@@ -75,7 +75,7 @@ impl InFlight {
         }
     }
 
-    /// Wakes every waiter, to look again.
+    /// Wakes every waiter, so that it checks its condition again.
     pub(crate) fn wake_all(&mut self) {
         let waiters = std::mem::take(&mut self.waiters);
         waiters.into_iter().for_each(|(_, waker)| waker.wake());
@@ -92,7 +92,8 @@ impl InFlight {
         numbers.filter(|(_, completed)| !**completed).map(|(number, _)| number)
     }
 
-    /// Writes dispatched and not completed, and those behind them.
+    /// Numbers from the oldest write that has not completed to the newest write, completed ones
+    /// between them included.
     pub(crate) fn len(&self) -> usize {
         self.completed.len()
     }

@@ -13,7 +13,7 @@ pub struct Field {
     pub offset: usize,
     /// Bytes in it.
     pub size: usize,
-    /// What it means; as in the source, with the blank after `///`.
+    /// Its meaning: the doc comment in the source, with the blank after `///`.
     pub doc: &'static str,
 }
 

@@ -7,7 +7,7 @@
 //!   device, so a run is a function of its seed.
 //! - Everything this crate defines on media is in [`format`]; a block is 4 KiB throughout.
 //!
-//! It does not know files, stripes or tables, and does not decide what to write where.
+//! The crate does not know files, stripes or tables, and does not decide what to write where.
 
 pub mod address;
 pub mod audit;

@@ -1,16 +1,16 @@
-//! The zone pool: superzones, and the one path by which zones become empty again.
+//! The zone pool: superzones, and the only path by which zones become empty again.
 //!
 //! Invariants
-//! - Only this module sends a reset. Before it does, a state of the engine that is durable shows
-//!   nothing that counts in the zones ([`DurableSnapshot`]), no read pins them, and their writes
-//!   are over.
+//! - Only this module sends a reset. Before a reset, a durable state of the engine shows that
+//!   nothing in the zones counts ([`DurableSnapshot`]), no read pins them, and no write of them is
+//!   in flight.
 //! - A superzone is handed out only in state free, with all its zones empty.
-//! - A zone that cannot be reset leaves its superzone: one bad zone shortens it, only the last
-//!   one retires it.
-//! - A superzone's generation counts its releases: a reference made before one never matches
+//! - A zone that cannot be reset is removed from its superzone: each bad zone shortens the
+//!   superzone, and the last bad zone retires it.
+//! - A superzone's generation counts its releases: a reference made before a release never matches
 //!   after it.
 //!
-//! It does not know what is valid where, and does not decide what to clean.
+//! The pool does not know which blocks are valid, and does not decide what to clean.
 
 use crate::address::blocks_per_zone;
 use crate::format::Descriptor;
@@ -40,7 +40,7 @@ impl fmt::Display for SuperzoneId {
     }
 }
 
-/// What a superzone is used for.
+/// The use of a superzone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum SuperzoneState {
@@ -50,7 +50,7 @@ pub enum SuperzoneState {
     Active = 1,
     /// Written to its end.
     Full = 3,
-    /// Out of use: no zone is left.
+    /// Out of use: it has no zones.
     Retired = 4,
     /// Its zones are used one by one, by the tables of an engine.
     Tables = 5,
@@ -69,11 +69,11 @@ impl SuperzoneState {
 pub struct Superzone {
     /// Its index.
     pub id: SuperzoneId,
-    /// Its zones that can be used, ascending.
+    /// Its usable zones, ascending.
     pub zones: Vec<ZoneId>,
     /// Times it was released.
     pub generation: u32,
-    /// What it is used for.
+    /// Its use.
     pub state: SuperzoneState,
     first: u32,
     width: u8,
@@ -82,27 +82,30 @@ pub struct Superzone {
     empty_since: Option<u64>,
 }
 
-/// What is open in an interference group, as the stream sees it that wants a superzone.
+/// The open superzones of an interference group, from the point of view of a stream that needs a
+/// superzone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupLoad {
-    /// Superzones that the stream itself writes to: it would wait for itself.
+    /// Superzones that the stream itself writes to: in this group the stream would delay its own
+    /// writes.
     pub own: u32,
-    /// What is going to be written to the superzones of everybody, in any unit.
+    /// The amount expected to be written to the open superzones of all streams, in any unit.
     pub load: u64,
-    /// Superzones of the same class, data or nodes: writes to them come together.
+    /// Superzones of the same class, data or nodes: they are written at the same times.
     pub class: u32,
 }
 
 /// Invariants
 /// - `counts[state]` is the number of superzones in that state.
 /// - Every zone of a superzone has it as its owner in `owners`.
-/// - Nothing is placed in the zones of a free superzone; a retired one has no zones, any other has.
+/// - Nothing is placed in the zones of a free superzone. A retired superzone has no zones; any
+///   other has at least one.
 /// - `narrow` is set if a superzone lacks a zone.
 struct Inner {
     writer: Writer,
     groups: u32,
     superzones: RefCell<Vec<Superzone>>,
-    /// Superzones by state: asked for by every operation.
+    /// Superzones by state. Every operation reads these counts.
     counts: [Cell<u32>; STATES],
     /// Zone → superzone.
     owners: Vec<Option<SuperzoneId>>,
@@ -142,7 +145,8 @@ impl Drop for ReadPin {
 }
 
 /// Descriptors for the zones from `first` to the end of the drive: superzones of `width`
-/// consecutive zones, a shorter one at the end if zones are left over, without those in `bad`.
+/// consecutive zones, without the zones in `bad`. Remaining zones at the end form a shorter
+/// superzone.
 ///
 /// # Errors
 /// `Invalid` if `width` is 0 or above [`WIDTH_MAX`].
@@ -215,7 +219,7 @@ fn parse(index: usize, descriptor: &Descriptor, geometry: &Geometry) -> Result<S
 }
 
 impl Superzone {
-    /// What of it is stored.
+    /// The stored form of the superzone.
     fn descriptor(&self) -> Descriptor {
         let present = self.zones.iter().fold(0u64, |mask, zone| mask | 1 << (zone.0 - self.first));
         let all = (1u64 << self.width) - 1;
@@ -231,8 +235,8 @@ impl Superzone {
 }
 
 impl ZonePool {
-    /// A pool of the superzones described. `groups` is the number of interference groups:
-    /// superzone i shares dies with those of its group, i mod `groups`.
+    /// A pool of the superzones described. `groups` is the number of interference groups: superzone
+    /// i shares dies with the superzones of its group, i mod `groups`.
     ///
     /// # Errors
     /// `Corrupt` if a descriptor does not fit the drive, or two share a zone.
@@ -272,17 +276,17 @@ impl ZonePool {
         })))
     }
 
-    /// What the next checkpoint is to store, in the order of the superzones.
+    /// The descriptors that the next checkpoint stores, in the order of the superzones.
     pub fn descriptors(&self) -> Vec<Descriptor> {
         self.0.superzones.borrow().iter().map(Superzone::descriptor).collect()
     }
 
-    /// Superzones in all.
+    /// Number of superzones.
     pub fn total(&self) -> u32 {
         self.0.superzones.borrow().len() as u32
     }
 
-    /// Superzones in `state`.
+    /// Number of superzones in `state`.
     pub fn count(&self, state: SuperzoneState) -> u32 {
         self.0.counts[state as usize].get()
     }
@@ -298,12 +302,12 @@ impl ZonePool {
         }
     }
 
-    /// Superzones that can be handed out.
+    /// Number of superzones that can be handed out.
     pub fn free_count(&self) -> u32 {
         self.count(SuperzoneState::Free)
     }
 
-    /// True if a superzone lacks a zone: they do not all hold the same then.
+    /// True if a superzone lacks a zone: then superzones differ in capacity.
     pub fn is_narrow(&self) -> bool {
         self.0.narrow.get()
     }
@@ -316,7 +320,7 @@ impl ZonePool {
         matching.map(|superzone| superzone.zones.len() as u64 * capacity).sum()
     }
 
-    /// The superzone, as it is now.
+    /// A copy of the superzone in its present state.
     ///
     /// # Panics
     /// If the pool has no such superzone.
@@ -340,25 +344,25 @@ impl ZonePool {
         self.0.superzones.borrow()[id.0 as usize].generation
     }
 
-    /// The superzone `zone` was made part of; `None` if the pool does not manage it.
+    /// The superzone to which `zone` was assigned; `None` if the pool does not manage `zone`.
     pub fn owner(&self, zone: ZoneId) -> Option<SuperzoneId> {
         self.0.owners.get(zone.0 as usize).copied().flatten()
     }
 
-    /// Zones of a superzone that are in use.
+    /// Number of usable zones of a superzone.
     ///
     /// # Panics
-    /// If the pool has no such superzone (also of the next two).
+    /// If the pool has no such superzone. The same holds for the next two functions.
     pub fn width(&self, id: SuperzoneId) -> u32 {
         self.0.superzones.borrow()[id.0 as usize].zones.len() as u32
     }
 
-    /// The `column`-th of them.
+    /// The usable zone number `column` of a superzone.
     pub fn zone(&self, id: SuperzoneId, column: u32) -> ZoneId {
         self.0.superzones.borrow()[id.0 as usize].zones[column as usize]
     }
 
-    /// Which of them `zone` is.
+    /// The column of `zone` in a superzone.
     pub fn column(&self, id: SuperzoneId, zone: ZoneId) -> Option<u32> {
         let superzones = self.0.superzones.borrow();
         let zones = &superzones[id.0 as usize].zones;
@@ -370,23 +374,23 @@ impl ZonePool {
         id.0 % self.0.groups
     }
 
-    /// Interference groups.
+    /// Number of interference groups.
     pub fn groups(&self) -> u32 {
         self.0.groups
     }
 
-    /// Takes a free superzone into use. `beside` says of each group what is open there; it may be
-    /// empty. The group is one with the fewest of the stream's own, of those one with the least
-    /// load, to an eighth of an even share, then with the fewest of the class, then with the fewest
-    /// active ones of anybody, and then the one with the most free superzones (Z-LFS, section 4.3);
-    /// in it, the least often released. Where a group is exhausted the next best serves. `None` if
-    /// none is free.
+    /// Takes a free superzone into use. `loads` describes the open superzones of each group; it may
+    /// be empty. The group is chosen by these criteria, in this order: fewest superzones of the
+    /// stream itself; least load, in steps of an eighth of an even share; fewest superzones of the
+    /// class; fewest active superzones; most free superzones (Z-LFS, section 4.3). In the group,
+    /// the superzone that was released least often is taken. If a group has no free superzone, the
+    /// next best group is used. `None` if no superzone is free.
     pub fn allocate(&self, loads: &[GroupLoad]) -> Option<SuperzoneId> {
         let mut superzones = self.0.superzones.borrow_mut();
         let count = self.0.groups as usize;
         let total: u64 = loads.iter().map(|group| group.load).sum();
         let eighth = (total / (8 * count as u64)).max(1);
-        // Of each group: active and free superzones.
+        // For each group, the numbers of active and of free superzones.
         let mut groups = vec![(0u32, 0u32); count];
         for superzone in superzones.iter() {
             let group = &mut groups[self.group(superzone.id) as usize];
@@ -411,8 +415,8 @@ impl ZonePool {
         Some(best)
     }
 
-    /// Takes a free superzone, the last, out of the hands of streams: its zones are used one by
-    /// one from now on, until all of it is released. `None` if none is free.
+    /// Takes the last free superzone for tables: its zones are used one by one until the whole
+    /// superzone is released. `None` if no superzone is free.
     pub fn allocate_for_tables(&self) -> Option<SuperzoneId> {
         let mut superzones = self.0.superzones.borrow_mut();
         let free = |s: &&mut Superzone| s.state == SuperzoneState::Free && !s.releasing;
@@ -432,7 +436,7 @@ impl ZonePool {
         self.turn(superzone, state);
     }
 
-    /// It is written to its end.
+    /// Marks a superzone as written to its end.
     ///
     /// # Panics
     /// If it is retired or being released.
@@ -440,7 +444,8 @@ impl ZonePool {
         self.set(id, SuperzoneState::Full);
     }
 
-    /// A stream writes to it again, or, at recovery, still.
+    /// Marks a superzone as active: a stream writes to it again, or, at recovery, still writes to
+    /// it.
     ///
     /// # Panics
     /// As [`ZonePool::mark_full`].
@@ -448,7 +453,7 @@ impl ZonePool {
         self.set(id, SuperzoneState::Active);
     }
 
-    /// Takes it out of use for good. What is written in it can still be read.
+    /// Takes a superzone out of use for good. Blocks written in it can still be read.
     ///
     /// # Panics
     /// If it is being released.
@@ -459,7 +464,7 @@ impl ZonePool {
         superzone.zones.clear();
     }
 
-    /// Leaves a bad zone out of its superzone from now on; the last one retires it.
+    /// Removes a bad zone from its superzone. Removing the last zone retires the superzone.
     fn drop_zone(&self, zone: ZoneId) {
         let Some(owner) = self.owner(zone) else { return };
         let superzone = &mut self.0.superzones.borrow_mut()[owner.0 as usize];
@@ -470,8 +475,9 @@ impl ZonePool {
         }
     }
 
-    /// At mount, after recovery's roll-forward: leaves zones out of *free* superzones that the
-    /// drive calls read-only or offline. Those of others hold data and leave at their release.
+    /// Removes read-only and offline zones from *free* superzones, at mount, after recovery's
+    /// roll-forward. Such zones of other superzones hold data; they are removed when the superzone
+    /// is released.
     pub fn adopt_reports(&self, reports: &[ZoneReport]) {
         for report in reports {
             let dead = matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline);
@@ -482,8 +488,8 @@ impl ZonePool {
         }
     }
 
-    /// Pins `zone` against being reset. To be taken in the same await-free stretch in which the
-    /// address was looked up.
+    /// Pins `zone` against being reset. The caller must not await between looking up the address
+    /// and taking the pin.
     pub fn pin(&self, zone: ZoneId) -> ReadPin {
         self.0.pins.borrow_mut().count[zone.0 as usize] += 1;
         ReadPin { pool: self.clone(), zone }
@@ -494,19 +500,20 @@ impl ZonePool {
         self.0.pins.borrow().count[zone.0 as usize] > 0
     }
 
-    /// True if the defect that resets without conditions is built into the writer.
+    /// True if the defect that resets zones without conditions is built into the writer.
     fn resets_early(&self) -> bool {
         self.0.writer.has(furrow_policy::LogDefect::EarlyRelease)
     }
 
-    /// Releases a superzone: waits until no read pins it and its writes are over, resets its
-    /// zones, leaves out those that cannot be, and makes it free. Goes on if the future is
-    /// dropped. A free superzone can be released too: that empties what a crash left in it.
+    /// Releases a superzone: waits until no read pins it and no write of it is in flight, resets
+    /// its zones, removes the zones that cannot be reset, and makes the superzone free. The release
+    /// continues if the future is dropped. A free superzone can be released too: that empties zones
+    /// in which a crash left blocks.
     ///
     /// # Errors
-    /// `Invalid` if `proof` does not show it empty, `Busy` if the superzone is active, retired or
-    /// being released; then nothing was done. `Io` if the drive does not answer: it is not free
-    /// then.
+    /// `Invalid` if `proof` does not show the superzone empty, `Busy` if the superzone is active,
+    /// retired or being released; nothing was done in either case. `Io` if the drive does not
+    /// answer: then the superzone is not free.
     pub async fn release(&self, id: SuperzoneId, proof: &DurableSnapshot) -> Result<()> {
         let zones = {
             let superzones = self.0.superzones.borrow();
@@ -528,7 +535,8 @@ impl ZonePool {
         self.verify(format_args!("superzone {id}"), Some(id), proof)?;
         self.0.superzones.borrow_mut()[id.0 as usize].releasing = true;
         let pool = self.clone();
-        // A task of its own: a dropped caller must not leave half a release behind.
+        // The release runs in a task of its own, so that a caller that is dropped leaves no
+        // half-finished release.
         let task = self.0.writer.rt().spawn(async move {
             let result = pool.reset_all(&zones).await;
             let superzone = &mut pool.0.superzones.borrow_mut()[id.0 as usize];
@@ -544,12 +552,12 @@ impl ZonePool {
         task.await
     }
 
-    /// Releases one zone the pool does not group: of the checkpoint ring, the delta log, a table;
-    /// or one of a superzone of tables. Conditions and waiting as for [`ZonePool::release`].
+    /// Releases one zone that is in no superzone (of the checkpoint ring, the delta log or a
+    /// table), or a zone of a superzone of tables. Waits as [`ZonePool::release`] does.
     ///
     /// # Errors
-    /// `Invalid` if `proof` is of another drive, or the zone belongs to another superzone; `Io` if
-    /// the zone cannot be reset.
+    /// `Invalid` if `proof` is of another drive, or the zone belongs to a superzone that is not one
+    /// of tables; `Io` if the zone cannot be reset.
     pub async fn release_zone(&self, zone: ZoneId, proof: &DurableSnapshot) -> Result<()> {
         if self.try_release_zone(zone, proof).await? {
             return Ok(());
@@ -564,7 +572,7 @@ impl ZonePool {
         Error::new(ErrorKind::Io, message)
     }
 
-    /// As [`ZonePool::release_zone`], for an engine that can do without the zone: false if it
+    /// As [`ZonePool::release_zone`], for an engine that can do without the zone: false if the zone
     /// cannot be reset.
     ///
     /// # Errors
@@ -583,8 +591,8 @@ impl ZonePool {
         Ok(task.await?.is_empty())
     }
 
-    /// Empties zones before an engine makes something of the drive: whatever they hold is lost. No
-    /// other use: nothing may be open for writing.
+    /// Empties zones before an engine formats the drive: their content is lost. For this use only:
+    /// no zone may be open for writing.
     ///
     /// # Errors
     /// `Busy` if a zone is open in the writer; `Io` if a zone cannot be reset.
@@ -602,10 +610,11 @@ impl ZonePool {
         Ok(())
     }
 
-    /// Resets `zones`, all at once; answers those that cannot be.
+    /// Resets `zones`, all at once. Returns the zones that cannot be reset.
     async fn reset_all(&self, zones: &[ZoneId]) -> Result<Vec<ZoneId>> {
         if !self.resets_early() {
-            // Writes first: once they are over none can begin, while a read can come until the end.
+            // Wait for writes first: after the last write none can begin, while a new read can pin
+            // a zone until the reset.
             for zone in zones {
                 self.0.writer.drained(*zone).await;
             }
@@ -630,7 +639,8 @@ impl ZonePool {
                 return Ok(left);
             }
         }
-        // Refused for good, or a drive that is gone? Only one that still answers has bad zones.
+        // Either the drive refuses the reset for good, or it is gone. Zones count as bad only if
+        // the drive still answers.
         let device = self.0.writer.device();
         for zone in &left {
             let gone = |_| Error::device(&device.name(), format!("reset of zone {zone}"), status);

@@ -16,14 +16,14 @@ impl Queues {
         self.0.len() as u32
     }
 
-    /// The one with the fewest zones.
+    /// The queue with the fewest zones.
     pub(crate) fn least(&self) -> QueueId {
         let queues = self.0.iter().enumerate();
         queues.min_by_key(|(_, zones)| zones.get()).map_or(QueueId(0), |(i, _)| QueueId(i as u16))
     }
 }
 
-/// That a zone is written through a queue, while it is.
+/// Counts a zone as written through a queue, for as long as the value lives.
 pub(crate) struct Bound(Rc<Queues>, QueueId);
 
 impl Bound {

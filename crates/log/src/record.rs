@@ -1,9 +1,10 @@
-//! Records: how anything with a header is sealed onto blocks and opened again.
+//! Records: sealing a header and a body into blocks, and opening them again.
 //!
 //! Invariants
-//! - [`open`] accepts exactly what [`seal`] made: a change of any bit of a record's blocks is an
-//!   error, never a panic, whatever the bytes.
-//! - The checksum is judged before the version: "newer version" is said only of whole records.
+//! - [`open`] accepts exactly the output of [`seal`]: a change of any bit of a record's blocks
+//!   gives an error, and no bytes cause a panic.
+//! - The checksum is checked before the version, so only a whole record is reported as a newer
+//!   version.
 
 use crate::format::{
     BLOCK_SIZE, RECORD_LENGTH_MAX, RECORD_MAGIC, RECORD_VERSION, RecordHeader as Header,
@@ -21,7 +22,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// CRC32C of what `crc` is the CRC32C of, followed by `bytes`. The CRC32C of nothing is 0.
+/// CRC32C of the bytes whose CRC32C is `crc`, followed by `bytes`. The CRC32C of no bytes is 0.
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     // The algorithm's state is the checksum before the final inversion.
     let state = u64::from(crc ^ u32::MAX);
@@ -108,7 +109,7 @@ impl FromStr for Uuid {
     }
 }
 
-/// What a record is and where it belongs.
+/// The kind of a record, and its place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordId {
     /// What it is.
@@ -126,7 +127,7 @@ pub struct RecordId {
 }
 
 impl Header {
-    /// The identity part of the header.
+    /// The record's identity.
     pub fn id(&self) -> RecordId {
         RecordId {
             kind: self.kind.get(),
@@ -138,7 +139,7 @@ impl Header {
         }
     }
 
-    /// Blocks the record takes.
+    /// Number of blocks of the record.
     pub fn blocks(&self) -> u32 {
         self.length.get().div_ceil(BLOCK_SIZE as u32)
     }
@@ -149,18 +150,18 @@ impl Header {
     }
 }
 
-/// What the reader of a record knows beforehand. `None` accepts any.
+/// The identity that the reader of a record expects. `None` accepts any value.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Expect {
-    /// What it must be.
+    /// The expected kind.
     pub kind: u16,
-    /// The drive it must be of.
+    /// The expected drive.
     pub device: Option<Uuid>,
-    /// The engine it must be of.
+    /// The expected engine.
     pub object: Option<Uuid>,
 }
 
-/// Blocks a record with a body of `body` bytes takes.
+/// Number of blocks of a record with a body of `body` bytes.
 pub fn blocks_for(body: usize) -> u32 {
     (Header::SIZE + body).div_ceil(BLOCK_SIZE) as u32
 }
@@ -203,8 +204,8 @@ pub fn seal(id: &RecordId, body: &[u8], pool: &Pool) -> Pages {
     pages
 }
 
-/// The header at the start of `first_block`, if there is one that says plausibly how long its
-/// record is. Nothing else of it is verified yet.
+/// The header at the start of `first_block`, if its magic, version and length are plausible.
+/// Nothing else in the header is verified yet.
 pub fn peek(first_block: &[u8]) -> Option<Header> {
     let (header, _) = Header::read_from_prefix(first_block).ok()?;
     let length = header.length.get();
@@ -214,11 +215,12 @@ pub fn peek(first_block: &[u8]) -> Option<Header> {
     .then_some(header)
 }
 
-/// Opens the record that `bytes` (its whole blocks, or more) start with: its header and body.
+/// Opens the record at the start of `bytes`, and returns its header and body. `bytes` hold at least
+/// the whole blocks of the record.
 ///
 /// # Errors
-/// `Corrupt` if it is no whole record, `WrongFormat` if it is whole but of a newer version, of
-/// another kind, or belongs to another drive or engine. The caller adds the place.
+/// `Corrupt` if there is no whole record, `WrongFormat` if the record is whole but of a newer
+/// version, of another kind, or of another drive or engine. The caller adds the place.
 pub fn open<'a>(bytes: &'a [u8], expect: &Expect) -> Result<(Header, &'a [u8])> {
     let corrupt = |what: String| Error::new(ErrorKind::Corrupt, what);
     let Some(header) = peek(bytes) else {
@@ -248,9 +250,10 @@ pub fn open<'a>(bytes: &'a [u8], expect: &Expect) -> Result<(Header, &'a [u8])> 
     Ok((header, body))
 }
 
-/// True if `last`, the last block of a record, which holds `length` bytes of it, was torn: on a
-/// drive whose logical blocks, of `sector` bytes, are smaller, a power cut can leave a part of a
-/// block. What is missing reads as zeros, or recovery has filled it with them.
+/// True if `last`, the last block of a record, was torn. `length` is the number of the record's
+/// bytes in that block. On a drive whose logical blocks, of `sector` bytes, are smaller than a
+/// block, a power cut can leave a part of a block. The missing part reads as zeros, because it was
+/// not written or because recovery filled it with zeros.
 pub fn is_torn(last: &[u8], length: usize, sector: usize) -> bool {
     let written = last.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
     sector < BLOCK_SIZE && written.div_ceil(sector) < length.min(BLOCK_SIZE).div_ceil(sector)
@@ -354,7 +357,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was sealed opens again, and no changed bit goes unnoticed.
+        /// Every sealed record opens again, and every changed bit is detected.
         #[test]
         fn seal_opens_and_every_flip_is_caught(
             body in proptest::collection::vec(any::<u8>(), 0..9000),
@@ -373,7 +376,7 @@ mod tests {
             prop_assert!(open(&bytes, &expect()).is_err());
         }
 
-        /// No bytes make it panic: random ones, and ones that start like a record.
+        /// No bytes cause a panic: neither random bytes, nor bytes that start like a record.
         #[test]
         fn any_bytes_are_survived(
             mut bytes in proptest::collection::vec(any::<u8>(), 0..9000),

@@ -1,23 +1,24 @@
-//! The record ring: records one after the other, in halves of whole zones that take turns.
+//! The record ring: consecutive records, in halves of whole zones that take turns.
 //!
-//! An engine appends records to one half. When the half is full it *turns*: the next half begins
-//! with all that counts, written whole, and the first is released once that is durable. So one half
-//! always holds a whole beginning, and a power cut in the middle of a turn costs nothing.
+//! An engine appends records to one half. When the half is full, the ring *turns*: the next half
+//! begins with the whole state, and the old half is released once that beginning is durable. So at
+//! any time one half holds a whole beginning, and a power cut in the middle of a turn loses
+//! nothing.
 //!
-//! Zones fail. The ring has more zones than two halves take, and a half is made of any of them that
-//! are empty. One that takes no write any more ends the half: the ring turns. One that cannot be
-//! emptied is *failed*: no half has it again.
+//! Zones fail. The ring has more zones than two halves take, and a half is made of any empty zones
+//! of the ring. A zone that fails a write ends the half: the ring turns. A zone that cannot be
+//! emptied is *failed*: no later half uses it.
 //!
 //! Invariants
-//! - A record never crosses the end of a zone: what is left of the zone is filled with zeros.
+//! - A record never crosses the end of a zone: the rest of the zone is filled with zeros.
 //! - Records of a half lie in the order of their sequence numbers, and its zones in ascending
 //!   order.
-//! - A half's first zone is emptied before the others: what is left of one is not taken for it.
-//! - Each half needs an active-zone permit while it holds something: within a half a zone is not
-//!   begun before the one before it is full. Nothing is filled or finished for a turn, unless a
-//!   zone failed.
+//! - A half's first zone is emptied before its other zones, so that the remains of a half are not
+//!   taken for a half.
+//! - Each half needs one active-zone permit while it holds records: a zone of a half is begun only
+//!   when the zone before it is full. A turn fills and finishes no zone, unless a zone failed.
 //!
-//! It does not know what the records say.
+//! The ring does not know the meaning of its records.
 
 mod audit;
 
@@ -37,7 +38,7 @@ pub const HALF_MAX: u32 = 64;
 /// Most zones beyond those of two halves.
 pub const SPARES_MAX: u32 = 8;
 
-/// The zones of a ring, one after the other.
+/// The zones of a ring, which are consecutive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingZones {
     /// The first.
@@ -49,12 +50,12 @@ pub struct RingZones {
 }
 
 impl RingZones {
-    /// All of them, in order.
+    /// All zones of the ring, in order.
     pub fn zones(&self) -> impl Iterator<Item = ZoneId> + use<> {
         (self.start..self.end()).map(ZoneId)
     }
 
-    /// How many there are.
+    /// Number of zones of the ring.
     pub fn count(&self) -> u32 {
         2 * self.half + self.spares
     }
@@ -64,7 +65,7 @@ impl RingZones {
         self.start + self.count()
     }
 
-    /// Whether a zone is one of them.
+    /// Whether `zone` belongs to the ring.
     pub fn has(&self, zone: ZoneId) -> bool {
         (self.start..self.end()).contains(&zone.0)
     }
@@ -79,13 +80,14 @@ pub struct FoundRecord {
     pub body: Vec<u8>,
 }
 
-/// Reads the records of a half in their order, up to the first place where there is none: `each`
-/// gets one after the other, and says whether to go on.
+/// Reads the records of a half in order, up to the first place without a record. `each` gets the
+/// records one by one, and returns whether to continue.
 ///
 /// # Errors
-/// `Io` if a block that was written cannot be read, or a zone is offline that records may have
-/// reached; or what `each` returned. A record that is torn or damaged ends the half: whether one
-/// was to be there is for the caller to know.
+/// `Io` if a block that was written cannot be read, or if a zone that may hold records is offline;
+/// `WrongFormat` if a record is of a newer version; or the error of `each`. A torn or damaged
+/// record ends the half without an error: only the caller knows whether a record was expected
+/// there.
 pub async fn read_half(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
@@ -103,7 +105,7 @@ pub async fn read_half(
         let (mut at, end) = (0, blocks_written(report, geometry));
         while at < end {
             let Some(record) = record_at(device, zone, at, end, pages).await? else {
-                // The next zone is entered where zeros fill this one up.
+                // Reading continues in the next zone if zeros fill the rest of this one.
                 if at > 0 && is_filled(device, zone, at, pages).await? {
                     break;
                 }
@@ -121,7 +123,7 @@ pub async fn read_half(
     Ok(())
 }
 
-/// What a ring's zone may have held is nowhere else.
+/// The error of an offline zone of a ring: its records may have no other copy.
 pub fn is_offline(device: &dyn ZonedDevice, zone: ZoneId) -> Error {
     let message = format!(
         "{}: zone {zone} is offline, and the newest records may have been there: nothing older is \
@@ -131,7 +133,7 @@ pub fn is_offline(device: &dyn ZonedDevice, zone: ZoneId) -> Error {
     Error::new(ErrorKind::Io, message)
 }
 
-/// Blocks of a zone. `None` if the drive is sure that some were never written.
+/// Reads blocks of a zone. `None` if the drive reports that some of the blocks were never written.
 async fn blocks_at(
     device: &dyn ZonedDevice,
     (zone, at): (ZoneId, u32),
@@ -146,14 +148,14 @@ async fn blocks_at(
     }
 }
 
-/// Whether block `at` holds the zeros that fill a zone up.
+/// Whether block `at` holds zeros, as in the filled rest of a zone.
 async fn is_filled(device: &dyn ZonedDevice, zone: ZoneId, at: u32, pages: &Pool) -> Result<bool> {
     let page = blocks_at(device, (zone, at), 1, pages).await?;
     let zeros = |page: Pages| page.iter().all(|page| page.bytes().iter().all(|byte| *byte == 0));
     Ok(page.is_some_and(zeros))
 }
 
-/// The record at block `at` of a zone that was written up to `end`, if there is a whole one.
+/// The record at block `at` of a zone that was written up to `end`, if a whole record is there.
 async fn record_at(
     device: &dyn ZonedDevice,
     zone: ZoneId,
@@ -181,20 +183,20 @@ async fn record_at(
     }
 }
 
-/// What a zone of a ring is to the half that is written.
+/// The role of a zone of a ring for the half that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RingRole {
-    /// For halves to come.
+    /// Available to later halves.
     Other = 0,
     /// Of this half.
     Half = 1,
-    /// It failed: no half has it again.
+    /// The zone failed: no later half uses it.
     Failed = 2,
 }
 
 impl RingRole {
-    /// From what is stored.
+    /// The role from its stored form.
     pub fn from_byte(byte: u8) -> Option<RingRole> {
         [RingRole::Other, RingRole::Half, RingRole::Failed].get(usize::from(byte)).copied()
     }
@@ -204,8 +206,8 @@ impl RingRole {
 ///
 /// Invariants
 /// - No zone is in `half`, `old` or `failed` twice, or in two of them.
-/// - Zones of the half before `current` are written to their ends, those behind it are empty, and
-///   so is every zone of the ring that is in none of the three.
+/// - Zones of the half before `current` are written to their ends, and zones behind it are empty.
+///   Every zone of the ring that is in none of `half`, `old` and `failed` is empty.
 /// - One zone of the half holds a permit.
 pub struct RecordRing {
     writer: Writer,
@@ -213,19 +215,19 @@ pub struct RecordRing {
     zones: RingZones,
     /// Zones of the half that is written, in order.
     half: Vec<ZoneId>,
-    /// The zone of the half that is written.
+    /// Index in `half` of the zone that is written.
     current: usize,
     /// Zones of earlier halves that are not empty yet, in the order in which to empty them.
     old: Vec<ZoneId>,
     failed: BTreeSet<ZoneId>,
-    /// For the zone of an earlier half that a power cut left active.
+    /// The permit for the zone of an earlier half that a power cut left active.
     other_permit: Option<Permit>,
 }
 
 impl RecordRing {
-    /// A ring that writes no half yet: [`RecordRing::turn`] begins one. The zones of the half that
-    /// counts are `old`; all that are neither those nor `failed` are empty. The permit is for the
-    /// half that counts.
+    /// A ring that writes no half yet: [`RecordRing::turn`] begins one. `old` are the zones of the
+    /// half that counts; all zones in neither `old` nor `failed` are empty. `other_permit` is for
+    /// the half that counts.
     pub fn new(
         writer: &Writer,
         pages: &Pool,
@@ -246,7 +248,7 @@ impl RecordRing {
         &self.half
     }
 
-    /// What each zone of the ring is, in order.
+    /// The role of each zone of the ring, in order.
     pub fn roles(&self) -> Vec<RingRole> {
         let role = |zone| match () {
             () if self.half.contains(&zone) => RingRole::Half,
@@ -256,7 +258,7 @@ impl RecordRing {
         self.zones.zones().map(role).collect()
     }
 
-    /// Blocks that are left of the half, if nothing is lost at the ends of zones.
+    /// Blocks left in the half, if no blocks are lost at the ends of zones.
     pub fn space_left(&self) -> u32 {
         let Some(zone) = self.half.get(self.current) else { return 0 };
         let behind = self.half.len() - self.current - 1;
@@ -288,10 +290,10 @@ impl RecordRing {
         Ok(self.writer.submit(ZoneWrite::pages(zone, Kind::Checkpoint, pages)))
     }
 
-    /// Goes on in another half, of zones that are empty, with a permit for them.
+    /// Begins another half, of empty zones, with a permit for them.
     ///
     /// # Errors
-    /// `Io` if no zone is left.
+    /// `Io` if no empty zone is left.
     pub fn turn(&mut self, permit: Option<Permit>) -> Result<()> {
         let taken = |zone: &ZoneId| {
             self.half.contains(zone) || self.old.contains(zone) || self.failed.contains(zone)
@@ -324,8 +326,8 @@ impl RecordRing {
         self.half.iter().take(self.current + 1).copied().collect()
     }
 
-    /// A zone failed, and the half is ended: none is written. Unless the half counts, those of its
-    /// zones that were not begun are for another.
+    /// Ends the half after a zone failed: no half is written then. If the half does not count, its
+    /// zones that were not begun are available to later halves.
     pub fn end_half(&mut self, counts: bool) {
         if !counts {
             self.half.truncate(self.current + 1);
@@ -334,12 +336,13 @@ impl RecordRing {
         self.current = 0;
     }
 
-    /// Zones of earlier halves, in the order in which to empty them when this one is durable.
+    /// Zones of earlier halves, in the order in which to empty them once the present half is
+    /// durable.
     pub fn old(&self) -> Vec<ZoneId> {
         self.old.clone()
     }
 
-    /// A zone of an earlier half is empty, or has failed.
+    /// Notes that a zone of an earlier half is empty, or has failed.
     pub fn emptied(&mut self, zone: ZoneId, empty: bool) {
         self.old.retain(|other| *other != zone);
         if !empty {
@@ -351,7 +354,8 @@ impl RecordRing {
     }
 }
 
-/// Empties a zone of a ring. False if it failed: it takes no reset, and no write either.
+/// Empties a zone of a ring. False if the zone failed: it cannot be reset, and is read-only or
+/// offline.
 ///
 /// # Errors
 /// As [`ZonePool::release_zone`].
@@ -370,7 +374,8 @@ pub async fn empty_zone(
     if state()? == Some(ZoneState::Empty) || pool.try_release_zone(zone, proof).await? {
         return Ok(true);
     }
-    // An older half that could be written must not be there beside a newer one.
+    // The zone holds an older half and could still be written. It must not stay next to a newer
+    // half.
     match is_bad(state()?) {
         true => Ok(false),
         false => Err(Error::new(
@@ -380,8 +385,8 @@ pub async fn empty_zone(
     }
 }
 
-/// Zones of a half for records of so many bytes in all, of a drive like this: at least one, and at
-/// most [`HALF_MAX`].
+/// Number of zones of a half for records of `bytes` in total, on a drive of `geometry`: at least
+/// one, and at most [`HALF_MAX`].
 pub fn half_for(geometry: &Geometry, bytes: u64) -> u32 {
     let zone = u64::from(blocks_per_zone(geometry)) * crate::format::BLOCK_SIZE as u64;
     bytes.div_ceil(zone.max(1)).clamp(1, u64::from(HALF_MAX)) as u32

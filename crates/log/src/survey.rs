@@ -1,10 +1,10 @@
-//! What a drive says of its zones when an engine takes it up, and the zones a power cut left
+//! A drive's reports of its zones when an engine starts, and the zones that a power cut left
 //! active.
 //!
 //! Reports are checked here, once: an engine may index them by zone. How far a zone is written is
-//! [`blocks_written`] and [`blocks_begun`] of its report. A zone that is active and that no owner
-//! claims holds resources no permit accounts for: it is finished, which keeps its blocks, and is
-//! reset only when a durable state shows that nothing in it counts.
+//! [`blocks_written`] and [`blocks_begun`] of its report. An active zone that no owner claims holds
+//! resources without a permit. The zone is finished, which keeps its blocks. It is reset only when
+//! a durable state shows that nothing in it counts.
 //!
 //! [`blocks_written`]: crate::address::blocks_written
 //! [`blocks_begun`]: crate::address::blocks_begun
@@ -42,14 +42,14 @@ pub fn strays<'a>(
     reports.iter().filter(move |report| report.state.is_active() && !owned(report.zone))
 }
 
-/// Active zones that have to end before one more can begin.
+/// The number of active zones that have to be finished or reset before one more can begin.
 pub fn surplus(geometry: &Geometry, reports: &[ZoneReport]) -> usize {
     let active = reports.iter().filter(|report| report.state.is_active()).count();
     let most = geometry.max_active.map_or(usize::MAX, |most| most as usize);
     (active + 1).max(most) - most
 }
 
-/// Finishes a zone that is active and not open in the writer: what is written in it stays.
+/// Finishes a zone that is active and not open in the writer. Its written blocks stay.
 ///
 /// # Errors
 /// As [`Writer::finish`].
@@ -79,7 +79,7 @@ mod tests {
             let error = reports(&*toy).unwrap_err().to_string();
             assert!(error.contains(what), "{error}");
         }
-        // The order of a report is the drive's affair.
+        // A drive may report its zones in any order.
         toy.wish(|wishes| wishes.listed = Some([4, 2, 0, 1, 3].map(ZoneId).into()));
         let zones: Vec<u32> = reports(&*toy).unwrap().iter().map(|r| r.zone.0).collect();
         assert_eq!(zones, [0, 1, 2, 3, 4]);

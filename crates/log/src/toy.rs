@@ -1,5 +1,5 @@
-//! A zoned drive for this crate's tests: obeys the rules, answers in an order drawn from a seed,
-//! can be told to be slow, to let commands overtake each other, and to fail.
+//! A zoned drive for this crate's tests. It obeys the rules, answers in an order drawn from a seed,
+//! and can be told to be slow, to let commands overtake each other, and to fail.
 
 use furrow_rt::{Completion, CompletionTable, Pages, Rng, Rt, Source, Ticket};
 use furrow_zone::machine::{Effect, Machine};
@@ -33,7 +33,7 @@ pub(crate) struct Wishes {
     pub fail_flush: bool,
     /// Reports fail: the drive is gone.
     pub gone: bool,
-    /// Reports are of these zones, whatever is asked for.
+    /// Every report lists these zones, regardless of the request.
     pub listed: Option<Vec<ZoneId>>,
 }
 
@@ -77,7 +77,7 @@ impl Toy {
         Rc::new(Toy { geometry, table: CompletionTable::new(), state: RefCell::new(state) })
     }
 
-    /// The drive, its work being done in `rt`.
+    /// The drive as a source of `rt`, which polls it.
     pub(crate) fn on(rt: &Rt, geometry: Geometry, seed: u64) -> Rc<Toy> {
         let toy = Toy::new(geometry, seed);
         rt.add_source(toy.clone());
@@ -88,7 +88,7 @@ impl Toy {
         change(&mut self.state.borrow_mut().wishes);
     }
 
-    /// Power cut: what has not started never will.
+    /// Power cut: commands that have not started never start.
     pub(crate) fn cut(&self) {
         let mut state = self.state.borrow_mut();
         state.queues.iter_mut().for_each(VecDeque::clear);
@@ -106,7 +106,7 @@ impl Toy {
         self.state.borrow().log.clone()
     }
 
-    /// Most write commands one zone had unanswered at once.
+    /// Most write commands of one zone that were in flight at once.
     pub(crate) fn most_in_flight(&self) -> u32 {
         self.state.borrow().most_in_flight
     }
@@ -116,7 +116,7 @@ impl Toy {
         self.state.borrow().data.get(&(self.geometry.start(zone).0 + offset)).cloned()
     }
 
-    /// What is beside the logical block; nothing if it was written without.
+    /// The out-of-band bytes of the logical block; `None` if it was written without.
     pub(crate) fn oob(&self, zone: ZoneId, offset: u64) -> Option<Vec<u8>> {
         self.state.borrow().oob.get(&(self.geometry.start(zone).0 + offset)).cloned()
     }

@@ -1,20 +1,22 @@
 //! Which superzone to clean next.
 //!
-//! Pure functions over what an engine knows of its superzones: how much in each is still valid,
-//! how long ago that last changed, which interference group it is in. Nothing here knows what is
-//! stored.
+//! Pure functions over an engine's facts about its superzones: how many blocks of each are valid,
+//! how long ago these last changed, and its interference group. Nothing here knows what is stored.
 //!
-//! - [`Policy::Greedy`] takes the one whose cleaning copies least. Right when somebody waits.
-//! - [`Policy::CostBenefit`] weighs what is gained against what it costs, and prefers what has been
-//!   left alone: what is still changing will become cheaper anyway. (Sprite LFS: free space
-//!   generated × age / cost, with one read and one write of what is valid as the cost.)
+//! - [`Policy::Greedy`] takes the superzone whose cleaning copies least. It suits cleaning that a
+//!   user waits for.
+//! - [`Policy::CostBenefit`] weighs the space gained against the cost, and prefers superzones that
+//!   have not changed for long: a superzone that still changes becomes cheaper without cleaning.
+//!   (Sprite LFS: free space generated × age / cost, where the cost is one read and one write of
+//!   the valid blocks.)
 //!
 //! Victims come from the interference group with the fewest free superzones, so that streams find
-//! room on every die; but not at any price: where another group has one more than
-//! [`GROUP_FACTOR`] times better, that is taken. Candidates that are *not worth it* — see
+//! space on every die. The preference has a limit: a victim of another group that is more than
+//! [`GROUP_FACTOR`] times better is taken instead. Candidates that are *not worth it* — see
 //! [`Worth`] — are never taken, so cleaning ends.
 //!
-//! Not here: how fast to clean, what may be reserved for it, and which superzones are candidates.
+//! Not here: how fast to clean, how much may be reserved for cleaning, and which superzones are
+//! candidates.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -50,15 +52,15 @@ pub struct Candidate {
     pub valid: u32,
     /// Blocks it can hold.
     pub capacity: u32,
-    /// Seconds since what is valid in it last changed.
+    /// Seconds since its valid blocks last changed.
     pub age: u64,
     /// Interference group.
     pub group: u32,
 }
 
 impl Candidate {
-    /// Blocks that hold nothing valid: what cleaning gives back. `None` if more blocks are valid
-    /// than fit: its account is broken, and it is no victim.
+    /// Blocks that hold nothing valid: the space that cleaning frees. `None` if more blocks are
+    /// valid than fit: then the account of the superzone is broken, and it is no victim.
     pub fn garbage(&self) -> Option<u32> {
         self.capacity.checked_sub(self.valid)
     }
@@ -82,14 +84,14 @@ impl Candidate {
 /// When a victim is worth its cleaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Worth {
-    /// Least share of its blocks that must be without use, in thousandths.
+    /// Least share of its blocks that must be garbage, in thousandths.
     pub garbage_permille: u32,
     /// Most blocks that may have to be moved.
     pub valid_max: u32,
 }
 
 impl Worth {
-    /// Whether cleaning `candidate` gains anything worth having.
+    /// Whether `candidate` is worth cleaning.
     pub fn allows(&self, candidate: &Candidate) -> bool {
         let least = u64::from(candidate.capacity) * u64::from(self.garbage_permille);
         let enough = |garbage| garbage > 0 && u64::from(garbage) * 1000 >= least;
@@ -97,8 +99,9 @@ impl Worth {
     }
 }
 
-/// The best victim among `candidates`, as an index into them; `None` if none is worth it.
-/// `free` is the number of free superzones of each interference group (0 for those not listed).
+/// The best victim among `candidates`, as an index into them; `None` if no candidate is worth
+/// cleaning. `free` is the number of free superzones of each interference group (0 for those not
+/// listed).
 pub fn choose(
     candidates: &[Candidate],
     free: &[u32],
@@ -138,7 +141,7 @@ mod tests {
         let list = [one(0, 40, 1, 0), one(1, 30, 1, 0), one(2, 60, 1000, 0)];
         assert_eq!(choose(&list, &[], Policy::Greedy, ANY), Some(1));
         assert_eq!(choose(&list, &[], Policy::CostBenefit, ANY), Some(2));
-        // Of one age, the cheapest.
+        // Of candidates of the same age the cheapest is chosen.
         let list = [one(0, 40, 9, 0), one(1, 30, 9, 0)];
         assert_eq!(choose(&list, &[], Policy::CostBenefit, ANY), Some(1));
     }
@@ -148,10 +151,10 @@ mod tests {
         let list = [one(0, 50, 0, 0), one(1, 60, 0, 1), one(2, 55, 0, 1)];
         assert_eq!(choose(&list, &[3, 1], Policy::Greedy, ANY), Some(2));
         assert_eq!(choose(&list, &[1, 3], Policy::Greedy, ANY), Some(0));
-        // Group 1 is the poorest, but has nothing half as good.
+        // Group 1 has the fewest free superzones, but no victim that is half as good.
         let list = [one(0, 10, 0, 0), one(1, 60, 0, 1)];
         assert_eq!(choose(&list, &[3, 1], Policy::Greedy, ANY), Some(0));
-        // Nothing there at all: the next group.
+        // Group 1 has no candidates: the next group is used.
         assert_eq!(choose(&list[..1], &[3, 1], Policy::Greedy, ANY), Some(0));
     }
 
@@ -178,7 +181,7 @@ mod tests {
             id in 0u32..1000, valid in 0u32..120, age in prop_oneof![0u64..100, any::<u64>()],
             group in 0u32..5,
         ) -> Candidate {
-            // More valid than there is room for: damaged tables must not panic.
+            // More valid blocks than fit: damaged tables must not cause a panic.
             Candidate { id, valid, capacity: 100, age, group }
         }
     }

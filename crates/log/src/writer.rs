@@ -1,26 +1,28 @@
-//! The ordered writer: the only thing that writes to zones.
+//! The ordered writer: the only code that writes to zones.
 //!
 //! A caller submits writes to open zones ([`Writer::submit`]). The address is known at once
 //! (*placed*); the returned [`WriteHandle`] resolves when the drive has answered (*durable*, as far
-//! as asked and as the drive's cache allows). Nothing waits on the way: what cannot be sent yet is
-//! queued here.
+//! as requested and as the drive's cache allows). Submitting never waits: writes that cannot be
+//! sent yet are queued here.
 //!
-//! Under [`Order::Append`] a caller may leave it to the drive where in a zone pages land
-//! ([`Placement::Append`]): blocks are set aside at once, but which of them are whose is known only
-//! at completion. A block whose content depends on that can be set aside too ([`Payload::Later`]).
+//! Under [`Order::Append`] a caller may let the drive choose the place of pages in a zone
+//! ([`Placement::Append`]): blocks are set aside at once, but the block at which each append begins
+//! is known only at completion. A block whose content depends on these places can be set aside too
+//! ([`Payload::Later`]).
 //!
 //! Invariants
 //! - Each zone's writes reach the drive in the order of the calls, through one hardware queue, at
-//!   exactly the addresses handed out; appends, at those set aside for appends.
+//!   exactly the addresses handed out. Appends reach the blocks set aside for appends.
 //! - A sequence point is reached when every write dispatched before it has completed; later
 //!   writes never delay it.
-//! - After a failure, every later write of that zone fails too; other zones go on.
+//! - After a failure, every later write of that zone fails too; other zones are not affected.
 //!
-//! It deliberately does not choose zones, keep data for readers, or relocate after a failure:
-//! that is its engine's work (stop acknowledging, drain, relocate, checkpoint, acknowledge). For an
-//! engine that does it ([`Writer::relocates`]) waits tell of a failure at once, and what
-//! was opened behind a failed zone is held back until that is closed ([`Writer::close`]); every
-//! wait goes on to tell of it until it is forgiven ([`Writer::forgive`]).
+//! The writer deliberately does not choose zones, keep data for readers, or relocate after a
+//! failure: these are its engine's tasks (stop acknowledging, drain, relocate, checkpoint,
+//! acknowledge). For an engine that relocates ([`Writer::relocates`]), waits return a failure at
+//! once, and writes to a zone opened behind a failed zone are held back until the failed zone is
+//! closed ([`Writer::close`]). Every wait returns the failure until it is forgiven
+//! ([`Writer::forgive`]).
 
 use crate::address::{blocks_begun, blocks_per_zone, sectors_per_block};
 use crate::budget::Permit;
@@ -41,7 +43,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-/// How many writes of one zone may be in flight, and who says where they land.
+/// How many writes of one zone may be in flight, and whether the writer or the drive chooses their
+/// places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Order {
@@ -49,8 +52,8 @@ pub enum Order {
     Blocking,
     /// Many in flight per zone, in order on the zone's hardware queue.
     Queued,
-    /// As `Queued`, but writes with [`Placement::Append`] go by Zone Append: the drive says at
-    /// completion where it put what.
+    /// As `Queued`, but writes with [`Placement::Append`] go by Zone Append: the drive reports the
+    /// place of each at completion.
     Append,
 }
 
@@ -59,19 +62,20 @@ pub enum Order {
 pub struct WriterOptions {
     /// Order policy.
     pub order: Order,
-    /// Hardware queues of the drive; zone z writes through queue z mod `queues`.
+    /// Hardware queues of the drive. A zone is written through the queue with the fewest zones; a
+    /// zone opened after another uses the other's queue.
     pub queues: u16,
-    /// Most write commands in flight per zone under [`Order::Queued`].
+    /// Most write commands in flight per zone under [`Order::Queued`] and [`Order::Append`].
     pub depth: u32,
-    /// Most blocks of a write command, if that is less than the drive takes.
+    /// Most blocks of a write command, if that is less than the drive's limit.
     pub command_blocks: Option<u32>,
-    /// What waits for a zone goes in so many commands rather than in one, of 16 KiB at least, as
-    /// long as fewer are in flight: where a zone is on many dies, they work at once. 1: in one.
+    /// Number of commands of a zone to keep in flight, if possible: waiting writes are divided into
+    /// as many commands as are missing, of at least 16 KiB each. So the dies of a zone that is on
+    /// several dies work in parallel. 1: waiting writes go in one command.
     pub pieces: u32,
-    /// Calls that wait for a zone and are adjacent go in one command.
+    /// Whether adjacent writes that wait for a zone are joined in one command.
     pub join: bool,
-    /// Appends that wait for a zone go in so many commands, as `pieces` has it of writes; 0: each
-    /// call is a command.
+    /// As `pieces`, for appends; 0: each append is a command.
     pub append_pieces: u32,
     /// The defect built in, if any.
     pub defect: Option<LogDefect>,
@@ -101,13 +105,14 @@ pub(crate) struct Shared {
     pub(crate) pieces: u32,
     pub(crate) join: bool,
     pub(crate) append_pieces: u32,
-    /// Failures noted so far, and who waits for the next.
+    /// Failures noted so far, and the notification of the next one.
     pub(crate) noted: Cell<u64>,
     pub(crate) failing: Notify,
-    /// The engine writes elsewhere what a failed zone has lost: see [`Writer::relocates`].
+    /// Whether the engine writes the lost blocks of a failed zone elsewhere: see
+    /// [`Writer::relocates`].
     pub(crate) relocates: Cell<bool>,
     pub(crate) blocks_per_command: u32,
-    /// Most blocks of an append; 0: what is asked to be appended is written.
+    /// Most blocks of an append; 0: appends are not available.
     pub(crate) blocks_per_append: u32,
     pub(crate) zero: Page,
     pub(crate) in_flight: RefCell<InFlight>,
@@ -122,7 +127,7 @@ pub(crate) struct Shared {
     defect: Option<LogDefect>,
 }
 
-/// One flush command and those who share it.
+/// One flush command, and the callers that share it.
 #[derive(Default)]
 struct Round {
     result: RefCell<Option<Result<()>>>,
@@ -192,13 +197,14 @@ impl Writer {
         &self.0.rt
     }
 
-    /// The hardware queue of `zone`: that it is bound to while it is written, any otherwise.
+    /// The hardware queue of `zone`: the queue it is bound to while it is open, otherwise an
+    /// arbitrary one.
     pub fn queue(&self, zone: ZoneId) -> QueueId {
         let any = QueueId((zone.0 % self.0.queues.count()) as u16);
         self.zone_queue(zone).map_or(any, |zone_queue| zone_queue.queue)
     }
 
-    /// Whether it has the defect.
+    /// Whether `defect` is built in.
     pub(crate) fn has(&self, defect: LogDefect) -> bool {
         self.0.defect == Some(defect)
     }
@@ -218,7 +224,8 @@ impl Writer {
         rest: Option<Range<u64>>,
         predecessor: Option<Rc<ZoneQueue>>,
     ) {
-        // A zone that follows another goes on in its queue; others take the one with the fewest.
+        // A zone that follows another uses the other's queue. Any other zone takes the queue with
+        // the fewest zones.
         let queue = match &predecessor {
             Some(predecessor) => predecessor.queue,
             None => self.0.queues.least(),
@@ -245,11 +252,12 @@ impl Writer {
     }
 
     /// Takes a zone into use where the drive's report says its write pointer is: the only way to
-    /// go on in a zone that is not empty. Answers the block. A torn write may have left the pointer
-    /// within a block, where logical blocks are of 512 bytes: the zone goes on behind that block,
-    /// whose rest is filled with zeros before the next write, or by [`Writer::level`]. Where no
-    /// whole block is left there is no next write: up to the zone's capacity, behind its last whole
-    /// block too, it is written at once. A zone that cannot be written any more counts as full.
+    /// continue writing a zone that is not empty. Returns the block of the next write. Where
+    /// logical blocks are of 512 bytes, a torn write may have left the pointer within a block. Then
+    /// the next write begins behind that block, and the rest of the block is filled with zeros
+    /// before the next write, or by [`Writer::level`]. If no whole block is left, there is no next
+    /// write: zeros are written at once up to the zone's capacity, including the part behind its
+    /// last whole block. A zone that cannot be written any more counts as full.
     ///
     /// # Panics
     /// As [`Writer::open_empty`].
@@ -275,8 +283,8 @@ impl Writer {
         at
     }
 
-    /// Writes what is missing of the block in which a torn write left the pointer of the open
-    /// `zone`, now rather than before the next write. A sequence point covers it.
+    /// Fills the rest of the block in which a torn write left the pointer of the open `zone`, now
+    /// instead of before the next write. A sequence point covers this write.
     ///
     /// # Panics
     /// If the zone is not open.
@@ -284,12 +292,12 @@ impl Writer {
         self.open_zone_queue(zone).level(&self.0);
     }
 
-    /// Takes the empty `zone` into use as the continuation of `previous`, which is not written
-    /// any further: nothing is sent to `zone` before `previous` is full or was reset, and it takes
-    /// over the permit. So a stream of zones needs one permit, and nobody waits.
+    /// Takes the empty `zone` into use as the continuation of `previous`, which takes no further
+    /// writes. Nothing is sent to `zone` before `previous` is full or was reset, and `zone` takes
+    /// over the permit. So a stream of zones needs one permit, and no caller waits.
     ///
     /// # Panics
-    /// As [`Writer::open_zone`].
+    /// As [`Writer::open_empty`].
     pub fn open_zone_after(&self, zone: ZoneId, previous: ZoneId) {
         let predecessor = self.zone_queue(previous).inspect(|zone_queue| zone_queue.seal());
         self.start(zone, 0, None, predecessor);
@@ -300,8 +308,8 @@ impl Writer {
         self.open_zone_queue(zone).follow(self.open_zone_queue(previous));
     }
 
-    /// Ties `permit` to the open `zone`: it is given back when the zone is full, finished or
-    /// reset.
+    /// Ties `permit` to the open `zone`: the permit is given back when the zone is full, finished
+    /// or reset.
     ///
     /// # Panics
     /// If the zone is not open.
@@ -309,8 +317,9 @@ impl Writer {
         self.open_zone_queue(zone).attach(permit);
     }
 
-    /// Keeps the permit of the open `zone` even when it is full, until the zone opened after it
-    /// takes it over, or `zone` is forgotten: for a stream that must be able to go on.
+    /// Keeps the permit of the open `zone` even when the zone is full, until the zone opened after
+    /// it takes the permit over, or `zone` is forgotten. For a stream that must always be able to
+    /// begin another zone.
     ///
     /// # Panics
     /// If the zone is not open.
@@ -318,17 +327,17 @@ impl Writer {
         self.open_zone_queue(zone).expect_successor();
     }
 
-    /// True if any zone is in use here.
+    /// True if any zone is open in this writer.
     pub(crate) fn has_open_zones(&self) -> bool {
         self.0.zone_queues.borrow().iter().any(Option::is_some)
     }
 
-    /// True if `zone` is in use here.
+    /// True if `zone` is open in this writer.
     pub fn is_open(&self, zone: ZoneId) -> bool {
         self.zone_queue(zone).is_some()
     }
 
-    /// The offset the next write of `zone` will be placed at, in blocks.
+    /// The offset of the next write of `zone`, in blocks.
     ///
     /// # Panics
     /// If the zone is not open.
@@ -336,7 +345,7 @@ impl Writer {
         self.open_zone_queue(zone).position()
     }
 
-    /// Blocks `zone` still takes.
+    /// Blocks that can still be written to `zone`.
     ///
     /// # Panics
     /// If the zone is not open.
@@ -344,7 +353,7 @@ impl Writer {
         self.0.capacity - self.position(zone)
     }
 
-    /// Sets blocks of the zone aside for a write and dispatches it. Never waits.
+    /// Sets blocks of the zone aside for a write, and dispatches the write. Never waits.
     ///
     /// # Panics
     /// If the zone is not open or has too little space left ([`Writer::space_left`]), or an append
@@ -400,13 +409,14 @@ impl Writer {
         WriteHandle { zone_queue, at, end: at + blocks, sequence: Some(sequence), fua, landed }
     }
 
-    /// Most blocks of an append ([`Placement::Append`]); 0 if the order is another, or the drive
-    /// takes no append of a whole block.
+    /// Most blocks of an append ([`Placement::Append`]); 0 if the order is not [`Order::Append`],
+    /// or the drive takes no append of a whole block.
     pub fn append_limit(&self) -> u32 {
         self.0.blocks_per_append
     }
 
-    /// How `blocks` from `position` of a zone on are appended.
+    /// How an append of `blocks` from `position` on is carried out: as a write, if it ends a zone
+    /// that holds a part of a block.
     fn as_append(&self, zone: ZoneId, position: u32, blocks: u32) -> What {
         let limit = self.0.blocks_per_append;
         assert!(blocks <= limit, "append of {blocks} blocks to zone {zone}, at most {limit}");
@@ -414,8 +424,8 @@ impl Writer {
         if ragged { What::Here } else { What::Append }
     }
 
-    /// Tells the page of the reserved block `at` of `zone` ([`Payload::Later`]). Without effect if
-    /// the zone failed meanwhile.
+    /// Sets the page of the reserved block `at` of `zone` ([`Payload::Later`]). Does nothing if the
+    /// zone failed meanwhile.
     pub fn fill_reserved(&self, zone: ZoneId, at: u32, page: Page) {
         if let Some(zone_queue) = self.zone_queue(zone) {
             zone_queue.fill_reserved(at, page);
@@ -430,15 +440,16 @@ impl Writer {
     /// Waits until every write dispatched before `point` has completed.
     ///
     /// # Errors
-    /// The first failure among them that was not forgotten; at once, if the engine relocates.
+    /// The first failure of these writes that was neither forgotten nor forgiven. If the engine
+    /// relocates, the failure is returned at once.
     pub async fn wait(&self, point: SequencePoint) -> Result<()> {
         self.wait_excusing(point, |_| false).await
     }
 
-    /// The same, whatever has become of the writes of zones that are `excused`.
+    /// As [`Writer::wait`], but ignores failures of zones for which `excused` is true.
     ///
     /// # Errors
-    /// As [`Writer::wait`], of other zones.
+    /// As [`Writer::wait`], for the zones that are not excused.
     pub async fn wait_excusing(
         &self,
         point: SequencePoint,
@@ -488,7 +499,7 @@ impl Writer {
         self.wait(self.sequence_point()).await
     }
 
-    /// Waits until no write of `zone` is in flight or queued, whether they succeeded or not.
+    /// Waits until no write of `zone` is in flight or queued, whether the writes succeeded or not.
     pub async fn drained(&self, zone: ZoneId) {
         if let Some(zone_queue) = self.zone_queue(zone) {
             std::future::poll_fn(|cx| zone_queue.poll_idle(cx)).await;
@@ -500,17 +511,18 @@ impl Writer {
         self.0.in_flight.borrow().len()
     }
 
-    /// Pages of writes dispatched and not completed: memory the writer keeps.
+    /// Pages of writes dispatched and not completed: the memory that the writer holds.
     pub fn pages_in_flight(&self) -> usize {
         self.0.in_flight.borrow().pages()
     }
 
-    /// Makes durable what was answered before the call. Returns at once on a drive without a
-    /// volatile cache. Callers that come while a flush is in flight share the next one. The flush
-    /// goes on if the future is dropped.
+    /// Makes all writes durable that were answered before the call. Returns at once on a drive
+    /// without a volatile cache. Calls made while a flush is in flight share the next flush. The
+    /// flush continues if the future is dropped.
     ///
     /// # Errors
-    /// If the drive fails a flush: then, and ever after, since what it lost is unknown.
+    /// If the drive fails a flush. Every later call fails too, since the extent of the loss is
+    /// unknown.
     pub async fn flush(&self) -> Result<()> {
         if self.has(LogDefect::SkippedFlush) {
             return Ok(());
@@ -535,8 +547,8 @@ impl Writer {
         .await
     }
 
-    /// Makes `zone` full without writing the rest, once its writes are over. On most drives this
-    /// costs about as much as writing the rest. The permit is given back.
+    /// Makes `zone` full without writing the rest, once none of its writes is in flight. On most
+    /// drives this costs about as much as writing the rest. The permit is given back.
     ///
     /// # Errors
     /// `Invalid` if the zone is not open, the failure of one of its writes, or the drive's
@@ -545,7 +557,8 @@ impl Writer {
         let zone_queue = self.zone_queue(zone).ok_or_else(|| not_open(zone))?;
         zone_queue.seal();
         let shared = self.0.clone();
-        // A task of its own: half a finish must not be left behind by a dropped caller.
+        // The finish runs in a task of its own, so that a caller that is dropped leaves no
+        // half-done finish.
         let task = self.0.rt.spawn(async move {
             std::future::poll_fn(|cx| zone_queue.poll_idle(cx)).await;
             if let Some(error) = zone_queue.failed() {
@@ -569,8 +582,8 @@ impl Writer {
         task.await
     }
 
-    /// Takes `zone` out of use: it was reset, or is full and needs no bookkeeping. Gives back its
-    /// permit and forgets its failure.
+    /// Takes `zone` out of use: the zone was reset, or is full and needs no bookkeeping. Gives back
+    /// the zone's permit and forgets its failure.
     ///
     /// # Panics
     /// If writes of the zone are in flight.
@@ -583,7 +596,7 @@ impl Writer {
         self.0.failures.borrow_mut().retain(|failure| failure.zone != zone);
     }
 
-    /// What went to the drive so far.
+    /// The writer's counters.
     pub fn counters(&self) -> Counters {
         *self.0.counters.borrow()
     }
@@ -592,7 +605,8 @@ impl Writer {
         self.0.counters.borrow_mut().resets += 1;
     }
 
-    /// As [`Writer::forget`], but with a defect's early reset writes may still be in flight.
+    /// As [`Writer::forget`], but does nothing while writes of the zone are in flight, which
+    /// happens only with the defect that resets zones too early.
     pub(crate) fn forget_reset(&self, zone: ZoneId) {
         if self.zone_queue(zone).is_none_or(|zone_queue| zone_queue.is_idle()) {
             self.forget(zone);
@@ -600,7 +614,7 @@ impl Writer {
     }
 }
 
-/// Sends flushes, one at a time, until nobody waits for one that has not started.
+/// Sends flushes, one at a time, until no caller waits for a flush that has not started.
 async fn run_flushes(shared: Rc<Shared>) {
     loop {
         let Some(round) = shared.next_flush.borrow_mut().take() else { break };

@@ -2,22 +2,26 @@
 //!
 //! Invariants
 //! - `done ≤ sent ≤ position ≤ capacity`. Blocks below `done` were answered with success; blocks
-//!   from `sent` to `position` wait in the queue; those between are in commands in flight.
-//! - Commands go to the drive in address order, through the one queue of the drive that the zone is
-//!   bound to while it is written, and their answers are taken in that order. So a success at the
-//!   front means the whole prefix succeeded.
+//!   from `done` to `sent` are in commands in flight; blocks from `sent` to `position` wait in the
+//!   queue.
+//! - Commands go to the drive in address order, through the one hardware queue to which the zone is
+//!   bound while it is written. Their answers are taken in the same order, so a success at the
+//!   front means that the whole prefix succeeded.
 //! - A command refused with Zone Invalid Write is sent again at the same address if it was sent
-//!   while an earlier one was in flight (which has succeeded by the time its answer is looked
-//!   at); then nothing is before it, so it is sent again at most once.
-//! - Any other refusal fails the queue for good. Its writes are over once no command is in flight.
-//!   Where the engine relocates, a queue that follows a failed one waits until that one is closed.
+//!   while an earlier command was in flight. The earlier command has succeeded by the time the
+//!   refusal is taken, so nothing is before the command then, and it is sent again at most once.
+//! - Any other refusal fails the queue for good. Its writes complete once no command is in flight.
+//!   If the engine relocates, a queue that follows a failed queue waits until the failed one is
+//!   closed.
 //! - A queue holds its zone's permit until the drive has freed the zone's resources.
-//! - Writes and Zone Appends are never in flight together. Appends in flight together fill, in an
-//!   order the drive chooses, exactly the blocks that were set aside for them; `done` counts them
-//!   in the order of the calls, so it tells how much is answered, and each append where it is.
-//!   Those that wait may go in one command: then they land one behind the other.
-//! - An observer is told once of each write, when nothing here is borrowed: it may write more.
-//! - Behind a block whose content is not known yet nothing is sent.
+//! - Writes and Zone Appends are never in flight together. Appends in flight together fill exactly
+//!   the blocks that were set aside for them, in an order that the drive chooses. `done` counts
+//!   their blocks in the order of the calls: it gives the number of blocks answered, not the
+//!   places; each append keeps its own place. Waiting appends may go in one command; their blocks
+//!   are then consecutive.
+//! - An observer is called once for each write, while nothing here is borrowed, so it may submit
+//!   writes.
+//! - Nothing is sent behind a block whose content is not known yet.
 
 mod audit;
 mod dispatcher;
@@ -36,31 +40,32 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Smallest piece of what waits, in blocks: smaller commands cost a drive as much.
+/// Smallest piece of the waiting blocks, in blocks: a smaller command costs the drive as much as
+/// one of this size.
 const PIECE_MIN: u32 = 4;
 
-/// What a call asks to have written.
+/// The content of a write.
 pub(crate) enum What {
-    /// Its pages, or zeros if it has none.
+    /// Its pages at its position, or zeros if it has no pages.
     Here,
     /// A page that is not known yet.
     Late(Option<Page>),
-    /// Its pages, where the drive likes among the appends in flight.
+    /// Its pages, at a place that the drive chooses among the blocks of the appends in flight.
     Append,
 }
 
-/// Who is told where a write is.
+/// The recipient of a write's place.
 #[derive(Default)]
 pub(crate) enum Tell {
     #[default]
     Nobody,
-    /// It is read here when the write is over.
+    /// A cell that holds the place once the write has completed.
     Place(Rc<Cell<u32>>),
-    /// The observer, and which of its writes it is.
+    /// The observer, and its number for the write.
     Observer(Rc<dyn WriteObserver>, u32),
 }
 
-/// What observers are to be told.
+/// Results to pass to observers.
 type Told = Vec<(Rc<dyn WriteObserver>, u32, Result<u32>)>;
 
 /// One write that was submitted.
@@ -69,16 +74,17 @@ struct Dispatched {
     end: u32,
     sequence: u64,
     fua: bool,
-    /// Its pages in the queue; of zeros and late pages there are none.
+    /// Number of its pages in the queue; 0 for zeros and for a late page.
     pages: usize,
-    /// Out-of-band bytes in their queue, of what is not sent yet; 0: there are none.
+    /// Out-of-band bytes of its blocks that are not sent yet; 0 if there are none.
     oob: usize,
     what: What,
     tell: Tell,
 }
 
 impl Dispatched {
-    /// Where it is, if blocks from `first` on came to lie at `at`. It may begin before those.
+    /// The block at which the write begins, if its command's first block, `first`, was written at
+    /// `at`. The write may begin before `first`.
     fn place(&self, first: u32, at: u32) -> u32 {
         self.end - self.blocks + at - first
     }
@@ -92,32 +98,33 @@ struct Flight {
     answer: Completion<Outcome>,
     end: u32,
     append: bool,
-    /// What to send again, if an earlier command was in flight when this one was sent.
+    /// The request to send again if it is refused; kept if an earlier command was in flight when
+    /// this one was sent.
     again: Option<Request>,
 }
 
 /// Invariants: see the module. With them, for a queue that has not failed
 /// - the commands in flight end one behind the other, the first beyond `done`, the last at `sent`;
-/// - every write that is not over ends beyond `done`, and at most at `position`.
+/// - every write that has not completed ends beyond `done`, and at most at `position`.
 #[derive(Default)]
 struct State {
     position: u32,
     sent: u32,
     done: u32,
     queue: VecDeque<Page>,
-    /// What lies beside the pages in the queue, where a write has that.
+    /// Out-of-band bytes of the pages in the queue, for writes that have such bytes.
     oob: VecDeque<u8>,
-    /// Writes not over, in order.
+    /// Writes that have not completed, in order.
     writes: VecDeque<Dispatched>,
     /// The first of `writes` that is not wholly sent.
     next: usize,
     flights: VecDeque<Flight>,
-    /// Where the first of the appends in flight together may have landed.
+    /// First block that was set aside for the appends in flight together.
     append_from: u32,
     failed: Option<Error>,
-    /// It failed, and the drive says that it was this zone.
+    /// The queue failed, and the drive's status blames this zone alone.
     of_zone: bool,
-    /// Nothing is written any more, and the drive holds no resources for the zone.
+    /// The zone takes no more writes, and the drive holds no resources for it.
     over: bool,
     /// Sorted by the offset waited for.
     waiters: VecDeque<(u32, Waker)>,
@@ -125,15 +132,16 @@ struct State {
     dispatcher: Option<Waker>,
     kicked: bool,
     permit: Option<Permit>,
-    /// A queue that follows this one takes the permit over when this one is full.
+    /// A queue that follows this one takes over the permit when this queue is full.
     hands_over: bool,
-    /// Nothing is sent before this queue is full, or its zone reset.
+    /// The queue before this one: nothing is sent until it is full or its zone was reset.
     predecessor: Option<Rc<ZoneQueue>>,
-    /// Logical blocks of the zone to write before anything else, to stand at a whole block.
+    /// Logical blocks of the zone to fill before the first write, so that the write pointer is at a
+    /// whole block.
     rest: Option<Range<u64>>,
     /// Forgotten by the writer: the dispatcher ends.
     gone: bool,
-    /// Counts as written through its queue, until it is full or ended otherwise.
+    /// Counts the zone as written through its hardware queue, until the zone is full or closed.
     bound: Option<Bound>,
 }
 
@@ -176,16 +184,17 @@ pub(crate) struct ZoneQueue {
 }
 
 impl ZoneQueue {
-    /// A queue that goes on at block `at`, when the logical blocks in `rest` are written.
+    /// A queue whose next write is at block `at`, once the logical blocks in `rest` are filled.
     pub(crate) fn new(zone: ZoneId, capacity: u32, at: u32, rest: Option<Range<u64>>) -> ZoneQueue {
         assert!(at <= capacity, "zone {zone} opened at {at}, its capacity is {capacity}");
-        // Full is what the drive has made full.
+        // With a `rest`, the last block is not done: a zone counts as full only when the drive has
+        // made it full.
         let done = if rest.is_some() { at - 1 } else { at };
         let state = State { position: at, sent: at, done, rest, ..State::default() };
         ZoneQueue { zone, queue: QueueId(0), capacity, state: RefCell::new(state) }
     }
 
-    /// The same, bound to a hardware queue. A zone that is full already is not written.
+    /// The queue bound to a hardware queue. A zone that is already full is not counted for it.
     pub(crate) fn bound_to(mut self, queue: QueueId, queues: &Rc<Queues>) -> ZoneQueue {
         self.queue = queue;
         let state = self.state.get_mut();
@@ -195,7 +204,7 @@ impl ZoneQueue {
         self
     }
 
-    /// Lets nothing pass before `predecessor` is full or reset, and then takes over its permit.
+    /// Sends nothing before `predecessor` is full or reset, and then takes over its permit.
     pub(crate) fn follow(&self, predecessor: Rc<ZoneQueue>) {
         predecessor.expect_successor();
         self.state.borrow_mut().predecessor = Some(predecessor);
@@ -224,13 +233,13 @@ impl ZoneQueue {
         }
     }
 
-    /// Keeps the permit beyond the zone's end, for the queue that will follow.
+    /// Keeps the permit after the zone is full, for the queue that will follow.
     pub(crate) fn expect_successor(&self) {
         self.state.borrow_mut().hands_over = true;
     }
 
-    /// Queues `blocks` more blocks: `pages`, or what `what` says. Answers the first of them and the
-    /// number of the write.
+    /// Queues `blocks` more blocks, with the content `pages` or `what`. Returns the first of these
+    /// blocks and the number of the write.
     pub(crate) fn push(
         &self,
         shared: &Shared,
@@ -254,7 +263,7 @@ impl ZoneQueue {
             shared.in_flight.borrow_mut().complete(sequence, count);
             let (zone, of_zone, error) = (self.zone, state.of_zone, error.clone());
             if let Tell::Observer(observer, part) = tell {
-                // Not within the call that submits.
+                // The observer is not called within the call that submits.
                 let error = error.clone();
                 shared.rt.spawn_detached(async move { observer.on_complete(part, Err(error)) });
             }
@@ -269,14 +278,15 @@ impl ZoneQueue {
             state.queue.extend(pages);
         }
         state.oob.extend(oob);
-        // With commands in flight up to the depth, the next answer comes by anyway.
+        // If as many commands are in flight as the depth allows, the next answer wakes the
+        // dispatcher anyway.
         if (state.flights.len() as u32) < shared.depth {
             state.kick();
         }
         (at, sequence)
     }
 
-    /// Has what is missing of a torn block written, if something is and no write is to come.
+    /// Fills the rest of a torn block, if there is one and no write is queued.
     pub(crate) fn level(&self, shared: &Shared) {
         let mut state = self.state.borrow_mut();
         if state.rest.is_none() || state.failed.is_some() || !state.writes.is_empty() {
@@ -298,7 +308,7 @@ impl ZoneQueue {
         state.kick();
     }
 
-    /// Tells the content of the late block at `at`; without effect if the queue has failed.
+    /// Sets the content of the reserved block at `at`. Does nothing if the queue has failed.
     pub(crate) fn fill_reserved(&self, at: u32, page: Page) {
         let mut state = self.state.borrow_mut();
         if let Some(write) = state.writes.iter_mut().find(|write| write.end == at + 1)
@@ -309,7 +319,7 @@ impl ZoneQueue {
         }
     }
 
-    /// Whether all blocks below `end` are durable as asked.
+    /// Resolves when all blocks below `end` are durable as requested.
     pub(crate) fn poll_reached(&self, end: u32, cx: &mut Context<'_>) -> Poll<Result<()>> {
         {
             let state = self.state.borrow();
@@ -324,7 +334,7 @@ impl ZoneQueue {
         Poll::Pending
     }
 
-    /// Whether no command is in flight or queued, whatever became of them.
+    /// Resolves when no command is in flight or queued, whether the commands succeeded or not.
     pub(crate) fn poll_idle(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.state.borrow_mut();
         if state.is_idle() {
@@ -336,12 +346,13 @@ impl ZoneQueue {
         Poll::Pending
     }
 
-    /// Takes the rest of the zone out of use: nothing can be written to it any more.
+    /// Takes the rest of the zone out of use: nothing more can be written to the zone.
     pub(crate) fn seal(&self) {
         self.state.borrow_mut().position = self.capacity;
     }
 
-    /// The drive holds no resources for the zone any more, and nothing is written to it.
+    /// Notes that the zone takes no more writes, and that the drive holds no resources for it any
+    /// more.
     pub(crate) fn is_over(&self) {
         let mut state = self.state.borrow_mut();
         state.over = true;
@@ -353,7 +364,7 @@ impl ZoneQueue {
         state.kick();
     }
 
-    /// It is not written any further, but the drive did not let it end.
+    /// Notes that the zone takes no more writes, but the drive did not finish it.
     pub(crate) fn cannot_end(&self, error: &Error) {
         let mut state = self.state.borrow_mut();
         state.failed.get_or_insert_with(|| error.clone());
@@ -361,12 +372,12 @@ impl ZoneQueue {
         state.kick();
     }
 
-    /// Wakes the waiters of a failed queue, to look again.
+    /// Wakes the waiters of a failed queue, so that they check it again.
     pub(crate) fn wake_if_failed(&self) {
         self.state.borrow_mut().wake_reached();
     }
 
-    /// The drive made the zone full.
+    /// Notes that the drive made the zone full.
     pub(crate) fn finished(&self) {
         let mut state = self.state.borrow_mut();
         state.sent = self.capacity;
@@ -374,7 +385,7 @@ impl ZoneQueue {
         state.kick();
     }
 
-    /// Ends the queue: the zone was reset, or is not written any more.
+    /// Ends the queue: the zone was reset, or takes no more writes.
     pub(crate) fn retire(&self) -> Option<Permit> {
         let mut state = self.state.borrow_mut();
         state.gone = true;
@@ -384,7 +395,8 @@ impl ZoneQueue {
         if state.hands_over { None } else { state.permit.take() }
     }
 
-    /// Whether the drive holds no resources for the zone any more: it is full, or was reset.
+    /// Resolves when the drive holds no resources for the zone any more: the zone is full, or was
+    /// reset.
     pub(crate) fn poll_free(&self, shared: &Shared, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let (over, waits) = {
             let state = self.state.borrow();
@@ -396,7 +408,7 @@ impl ZoneQueue {
             return Poll::Ready(Ok(()));
         }
         if waits {
-            // This zone may be full while the one before it is not.
+            // This zone may be full while the zone before it is not.
             self.wake_at(self.capacity, cx.waker());
             return Poll::Pending;
         }
@@ -424,24 +436,24 @@ impl ZoneQueue {
     }
 }
 
-/// Logical blocks at the end of a zone that make no whole block.
+/// Logical blocks at the end of a zone that do not make a whole block.
 pub(crate) fn tail_sectors(geometry: &Geometry) -> u64 {
     geometry.zone_capacity.0 % sectors_per_block(geometry)
 }
 
-/// Blocks a write command may have: leaves room for a zone's tail below a whole block.
+/// Most blocks of a write command. Leaves space for the zone's tail of less than a block.
 pub(crate) fn largest_command(geometry: &Geometry) -> u32 {
     let most = blocks_per_command(geometry);
     if tail_sectors(geometry) > 0 { most.saturating_sub(1).max(1) } else { most }
 }
 
-/// Blocks an append may have.
+/// Most blocks of an append.
 pub(crate) fn largest_append(geometry: &Geometry) -> u32 {
     let limit = geometry.append_limit().map_or(u64::MAX, |limit| limit.0);
     (limit / sectors_per_block(geometry)).min(u64::from(blocks_per_command(geometry))) as u32
 }
 
-/// The error of a zone nobody opened.
+/// The error for a zone that is not open.
 pub(crate) fn not_open(zone: ZoneId) -> Error {
     Error::new(ErrorKind::Invalid, format!("zone {zone} is not open for writing"))
 }

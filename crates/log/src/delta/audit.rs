@@ -5,8 +5,8 @@ use crate::audit::{broken, holds};
 use furrow_zone::Result;
 
 impl DeltaLog {
-    /// Compares the halves with what the writer placed in their zones, and with `extents`: those
-    /// of the durable checkpoint, and of later appends if there are any.
+    /// Compares the halves with the blocks that the writer placed in their zones, and with
+    /// `extents`: the extents of the durable checkpoint, and of later appends if there are any.
     ///
     /// # Errors
     /// `Internal`: which account, what was expected and what was found.

@@ -28,7 +28,7 @@ fn layout(toy: &Toy) -> DeltaLayout {
     DeltaLayout::new(toy.geometry(), halves, &TABLES, KIND).unwrap()
 }
 
-/// A drive with one active zone for a log that must not need more.
+/// A drive that allows one active zone: the log must not need more.
 fn drive(rt: &Rt, seed: u64, capacity: u64) -> Rc<Toy> {
     let mut shape = geometry(4, capacity);
     (shape.max_open, shape.max_active) = (Some(1), Some(1));
@@ -45,7 +45,7 @@ fn entries(changes: &[Change]) -> impl Iterator<Item = (u8, u32, &[u8])> {
     changes.iter().map(|(table, index, payload)| (*table, *index, &payload[..]))
 }
 
-/// What replaying `extents` gives.
+/// The tables that a replay of `extents` gives.
 fn replay(rt: &Rt, toy: &Rc<Toy>, upto: RecordId, extents: &[Extent]) -> Result<Tables> {
     let (toy, extents) = (toy.clone(), extents.to_vec());
     rt.block_on(async move {
@@ -69,7 +69,7 @@ fn append(rt: &Rt, log: &mut DeltaLog, id: RecordId, changes: &[Change], list: &
 enum Op {
     /// A checkpoint that becomes durable.
     Checkpoint(Vec<Change>),
-    /// One that wrote its deltas and then failed: its extents are thrown away.
+    /// A checkpoint that wrote its deltas and then failed: its extents are discarded.
     Attempt(Vec<Change>),
     /// A power cut while deltas are in flight, then a mount.
     Crash(Vec<Change>),
@@ -84,7 +84,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A log under test and what it should hold.
+/// A log under test, and the content it should have.
 struct Run {
     rt: Rt,
     toy: Rc<Toy>,
@@ -114,7 +114,8 @@ impl Run {
         Run { rt, toy, budget, seed, log, pool, epoch, checkpoint, extents, merged, model }
     }
 
-    /// What an engine does when the half is too full: merge, go on in the other, release.
+    /// Does what an engine does when the half is too full: merges, switches to the other half,
+    /// releases the full one.
     fn make_room(&mut self, changes: &[Change]) {
         let mut counts = [0; 3];
         changes.iter().for_each(|change| counts[usize::from(change.0)] += 1);
@@ -145,7 +146,7 @@ impl Run {
         let id = id(self.epoch, self.checkpoint);
         let (Op::Checkpoint(mut changes) | Op::Attempt(mut changes) | Op::Crash(mut changes)) =
             op.clone();
-        // Table by table: what the worst case is promised for.
+        // Sorted by table: the worst case is promised for this order.
         changes.sort_by_key(|change| change.0);
         self.make_room(&changes);
         let mut list = self.extents.clone();
@@ -165,7 +166,7 @@ impl Run {
     }
 
     fn crash(&mut self) {
-        // Let some of it happen.
+        // Lets a part of the writes complete before the cut.
         for _ in 0..self.seed % 7 {
             furrow_rt::Source::poll(&*self.toy);
             if self.seed.is_multiple_of(2) {
@@ -206,8 +207,8 @@ impl Drop for Run {
     }
 }
 
-/// A half that holds what counts and is called clean is found, by the writer's account alone and
-/// by the extents alone.
+/// The audit finds a half that is called clean and holds blocks that count: by the writer's account
+/// alone, and by the extents alone.
 #[test]
 fn the_audit_finds_a_half_that_is_not_clean() {
     let mut run = Run::new(1, 12);
@@ -296,7 +297,7 @@ proptest! {
     }
 }
 
-/// Adjacent checkpoints share an extent, what an attempt left between them splits it.
+/// Adjacent checkpoints share an extent; blocks of a failed attempt between them split it.
 #[test]
 fn extents_merge_only_when_adjacent() {
     let mut run = Run::new(3, 32);
@@ -310,8 +311,8 @@ fn extents_merge_only_when_adjacent() {
     run.check();
 }
 
-/// An older log's blocks are refused although each is whole: an extent list that reaches past
-/// what its checkpoint wrote, or names the blocks of a later attempt.
+/// Whole blocks of another checkpoint are refused: an extent list reaches past the blocks of its
+/// checkpoint, or names the blocks of a later attempt.
 #[test]
 fn blocks_of_other_checkpoints_are_refused() {
     let mut run = Run::new(4, 32);
@@ -334,8 +335,8 @@ fn blocks_of_other_checkpoints_are_refused() {
     refused(&listed, id(0, 9), "epoch");
 }
 
-/// Two blocks that changed places are each whole, and a list made to fit them has the right
-/// checksum: their places give them away.
+/// Two blocks that changed places are each whole, and an extent made to fit them has the right
+/// checksum. The places in their headers reveal the swap.
 #[test]
 fn misplaced_blocks_are_refused() {
     let mut run = Run::new(8, 32);
@@ -350,7 +351,7 @@ fn misplaced_blocks_are_refused() {
     assert!(error.to_string().contains("place"), "{error}");
 }
 
-/// What does not fit changes nothing; neither does an entry of the wrong size.
+/// An append that does not fit changes nothing; neither does an entry of the wrong size.
 #[test]
 fn a_refused_append_changes_nothing() {
     let mut run = Run::new(5, 12);
@@ -372,8 +373,8 @@ fn a_refused_append_changes_nothing() {
     assert_eq!(run.log.switch_half().unwrap_err().kind(), ErrorKind::Busy);
 }
 
-/// Recovery behind a zone that a power cut left short: it is filled, and the log goes on where
-/// the drive's last pointer is.
+/// Recovery behind a zone that a power cut left short: the zone is filled, and the log continues at
+/// the write pointer of the last zone written.
 #[test]
 fn recovery_fills_what_a_power_cut_left_short() {
     let rt = Rt::new(Config::shuffled(6));
@@ -394,8 +395,8 @@ fn recovery_fills_what_a_power_cut_left_short() {
     rt.clear();
 }
 
-/// The drive allows one active zone, and a power cut left one short before one that is full: the
-/// log's next zone waits until the short one is filled.
+/// The drive allows one active zone, and a power cut left a zone short before zones that are full:
+/// the log's next zone waits until the short one is filled.
 #[test]
 fn recovery_keeps_to_one_active_zone() {
     let rt = Rt::new(Config::shuffled(7));

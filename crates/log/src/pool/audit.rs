@@ -5,8 +5,8 @@ use crate::audit::{equal, holds};
 use furrow_zone::Result;
 
 impl ZonePool {
-    /// Compares the counts of superzones with their states, and the states with what the writer
-    /// placed in their zones. The cost is in proportion to the zones.
+    /// Compares the counts of superzones with their states, and the states with the blocks that the
+    /// writer placed in their zones. The cost is proportional to the number of zones.
     ///
     /// # Errors
     /// `Internal`: which account, what was expected and what was found.
@@ -24,7 +24,7 @@ impl ZonePool {
             })?;
             for zone in &superzone.zones {
                 equal(&format!("owner of zone {zone}"), Some(id), self.owner(*zone))?;
-                // Its zones were reset, or were never written to.
+                // Zones of a free superzone were reset, or were never written to.
                 if state == SuperzoneState::Free && !superzone.releasing {
                     let written = self.0.writer.written(*zone);
                     holds("free superzones", written == 0, || {

@@ -1,10 +1,10 @@
-//! What a release is proved by: a state of the engine that is durable, and shows a superzone empty.
+//! The proof that a release needs: a durable state of the engine that shows a superzone empty.
 //!
 //! An engine takes a [`Snapshot`] of its state, notes with it which superzones hold nothing that
-//! counts, and makes the state durable: by a record on the medium ([`Snapshot::committed`]) or by a
-//! flush of what is on the drive already ([`Snapshot::flushed`]). Both wait for the drive, and
-//! nothing else makes a [`DurableSnapshot`]. A release needs one, and is refused if no snapshot up
-//! to it showed the superzone empty.
+//! counts, and makes the state durable: by a record on the medium ([`Snapshot::committed`]), or by
+//! a flush if the state is on the drive already ([`Snapshot::flushed`]). Both wait for the drive,
+//! and nothing else makes a [`DurableSnapshot`]. A release needs a [`DurableSnapshot`], and is
+//! refused if neither this snapshot nor an earlier one showed the superzone empty.
 
 use super::{SuperzoneId, SuperzoneState, ZonePool};
 use crate::writer::WriteHandle;
@@ -21,9 +21,9 @@ pub struct Snapshot {
     first: u64,
 }
 
-/// A state of an engine that is on the medium: what [`ZonePool::release`] demands.
+/// A state of an engine that is on the medium. [`ZonePool::release`] requires one.
 ///
-/// Only the core makes one, when the drive has answered:
+/// Only this crate can create one, after the drive has answered:
 ///
 /// ```compile_fail,E0451
 /// # fn forge(pool: furrow_log::ZonePool) {
@@ -37,17 +37,17 @@ pub struct DurableSnapshot {
 }
 
 impl Snapshot {
-    /// Nothing that counts in this state is in the superzone.
+    /// Notes that in this state the superzone holds nothing that counts.
     pub fn note_empty(&self, id: SuperzoneId) {
         self.pool.note_empty(id, self.number);
     }
 
-    /// Waits until `record`, which tells of this state and was written after it was taken, is on
-    /// the medium. Flushes if it was not written with FUA.
+    /// Waits until `record` is on the medium. `record` describes this state and was written after
+    /// the snapshot was taken. Flushes if `record` was not written with FUA.
     ///
     /// # Errors
-    /// `Invalid` if `record` was written before, or nothing was; the failure of the write or of the
-    /// flush.
+    /// `Invalid` if `record` was written before the snapshot was taken, or writes nothing; or the
+    /// failure of the write or of the flush.
     pub async fn committed(self, record: WriteHandle) -> Result<DurableSnapshot> {
         let (sequence, fua) = (record.sequence(), record.is_fua());
         if sequence.is_none_or(|sequence| sequence < self.first) {
@@ -58,7 +58,8 @@ impl Snapshot {
         if fua { Ok(self.made_durable()) } else { self.flushed().await }
     }
 
-    /// Makes durable what the drive has answered before the call: all that this state consists of.
+    /// Flushes the drive. Every write that this state consists of has to be answered before the
+    /// call.
     ///
     /// # Errors
     /// The failure of the flush.
@@ -67,7 +68,8 @@ impl Snapshot {
         Ok(self.made_durable())
     }
 
-    /// With the defect that resets zones too early: a proof of nothing.
+    /// A proof without a durable state, for the defect that resets zones too early. `None` without
+    /// the defect.
     pub fn too_early(&self) -> Option<DurableSnapshot> {
         let (pool, number) = (self.pool.clone(), self.number);
         self.pool.resets_early().then_some(DurableSnapshot { pool, number })
@@ -81,13 +83,14 @@ impl Snapshot {
 }
 
 impl DurableSnapshot {
-    /// Nothing that counts in this state is in the superzone: found out when it was durable.
+    /// Notes that in this state the superzone holds nothing that counts, if that is found only when
+    /// the state is durable.
     pub fn note_empty(&self, id: SuperzoneId) {
         self.pool.note_empty(id, self.number);
     }
 
-    /// Whether this snapshot, or an earlier one, shows the superzone empty: a release with it as
-    /// proof is not refused.
+    /// Whether this snapshot, or an earlier one, shows the superzone empty: then a release with
+    /// this snapshot as proof is not refused.
     pub fn shows_empty(&self, id: SuperzoneId) -> bool {
         let since = self.pool.0.superzones.borrow()[id.0 as usize].empty_since;
         since.is_some_and(|since| since <= self.number)
@@ -101,7 +104,7 @@ impl fmt::Debug for DurableSnapshot {
 }
 
 impl ZonePool {
-    /// Takes a snapshot of the engine's state as it is now.
+    /// Takes a snapshot of the engine's present state.
     pub fn snapshot(&self) -> Snapshot {
         let number = self.0.snapshots.get() + 1;
         self.0.snapshots.set(number);
@@ -114,8 +117,8 @@ impl ZonePool {
         (number > 0).then(|| DurableSnapshot { pool: self.clone(), number })
     }
 
-    /// The first snapshot that shows a superzone empty is remembered until it is in use again. One
-    /// that is being written to, or retired, is not released: nothing is noted of it.
+    /// Remembers the first snapshot that shows a superzone empty, until the superzone is in use
+    /// again. Active and retired superzones are not released, so nothing is noted for them.
     fn note_empty(&self, id: SuperzoneId, snapshot: u64) {
         let superzone = &mut self.0.superzones.borrow_mut()[id.0 as usize];
         if !matches!(superzone.state, SuperzoneState::Active | SuperzoneState::Retired) {
@@ -123,7 +126,7 @@ impl ZonePool {
         }
     }
 
-    /// Refuses a proof that is of another drive, or does not show the superzone empty.
+    /// Refuses a proof of another drive, and a proof that does not show the superzone empty.
     pub(super) fn verify(
         &self,
         what: fmt::Arguments<'_>,

@@ -15,7 +15,7 @@ struct Bench {
     pool: ZonePool,
 }
 
-/// 13 zones: one for itself, then superzones of 4, so 3 of them.
+/// 13 zones: one outside the pool, then 3 superzones of 4 zones.
 fn bench(groups: u32) -> Bench {
     bench_of(groups, false)
 }
@@ -52,7 +52,7 @@ impl Bench {
         self.release(id, durable)
     }
 
-    /// Starts a release and lets everything run that can.
+    /// Starts a release and runs every task that is ready.
     fn release(&self, id: SuperzoneId, proof: DurableSnapshot) -> Option<Result<()>> {
         let pool = self.pool.clone();
         let task = self.rt.spawn(async move { pool.release(id, &proof).await });
@@ -86,7 +86,7 @@ fn superzones_come_from_the_idlest_group_and_wear_evenly() {
     for id in [0, 0, 2] {
         assert!(bench.note_and_release(SuperzoneId(id)).unwrap().is_ok());
     }
-    // Same group, 2 was released once, 0 twice.
+    // Superzones 0 and 2 are of one group; 2 was released once, 0 twice.
     assert_eq!(pool.allocate(&[]), Some(SuperzoneId(2)));
     assert_eq!(pool.generation(SuperzoneId(0)), 2);
     assert_eq!(pool.owner(ZoneId(0)), None);
@@ -100,7 +100,7 @@ fn load_says_more_than_numbers() {
     let pool = &bench.pool;
     assert_eq!(pool.allocate(&[]), Some(SuperzoneId(0)));
     let [light, heavy] = [1, 100].map(|load| GroupLoad { load, class: 1, ..GroupLoad::default() });
-    // Group 1 is idle, but what is open in group 0 is hardly written to.
+    // Group 1 has no active superzone, but the open superzone of group 0 is hardly written to.
     assert_eq!(pool.allocate(&[light, heavy]), Some(SuperzoneId(2)));
     assert_eq!(pool.allocate(&[light, heavy]), Some(SuperzoneId(1)), "group 0 is exhausted");
 }
@@ -112,7 +112,7 @@ fn a_stream_does_not_share_dies_with_itself() {
     assert_eq!(bench.pool.allocate(&[own, other]), Some(SuperzoneId(1)));
 }
 
-/// Each condition alone holds a release up or has it refused, and nothing is reset before.
+/// Each condition alone delays or refuses a release, and nothing is reset before all hold.
 #[test]
 fn nothing_is_reset_before_every_condition_holds() {
     let bench = bench(1);
@@ -125,7 +125,7 @@ fn nothing_is_reset_before_every_condition_holds() {
         assert!(error.to_string().contains(word), "{error}");
         assert_eq!(bench.writer.counters().resets, 0);
     };
-    // Of one that is written to nothing is noted.
+    // Nothing is noted for a superzone that is written to.
     let early = bench.empties(&[0]);
     refused(&early, "Active");
     pool.mark_full(id);
@@ -155,14 +155,14 @@ fn nothing_is_reset_before_every_condition_holds() {
     assert!((1..5).all(|zone| bench.empty(zone)));
     let superzone = pool.get(id);
     assert_eq!((superzone.state, superzone.generation), (SuperzoneState::Free, 1));
-    // It was released: the snapshot says nothing of what it holds next.
+    // After the release the old snapshot proves nothing about the superzone's next content.
     let again = bench.release(id, proof).unwrap().unwrap_err();
     assert!(again.to_string().contains("no snapshot shows it empty"), "{again}");
     assert_eq!(bench.writer.counters().resets, 4);
     assert!(!bench.writer.is_open(ZoneId(1)));
 }
 
-/// Writes in flight hold a release up, even if its caller goes away meanwhile.
+/// Writes in flight delay a release, even if its caller is dropped meanwhile.
 #[test]
 fn a_release_waits_for_writes_and_outlives_its_caller() {
     let bench = bench(1);
@@ -184,7 +184,7 @@ fn a_release_waits_for_writes_and_outlives_its_caller() {
     assert!(bench.empty(2));
 }
 
-/// A full superzone that becomes free without a reset is found.
+/// The audit finds a full superzone that becomes free without a reset.
 #[test]
 fn the_audit_finds_a_superzone_freed_without_a_reset() {
     let bench = bench(1);
@@ -206,7 +206,8 @@ fn the_audit_finds_a_superzone_freed_without_a_reset() {
     assert!(found.contains("superzones by state"), "{found}");
 }
 
-/// A zone that cannot be reset leaves; the superzone goes on shorter, and ends with its last.
+/// A zone that cannot be reset is removed. The superzone continues with fewer zones, and is retired
+/// with its last zone.
 #[test]
 fn a_bad_zone_shortens_its_superzone() {
     let bench = bench(1);
@@ -230,7 +231,7 @@ fn a_bad_zone_shortens_its_superzone() {
     assert!(release().unwrap_err().to_string().contains("Retired"));
 }
 
-/// A drive that does not answer is no reason to call its zones bad.
+/// If the drive does not answer, its zones do not count as bad.
 #[test]
 fn a_drive_that_is_gone_costs_no_zone() {
     let bench = bench(1);
@@ -268,8 +269,8 @@ fn single_zones_are_released_on_the_same_path() {
     assert_eq!(release(0).unwrap_err().kind(), ErrorKind::Io);
 }
 
-/// A record makes the state before it durable when it is on the medium: at once with FUA, else by a
-/// flush. One that was written before the snapshot, or of nothing, does not.
+/// A record that reaches the medium makes the state before it durable: at once with FUA, otherwise
+/// by a flush. A record written before the snapshot, or without blocks, does not.
 #[test]
 fn a_snapshot_is_durable_by_a_record_written_after_it() {
     let bench = bench_of(1, true);
@@ -301,7 +302,7 @@ fn a_snapshot_is_durable_by_a_record_written_after_it() {
     assert_eq!(format!("{:?}", bench.pool.durable().unwrap()), "DurableSnapshot(4)");
 }
 
-/// Before anything is open a drive can be wiped, and not afterwards.
+/// A drive can be wiped before any zone is open, and not afterwards.
 #[test]
 fn a_drive_in_use_is_not_wiped() {
     let bench = bench(1);
@@ -316,7 +317,8 @@ fn a_drive_in_use_is_not_wiped() {
     assert_eq!(wipe(2).unwrap_err().kind(), ErrorKind::Busy);
 }
 
-/// Zones found dead at mount leave free superzones, but not those that hold data.
+/// Zones found dead at mount are removed from free superzones, but not from superzones that hold
+/// data.
 #[test]
 fn dead_zones_of_free_superzones_leave_at_mount() {
     let bench = bench(1);
@@ -350,8 +352,8 @@ fn describe_covers_every_zone_once() {
 }
 
 proptest! {
-    /// Descriptors are read from media: any bytes give a pool or an error, and what gives a pool
-    /// is stored again as the same bytes.
+    /// Descriptors are read from media: any bytes give a pool or an error, and descriptors that
+    /// give a pool are stored again as the same bytes.
     #[test]
     fn any_descriptor_is_survived(
         raw in proptest::collection::vec((0..15u32, 0..40u8, 0..7u8, any::<u32>(), 0..3u32), 0..6),

@@ -6,11 +6,12 @@ use furrow_zone::Result;
 use std::collections::BTreeSet;
 
 impl RecordRing {
-    /// Compares the zones of the half with those of older halves, those that failed, and what the
-    /// writer placed in them. It takes time in proportion to the zones of the ring.
+    /// Compares the zones of the half with the zones of older halves, with the failed zones, and
+    /// with the blocks that the writer placed in them. The cost is proportional to the number of
+    /// zones of the ring.
     ///
     /// # Errors
-    /// `Corrupt`: which account, what was expected and what was found.
+    /// `Internal`: which account, what was expected and what was found.
     pub fn audit(&self) -> Result<()> {
         let mut zones = BTreeSet::new();
         for zone in self.half.iter().chain(&self.old).chain(&self.failed) {
@@ -49,8 +50,8 @@ impl RecordRing {
         })
     }
 
-    /// Names the first zone of the half in the place of one that is not begun; false if there is
-    /// none. For tests of audits alone.
+    /// Replaces the next zone of the half, which is not begun, by the first zone of the half; false
+    /// if there is no next zone. For tests of audits only.
     #[cfg(any(test, feature = "corrupt"))]
     pub fn corrupt_next_zone(&mut self) -> bool {
         let first = self.half.first().copied();

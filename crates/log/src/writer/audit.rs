@@ -5,8 +5,8 @@ use crate::audit::equal;
 use furrow_zone::{Result, ZoneId};
 
 impl Writer {
-    /// Compares each zone's counters with its commands, and the writes in flight with the writes
-    /// of all zones. The cost is in proportion to the zones that are open.
+    /// Compares each zone's counters with its commands, and the writes in flight with the writes of
+    /// all zones. The cost is proportional to the number of open zones.
     ///
     /// # Errors
     /// `Internal`: which account, what was expected and what was found.
@@ -21,12 +21,13 @@ impl Writer {
         equal("writes in flight, their pages", pages, in_flight.pages())
     }
 
-    /// Blocks of `zone` that were placed since it was empty, as far as the zone is in use here.
+    /// Blocks of `zone` that were placed since it was empty; 0 if the zone is not open in this
+    /// writer.
     pub fn written(&self, zone: ZoneId) -> u32 {
         self.zone_queue(zone).map_or(0, |zone_queue| zone_queue.holdings().0)
     }
 
-    /// Permits that zones in use hold.
+    /// Permits that the open zones hold.
     pub fn permits(&self) -> u32 {
         let zone_queues = self.0.zone_queues.borrow();
         zone_queues.iter().flatten().map(|zone_queue| zone_queue.holdings().1).sum()

@@ -1,6 +1,6 @@
-//! What went to a drive, by what it is.
+//! Counters of the commands and bytes that went to a drive.
 
-/// What is written: for the counters only.
+/// What a write contains. Used for the counters only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -50,7 +50,7 @@ impl Kind {
     }
 }
 
-/// What went to the drive since the writer was made.
+/// Counts of the commands and bytes that went to the drive since the writer was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Bytes dispatched, by [`Kind`] in the order of [`Kind::ALL`].

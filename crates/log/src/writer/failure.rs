@@ -1,20 +1,20 @@
-//! Zones that failed: what they have lost, and how they end.
+//! Zones that failed: the blocks they have lost, and how they are closed.
 
 use super::{Shared, Writer};
 use crate::zone_queue::ZoneQueue;
 use furrow_zone::{Action, Command, Error, Request, Result, Target, ZoneId, ZoneState};
 use std::rc::Rc;
 
-/// What a zone has lost: see [`Writer::failures`].
+/// The failure of a zone: see [`Writer::failures`].
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The zone.
     pub zone: ZoneId,
-    /// Blocks from here on were not written, as far as anybody knows.
+    /// Blocks from this one on are not known to be written.
     pub from: u32,
-    /// True if the drive says that it was this zone: others can be written.
+    /// True if the drive's status blames this zone alone: other zones can be written.
     pub of_zone: bool,
-    /// What the drive said.
+    /// The drive's error.
     pub error: Error,
     /// The first write that failed.
     pub(crate) sequence: u64,
@@ -38,16 +38,17 @@ impl Shared {
 }
 
 impl Writer {
-    /// Lets go of the drive: what is under way is finished, nothing else is written.
+    /// Takes every zone out of use: writes that were submitted complete, and no more can be
+    /// submitted.
     pub fn let_go(&self) {
         for zone_queue in self.0.zone_queues.borrow_mut().iter_mut().filter_map(Option::take) {
             drop(zone_queue.retire());
         }
     }
 
-    /// Ends `zone`, of which a write may have failed: nothing more is written to it. Waits until
-    /// none of its writes is in flight and finishes it, if that can be. What was opened behind it
-    /// then goes on.
+    /// Closes `zone`, of which a write may have failed, to further writes. Waits until none of its
+    /// writes is in flight, and finishes the zone if that is possible. Then writes to the zone
+    /// opened behind it are sent.
     ///
     /// # Errors
     /// `Io` if the drive does not answer, or keeps the zone active.
@@ -55,12 +56,13 @@ impl Writer {
         let Some(zone_queue) = self.zone_queue(zone) else { return Ok(()) };
         zone_queue.seal();
         let this = self.clone();
-        // A task of its own: half a close must not be left behind by a dropped caller.
+        // The close runs in a task of its own, so that a caller that is dropped leaves no half-done
+        // close.
         let task = self.0.rt.spawn(async move {
             std::future::poll_fn(|cx| zone_queue.poll_idle(cx)).await;
             match this.finish_if_any(zone).await {
                 Ok(()) => zone_queue.is_over(),
-                // Nor will what waits behind it go on.
+                // The zone opened behind it fails too.
                 Err(error) => {
                     zone_queue.cannot_end(&error);
                     return Err(error);
@@ -71,10 +73,11 @@ impl Writer {
         task.await
     }
 
-    /// Waits until the drive holds no resources for `zone`, as far as it was written here.
+    /// Waits until the drive holds no resources for `zone`, if the zone is open in this writer.
     pub async fn freed(&self, zone: ZoneId) {
         if let Some(zone_queue) = self.zone_queue(zone) {
-            // Where nobody will close a failed zone any more there is nothing to wait for.
+            // The result is ignored: an error means that the zone failed and that nothing will
+            // close it any more.
             let _ = std::future::poll_fn(|cx| zone_queue.poll_free(&self.0, cx)).await;
         }
     }
@@ -96,20 +99,21 @@ impl Writer {
         Ok(())
     }
 
-    /// What the drive says of `zone`.
+    /// The state of `zone` that the drive reports.
     fn state(&self, zone: ZoneId) -> Result<Option<ZoneState>> {
         let reports = self.0.device.report(zone, 1);
         let refused = |s| Error::device(&self.0.device.name(), format!("report zone {zone}"), s);
         Ok(reports.map_err(refused)?.first().map(|report| report.state))
     }
 
-    /// From now on the engine writes elsewhere what a failed zone has lost, and closes that; until
-    /// it gives up.
+    /// Announces that from now on the engine writes the lost blocks of a failed zone elsewhere and
+    /// closes the zone, until [`Writer::give_up`].
     pub fn relocates(&self) {
         self.0.relocates.set(true);
     }
 
-    /// Nothing will be relocated any more: what is held back behind failed zones fails as well.
+    /// Announces that nothing will be relocated any more: writes held back behind failed zones fail
+    /// as well.
     pub fn give_up(&self) {
         self.0.relocates.set(false);
         let zone_queues: Vec<Rc<ZoneQueue>> =
@@ -117,23 +121,26 @@ impl Writer {
         zone_queues.iter().for_each(|zone_queue| zone_queue.wake_if_failed());
     }
 
-    /// What `zone` has lost is elsewhere: waits tell of its failure no more.
+    /// Notes that the lost blocks of `zone` are elsewhere: waits do not return its failure any
+    /// more.
     pub fn forgive(&self, zone: ZoneId) {
         self.0.failures.borrow_mut().retain(|failure| failure.zone != zone);
     }
 
-    /// The first failure that was not forgotten: of a write, else of a flush.
+    /// The first failure of a write that was neither forgotten nor forgiven; if there is none, the
+    /// failure of a flush.
     pub fn failed(&self) -> Option<Error> {
         let first = self.0.failures.borrow().first().map(|failure| failure.error.clone());
         first.or_else(|| self.0.flush_failed.borrow().clone())
     }
 
-    /// What failed and was neither forgotten nor forgiven, in order; the first of each zone.
+    /// Failures that were neither forgotten nor forgiven, in order: the first failure of each zone.
     pub fn failures(&self) -> Vec<Failure> {
         self.0.failures.borrow().clone()
     }
 
-    /// Waits until more zones have failed than `seen`, since the writer was made: how many.
+    /// Waits until more than `seen` zones have failed since the writer was made, and returns their
+    /// number.
     pub async fn more_failures(&self, seen: u64) -> u64 {
         while self.0.noted.get() <= seen {
             self.0.failing.wait().await;
@@ -141,7 +148,7 @@ impl Writer {
         self.0.noted.get()
     }
 
-    /// True if a write failed, and that was neither forgotten nor forgiven.
+    /// True if the failure of a write was neither forgotten nor forgiven.
     pub fn has_failures(&self) -> bool {
         !self.0.failures.borrow().is_empty()
     }

@@ -20,7 +20,7 @@ fn stamp(zone: ZoneId, offset: u32) -> Page {
     page
 }
 
-/// `count` pages stamped with where they are going to be.
+/// `count` pages stamped with their future place.
 fn stamped(writer: &Writer, zone: ZoneId, count: u32) -> Pages {
     let at = writer.position(zone);
     (at..at + count).map(|offset| stamp(zone, offset)).collect()
@@ -36,8 +36,8 @@ fn append(writer: &Writer, zone: ZoneId, pages: Pages) -> WriteHandle {
     writer.submit(ZoneWrite { placement: Placement::Append, ..write })
 }
 
-/// Whatever zones are written, each queue has as many of them as any other; one that follows a zone
-/// goes on in its queue.
+/// For any set of open zones, all queues have equally many of them. A zone that follows another
+/// uses the other's queue.
 #[test]
 fn open_zones_are_spread_evenly_over_the_queues() {
     let rt = Rt::new(Config::simulated(1));
@@ -48,16 +48,16 @@ fn open_zones_are_spread_evenly_over_the_queues() {
         zones.iter().for_each(|zone| counts[usize::from(writer.queue(ZoneId(*zone)).0)] += 1);
         counts
     };
-    // By their numbers they would all be in one queue.
+    // If the zone number chose the queue, all would be in one queue.
     let first: Vec<u32> = (0..12).map(|i| i * 4).collect();
     first.iter().for_each(|zone| writer.open_empty(ZoneId(*zone)));
     assert_eq!(spread(&first), [3; 4]);
-    // Streams go on in zones of any number.
+    // The next zone of a stream keeps the stream's queue, though its number differs.
     for zone in &first {
         writer.open_zone_after(ZoneId(zone + 1), ZoneId(*zone));
         assert_eq!(writer.queue(ZoneId(zone + 1)), writer.queue(ZoneId(*zone)));
     }
-    // Those that have ended make room: here, in two queues only.
+    // Finished zones leave their queues; in this test the queues of two streams only.
     let ended = [0, 16, 4, 20];
     for zone in ended.map(ZoneId) {
         let (writer, next) = (writer.clone(), ZoneId(zone.0 + 1));
@@ -73,13 +73,13 @@ fn open_zones_are_spread_evenly_over_the_queues() {
     assert_eq!(spread(&[&left[..], &again[..]].concat()), [6; 4]);
 }
 
-/// A drive of `zones` zones that hold `capacity` blocks, and its logical blocks in one.
+/// A drive of `zones` zones of `capacity` blocks, and its number of logical blocks per block.
 fn shape(zones: u32, capacity: u64, small_sectors: bool) -> (Geometry, u64) {
     let mut shape = geometry(zones, capacity);
     if !small_sectors {
         return (shape, 1);
     }
-    // A capacity that is no whole number of blocks: the zone is to become full anyway.
+    // The capacity is not a whole number of blocks: the zone has to become full all the same.
     shape.block_size = ByteLen(512);
     shape.zone_capacity = BlockCount(capacity * 8 + capacity % 8);
     shape.zone_size = BlockCount(1024);
@@ -121,8 +121,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 proptest! {
-    /// Whatever the order of answers, of tasks, and of commands within a queue: data is where it
-    /// was placed, is there when the write counts as written, and no limit is exceeded.
+    /// For any order of answers, of tasks, and of commands within a queue: data is at its place
+    /// when the write counts as written, and no limit is exceeded.
     #[test]
     fn data_lands_where_it_was_placed(
         seed in any::<u64>(),
@@ -199,7 +199,7 @@ proptest! {
 enum AppendOp {
     Append(u32),
     Write(u32),
-    /// A block whose content is told after so many steps.
+    /// A reserved block whose page is set after this number of steps.
     Late(u32),
     Yield,
 }
@@ -214,7 +214,7 @@ fn append_ops() -> impl Strategy<Value = Vec<AppendOp>> {
     proptest::collection::vec(op, 1..60)
 }
 
-/// Pages that say which they are, not where.
+/// Pages stamped with a number instead of a place.
 fn numbered(next: &mut u32, count: u32) -> Vec<Page> {
     (0..count)
         .map(|_| {
@@ -224,7 +224,7 @@ fn numbered(next: &mut u32, count: u32) -> Vec<Page> {
         .collect()
 }
 
-/// That `page` lies at `offset` of zone 0, and was answered.
+/// Whether `page` is at `offset` of zone 0, and its write was answered.
 fn lies(toy: &Toy, page: &Page, offset: u32, per_block: u64) -> bool {
     let size = 4096 / per_block as usize;
     (0..per_block).all(|i| {
@@ -235,9 +235,9 @@ fn lies(toy: &Toy, page: &Page, offset: u32, per_block: u64) -> bool {
 }
 
 proptest! {
-    /// Appends land where their completion says, whatever the order in which the drive takes
-    /// them; no two in one place; writes between them, and blocks told late, where they were
-    /// placed.
+    /// For any order in which the drive takes appends: each append is at the place that its
+    /// completion reports, no two are at one place, and the writes and reserved blocks between them
+    /// are where they were placed.
     #[test]
     fn appends_lie_where_they_say(
         seed in any::<u64>(),
@@ -325,13 +325,13 @@ fn what_depends_on_appends_waits_for_them() {
     let at = writer.submit(ZoneWrite::reserve(zone, Kind::Summary)).at();
     drop(writer.submit(ZoneWrite::pages(zone, Kind::Node, stamped(&writer, zone, 1))));
     rt.run_ready();
-    // Three appends at once; what is behind the block not known is not sent.
+    // Three appends are in flight at once; nothing behind the reserved block is sent.
     assert_eq!((toy.log().len(), toy.most_in_flight(), writer.in_flight()), (3, 3, 2));
     writer.fill_reserved(zone, at, stamp(zone, at));
     rt.run_ready();
     assert_eq!((toy.log().len(), writer.in_flight()), (4, 0));
     assert!(written(&toy, zone, 3, 1) && written(&toy, zone, 4, 1));
-    // Another order has no appends: what is asked for is written.
+    // Another order has no appends.
     let queued = Writer::with_options(&rt, toy, options(Order::Queued, 1, 8));
     assert_eq!((queued.append_limit(), writer.append_limit()), (0, 8));
     rt.clear();
@@ -358,7 +358,7 @@ fn a_failed_append_fails_its_zone_and_what_waits_behind() {
         async move {
             assert_eq!(good.await.unwrap(), 0);
             let failed = bad.await.unwrap_err();
-            // Nobody tells the late block, and nobody waits for it for ever.
+            // The reserved block's page is never set, and no wait for it hangs.
             writer.drained(ZoneId(1)).await;
             (failed, writer.drain().await.unwrap_err())
         }
@@ -388,7 +388,7 @@ fn adjacent_writes_become_one_command() {
     rt.clear();
 }
 
-/// A call is a command, however many wait.
+/// Without joining, each call is a command, even if many wait.
 #[test]
 fn calls_are_not_joined_where_that_is_not_wanted() {
     for order in [Order::Blocking, Order::Queued] {
@@ -405,7 +405,7 @@ fn calls_are_not_joined_where_that_is_not_wanted() {
     }
 }
 
-/// Overtaken commands are refused, sent again at the same address, and succeed.
+/// With `pieces`, waiting writes are divided into several commands.
 #[test]
 fn what_waits_goes_in_pieces_where_asked() {
     let commands = |pieces, order| {
@@ -428,11 +428,12 @@ fn what_waits_goes_in_pieces_where_asked() {
     };
     assert_eq!(commands(1, Order::Queued), [40]);
     assert_eq!(commands(4, Order::Queued), [10, 10, 10, 10]);
-    // No piece is below 16 KiB, and where one command may be in flight there are no pieces.
+    // No piece is below 16 KiB. If only one command may be in flight, the writes are not divided.
     assert_eq!(commands(8, Order::Queued)[..2], [5, 5]);
     assert_eq!(commands(4, Order::Blocking), [40]);
 }
 
+/// Overtaken commands are refused, sent again at the same address, and succeed.
 #[test]
 fn overtaken_writes_are_sent_again() {
     let rt = Rt::new(Config::shuffled(3));
@@ -449,7 +450,7 @@ fn overtaken_writes_are_sent_again() {
     rt.clear();
 }
 
-/// A refusal that no earlier write in flight explains is a failure, not retried.
+/// A refusal that is not explained by an earlier write in flight is a failure, and is not retried.
 #[test]
 fn a_wrong_write_pointer_is_a_failure() {
     let rt = Rt::new(Config::simulated(3));
@@ -466,8 +467,9 @@ fn a_wrong_write_pointer_is_a_failure() {
     rt.clear();
 }
 
-/// After a failure: what was before it is written, everything behind it in the zone fails,
-/// other zones go on, marks before it are reached with success, and forgetting it ends it.
+/// After a failure: earlier writes of the zone are there, every later write of the zone fails,
+/// other zones are not affected, sequence points before the failure are reached with success, and
+/// forgetting the zone ends the failure.
 #[test]
 fn a_failure_stops_its_zone_only() {
     for order in [Order::Blocking, Order::Queued] {
@@ -479,7 +481,8 @@ fn a_failure_stops_its_zone_only() {
         let good = write(&writer, 0, 16);
         let before = writer.sequence_point();
         let bad = write(&writer, 0, 16);
-        // More than fits in flight: some of it is still queued when the failure comes.
+        // These are more blocks than can be in flight: some are still queued when the failure
+        // comes.
         let behind = write(&writer, 0, 200);
         let other = write(&writer, 1, 40);
         let writer2 = writer.clone();
@@ -504,7 +507,7 @@ fn a_failure_stops_its_zone_only() {
     }
 }
 
-/// A drain waits for what was dispatched before it, and only for that.
+/// A drain waits for writes dispatched before it, and only for these.
 #[test]
 fn later_writes_do_not_delay_a_drain() {
     let rt = Rt::new(Config::shuffled(5));
@@ -532,8 +535,8 @@ fn later_writes_do_not_delay_a_drain() {
     rt.clear();
 }
 
-/// Flushes in flight at once are two commands at most: one that has started and one for all who
-/// came later. A drive without a volatile cache gets none. A failed one is never forgotten.
+/// Concurrent flushes are two commands at most: one that has started, and one for all later
+/// callers. A drive without a volatile cache gets no flush. A failed flush is never forgotten.
 #[test]
 fn flushes_are_shared_and_their_failure_sticks() {
     let rt = Rt::new(Config::shuffled(6));
@@ -567,13 +570,13 @@ fn flushes_are_shared_and_their_failure_sticks() {
     rt.clear();
 }
 
-/// A flush that begins while another is in flight covers writes the other one does not.
+/// A flush that begins while another is in flight covers writes that the other does not cover.
 #[test]
 fn a_flush_in_flight_is_not_enough() {
     let mut shape = geometry(1, 64);
     shape.volatile_cache = true;
     let rt = Rt::new(Config::simulated(7));
-    // Not a source yet: nothing is answered.
+    // The drive is not a source yet: it answers nothing.
     let toy = Toy::new(shape, 7);
     let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
     let flush = |writer: &Writer| {
@@ -592,8 +595,8 @@ fn a_flush_in_flight_is_not_enough() {
     rt.clear();
 }
 
-/// A chain of zones on a drive with one active zone: the next zone is not touched before the
-/// last one is full, and the permit travels along.
+/// A chain of zones on a drive with one active zone: a zone is not begun before the zone before it
+/// is full, and takes over its permit.
 #[test]
 fn a_chain_of_zones_needs_one_permit() {
     let rt = Rt::new(Config::shuffled(8));
@@ -636,7 +639,8 @@ fn finish_waits_for_writes_and_gives_the_permit_back() {
     rt.clear();
 }
 
-/// A torn write left the pointer within a block: the zone is levelled, then written on.
+/// A torn write left the pointer within a block: the block is filled with zeros, and later writes
+/// go behind it.
 #[test]
 fn a_zone_torn_within_a_block_is_levelled() {
     let rt = Rt::new(Config::simulated(10));
@@ -657,9 +661,9 @@ fn a_zone_torn_within_a_block_is_levelled() {
     rt.clear();
 }
 
-/// The same without a write: asked for, it is levelled now. In a zone that has no whole block left
-/// what is missing of the last one, and what is left behind it, is written at once, so that the
-/// drive holds nothing for the zone any more, and what follows it is written.
+/// The same without a write: `level` fills the torn block on request. If a zone has no whole block
+/// left, the rest of its last block and the part behind it are written at once. Then the drive
+/// holds no resources for the zone any more, and the zone that follows it is written.
 #[test]
 fn a_torn_block_is_levelled_when_asked_and_a_torn_end_at_once() {
     let rt = Rt::new(Config::simulated(10));
@@ -724,8 +728,8 @@ fn one_seed_gives_one_order_of_commands() {
 }
 
 proptest! {
-    /// What is to lie beside a block does, in whatever commands the blocks go, split or joined with
-    /// blocks that have nothing beside them, written or appended.
+    /// Out-of-band bytes stay with their blocks, whether the blocks are written or appended, split
+    /// over commands, or joined with blocks that have no out-of-band bytes.
     #[test]
     fn what_is_beside_a_block_goes_with_it(
         seed in any::<u64>(),

@@ -1,8 +1,9 @@
-//! A write to a zone: what is written, how it is placed, and how its completion is learnt.
+//! A write to a zone: its content, its placement, and how a caller learns of its completion.
 //!
-//! [`Writer::submit`](super::Writer::submit) takes a [`ZoneWrite`] and answers a [`WriteHandle`].
-//! A caller that would otherwise wait for several writes in a task of its own names a
-//! [`WriteObserver`] instead. Both learn the same: where the write begins, or why it failed.
+//! [`Writer::submit`](super::Writer::submit) takes a [`ZoneWrite`] and returns a [`WriteHandle`]. A
+//! caller that would otherwise wait for several writes in a task of its own names a
+//! [`WriteObserver`] instead. Handle and observer learn the same: where the write begins, or why it
+//! failed.
 
 use super::Kind;
 use crate::zone_queue::ZoneQueue;
@@ -23,14 +24,15 @@ pub enum Durability {
     Fua,
 }
 
-/// Who chooses the block at which a write begins.
+/// How the block at which a write begins is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// The order of the calls: it begins at the zone's position.
+    /// By the order of the calls: the write begins at the zone's position.
     Position,
-    /// The drive, by Zone Append. Blocks are set aside at once. Appends in flight together fill
-    /// the blocks that were set aside for them, each where its completion says. The end of a zone
-    /// that holds a part of a block is written at its position all the same. At most
+    /// By the drive, with Zone Append. Blocks are set aside at once. Appends in flight together
+    /// fill the blocks that were set aside for them; each completion reports the place of its
+    /// append. An append that reaches the end of a zone whose capacity is not in whole blocks is
+    /// written at the zone's position instead. At most
     /// [`Writer::append_limit`](super::Writer::append_limit) blocks.
     Append,
 }
@@ -42,31 +44,31 @@ pub enum Payload<P = Pages> {
     Pages(P),
     /// Zeros from the zone's position up to this block of the zone.
     ZerosTo(u32),
-    /// One block, whose page [`Writer::fill_reserved`](super::Writer::fill_reserved) tells later.
-    /// Nothing behind it in the zone reaches the drive before.
+    /// One block, whose page [`Writer::fill_reserved`](super::Writer::fill_reserved) sets later.
+    /// Until then nothing behind the block in the zone is sent to the drive.
     Later,
 }
 
-/// A write to one zone. The constructors make a write at the zone's position that is durable when
-/// a flush follows; other fields are set by struct update.
+/// A write to one zone. The constructors make a write at the zone's position that is durable after
+/// a later flush; other fields are set by struct update.
 ///
-/// `P` is what pages are taken from, an iterator where a caller has no list of them.
+/// `P` is the source of the pages: an iterator, if a caller has no list of pages.
 pub struct ZoneWrite<'a, P = Pages> {
-    /// The zone, which is open.
+    /// The zone; it has to be open.
     pub zone: ZoneId,
-    /// What the blocks are, for the counters.
+    /// The kind of the blocks, for the counters.
     pub kind: Kind,
     /// The blocks.
     pub payload: Payload<P>,
-    /// Out-of-band bytes, [`oob_per_block`](crate::address::oob_per_block) for each block; or none:
+    /// Out-of-band bytes, [`oob_per_block`](crate::address::oob_per_block) for each block. Empty:
     /// zeros.
     pub oob: &'a [u8],
-    /// Who chooses the block.
+    /// How the first block is chosen.
     pub placement: Placement,
-    /// When it counts as written.
+    /// When the write counts as written.
     pub durability: Durability,
-    /// The observer that is told of its completion, and the number by which it knows this write.
-    /// Where an append lands is then told to the observer and not by the handle.
+    /// The observer of the write's completion, and the observer's number for this write. With an
+    /// observer, the handle does not return the place of an append; the observer gets it.
     pub observer: Option<(Rc<dyn WriteObserver>, u32)>,
 }
 
@@ -90,32 +92,32 @@ impl<P> ZoneWrite<'_, P> {
 }
 
 impl ZoneWrite<'_> {
-    /// Zeros up to block `upto` of the zone, or nothing if its position is beyond.
+    /// Zeros up to block `upto` of the zone, or nothing if the zone's position is beyond `upto`.
     pub fn zeros_to(zone: ZoneId, upto: u32) -> Self {
         ZoneWrite::new(zone, Kind::Padding, Payload::ZerosTo(upto))
     }
 
-    /// One block whose page is told later.
+    /// One block whose page is set later.
     pub fn reserve(zone: ZoneId, kind: Kind) -> Self {
         ZoneWrite::new(zone, kind, Payload::Later)
     }
 }
 
-/// Is told what became of its writes, by the task that takes the drive's answers.
+/// Learns the results of its writes from the task that takes the drive's answers.
 pub trait WriteObserver {
     /// Write number `part` begins at block `at` of its zone and is durable as asked, or failed.
-    /// Called once for each, when nothing of the writer is borrowed.
+    /// Called once for each write, while nothing of the writer is borrowed.
     fn on_complete(self: Rc<Self>, part: u32, at: Result<u32>);
 }
 
-/// Resolves to the block at which a write begins, when the write is durable as asked. Cheap to
-/// drop: the write continues.
+/// Resolves to the block at which a write begins, when the write is durable as requested. A handle
+/// can be dropped: the write continues.
 #[must_use = "a write's fate is told here; drop it only where something else learns of it"]
 pub struct WriteHandle {
     pub(super) zone_queue: Option<Rc<ZoneQueue>>,
     pub(super) at: u32,
     pub(super) end: u32,
-    /// Its number in the order of dispatch; none if it writes nothing.
+    /// The write's number in the order of dispatch; `None` if the write has no blocks.
     pub(super) sequence: Option<u64>,
     pub(super) fua: bool,
     /// Where an append landed, once it completed.

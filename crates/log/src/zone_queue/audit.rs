@@ -6,10 +6,11 @@ use furrow_zone::Result;
 
 impl ZoneQueue {
     /// Compares the counters of the queue with the commands in flight and the writes that wait.
-    /// Adds the numbers of the writes that are not over to `open`, and answers their pages.
+    /// Adds the numbers of the writes that have not completed to `open`, and returns the number of
+    /// their pages.
     ///
     /// # Errors
-    /// `Internal` if one does not fit.
+    /// `Internal` if an account does not match.
     pub(crate) fn audit(&self, open: &mut Vec<u64>) -> Result<usize> {
         let state = self.state.borrow();
         let account = format!("queue of zone {}", self.zone);
@@ -33,7 +34,8 @@ impl ZoneQueue {
         Ok(state.writes.iter().map(|write| write.pages).sum())
     }
 
-    /// `done` and `sent` against the commands in flight, and against the writes not over.
+    /// Compares `done` and `sent` with the commands in flight, and with the writes that have not
+    /// completed.
     fn audit_flights(&self, account: &str, state: &State) -> Result<()> {
         let mut before = state.done;
         for flight in &state.flights {
@@ -44,7 +46,8 @@ impl ZoneQueue {
             }
             before = flight.end;
         }
-        // What fills up a torn block is not sent yet, and `done` is before that block.
+        // With a `rest`, the filling of the torn block is not sent yet, and `done` is before that
+        // block.
         if state.rest.is_none() {
             equal(&format!("{account}, sent"), before, state.sent)?;
         }
@@ -65,7 +68,7 @@ impl ZoneQueue {
         })
     }
 
-    /// Blocks set aside of the zone since it was empty, and permits that the queue holds.
+    /// Blocks of the zone set aside since it was empty, and permits that the queue holds.
     pub(crate) fn holdings(&self) -> (u32, u32) {
         let state = self.state.borrow();
         (state.position, state.permit.as_ref().map_or(0, crate::budget::Permit::count))

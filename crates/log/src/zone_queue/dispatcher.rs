@@ -1,4 +1,4 @@
-//! The task that moves a queue's writes to the drive, and takes the answers.
+//! The task that sends a queue's writes to the drive and takes the answers.
 
 use super::{Dispatched, Flight, PIECE_MIN, State, Tell, Told, What, ZoneQueue, tail_sectors};
 use crate::address::{oob_per_block, sectors_per_block};
@@ -17,12 +17,12 @@ use std::task::{Context, Poll};
 struct Next {
     request: Request,
     end: u32,
-    /// Others are in flight before it.
+    /// Earlier commands are in flight.
     behind: bool,
     append: bool,
 }
 
-/// The task that moves one queue's writes to the drive.
+/// The task that sends one queue's writes to the drive.
 pub(crate) struct Dispatcher {
     zone_queue: Rc<ZoneQueue>,
     shared: Rc<Shared>,
@@ -37,7 +37,7 @@ impl Future for Dispatcher {
         if self.pass_predecessor(cx).is_ready() {
             self.reap(cx);
             while self.send() {
-                // A drive that answers at once would otherwise never wake us: look again.
+                // A drive that answers at once would otherwise never wake this task.
                 self.reap(cx);
             }
         }
@@ -59,8 +59,8 @@ impl Future for Dispatcher {
 
 impl Drop for Dispatcher {
     fn drop(&mut self) {
-        // The executor drops this task before the writes end: observers may keep what keeps the
-        // queue.
+        // If the executor drops this task early, the writes are dropped here: their observers may
+        // hold references that keep the queue alive.
         let writes = std::mem::take(&mut self.zone_queue.state.borrow_mut().writes);
         drop(writes);
     }
@@ -71,7 +71,8 @@ impl Dispatcher {
         Dispatcher { zone_queue, shared, told: RefCell::default() }
     }
 
-    /// Tells observers what became of their writes. What they write thereupon wakes this task.
+    /// Calls observers with the results of their writes. Writes that they submit meanwhile wake
+    /// this task.
     fn tell(&self) {
         let mut told = self.told.take();
         for (observer, part, at) in told.drain(..) {
@@ -103,7 +104,7 @@ impl Dispatcher {
         Poll::Ready(())
     }
 
-    /// Takes the answers that are there, from the front.
+    /// Takes the available answers, in the order of the commands.
     fn reap(&self, cx: &mut Context<'_>) {
         loop {
             let (flight, outcome) = {
@@ -116,7 +117,7 @@ impl Dispatcher {
                 self.take_answer(flight, outcome);
             }
         }
-        // Nothing in flight any more: a failed queue's writes are over.
+        // No command is in flight any more: a failed queue's writes complete.
         let mut state = self.zone_queue.state.borrow_mut();
         if state.failed.is_some() {
             let mut in_flight = self.shared.in_flight.borrow_mut();
@@ -127,8 +128,8 @@ impl Dispatcher {
         }
     }
 
-    /// Takes the answer of the oldest command: its writes are over, or it is sent again, or the
-    /// queue fails.
+    /// Takes the answer of the oldest command: its writes complete, or the command is sent again,
+    /// or the queue fails.
     fn take_answer(&self, flight: Flight, outcome: Outcome) {
         let mut state = self.zone_queue.state.borrow_mut();
         if state.failed.is_some() {
@@ -173,7 +174,7 @@ impl Dispatcher {
         let (first, zone) = (state.done, self.zone_queue.zone);
         drop(state);
         let what = format!("write of {} blocks at zone {zone} offset {first}", flight.end - first);
-        // What else it may say is about the drive, or about us.
+        // Any other status is about the drive as a whole, or is a defect of this program.
         let of_zone = matches!(
             outcome.status,
             Status::WriteFault | Status::ZoneFull | Status::ZoneReadOnly | Status::ZoneOffline
@@ -181,8 +182,9 @@ impl Dispatcher {
         self.fail(Error::device(&self.shared.device.name(), what, outcome.status), of_zone);
     }
 
-    /// Where an append landed: among the blocks set aside for those in flight with it. Else the
-    /// error, and whether it is only the zone's: one torn within a block of ours shifts the others.
+    /// The block at which an append begins. It has to be among the blocks set aside for the appends
+    /// in flight together. Otherwise returns the error, and whether only this zone is to blame: an
+    /// append torn within a block shifts the others.
     fn appended_at(
         &self,
         state: &State,
@@ -240,7 +242,7 @@ impl Dispatcher {
         let Some(Next { request, end, behind, append }) = self.next_request() else {
             return false;
         };
-        // Only a write that can overtake an earlier one can have to be sent again.
+        // Only a write that may overtake an earlier command may have to be sent again.
         let again = (behind && !append).then(|| Request {
             command: request.command,
             data: request.data.clone(),
@@ -252,7 +254,7 @@ impl Dispatcher {
         true
     }
 
-    /// The next command: what is queued and adjacent in one, if it may.
+    /// The next command. It joins adjacent queued writes where that is allowed.
     fn next_request(&self) -> Option<Next> {
         let state = &mut *self.zone_queue.state.borrow_mut();
         let (from, depth) = (state.sent, self.shared.depth as usize);
@@ -267,7 +269,7 @@ impl Dispatcher {
             return None;
         }
         if let Some(rest) = state.rest.take() {
-            // One that is there for this alone is sent with it.
+            // A write without blocks stands for the filling alone, and is sent with it.
             state.next += usize::from(write.blocks == 0);
             let request = self.level(rest);
             return Some(Next { request, end: from, behind, append: false });
@@ -283,7 +285,7 @@ impl Dispatcher {
         let per_block = sectors_per_block(geometry);
         let mut sectors = u64::from(state.sent - from) * per_block;
         if state.sent == self.zone_queue.capacity {
-            // What is left below a whole block is written too: a zone is to become full.
+            // The tail of less than a block is written too, so that the zone becomes full.
             let tail = tail_sectors(geometry);
             sectors += tail;
             data.extend((tail > 0).then(|| self.shared.zero.clone()));
@@ -301,7 +303,7 @@ impl Dispatcher {
         Some(Next { request, end: state.sent, behind, append })
     }
 
-    /// Takes what goes in the next command out of the queue: pages and what lies beside them.
+    /// Takes the pages and out-of-band bytes of the next command from the queue.
     fn gather(&self, state: &mut State, (fua, append): (bool, bool)) -> (Pages, Vec<u8>) {
         let (from, shared) = (state.sent, &self.shared);
         let (limit, join) = if append {
@@ -316,7 +318,7 @@ impl Dispatcher {
         let alike = |write: &&mut Dispatched| write.fua == fua && write.is_append() == append;
         while let Some(write) = state.writes.get_mut(state.next).filter(alike) {
             let left = write.end - state.sent;
-            // An append may be longer than a piece, and lands as a whole.
+            // An append is not split, even if it is longer than a piece.
             let room = (from + limit).saturating_sub(state.sent);
             if append && left > room && state.sent > from {
                 break;
@@ -336,7 +338,7 @@ impl Dispatcher {
                 if oob.is_empty() {
                     oob.reserve_exact(most * block_oob);
                 }
-                // What was taken before may have no more than zeros.
+                // Blocks taken before may have no out-of-band bytes: these are zeros.
                 oob.resize((state.sent - from) as usize * block_oob, 0);
                 let now = (count as usize * block_oob).min(write.oob);
                 write.oob -= now;
@@ -354,15 +356,16 @@ impl Dispatcher {
         (data, oob)
     }
 
-    /// Blocks of the next command: all that wait, unless they are to keep several dies busy.
+    /// Most blocks of the next command: `most`, or a share of the waiting blocks if several
+    /// commands are to keep several dies busy.
     fn piece(&self, state: &State, pieces: u32, most: u32) -> u32 {
         let missing = pieces.saturating_sub(state.flights.len() as u32).max(1);
         let waiting = state.position - state.sent;
         if missing == 1 { most } else { waiting.div_ceil(missing).max(PIECE_MIN).min(most) }
     }
 
-    /// Zeros for the rest of a block in which a torn write left the write pointer, and of the zone
-    /// behind its last block.
+    /// A write of zeros to the rest of the block in which a torn write left the write pointer, and
+    /// to the tail of the zone behind its last block.
     fn level(&self, rest: Range<u64>) -> Request {
         let geometry = self.shared.device.geometry();
         let blocks = BlockCount(rest.end - rest.start);

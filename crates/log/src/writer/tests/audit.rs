@@ -1,12 +1,12 @@
-//! What the writer's audit finds.
+//! Broken accounts that the writer's audit finds.
 
 use super::*;
 
-/// Blocks answered as done while a command writes them are found.
+/// The audit finds blocks that count as done while a command still writes them.
 #[test]
 fn the_audit_finds_blocks_that_are_called_done_too_early() {
     let rt = Rt::new(Config::simulated(1));
-    // Not a source: it never answers.
+    // The drive is not a source, so it never answers.
     let toy = Toy::new(geometry(2, 64), 1);
     let writer = Writer::with_options(&rt, toy, options(Order::Queued, 1, 4));
     writer.open_empty(ZoneId(1));
@@ -21,7 +21,7 @@ fn the_audit_finds_blocks_that_are_called_done_too_early() {
     rt.clear();
 }
 
-/// A write whose number `InFlight` forgot, or never had, is found.
+/// The audit finds a write whose number `InFlight` forgot, or never had.
 #[test]
 fn the_audit_compares_numbers_in_flight_with_the_writes() {
     let rt = Rt::new(Config::simulated(1));

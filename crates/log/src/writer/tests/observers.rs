@@ -1,10 +1,10 @@
-//! Observers: told what became of their writes, where others wait for it.
+//! Observers: they are called with the results of their writes, so that no task has to wait.
 
 use super::*;
 use crate::writer::WriteObserver;
 use std::cell::RefCell;
 
-/// Notes what it is told, and writes one block more for each, as long as it is to.
+/// Notes the results, and writes one more block for each, `more` times at most.
 struct Told {
     writer: Writer,
     more: Cell<u32>,
@@ -37,7 +37,7 @@ impl WriteObserver for Told {
     }
 }
 
-/// Whatever the drive's order: each is told once, and where its block is.
+/// For any order of the drive, an observer learns of each write once, with the place of its block.
 #[test]
 fn an_observer_is_told_of_each_write_where_it_is() {
     for (seed, append_pieces) in (0..40).flat_map(|seed| [(seed, 0), (seed, 1), (seed, 3)]) {
@@ -73,7 +73,7 @@ fn appends_that_wait_go_in_one_command() {
     let told = Told::new(&writer, 0);
     (0..20).for_each(|part| told.send(0, part, true));
     let limit = writer.append_limit();
-    // Three that do not fit behind each other: an append is not split.
+    // No two of these three fit in one command: an append is not split.
     let most = Pages::from_iter(numbered(&mut 0, limit - 1));
     let wide: Vec<_> = (0..3).map(|_| append(&writer, ZoneId(0), most.clone())).collect();
     rt.run_ready();
@@ -83,7 +83,8 @@ fn appends_that_wait_go_in_one_command() {
     rt.clear();
 }
 
-/// What is before a failure is there; everything behind it, and what comes later, is told of it.
+/// Writes before a failure succeed. Observers of all writes behind it, and of later writes, get the
+/// error.
 #[test]
 fn an_observer_is_told_of_a_failure_once() {
     for order in [Order::Blocking, Order::Queued, Order::Append] {
@@ -111,11 +112,12 @@ fn an_observer_is_told_of_a_failure_once() {
     }
 }
 
-/// A power cut: nobody is told, and nobody is kept, though the party keeps the writer.
+/// After a power cut no observer is called, and none is kept in memory, though the observer holds
+/// the writer.
 #[test]
 fn a_party_goes_with_the_executor() {
     let rt = Rt::new(Config::simulated(1));
-    // Not a source: it never answers.
+    // The drive is not a source, so it never answers.
     let toy = Toy::new(geometry(1, 64), 1);
     let writer = Writer::with_options(&rt, toy, options(Order::Append, 1, 4));
     writer.open_empty(ZoneId(0));
