@@ -1,15 +1,15 @@
-//! A volatile write cache, as far as a power cut can tell: how much of each zone is durable.
+//! The visible effect of a volatile write cache at a power cut: how much of each zone is durable.
 //!
-//! Invariants: `durable` of a zone never exceeds its write pointer; a zone is listed as dirty if
-//! it may have blocks that are not durable. A flush covers what was written before the flush was
-//! *submitted*, not what happened to be executed before it: an engine that relies on the latter
-//! is wrong, and is shown so.
+//! Invariants: `durable` of a zone never exceeds its write pointer; a zone is listed as dirty if it
+//! may have blocks that are not durable. A flush covers blocks written before the flush was
+//! *submitted*, not those of commands that happened to be executed before it. So an engine that
+//! relies on the latter is caught.
 //!
 //! Simplification: resets, finishes and writes to conventional zones are durable at once.
 
 use furrow_zone::{BlockCount, Machine, Zone, ZoneId};
 
-/// What a flush will make durable: (zone, its resets so far, blocks written).
+/// The blocks that a flush will make durable: (zone, its resets so far, blocks written).
 pub(crate) type Barrier = Box<[(ZoneId, u32, u64)]>;
 
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ impl Cache {
         self.zones[zone.0 as usize].durable
     }
 
-    /// Sets what an image recorded.
+    /// Sets the durable blocks of a zone from an image's record.
     pub fn restore(&mut self, zone: ZoneId, durable: u64, written: BlockCount) {
         self.zones[zone.0 as usize].durable = durable.min(written.0);
         if durable < written.0 {
@@ -51,7 +51,7 @@ impl Cache {
         }
     }
 
-    /// Everything in `zone` up to `written` is durable: a write that said so.
+    /// Everything in `zone` up to `written` is durable, by a write with FUA.
     pub fn force(&mut self, zone: ZoneId, written: u64) {
         self.zones[zone.0 as usize].durable = written;
     }
@@ -62,7 +62,7 @@ impl Cache {
         entry.resets = entry.resets.wrapping_add(1);
     }
 
-    /// What a flush submitted now covers.
+    /// The blocks that a flush submitted now covers.
     pub fn barrier(&self, machine: &Machine) -> Barrier {
         let written = |zone| machine.zone(zone).map_or(0, |z: Zone| z.write_pointer.0);
         self.dirty
@@ -71,7 +71,7 @@ impl Cache {
             .collect()
     }
 
-    /// A flush is done. Returns the zones of which more is durable now.
+    /// Applies a completed flush. Returns the zones of which more blocks are durable now.
     pub fn flushed(&mut self, barrier: &Barrier, machine: &Machine) -> Vec<ZoneId> {
         let mut advanced = Vec::new();
         for &(zone, resets, written) in barrier {
@@ -91,7 +91,7 @@ impl Cache {
         advanced
     }
 
-    /// After a power cycle: what is there is durable.
+    /// After a power cycle: everything up to the write pointers is durable.
     pub fn settle(&mut self, machine: &Machine) {
         for (index, entry) in self.zones.iter_mut().enumerate() {
             let zone = machine.zone(ZoneId(index as u32));

@@ -1,10 +1,10 @@
 //! Carrying out one command: the state machine decides, the medium stores.
 //!
-//! No queues, no faults, no time: those are around it. A clone ([`Core::fork`]) is a snapshot.
+//! Queues, faults and time are outside this module. A clone ([`Core::fork`]) is a snapshot.
 //!
-//! Invariants: blocks at or above a zone's write pointer read as zeros, whatever the medium
-//! holds; on a medium that survives the process, blocks are stored before the machine moves on,
-//! and the zone's record is stored before the command is answered.
+//! Invariants: blocks at or above a zone's write pointer read as zeros, regardless of the medium's
+//! content. On a medium that survives the process, blocks are stored before the machine's state
+//! changes, and the zone's record is stored before the command is answered.
 
 use crate::cache::{Barrier, Cache};
 use crate::medium::{Medium, MediumError, Shape, Span, ZoneRecord};
@@ -48,7 +48,7 @@ pub(crate) struct Core {
     pub shape: Shape,
     pub cache: Option<Cache>,
     pub counters: Counters,
-    /// What the last command was, for the timing engine; kept only if `watched`.
+    /// The work of the last command, for the timing engine; kept only if `watched`.
     pub work: Work,
     pub watched: bool,
 }
@@ -68,7 +68,7 @@ impl Core {
         Core { machine, medium, shape, cache, counters, work: Work::Nothing, watched: false }
     }
 
-    /// A copy that shares what was written.
+    /// A copy that shares the stored blocks.
     pub fn fork(&self) -> Core {
         let written = |zone| self.written(zone);
         Core {
@@ -82,7 +82,7 @@ impl Core {
         }
     }
 
-    /// Makes some zones what they are in `image`, durably.
+    /// Sets some zones to their state and content in `image`, durably.
     pub fn put_back(&mut self, image: &Core, zones: Range<u32>) -> Result<(), Error> {
         let (Medium::Memory(now), Medium::Memory(then)) = (&mut self.medium, &image.medium) else {
             return Err(Error::new(ErrorKind::Invalid, "only what is in memory can be put back"));
@@ -102,12 +102,13 @@ impl Core {
         Ok(())
     }
 
-    /// Blocks of `zone` that the medium is asked for.
+    /// Blocks of `zone` that are read from the medium.
     fn written(&self, zone: ZoneId) -> u64 {
         self.machine.zone(zone).map_or(0, |zone| zone.write_pointer.0)
     }
 
-    /// Carries out a command. `barrier` is what a flush covers, `None` = all written so far.
+    /// Carries out a command. `barrier` lists the blocks that a flush covers; `None`: all blocks
+    /// written so far.
     #[inline]
     pub fn execute(&mut self, request: &mut Request, barrier: Option<&Barrier>) -> Outcome {
         if self.watched {
@@ -142,7 +143,7 @@ impl Core {
         outcome
     }
 
-    /// What `request` will be if it is not refused.
+    /// The work of `request`, if it is not refused.
     fn foresee(&self, request: &Request) -> Work {
         let geometry = self.machine.geometry();
         let bytes = |blocks: BlockCount| geometry.bytes(blocks).0;
@@ -172,17 +173,18 @@ impl Core {
                 None => Work::Nothing,
             },
             Command::Flush => Work::Flush { volatile: geometry.volatile_cache },
-            // Known when it is done: which zones it concerns.
+            // The zones of a management command are known only after it was carried out.
             Command::Manage { .. } => Work::Nothing,
         }
     }
 
-    /// What a management command was that changed zones so.
+    /// The work of a management command that made `changes`.
     fn managed(&self, action: Action, changes: &Changes) -> Work {
         let geometry = self.machine.geometry();
         let bytes = |blocks: u64| geometry.bytes(BlockCount(blocks)).0;
         let Some((zone, ..)) = changes.first().copied() else {
-            // Nothing changed: an empty zone was reset, or a zone was what it should become.
+            // Nothing changed: an empty zone was reset, or a zone was already in the requested
+            // state.
             let reset = Work::Reset { zone: ZoneId(0), empty: 1, zones: 0, bytes: 0, active: 0 };
             return if action == Action::Reset { reset } else { Work::Nothing };
         };
@@ -190,7 +192,7 @@ impl Core {
         let empty =
             changes.iter().filter(|(_, before, _)| before.state == ZoneState::Empty).count() as u32;
         match action {
-            // Zones closed to make room for others are part of that command.
+            // Zones closed to let others open are part of that command, and are not counted.
             Action::Open | Action::Close => {
                 let state = match action {
                     Action::Open => ZoneState::ExplicitlyOpen,
@@ -220,7 +222,7 @@ impl Core {
         }
     }
 
-    /// True if a write's payload is as long as its blocks say.
+    /// True if the payload of a write has the length of its blocks.
     fn fits(&self, request: &Request, blocks: BlockCount) -> bool {
         let oob = request.oob.len() as u64;
         request.data.len() as u64 == self.shape.pages(blocks.0)
@@ -262,7 +264,7 @@ impl Core {
         }
     }
 
-    /// A write whose blocks must be stored before the zone moves on.
+    /// A write whose blocks must be stored before the zone's state changes.
     fn write_kept(&mut self, request: &Request, blocks: BlockCount) -> Outcome {
         let status = self.machine.check(&request.command);
         let Some((zone, offset)) = self.target(&request.command).filter(|_| status.is_ok()) else {
@@ -290,7 +292,7 @@ impl Core {
         }
     }
 
-    /// Where a write or an append would put its blocks.
+    /// The zone and offset at which a write or an append would store its blocks.
     pub fn target(&self, command: &Command) -> Option<(ZoneId, u64)> {
         let geometry = self.machine.geometry();
         match *command {
@@ -305,7 +307,7 @@ impl Core {
         }
     }
 
-    /// Makes what `zones` have become survive the process.
+    /// Stores the records of `zones`, so that their state survives the process.
     fn record(&mut self, zones: impl Iterator<Item = ZoneId>) -> Result<(), MediumError> {
         for id in zones {
             let Some(zone) = self.machine.zone(id) else { continue };
@@ -416,8 +418,8 @@ impl Core {
         kept.map_or_else(MediumError::of_write, |()| Status::Success)
     }
 
-    /// A write or append that stops after its first `done` blocks, in the middle of the drive's
-    /// work. Returns what the drive answers: Write Fault, or what it would have refused with.
+    /// A write or append that the drive stops after its first `done` blocks. Returns the drive's
+    /// answer: Write Fault, or the status with which the drive refuses the command.
     pub fn tear(&mut self, request: &Request, done: u64) -> Status {
         let (Command::Write { blocks, .. } | Command::Append { blocks, .. }) = request.command
         else {
@@ -437,14 +439,15 @@ impl Core {
             self.wrote(zone, 0, false);
             let pointer = BlockCount(offset + done);
             let _ = self.disturb(|machine| {
-                // Checked above: the write may be done, so its beginning may.
+                // The check above allowed the whole write, so its beginning is allowed too.
                 let _ = machine.fail_write_at(zone, pointer);
             });
         }
         Status::WriteFault
     }
 
-    /// Lets something happen to the machine that is no command, and keeps what it did.
+    /// Changes the machine by something other than a command, and stores the records of the changed
+    /// zones.
     pub fn disturb<T>(&mut self, what: impl FnOnce(&mut Machine) -> T) -> (T, Status) {
         if !self.medium.keeps_records() {
             return (what(&mut self.machine), Status::Success);

@@ -1,11 +1,11 @@
-//! The drive: queues in front of the state machine and the medium, and faults between.
+//! The drive: queues before the state machine and the medium, with faults in between.
 //!
-//! `submit` only puts a command in its queue; the executor polls the drive, which then carries
-//! commands out, when it has nothing else to do. So in simulation ([`Step::One`]) an engine runs
-//! between any two commands and many stay in flight; for speed ([`Step::All`]) everything waiting
-//! is done at once. The state machine decides, the medium stores; neither knows of the other, nor
-//! of time. With a [`Pace`] the timing engine then says when the command is answered: its effect
-//! is there before, as the contract of [`ZonedDevice`] allows.
+//! `submit` only puts a command in its queue. The executor polls the drive when it has nothing else
+//! to do, and the drive then carries commands out. So in simulation ([`Step::One`]) an engine runs
+//! between any two commands, and many commands stay in flight; for speed ([`Step::All`]) all
+//! waiting commands are carried out at once. The state machine decides and the medium stores;
+//! neither knows of the other, nor of time. With a [`Pace`] the timing engine determines when a
+//! command is answered: its effect is visible earlier, as the contract of [`ZonedDevice`] allows.
 //!
 //! Invariants: commands of one queue start in the order submitted; a command is answered exactly
 //! once, after its effect; with one seed a run is the same.
@@ -31,27 +31,28 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use timed::Timed;
 
-/// How much is carried out each time the executor has nothing else to do.
+/// How many commands are carried out each time the executor polls the drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// One command: many stay in flight.
     One,
-    /// All that wait.
+    /// All waiting commands.
     All,
 }
 
-/// How a drive goes about its work.
+/// How a drive processes commands.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How much at once.
+    /// How many commands at once.
     pub step: Step,
-    /// Draw the order across queues from the seed, instead of first come, first served.
+    /// Draw the order across queues from the seed, instead of taking commands in the order of
+    /// arrival.
     pub shuffle: bool,
-    /// Seed of the order and of faults; `None`: drawn from the executor's.
+    /// Seed of the order and of faults; `None`: drawn from the executor's random numbers.
     pub seed: Option<u64>,
-    /// How messages name the drive.
+    /// The drive's name in messages.
     pub name: String,
-    /// How long commands take; `None`: no time at all.
+    /// The timing of commands; `None`: commands take no time.
     pub pace: Option<Pace>,
 }
 
@@ -62,13 +63,13 @@ impl Options {
         Options { step: Step::One, shuffle: true, seed: None, name, pace: None }
     }
 
-    /// Everything at once, first come, first served.
+    /// All waiting commands at once, in the order of arrival.
     pub fn fast() -> Options {
         let name = "mem:".to_owned();
         Options { step: Step::All, shuffle: false, seed: None, name, pace: None }
     }
 
-    /// Commands start when they are submitted and take their time.
+    /// Commands start when they are submitted and take as long as `pace` says.
     pub fn timed(pace: Pace) -> Options {
         Options { pace: Some(pace), ..Options::fast() }
     }
@@ -79,27 +80,27 @@ impl Options {
 pub struct CommandInfo {
     /// Number of the command, from 0 in order of submission.
     pub sequence: u64,
-    /// The queue it came by.
+    /// The queue it was submitted to.
     pub queue: QueueId,
     /// What it is.
     pub command: Command,
-    /// Durable when answered.
+    /// True if the command is durable when it is answered.
     pub fua: bool,
 }
 
-/// Called before a command is carried out; it is still in flight then.
+/// Called before a command is carried out. The command is still in flight then.
 pub type Observer = Rc<dyn Fn(&Emulator, &CommandInfo)>;
 
 /// Whether the drive answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Power {
     On,
-    /// The number of further commands for which the drive is away.
+    /// The drive fails this many further commands.
     Gone(u64),
     Off,
 }
 
-/// An answer that a slow drive keeps back.
+/// An answer that a slow drive delays.
 struct Late {
     ticket: Ticket,
     outcome: Outcome,
@@ -123,7 +124,8 @@ struct Inner {
     timed: Option<RefCell<Timed>>,
     power: Cell<Power>,
     observer: RefCell<Option<Observer>>,
-    /// Neither faults, nor an observer, nor anything else to look at before a command.
+    /// True if nothing has to be checked before a command: no faults, no observer, power on,
+    /// writable.
     plain: Cell<bool>,
     warnings: Vec<String>,
 }
@@ -132,7 +134,7 @@ struct Inner {
 #[derive(Clone)]
 pub struct Emulator(Rc<Inner>);
 
-/// Where a drive starts from.
+/// The state a drive starts from.
 pub(crate) struct Start {
     pub core: Core,
     pub faults: Vec<Fault>,
@@ -145,7 +147,7 @@ impl Emulator {
     /// A new drive of `geometry` with every zone empty, on the executor `rt`.
     ///
     /// # Errors
-    /// If no drive can be like that.
+    /// If `geometry` is not valid.
     pub fn new(rt: &Rt, geometry: Geometry, medium: Medium, options: Options) -> Result<Emulator> {
         let machine = Machine::new(geometry)?;
         let core = Core::new(machine, medium);
@@ -159,7 +161,7 @@ impl Emulator {
         Ok(Emulator::start(rt, start, options))
     }
 
-    /// The drive that an open image holds.
+    /// The drive in an open image.
     pub(crate) fn from_image(rt: &Rt, opened: Opened, options: Options) -> Result<Emulator> {
         let Opened { image, zones, faults, warnings } = opened;
         let name = image.name().to_owned();
@@ -219,13 +221,13 @@ impl Emulator {
         inner.plain.set(plain);
     }
 
-    /// Has `observer` called just before each command is carried out. Replaces an earlier one.
+    /// Calls `observer` just before each command is carried out. Replaces an earlier observer.
     pub fn set_observer(&self, observer: Observer) {
         *self.0.observer.borrow_mut() = Some(observer);
         self.look_again();
     }
 
-    /// Ends [`Emulator::set_observer`].
+    /// Removes the observer set by [`Emulator::set_observer`].
     pub fn clear_observer(&self) {
         *self.0.observer.borrow_mut() = None;
         self.look_again();
@@ -246,12 +248,12 @@ impl Emulator {
         self.0.core.borrow().counters
     }
 
-    /// What the stations of the timing engine did; `None` if commands take no time.
+    /// Counters of the timing engine's stations; `None` if commands take no time.
     pub fn timing_counters(&self) -> Option<TimingCounters> {
         self.0.timed.as_ref().map(|timed| timed.borrow().counters())
     }
 
-    /// Damage of the image that was survived when it was opened: sentences for people.
+    /// Damage that was tolerated when the image was opened, as sentences for the user.
     pub fn warnings(&self) -> &[String] {
         &self.0.warnings
     }
@@ -269,8 +271,8 @@ impl Emulator {
         }
     }
 
-    /// A copy of the drive as it is now, commands in flight included. Blocks are shared, not
-    /// copied; only those of an image are read into memory.
+    /// A copy of the drive's present state, commands in flight included. Blocks are shared, not
+    /// copied; only blocks of an image are read into memory.
     pub fn snapshot(&self) -> Snapshot {
         let inner = &*self.0;
         let queues = inner.queues.borrow();
@@ -286,12 +288,12 @@ impl Emulator {
         }
     }
 
-    /// Makes some zones what they were when `image` was taken of a drive like this one: a backup is
-    /// restored, or the drive forgets what came after it. All that is there is durable then.
+    /// Sets some zones to their state in `image`, a snapshot of a drive of the same geometry: as if
+    /// a backup was restored, or the drive forgot later writes. The restored content is durable.
     ///
     /// # Errors
-    /// `Invalid` if commands are in flight on either, or what was written is not in memory;
-    /// `Corrupt` if more zones would be active than may be.
+    /// `Invalid` if commands are in flight on the drive or in `image`, or a medium is not in
+    /// memory; `Corrupt` if more zones would be active than the drive allows.
     pub fn put_back(&self, image: &Snapshot, zones: std::ops::Range<u32>) -> Result<()> {
         if self.in_flight_len() > 0 || !image.parcels.is_empty() {
             return Err(Error::new(ErrorKind::Invalid, "commands are in flight"));
@@ -299,8 +301,8 @@ impl Emulator {
         self.0.core.borrow_mut().put_back(&image.core, zones)
     }
 
-    /// A drive that goes on from `snapshot`, commands in flight included (nobody hears of their
-    /// completion).
+    /// A drive that continues from `snapshot`, commands in flight included. The completions of
+    /// these commands are dropped.
     pub fn from_snapshot(rt: &Rt, snapshot: &Snapshot, options: Options) -> Emulator {
         let start = Start {
             core: snapshot.core.fork(),
@@ -319,8 +321,8 @@ impl Emulator {
         emulator
     }
 
-    /// Cuts the drive's power: commands in flight meet `fates` and answer Internal Error, and so
-    /// does everything after, until [`Emulator::power_on`].
+    /// Cuts the drive's power: commands in flight meet `fates` and are answered with Internal
+    /// Error. Later commands get the same answer until [`Emulator::power_on`].
     pub fn power_cut(&self, fates: &Fates) {
         let inner = &*self.0;
         let waiting = inner.queues.borrow_mut().drain();
@@ -346,7 +348,7 @@ impl Emulator {
         }
     }
 
-    /// The drive answers again, after a power cut or a disappearance.
+    /// Makes the drive answer again, after a power cut or a disappearance.
     pub fn power_on(&self) {
         self.0.power.set(Power::On);
         self.look_again();
@@ -383,15 +385,16 @@ impl Emulator {
         true
     }
 
-    /// Carries out all that wait, if nothing has to be looked at before each and their order is
-    /// that of one line. Nothing can come between them, for nobody is called.
+    /// Carries out all waiting commands, if nothing has to be checked before each and all are in
+    /// one line. Nothing can come between them, since no callback is called.
     fn sweep(&self) -> bool {
         let inner = &*self.0;
         if !inner.plain.get() {
             return false;
         }
         let Some(mut line) = inner.queues.borrow_mut().take_line() else { return false };
-        // Before they are carried out: what that takes this host is not the drive's time.
+        // The clock is read before the commands are carried out: the host's work is not the drive's
+        // time.
         let now = if inner.timed.is_some() { inner.rt.now() } else { Nanos(0) };
         {
             let core = &mut *inner.core.borrow_mut();
@@ -466,7 +469,7 @@ impl Emulator {
         }
     }
 
-    /// Answers the commands that the timing engine says have ended. True if there were any.
+    /// Answers the commands that have ended according to the timing engine. True if there were any.
     fn ring_out(&self) -> bool {
         let inner = &*self.0;
         let Some(timed) = &inner.timed else { return false };
@@ -492,7 +495,8 @@ impl Emulator {
         self.0.rt.trace(&[code, u64::from(queue.0), at, blocks, outcome.lba.0, status]);
     }
 
-    /// Lets late answers come nearer. True if any still waits for a turn.
+    /// Counts one poll for each late answer, and answers those that are due. True if there were
+    /// late answers.
     fn ripen(&self) -> bool {
         let inner = &*self.0;
         if inner.late.borrow().is_empty() {
@@ -530,7 +534,7 @@ impl Emulator {
     }
 }
 
-/// Gives the pages of a read that failed back to who brought them.
+/// Returns the pages of a failed read to the caller, in the outcome.
 #[inline]
 fn return_pages(outcome: &mut Outcome, request: &mut Request) {
     if matches!(request.command, Command::Read { .. }) && outcome.data.is_empty() {
@@ -538,8 +542,8 @@ fn return_pages(outcome: &mut Outcome, request: &mut Request) {
     }
 }
 
-/// What the executor polls. It does not keep the drive: with the last handle the drive is gone,
-/// and an image free for others.
+/// The source that the executor polls. It holds only a weak reference: the drive is dropped with
+/// its last handle, which unlocks an image.
 struct Worker(Weak<Inner>);
 
 impl Source for Worker {

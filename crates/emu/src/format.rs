@@ -1,5 +1,5 @@
-//! The bytes of an emulated drive's image, format version 1. `docs/emulated-image.md` tells the
-//! same as a story; a test holds its numbers against these.
+//! The bytes of an emulated drive's image, format version 1. `docs/emulated-image.md` describes the
+//! same format; a test compares its numbers with this module.
 //!
 //! ```text
 //! 0        header        4 KiB, written once
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Invariants: every structure ends in the CRC32C of what is before it; numbers are little-endian;
-//! magic, version and the header's CRC stay where they are in every later version, so that an old
-//! program can say that an image is too new for it; a zone's newest valid record is the one with
+//! magic, version and the header's CRC keep their places in every later version, so that an old
+//! program can report that an image is too new for it; a zone's newest valid record is the one with
 //! the higher generation, and generation g is in table A if g is odd, in B if it is even.
 
 use crate::medium::ZoneRecord;
@@ -25,7 +25,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const MAGIC: [u8; 8] = *b"FURROWZN";
 /// The format this code writes, and the newest it reads.
 pub const VERSION: u32 = 1;
-/// Bytes of the header; also what regions are aligned to.
+/// Bytes of the header, and the alignment of regions.
 pub const BLOCK: u64 = 4096;
 /// Where the fault list begins, and the bytes of each of its halves.
 pub const FAULTS_AT: u64 = BLOCK;
@@ -62,7 +62,7 @@ pub struct Header {
     max_transfer: U64,
     /// Bytes of the whole file.
     file_bytes: U64,
-    /// The preset it was made from, zero-padded; for people.
+    /// The preset it was made from, zero-padded; for information only.
     preset: [u8; 32],
     reserved: [u8; 3964],
     crc: U32,
@@ -99,7 +99,7 @@ struct FaultRecord {
     kind: u8,
     place: u8,
     when: u8,
-    /// Bit 0: `times` counts. Bit 1: `argument` counts.
+    /// Bit 0: `times` is set. Bit 1: `argument` is set.
     flags: u8,
     polls: U32,
     argument: U64,
@@ -125,7 +125,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Where the regions of an image lie. All in bytes.
+/// The places of the regions of an image, all in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Zone table B; A is at [`TABLE_AT`].
@@ -143,7 +143,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout for `geometry`; `None` if its file would be larger than a file can be.
+    /// The layout for `geometry`; `None` if the file would be larger than any file can be.
     pub fn of(geometry: &Geometry) -> Option<Layout> {
         let zones = u64::from(geometry.zones);
         let up = |bytes: u64| bytes.checked_next_multiple_of(BLOCK);
@@ -164,14 +164,14 @@ impl Layout {
         })
     }
 
-    /// Where generation `generation` of `zone`'s record is.
+    /// The place of generation `generation` of `zone`'s record.
     pub fn slot(&self, zone: ZoneId, generation: u64) -> u64 {
         let table = if generation % 2 == 1 { TABLE_AT } else { self.table_b };
         table + u64::from(zone.0) * SLOT
     }
 }
 
-/// Why bytes are not what they should be.
+/// Why bytes of an image are refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Not an image at all.
@@ -180,7 +180,7 @@ pub enum Refusal {
     TooNew(u32),
     /// Checksum: expected (stored), found (computed).
     Crc(u32, u32),
-    /// A value that cannot be.
+    /// An impossible value.
     Value(String),
 }
 
@@ -239,7 +239,7 @@ impl Header {
     /// Reads a header.
     ///
     /// # Errors
-    /// If it is none, damaged, too new, or describes a drive that cannot be.
+    /// If `bytes` are no header, damaged, too new, or describe an impossible drive.
     pub fn parse(bytes: &[u8]) -> Result<Header, Refusal> {
         let header = Header::read_from_bytes(bytes).map_err(|_| Refusal::Foreign)?;
         if header.magic != MAGIC {
@@ -339,7 +339,7 @@ impl Slot {
     /// The generation and the record of `zone`, from its place in table A (`odd`) or B.
     ///
     /// # Errors
-    /// If it is damaged or another's.
+    /// If the record is damaged, or belongs to another zone or table.
     pub fn parse(bytes: &[u8], zone: ZoneId, odd: bool) -> Result<(u64, ZoneRecord), Refusal> {
         let slot = Slot::read_from_bytes(bytes).map_err(|_| Refusal::Foreign)?;
         check(slot.crc.get(), slot.as_bytes())?;
@@ -382,7 +382,7 @@ pub fn fault_list(generation: u64, faults: &[Fault]) -> Vec<u8> {
 /// Reads a half of the fault list: its generation and the faults.
 ///
 /// # Errors
-/// If it is damaged, or holds a kind of fault this code does not know.
+/// If the list is damaged, or holds a kind of fault that this code does not know.
 pub fn parse_fault_list(bytes: &[u8]) -> Result<(u64, Vec<Fault>), Refusal> {
     let (head, rest) = FaultHead::read_from_prefix(bytes).map_err(|_| Refusal::Foreign)?;
     let count = head.count.get() as usize;

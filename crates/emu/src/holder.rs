@@ -1,4 +1,4 @@
-//! Who has an image locked, as far as the kernel tells.
+//! The process that has an image locked, according to the kernel.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a medium is a file")]
 
@@ -9,9 +9,9 @@ use std::path::Path;
 /// A process that has an image open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
-    /// Its command line; empty if that cannot be seen.
+    /// Its command line; empty if the command line cannot be read.
     pub command: Vec<String>,
 }
 
@@ -27,8 +27,8 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Who has the file at `path` locked (proc(5), `/proc/locks`). None if that cannot be seen: one in
-/// another container, say.
+/// The process that has the file at `path` locked (proc(5), `/proc/locks`). `None` if the process
+/// is not visible, as in another container.
 pub fn holder(path: &Path) -> Option<Holder> {
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     let pid = owner(&locks, std::fs::metadata(path).ok()?.ino())?;
@@ -38,15 +38,16 @@ pub fn holder(path: &Path) -> Option<Holder> {
     Some(Holder { pid, command: words.collect() })
 }
 
-/// What to say of the file at `path`, which is locked.
+/// The message for the file at `path`, which is locked.
 pub(crate) fn in_use(path: &Path) -> String {
     let who = holder(path).map(|holder| holder.to_string());
     who.unwrap_or_else(|| "in use by another process".to_owned())
 }
 
-/// The process that holds a lock on inode `ino`: lines of `/proc/locks` are
-/// `N: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE FIRST LAST`, those of who waits `N: -> FLOCK …`.
-/// The numbers of the device are not looked at: some file systems give others here than to stat(2).
+/// The process that holds a lock on inode `ino`: lines of `/proc/locks` are `N: FLOCK ADVISORY
+/// WRITE PID MAJOR:MINOR:INODE FIRST LAST`, lines of a process that waits begin with `N: -> FLOCK
+/// …`. The device's numbers are not compared: for some file systems they differ from those of
+/// stat(2).
 fn owner(locks: &str, ino: u64) -> Option<u32> {
     locks.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();

@@ -1,17 +1,17 @@
 //! The image medium: an emulated drive in a sparse file that survives the process, kill -9 too.
 //!
-//! Its bytes are in [`mod@format`], the story in `docs/emulated-image.md`.
+//! The layout is in [`mod@format`], the description in `docs/emulated-image.md`.
 //!
 //! Invariants:
-//! - **Data before the write pointer.** A write's blocks are in the file before the zone's record
-//!   says so; a reset's record says so before the blocks are given back. What a record does not
-//!   cover is never read.
+//! - **Data before the write pointer.** The blocks of a write are in the file before the zone's
+//!   record covers them. The record of a reset is in the file before the blocks are given back.
+//!   Blocks that no record covers are never read.
 //! - A zone's newer record never overwrites its older one.
 //! - One process at a time: the file is locked while it is open (shared if only read).
 //! - Blocks are given back by punching holes, never by writing zeros.
 //!
-//! A file written is in the host's page cache: it outlives the process, not the host's power. With
-//! `sync` a flush of the drive also syncs the file.
+//! Written bytes are in the host's page cache: they survive the process, but not a power cut of the
+//! host. With `sync` a flush of the drive also syncs the file.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a medium is a file")]
 
@@ -32,12 +32,12 @@ use zerocopy::IntoBytes;
 /// Most pieces of one vectored read or write; the system's limit is 1024.
 const PIECES: usize = 64;
 
-/// What may be done with an image.
+/// How an image is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
-    /// Anything; nobody else has it open.
+    /// For reading and writing; no other process has it open.
     ReadWrite,
-    /// Reading; others may read too. Nothing is written to the file.
+    /// For reading; others may read too. Nothing is written to the file.
     ReadOnly,
 }
 
@@ -58,19 +58,19 @@ pub struct Image {
     faults_generation: u64,
 }
 
-/// What an image held when it was opened.
+/// The content of an image when it was opened.
 pub(crate) struct Opened {
     pub image: Image,
     pub zones: Vec<ZoneRecord>,
     pub faults: Vec<Fault>,
-    /// Damage that was survived.
+    /// Damage that was tolerated.
     pub warnings: Vec<String>,
 }
 
-/// Who an image is.
+/// The identity of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Unlike any other image's.
+    /// Different for every image.
     pub uuid: [u8; 16],
     /// The preset it is made from, empty if none; at most 32 bytes are kept.
     pub preset: String,
@@ -80,7 +80,7 @@ impl Identity {
     /// A new identity, from the system's random numbers.
     ///
     /// # Errors
-    /// If the system gives none.
+    /// If the system's random numbers cannot be read.
     pub fn fresh(preset: &str) -> Result<Identity> {
         let mut uuid = [0; 16];
         File::open("/dev/urandom")
@@ -97,7 +97,7 @@ impl Identity {
 /// an error unless `force`.
 ///
 /// # Errors
-/// If the geometry cannot be, the file exists, is in use, or cannot be written.
+/// If the geometry is not valid, or the file exists, is in use, or cannot be written.
 pub fn create_image(path: &Path, geometry: &Geometry, force: bool) -> Result<()> {
     create_image_as(path, geometry, &Identity::fresh("")?, force)
 }
@@ -129,12 +129,13 @@ pub fn create_image_as(
         _ => failed("cannot be created", error),
     })?;
     lock(&file, path, true)?;
-    // Only now, under the lock: a program that has the image open must not see it vanish.
+    // The file is emptied only under the lock: a program that has the image open must not lose its
+    // content.
     file.set_len(0).map_err(|error| failed("cannot be emptied", error))?;
     let written = write_empty(&file, geometry, &layout, identity);
     written.map_err(|error| {
         if !force {
-            // It was made just now and holds nothing.
+            // This call made the file, and it holds nothing.
             let _ = std::fs::remove_file(path);
         }
         match error.kind() {
@@ -165,7 +166,7 @@ fn write_empty(
     }
     file.write_all_at(&table, format::TABLE_AT)?;
     file.write_all_at(&format::fault_list(1, &[]), half(1))?;
-    // Last: a file without it is no image.
+    // The header is written last: a file without a header is no image.
     let header = Header::new(geometry, layout, identity.uuid, &identity.preset);
     file.write_all_at(header.as_bytes(), 0)?;
     file.sync_all()
@@ -180,7 +181,7 @@ fn fresh(geometry: &Geometry, zone: ZoneId) -> Zone {
     }
 }
 
-/// Where generation `generation` of the fault list is.
+/// The place of generation `generation` of the fault list.
 fn half(generation: u64) -> u64 {
     FAULTS_AT + (generation % 2) * FAULTS_HALF
 }
@@ -258,12 +259,12 @@ impl Image {
         Ok(Opened { image, zones, faults, warnings })
     }
 
-    /// How messages name it.
+    /// Its name in messages.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// What the drive is like.
+    /// The drive's geometry.
     pub(crate) fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -307,8 +308,8 @@ impl Image {
         Ok(zones)
     }
 
-    /// The newer of a zone's two records. One damaged record is a write that was torn, and the
-    /// older one holds; a record that was never written (all zero) is none.
+    /// The newer of a zone's two records. If one record is damaged, its write was torn, and the
+    /// other record holds. A record that was never written (all zeros) does not count.
     fn newest(
         &self,
         zone: ZoneId,
@@ -397,7 +398,7 @@ impl Image {
         self.write_pages(pages, bytes, data_at)?;
         let length = span.blocks as usize * self.shape.oob_bytes;
         if length > 0 {
-            // Left out means zeros, and the place may hold an older block's.
+            // No out-of-band bytes means zeros, and the place may hold the bytes of an older block.
             let zeros;
             let oob = if oob.is_empty() {
                 zeros = vec![0; length];
@@ -482,8 +483,8 @@ impl Image {
         Ok(())
     }
 
-    /// Gives the blocks of `zone` from `offset` on back to the host. That it may not be able to
-    /// is no error: what no record covers is never read.
+    /// Gives the blocks of `zone` from `offset` on back to the host. A failure is no error: blocks
+    /// that no record covers are never read.
     pub(crate) fn punch(&mut self, zone: ZoneId, offset: u64) {
         let (data_at, oob_at) = self.place(Span { zone, offset, blocks: 0 });
         let (data, oob) = self.place(Span { zone, offset: 0, blocks: 0 });
@@ -522,7 +523,7 @@ impl Image {
         Ok(())
     }
 
-    /// Keeps `faults` for the next time the image is opened, too.
+    /// Stores `faults`, so that they are there the next time the image is opened.
     pub(crate) fn store_faults(&mut self, faults: &[Fault]) -> Result<(), MediumError> {
         if !self.writable {
             return Err(MediumError::Failed);
@@ -534,7 +535,7 @@ impl Image {
         Ok(())
     }
 
-    /// All that was written, in memory. What cannot be read is remembered as such.
+    /// A copy in memory of all written blocks. Blocks that cannot be read are marked as unreadable.
     pub(crate) fn load(&self, geometry: &Geometry, written: &dyn Fn(ZoneId) -> u64) -> Memory {
         let mut memory = Memory::new(geometry);
         let mut page = [Page::zeroed()];

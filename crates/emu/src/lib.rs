@@ -1,10 +1,11 @@
 //! An emulated ZNS drive that obeys every rule and can fail in every way.
 //!
-//! Three parts that know nothing of each other: the *state machine* ([`furrow_zone::machine`])
-//! decides what a command may do, the *medium* ([`medium`]) keeps the blocks, and the *timing
-//! engine* ([`timing`]) says when it is answered; without it, as soon as the executor has nothing
-//! else to do. The drive ([`Emulator`]) puts them together, and [faults](furrow_zone::fault) and
-//! [power cuts](power) between them.
+//! It has three parts that know nothing of each other: the *state machine*
+//! ([`furrow_zone::machine`]) decides what a command may do, the *medium* ([`medium`]) keeps the
+//! blocks, and the *timing engine* ([`timing`]) determines when the command is answered. Without
+//! the timing engine a command is answered as soon as the executor has nothing else to do. The
+//! drive ([`Emulator`]) combines the three, and puts [faults](furrow_zone::fault) and [power
+//! cuts](power) between them.
 //!
 //! ```
 //! use furrow_emu::{Emulator, Medium, Options};
@@ -23,7 +24,8 @@
 //! # Ok::<(), furrow_zone::Error>(())
 //! ```
 //!
-//! It touches files only in its image medium, and draws random numbers only from the executor.
+//! The crate touches files only in its image medium, and draws random numbers only from the
+//! executor.
 
 mod cache;
 mod core;

@@ -1,8 +1,8 @@
-//! Where an emulated drive keeps its blocks: the third of its parts.
+//! The media that store the blocks of an emulated drive.
 //!
 //! A medium stores blocks by zone and offset and, if it survives the process, a record of each
-//! zone. It knows nothing of states, limits or time: the drive asks it only for blocks that were
-//! written, and tells it what a zone has become.
+//! zone. It knows nothing of states, limits or time: the drive reads only blocks that were written,
+//! and passes the new state of a zone to be stored.
 //!
 //! | medium | payload | out-of-band | survives the process |
 //! |---|---|---|---|
@@ -18,20 +18,20 @@ use furrow_zone::{Geometry, Status, Zone, ZoneId};
 use std::io::ErrorKind as IoKind;
 use std::sync::LazyLock;
 
-/// A block of nothing.
+/// A page of zeros.
 static ZEROS: LazyLock<Page> = LazyLock::new(Page::zeroed);
 
-/// The medium did not do what it was asked.
+/// Why the medium failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MediumError {
-    /// Reads fail, or the host's file system refused.
+    /// A block cannot be read, or the host's file system failed.
     Failed,
-    /// The host's file system, or what its user may have of it, is full.
+    /// The host's file system, or its user's quota, is full.
     Full,
 }
 
 impl MediumError {
-    /// What a drive answers to a write that could not be kept.
+    /// The drive's answer to a write that could not be stored.
     pub fn of_write(self) -> Status {
         match self {
             MediumError::Failed => Status::WriteFault,
@@ -58,7 +58,7 @@ pub(crate) struct Span {
     pub blocks: u64,
 }
 
-/// What a medium that survives the process keeps of a zone.
+/// The record of a zone on a medium that survives the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZoneRecord {
     /// The zone.
@@ -72,7 +72,7 @@ pub struct ZoneRecord {
 pub enum Medium {
     /// In memory, packed.
     Memory(Memory),
-    /// Payload nowhere, out-of-band bytes in memory, if the drive has such.
+    /// Payload is dropped; out-of-band bytes are in memory, if the drive has any.
     Discard(Option<OobStore>),
     /// In a file.
     Image(Box<Image>),
@@ -106,7 +106,7 @@ impl Medium {
         Ok(())
     }
 
-    /// Fills blocks `into..into + span.blocks` of `pages` and `oob` (empty: not wanted).
+    /// Fills blocks `into..into + span.blocks` of `pages` and `oob`. An empty `oob` is not filled.
     pub(crate) fn read(
         &self,
         span: Span,
@@ -144,14 +144,15 @@ impl Medium {
     pub(crate) fn flip(&mut self, zone: ZoneId, offset: u64, bit: u64) -> Result<(), MediumError> {
         match self {
             Medium::Memory(memory) => memory.flip(zone.0 as usize, offset as usize, bit)?,
-            // No payload, no bit of it.
+            // There is no payload to flip.
             Medium::Discard(_) => {}
             Medium::Image(image) => image.flip(zone, offset, bit)?,
         }
         Ok(())
     }
 
-    /// Makes what `zone` has become survive the process. After the blocks, before the answer.
+    /// Stores the record of `zone`, so that it survives the process. Called after the blocks are
+    /// stored and before the command is answered.
     pub(crate) fn record(&mut self, zone: ZoneId, record: &ZoneRecord) -> Result<(), MediumError> {
         match self {
             Medium::Image(image) => image.record(zone, record),
@@ -164,7 +165,7 @@ impl Medium {
         matches!(self, Medium::Image(_))
     }
 
-    /// Makes everything survive the host's power too, if the medium was asked to.
+    /// Makes everything survive a power cut of the host too, if the medium is opened with `sync`.
     pub(crate) fn flush(&mut self) -> Result<(), MediumError> {
         match self {
             Medium::Image(image) => image.flush(),
@@ -182,7 +183,7 @@ impl Medium {
     }
 }
 
-/// How the blocks of a transfer lie in its pages.
+/// The layout of a transfer's blocks in its pages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub block_size: usize,
@@ -197,17 +198,17 @@ impl Shape {
         }
     }
 
-    /// Pages that `blocks` need.
+    /// Number of pages for `blocks` blocks.
     pub(crate) fn pages(self, blocks: u64) -> u64 {
         let per_page = (PAGE_SIZE / self.block_size) as u64;
         blocks.div_ceil(per_page)
     }
 
-    /// Makes blocks `from..from + count` of a transfer zeros.
+    /// Sets blocks `from..from + count` of a transfer to zeros.
     pub(crate) fn zero(self, pages: &mut [Page], from: usize, count: usize, oob: &mut [u8]) {
         for at in (from..from + count).map(|block| block * self.block_size) {
             if self.block_size == PAGE_SIZE {
-                // Shared by all: a page is frozen while it is.
+                // All transfers share this page: a shared page cannot be changed.
                 pages[at / PAGE_SIZE] = ZEROS.clone();
                 continue;
             }

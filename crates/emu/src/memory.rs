@@ -1,28 +1,29 @@
-//! The memory medium: what was written, packed, with copy-on-write snapshots.
+//! The memory medium: written blocks, packed, with copy-on-write snapshots.
 //!
-//! A 4 KiB block without zero sub-blocks and without out-of-band bytes is kept as the very page
-//! it came in, and read as that page again, shared, not copied: pages are frozen while shared. Any
-//! other block is stored as its 512-byte sub-blocks that are not all zero, under a bit mask,
-//! followed by its out-of-band bytes up to the last one that is not zero. A block of zeros costs
-//! its tag.
+//! A 4 KiB block without zero sub-blocks and without out-of-band bytes is kept as the page in which
+//! it was written. A read returns the same page, shared and not copied: shared pages cannot be
+//! changed. Any other block is stored as its 512-byte sub-blocks that are not all zero, under a bit
+//! mask, followed by its out-of-band bytes up to the last one that is not zero. A block of zeros
+//! costs its tag.
 //!
 //! ```text
 //! Memory ── Arc<Blocks> per zone ── Arc<Chunk> per 64 blocks ── Entry: a tag and a reference
 //! ```
 //!
-//! Invariants: an entry's bytes never change, a write puts new ones; so a clone of the whole
-//! medium is one reference per zone, and a write after it copies one chunk's tags, no payload.
+//! Invariants: an entry's bytes never change; a write makes a new entry. So a clone of the whole
+//! medium costs one reference per zone, and a write after it copies the tags of one chunk, and no
+//! payload.
 //!
-//! It knows no write pointer: who asks for blocks that were not written gets zeros.
+//! The medium knows no write pointer: a read of blocks that were not written gives zeros.
 
 use crate::medium::{MediumError, Span};
 use furrow_rt::{PAGE_SIZE, Page};
 use furrow_zone::Geometry;
 use std::sync::Arc;
 
-/// Bytes of a sub-block: the grain in which zeros are left out.
+/// Bytes of a sub-block, the unit in which zeros are left out.
 const SUB: usize = 512;
-/// Blocks per chunk: the grain of copying after a snapshot.
+/// Blocks per chunk, the unit of copying after a snapshot.
 const CHUNK: usize = 64;
 
 /// One block.
@@ -39,7 +40,7 @@ enum Entry {
         /// Bit i: sub-block i is stored. Otherwise it is zeros.
         mask: u8,
     },
-    /// Cannot be read (taken over from a file that did not give it).
+    /// Cannot be read: the block comes from a file in which it could not be read.
     Unreadable,
 }
 
@@ -63,16 +64,16 @@ struct Blocks {
 #[derive(Clone)]
 pub struct Memory {
     zones: Vec<Arc<Blocks>>,
-    /// What an empty zone points to.
+    /// The blocks of every empty zone.
     nothing: Arc<Blocks>,
     block_size: usize,
     oob_bytes: usize,
-    /// Where a block is packed, kept for its allocation.
+    /// A buffer for packing a block, kept for reuse of its allocation.
     scratch: Vec<u8>,
 }
 
 impl Entry {
-    /// The entry of `block`, which is all of `page` unless it is shorter.
+    /// The entry of `block`, which is the whole of `page`, or a part of it.
     fn pack(page: &Page, block: &[u8], oob: &[u8], scratch: &mut Vec<u8>) -> Entry {
         let mut mask = 0u8;
         for (index, sub) in block.chunks_exact(SUB).enumerate() {
@@ -95,7 +96,7 @@ impl Entry {
         Entry::Packed { data: Arc::from(scratch.as_slice()), oob_len: oob.len() as u16, mask }
     }
 
-    /// Fills `block` and `oob` (empty: not wanted) completely.
+    /// Fills `block` and `oob` completely. An empty `oob` is not filled.
     fn unpack(&self, block: &mut [u8], oob: &mut [u8]) -> Result<(), MediumError> {
         match self {
             Entry::Zeros => {
@@ -134,7 +135,7 @@ impl Entry {
 }
 
 fn is_zero(bytes: &[u8]) -> bool {
-    // Incompressible data leaves at the first chunk; zeros go by words.
+    // Data without zeros ends the search at the first chunk; zeros are compared 64 bytes at a time.
     bytes.chunks_exact(64).all(|line| line.iter().fold(0, |all, byte| all | byte) == 0)
         && bytes.chunks_exact(64).remainder().iter().all(|byte| *byte == 0)
 }
@@ -185,7 +186,8 @@ impl Memory {
         self.scratch = scratch;
     }
 
-    /// Fills block `into..` of `pages` and of `oob` (empty: not wanted) with those of `span`.
+    /// Fills blocks `into..` of `pages` and of `oob` with the blocks of `span`. An empty `oob` is
+    /// not filled.
     pub(crate) fn read(
         &self,
         span: Span,
@@ -199,7 +201,7 @@ impl Memory {
             let oob = oob.get_mut(from..from + self.oob_bytes).unwrap_or(&mut []);
             let entry = self.entry(span.zone.0 as usize, span.offset as usize + i);
             if let Some(Entry::Whole(page)) = entry {
-                // The very page, as it came in: it is frozen while shared.
+                // The page in which the block was written: it cannot be changed while shared.
                 pages[at / PAGE_SIZE] = page.clone();
                 if !oob.is_empty() {
                     oob.fill(0);
@@ -219,12 +221,12 @@ impl Memory {
         Ok(())
     }
 
-    /// Makes the blocks of `zone` those of another medium of this shape.
+    /// Replaces the blocks of `zone` by those of another medium of the same shape.
     pub(crate) fn put_back(&mut self, zone: usize, then: &Memory) {
         self.zones[zone] = then.zones[zone].clone();
     }
 
-    /// Forgets the blocks of `zone` from `offset` on.
+    /// Drops the blocks of `zone` from `offset` on.
     pub(crate) fn truncate(&mut self, zone: usize, offset: usize) {
         if offset == 0 {
             self.zones[zone] = self.nothing.clone();
@@ -280,7 +282,7 @@ mod tests {
     use super::*;
     use furrow_zone::{ZoneId, presets};
 
-    /// Pages are shared with who writes and who reads: neither can change what is stored.
+    /// Pages are shared with writers and readers: neither can change the stored block.
     #[test]
     fn a_page_read_is_the_readers_own_once_it_is_changed() {
         let mut memory = Memory::new(&presets::plain());

@@ -1,11 +1,11 @@
-//! Out-of-band bytes alone: what a discarding medium keeps.
+//! The out-of-band bytes that a discarding medium keeps.
 //!
-//! They lie block after block in chunks of 64 blocks, which are allocated when the first of them
-//! is written, and shared with snapshots until the next write: one allocation for 64 blocks, so
-//! that a drive's speed is that of its commands.
+//! The bytes are stored block after block in chunks of 64 blocks. A chunk is allocated when its
+//! first block is written, and shared with snapshots until the next write. One allocation serves 64
+//! blocks, so that allocations do not limit the drive's speed.
 //!
-//! It knows no write pointer: who asks for blocks that were not written gets zeros, or what was
-//! there before.
+//! The store knows no write pointer: a read of blocks that were not written gives zeros, or older
+//! bytes.
 
 use crate::medium::Span;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ type Chunk = Arc<[u8]>;
 /// The out-of-band bytes of a drive. Cloning is a snapshot.
 #[derive(Clone, Debug)]
 pub struct OobStore {
-    /// Of each zone, as far as it was ever written.
+    /// The chunks of each zone, up to the last block ever written.
     zones: Vec<Vec<Chunk>>,
-    /// Of each block.
+    /// Out-of-band bytes per block.
     bytes: usize,
 }
 
 impl OobStore {
-    /// For a drive with `zones` zones and `bytes` out-of-band bytes per block.
+    /// An empty store for a drive with `zones` zones and `bytes` out-of-band bytes per block.
     pub(crate) fn new(zones: u32, bytes: usize) -> OobStore {
         OobStore { zones: vec![Vec::new(); zones as usize], bytes }
     }
 
-    /// Stores what lies beside the blocks of `span`; `oob` may be empty: zeros.
+    /// Stores the out-of-band bytes of the blocks of `span`. An empty `oob` stands for zeros.
     pub(crate) fn write(&mut self, span: Span, oob: &[u8]) {
         let (bytes, zone) = (self.bytes, &mut self.zones[span.zone.0 as usize]);
         let (mut at, end) = (span.offset as usize, (span.offset + span.blocks) as usize);
@@ -59,12 +59,12 @@ impl OobStore {
         }
     }
 
-    /// Forgets what lies beside blocks from `offset` on, as far as it takes memory of its own.
+    /// Drops the chunks whose blocks are all at `offset` or later.
     pub(crate) fn truncate(&mut self, zone: usize, offset: usize) {
         self.zones[zone].truncate(offset.div_ceil(CHUNK));
     }
 
-    /// Fills `oob` with what lies beside the blocks of `span`, from block `into` on.
+    /// Fills `oob` with the bytes of the blocks of `span`, from block `into` on.
     pub(crate) fn read(&self, span: Span, into: usize, oob: &mut [u8]) {
         let (bytes, zone) = (self.bytes, &self.zones[span.zone.0 as usize]);
         let wanted = oob.chunks_exact_mut(bytes).skip(into).take(span.blocks as usize);

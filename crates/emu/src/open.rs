@@ -1,4 +1,4 @@
-//! From a device spec to a drive.
+//! Opens the drive that a device spec names.
 
 use crate::emulator::{Emulator, Options};
 use crate::image::{Image, OpenMode};
@@ -10,9 +10,9 @@ use furrow_zone::{Error, ErrorKind, Result};
 use std::path::Path;
 use std::rc::Rc;
 
-/// Opens the device that `spec` names, on the executor `rt`: with timing, as its model says;
-/// without, in simulation one command at a time with the order across queues shuffled, in real time
-/// as fast as it goes.
+/// Opens the device that `spec` names, on the executor `rt`. With timing, commands take as long as
+/// the model says. Without timing, a simulation carries out one command at a time with the order
+/// across queues shuffled; with a real clock, commands are carried out as fast as possible.
 ///
 /// # Errors
 /// If there is no such device, it is in use, damaged, of a newer format, or not supported, or its
@@ -48,7 +48,7 @@ pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<Emulator>> 
     Ok(Rc::new(emulator))
 }
 
-/// How a drive made from `preset` is run.
+/// The options of a drive made from `preset`.
 fn options(rt: &Rt, spec: &DeviceSpec, run: &Run, preset: Option<&str>) -> Result<Options> {
     let clock = rt.config().clock;
     let invalid = |what: &str| Error::new(ErrorKind::Invalid, format!("{spec}: {what}"));
@@ -79,10 +79,11 @@ fn options(rt: &Rt, spec: &DeviceSpec, run: &Run, preset: Option<&str>) -> Resul
     Ok(Options { seed: run.seed, name: spec.to_string(), ..base })
 }
 
-/// The timing model: that named, or of the drive's preset, with the parameters given.
+/// The timing model: the model that `run` names, or the model of the drive's preset, with the given
+/// parameters.
 ///
 /// # Errors
-/// If there is none, or a parameter is wrong.
+/// If there is no such model, or a parameter is wrong.
 #[allow(clippy::disallowed_methods, reason = "a device spec may name a file of parameters")]
 fn model(run: &Run, preset: Option<&str>) -> Result<Rc<Model>> {
     let base = match run.model.as_deref().or(preset).unwrap_or("plain") {

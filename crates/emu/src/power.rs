@@ -1,33 +1,33 @@
-//! What a power cut leaves: the fates of the commands in flight, and of what was not flushed.
+//! The effects of a power cut: the fates of the commands in flight, and of the blocks not flushed.
 //!
 //! Each command in flight is, independently, done, torn at a block, or not started. They are
 //! carried out in order of submission within a queue; a write whose predecessor was not done finds
-//! the write pointer elsewhere and is refused, so it has not started either. Then, on a drive with
-//! a volatile cache, each zone's write pointer falls back to anywhere between what is durable and
-//! what was written; then the zones go through the power cycle of the state machine. Resets and
-//! finishes that were done stay done.
+//! the write pointer at another block and is refused, so it has not started either. Then, on a
+//! drive with a volatile cache, each zone's write pointer falls back to a block between the end of
+//! the durable blocks and the end of the written blocks; then the zones go through the power cycle
+//! of the state machine. Resets and finishes that were done stay done.
 
 use crate::core::Core;
 use crate::emulator::CommandInfo;
 use furrow_rt::Rng;
 use furrow_zone::{BlockCount, Command, QueueId, Request, ZoneId};
 
-/// What became of a command that was in flight.
+/// The fate of a command that was in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
     /// Nothing of it happened.
     NotStarted,
-    /// This number of blocks was written, from the first on. Of other commands than writes and
-    /// appends: nothing.
+    /// This number of blocks was written, from the first on. A command other than a write or append
+    /// has no effect.
     Torn(u64),
-    /// It was done, though nobody was told.
+    /// The command was done, but not answered.
     Done,
 }
 
-/// What becomes of blocks that were written but are not durable, on a drive with a volatile cache.
+/// The fate of blocks that were written but are not durable, on a drive with a volatile cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unflushed {
-    /// By zone, as the seed says: all lost, all kept, or any length between.
+    /// Drawn from the seed for each zone: all lost, all kept, or kept up to some block between.
     Seeded,
     /// All lost.
     Lost,
@@ -38,12 +38,12 @@ pub enum Unflushed {
 /// The outcome of a power cut.
 #[derive(Clone, Debug)]
 pub struct Fates {
-    /// By command in flight, in order of submission; commands past the end have not started.
-    /// `None`: drawn from the seed, and so is the order across queues.
+    /// The fates of the commands in flight, in order of submission; commands past the end have not
+    /// started. `None`: drawn from the seed, and so is the order across queues.
     pub commands: Option<Vec<Fate>>,
-    /// What was not flushed.
+    /// The fate of the blocks not flushed.
     pub unflushed: Unflushed,
-    /// Seed of everything left to chance.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
@@ -53,19 +53,20 @@ impl Fates {
         Fates { commands: None, unflushed: Unflushed::Seeded, seed }
     }
 
-    /// These fates, in order of submission; what was not flushed by `seed`.
+    /// The fates `commands`, in order of submission; the fate of blocks not flushed is drawn from
+    /// `seed`.
     pub fn of(commands: Vec<Fate>, seed: u64) -> Fates {
         Fates { commands: Some(commands), unflushed: Unflushed::Seeded, seed }
     }
 
-    /// Nothing in flight has started.
+    /// No command in flight has started.
     pub fn nothing(seed: u64) -> Fates {
         Fates::of(Vec::new(), seed)
     }
 
-    /// Every combination of fates for `in_flight`: each command done or not started, and each
-    /// write of several blocks also torn at a block drawn from `seed`. 3ⁿ for n such writes: for a
-    /// few commands only.
+    /// Every combination of fates for `in_flight`: each command done or not started, and each write
+    /// of several blocks also torn at a block drawn from `seed`. That gives 3ⁿ combinations for n
+    /// such writes: for a few commands only.
     pub fn combinations(in_flight: &[CommandInfo], seed: u64) -> Vec<Fates> {
         let mut rng = Rng::new(seed);
         let mut all = vec![Vec::new()];
@@ -110,7 +111,7 @@ impl Parcel {
     }
 }
 
-/// The same request once more; its pages are shared.
+/// A copy of the request, which shares its pages.
 pub(crate) fn share(request: &Request) -> Request {
     let Request { command, data, oob, fua } = request;
     Request { command: *command, data: data.clone(), oob: oob.clone(), fua: *fua }
@@ -187,7 +188,7 @@ fn draw(command: &Command, rng: &mut Rng) -> Fate {
     }
 }
 
-/// An order that keeps each queue's.
+/// A random order of all commands that keeps the order of each queue.
 fn interleave(parcels: &[Parcel], rng: &mut Rng) -> Vec<usize> {
     let mut queues: Vec<(QueueId, std::collections::VecDeque<usize>)> = Vec::new();
     for (index, parcel) in parcels.iter().enumerate() {
@@ -207,7 +208,7 @@ fn interleave(parcels: &[Parcel], rng: &mut Rng) -> Vec<usize> {
     order
 }
 
-/// The zone a command is about, if it is about one.
+/// The zone of a command, if the command has one.
 pub(crate) fn zone_of(command: &Command, geometry: &furrow_zone::Geometry) -> Option<ZoneId> {
     let lba = match *command {
         Command::Read { lba, .. } | Command::Write { lba, .. } => lba,

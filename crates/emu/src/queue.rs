@@ -1,7 +1,8 @@
-//! Commands that wait to be carried out, and which of them is next.
+//! Commands that wait to be carried out, and the choice of the next one.
 //!
-//! In arrival order there is one line for all queues. When the order across queues is shuffled,
-//! each queue has its line, and the next command is the first of a line drawn at random.
+//! Without shuffling, there is one line for all queues, in the order of arrival. If the order
+//! across queues is shuffled, each queue has its own line, and the next command is the first of a
+//! line drawn at random.
 
 use crate::cache::Barrier;
 use crate::emulator::CommandInfo;
@@ -41,7 +42,7 @@ pub(crate) struct Position {
 #[derive(Debug)]
 pub(crate) struct Queues {
     lines: Vec<VecDeque<Waiting>>,
-    /// By queue number: its line + 1, 0 if it has none yet.
+    /// The line + 1 of each queue, by queue number; 0 if the queue has no line yet.
     line_of: Vec<u32>,
     /// Lines that are not empty.
     busy: Vec<u32>,
@@ -119,8 +120,8 @@ impl Queues {
         taken
     }
 
-    /// Takes all commands out, if they are in one line, in their order. The line is to be given
-    /// back empty, for its memory.
+    /// Takes all commands out, in order, if they are in one line. The caller gives the emptied line
+    /// back, so that its memory is reused.
     #[inline]
     pub fn take_line(&mut self) -> Option<VecDeque<Waiting>> {
         let [line] = self.busy[..] else { return None };
@@ -136,8 +137,8 @@ impl Queues {
         }
     }
 
-    /// Where the outstanding appends to the zone of the append at `first` are that may overtake
-    /// it: those of the same line with only appends before them.
+    /// The positions of the append at `first` and of the waiting appends to its zone that may
+    /// overtake it: those of the same line with only appends before them.
     pub fn appends(&self, first: Position) -> Vec<Position> {
         let zone = |waiting: &Waiting| -> Option<Lba> {
             match waiting.request.command {

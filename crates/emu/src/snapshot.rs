@@ -1,4 +1,4 @@
-//! A drive at one instant, cheap to take and to copy: what crash sweeps fork from.
+//! A drive at one instant, cheap to take and to copy. Crash sweeps fork from it.
 
 use crate::core::Core;
 use crate::emulator::{CommandInfo, Power};
@@ -7,8 +7,8 @@ use furrow_zone::fault::Fault;
 use furrow_zone::{ZoneId, ZoneReport};
 
 /// A drive at one instant, with the commands that were in flight. Payload is shared with the
-/// drive it was taken of and with its copies; what any of them writes later, the others do not
-/// see.
+/// original drive and with copies of the snapshot; later writes to one of them are not visible in
+/// the others.
 #[derive(Debug)]
 pub struct Snapshot {
     pub(crate) core: Core,
@@ -34,8 +34,8 @@ impl Snapshot {
         self.parcels.iter().map(|parcel| parcel.info).collect()
     }
 
-    /// The drive after a power cut at this instant, powered on again, nothing in flight. Faults
-    /// stay, for those of the drive's hardware do.
+    /// The drive after a power cut at this instant, powered on again, without commands in flight.
+    /// Faults stay, as faults of a drive's hardware do.
     #[must_use]
     pub fn power_cut(&self, fates: &Fates) -> Snapshot {
         let mut after = self.clone();

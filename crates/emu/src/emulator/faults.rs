@@ -1,4 +1,4 @@
-//! Faults at work: the faults a drive has, and what they do to its commands.
+//! The faults of a drive, and their effects on commands.
 
 use super::{Emulator, Power};
 use crate::medium::Medium;
@@ -8,7 +8,7 @@ use crate::queue::Position;
 use furrow_zone::fault::{Fault, FaultInjection, FaultKind, MAX_FAULTS, Place, Touch};
 use furrow_zone::{BlockCount, Command, Error, ErrorKind, Lba, Result, Status, ZoneId};
 
-/// What faults do to one command.
+/// The effects of faults on one command.
 #[derive(Default)]
 pub(super) struct Verdict {
     pub fail: Option<Status>,
@@ -41,17 +41,17 @@ impl FaultInjection for Emulator {
 }
 
 impl Emulator {
-    /// The faults the drive still has to come.
+    /// The faults that the drive still has.
     pub fn faults(&self) -> Vec<Fault> {
         self.0.faults.borrow().clone()
     }
 
-    /// Gives the drive a fault; on an image it stays when the drive is closed. A fault that needs
-    /// no command ([`fault`](furrow_zone::fault)) happens now.
+    /// Gives the drive a fault. On an image the fault stays when the drive is closed. A fault that
+    /// needs no command ([`fault`](furrow_zone::fault)) happens now.
     ///
     /// # Errors
-    /// If it names a zone or blocks the drive does not have, or cannot happen to that zone, or
-    /// the drive has too many faults already, or it cannot be stored.
+    /// If the fault names a zone or blocks that the drive does not have, or cannot happen to that
+    /// zone, or the drive has too many faults already, or the fault cannot be stored.
     pub fn inject(&self, fault: Fault) -> Result<()> {
         self.check_place(&fault)?;
         if fault.is_immediate() {
@@ -67,7 +67,7 @@ impl Emulator {
         self.faults_changed()
     }
 
-    /// Takes fault number `index` (as in [`Emulator::faults`]) away, `None` = all.
+    /// Removes fault number `index` (as in [`Emulator::faults`]); `None`: all faults.
     ///
     /// # Errors
     /// If there is no such fault, or the change cannot be stored.
@@ -124,7 +124,7 @@ impl Emulator {
         }
     }
 
-    /// A fault that needs no command.
+    /// Applies a fault that needs no command.
     fn strike_now(&self, fault: &Fault) -> Result<()> {
         let status = match fault.place {
             Place::Zone(zone) => self.change_zone(fault.kind, zone),
@@ -151,7 +151,7 @@ impl Emulator {
         result.err().unwrap_or(kept)
     }
 
-    /// Flips a bit of a block, if it was written.
+    /// Flips a bit of a block, if the block was written.
     fn flip(&self, lba: Lba, bit: u64) -> Status {
         let core = &mut *self.0.core.borrow_mut();
         let Some((zone, offset)) = self.0.geometry.locate(lba) else {
@@ -168,7 +168,7 @@ impl Emulator {
         }
     }
 
-    /// What a drive that is away answers.
+    /// The answer of a drive that is away; `None` if it is there.
     pub(super) fn refuse(&self) -> Option<Status> {
         let power = &self.0.power;
         match power.get() {
@@ -183,7 +183,7 @@ impl Emulator {
         Some(Status::InternalError)
     }
 
-    /// Lets another append go first, if a fault says so.
+    /// Lets another append go first, if a fault strikes.
     pub(super) fn reorder(&self, position: Position) -> Position {
         let inner = &*self.0;
         let mut faults = inner.faults.borrow_mut();
@@ -221,7 +221,7 @@ impl Emulator {
         Some(Touch { zone, first, blocks })
     }
 
-    /// What the faults do to the command at `position`; `None` = the power goes.
+    /// The effects of the faults on the command at `position`; `None`: a power cut.
     pub(super) fn judge(&self, position: Position) -> Option<Verdict> {
         let inner = &*self.0;
         let mut verdict = Verdict::default();
@@ -248,7 +248,7 @@ impl Emulator {
             return Some(verdict);
         }
         inner.faults.borrow_mut().retain(|fault| !fault.is_over());
-        // An image that cannot keep its fault list is no reason to fail the command.
+        // If an image cannot store its fault list, the command does not fail for that.
         let _ = self.faults_changed();
         for kind in struck {
             match kind {
@@ -290,7 +290,8 @@ impl Emulator {
         }
     }
 
-    /// Flips a bit of one of `blocks` blocks from `lba`; nothing if it was never written.
+    /// Flips a bit of one of `blocks` blocks from `lba`; does nothing if that block was never
+    /// written.
     pub(super) fn flip_one(&self, lba: Lba, blocks: BlockCount, random: u64) {
         if blocks.0 > 0 {
             self.flip(Lba(lba.0.saturating_add(random % blocks.0)), random >> 32);
@@ -298,7 +299,7 @@ impl Emulator {
     }
 }
 
-/// Whether a fault looks at such a command at all.
+/// Whether a fault of this kind applies to `command`.
 fn applies(kind: FaultKind, command: &Command) -> bool {
     let writes = matches!(command, Command::Write { .. } | Command::Append { .. });
     let reads = matches!(command, Command::Read { .. });

@@ -1,4 +1,4 @@
-//! The timing engine at work in a drive: its clock, and the answers it keeps back.
+//! The timing engine in a drive: its clock, and the answers that it delays.
 
 use crate::timing::{Engine, Model, Pace, TimingCounters, Work};
 use furrow_rt::{Nanos, Ticket};
@@ -6,10 +6,10 @@ use furrow_zone::{Outcome, QueueId};
 use slab::Slab;
 use std::rc::Rc;
 
-/// Answers that are over.
+/// Answers that are due.
 type Over = Vec<(Ticket, Outcome)>;
 
-/// The engine, and what it will answer.
+/// The engine, and the answers that are not due yet.
 pub(super) struct Timed {
     engine: Engine,
     model: Rc<Model>,
@@ -52,7 +52,7 @@ impl Timed {
         }
     }
 
-    /// The first instant of the executor's clock at which the model's is `time`.
+    /// The first instant of the executor's clock at which the model's clock shows `time`.
     fn executor_time(&self, time: u64) -> Nanos {
         let elapsed = match self.scale {
             1_000 => time,
@@ -61,7 +61,7 @@ impl Timed {
         self.origin.after(elapsed)
     }
 
-    /// A command that did `work` starts; it is answered with `outcome` when it ends.
+    /// Starts a command that did `work`. It is answered with `outcome` when it ends.
     #[inline]
     pub fn start(
         &mut self,
@@ -75,7 +75,7 @@ impl Timed {
         self.engine.start(self.model_time(now), token, queue, work);
     }
 
-    /// When something happens next.
+    /// The time of the next event.
     #[inline]
     pub fn next(&self) -> Option<Nanos> {
         self.engine.next().map(|time| self.executor_time(time))
@@ -102,7 +102,8 @@ impl Timed {
         }
     }
 
-    /// Forgets all that is under way, as a power cut does. Returns whom nobody has answered.
+    /// Drops all commands in flight, as a power cut does. Returns the tickets that were not
+    /// answered.
     pub fn abandon(&mut self) -> Vec<Ticket> {
         let counters = self.engine.counters();
         self.engine = Engine::new(self.model.clone(), self.seed);

@@ -1,5 +1,5 @@
-//! The model's random numbers: a hash of seed, zone and command number, so that a run repeats
-//! itself to the nanosecond, on every machine. Integers only: a logarithm of the machine's library
+//! The model's random numbers: a hash of seed, zone and command number, so that a run repeats to
+//! the nanosecond on every machine. Only integers are used: the logarithm of a machine's library
 //! may differ in its last bit.
 
 /// Parts of a unit: 2^32.
@@ -8,8 +8,8 @@ const ONE: u64 = 1 << 32;
 /// Steps of the logarithm's table.
 const STEPS: usize = 1024;
 
-/// −ln(u) of a uniform u is exponential: ln(1 + i/1024) in units of 2^-32, computed at compile
-/// time, where arithmetic is the same everywhere.
+/// ln(1 + i/1024) in units of 2^-32, computed at compile time, where arithmetic is the same
+/// everywhere. −ln(u) of a uniform u is exponentially distributed.
 const LOGARITHMS: [u64; STEPS + 1] = {
     let mut table = [0; STEPS + 1];
     let mut step = 0;
@@ -29,7 +29,7 @@ const LOGARITHMS: [u64; STEPS + 1] = {
     table
 };
 
-/// A number of `seed`, `zone`, `command` and `draw` that looks random.
+/// A pseudorandom number from `seed`, `zone`, `command` and `draw`.
 #[inline]
 pub(super) fn hash(seed: u64, zone: u32, command: u64, draw: u32) -> u64 {
     let mut z = seed
@@ -40,7 +40,7 @@ pub(super) fn hash(seed: u64, zone: u32, command: u64, draw: u32) -> u64 {
     z ^ (z >> 31)
 }
 
-/// An exponential of mean `mean`, from 64 random bits.
+/// An exponentially distributed number of mean `mean`, from 64 random bits.
 #[inline]
 pub(super) fn exponential(mean: u64, random: u64) -> u64 {
     let random = random | 1;
@@ -74,7 +74,7 @@ mod tests {
         }
     }
 
-    /// The numbers themselves: another machine must find the same.
+    /// Fixed values: every machine must compute the same.
     #[test]
     fn the_numbers_are_these() {
         assert_eq!(LOGARITHMS[STEPS], 2_977_044_472);

@@ -1,4 +1,4 @@
-//! Events in order, the command stages, management, and what was counted.
+//! Events in order, the command stages, management commands, and counters.
 
 use super::chance::{exponential, hash};
 use super::model::{BufferPolicy, Model, Spread};
@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::rc::Rc;
 
-/// What the stations did since the drive was opened. Times are of the model, in nanoseconds.
+/// Counters of the stations since the drive was opened. Times are of the model, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimingCounters {
     /// Commands answered.
@@ -44,18 +44,18 @@ pub struct TimingCounters {
     pub finish: u64,
 }
 
-/// A command on its way.
+/// A command in flight.
 #[derive(Debug)]
 pub(super) struct Flight {
     token: usize,
     pub zone: u32,
     pub group: u32,
     pub queue: u16,
-    /// A write: bytes not yet in the buffer. A read: bytes not yet at their dies.
+    /// For a write, bytes not yet in the buffer. For a read, bytes not yet passed to their dies.
     pub left: u64,
-    /// A read: where its next byte is. A write: when it may be answered at the earliest.
+    /// For a read, the offset of its next byte. For a write, the earliest time of its answer.
     pub at: u64,
-    /// A read: pages not yet with the host.
+    /// For a read, pages that have not reached the host.
     pub parts: u32,
     pub kind: Kind,
 }
@@ -72,7 +72,7 @@ pub(super) enum Kind {
     Finish,
 }
 
-/// Something that happens at a time which is not known to come after all before it.
+/// An event whose time may be before that of an event entered earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
     Answer {
@@ -91,22 +91,22 @@ pub(super) enum Event {
         channel: u32,
         die: u32,
     },
-    /// The finish under way in a group has come further.
+    /// The current finish of a group has completed a step.
     Finishing {
         group: u32,
     },
 }
 
-/// Events whose times never fall: no heap is needed.
+/// Events that are entered in the order of their times, so that no heap is needed.
 type Lane = VecDeque<(u64, u64, u32)>;
 
-/// What is to come, by time and, at one time, by the order in which it was found out.
+/// Future events, by time; events of one time are in the order in which they were entered.
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
     heap: BinaryHeap<Reverse<(u64, u64, Event)>>,
     /// Writes that leave the command stage.
     writes: Lane,
-    /// Reads that leave theirs.
+    /// Reads that leave their command stage.
     reads: Lane,
     /// Pages that arrive at the host.
     links: Lane,
@@ -151,7 +151,7 @@ impl Agenda {
         first
     }
 
-    /// The next thing, if it happens at `until` or before.
+    /// The next event, if it happens at `until` or before.
     fn pop(&mut self, until: u64) -> Option<(u64, Due)> {
         let (time, _, which) = self.front();
         if time > until || time == u64::MAX {
@@ -167,7 +167,7 @@ impl Agenda {
     }
 }
 
-/// What the stations share.
+/// The state that the stations share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub model: Rc<Model>,
@@ -179,12 +179,12 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// A number that looks random, of this zone and moment.
+    /// A pseudorandom number for this zone and the present command.
     pub fn random(&self, zone: u32, draw: u32) -> u64 {
         hash(self.seed, zone, self.commands, draw)
     }
 
-    /// Another one for each call.
+    /// As [`Shared::random`], but a new number for each call.
     pub fn random_next(&mut self, zone: u32, draw: u32) -> u64 {
         self.commands += 1;
         self.random(zone, draw)
@@ -201,7 +201,7 @@ pub(crate) struct Engine {
     shared: Shared,
     writes: Writes,
     reads: Reads,
-    /// When the command stages are free.
+    /// The times at which the command stages are free.
     write_stage: u64,
     read_stage: u64,
 }
@@ -225,12 +225,12 @@ impl Engine {
         self.shared.counters
     }
 
-    /// Goes on counting from `counters`.
+    /// Continues counting from `counters`.
     pub fn restore(&mut self, counters: TimingCounters) {
         self.shared.counters = counters;
     }
 
-    /// When something happens next; `None` if nothing is under way.
+    /// The time of the next event; `None` if there is none.
     #[inline]
     pub fn next(&self) -> Option<u64> {
         match self.shared.agenda.front().0 {
@@ -239,7 +239,7 @@ impl Engine {
         }
     }
 
-    /// A command that did `work` starts at `now`; `token` comes back when it is answered.
+    /// Starts a command that did `work` at `now`. `token` is returned when the command is answered.
     pub fn start(&mut self, now: u64, token: usize, queue: QueueId, work: &Work) {
         self.shared.commands += 1;
         let model = self.shared.model.clone();
@@ -353,8 +353,8 @@ impl Engine {
         Agenda::in_lane(&mut agenda.writes, &mut agenda.order, leaves, flight);
     }
 
-    /// Lets everything happen up to `now`; the tokens of commands answered go to `answered`, in
-    /// the order of their answers.
+    /// Processes all events up to `now`, and appends the tokens of answered commands to `answered`,
+    /// in the order of their answers.
     pub fn advance(&mut self, now: u64, answered: &mut Vec<usize>) {
         while let Some((time, due)) = self.shared.agenda.pop(now) {
             match due {

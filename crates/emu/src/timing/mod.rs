@@ -1,11 +1,12 @@
-//! What commands cost in time: a discrete-event model of a zoned drive.
+//! The time that commands take: a discrete-event model of a zoned drive.
 //!
-//! The drive has carried a command out, or refused it, when it comes here ([`Engine::start`]); the
-//! engine says when it would have been answered. It knows neither the state machine, nor the
-//! medium, nor the executor: it is told what a command was ([`Work`]) and what time it is.
+//! The drive carries a command out, or refuses it, before the command is passed to the engine
+//! ([`Engine::start`]). The engine determines when a real drive would have answered. The engine
+//! knows neither the state machine, nor the medium, nor the executor: its input is the work of a
+//! command ([`Work`]) and the time.
 //!
-//! Stations, first come first served unless said otherwise; every duration is in whole nanoseconds
-//! and every random one a hash of seed, zone and command number:
+//! These are the stations. They serve in the order of arrival unless noted. Every duration is in
+//! whole nanoseconds, and every random duration comes from a hash of seed, zone and command number:
 //!
 //! ```text
 //! writes, appends   command stage (one, random) → write buffer (policies) → programs of a group
@@ -15,11 +16,11 @@
 //! management        measured costs; resets and finishes take a share of their group's programs
 //! ```
 //!
-//! The parameters, with the source of each: [`model`]. How the model was found and how far it is
-//! from measurements: `docs/calibration.md`.
+//! The parameters, with the source of each: [`model`]. The derivation of the model, and its
+//! deviation from measurements: `docs/calibration.md`.
 //!
-//! Deliberately not here: wear, a die that fails, data that is read from the write buffer (it
-//! costs what a read of the die costs), channels shared by reads and programs.
+//! Deliberately not modelled: wear, a failing die, reads of data in the write buffer (they cost as
+//! much as a read of the die), channels shared by reads and programs.
 
 mod chance;
 mod engine;
@@ -34,17 +35,17 @@ pub use model::{Model, Preset, Provenance, Source};
 
 use furrow_zone::ZoneId;
 
-/// How an emulated drive takes time.
+/// The timing of an emulated drive.
 #[derive(Clone, Debug)]
 pub struct Pace {
     /// The parameters.
     pub model: std::rc::Rc<Model>,
-    /// Nanoseconds of the executor's clock for 1,000 of the model: 1,000 = as fast as the drive
-    /// it models, 10,000 = ten times slower, which makes a slow host look fast.
+    /// Nanoseconds of the executor's clock for 1,000 of the model: 1,000 = the speed of the
+    /// modelled drive, 10,000 = ten times slower, so that the host is fast in comparison.
     pub scale: u64,
 }
 
-/// What a zone was before a write opened it.
+/// The state of a zone before a write opened it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opened {
     /// Open already.
@@ -53,10 +54,10 @@ pub(crate) enum Opened {
     FromClosed,
 }
 
-/// What a command did, as far as time is concerned.
+/// The work of a command, as far as it affects time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// It was refused, or had nothing to do.
+    /// The command was refused, or had nothing to do.
     Nothing,
     Write {
         zone: ZoneId,
@@ -65,9 +66,9 @@ pub(crate) enum Work {
         bytes: u64,
         append: bool,
         opened: Opened,
-        /// In a conventional zone: it may be random.
+        /// The write is in a conventional zone, so that it may be random.
         conventional: bool,
-        /// Answered only when programmed.
+        /// The write is answered only when it is programmed.
         durable: bool,
     },
     Read {
@@ -76,7 +77,7 @@ pub(crate) enum Work {
         offset: u64,
         bytes: u64,
     },
-    /// Everything in the buffer is programmed before, if the cache is volatile.
+    /// If the cache is volatile, the whole buffer is programmed before the answer.
     Flush {
         volatile: bool,
     },
@@ -88,7 +89,7 @@ pub(crate) enum Work {
         zone: ZoneId,
         zones: u32,
     },
-    /// Reset of zones that held `bytes`; `active` of them were active and held more than a little.
+    /// Reset of zones that held `bytes`; `active` of them were active.
     Reset {
         zone: ZoneId,
         empty: u32,

@@ -1,7 +1,7 @@
-//! The parameters of the timing model, and where their values come from.
+//! The parameters of the timing model, and the sources of their values.
 //!
-//! A model is written as TOML: one key for each parameter, its value as text, either alone or with
-//! where it comes from.
+//! A model is written as TOML: one key for each parameter, with its value as text, alone or
+//! together with its source.
 //!
 //! ```toml
 //! base = "pm1731a"                        # optional: what is not said is as there
@@ -9,7 +9,7 @@
 //! group-rate = { value = "40MB/s", source = "measured", why = "eZNS, table 1" }
 //! ```
 //!
-//! The presets are such files (`presets/`), with every key and its source.
+//! The presets are such files (`presets/`); they contain every key with its source.
 
 use super::quantity::{Bytes, Count, Curve, Quantity, Rate, Share, Switch, Time};
 use furrow_zone::{Error, ErrorKind, Result};
@@ -21,17 +21,18 @@ use std::rc::Rc;
 pub enum BufferPolicy {
     /// Each die group has a buffer of its own (of `buffer` bytes).
     Group,
-    /// One buffer for all, in the order of arrival: a command that waits holds up all behind it.
+    /// One buffer for all, in the order of arrival: a command that waits delays all commands behind
+    /// it.
     SharedFifo,
     /// One buffer for all; queues with waiting commands get space in turn.
     PerQueue,
-    /// One buffer for all; no zone has more than `zone-quota` of it, and zones get space in turn.
+    /// One buffer for all; each zone has at most `zone-quota` of it, and zones get space in turn.
     PerZone,
-    /// None: a write is answered when its pages are programmed.
+    /// No buffer: a write is answered when its pages are programmed.
     Through,
 }
 
-/// How the time a command spends in the command stage spreads around its mean.
+/// The distribution of the time that a command spends in the command stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
     /// Always the mean.
@@ -79,10 +80,10 @@ words!(BufferPolicy {
 words!(Spread { Fixed = "fixed", Exponential = "exponential" });
 words!(Release { Start = "start", End = "end" });
 
-/// Declares [`Model`]: for each parameter its key, its field and what it means.
+/// Declares [`Model`]: for each parameter its key, its field and its meaning.
 macro_rules! parameters {
     ($($key:literal $field:ident: $type:ty = $about:literal;)+) => {
-        /// The parameters of the timing model. What each means: [`Model::KEYS`].
+        /// The parameters of the timing model. Their meanings are in [`Model::KEYS`].
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct Model {
             $(#[doc = $about] pub $field: $type,)+
@@ -95,7 +96,8 @@ macro_rules! parameters {
             /// Changes the parameter `key`.
             ///
             /// # Errors
-            /// If there is none or `text` is no value for it; the message quotes both.
+            /// If there is no such parameter, or `text` is no value for it; the message quotes
+            /// both.
             pub fn set(&mut self, key: &str, text: &str) -> Result<()> {
                 let wrong = |what: String| {
                     Error::new(ErrorKind::Invalid, format!("{key}: `{text}` {what}"))
@@ -107,7 +109,7 @@ macro_rules! parameters {
                 Ok(())
             }
 
-            /// The value of the parameter `key` as text, `None` if there is none.
+            /// The value of the parameter `key` as text, `None` if there is no such parameter.
             pub fn get(&self, key: &str) -> Option<String> {
                 match key {
                     $($key => Some(self.$field.show()),)+
@@ -115,7 +117,7 @@ macro_rules! parameters {
                 }
             }
 
-            /// A model whose every parameter `text` says.
+            /// A model with the values that `text` gives for every parameter.
             fn complete(text: &dyn Fn(&str) -> Result<String>) -> Result<Model> {
                 let wrong = |key: &str, text: &str, what: String| {
                     Error::new(ErrorKind::Invalid, format!("{key}: `{text}` {what}"))
@@ -212,7 +214,7 @@ impl Model {
         self.buffer.0 / self.unit.0
     }
 
-    /// The first thing about it that cannot be.
+    /// Refuses a model with impossible parameters; the error names the first.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`], with what to change.
@@ -250,14 +252,14 @@ impl Model {
     }
 }
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// Read off such a drive, or published with it.
+    /// Measured on such a drive, or published for it.
     Measured,
-    /// From how such a drive behaves.
+    /// Inferred from the behaviour of such a drive.
     Inferred,
-    /// Nobody has said.
+    /// Assumed, without a source.
     Assumed,
     /// Given by the user.
     Given,
@@ -274,12 +276,12 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// Where the value of a parameter comes from, and why it is this one.
+/// The source of a parameter's value, and the reason for the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Provenance {
-    /// What kind of source.
+    /// The kind of source.
     pub source: Source,
-    /// A sentence.
+    /// The reason, in a sentence.
     pub why: String,
 }
 
@@ -288,14 +290,14 @@ pub struct Provenance {
 pub struct Preset {
     /// The parameters.
     pub model: Model,
-    /// One line on it; empty if its file has none.
+    /// A description in one line; empty if the file has none.
     pub about: String,
     /// By key.
     pub provenance: BTreeMap<String, Provenance>,
 }
 
-/// The models of the presets, by the names of their geometries; `plain` is what is used without
-/// one.
+/// The models of the presets, by the names of their geometries; `plain` is used for drives without
+/// a preset.
 const FILES: &[(&str, &str)] = &[
     ("pm1731a", include_str!("../../presets/pm1731a.toml")),
     ("zn540-1t", include_str!("../../presets/zn540-1t.toml")),
@@ -307,7 +309,7 @@ const FILES: &[(&str, &str)] = &[
     ("plain", include_str!("../../presets/plain.toml")),
 ];
 
-/// Presets derive from presets, but not without end.
+/// Most levels of presets that derive from presets.
 const DEPTH_MAX: u32 = 4;
 
 impl Preset {
@@ -319,7 +321,7 @@ impl Preset {
     /// The preset called `name`.
     ///
     /// # Errors
-    /// If there is none; the message lists them.
+    /// If there is no such preset; the message lists all names.
     pub fn named(name: &str) -> Result<Preset> {
         Preset::named_below(name, DEPTH_MAX)
     }
@@ -342,7 +344,7 @@ impl Preset {
     /// Reads a model file.
     ///
     /// # Errors
-    /// If it is not TOML, a key is unknown or missing, or a value is none.
+    /// If `text` is not TOML, a key is unknown or missing, or a value is not valid.
     pub fn parse(text: &str) -> Result<Preset> {
         Preset::parse_below(text, DEPTH_MAX)
     }

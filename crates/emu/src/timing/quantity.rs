@@ -1,4 +1,4 @@
-//! Values of the model's parameters as people write them: `8.35us`, `2.44GB/s`, `67%`,
+//! Values of the model's parameters in their text form: `8.35us`, `2.44GB/s`, `67%`,
 //! `4KiB:4.99us/8KiB:5.43us`. Decimals are read exactly, in integers: a parameter is the same
 //! number on every machine.
 
@@ -10,15 +10,15 @@ use std::str::FromStr;
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
 
-/// Something that is written in a device spec or a model file, and shown so that it reads back.
+/// A value that is written in a device spec or a model file. Its shown form can be read back.
 pub trait Quantity: Sized {
     /// Reads `text`.
     ///
     /// # Errors
-    /// With a clause to be put behind the text: what is wrong and what is expected.
+    /// A clause to be put behind the text: what is wrong and what is expected.
     fn read(text: &str) -> Result<Self, String>;
 
-    /// Shows it so that [`Quantity::read`] reads the same.
+    /// Shows the value in a form from which [`Quantity::read`] reads the same value.
     fn show(&self) -> String;
 }
 
@@ -46,12 +46,13 @@ pub struct Share(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switch(pub bool);
 
-/// Nanoseconds by bytes: straight lines between points, level below the first, the last line goes
-/// on above the last.
+/// Nanoseconds by bytes: straight lines between points, constant below the first point, and the
+/// last line continued above the last point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Curve(Vec<(u64, u64)>);
 
-/// Reads `number unit`, the number with up to nine decimals, in units of `units`; exact.
+/// Reads `number unit`, the number with up to nine decimals, in one of `units`. The result is
+/// exact.
 fn decimal(text: &str, units: &[(&str, u64)]) -> Result<u64, String> {
     let expected = || {
         let names: Vec<&str> = units.iter().map(|(name, _)| *name).collect();
@@ -75,7 +76,8 @@ fn decimal(text: &str, units: &[(&str, u64)]) -> Result<u64, String> {
     let scale = 10u128.pow(part.len() as u32);
     let part: u128 = if part.is_empty() { 0 } else { part.parse().map_err(|_| too_large())? };
     let value = (u128::from(whole) * scale + part) * u128::from(*factor);
-    // To the nearest: `2.35us` is exact, the third of a nanosecond is nobody's parameter.
+    // Rounded to the nearest nanosecond: `2.35us` is exact, and no parameter needs fractions of
+    // one.
     u64::try_from((value + scale / 2) / scale).map_err(|_| too_large())
 }
 
@@ -137,7 +139,7 @@ impl Quantity for Rate {
 impl Rate {
     /// Nanoseconds that `bytes` take, rounded up.
     pub fn time(self, bytes: u64) -> u64 {
-        // 64 bits hold 18 GB; beyond that nobody minds a wider division.
+        // 64 bits suffice for 18 GB; above that the cost of a wider division does not matter.
         match bytes.checked_mul(SECOND) {
             Some(product) => product.div_ceil(self.0),
             None => (u128::from(bytes) * u128::from(SECOND)).div_ceil(u128::from(self.0)) as u64,
@@ -190,7 +192,7 @@ impl Quantity for Share {
 }
 
 impl Share {
-    /// That share of `amount`.
+    /// This share of `amount`.
     pub fn of(self, amount: u64) -> u64 {
         (u128::from(amount) * u128::from(self.0) / 1_000) as u64
     }
@@ -244,13 +246,13 @@ impl Curve {
         let above = points.iter().position(|point| bytes <= point.0).unwrap_or(points.len() - 1);
         let (low, high) = (points[above - 1], points[above]);
         let run = i128::from(bytes - low.0) * (i128::from(high.1) - i128::from(low.1));
-        // A line that falls ends at 0.
+        // A falling line ends at 0.
         (i128::from(low.1) + run / i128::from(high.0 - low.0)).max(0) as u64
     }
 }
 
-/// In data files and JSON a quantity is the text people write, so that what is printed can be typed
-/// in again.
+/// In data files and JSON a quantity has its text form, so that printed values can be typed in
+/// again.
 macro_rules! as_text {
     ($($name:ident)*) => {$(
         impl FromStr for $name {

@@ -1,8 +1,8 @@
 //! Reads: dies that sense pages, channels, the link to the host.
 //!
-//! A die senses one page at a time and keeps it until its channel has taken it. Readers (zones) of
-//! one die get a page in turn. At most one page of a die waits for its channel, so serving a
-//! channel's dies in order of arrival is serving them in turn; the same holds for the link.
+//! A die senses one page at a time and keeps the page until its channel has transferred it. Readers
+//! (zones) of one die get a page in turn. At most one page of a die waits for its channel, so a
+//! channel that serves dies in order of arrival serves them in turn; the same holds for the link.
 
 use super::chance::exponential;
 use super::engine::{Event, Shared};
@@ -20,7 +20,7 @@ struct Page {
 struct Die {
     /// Zones with pages to sense, in turn.
     readers: VecDeque<(u32, VecDeque<Page>)>,
-    /// What it senses or holds, and for which zone.
+    /// The page that the die senses or holds.
     page: Option<Page>,
     last: Option<u32>,
 }
@@ -38,7 +38,7 @@ pub(super) struct Reads {
     dies: Vec<Die>,
     channels: Vec<Channel>,
     link: u64,
-    /// Queues of readers that have gone, for reuse.
+    /// Empty queues of former readers, for reuse.
     spare: Vec<VecDeque<Page>>,
 }
 
@@ -87,7 +87,7 @@ impl Reads {
         readers.push_back((zone, pages));
     }
 
-    /// Lets `number` sense the page whose turn it is.
+    /// Lets die `number` sense the page whose turn it is.
     fn sense(&mut self, shared: &mut Shared, writes: &Writes, now: u64, number: u32) {
         let die = &mut self.dies[number as usize];
         let Some((zone, mut pages)) = die.readers.pop_front() else { return };
@@ -122,7 +122,7 @@ impl Reads {
         shared.agenda.at(now + time, Event::Sensed { die: number });
     }
 
-    /// A die has its page and wants its channel.
+    /// A die has sensed its page and needs its channel.
     pub fn sensed(&mut self, shared: &mut Shared, now: u64, die: u32) {
         let number = die % shared.model.channels.0;
         let channel = &mut self.channels[number as usize];
@@ -147,7 +147,8 @@ impl Reads {
         shared.agenda.at(now + time, Event::Transferred { channel, die });
     }
 
-    /// A page is through its channel: it goes to the host, its die and channel go on.
+    /// A page has passed its channel: it goes to the host, and its die and channel take their next
+    /// pages.
     pub fn transferred(
         &mut self,
         shared: &mut Shared,

@@ -1,12 +1,12 @@
 //! The write buffer and the programs that empty it.
 //!
-//! The buffer is counted in units, what a die programs at once. A group gathers what comes for its
-//! zones in one open unit; a full one is programmed as soon as a die of the group is free. A
+//! The buffer is counted in units; a die programs one unit at once. A group collects the writes of
+//! its zones in one open unit. A full unit is programmed as soon as a die of the group is free. A
 //! command waits while its group has no open unit and the buffer no space for one.
 //!
-//! Invariants: bytes enter in the order their policy says and each exactly once; a group never has
-//! more programs than dies; if nothing is being programmed and somebody waits for space, the
-//! fullest open unit is programmed partly filled, so that no write waits for ever.
+//! Invariants: each byte enters exactly once, in the order of the policy; a group never has more
+//! programs than dies; if nothing is being programmed and a command waits for space, the fullest
+//! open unit is programmed partly filled, so that no write waits for ever.
 
 use super::engine::{Event, Kind, Shared};
 use super::model::{BufferPolicy, Model, Release};
@@ -15,10 +15,11 @@ use std::collections::{BTreeMap, VecDeque};
 /// Ends of sequential streams that a conventional drive recognises.
 const STREAMS: usize = 64;
 
-/// The load of a group is that of the last one or two windows, in nanoseconds.
+/// Length of a window in nanoseconds. The load of a group is measured over the present and the
+/// previous window.
 const WINDOW: u64 = 8_000_000;
 
-/// A unit that is full, or programmed as it is.
+/// A unit to be programmed, full or partly filled.
 #[derive(Clone, Copy, Debug)]
 struct Unit {
     zone: u32,
@@ -33,18 +34,19 @@ struct Group {
     owner: u32,
     ready: VecDeque<Unit>,
     programming: u32,
-    /// Slots taken, if each group has a buffer of its own.
+    /// Slots in use, if each group has a buffer of its own.
     slots: u64,
     resets: u32,
     finishes: u32,
-    /// The finishes that wait for each other: who, and nanoseconds left if nobody wrote.
+    /// The finishes of the group, which run one after the other: the command, and the nanoseconds
+    /// left if there were no writes.
     finishing: VecDeque<(u32, u64)>,
-    /// How long the first goes on as it does, and at how many thousandths of its rate.
+    /// The length of the first finish's present step, and its rate in thousandths.
     pace: (u64, u64),
     load: Load,
 }
 
-/// How busy a group's dies are: die time in this window and in the one before.
+/// The load of a group's dies: die time in this window and in the one before.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
     window: u64,
@@ -63,11 +65,11 @@ impl Load {
     }
 }
 
-/// How much of a command could be taken.
+/// How much of a command entered the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     Blocked,
-    /// A slot was taken and there is more to come.
+    /// A part of the command entered, and the rest is still to come.
     Part,
     Whole,
 }
@@ -76,23 +78,24 @@ enum Progress {
 #[derive(Debug)]
 pub(super) struct Writes {
     groups: Vec<Group>,
-    /// Slots taken, if all share one buffer.
+    /// Slots in use, if all groups share one buffer.
     slots: u64,
-    /// Slots by zone, where they are limited.
+    /// Slots in use by zone, if a zone's share is limited.
     by_zone: BTreeMap<u32, u64>,
-    /// Commands that wait, by what takes turns: nothing, group, queue or zone.
+    /// Waiting commands, by line: one line for all, or one for each group, queue or zone.
     waiting: BTreeMap<u32, VecDeque<u32>>,
-    /// Whose turn was last.
+    /// The line that was served last.
     turn: u32,
-    /// Programs under way, in all groups.
+    /// Programs in progress, in all groups.
     programming: u32,
-    /// Without a buffer: when each die has programmed what it has.
+    /// Without a buffer: the time at which each die completes its programs.
     dies: Vec<u64>,
     streams: VecDeque<u64>,
-    /// Flushes that wait, with the epoch they end.
+    /// Waiting flushes: the command, the epoch that the flush ends, and the earliest time of the
+    /// answer.
     flushes: VecDeque<(u32, u32, u64)>,
     epoch: u32,
-    /// Units of each epoch from the oldest with any, not programmed yet.
+    /// Number of units not programmed yet, by epoch, from the oldest epoch with such units on.
     outstanding: VecDeque<(u32, u64)>,
 }
 
@@ -115,7 +118,7 @@ impl Writes {
         }
     }
 
-    /// Whether a write at `position` continues none of the streams the drive remembers.
+    /// Whether a write at `position` continues none of the recent sequential streams.
     pub fn is_random(&mut self, position: u64, bytes: u64) -> bool {
         let known = self.streams.iter().position(|end| *end == position);
         match known {
@@ -130,7 +133,7 @@ impl Writes {
         known.is_none()
     }
 
-    /// How busy `group` is, in thousandths.
+    /// The load of `group`, in thousandths.
     pub fn load(&mut self, model: &Model, group: u32, now: u64) -> u64 {
         let load = &mut self.groups[group as usize].load;
         load.turn(now);
@@ -139,7 +142,8 @@ impl Writes {
         (busy * 1_000 / (span * u64::from(model.group_dies.0))).min(1_000)
     }
 
-    /// How many of the group's dies program, in thousandths: as often a read finds its die busy.
+    /// The share of the group's dies that program, in thousandths: the probability that a read
+    /// finds its die busy.
     pub fn disturbs_reads(&self, model: &Model, group: u32) -> u64 {
         let group = &self.groups[group as usize];
         match group.finishes {
@@ -148,9 +152,10 @@ impl Writes {
         }
     }
 
-    /// A finish starts that takes `time` on an idle drive. It programs what lacks, as writes do:
-    /// after the finishes before it, with what writes leave of the group, but with its share at
-    /// least; where finishes have no share, each takes its time whatever else goes on.
+    /// Starts a finish that takes `time` on an idle drive. A finish programs the rest of the zone,
+    /// as writes do: it runs after earlier finishes, at the rate that writes leave of the group,
+    /// but at least at its share. If finishes have no share, each takes `time` regardless of other
+    /// commands.
     pub fn finish(&mut self, shared: &mut Shared, now: u64, flight: u32, time: u64) {
         let number = shared.flights[flight as usize].group;
         self.interfere(number, Kind::Finish, true);
@@ -165,7 +170,8 @@ impl Writes {
         }
     }
 
-    /// Lets the first finish of `number` go on for a window, or to its end.
+    /// Starts a step of the first finish of group `number`, for a window or to the end of the
+    /// finish.
     fn go_on(&mut self, shared: &mut Shared, now: u64, number: u32) {
         let load = self.load(&shared.model, number, now);
         let rate = (1_000 - load).max(u64::from(shared.model.finish_share.0));
@@ -176,7 +182,7 @@ impl Writes {
         shared.agenda.at(now + span, Event::Finishing { group: number });
     }
 
-    /// The first finish of `number` has gone on as it was to.
+    /// The first finish of group `number` has completed its step.
     pub fn finishing(&mut self, shared: &mut Shared, now: u64, number: u32) {
         let group = &mut self.groups[number as usize];
         let (span, rate) = group.pace;
@@ -191,7 +197,7 @@ impl Writes {
         self.go_on(shared, now, number);
     }
 
-    /// When `die` of `group` has programmed what it has.
+    /// The time at which `die` of `group` completes its programs.
     pub fn programmed_at(&self, model: &Model, group: u32, die: u32) -> u64 {
         if !model.is_through() {
             return 0;
@@ -232,7 +238,7 @@ impl Writes {
         self.unblock(shared, now);
     }
 
-    /// The line a command waits in.
+    /// The line in which a command waits.
     fn line(&self, shared: &Shared, flight: u32) -> u32 {
         let flight = &shared.flights[flight as usize];
         match shared.model.buffer_policy {
@@ -243,7 +249,8 @@ impl Writes {
         }
     }
 
-    /// Takes what fits of a command: the rest of its group's open unit, then at most one more.
+    /// Moves bytes of a command into its group's open unit, as many as fit. Opens a unit if none is
+    /// open.
     fn take(&mut self, shared: &mut Shared, now: u64, index: u32) -> Progress {
         let unit = shared.model.unit.0;
         let (zone, number) = {
@@ -276,7 +283,7 @@ impl Writes {
         Progress::Whole
     }
 
-    /// Space for a unit of `zone`, if there is.
+    /// Takes a slot for a unit of `zone`. False if there is no space.
     fn take_slot(&mut self, shared: &mut Shared, group: u32, zone: u32) -> bool {
         let model = &shared.model;
         let slots = match model.buffer_policy {
@@ -298,7 +305,7 @@ impl Writes {
         true
     }
 
-    /// Counts a unit of this epoch.
+    /// Counts a unit of the present epoch.
     fn open_unit(&mut self) {
         match self.outstanding.back_mut() {
             Some((epoch, units)) if *epoch == self.epoch => *units += 1,
@@ -306,7 +313,7 @@ impl Writes {
         }
     }
 
-    /// The open unit of `number` is to be programmed.
+    /// Closes the open unit of group `number`, so that it is programmed.
     fn close(&mut self, shared: &mut Shared, now: u64, number: u32) {
         let epoch = self.epoch;
         let group = &mut self.groups[number as usize];
@@ -318,7 +325,7 @@ impl Writes {
         self.program(shared, now, number);
     }
 
-    /// Starts what programs can be started in `number`.
+    /// Starts as many programs as possible in group `number`.
     fn program(&mut self, shared: &mut Shared, now: u64, number: u32) {
         loop {
             let model = &shared.model;
@@ -335,7 +342,7 @@ impl Writes {
             if group.finishes > 0 {
                 taken += model.finish_share.0;
             }
-            // Both together leave a tenth at least.
+            // Both together leave at least a tenth.
             time = time * 1_000 / u64::from(1_000 - taken.min(900));
             group.programming += 1;
             group.load.turn(now);
@@ -384,7 +391,7 @@ impl Writes {
         self.end_flushes(shared, now);
     }
 
-    /// Gives space to those who wait, in turn, until there is none.
+    /// Gives space to the waiting commands, in turn, until there is no more space.
     fn unblock(&mut self, shared: &mut Shared, now: u64) {
         loop {
             let mut moved = false;
@@ -423,8 +430,8 @@ impl Writes {
         }
     }
 
-    /// If no program will free space, programs the fullest open unit as it is. False if there is
-    /// no need to.
+    /// If no program in progress will free space, programs the fullest open unit partly filled.
+    /// False if there is no need, or no open unit.
     fn force(&mut self, shared: &mut Shared, now: u64) -> bool {
         if self.programming > 0 {
             return false;
@@ -437,11 +444,11 @@ impl Writes {
         true
     }
 
-    /// Everything in the buffer is to be programmed before `flight` is answered, at `at` at the
-    /// earliest. True if there is nothing.
+    /// Programs everything in the buffer before `flight` is answered, at `at` at the earliest. True
+    /// if there is nothing to program.
     pub fn flush(&mut self, shared: &mut Shared, now: u64, flight: u32, at: u64) -> bool {
         if shared.model.is_through() {
-            // What was answered is programmed.
+            // Answered writes are already programmed.
             return true;
         }
         for group in 0..self.groups.len() {
@@ -472,7 +479,8 @@ impl Writes {
         }
     }
 
-    /// Without a buffer: each page goes to its die at once; the answer comes with the last.
+    /// Without a buffer: each page goes to its die at once, and the command is answered with the
+    /// last page.
     fn program_through(&mut self, shared: &mut Shared, now: u64, index: u32) {
         let model = shared.model.clone();
         let (group, left, mut done) = {
@@ -484,7 +492,7 @@ impl Writes {
         let pages = left.div_ceil(model.unit.0).max(1);
         for _ in 0..pages {
             let state = &mut self.groups[group as usize];
-            // Pages of a zone follow each other over its dies, whichever command writes them.
+            // The pages of a group go to its dies in turn, also across commands.
             let die = (state.open % u64::from(dies)) as u32;
             state.open += 1;
             state.load.turn(now);
