@@ -1,5 +1,5 @@
-//! The tests of the emulated drive as one program; `kill` is a program of its own, as the children
-//! it starts would hold the locks of other tests' images for a moment.
+//! The tests of the emulated drive as one program; `kill` is a program of its own, since its child
+//! processes would hold the locks of other tests' images for a moment.
 //!
 //! Each file here is a module: one program links once what a program per file would link each time.
 

@@ -1,5 +1,5 @@
-//! What is no image, or a damaged one, is refused in one line that names it and says what to do,
-//! and nothing is written. No bytes make it panic.
+//! A file that is no image, or a damaged one, is refused in one line that names the file and says
+//! what to do, and nothing is written. No bytes cause a panic.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "images are files")]
 
 use crate::common::*;
@@ -110,7 +110,7 @@ fn what_the_system_has_is_not_supported_yet() {
     assert!(error.to_string().contains("real drives are not supported by this version yet"));
 }
 
-/// One damaged record is a write that was torn: the older one holds, and it is said.
+/// One damaged record is a write that was torn: the older record holds, and a warning says so.
 #[test]
 fn a_torn_zone_record_leaves_the_older_one() {
     let path = scratch("torn.zns");
@@ -123,7 +123,7 @@ fn a_torn_zone_record_leaves_the_older_one() {
     assert_eq!(drive.warnings().len(), 1);
     assert!(drive.warnings()[0].contains("zone 0"), "{:?}", drive.warnings());
     assert_eq!(get(&rt, &drive, 0, 4), Ok(image_of(&geometry(), 0, 4)));
-    // The next write goes where the damaged one is.
+    // The next write replaces the damaged record.
     assert!(put(&rt, &drive, 4, 3, 20).is_ok());
     rt.clear();
     drop(drive);
@@ -132,7 +132,7 @@ fn a_torn_zone_record_leaves_the_older_one() {
     rt.clear();
 }
 
-/// Blocks that a killed process had stored, but not yet their zone's record, do not show.
+/// Blocks that a killed process had stored without their zone's record are not visible.
 #[test]
 fn blocks_above_the_write_pointer_never_show() {
     let geometry = geometry();
@@ -147,7 +147,7 @@ fn blocks_above_the_write_pointer_never_show() {
     whole.extend(image_of(&geometry, 4, 2));
     whole.extend([0; 4 * 4096]);
     assert_eq!(get(&rt, &drive, 0, 10), Ok(whole.clone()));
-    // Finished there: the zone is full, and still ends where it was written to.
+    // After a finish the zone is full, and its record still has the end of the written blocks.
     let finish = manage(0, Action::Finish, &geometry);
     assert!(run(&rt, &drive, Request::bare(finish)).status.is_ok());
     assert_eq!(get(&rt, &drive, 0, 10), Ok(whole));
@@ -156,7 +156,7 @@ fn blocks_above_the_write_pointer_never_show() {
     rt.clear();
 }
 
-/// Uses everything an image can hold; must not panic, whatever it says.
+/// Uses everything an image can hold. No content of an image may cause a panic.
 fn exercise(path: &Path) {
     let Ok((rt, drive)) = try_open(path) else { return };
     let geometry = drive.geometry().clone();
@@ -191,7 +191,7 @@ proptest! {
             bytes[at] ^= value;
         }
         if fix {
-            // Past the checksum, so that the values themselves are looked at.
+            // The checksum is made to match, so that the values themselves are checked.
             let crc = format::crc32c(&bytes[..4092]);
             bytes[4092..4096].copy_from_slice(&crc.to_le_bytes());
             for slot in bytes[format::TABLE_AT as usize..][..2 * 4096].chunks_mut(64) {

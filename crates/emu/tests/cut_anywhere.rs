@@ -1,9 +1,9 @@
-//! Power cuts at every command of random work, with random fates: what is durable is there, and
-//! nothing shows that was not written there.
+//! Power cuts at every command of random work, with random fates: durable blocks are there, and no
+//! block shows content that was not written to it.
 //!
-//! Every block says which zone, which reset of it and which offset it was written for, so each
-//! zone after a cut must hold the beginning of one generation: not an older one than the durable
-//! one, and of that no less than is durable.
+//! Every block names its zone, the generation of the zone (its number of resets) and its offset. So
+//! after a cut each zone must hold the beginning of one generation: the durable generation or a
+//! newer one, and of the durable generation at least the durable blocks.
 
 use crate::common::*;
 use furrow_emu::{Emulator, Fates, Medium, Options};
@@ -30,9 +30,9 @@ enum Op {
     Reset {
         zone: u32,
     },
-    /// Waits for all before, then flushes: the state then is durable.
+    /// Waits for all earlier commands, then flushes: the state after that is durable.
     Sync,
-    /// A flush nobody waits for.
+    /// A flush without a wait.
     Flush,
 }
 
@@ -46,7 +46,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// How far a zone is: its resets, and the blocks written since.
+/// The progress of a zone: its resets, and the blocks written since.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Progress {
     generation: u64,
@@ -91,7 +91,7 @@ fn submitted(geometry: &Geometry, progress: &mut [Progress], op: &Op) -> Option<
     }
 }
 
-/// What the cuts of a run are held against.
+/// The bounds with which the cuts of a run are compared.
 #[derive(Default)]
 struct Bounds {
     durable: RefCell<Vec<Progress>>,
@@ -140,7 +140,7 @@ impl Bounds {
         self.cuts.set(self.cuts.get() + 1);
     }
 
-    /// Keeps count of what has been carried out when `command` is next.
+    /// Counts `command`, the next command to be carried out, as executed.
     fn carried_out(&self, geometry: &Geometry, command: &Command) {
         let mut executed = self.executed.borrow_mut();
         match *command {
@@ -199,8 +199,8 @@ fn work(ops: &[Op], volatile: bool, seed: u64) -> (u64, u64) {
     }));
     for op in ops.iter().chain([&Op::Sync]) {
         let request = submitted(&geometry, &mut bounds.submitted.borrow_mut(), op);
-        // As engines do: nothing else in flight beside a reset, nor beside an append, which would
-        // land where a lost write left the pointer.
+        // As in engines, no other command is in flight together with a reset or an append.
+        // Otherwise an append would be placed where a lost write left the pointer.
         let alone = matches!(op, Op::Reset { .. } | Op::Append { .. });
         if alone {
             rt.run_ready();
@@ -240,7 +240,7 @@ proptest! {
     }
 }
 
-/// The test above would pass if cuts never cut anything.
+/// Without this test, the test above would pass if cuts never cut anything.
 #[test]
 fn cuts_do_take_something_away() {
     let ops: Vec<Op> = (0..12).map(|i| Op::Write { zone: i % ZONES, blocks: 3 }).collect();

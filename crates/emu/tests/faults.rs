@@ -1,5 +1,5 @@
-//! Each fault does what the table at the top of `zone/src/fault.rs` says, where and when it is
-//! meant to.
+//! Each fault has the effect that the table at the top of `zone/src/fault.rs` states, at its place
+//! and time.
 #![allow(clippy::disallowed_methods, reason = "images are files")]
 
 use crate::common::*;
@@ -116,7 +116,7 @@ fn zone_state_faults_of_a_zone_happen_at_once() {
     assert_eq!(get(&rt, &drive, 0, 4), Ok(data.clone()));
     assert_eq!(get(&rt, &drive, 64, 4), Err(Status::ZoneOffline));
     assert_eq!(get(&rt, &drive, 128, 4), Ok(data));
-    // What cannot happen to a zone is said.
+    // A fault that cannot happen to a zone is refused with an error.
     let error = drive.inject(Fault::new(FaultKind::ZoneFull).at_zone(ZoneId(5))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("zone-full cannot happen at zone 5"), "{error}");
@@ -218,7 +218,7 @@ fn one_bit_of_a_stored_block_flips_and_stays_flipped() {
     assert!(put(&rt, &drive, 64, 2, 30).is_ok());
     let found = get(&rt, &drive, 64, 2).expect("silent");
     assert_eq!(bits_apart(&found, &image_of(&geometry(), 30, 2)), 1);
-    // Nowhere to flip: blocks that were never written.
+    // Blocks that were never written have no bit to flip.
     let error = drive.inject(Fault::new(FaultKind::BitFlip).at_blocks(Lba(200), BlockCount(4)));
     assert!(error.unwrap_err().to_string().contains("Unwritten"));
 }
@@ -267,8 +267,8 @@ fn open_image(path: &Path) -> (Rt, Emulator) {
     (rt, (*drive).clone())
 }
 
-/// Faults given to an image that nobody uses take effect when it is used, count down across uses,
-/// and leave their marks.
+/// Faults given to an image that is not in use take effect when it is used, count down across uses,
+/// and leave permanent effects.
 #[test]
 fn an_image_keeps_its_faults() {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("faults.zns");
@@ -315,11 +315,12 @@ fn an_image_keeps_its_faults() {
     rt.clear();
     drop(drive);
     assert!(open_image(&path).1.faults().is_empty());
-    // The last handle is gone, and with it the lock.
+    // The last handle was dropped, and with it the lock.
     open_image(&path);
 }
 
-/// A power cut under an image is a power cut of the image: what it left is found again.
+/// A power cut of a drive in an image affects the image: the state after the cut is found when the
+/// image is opened again.
 #[test]
 fn a_power_cut_of_an_image_is_found_when_it_is_opened() {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("power.zns");

@@ -1,9 +1,10 @@
 //! An image survives kill -9 of the process that writes it, zone states and all.
 //!
-//! The test runs itself as a child that writes, resets and finishes zones and tells, line by line,
-//! what it is about to do and what was acknowledged; kills it at some instant; and compares the
-//! image with what was told. The one command in flight may be done or not, or only the zone that
-//! was closed to make room for it is closed; nothing else.
+//! The test runs itself as a child process that writes, resets and finishes zones. The child prints
+//! a line before each command, and one for each acknowledgement. The test kills the child at some
+//! instant and compares the image with the lines. The one command in flight may be done or not
+//! done, or only the zone that the command needs closed first is closed; no other difference is
+//! allowed.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of processes")]
 
 mod common;
@@ -42,7 +43,7 @@ fn beside(number: u64, at: u64) -> [u8; 16] {
     (u128::from(number) << 64 | u128::from(at)).to_le_bytes()
 }
 
-/// Command `number` of the run with `seed`, given the zones as they are.
+/// Command `number` of the run with `seed`, given the present state of the zones.
 fn choose(seed: u64, number: u64, machine: &Machine) -> Command {
     let mut rng = Rng::new(seed.wrapping_mul(0x1_0000_0001) ^ number);
     let geometry = machine.geometry();
@@ -90,8 +91,8 @@ fn write_until_killed(path: &Path) {
     }
 }
 
-/// A state machine as the drive's zones are. The written length of a finished zone does not
-/// matter: nobody writes there before it is reset.
+/// A state machine in the state of the drive's zones. The written length of a finished zone does
+/// not matter: it is not written before a reset.
 fn restored(drive: &Emulator) -> Machine {
     let mut machine = Machine::new(drive.geometry().clone()).expect("a valid geometry");
     let report = drive.report(ZoneId(0), drive.geometry().zones).expect("a drive that answers");
@@ -106,11 +107,11 @@ fn restored(drive: &Emulator) -> Machine {
     machine
 }
 
-/// What the drive must hold.
+/// The expected content of the drive.
 #[derive(Clone)]
 struct Expected {
     machine: Machine,
-    /// By zone: (command, block of it) of each block.
+    /// By zone: the command, and the block of that command, for each block.
     zones: Vec<Vec<(u64, u64)>>,
 }
 
@@ -132,7 +133,8 @@ impl Expected {
         }
     }
 
-    /// The same after only the first step of command `number`: room was made for it.
+    /// The expected content after only the first step of command `number`, which closes a zone to
+    /// let another open.
     fn room_made(&self, seed: u64, number: u64) -> Expected {
         let command = choose(seed, number, &self.machine);
         let mut closed = None;
@@ -207,7 +209,7 @@ fn an_image_survives_kill_9() {
         commands += acknowledged;
         compared += found[which].clone().expect("found to be so");
         open_at_kill += expected.machine.open_zones();
-        // In which order zones were opened is not kept: go on from what the image says.
+        // The order in which zones were opened is not stored: continue from the image's state.
         expected.machine = restored(&drive);
     }
     assert!(open_at_kill > 0, "zones were open when the process died");
@@ -229,11 +231,12 @@ fn run_child(path: &Path, seed: u64) -> (u64, bool) {
         .expect("this test can run itself");
     let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
     let (mut acknowledged, mut begun) = (0, 0);
-    // Kill at some instant of the work, not at a line: the rest of the pipe is read afterwards.
+    // The child is killed at an instant of its work, not at a line: the rest of the pipe is read
+    // afterwards.
     let enough = 20 + Rng::new(seed).below(400);
     let mut killed = false;
     while let Some(Ok(line)) = lines.next() {
-        // The harness of the child prints lines of its own before.
+        // The test harness of the child prints its own lines first.
         match line.rsplit_once(' ') {
             Some((before, number)) if before.ends_with("begin") => {
                 begun = number.parse::<u64>().expect("a number") + 1;

@@ -1,9 +1,9 @@
 //! The emulator against a model, on every medium at once.
 //!
-//! The model is the state machine for the answers and a map of blocks for the contents. Random
-//! commands go to it and to the drive in memory, in an image and discarding, step by step and at
-//! once; all must agree on every status, every block and every zone, and the image still after it
-//! is closed and opened.
+//! The model is the state machine for the answers, and a map of blocks for the contents. Random
+//! commands go to the model and to drives in memory, in an image and on a discarding medium, one
+//! command at a time and all at once. All must agree on every status, every block and every zone,
+//! and the image also after it is closed and opened again.
 #![allow(clippy::disallowed_methods, reason = "images are files")]
 
 use crate::common::*;
@@ -84,7 +84,7 @@ fn geometries() -> impl Strategy<Value = Geometry> {
         })
 }
 
-/// What the drive should hold: payload and out-of-band bytes by zone and offset.
+/// The expected content of the drive: payload and out-of-band bytes by zone and offset.
 struct Model {
     machine: Machine,
     blocks: BTreeMap<(u32, u64), (Vec<u8>, Vec<u8>)>,
@@ -146,7 +146,7 @@ impl Model {
     }
 }
 
-/// Sparse, dense and zero blocks, by the tag.
+/// Sparse, dense or zero blocks, depending on the tag.
 fn contents(geometry: &Geometry, op: &Op) -> (Vec<u8>, Vec<u8>) {
     let (Op::Write { blocks, tag, .. } | Op::Append { blocks, tag, .. }) = *op else {
         return (Vec::new(), Vec::new());
@@ -187,7 +187,7 @@ impl Rig {
         request.oob = oob.to_vec();
         if let Command::Read { blocks, .. } = command {
             request.data = pages(geometry, blocks.0);
-            // Whatever the caller's buffers held must be gone.
+            // The old content of the caller's buffers must be replaced.
             request.oob = vec![0xee; blocks.0.min(64) as usize * usize::from(geometry.oob_bytes)];
         }
         let outcome = run(&self.rt, &self.drive, request);
@@ -292,7 +292,7 @@ proptest! {
         }
         rigs.iter().for_each(|rig| rig.rt.clear());
         drop(rigs);
-        // The image again, after its process, so to speak.
+        // The image is opened again, as by another process.
         let again = image_rig(&path, OpenMode::ReadOnly);
         again.compare_all(&model);
         prop_assert!(again.drive.warnings().is_empty());
@@ -300,7 +300,7 @@ proptest! {
     }
 }
 
-/// An image opened for reading refuses to change, and does not change.
+/// An image opened for reading refuses changes, and does not change.
 #[test]
 fn a_read_only_image_stays_as_it_is() {
     let geometry = geometry();
@@ -321,7 +321,7 @@ fn a_read_only_image_stays_as_it_is() {
     assert!(before == std::fs::read(&path).unwrap());
 }
 
-/// With `sync=on` flushes and forced writes reach the file's disk, and say so if they do.
+/// With `sync=on`, flushes and writes with FUA reach the file's disk and succeed.
 #[test]
 fn a_synced_image_takes_flushes_and_forced_writes() {
     let geometry = Geometry { volatile_cache: true, ..geometry() };
@@ -337,7 +337,7 @@ fn a_synced_image_takes_flushes_and_forced_writes() {
     assert!(run(&rt, &drive, forced).status.is_ok());
     assert!(put(&rt, &drive, 4, 2, 30).is_ok());
     drop(drive);
-    // Four blocks are durable, as the image knows when it is opened again.
+    // Four blocks are durable, and are still durable when the image is opened again.
     let rig = image_rig(&path, OpenMode::ReadWrite);
     let lost =
         furrow_emu::Fates { commands: None, unflushed: furrow_emu::Unflushed::Lost, seed: 0 };
@@ -345,7 +345,7 @@ fn a_synced_image_takes_flushes_and_forced_writes() {
     assert_eq!(pointer(&rig.drive, 0), 6);
 }
 
-/// A snapshot of an image holds what the image held.
+/// A snapshot of an image has the content of the image.
 #[test]
 fn a_snapshot_of_an_image_goes_on_in_memory() {
     let geometry = Geometry { oob_bytes: 8, ..geometry() };
@@ -362,7 +362,7 @@ fn a_snapshot_of_an_image_goes_on_in_memory() {
     rig.rt.clear();
 }
 
-/// Requests whose payload is not what their command says are refused, not carried out.
+/// Requests whose payload does not match their command are refused, not carried out.
 #[test]
 fn a_payload_of_the_wrong_length_is_refused() {
     let geometry = Geometry { oob_bytes: 8, ..geometry() };

@@ -1,5 +1,5 @@
-//! A view of a drive behaves as the drive would, leaves the drive alone until it is applied, and
-//! leaves it as a drive that was written to directly.
+//! A view of a drive behaves like the drive, does not change the drive until it is applied, and
+//! then leaves it like a drive that was written to directly.
 
 use furrow_emu::{Emulator, Medium, Options};
 use furrow_rt::{Config, PAGE_SIZE, Page, Pages, Rng, Rt};
@@ -38,7 +38,7 @@ fn pages(rng: &mut Rng, bytes: usize) -> Pages {
     pages
 }
 
-/// A random command, mostly one that can be carried out.
+/// A random command, in most cases a valid one.
 fn command(rng: &mut Rng, drive: &dyn ZonedDevice) -> Request {
     let geometry = drive.geometry();
     let zone = ZoneId(rng.below(u64::from(geometry.zones)) as u32);
@@ -69,7 +69,7 @@ fn command(rng: &mut Rng, drive: &dyn ZonedDevice) -> Request {
     }
 }
 
-/// All that can be read of a drive, block by block.
+/// The readable content of a drive, block by block.
 async fn content(drive: &dyn ZonedDevice) -> Vec<Option<Vec<u64>>> {
     let geometry = drive.geometry();
     let mut all = Vec::new();
@@ -86,7 +86,8 @@ async fn content(drive: &dyn ZonedDevice) -> Vec<Option<Vec<u64>>> {
     all
 }
 
-/// Every zone. Which one was opened first, and so is closed to make room, no report says.
+/// The report of every zone, with implicitly open zones as closed: no report says which zone was
+/// opened first, and the drive closes that one to let another open.
 fn zones(drive: &dyn ZonedDevice) -> Vec<ZoneReport> {
     let mut reports = drive.report(ZoneId(0), drive.geometry().zones).expect("a report");
     for report in &mut reports {
@@ -97,7 +98,7 @@ fn zones(drive: &dyn ZonedDevice) -> Vec<ZoneReport> {
     reports
 }
 
-/// Status, place and the sums of the blocks read.
+/// Status, place, and the sums of the blocks read.
 async fn submit(drive: &dyn ZonedDevice, request: &Request) -> (u16, u64, Vec<u64>) {
     let again = Request {
         command: request.command,
@@ -118,7 +119,7 @@ async fn submit(drive: &dyn ZonedDevice, request: &Request) -> (u16, u64, Vec<u6
     (outcome.status.code(), if good && placed { outcome.lba.0 } else { 0 }, data)
 }
 
-/// Contents differ if these do, and failures stay readable.
+/// Sums of the blocks instead of their bytes, so that messages of failures stay readable.
 fn sums(bytes: &[u8]) -> Vec<u64> {
     let sum = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     bytes.chunks(512).map(|sector| sector.iter().fold(0, sum)).collect()

@@ -1,5 +1,5 @@
-//! Snapshots are independent of the drive they were taken of, and a power cut leaves what the
-//! fates of the commands in flight say.
+//! Snapshots are independent of the drive they were taken of, and a power cut leaves the state that
+//! the fates of the commands in flight determine.
 
 use crate::common::*;
 use furrow_emu::{Emulator, Fate, Fates, Options, Unflushed};
@@ -31,7 +31,7 @@ fn a_snapshot_and_its_drive_do_not_see_each_others_writes() {
     assert_eq!(pointer(&again, 0), 4);
 }
 
-/// An older image of some zones comes back; the others are as they were, and the image is.
+/// An older state of some zones is restored; the other zones and the older snapshot do not change.
 #[test]
 fn zones_that_are_put_back_are_what_they_were() {
     for volatile in [false, true] {
@@ -119,7 +119,8 @@ fn a_volatile_cache_loses_only_what_no_flush_covered() {
     let geometry = Geometry { volatile_cache: true, ..geometry() };
     let (rt, drive) = drive(&geometry);
     assert!(put(&rt, &drive, 0, 6, 10).is_ok());
-    // The flush is submitted now, so that a later write is not covered though done before it.
+    // The flush covers only writes done before its submission. So it does not cover `late`,
+    // although `late` is carried out before the flush.
     let late = payload(&geometry, 50, 2);
     let reserve_block = drive.submit(QueueId(0), Request::with_data(write(6, 2), late));
     let flush = drive.submit(QueueId(0), Request::bare(Command::Flush));
@@ -134,13 +135,13 @@ fn a_volatile_cache_loses_only_what_no_flush_covered() {
         .map(|seed| snapshot.power_cut(&Fates::seeded(seed)).report()[0].write_pointer.0)
         .collect();
     assert_eq!(ends, (6..=11).collect());
-    // Forced unit access: durable without a flush, and so is what is before it in the zone.
+    // With FUA a write is durable without a flush, and so are the earlier blocks of the zone.
     let mut fua = Request::with_data(write(11, 1), payload(&geometry, 60, 1));
     fua.fua = true;
     assert!(run(&rt, &drive, fua).status.is_ok());
     let after = drive.snapshot().power_cut(&lost);
     assert_eq!(after.report()[0].write_pointer.0, 12);
-    // What survived is durable from now on.
+    // Surviving blocks are durable from now on.
     assert_eq!(after.power_cut(&lost).report()[0].write_pointer.0, 12);
 }
 

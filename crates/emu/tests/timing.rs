@@ -1,5 +1,5 @@
-//! The timing engine seen from outside: nothing is lost, nothing is early, policies do what they
-//! say, and a seed gives the same nanoseconds wherever it runs.
+//! The timing engine seen from outside: nothing is lost, nothing is early, policies have the
+//! documented effect, and a seed gives the same nanoseconds on every machine.
 
 use crate::common::{self, append, manage, pages, read, write};
 use furrow_emu::timing::Preset;
@@ -14,7 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// A drive whose groups program 32 KiB in 1 ms (32.8 MB/s), in two programs of 16 KiB, and whose
-/// commands cost next to nothing; `changes` say what is different.
+/// commands cost almost nothing. `changes` are parameters to change.
 fn model(changes: &[(&str, &str)]) -> Rc<Model> {
     let common = [
         ("write-service", "4KiB:100ns"),
@@ -78,7 +78,7 @@ fn submit(drive: &Emulator, queue: u16, command: Command) -> impl Future<Output 
     async move { answer.await.status }
 }
 
-/// Nanoseconds that `command` takes alone.
+/// Nanoseconds that `command` takes on an idle drive.
 fn takes(rt: &Rt, drive: &Emulator, command: Command) -> u64 {
     let began = rt.now();
     let status = rt.block_on(submit(drive, 0, command));
@@ -114,7 +114,7 @@ fn writer(
 
 const POLICIES: [&str; 5] = ["group", "shared-fifo", "per-queue", "per-zone", "through"];
 
-/// While there is something to program, every die of every group that has something programs.
+/// While a group has units to program, all its dies program.
 #[test]
 fn every_policy_keeps_the_dies_at_work_and_loses_nothing() {
     for policy in POLICIES {
@@ -141,8 +141,8 @@ fn every_policy_keeps_the_dies_at_work_and_loses_nothing() {
             });
             assert!(statuses.len() == 512 && statuses.iter().all(|status| status.is_ok()));
             let taken = rt.now().since(began);
-            // The last are answered when they are in the buffer, with nothing programmed of what
-            // it holds: 4 units of each group, 16 if each has a buffer of its own.
+            // The last writes are answered when they are in the buffer and not programmed yet: the
+            // buffer holds 4 units of each group, or 16 if each group has a buffer of its own.
             let buffered = match policy {
                 "through" => 0,
                 "group" => 16,
@@ -157,14 +157,14 @@ fn every_policy_keeps_the_dies_at_work_and_loses_nothing() {
                 assert!(counters.buffer_peak <= 256 << 10, "{policy}");
                 assert!(counters.buffer_waits > 0, "{policy}");
             }
-            // What is in the buffer still is programmed.
+            // The rest of the buffer is programmed too.
             rt.block_on(rt.sleep(100 * PROGRAM));
             assert_eq!(drive.timing_counters().unwrap().programs, 512, "{policy}, {release}");
         }
     }
 }
 
-/// A policy shares by queue or zone only if somebody else is not held up by the slow one.
+/// A policy shares the buffer by queue or zone only if a slow client does not delay the others.
 #[test]
 fn a_slow_writer_holds_up_others_only_in_a_common_line() {
     let until = 300 * Nanos::MILLI;
@@ -173,7 +173,7 @@ fn a_slow_writer_holds_up_others_only_in_a_common_line() {
         // Three writers that have one block outstanding each, on dies of their own.
         let light: Vec<_> =
             (1..4).map(|zone| writer(&rt, &drive, zone, 1, 1, Nanos(until))).collect();
-        // One that has far more than its group can take.
+        // A writer with far more data than its group can program.
         let heavy = slow.then(|| writer(&rt, &drive, 0, 64, 32, Nanos(until)));
         rt.run_until(Nanos(until));
         let blocks = light.iter().map(|done| done.get()).min().unwrap();
@@ -190,7 +190,7 @@ fn a_slow_writer_holds_up_others_only_in_a_common_line() {
         match policy {
             "shared-fifo" => assert!(share < 0.5, "{policy}: others keep {share}"),
             "group" | "per-zone" => assert!(share > 0.95, "{policy}: others keep {share}"),
-            // It gets turns, but the heavy one may have the whole buffer.
+            // The light writers get turns, but the heavy one may use the whole buffer.
             _ => assert!(share > 0.1, "{policy}: others keep {share}"),
         }
     }
@@ -202,13 +202,13 @@ fn a_flush_waits_for_programs_if_a_power_cut_loses_the_buffer() {
         let geometry = Geometry { volatile_cache: volatile, ..geometry() };
         let (rt, drive) = drive_of(model(&[]), geometry, Config::simulated(1), 1_000);
         assert!(takes(&rt, &drive, Command::Flush) <= 11_000, "nothing to program");
-        // A full unit and one that is not: both have to be programmed.
+        // A full unit and a partly filled one: both have to be programmed.
         let written = takes(&rt, &drive, write(0, 6));
         assert!(written <= 3_100, "{written}");
         let flushed = takes(&rt, &drive, Command::Flush);
         assert!((least..=most).contains(&flushed), "volatile {volatile}: {flushed}");
         assert!(takes(&rt, &drive, Command::Flush) <= 11_000, "again nothing");
-        // A write that must be durable waits alone.
+        // A write that must be durable waits for its own program.
         let request =
             Request { fua: true, ..Request::with_data(write(6, 1), pages(&common::geometry(), 1)) };
         let began = rt.now();
@@ -218,7 +218,7 @@ fn a_flush_waits_for_programs_if_a_power_cut_loses_the_buffer() {
     }
 }
 
-/// Resets and finishes beside writes that keep their group busy; another group goes on as if alone.
+/// Resets and finishes next to writes that keep their group busy; another group is not affected.
 #[test]
 fn load_stretches_management_of_its_group_only() {
     let changes = [
@@ -252,7 +252,8 @@ fn load_stretches_management_of_its_group_only() {
     }
 }
 
-/// Two finishes of a group program what lacks one after the other; writes get the rest.
+/// Two finishes of a group program the rest of their zones one after the other; writes get the
+/// remaining rate.
 #[test]
 fn finishes_take_their_share_and_follow_each_other() {
     let changes = [("finish-fixed", "100ms"), ("finish-share", "25%")];
@@ -273,14 +274,15 @@ fn finishes_take_their_share_and_follow_each_other() {
     let [first, second] = finishes;
     let (first, second) = rt.block_on(async move { (first.await, second.await) });
     assert!((first - 105.2).abs() < 1.0 && (second - 210.4).abs() < 2.0, "{first}, {second}");
-    // What was written just before slows its beginning only: alone 105, beside writes 421.
+    // Earlier writes slow only the beginning of a finish. It takes 105 alone, and 421 next to
+    // writes.
     let began = rt.now();
     let done = writer(&rt, &drive, 1, 4, 32, began.after(50 * Nanos::MILLI));
     rt.block_on(rt.sleep(60 * Nanos::MILLI));
     assert!(done.get() >= 400, "{}", done.get());
     let finished = takes(&rt, &drive, manage(1, Action::Finish, drive.geometry())) as f64 / 1e6;
     assert!((104.0..130.0).contains(&finished), "{finished} ms");
-    // Writes beside a finish: three quarters of 8 blocks per ms.
+    // Writes next to a finish get three quarters of 8 blocks per ms.
     assert!(takes(&rt, &drive, write(12 * 4096, 1)) <= 3_100);
     let finish = submit(&drive, 12, manage(12, Action::Finish, drive.geometry()));
     rt.spawn_detached(async move { assert!(finish.await.is_ok()) });
@@ -303,7 +305,7 @@ fn real_time_is_scaled() {
         assert!(rt.block_on(submit(&drive, 0, write(0, 1))).is_ok());
         let taken = rt.now().since(began);
         let least = scale * 20 * Nanos::MILLI - 100;
-        // Above it only by what the host needs to wake up, however busy it is.
+        // More than that only by the wake-up time of a busy host.
         assert!((least..least + 2 * Nanos::SECOND).contains(&taken), "{scale}: {taken}");
         rt.clear();
     }
@@ -327,7 +329,7 @@ fn answers(preset: &str, seed: u64) -> (u64, u64) {
     for client in 0..7u32 {
         let (rt, drive, hash) = (rt.clone(), drive.clone(), hash.clone());
         clients.push(rt.clone().spawn(async move {
-            // Zones 32 apart are of one channel where there are channels.
+            // Zones 32 apart share a channel, if there are channels.
             let mut rng = Rng::new(0x5eed + u64::from(client));
             let mut next = [0u64; 2];
             for number in 0..400u64 {
@@ -350,7 +352,7 @@ fn answers(preset: &str, seed: u64) -> (u64, u64) {
                     }
                     Command::Manage { action: Action::Reset, .. } => next[which] = 0,
                     Command::Manage { action: Action::Finish, .. } => {
-                        // To be written again.
+                        // The zone is reset, to be written again.
                         let reset = manage(zone.0, Action::Reset, drive.geometry());
                         assert!(submit(&drive, client as u16, reset).await.is_ok());
                         next[which] = 0;
@@ -372,8 +374,8 @@ fn answers(preset: &str, seed: u64) -> (u64, u64) {
     (hash.get(), end)
 }
 
-/// The nanoseconds themselves: another run, another machine, another build find the same. A change
-/// of the model changes them; put the new ones here with it.
+/// The exact nanoseconds, which must be the same in every run, on every machine and in every build.
+/// A change of the model changes them: commit the new values together with such a change.
 #[test]
 fn a_seed_gives_these_nanoseconds() {
     for (preset, expected) in [("pm1731a", PM1731A), ("zn540-1t", ZN540_1T)] {
@@ -437,7 +439,7 @@ fn small_models() -> impl Strategy<Value = Rc<Model>> {
     })
 }
 
-/// The least time a command of the given kind can take if it does what it is asked.
+/// The least time of a successful command of this kind.
 fn least(model: &Model, command: &Command) -> u64 {
     let bytes = |blocks: BlockCount| blocks.0 * 4096;
     match command {
@@ -449,12 +451,12 @@ fn least(model: &Model, command: &Command) -> u64 {
             let size = bytes(*blocks);
             model.append_latency.at(size).saturating_sub(model.append_service.at(size))
         }
-        // Whatever else: its bytes come over the link, and a page is sensed before.
+        // In any case a page is sensed, and bytes go over the link.
         Command::Read { blocks, .. } => {
             let fixed = model.sense.0 - model.sense_spread.of(model.sense.0);
             model.read_latency.0 + fixed + model.link_rate.time(bytes(*blocks).min(4096))
         }
-        // There may be nothing to do.
+        // The command may have nothing to do.
         Command::Manage { .. } => {
             model.reset_empty.0.min(model.finish_empty.0).min(model.refusal.0)
         }
@@ -465,8 +467,8 @@ fn least(model: &Model, command: &Command) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Whatever the drive and the commands: each is answered once, not before it can be, and the
-    /// drive comes to rest with everything programmed.
+    /// For any drive and any commands: each command is answered once and not too early, and at the
+    /// end the drive is idle with everything programmed.
     #[test]
     fn every_command_is_answered_in_its_time(
         model in small_models(),
@@ -503,7 +505,7 @@ proptest! {
                 answers.borrow_mut().push((command, status, clock.now().since(began)));
             });
         }
-        // Far more than all of it can take, one after the other.
+        // Far more time than all commands take one after the other.
         rt.block_on(rt.sleep(600 * Nanos::SECOND));
         let answers = answers.borrow();
         prop_assert_eq!(answers.len(), count);
@@ -516,7 +518,7 @@ proptest! {
         }
         let counters = drive.timing_counters().unwrap();
         prop_assert_eq!(counters.commands, count as u64);
-        // Everything is out of the buffer but for the open units, unless a flush took these, too.
+        // The buffer holds at most open units, and no units if a flush programmed these too.
         let began = rt.now();
         prop_assert!(rt.block_on(submit(&drive, 0, Command::Flush)).is_ok());
         let most = model.flush.0 + 3 * model.program_time();
@@ -525,7 +527,7 @@ proptest! {
     }
 }
 
-/// Select-all management is one command, however many zones it is about.
+/// Select-all management is one command for any number of zones.
 #[test]
 fn a_command_for_all_zones_takes_the_time_of_each() {
     let (rt, drive) = drive(&[("reset-fixed", "10ms"), ("reset-active", "0")]);

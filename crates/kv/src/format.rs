@@ -2,16 +2,17 @@
 //!
 //! A store keeps its metadata in a record ring ([`furrow_log::ring`]) behind the drive's
 //! conventional zones, and its files' content in the zones behind the ring. A half of the ring
-//! begins with a [`SuperblockBody`] record, then come records of *entries*: first a snapshot of all
-//! names and files, the last record of which says so, then what changed since, in *rounds*.
+//! begins with a [`SuperblockBody`] record. Records of *entries* follow: first a snapshot of all
+//! names and files, whose last record is flagged as such; then the changes since, in *rounds*.
 //!
 //! Invariants
-//! - Of the halves the one with the highest turn whose snapshot is whole counts. The others are
-//!   emptied only after that. A zone that is offline holds none that counts if the first zone of
-//!   the newest half there is could be emptied, and was not.
-//! - Records of a half have consecutive sequence numbers. What follows a gap was never promised.
-//! - A round may name content that is not on the drive only if it is the last one: then the files
-//!   it names are as the round before had them.
+//! - The half with the highest turn whose snapshot is whole counts. The other halves are emptied
+//!   only once this snapshot is whole. An offline zone holds no half that counts if the first zone
+//!   of the newest half that was found could be emptied, and was not.
+//! - Records of a half have consecutive sequence numbers. Records behind a gap were never promised
+//!   to be durable.
+//! - Only the last round may name content that is not on the drive. Then the files that it names
+//!   are in the state of the round before.
 //! - An entry is a head and its body, whole within one record.
 //! - Content is whole blocks; each has its CRC32C, in the entry or in a block of checksums. Bytes
 //!   behind a file's last whole block are in the entry, or in a last block padded with zeros.
@@ -21,7 +22,7 @@ use furrow_log::layout;
 use furrow_log::record::Uuid;
 use zerocopy::little_endian::{I64, U16, U32, U64};
 
-/// The superblock says what each zone of the ring is.
+/// The superblock states the role of each zone of the ring.
 pub const INCOMPAT_ROLES: u64 = 1;
 /// Files may have extents without a place, which read as zeros.
 pub const INCOMPAT_HOLES: u64 = 2;
@@ -29,10 +30,10 @@ pub const INCOMPAT_HOLES: u64 = 2;
 pub const INCOMPAT_KNOWN: u64 = INCOMPAT_ROLES | INCOMPAT_HOLES;
 /// Most bytes of a path.
 pub const PATH_MAX: usize = 1024;
-/// Most blocks of an extent: those that a block of checksums covers.
+/// Most blocks of an extent: as many as one block of checksums covers.
 pub const EXTENT_MAX: u32 = ((BLOCK_BODY - SumsHead::SIZE) / 4) as u32;
 
-/// What records are.
+/// Kinds of records.
 pub mod kind {
     /// Superblock: the first record of a half.
     pub const SUPERBLOCK: u16 = 0x30;
@@ -42,15 +43,15 @@ pub mod kind {
     pub const SUMS: u16 = 0x32;
 }
 
-/// What an entry says.
+/// Kinds of entries.
 pub mod entry {
     /// A path names a directory, or a file by its number.
     pub const NAME: u8 = 1;
     /// A path names nothing any more.
     pub const REMOVE: u8 = 2;
-    /// A path, and all below it, is called otherwise.
+    /// A path, and everything below it, gets another name.
     pub const RENAME: u8 = 3;
-    /// How a file is from some block on.
+    /// The state of a file from some block on.
     pub const FILE: u8 = 4;
     /// The youngest blob files that were written to a zone since its reset.
     pub const ZONE: u8 = 5;
@@ -58,19 +59,20 @@ pub mod entry {
 
 /// Flags of a record of entries.
 pub mod flag {
-    /// It belongs to the snapshot.
+    /// The record belongs to the snapshot.
     pub const SNAPSHOT: u32 = 1;
-    /// It is the snapshot's last.
+    /// The record is the last of the snapshot.
     pub const WHOLE: u32 = 2;
 }
 
 layout! {
-    /// Body of the first record of a half of the ring. A byte follows for each zone of the ring:
-    /// 0 it is for other halves, 1 it is of this one, 2 it failed. Stores without that feature have
-    /// no such bytes: their halves lie one behind the other.
+    /// Body of the first record of a half of the ring. A byte follows for each zone of the ring: 0
+    /// for a zone available to other halves, 1 for a zone of this half, 2 for a failed zone. Stores
+    /// without that feature have no such bytes: their halves are consecutive.
     ///
-    /// Invariants: the ring's zones lie behind the conventional ones, those of the content behind
-    /// the ring; both as the drive's geometry gives them. A half's zones are in ascending order.
+    /// Invariants: the zones of the ring lie behind the conventional zones, and the zones of
+    /// content lie behind the ring; the drive's geometry gives the numbers of both. A half's zones
+    /// are in ascending order.
     pub struct SuperblockBody: 120 {
         /// Features an older version may ignore.
         pub compat: U64,
@@ -141,8 +143,9 @@ layout! {
     /// Opens the body of an entry of a file. Extents follow, each with its checksums if they are
     /// in the entry, then the bytes behind the last whole block.
     ///
-    /// Invariants: extents are in the order of the file, the first begins at `keep`, each where
-    /// the one before ends; `size ≤ blocks × 4096 + tail`; `tail < 4096`.
+    /// Invariants: extents are in the order of the file; the first begins at `keep`, and each of
+    /// the others begins at the end of the one before; `size ≤ blocks × 4096 + tail`; `tail <
+    /// 4096`.
     pub struct FileEntry: 48 {
         /// The file's number, never used again.
         pub file: U64,
@@ -162,11 +165,11 @@ layout! {
         pub reserved: [u8; 11],
     }
 
-    /// Opens the body of an entry of a zone. A [`YoungestEntry`] for each family follows; none: the
-    /// zone was reset.
+    /// Opens the body of an entry of a zone. A [`YoungestEntry`] for each family follows; if there
+    /// is none, the zone was reset.
     ///
-    /// Invariants: recorded when the zone fills, and in snapshots; what is said of a zone that is
-    /// empty does not count.
+    /// Invariants: the entry is recorded when the zone fills, and in snapshots. An entry of an
+    /// empty zone does not count.
     pub struct ZoneEntry: 8 {
         /// The zone.
         pub zone: U32,
@@ -187,7 +190,7 @@ layout! {
         pub reserved: [u8; 4],
     }
 
-    /// A run of blocks of a file that lie one after the other in a zone, or that have no place.
+    /// A run of blocks of a file that are consecutive in a zone, or that have no place.
     pub struct ExtentEntry: 16 {
         /// First block in the file.
         pub first: U32,

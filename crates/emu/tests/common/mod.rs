@@ -1,4 +1,4 @@
-//! What the tests share: a small drive, and one-line commands.
+//! Shared by the tests: a small drive, and one-line commands.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use furrow_emu::{Emulator, Medium, Options};
@@ -26,8 +26,8 @@ pub fn drive(geometry: &Geometry) -> (Rt, Emulator) {
     (rt, drive.expect("a geometry that can be"))
 }
 
-/// Pages for `blocks`, block i filled with `tag + i`, but for its second half, which is zeros if
-/// the tag is odd.
+/// Pages for `blocks`, block i filled with `tag + i`. If the tag is odd, the second half of each
+/// block is zeros.
 pub fn payload(geometry: &Geometry, tag: u64, blocks: u64) -> Pages {
     let size = geometry.block_size.0 as usize;
     let mut bytes = Vec::new();
@@ -89,7 +89,7 @@ pub fn get(rt: &Rt, drive: &Emulator, lba: u64, blocks: u64) -> Result<Vec<u8>, 
     }
 }
 
-/// What `payload(tag)` holds.
+/// The bytes of `payload(tag)`.
 pub fn image_of(geometry: &Geometry, tag: u64, blocks: u64) -> Vec<u8> {
     let data = payload(geometry, tag, blocks);
     let all: Vec<u8> = data.iter().flat_map(|page| page.bytes().to_vec()).collect();
