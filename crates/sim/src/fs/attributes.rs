@@ -1,7 +1,7 @@
 //! Attributes in the model: permission bits, owners, extended attributes, access lists, and times.
 //!
 //! The interaction of access lists and permission bits is implemented here a second time, from
-//! acl(5) and not from the engine.
+//! acl(5) and not from the engine's code.
 
 use crate::fs::op::{Make, Object, Value};
 use furrow_rt::Nanos;
@@ -232,18 +232,18 @@ impl Allowed {
         self.0.push(Span { from, to, maybe: true });
     }
 
-    /// Keeps only what may be found when nothing is lost.
+    /// Keeps only the times that may be found when nothing is lost.
     pub fn all_durable(&mut self) {
         let last = self.0.iter().rposition(|span| !span.maybe).unwrap_or(0);
         self.0.drain(..last);
     }
 
-    /// Whether `found` may be found; any time may, if it was never set.
+    /// Whether `found` may be found. Any time may, if the time was never set.
     pub fn allows(&self, found: Moment) -> bool {
         self.0.is_empty() || self.0.iter().any(|span| (span.from..=span.to).contains(&found))
     }
 
-    /// The same for an access time, which any read may set.
+    /// As [`Allowed::allows`] for an access time, which any read may set.
     pub fn allows_access(&self, found: Moment) -> bool {
         let clock = BEGINNING..BEGINNING + 24 * 60 * 60;
         self.allows(found) || clock.contains(&found.0)

@@ -75,7 +75,7 @@ impl Client {
         Client { tolerant: true, ..self }
     }
 
-    /// Works beside damaged files.
+    /// Works next to damaged files.
     #[must_use]
     pub(crate) fn around(self, damaged: Rc<Damaged>) -> Client {
         Client { damaged, ..self }
@@ -98,8 +98,8 @@ impl Client {
         Ok((self.generator, self.model))
     }
 
-    /// Compares the engine's accounts: those that changed after every operation, all of them after
-    /// some.
+    /// Compares the engine's accounts: the changed ones after most operations, all of them after
+    /// every [`AUDIT_ALL_EVERY`]th.
     fn audit(&mut self) -> Result<(), Error> {
         self.steps += 1;
         match self.steps % AUDIT_ALL_EVERY {
@@ -129,7 +129,7 @@ impl Client {
         if let (true, Err(_), Some(object)) =
             (op.goes_in_steps() && expected.is_ok(), result, op.changes_object())
         {
-            // A part may be done: in the history it has no answer.
+            // A part of the operation may be done, so it gets no answer in the history.
             self.model.unknown.insert(object);
         } else {
             self.history.borrow_mut().end(self.rt.now(), id, result);
@@ -140,9 +140,10 @@ impl Client {
                 self.model = after;
                 Ok(true)
             }
-            // A full drive refuses what the model, which has no limits, allows: but only operations
-            // that need an additional block. A drive that loses zones has promised too much, and so
-            // has one where damage keeps a superzone from being emptied.
+            // A full drive refuses operations that the model, which has no limits, allows: but only
+            // operations that need an additional block. That check does not hold on a drive that
+            // loses zones, or on which damage keeps a superzone from being emptied: there is less
+            // space than was promised.
             (Err(ErrorKind::NoSpace), Ok(()))
                 if !self.tolerant && self.damaged.is_nothing() && self.model.replaces(&op) =>
             {
@@ -181,7 +182,7 @@ impl Client {
             history.borrow_mut().end(rt.now(), id, kind);
             match result {
                 Ok(()) => Ok(()),
-                // The file may be removed before its turn comes.
+                // The file may be removed before the fsync runs.
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
                 Err(_) if tolerant => Ok(()),
                 Err(error) if is_damage(error.kind()) && damaged.excuses(&op, &model) => Ok(()),
@@ -364,8 +365,8 @@ fn node(make: Make, object: Object, mode: u16) -> NewNode {
     NewNode { mode, uid, gid, ..node }
 }
 
-/// Kinds of errors by which an operation is refused. Other tests check which of them it is, since
-/// two reasons may apply at once.
+/// Kinds of errors with which an operation is refused. The kinds are not compared here, since two
+/// reasons may apply at once; other tests check them.
 fn refusals() -> [ErrorKind; 10] {
     [
         ErrorKind::NotFound,
@@ -387,7 +388,7 @@ enum Refusal {
     Engine(Error),
     /// A check of the result found something wrong.
     Looked(Trouble),
-    /// It was done wrongly.
+    /// The operation had a wrong result.
     Wrong(String),
 }
 

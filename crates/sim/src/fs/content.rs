@@ -1,7 +1,7 @@
 //! Content of files in the model: which bytes come from which write.
 //!
 //! A file is a size and extents. An extent names the payload its bytes come from: the file, the
-//! version, and the offset in it. So bytes that were copied to another file or place still tell
+//! version, and the offset in it. So bytes that were copied to another file or place still show
 //! where they were written. Bytes without an extent read as zeros.
 
 use crate::fs::op::{How, Object, Op, SECTOR, SECTORS_PER_BLOCK, fill};
@@ -37,7 +37,8 @@ pub struct Content {
     extents: BTreeMap<u64, Extent>,
 }
 
-/// What a copy writes, determined when it is submitted, because the source may change later.
+/// The content that a copy writes, determined when the copy is submitted, because the source may
+/// change later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copied {
     /// The target range.
@@ -127,7 +128,7 @@ impl Content {
         }
     }
 
-    /// What a copy of `length` bytes from `source` on writes at `target`.
+    /// The content that a copy of `length` bytes from `source` on writes at `target`.
     pub fn copy(&self, source: u64, target: u64, length: u64) -> Copied {
         let length = length.min(self.size.saturating_sub(source));
         let range = target..target + length;
@@ -192,7 +193,7 @@ impl Content {
 pub struct Change {
     /// The operation.
     pub op: Op,
-    /// What a copy writes.
+    /// The content that a copy writes.
     pub copied: Option<Rc<Copied>>,
     /// It failed in the middle: a part of it may be done permanently.
     pub torn: bool,

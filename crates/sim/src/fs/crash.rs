@@ -2,7 +2,7 @@
 //! durability contract as oracle.
 //!
 //! A run mounts, lets several clients work at once, unmounts, mounts again, continues, and ends
-//! with a sync: so power is also cut during a mount, an unmount and a checkpoint. A reopened file
+//! with a sync. So power is also cut during a mount, an unmount and a checkpoint. A reopened file
 //! system is compared with what is expected, used a little, unmounted and checked by fsck; some are
 //! then mounted and compared once more.
 
@@ -408,8 +408,9 @@ async fn clean(rt: Rt, fs: Fs, times: u32) {
     }
 }
 
-/// Lets all clients work at once, while the drive is cleaned: `load` says how many operations each
-/// does and how many times it is; false if the drive gave up on a tolerant run.
+/// Lets all clients work at once, while the drive is cleaned. `load` is the number of operations of
+/// each client and the number of cleanings. Clients of a `tolerant` run give up after a few errors
+/// of the drive.
 ///
 /// # Errors
 /// With the first thing that is wrong.
@@ -425,7 +426,7 @@ pub async fn work(
     work_as(rt, fs, clients, load, history, of).await
 }
 
-/// The same beside damaged files.
+/// As [`work`], next to damaged files.
 ///
 /// # Errors
 /// As [`work`].
@@ -464,7 +465,8 @@ async fn work_as(
     Ok(idle)
 }
 
-/// Everything answered so far becomes durable by `work`; told to the history as a sync.
+/// Runs `work`, which makes everything answered so far durable, and records it in the history as a
+/// sync.
 pub(crate) async fn durably<T>(
     rt: &Rt,
     history: &SharedHistory,
@@ -485,7 +487,7 @@ async fn run(
     faults: bool,
     history: SharedHistory,
 ) -> Result<(), Trouble> {
-    // Slow commands move the clock, and one that fails ends the commits.
+    // Slow commands advance the clock, and a failed command ends the commits.
     if !faults {
         history.borrow_mut().promise_commits(setup.mount.commit_interval);
     }
@@ -507,7 +509,7 @@ async fn run(
                 Err(error) if error.kind() == ErrorKind::NoSpace => {}
                 Err(error) => return Err(told("sync")(error)),
             }
-            // The last thing: a power cut now finds everything.
+            // This comes last: a power cut now leaves everything.
             return exactly(&fs, &history).await.map_err(|why| why.at("at the end"));
         }
         durably(&rt, &history, fs.unmount()).await.map_err(told("unmount"))?;
@@ -518,7 +520,7 @@ async fn run(
     Ok(())
 }
 
-/// Compares with the end of the history, all of it durable.
+/// Compares the file system with the end of the history, if all of it is durable.
 async fn exactly(fs: &Fs, history: &SharedHistory) -> Result<(), Trouble> {
     let expected = {
         let history = history.borrow();
@@ -527,7 +529,7 @@ async fn exactly(fs: &Fs, history: &SharedHistory) -> Result<(), Trouble> {
     check(fs, &expected).await.map(|_| ())
 }
 
-/// Uses a recovered file system a little: it must not only be readable.
+/// Uses a recovered file system a little, since reading alone would not show that it works.
 pub(crate) async fn probe(fs: &Fs, seed: u64) -> Result<(), Trouble> {
     let full = |error: &furrow_zone::Error| error.kind() == ErrorKind::NoSpace;
     let root = furrow_fs::Ino::ROOT;
@@ -563,7 +565,7 @@ pub(crate) async fn probe(fs: &Fs, seed: u64) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Has fsck, which shares no code that reads or recovers, look at the drive.
+/// Checks the drive with fsck, which shares no code for reading or recovery with the engine.
 pub(crate) async fn fsck(device: &Rc<dyn ZonedDevice>, when: &str) -> Result<(), Trouble> {
     let options = FsckOptions::default();
     let report = furrow_fs::fsck(device.clone(), &options).await.map_err(told("fsck"))?;
@@ -588,7 +590,7 @@ async fn reopen(
         _ => None,
     };
     if choice.is_multiple_of(3) {
-        // What a crash leaves is no damage.
+        // The state that a crash leaves is no damage.
         fsck(&device, "after the crash").await?;
     }
     let fs = Fs::mount(&rt, device.clone(), setup.mount.clone()).await.map_err(told("mount"))?;
@@ -610,7 +612,8 @@ async fn reopen(
     Ok(())
 }
 
-/// What a mount for reading showed must be what the next one, which may write, finds.
+/// Compares the findings of a mount for reading with those of the next mount, which may write: they
+/// must be the same.
 pub(crate) fn same(seen: Option<Recovered>, found: &Recovered) -> Result<(), Trouble> {
     match seen {
         Some(seen) if seen != *found => {
@@ -630,12 +633,12 @@ fn flip_bits(emulator: &Emulator, rng: &mut Rng) {
         let offset = rng.below(zone.write_pointer.0);
         let block = Lba(geometry.start(zone.zone).0 + offset);
         let fault = Fault::new(FaultKind::BitFlip).at_blocks(block, BlockCount(1));
-        // A full zone may have lost its last blocks: there is nothing to flip then.
+        // A full zone may have lost its last blocks. Then there is nothing to flip.
         let _ = emulator.inject(fault);
     }
 }
 
-/// Reopens a drive that has rotted: it may refuse, but what it shows must be true.
+/// Reopens a drive that has rotted: the engine may refuse, but everything it shows must be true.
 async fn reopen_rotten(
     rt: Rt,
     device: Rc<dyn ZonedDevice>,
@@ -645,12 +648,12 @@ async fn reopen_rotten(
     let stops = setup.mount.on_damage == OnDamage::ReadOnly;
     let looked = async {
         let fs = Fs::mount(&rt, device.clone(), setup.mount).await.map_err(told("mount"))?;
-        // What is damaged may be refused, by cleaning too, but must not come out of it whole.
+        // Damaged blocks may be refused, also by cleaning, but must not look whole after it.
         if rt.random().is_multiple_of(2) {
             let all = CleanOptions { garbage_percent: 0, ..CleanOptions::default() };
             let _ = fs.clean(all).await;
         }
-        // The very first checkpoint may be all that is left.
+        // The very first checkpoint may be the only one left.
         if observe(&fs).await?.nodes.len() > 1 {
             check(&fs, &expected).await?;
         }
@@ -659,16 +662,16 @@ async fn reopen_rotten(
     match looked.await {
         Ok(()) => Ok(()),
         Err(Trouble::Refused(_, ErrorKind::Corrupt | ErrorKind::WrongFormat)) => Ok(()),
-        // With errors=remount-ro whatever recovery still had to write.
+        // With errors=remount-ro, recovery may be refused its remaining writes.
         Err(Trouble::Refused(_, ErrorKind::ReadOnly)) if stops => Ok(()),
-        // No room for what recovery writes is an answer too.
+        // Too little space for the writes of recovery is an allowed answer too.
         Err(Trouble::Refused(_, ErrorKind::NoSpace)) => Ok(()),
         Err(other) => Err(other),
     }
 }
 
 impl FsSubject {
-    /// What this subject makes of the case.
+    /// The setup of this subject for the case.
     fn setup(&self, case: Case) -> Setup {
         let setup = Setup::draw(case, self.defect);
         let setup = match () {
@@ -679,13 +682,13 @@ impl FsSubject {
             () => setup.busy(case),
         };
         let setup = if Setup::is_large(case) && !self.rot { setup.large(case) } else { setup };
-        // Images are damaged by whole blocks.
+        // Subjects that rot are damaged by whole blocks.
         if self.rot { setup } else { setup.in_sectors(case) }
     }
 
     /// True if the drive of this case has faults.
     fn fails(&self, case: Case) -> bool {
-        // Other defects show without, and must.
+        // Other defects show without faults, and must.
         let wanted = matches!(self.defect, None | Some(FsDefect::ForgottenBlocks));
         !self.rot && wanted && faults::strikes(case)
     }
@@ -730,7 +733,7 @@ impl Subject for FsSubject {
     ) -> Result<(), String> {
         let (setup, faults) = (self.setup(case), self.fails(case));
         match rt.block_on(run(rt.clone(), device, case, setup, faults, history)) {
-            // The drive failed and the engine said so: what it promised before is looked at.
+            // The drive failed and the engine reported it. Earlier promises are still checked.
             Err(Trouble::Refused(_, kind)) if faults && faults::explains(kind) => Ok(()),
             done => Ok(done?),
         }
@@ -745,11 +748,11 @@ impl Subject for FsSubject {
     }
 
     fn provoke(&self, emulator: &Emulator, case: Case) {
-        // A drive may take appends in any order; who does not append never notices.
+        // A drive may take appends in any order. Engines that do not append are not affected.
         let _ = emulator.inject(Fault::new(FaultKind::ReorderAppends).when(When::OneIn(2)));
         if self.fails(case) {
             for fault in faults::in_run(case) {
-                // They name no place, so there is nothing to refuse.
+                // These faults name no place, so the drive cannot refuse them.
                 let _ = emulator.inject(fault);
             }
         }

@@ -1,11 +1,12 @@
-//! Damaged images of file systems: mount, fsck and dump may refuse what they find, but must neither
-//! panic nor hang. The same for file stores: `kv/damage`.
+//! Damaged images of file systems: mount, fsck and dump may refuse an image, but must neither panic
+//! nor hang. The same test for file stores is in `kv/damage`.
 //!
 //! A seed makes a file system with a history, cuts the power in half of the cases, and damages the
-//! image: bits, fields, blocks, at places that hold metadata more often than not. Checksums would
-//! catch nearly all of that, so in most cases they are made to fit again, up to the checkpoint, and
-//! those of nodes and content are not looked at (the defect that drops them): the code behind them
-//! is what is tried. What comes out is not judged; that is for the sweeps whose checksums hold.
+//! image: bits, fields, blocks, mostly at places with metadata. Checksums would catch nearly all of
+//! the damage, and the purpose is to test the code behind the checksums. So in most cases checksums
+//! are made to fit again, up to the checkpoint, and in half of these cases checksums of nodes and
+//! content are not checked (the defect that drops them). The results are not judged; the sweeps
+//! with valid checksums do that.
 
 use crate::crash::Case;
 use crate::fs::crash::FsSubject;
@@ -26,14 +27,14 @@ impl Image {
     /// The image of `seed`, undamaged.
     ///
     /// # Errors
-    /// If the engine fails: a bug that has nothing to do with damage.
+    /// If the engine fails: that is a defect without a connection to damage.
     pub fn make(seed: u64) -> Result<Image, String> {
         let files = FsSubject { rot: true, ..FsSubject::default() };
         Image::of(&files, Case { seed, volatile: false })
     }
 
-    /// Makes the checksums of records fit what they hold, and those of the checkpoints what they
-    /// name.
+    /// Makes the checksums of records fit their content, and the checksums in checkpoints fit the
+    /// blocks that they name.
     pub fn mend(&mut self) {
         self.seal_records(|_| true);
         let blocks: Vec<(usize, usize)> =
@@ -44,7 +45,7 @@ impl Image {
         self.seal_records(|header| kind_of(header) == kind::CHECKPOINT);
     }
 
-    /// Sets the checksums that the checkpoint at `at` has of extents and units.
+    /// Sets the checksums of extents and units in the checkpoint at `at`.
     fn mend_checkpoint(&mut self, (zone, block): (usize, usize)) {
         let start = block * BLOCK + RecordHeader::SIZE;
         let record = self.zones[zone][start..].to_vec();
@@ -81,7 +82,7 @@ impl Image {
 }
 
 impl Image {
-    /// Checksum of the blocks of an extent of delta log `log`, as far as they are there.
+    /// Checksum of the blocks of an extent of delta log `log`; `None` if a block is missing.
     fn extent_crc(&self, log: usize, extent: &ExtentEntry) -> Option<u32> {
         let (zone, block) = *self.records(|h| kind_of(h) == kind::SUPERBLOCK).first()?;
         let body = self.zones[zone].get(block * BLOCK + RecordHeader::SIZE..)?;
@@ -103,13 +104,13 @@ fn kind_of(header: &RecordHeader) -> u16 {
     header.kind.get()
 }
 
-/// Looks at everything, then changes something; whatever fails may fail.
+/// Reads everything, then changes something. Any operation may fail.
 async fn use_it(fs: &Fs) {
     let mut directories = vec![(Ino::ROOT, 0)];
     let mut seen = 0;
     while let Some((directory, depth)) = directories.pop() {
         let mut cookie = 0;
-        // A damaged directory may go round in circles.
+        // A listing of a damaged directory may not end.
         for _ in 0..64 {
             let Ok(entries) = fs.readdir(directory, cookie, 32).await else { break };
             let Some(last) = entries.last() else { break };
@@ -140,10 +141,10 @@ async fn use_it(fs: &Fs) {
     let _ = fs.sync().await;
 }
 
-/// Damages `image` as `seed` says and looks what the tools make of it.
+/// Damages `image` as `seed` determines, and runs the tools on it.
 ///
 /// # Errors
-/// If an image cannot be put on a drive. Panics are the caller's to catch.
+/// If an image cannot be put on a drive. The caller catches panics.
 pub fn damaged(image: &Image, seed: u64) -> Result<Summary, String> {
     let mut rng = Rng::new(seed ^ 0xda3a_6ed0);
     let mut image = image.clone();

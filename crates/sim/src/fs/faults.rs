@@ -1,10 +1,11 @@
 //! A file system on a drive that fails: which faults strike in a case of the crash sweep, and what
 //! must hold when the drive is opened again.
 //!
-//! What must survive is written down with the fault model (`furrow_zone::fault`) and in
-//! docs/design/file-system.md: everything acknowledged, whatever failed; except that the blocks of
-//! an offline zone are gone, and that a drive whose *metadata* zones cannot be written any more may
-//! refuse to be mounted for writing, but then shows everything when mounted for reading.
+//! The requirements are documented with the fault model (`furrow_zone::fault`) and in
+//! docs/design/file-system.md: everything acknowledged must survive any fault, with two exceptions.
+//! The blocks of an offline zone are gone. A drive whose *metadata* zones cannot be written any
+//! more may refuse to be mounted for writing, but must then show everything when mounted for
+//! reading.
 
 use crate::crash::Case;
 use crate::fs::crash::{Setup, fsck, probe};
@@ -27,14 +28,14 @@ pub fn explains(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Io | ErrorKind::ReadOnly)
 }
 
-/// The zones that hold no files: without them there is no file system.
+/// The zones that hold metadata only. A file system cannot do without them.
 pub fn metadata_zones(fs: &Fs) -> BTreeSet<ZoneId> {
     let is_metadata = |usage| {
         use ZoneUse::{Checkpoint, DeltaLog, SyncLog, Tables};
         matches!(usage, Checkpoint | DeltaLog | Tables | SyncLog)
     };
     let zones = fs.zone_map().unwrap_or_default();
-    // They come first. A metadata zone that has failed is among them, and shown as retired.
+    // Metadata zones come first. A failed metadata zone is among them, and is shown as retired.
     let last = zones.iter().rposition(|info| is_metadata(info.usage));
     let mut count = last.map_or(0, |last| last + 1);
     count += zones[count..].iter().take_while(|info| info.usage == ZoneUse::Retired).count();
@@ -72,8 +73,8 @@ pub fn in_run(case: Case) -> Vec<Fault> {
         .collect()
 }
 
-/// What happens to a drive at a power cut in addition: nothing in half of the cases, else a zone is
-/// found read-only, offline or full, or the next commands fail.
+/// Adds a fault at a power cut: none in half of the cases; otherwise a zone is found read-only,
+/// offline or full, or the next commands fail.
 pub fn at_rest(emulator: &Emulator, seed: u64) {
     // Remaining faults of the run are removed.
     let _ = emulator.clear_faults(None);
@@ -120,15 +121,15 @@ fn damage(emulator: &Emulator, expected: &Expected) -> Result<Damage, String> {
         let dead = matches!(zone.state, ZoneState::Offline | ZoneState::ReadOnly);
         damage.closed |= dead;
         damage.offline |= zone.state == ZoneState::Offline;
-        // A run that never mounted does not know which they are.
+        // The metadata zones are unknown if the run never mounted.
         let known = !expected.metadata.is_empty();
         damage.metadata |= dead && (expected.metadata.contains(&zone.zone) || !known);
     }
     Ok(damage)
 }
 
-/// Reopens a drive with faults: once with the pending ones, which may be refused, and once without,
-/// which must hold what was promised.
+/// Reopens a drive with faults: once with the pending faults, when the engine may refuse, and once
+/// without them, when all promises must hold.
 ///
 /// # Errors
 /// Describes what does not hold.

@@ -1,12 +1,12 @@
 //! Fsyncs that share a record, one of them of a damaged file.
 //!
-//! On a copy of the drive of a life, files of the harness's own are made beside those of the
-//! clients: one that is large, or a directory with long attributes, and a few small ones. All of
-//! them are changed. Then blocks of nodes are damaged that the fsync of the large one needs, and
-//! that nobody has looked at since: so its damage is met only by the record that it shares with
-//! the others, who are all synced at once. What the large one is answered is open. The others
-//! must be told that they are durable, and must be so after a power cut. What became of the copy
-//! is thrown away.
+//! On a copy of a life's drive, the harness makes files of its own next to those of the clients: a
+//! large file, or a directory with long attributes, and a few small files. All of these are
+//! changed. Then node blocks are damaged that the fsync of the large file needs, and that were not
+//! read since the change. So the damage is met only while the record is made that the large file
+//! shares with the others, since all files are synced at once. The fsync of the large file may
+//! succeed or fail. The other fsyncs must succeed, and their files must be durable after a power
+//! cut. The copy is discarded afterwards.
 
 use crate::fs::crash::Setup;
 use crate::fs::faults::metadata_zones;
@@ -24,7 +24,7 @@ use furrow_zone::{BlockCount, ErrorKind, Lba, QueueId, Result, ZonedDevice};
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
-/// Small files beside the damaged one: more than there are records in flight.
+/// Number of small files next to the damaged one: more than the records in flight.
 const SMALL: u64 = 6;
 /// Pages of the cache: the minimum, so that unused pages leave it.
 const CACHE: usize = 256;
@@ -34,11 +34,11 @@ const READ: u64 = 320;
 /// The kind of the damaged file, and which of its nodes are damaged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Large {
-    /// A directory whose attributes have nodes of their own: these.
+    /// A directory whose attributes have nodes of their own; these nodes are damaged.
     Directory,
-    /// A file with index nodes and leaves: the leaves.
+    /// A file with index nodes and leaves; the leaves are damaged.
     Leaves,
-    /// As `Leaves`, but the index nodes.
+    /// As `Leaves`, but the index nodes are damaged.
     Index,
 }
 
@@ -123,7 +123,7 @@ async fn make(fs: &Fs, kind: Large) -> Result<Own> {
     Ok(Own { large, small, filler })
 }
 
-/// The places of all nodes, present and past, that are to be damaged.
+/// The places of all nodes to damage, old versions included.
 async fn nodes_of(drive: &Emulator, first: usize, large: Ino, kind: Large) -> Vec<Lba> {
     let (geometry, pool) = (drive.geometry().clone(), Pool::new(4));
     let per_block = sectors_per_block(&geometry);
@@ -149,18 +149,19 @@ async fn nodes_of(drive: &Emulator, first: usize, large: Ino, kind: Large) -> Ve
 /// The result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Met {
-    /// There was no space for it, or recovery interfered.
+    /// There was no space for the test, or recovery failed on the damage.
     Nothing,
-    /// Nothing needed the damaged nodes.
+    /// No operation needed the damaged nodes.
     Unharmed,
-    /// Only the fsync of the damaged file failed; the name of that case.
+    /// Only the fsync of the damaged file failed. Holds the name of the case.
     Damage(&'static str),
 }
 
-/// Syncs files at once, one of which is damaged, on a copy of `drive`.
+/// Syncs several files at once, one of them damaged, on a copy of `drive`.
 ///
 /// # Errors
-/// Names the file whose fsync failed because of another's damage, or was not kept.
+/// Names the file whose fsync failed because of another file's damage, or whose content was not
+/// kept.
 pub async fn sync_around_damage(
     rt: Rt,
     drive: Emulator,
@@ -168,7 +169,7 @@ pub async fn sync_around_damage(
     history: History,
     seed: u64,
 ) -> std::result::Result<Met, Trouble> {
-    // With random numbers of its own, so that seeds that failed once keep their runs.
+    // A separate random generator, so that seeds that failed once keep their runs.
     let mut rng = Rng::new(seed ^ 0xba7c_4000);
     let kind = [Large::Directory, Large::Leaves, Large::Index][rng.below(3) as usize];
     let drive = Emulator::from_snapshot(&rt, &drive.snapshot(), Options::simulated());
@@ -186,17 +187,17 @@ pub async fn sync_around_damage(
             return unless_full(error);
         }
     };
-    // Then the cache contains only what the changes need.
+    // After the remount the cache contains only the pages that the changes need.
     fs.unmount().await.map_err(told("unmount"))?;
     let fs = Fs::mount(&rt, Rc::new(drive.clone()), mount_options(&setup)).await;
     let fs = fs.map_err(told("mount"))?;
-    // The clients' files are in the same records.
+    // The clients' files are synced in the same records.
     let mut others: Vec<Ino> = recovered.inos.values().map(|ino| Ino(ino.0)).collect();
     let changed = async {
         for block in kind.blocks() {
             write(&fs, own.large, *block, 2).await?;
         }
-        // This does not read its attribute nodes.
+        // This change does not read the attribute nodes.
         let mtime = Some(Time { seconds: 1, nanoseconds: 0 });
         fs.setattr(own.large, SetAttr { mtime, ..SetAttr::default() }).await?;
         for ino in &own.small {
@@ -222,7 +223,7 @@ pub async fn sync_around_damage(
         let _ = drive.inject(flip);
     }
     others.extend(&own.small);
-    // In any order, with the damaged file twice, so that it is in one of those records.
+    // The order is random, with the damaged file twice, so that it shares one of the records.
     others.insert(rng.below(others.len() as u64 + 1) as usize, own.large);
     others.insert(rng.below(others.len() as u64 + 1) as usize, own.large);
     let at = rng.below(others.len() as u64) as usize;

@@ -1,7 +1,8 @@
 //! Draws the next operation of a client from its model and the run's swarm weights.
 //!
-//! Most operations are legal; some are meant to fail (a name taken, a directory not empty), so
-//! that refusals are tested too. Everything is a function of the generator's seed and the model.
+//! Most operations are legal. Some are meant to fail (a name that exists, a directory that is not
+//! empty), so that refusals are tested too. Everything is a function of the generator's seed and
+//! the model.
 
 use crate::fs::attributes::{ACCESS, DEFAULT, LIFETIME};
 use crate::fs::flood::Flood;
@@ -28,7 +29,7 @@ pub struct Generator {
     versions: u32,
     /// A flood comes before everything else.
     flood: Flood,
-    /// The rest of a sequence that was begun, last operation first.
+    /// The rest of a planned sequence, last operation first.
     planned: Vec<Op>,
 }
 
@@ -332,7 +333,7 @@ impl Generator {
         let mut target = self.rng.below(limit);
         let mut length = 1 + self.rng.below(2 * self.swarm.write_sectors * SECTOR as u64);
         if self.rng.one_in(2) {
-            // Equal offsets in their blocks: pages are shared.
+            // With equal offsets in their blocks, source and target share pages.
             (source, target) = (source - source % BLOCK, target - target % BLOCK);
         }
         if self.rng.one_in(2) {

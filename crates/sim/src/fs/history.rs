@@ -1,15 +1,15 @@
 //! The history of a run: every operation as it was submitted and answered, in order.
 //!
 //! A crash ends it: operations submitted by then may have happened, operations answered by then
-//! have happened in memory, and what an answered fsync covers must survive. [`History::cut`]
-//! computes that for one point.
+//! have happened in memory, and everything that an answered fsync covers must survive.
+//! [`History::cut`] computes these expectations for one point.
 //!
-//! Order among clients. The engine applies each name change in one stretch without an await, and
-//! an fsync makes every earlier name change durable, so what survives is a prefix of the order of
-//! application. That order is not visible from outside for operations that overlap in time; but
-//! clients share no names, so it does not matter to any name: what survives of each client is a
-//! prefix of its own operations, and if operation B of one client began after operation A of
-//! another had been answered, B never survives without A. The oracle checks exactly this.
+//! Order among clients. The engine applies each name change in one stretch without an await, and an
+//! fsync makes every earlier name change durable, so a prefix of the order of application survives.
+//! For operations that overlap in time, that order is not visible from outside. It does not matter,
+//! since clients share no names: a prefix of each client's own operations survives, and if
+//! operation B of one client began after operation A of another had been answered, B never survives
+//! without A. The oracle checks exactly this.
 
 use crate::fs::attributes::{Allowed, Moment, Times, moment};
 use crate::fs::model::{Attributes, BLOCK, Change, Content, Effect, Model, Namespace};
@@ -25,8 +25,8 @@ struct Entry {
     op: Op,
     effect: Effect,
     begin: usize,
-    /// Event index and answer. `None` also for an operation that failed in the middle and did a
-    /// part.
+    /// Event index and answer. `None` also for an operation that failed in the middle and may have
+    /// done a part.
     end: Option<(usize, Result<(), ErrorKind>)>,
 }
 
@@ -159,7 +159,7 @@ impl History {
         expected
     }
 
-    /// What to expect after a crash when the history had `mark` events.
+    /// The expectations after a crash when the history had `mark` events.
     ///
     /// An operation that failed later was never applied, because a failed operation changes
     /// nothing.
@@ -178,7 +178,8 @@ impl History {
         let failed = |entry: &Entry| matches!(entry.end, Some((_, Err(_))));
 
         let mut expected = Expected { promised, ..self.expected_base() };
-        // Up to which event an answered fsync or sync covers name changes; per object for content.
+        // The events up to which an answered fsync or sync covers name changes, or everything; per
+        // object for content.
         let (mut names_floor, mut all_floor) = (0, 0);
         if promised {
             all_floor = self.committed(mark);
@@ -311,7 +312,7 @@ pub(crate) struct ObjectSteps {
     pub attributes: Vec<Attributes>,
     /// Times that may be found.
     pub times: TimeSteps,
-    /// Blocks that may be holes now: they are read, although nothing may be in them.
+    /// Blocks that may be holes now: they are read all the same.
     pub punched: BTreeSet<u64>,
 }
 
@@ -364,22 +365,22 @@ impl ObjectSteps {
     }
 }
 
-/// What an operation does to a time.
+/// The effect of an operation on times.
 #[derive(Clone, Copy)]
 enum Touch {
-    /// All times of what is made.
+    /// All times of a new object are set.
     Made,
     /// Content and inode change.
     Content,
-    /// They may.
+    /// Content and inode may change.
     MayContent,
     /// The inode changes.
     Inode,
-    /// Times are given, in seconds: of the content, of the access.
+    /// The times of content and access are set to these, in seconds.
     Given(Option<i64>, Option<i64>),
 }
 
-/// Whose times an operation changes.
+/// Calls `touch` for each object whose times an operation changes.
 fn touches(op: &Op, effect: &Effect, mut touch: impl FnMut(Object, Touch)) {
     match *op {
         Op::Create { object, dir, .. } => {
@@ -390,7 +391,7 @@ fn touches(op: &Op, effect: &Effect, mut touch: impl FnMut(Object, Touch)) {
         Op::Link { dir, .. } | Op::Unlink { dir, .. } | Op::Rmdir { dir, .. } => {
             touch(dir, Touch::Content);
         }
-        // Two names of one file: nothing happens.
+        // A rename between two names of one file changes nothing.
         Op::Rename { from, to, .. } if !effect.renamed.is_empty() => {
             touch(from.0, Touch::Content);
             touch(to.0, Touch::Content);
@@ -456,7 +457,7 @@ impl TimeSteps {
     }
 }
 
-/// What may be found after a crash at one point of a history.
+/// The states that may be found after a crash at one point of a history.
 #[derive(Clone, Debug)]
 pub struct Expected {
     pub(crate) clients: BTreeMap<u8, ClientSteps>,
@@ -464,12 +465,12 @@ pub struct Expected {
     pub(crate) inos: BTreeMap<Object, Ino>,
     /// Zones of the drive that hold no files, if it is known which.
     pub(crate) metadata: BTreeSet<ZoneId>,
-    /// False where any state there ever was may be found.
+    /// False if any state that ever existed may be found.
     pub(crate) promised: bool,
 }
 
 impl Expected {
-    /// The same, if nothing may be lost.
+    /// The expectations if nothing may be lost.
     #[must_use]
     pub fn all_durable(mut self) -> Expected {
         for client in self.clients.values_mut() {
@@ -486,8 +487,8 @@ impl Expected {
         self
     }
 
-    /// The same, now that it is known how many name changes of each client are there: a file that
-    /// took the place of another one by a rename is there with the content it had by then.
+    /// The expectations once it is known how many name changes of each client survived: a file that
+    /// replaced another one by a rename has at least the content it had at the rename.
     #[must_use]
     pub fn carried(&self, prefixes: &BTreeMap<u8, usize>) -> Cow<'_, Expected> {
         let mut expected = Cow::Borrowed(self);

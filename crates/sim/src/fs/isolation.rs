@@ -1,9 +1,9 @@
-//! A damaged file is nobody else's trouble.
+//! Damage of a file must not affect other files.
 //!
 //! Before some lives a bit of one block that a file owns is flipped, on a copy of the drive. Then
-//! clients work there as always. What an operation on a damaged file answers is open; every other
-//! operation, an fsync first of all, must do as if nothing had happened. What became of the copy
-//! is thrown away.
+//! clients work there as usual. An operation on a damaged file may give any answer. Every other
+//! operation, above all an fsync, must work as without the damage. The copy is discarded
+//! afterwards.
 
 use crate::fs::client::SharedHistory;
 use crate::fs::crash::{Idle, Setup, work_around};
@@ -23,14 +23,14 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
-/// Blocks tried before a drive is left alone: many hold nothing of a file, few hold an inode.
+/// Blocks to try before giving up: many blocks belong to no file, few hold an inode.
 const TRIES: u32 = 60;
 /// Bytes read at a time.
 const READ: u64 = 1 << 16;
 /// Operations of each client.
 const OPERATIONS: u32 = 40;
 
-/// What damage of a file answers.
+/// Whether an error of `kind` may come from a damaged file.
 pub fn is_damage(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Io | ErrorKind::Corrupt)
 }
@@ -39,12 +39,13 @@ pub fn is_damage(kind: ErrorKind) -> bool {
 #[derive(Debug, Default)]
 pub struct Damaged {
     objects: BTreeSet<Object>,
-    /// A damaged file took another's place: the next record carries its content, for any fsync.
+    /// A damaged file replaced another by a rename: the next record, for any fsync, includes the
+    /// damaged file's content.
     carried: Cell<bool>,
 }
 
 impl Damaged {
-    /// True if `op` may fail for damage, as far as `model` knows what it touches.
+    /// True if `op` may fail because of damage to an object that it touches, according to `model`.
     pub fn excuses(&self, op: &Op, model: &Model) -> bool {
         let synced = matches!(op, Op::Fsync { .. } | Op::Sync) && self.carried.get();
         synced || model.touched(op).iter().any(|object| self.objects.contains(object))
@@ -55,7 +56,7 @@ impl Damaged {
         self.objects.is_empty()
     }
 
-    /// `op` was done.
+    /// Notes that `op` was done.
     pub fn note(&self, op: &Op, model: &Model) {
         if matches!(op, Op::Rename { .. }) && self.excuses(op, model) {
             self.carried.set(true);
@@ -67,7 +68,7 @@ fn mount_options(setup: &Setup, read_only: bool) -> MountOptions {
     MountOptions { read_only, on_damage: OnDamage::Continue, ..setup.mount.clone() }
 }
 
-/// Whether everything of a file can be read.
+/// Reads everything of a file. Returns the file's kind.
 async fn is_whole(fs: &Fs, ino: Ino) -> furrow_zone::Result<Kind> {
     let attr = fs.getattr(ino).await?;
     for name in fs.listxattr(ino).await? {
@@ -90,8 +91,9 @@ async fn is_whole(fs: &Fs, ino: Ino) -> furrow_zone::Result<Kind> {
     Ok(attr.kind)
 }
 
-/// The objects of `recovered` that a mount for reading of `drive` finds damaged; `None` if a
-/// directory is, or the whole. If `inodes`, of those whose inode is damaged, else of the others.
+/// The objects of `recovered` that a mount for reading of `drive` finds damaged. `None` if a
+/// directory or the whole file system is damaged, or if the damage is not of the wanted kind: in
+/// inodes if `inodes` is true, elsewhere if not.
 async fn owners(
     rt: &Rt,
     drive: Emulator,
@@ -106,8 +108,8 @@ async fn owners(
         match is_whole(&fs, Ino(ino.0)).await {
             Ok(_) => {}
             Err(error) if is_damage(error.kind()) => drop(found.insert(*object)),
-            // In a zone that a power cut left full, what does not verify may never have been
-            // written: the sync record that tells of it does not count.
+            // In a zone that a power cut left full, a block that does not verify may never have
+            // been written: then the sync record that names it does not count.
             Err(_) => return None,
         }
     }
@@ -117,7 +119,8 @@ async fn owners(
     (!shared && unseen == inodes && !found.iter().any(names)).then_some(found)
 }
 
-/// Where the written blocks of `zones` begin; if `inodes`, of those only that hold one.
+/// The first logical blocks of the written blocks of `zones`; if `inodes`, only of blocks that hold
+/// an inode.
 async fn blocks(drive: &Emulator, zones: &[ZoneReport], inodes: bool) -> Vec<Lba> {
     let (geometry, pool) = (drive.geometry().clone(), Pool::new(4));
     let per_block = sectors_per_block(&geometry);
@@ -152,7 +155,7 @@ async fn sync_all(
     let change = |(object, ino): (&Object, &crate::fs::op::Ino)| {
         let (fs, ino) = (fs.clone(), Ino(ino.0));
         let task = rt.spawn(async move {
-            // Something to sync, that changes nothing the clients know.
+            // A change to sync, which does not affect the clients' models.
             let mode = fs.getattr(ino).await?.mode;
             fs.setattr(ino, SetAttr { mode: Some(mode), ..SetAttr::default() }).await?;
             Ok::<(), furrow_zone::Error>(())
@@ -162,7 +165,7 @@ async fn sync_all(
     let changed: Vec<_> = recovered.inos.iter().map(change).collect();
     let mut synced = Vec::new();
     for (object, task) in changed {
-        // What is damaged is synced as well, changed or not.
+        // Damaged files are synced too, changed or not.
         let _ = task.await;
         let (fs, ino) = (fs.clone(), Ino(recovered.inos[&object].0));
         synced.push((object, async move { fs.fsync(ino, false).await }));
@@ -181,10 +184,10 @@ async fn sync_all(
 }
 
 /// Lets copies of `clients` work on a copy of `drive` on which a block of a file is damaged. False
-/// if no block was found that is one.
+/// if no suitable block was found.
 ///
 /// # Errors
-/// Says what somebody else's damage did to whom.
+/// Describes how the damage affected another file.
 pub async fn work_around_damage(
     rt: Rt,
     drive: Emulator,
@@ -208,7 +211,7 @@ pub async fn work_around_damage(
     fs.unmount().await.map_err(told("unmount"))?;
     let written = |zone: &furrow_zone::ZoneReport| zone.write_pointer.0 > 0;
     let zones: Vec<_> = drive.report().into_iter().skip(first).filter(written).collect();
-    // Of most files an inode is a small part.
+    // Half of the runs damage an inode, since inodes are a small part of the blocks.
     let inodes = rng.one_in(2);
     let blocks = blocks(&sound, &zones, inodes).await;
     for _ in 0..TRIES {
@@ -229,7 +232,7 @@ pub async fn work_around_damage(
         }
         let fs = match Fs::mount(&rt, Rc::new(used), mount_options(&setup, false)).await {
             Ok(fs) => fs,
-            // Recovery had to see what is damaged.
+            // Recovery had to read the damaged block.
             Err(error) if is_damage(error.kind()) => continue,
             Err(error) => return Err(told("mount")(error)),
         };
