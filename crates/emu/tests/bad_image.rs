@@ -147,7 +147,7 @@ fn blocks_above_the_write_pointer_never_show() {
     whole.extend(image_of(&geometry, 4, 2));
     whole.extend([0; 4 * 4096]);
     assert_eq!(get(&rt, &drive, 0, 10), Ok(whole.clone()));
-    // After a finish the zone is full, and its record still has the end of the written blocks.
+    // After a finish the zone is full, and blocks that were not written still read as zeros.
     let finish = manage(0, Action::Finish, &geometry);
     assert!(run(&rt, &drive, Request::bare(finish)).status.is_ok());
     assert_eq!(get(&rt, &drive, 0, 10), Ok(whole));

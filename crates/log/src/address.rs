@@ -1,8 +1,8 @@
 //! Block addresses: physical and dense.
 //!
-//! A block is 4 KiB, whatever the drive's logical block is. Zone z's block o has address
-//! z × capacity + o: the hole between a zone's capacity and its size takes no addresses, so 32
-//! bits reach 16 TiB.
+//! A block is 4 KiB for every size of the drive's logical blocks. Zone z's block o has address z ×
+//! capacity + o: the hole between a zone's capacity and its size takes no addresses, so 32 bits
+//! reach 16 TiB.
 
 use crate::format::BLOCK_SIZE;
 use furrow_rt::{Pages, Pool};

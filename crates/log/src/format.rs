@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - All numbers are little-endian, no structure has padding, reserved bytes are zero.
-//! - A *block* is 4 KiB, whatever the drive's logical block size is.
+//! - A *block* is 4 KiB for every size of the drive's logical blocks.
 //! - A record is whole blocks: header, body, zeros to the end of its last block. Its CRC32C covers
 //!   the header (with `crc` as 0) and the body; the zeros are checked as zeros.
 //! - A delta block is a record of one block whose `sequence` is its place: half × 2³² + block of

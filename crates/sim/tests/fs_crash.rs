@@ -1,5 +1,5 @@
-//! The file system under the crash harness: a short sweep without a failure, and every defect
-//! built into the engine caught. `make crash` and `make crash-full` go on from here.
+//! The file system under the crash harness: a short sweep without a failure, and every defect built
+//! into the engine caught. `make crash` and `make crash-full` run longer sweeps.
 
 use furrow_policy::FsDefect;
 use furrow_sim::crash::{Case, Effort, Figures, replay, sweep_case};
@@ -34,13 +34,13 @@ fn the_file_system_keeps_the_durability_contract() {
     assert!(figures.reopens > 500 && figures.nested > 30, "{figures}");
 }
 
-/// Seeds that found defects of the engine once. They are cut at every command: which command it
-/// was then says nothing, since each change of the engine moves it.
+/// Seeds that found defects of the engine once. They are cut at every command: the failing command
+/// is not recorded, since each change of the engine moves it.
 #[test]
 fn what_failed_once_holds() {
     let seeds = [
-        // fsync after a crash with a full zone of the sync log: written to once more.
-        20, // An operation's own new page evicted an inode it had found.
+        // 20: after a crash with a full zone of the sync log, an fsync wrote to that zone again.
+        20, // 2144: an operation's own new page evicted an inode that the operation had found.
         2144,
     ];
     let effort = Effort { cuts_max: 0, samples: 1, ..Effort::default() };
@@ -52,23 +52,24 @@ fn what_failed_once_holds() {
     }
 }
 
-/// The same for drives that fail: a record torn in a zone that is full or read-only by the time
-/// fsck looks; a merge that a mount began twice, so that units of the first were forgotten.
-/// fsck took a sync record that a crash had cut off, and the mount after it had filled up behind,
-/// for damage.
+/// Seeds of drives that fail: a record was torn in a zone that is full or read-only by the time
+/// fsck reads it; a mount began a merge twice, so that units of the first merge were forgotten.
+/// fsck took a sync record for damage that a crash had cut off, and behind which the next mount had
+/// filled the zone.
 #[test]
 fn a_record_cut_off_by_an_older_crash_is_no_damage() {
     let busy = FsSubject { fsync: true, ..FsSubject::default() };
     let case = Case { seed: 3, volatile: false };
     let cuts = "27:NDDDN@L3474580365+55:DD@L1338480550+41:D@L2536242416";
     assert_eq!(replay(&busy, case, cuts, None), Ok(()));
-    // One cut off within a block of 4 KiB, on a drive of 512-byte blocks, in a zone that is full.
+    // A record cut off within a block of 4 KiB, on a drive of 512-byte blocks, in a zone that is
+    // full.
     let case = Case { seed: 15, volatile: false };
     assert_eq!(replay(&FsSubject::default(), case, "172:T1DT1@L2293185332", None), Ok(()));
-    // The same within a block that is not the record's last.
+    // A record cut off within a block that is not its last.
     let case = Case { seed: 215, volatile: true };
     assert_eq!(replay(&FsSubject::default(), case, "46:T27DD@S563912339", None), Ok(()));
-    // A summary cut off so.
+    // A summary cut off within a block.
     let case = Case { seed: 60, volatile: false };
     assert_eq!(replay(&FsSubject::default(), case, "51:DT1@L1509501809", None), Ok(()));
 }
@@ -85,9 +86,10 @@ fn what_failed_once_on_a_drive_that_fails_holds() {
     }
 }
 
-/// The same for drives that rot. A damaged newest checkpoint must not be passed over for an older
-/// one when sync records show that there was a newer: their name changes would be replayed with a
-/// gap. And a block that the drive says was never written is damage, not an error of the moment.
+/// The same for drives that rot. If sync records show that there was a newer checkpoint, and it is
+/// damaged, mount must not use an older one: the name changes of the sync records would be replayed
+/// with a gap. And a block that was never written, according to the drive, is damage and not a
+/// transient error.
 #[test]
 fn what_failed_once_on_a_drive_that_rots_holds() {
     let effort = Effort { cuts_max: 0, samples: 2, ..Effort::default() };
@@ -99,7 +101,7 @@ fn what_failed_once_on_a_drive_that_rots_holds() {
     }
 }
 
-/// A sweep stops at the first defect it sees; a defect must not get through this many.
+/// A sweep stops at the first failure. The defect must cause one within these cases.
 fn is_caught(defect: FsDefect, rot: bool) {
     is_caught_by(defect, rot, |_| true);
 }
@@ -127,25 +129,26 @@ fn an_early_acknowledgement_is_caught() {
     is_caught(FsDefect::EarlyAck, false);
 }
 
-/// Nothing orders a record behind what it tells of: a crash may find the one without the other.
+/// Nothing orders a sync record behind the blocks that it names: a crash may leave the record
+/// without the blocks.
 #[test]
 fn a_record_without_its_write_pointers_is_caught() {
     is_caught(FsDefect::NoWritePointers, false);
 }
 
-/// What comes behind a record that does not count builds on it.
+/// Records behind a record that does not count depend on it.
 #[test]
 fn a_cut_that_skips_a_failed_record_is_caught() {
     is_caught(FsDefect::SkippedRecord, false);
 }
 
-/// A zone fails and its blocks are not written elsewhere.
+/// A zone fails, and its lost blocks are not written elsewhere.
 #[test]
 fn blocks_that_stay_lost_are_caught() {
     is_caught(FsDefect::ForgottenBlocks, false);
 }
 
-/// A rename over a file survives, what was written into the new file before it does not.
+/// A rename over a file survives, but the earlier writes to the new file do not.
 #[test]
 fn a_replacement_without_its_content_is_caught() {
     is_caught(FsDefect::BareRename, false);
@@ -161,7 +164,8 @@ fn reuse_before_release_is_caught() {
     is_caught(FsDefect::ReuseBeforeRelease, false);
 }
 
-/// Sync records made between a checkpoint's cut and its end still name what cleaning empties then.
+/// Sync records made between the snapshot and the end of a checkpoint still name blocks that
+/// cleaning removes meanwhile.
 #[test]
 fn a_release_with_a_live_sync_record_is_caught() {
     is_caught(FsDefect::ReleaseLiveRecord, false);
@@ -174,13 +178,13 @@ fn a_merge_that_skips_a_unit_is_caught() {
     is_caught_by(FsDefect::SkippedUnit, false, merging);
 }
 
-/// Cleaning that gives what it moves a checksum of its own makes damage look whole.
+/// If cleaning computes a new checksum for the blocks it moves, damage looks whole.
 #[test]
 fn a_checksum_made_anew_by_cleaning_is_caught() {
     is_caught(FsDefect::RecomputedCrc, true);
 }
 
-/// Drives that are full soon and cleaned all the time, cut more often than others.
+/// Drives that are soon full and cleaned all the time, with more power cuts than in other sweeps.
 #[test]
 fn what_is_promised_holds_while_a_full_drive_is_cleaned() {
     let effort = Effort { cuts_max: 25, samples: 4, ..Effort::default() };
@@ -196,7 +200,7 @@ fn what_is_promised_holds_while_a_full_drive_is_cleaned() {
     assert!(figures.reopens > 2000, "{figures}");
 }
 
-/// Delta logs that are merged again and again, in checkpoint rings that turn.
+/// Delta logs that are merged repeatedly, and checkpoint rings that turn.
 #[test]
 fn what_is_promised_holds_while_logs_are_merged() {
     let effort = Effort { cuts_max: 25, samples: 4, ..Effort::default() };
@@ -207,8 +211,8 @@ fn what_is_promised_holds_while_logs_are_merged() {
     assert!(figures.reopens > 1000, "{figures}");
 }
 
-/// A torn write never needs the CRC in a pointer: the write pointers in the sync record tell.
-/// What does need it is a block that changed on the drive.
+/// A torn write never needs the CRC in a pointer: the write pointers in the sync record show it. A
+/// block that changed on the drive does need the CRC.
 #[test]
 fn a_dropped_crc_is_caught() {
     is_caught(FsDefect::DroppedCrc, true);
@@ -224,7 +228,7 @@ fn a_drive_that_rots_shows_errors_but_never_wrong_data() {
     assert!(figures.reopens > 400, "{figures}");
 }
 
-/// One seed twice is one run, command by command; another seed is another.
+/// The same seed gives the same run, command by command; another seed gives another run.
 #[test]
 fn one_seed_gives_one_hash() {
     let run = |seed| sweep(FsSubject::default(), seed..seed + 1, few());

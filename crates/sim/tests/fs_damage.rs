@@ -1,4 +1,4 @@
-//! Damaged images: what `furrow-sim damage` does for hours, for a few seconds.
+//! Damaged images: the test that `furrow-sim damage` runs for hours, for a few seconds.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -17,12 +17,12 @@ fn mount_fsck_and_dump_survive_damaged_images() {
             found += u32::from(summary.findings.is_some_and(|findings| findings > 0));
         }
     }
-    // Neither all nor nothing is refused: what lies behind checksums is reached.
+    // Some images are refused and some are not: the code behind the checksums is reached.
     assert!((50..400).contains(&mounted), "{mounted} of 450 mounted");
     assert!(found > 100, "fsck found something in {found} of 450");
 }
 
-/// Images that once made something panic or hang.
+/// Images that once caused a panic or a hang.
 #[test]
 fn what_failed_once_holds() {
     for seed in [10_302, 21_266, 31_658] {

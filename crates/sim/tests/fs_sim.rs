@@ -1,4 +1,4 @@
-//! The simulation: seeds that must hold, and one seed is one run.
+//! The simulation: seeds that must hold, and a test that one seed gives one run.
 
 use furrow_sim::fs::sim::simulate;
 
@@ -28,45 +28,48 @@ fn a_file_system_lives_through_power_cuts_and_faults() {
 /// Seeds that found defects of the engine once.
 #[test]
 fn what_failed_once_holds() {
-    // A read error or a drive away for a moment, in a mount: "no file system", or an older state.
-    // From 113 on, zones that failed: what was held back behind them waited for ever;
-    // a summary that named nobody.
+    // After a read error in a mount, or with a drive away for a moment, the mount found "no file
+    // system" or an older state. From 113 on, zones failed: writes held back behind them waited for
+    // ever, and a summary named no owner.
     for seed in [6, 7, 11, 15, 33, 35, 39, 113, 339, 1207, 40_569] {
         run(seed);
     }
-    // A crash between two steps of a long truncation, which is allowed.
+    // A crash between two steps of a long truncation; its state is allowed.
     run(2352);
     // A close that could not free the file failed, though the file was closed.
     run(3659);
-    // A full drive had no room left for what recovery wrote.
+    // A full drive had no space left for the writes of recovery.
     run(826);
-    // A parked superzone of which a crash had left a zone full was to be finished.
+    // Recovery tried to finish a parked superzone of which a crash had left a zone full.
     run(12018);
     run(15756);
     // A commit that waited for the last checkpoint of an unmount wrote another one after it.
     run(9336);
-    // A crash while a zone of the ring was filled that had room left: fsck stopped at the zeros.
+    // A crash while the rest of a zone of the ring was filled: fsck stopped at the zeros.
     run(14292);
     // Replay gave a directory's attributes a node that a later record freed.
     run(39465);
     // A zone torn within its last block, on a drive of 512-byte blocks, stayed active after the
-    // mount, and one that was opened behind such a zone waited for ever.
+    // mount, and a zone opened behind it waited for ever.
     run(168);
     run(519);
-    // Appends behind one that such a zone tore were taken for a drive that answers nonsense.
+    // Appends behind an append torn in such a zone were taken for invalid answers of the drive.
     run(2117);
-    // fsck wanted to see written what is left of a half of the sync log of which a zone failed.
+    // fsck expected the rest of a half of the sync log to be written, although a zone of the half
+    // had failed.
     run(3912);
-    // The same for what such a zone of the delta log has behind a torn block.
+    // fsck had the same expectation of the blocks behind a torn block in such a zone of the delta
+    // log.
     run(4098);
-    // A checkpoint that one damaged file held up failed the fsyncs of all others that needed it.
+    // A checkpoint that failed on one damaged file failed the fsyncs of all other files that needed
+    // it.
     run(423);
     // A superzone that recovery filled was still being written when its permits were taken.
     run(11218);
 }
 
 /// Even seeds wake tasks in a drawn order, odd ones in the order of waking: both must hold, and
-/// each must repeat, event for event.
+/// each run must repeat, event for event.
 #[test]
 fn one_seed_gives_one_hash_and_the_same_events() {
     for seed in [100, 101, 102, 103] {

@@ -87,8 +87,8 @@ fn every_defect_that_needs_faults_is_caught() {
     }
 }
 
-/// The crash sweep finds these defects at once, a simulation in one seed of a hundred or so: from
-/// the seeds that find them on.
+/// The crash sweep finds these defects at once, a simulation in about one of a hundred seeds. So
+/// the test begins at seeds that find them.
 #[test]
 fn defects_of_the_crash_sweep_are_caught_by_seeds() {
     for (defect, from) in [(StoreDefect::UncheckedCommit, 23), (StoreDefect::EarlyRingReset, 124)] {

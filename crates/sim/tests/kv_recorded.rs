@@ -5,7 +5,7 @@ use furrow_policy::StoreDefect;
 use furrow_sim::crash::{Case, Effort, Figures, sweep_case};
 use furrow_sim::kv::recorded::RecordedSubject;
 
-/// Stock db_bench, and the driver of the plugin.
+/// Recordings of stock db_bench, and of the plugin's driver.
 const RUNS: [(&str, &[u8]); 2] = [
     ("crates/sim/traces/db_bench.trace", include_bytes!("../traces/db_bench.trace")),
     ("crates/sim/traces/workload.trace", include_bytes!("../traces/workload.trace")),

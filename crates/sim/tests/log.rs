@@ -1,4 +1,5 @@
-//! What all engines share holds under the crash harness, and each of its defects is caught.
+//! The core that all engines share under the crash harness: no failure, and each of its defects
+//! caught.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "drives sweeps")]
 

@@ -40,9 +40,9 @@ fn the_volume_keeps_what_it_acknowledged() {
     assert!(figures.nested > 30, "{figures}");
 }
 
-/// Seeds that found defects once: a replacement that alone knew that it was a member; a rebuild cut
-/// in a segment that no checkpoint knew to have ended, so that what was there of a zone was taken
-/// for all of it; a segment released while it was being rebuilt.
+/// Seeds that found defects once: only a replacement itself knew that it was a member; a rebuild
+/// was cut in a segment that no checkpoint knew to have ended, so that the rebuilt part of a zone
+/// was taken for the whole zone; a segment was released while it was being rebuilt.
 #[test]
 fn what_failed_once_holds() {
     let effort = Effort { cuts_max: 30, samples: 4, ..Effort::default() };
@@ -54,8 +54,9 @@ fn what_failed_once_holds() {
     }
 }
 
-/// A segment was begun without a member whose failure a power cut kept from being noted: it came
-/// back as if nothing had been, and what had been written without it stayed without it.
+/// A segment was begun without a member, and a power cut prevented the record of the member's
+/// failure. The member came back as if it had not failed, and the blocks written without it stayed
+/// without redundancy.
 #[test]
 fn a_member_missed_for_a_moment_holds() {
     let effort = Effort { cuts_max: 24, ..Effort::default() };
@@ -65,8 +66,8 @@ fn a_member_missed_for_a_moment_holds() {
     assert!(figures.reopens > 60, "{figures}");
 }
 
-/// Without an out-of-band area the second parity of two trims was taken for a metadata block: with
-/// two drives gone its stripe had never been.
+/// Without an out-of-band area, the second parity of two trims was taken for a metadata block: with
+/// two drives gone, its stripe counted as never written.
 #[test]
 fn parity_that_looks_like_metadata_holds() {
     let effort = Effort { cuts_max: 24, ..Effort::default() };
@@ -78,8 +79,8 @@ fn parity_that_looks_like_metadata_holds() {
     }
 }
 
-/// Replacements and crashes had cut all ten segments, and recovery found none to write into what
-/// stripes lacked, though one was open but for a member that was being rebuilt.
+/// Replacements and crashes had cut all ten segments. Recovery found no segment for the missing
+/// chunks of stripes, although one was open except for a member that was being rebuilt.
 #[test]
 fn a_recovery_without_a_free_segment_holds() {
     let case = Case { seed: 30_072, volatile: false };
@@ -91,8 +92,9 @@ fn a_recovery_without_a_free_segment_holds() {
     assert!(figures.reopens > 60, "{figures}");
 }
 
-/// A cut in a reopening left state records of two histories with as many events. The harness took
-/// the older for the newest, and lost a drive more than the array could do without.
+/// A power cut during a reopening left state records of two histories with the same number of
+/// events. The harness took the older record for the newest, and removed one drive more than the
+/// array tolerates.
 #[test]
 fn no_more_drives_are_lost_than_the_newest_record_allows() {
     let case = Case { seed: 7001, volatile: true };
@@ -110,26 +112,28 @@ fn every_defect_built_in_is_caught() {
     }
 }
 
-/// Seeds of the simulation that found defects once. 1: blocks whose member failed under their
-/// stripe were missing in footers, so that their segments could never be cleaned. 9: a zone of
-/// which a write failed kept its permit for ever. 5, 14: a volume that had lost too many drives at
-/// once told those that answered that all others had failed. 104, 266: a scrub took what was
-/// released under it for lost. 650: a zone that had become read-only could not be reset, and what
-/// it held of a segment long released was taken for newer than a checkpoint. 373: the power went
-/// while cleaning alone was at work, and nobody found out that the drives were gone. 927, 987:
-/// cleaning waited for room that was there, in segments that were empty but not reset. 181:
-/// where there was no room, the same was found again and again, and nobody else came to run. 209,
-/// 384: what cleaning had handed over to users' streams waited with them for the room it was to
-/// make. 796: what lists the blocks of a segment that a crash cut off was looked for anew for each
-/// of them, far behind what had been written. 824: a segment was free, and who had been told so had
-/// not run yet, when all was refused for want of one. 1057: cleaning went on for ever, though
-/// nobody waited for what it did not gain. 364, 1886, 2381: a member that refused one write of
-/// three was kept until it had cut every segment there was. 2171: a member was taken out for one
-/// zone that had become read-only, since each of the writes in flight counted; 2337: one that could
-/// not be done without, for ten. 503: a rebuild that waited for room counted as making some. 2385:
-/// a scrub took blocks for lost that nothing named. 12029: what was handed over to users' streams
-/// waited with them, though the volume's own had a segment by then. 409: a segment writer waited
-/// for space, its line handed over, and when a stripe came in line for it nobody looked again.
+/// Seeds of the simulation that found defects once. 1: blocks whose member failed while their
+/// stripe was written were missing in footers, so that their segments could never be cleaned. 9: a
+/// zone with a failed write kept its permit for ever. 5, 14: a volume that had lost too many drives
+/// at once recorded on the remaining drives that all others had failed. 104, 266: a scrub took
+/// blocks for lost that were released during the scrub. 650: a zone that had become read-only could
+/// not be reset, and its blocks of a segment released long before were taken for newer than a
+/// checkpoint. 373: the power was cut while only cleaning was at work, and the loss of the drives
+/// was not noticed. 927, 987: cleaning waited for space that existed, in segments that were empty
+/// but not reset. 181: without space, the same search was repeated endlessly, and no other task
+/// could run. 209, 384: blocks that cleaning had handed over to users' streams waited with these
+/// streams for the space that cleaning was to free. 796: the list of blocks of a segment that a
+/// crash had cut off was searched for again for each of its blocks, far behind the written blocks.
+/// 824: a segment was free, but the task notified of it had not run yet, and all requests were
+/// refused for lack of a segment. 1057: cleaning continued for ever, although it gained nothing
+/// that any request waited for. 364, 1886, 2381: a member that refused one write of three was kept
+/// until it had cut every segment. 2171: a member was taken out for one zone that had become
+/// read-only, since each of the writes in flight counted as a failure; 2337: an indispensable
+/// member was taken out for ten zones. 503: a rebuild that waited for space counted as freeing
+/// some. 2385: a scrub took blocks for lost that nothing names. 12029: blocks handed over to users'
+/// streams waited with these streams, although the volume's own stream had a segment by then. 409:
+/// a segment writer waited for space after its queue was handed over, and did not check again when
+/// a stripe was queued for it.
 #[test]
 fn what_failed_once_in_a_volumes_lives_holds() {
     let failed = [
@@ -145,7 +149,7 @@ fn what_failed_once_in_a_volumes_lives_holds() {
 
 /// Seeds in which an audit refused a volume that kept its promises. 79: the record of a trim was on
 /// the drives, and the volume failed before the trim was answered. 403: a chunk was damaged before
-/// recovery looked for it.
+/// recovery read it.
 #[test]
 fn a_sound_volume_passes_the_audit() {
     for seed in [79, 403] {
@@ -157,14 +161,13 @@ fn a_sound_volume_passes_the_audit() {
 
 /// Seeds whose branches found defects. 4352: in a segment that a crash had cut off, on drives
 /// without an out-of-band area, a scrub took rows whose metadata block was damaged for rows that
-/// had never been written, and left them without redundancy. 561: a drive came while a segment was
-/// being opened without it, and its rebuild waited until that segment was full. 821, 20233: an
-/// older image of a member, or headers of its segments that were ruined, left so many stripes
-/// without a chunk that recovery found no room to write them anew, since nothing that these had
-/// taken the place of was let go before the last of them. 988: a drive took a member's place when
-/// no segment was free, and the segments that were open, all the room there was, were ended. 204,
-/// 843: where a crash had torn the header of a zone, stripes that had never counted were feared to
-/// be lost.
+/// had never been written, and left them without redundancy. 561: a drive was added while a segment
+/// was being opened without it, and its rebuild waited until that segment was full. 821, 20233: an
+/// older image of a member, or ruined headers of its segments, left so many stripes without a chunk
+/// that recovery found no space to rewrite them, since no replaced copy was released before the
+/// last stripe was rewritten. 988: a drive replaced a member when no segment was free, and the open
+/// segments, the only space left, were ended. 204, 843: where a crash had torn the header of a
+/// zone, stripes that had never counted were reported as possibly lost.
 #[test]
 fn what_failed_once_in_a_branch_holds() {
     for seed in [204, 561, 821, 843, 988, 4352, 20233] {
@@ -174,10 +177,10 @@ fn what_failed_once_in_a_branch_holds() {
     }
 }
 
-/// Members older than they were and zones that went offline, more than the level tolerates:
-/// stripes that had been acknowledged were taken for torn ones, and their blocks read as zeros.
-/// Which blocks these were nothing could tell, so such an array is refused. In a branch of 791 a
-/// drive that no record makes a member, since a crash came before, was asked who it is.
+/// Older images of members and zones that went offline, more than the level tolerates: acknowledged
+/// stripes were taken for torn stripes, and their blocks read as zeros. No record shows which
+/// blocks these are, so such an array is refused. In a branch of 791 a drive was asked for its
+/// identity that no record makes a member, because a crash came before the record.
 #[test]
 fn what_may_have_been_acknowledged_is_not_taken_for_torn() {
     for seed in [1377, 791] {
@@ -187,7 +190,7 @@ fn what_may_have_been_acknowledged_is_not_taken_for_torn() {
     }
 }
 
-/// The branches reach what they are for: more than once in a few seeds.
+/// The branches reach the situations they test: more than once in a few seeds.
 #[test]
 fn branches_reach_what_they_are_for() {
     let mut all = Summary::default();

@@ -1,5 +1,5 @@
-//! Recovery of a volume without room: a crash left stripes that lack a chunk, and no segment can be
-//! begun until one is reset.
+//! Recovery of a volume without space: a crash left stripes that lack a chunk, and no segment can
+//! be begun until one is reset.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -17,8 +17,8 @@ use std::rc::Rc;
 const DRIVES: u32 = 3;
 const ZONES: u32 = 13;
 
-/// Segments that are open are ended by their drives, and empty zones take no writes any more: there
-/// is only the room that is made.
+/// Makes open zones full and empty zones read-only. So the only space left is the space that
+/// recovery frees.
 fn wear(drive: &Emulator) {
     let reports = drive.report(ZoneId(0), DRIVES * ZONES).unwrap();
     for report in reports.iter().filter(|report| report.zone.0 % ZONES >= RING_ZONES) {
@@ -31,10 +31,10 @@ fn wear(drive: &Emulator) {
     }
 }
 
-/// A volume is full of what a checkpoint knows, or does not; the power goes while much of it is
-/// written again and trimmed, and no zone can be begun then. The power goes once more before
-/// command `again` of the recovery, and one of the drives with it. What the recovery met, if it
-/// came to its end.
+/// Fills a volume, with or without a checkpoint at the end. The power is cut while many blocks are
+/// overwritten and trimmed, and after that no zone can be begun. The power is cut again before
+/// command `again` of the recovery, and the next assembly lacks one of the drives. Returns the
+/// report of the recovery if the recovery was not cut.
 fn live(seed: u64, again: Option<u64>) -> Option<Recovered> {
     let rt = Rt::new(RtConfig::shuffled(seed));
     let mut rng = Rng::new(seed);
@@ -59,7 +59,7 @@ fn live(seed: u64, again: Option<u64>) -> Option<Recovered> {
         let (rt, options) = (rt2, Options::default());
         let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
         let parts = Part::split(&rt, &device, DRIVES);
-        // What was asked for when the power was gone already has never begun.
+        // If the drive has no power already, commands submitted since have not started.
         let power_cut = || match drive.report(ZoneId(0), 1) {
             Ok(_) => drive.power_cut(&Fates::seeded(seed ^ again.unwrap_or(0))),
             Err(_) => drive.power_cut(&Fates::nothing(0)),
@@ -122,7 +122,8 @@ fn live(seed: u64, again: Option<u64>) -> Option<Recovered> {
         let lost = rng.below(DRIVES.into()) as u32;
         let told = |why| format!("seed {seed}, again {again:?}, without {lost}: {why}");
         let mut volume = assemble(&rt, devices(&parts, &[lost]), &options).await;
-        // One that was in the way of all room was taken out: another may not be missing then.
+        // Recovery may have taken out a drive that kept all space from being freed. Then no other
+        // drive may be missing.
         let stale = |part: &u32| {
             let error = volume.as_ref().err().map(ToString::to_string).unwrap_or_default();
             error.starts_with(&format!("part {part} is stale"))
@@ -140,7 +141,8 @@ fn live(seed: u64, again: Option<u64>) -> Option<Recovered> {
     met
 }
 
-/// Cuts the power all through the recovery from a crash. What the recovery meets when it is not.
+/// Cuts the power at every part of the recovery from a crash. Returns the report of the recovery
+/// without a cut.
 fn live_and_again(seed: u64) -> Recovered {
     let met = live(seed, None).expect("it came to its end");
     if met.early > 0 {
@@ -151,8 +153,8 @@ fn live_and_again(seed: u64) -> Recovered {
     met
 }
 
-/// An older copy of a block in a stripe that lacks a chunk stays until the stripe is written anew:
-/// else the next drive that fails takes both.
+/// The older copy of a block stays while the newer one is in a stripe that lacks a chunk, until
+/// that stripe is rewritten. Otherwise the next failing drive would lose both.
 #[test]
 fn what_is_reset_for_room_is_not_missed() {
     let met: Vec<Recovered> = (0..300).map(live_and_again).collect();
@@ -161,8 +163,8 @@ fn what_is_reset_for_room_is_not_missed() {
     assert!(early().count() > 10 && torn > 3, "{} {torn}", early().count());
 }
 
-/// A trim whose record was in such a stripe was not written anew, and what it took away was reset:
-/// with the record gone, the map named what was not there any more.
+/// A trim whose record was in a stripe that lacks a chunk was not rewritten, and the trimmed blocks
+/// were reset. When the record was lost, the map named blocks that were gone.
 #[test]
 fn what_a_torn_trim_takes_away_stays() {
     live_and_again(2384);

@@ -1,4 +1,4 @@
-//! The crash harness, held against a toy log: the honest client never fails, each defect always
+//! The crash harness, tested with a toy log: the correct log never fails, and each defect always
 //! does.
 
 use furrow_sim::crash::{Case, Effort, Figures, replay, sweep_case};
@@ -42,14 +42,14 @@ fn every_defect_is_caught() {
     }
 }
 
-/// What needs no volatile cache to show shows without one.
+/// Defects that do not need a volatile cache show without one.
 #[test]
 fn canaries_are_caught_on_drives_with_power_loss_protection() {
     for defect in [ToyDefect::EarlyAck, ToyDefect::DroppedCrc, ToyDefect::ReuseBeforeRelease] {
         let figures = sweep(Toy { defect: Some(defect) }, 0..8, false, 40);
         assert!(!figures.failures.is_empty(), "{defect:?} not caught");
     }
-    // A cache that is not volatile needs no flush: this one is no defect there.
+    // A cache that is not volatile needs no flush: a skipped flush is no defect there.
     let toy = Toy { defect: Some(ToyDefect::SkippedFlush) };
     assert_eq!(sweep(toy, 0..4, false, 24).failures.len(), 0);
 }

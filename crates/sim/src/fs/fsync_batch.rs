@@ -149,7 +149,7 @@ async fn nodes_of(drive: &Emulator, first: usize, large: Ino, kind: Large) -> Ve
 /// The result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Met {
-    /// There was no space for the test, or recovery failed on the damage.
+    /// There was no space for the test.
     Nothing,
     /// No operation needed the damaged nodes.
     Unharmed,

@@ -1,10 +1,10 @@
-//! The plain model: what a file system must hold after a sequence of operations.
+//! The plain model: the state that a file system must have after a sequence of operations.
 //!
 //! Maps in memory, no blocks, no log, nothing asynchronous. It predicts the result of every
 //! operation, so a run is checked as it goes; the crash oracle replays prefixes of a run on it.
 //!
 //! Each client has a model of its own: it owns its objects, and its own names in the shared
-//! directories. What clients may not do to each other is therefore outside this model.
+//! directories. So effects of one client on another are outside this model.
 
 pub use crate::fs::attributes::{Attributes, Times, Xattrs};
 pub use crate::fs::content::{BLOCK, Change, Content, Copied};
@@ -18,15 +18,15 @@ use std::rc::Rc;
 pub struct Node {
     /// What it is.
     pub make: Make,
-    /// Of a directory: its names.
+    /// Names in a directory.
     pub entries: BTreeMap<Name, Object>,
-    /// Names it has. Directories: 1, or 0 when removed.
+    /// Number of its names. Of a directory: 1, or 0 when removed.
     pub names: u32,
-    /// Of a directory: the one it is in.
+    /// The parent directory of a directory.
     pub parent: Object,
-    /// How often it is open.
+    /// Number of opens.
     pub opens: u32,
-    /// It never had a name: a link may give it one.
+    /// True if it never had a name: then a link may give it one.
     pub nameless: bool,
 }
 
@@ -56,7 +56,7 @@ impl Namespace {
         Namespace { nodes: Object::SHARED.iter().map(|&o| (o, node(o))).collect() }
     }
 
-    /// The node of `object`, if it exists (it may have no name, when open).
+    /// The node of `object`, if the object exists. An open object may have no name.
     pub fn node(&self, object: Object) -> Option<&Node> {
         self.nodes.get(&object)
     }
@@ -114,7 +114,7 @@ impl Namespace {
         }
     }
 
-    /// Ends all opens: what has no name is gone.
+    /// Ends all opens. Objects without a name are removed.
     pub fn close_all(&mut self) {
         self.nodes.retain(|_, node| {
             node.opens = 0;
@@ -153,7 +153,7 @@ impl Namespace {
     /// Applies an operation on names or opens; others do nothing here.
     ///
     /// # Errors
-    /// With what a file system answers; nothing has changed then.
+    /// With the error of a file system; then nothing has changed.
     pub fn apply(&mut self, op: &Op) -> Result<(), ErrorKind> {
         match *op {
             Op::Create { make, object, dir, name, .. } => {
@@ -293,9 +293,10 @@ pub struct Model {
     pub contents: BTreeMap<Object, Content>,
     /// Permission bits, owners, extended attributes.
     pub attributes: BTreeMap<Object, Attributes>,
-    /// Times as a recovery found them; not kept up to date, for nobody knows them exactly.
+    /// Times as a recovery found them. They are not kept up to date, because they are not known
+    /// exactly.
     pub times: BTreeMap<Object, Times>,
-    /// Files of which only a part of a change may be done: nobody knows which.
+    /// Files of which an unknown part of a change may be done.
     pub unknown: BTreeSet<Object>,
 }
 
@@ -314,7 +315,7 @@ impl Model {
     /// Applies an operation.
     ///
     /// # Errors
-    /// With what a file system answers; nothing has changed then.
+    /// With the error of a file system; then nothing has changed.
     pub fn apply(&mut self, op: &Op) -> Result<(), ErrorKind> {
         match *op {
             Op::Write { object, .. }

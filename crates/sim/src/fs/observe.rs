@@ -1,4 +1,4 @@
-//! Looks at a mounted file system through its interface, and has the oracle judge what it sees.
+//! Reads a mounted file system through its interface, and passes the findings to the oracle.
 
 use crate::fs::history::Expected;
 use crate::fs::model::{BLOCK, Model, Times};
@@ -8,9 +8,9 @@ use furrow_fs::Fs;
 use furrow_zone::{Error, ErrorKind};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A name the harness itself uses in the root, to see that an engine works after a recovery.
+/// A name in the root that the harness uses to check that an engine works after a recovery.
 pub const PROBE: &[u8] = b"probe";
-/// Entries asked for at once: few, so that listings go on in the middle of directories.
+/// Entries per request: few, so that listings continue in the middle of directories.
 const LISTING: usize = 7;
 
 fn kind(kind: furrow_fs::Kind) -> Kind {
@@ -23,17 +23,17 @@ fn kind(kind: furrow_fs::Kind) -> Kind {
     }
 }
 
-/// What went wrong when a file system was looked at.
+/// Why a check of a file system failed.
 #[derive(Clone, Debug)]
 pub enum Trouble {
-    /// The engine refused, and says why.
+    /// The engine refused an operation: the message and the kind of its error.
     Refused(String, ErrorKind),
     /// The engine answered, and the answer is wrong.
     Wrong(String),
 }
 
 impl Trouble {
-    /// The same, with where it happened.
+    /// The same, with the place in front.
     #[must_use]
     pub fn at(self, place: &str) -> Trouble {
         match self {
@@ -63,12 +63,12 @@ impl From<Trouble> for String {
     }
 }
 
-/// An engine's error as a sentence that says what was asked.
+/// An engine's error, with the operation in front.
 pub fn told(what: impl std::fmt::Display) -> impl FnOnce(Error) -> Trouble {
     move |error| Trouble::Refused(format!("{what}: {error}"), error.kind())
 }
 
-/// What an audit found, and when: never excused by what the drive did.
+/// An error of an audit, with its time in front. Faults of the drive never excuse it.
 pub fn wrong(when: &str) -> impl FnOnce(Error) -> Trouble {
     move |error| Trouble::Wrong(format!("{when}: {error}"))
 }
@@ -76,7 +76,7 @@ pub fn wrong(when: &str) -> impl FnOnce(Error) -> Trouble {
 /// All entries of a directory.
 ///
 /// # Errors
-/// If the engine fails, lists a name twice, or does not come to an end.
+/// If the engine fails, lists a name twice, or the listing does not advance.
 pub async fn list(fs: &Fs, ino: Ino) -> Result<BTreeMap<Vec<u8>, (Ino, Kind)>, Trouble> {
     let mut entries = BTreeMap::new();
     let mut cookie = 0;
@@ -193,19 +193,19 @@ async fn read_block(fs: &Fs, ino: Ino, block: u64, size: u64) -> Result<Vec<u8>,
     Ok(bytes)
 }
 
-/// What a recovery found, in terms of the models of the clients.
+/// The state that a recovery found, in terms of the clients' models.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recovered {
     /// Each client's names and contents.
     pub models: BTreeMap<u8, Model>,
-    /// Which inode each object is.
+    /// The inode of each object.
     pub inos: BTreeMap<Object, Ino>,
 }
 
-/// Checks names, attributes, times and contents of everything there is.
+/// Checks names, attributes, times and contents of the whole file system.
 ///
 /// # Errors
-/// Says what the contract does not allow.
+/// Describes the first finding that the contract does not allow.
 pub async fn check(fs: &Fs, expected: &Expected) -> Result<Recovered, Trouble> {
     fs.audit_changed().map_err(wrong("before it was looked at"))?;
     let observed = observe(fs).await?;
@@ -244,14 +244,14 @@ pub async fn check(fs: &Fs, expected: &Expected) -> Result<Recovered, Trouble> {
     Ok(Recovered { models, inos: matching })
 }
 
-/// True if the engine said that it cannot read something.
+/// True if the engine reported that it cannot read something.
 fn unreadable(trouble: &Trouble) -> bool {
     matches!(trouble, Trouble::Refused(_, ErrorKind::Io))
 }
 
-/// Checks what can be read where zones of the drive are gone: a file that can be read at all is
-/// what it was, block by block as far as it can be read; nothing shows what is not its own. If
-/// nothing was unreadable, everything is checked as by [`check`].
+/// Checks a file system on a drive that has lost zones: each readable block of a file has the
+/// file's content, and no file shows content of another. If everything was readable, everything is
+/// checked as by [`check`].
 ///
 /// # Errors
 /// Says what is wrong.
@@ -297,9 +297,9 @@ async fn check_readable(fs: &Fs, ino: Ino, expected: &Expected) -> Result<(), Tr
             }
         }
     }
-    // A file of holes says nothing.
+    // A file without data cannot be identified.
     let Some(&owner) = owners.first() else { return Ok(()) };
-    // The number may have been another file's before, and what is shown may be a copy.
+    // The inode number may have been another file's before, and the shown content may be a copy.
     let known = expected.inos.iter().filter(|(_, known)| **known == ino);
     let mut wrong = None;
     for object in known.map(|(&object, _)| object) {

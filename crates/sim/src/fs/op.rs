@@ -1,10 +1,10 @@
-//! Operations on a file system: what clients of a simulated run do.
+//! Operations on a file system, as the clients of a simulated run call them.
 //!
-//! One [`Op`] enum serves property tests, the crash sweep, fuzzing and simulation. Operations
-//! name objects by [`Object`], the order of their creation in the run, never by inode number: so
-//! an operation means the same in the model and in any engine. Payload says what it is: each byte
-//! is a function of (object, offset, version), and whole sectors of 512 bytes name the three, so a
-//! block in the wrong place, of the wrong file or of the wrong time shows.
+//! One [`Op`] enum serves property tests, the crash sweep, fuzzing and simulation. Operations name
+//! objects by [`Object`], the order of their creation in the run, never by inode number. So an
+//! operation means the same in the model and in any engine. Payload identifies itself: each byte is
+//! a function of (object, offset, version), and each whole sector of 512 bytes names the three. So
+//! a block at the wrong place, of the wrong file or of the wrong time is recognised.
 
 use crate::fs::attributes::{special_name, special_value};
 use furrow_rt::Rng;
@@ -14,10 +14,11 @@ pub const SECTOR: usize = 512;
 /// Sectors per file system block.
 pub const SECTORS_PER_BLOCK: u64 = 8;
 
-/// Key of the hash of names on simulated drives: who knows it can choose names that collide.
+/// Key of the hash of names on simulated drives. The key is known, so that colliding names can be
+/// chosen.
 pub const HASH_SEED: u64 = 0x5eed_0f4a_5eed_0001;
 
-/// From this one on a client's names are chosen to collide.
+/// Names of a client from this index on are chosen to collide.
 pub const CHOSEN: u16 = 1_000;
 
 /// A file, directory or other object of a run. The client that made it is in the high byte.
@@ -27,20 +28,21 @@ pub struct Object(pub u32);
 impl Object {
     /// The root directory, used by every client.
     pub const ROOT: Object = Object(0);
-    /// Directories every client puts names into, made before the run: the root and two below it.
+    /// Directories in which every client makes names, made before the run: the root and two below
+    /// it.
     pub const SHARED: [Object; 3] = [Object::ROOT, Object(1), Object(2)];
 
-    /// The `index`th object `client` makes.
+    /// Object number `index` of `client`.
     pub fn made_by(client: u8, index: u32) -> Object {
         Object((u32::from(client) + 1) << 24 | index)
     }
 
-    /// True if all clients put names into it.
+    /// True if all clients make names in it.
     pub fn is_shared(self) -> bool {
         Object::SHARED.contains(&self)
     }
 
-    /// The client that made it; `None` of shared directories.
+    /// The client that made it; `None` for shared directories.
     pub fn client(self) -> Option<u8> {
         (self.0 >> 24).checked_sub(1).map(|client| client as u8)
     }
@@ -82,16 +84,16 @@ impl std::fmt::Display for Ino {
 /// A name in a directory. No two clients use the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
-    /// Whose name it is.
+    /// The client that uses the name.
     pub client: u8,
-    /// Which of the client's names.
+    /// The name's number among the client's names.
     pub index: u16,
 }
 
 impl Name {
-    /// The name's bytes: a letter, a number, and in every fifth name a tail that makes it long, in
-    /// every seventh one that is no text. Chosen names are long, and all belong into one bucket of
-    /// each of the first four levels of a directory, of which each has room for thirty.
+    /// The name's bytes: a letter and a number. Every fifth name has a long tail, and every seventh
+    /// name a tail that is not text. Chosen names are long, and all belong to one bucket in each of
+    /// the first four levels of a directory; a bucket holds thirty of them.
     pub fn bytes(self) -> Vec<u8> {
         let mut name = format!("{}{}", char::from(b'a' + self.client), self.index).into_bytes();
         if self.index >= CHOSEN {
@@ -109,7 +111,8 @@ impl Name {
             name.resize(40 + usize::from(self.index) * 37 % 216, b'~');
         }
         if self.index % 7 == 3 {
-            // No UTF-8, a line feed, what shells and terminals take for theirs, up to the limit.
+            // Bytes that are not UTF-8, a line feed, and special characters of shells and
+            // terminals; half of these names have the maximal length.
             name.extend(b"\xff\xc3(\n\x1b[\\ \"$%\xed\xa0\x80");
             name.resize(if self.index % 2 == 1 { 255 } else { name.len() }, 0x80);
         }
@@ -133,7 +136,7 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// What an object found is. Kinds no operation makes are `Other`.
+/// The kind of a found object. Kinds that no operation makes are `Other`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Regular file.
@@ -148,7 +151,7 @@ pub enum Kind {
     Other,
 }
 
-/// What a new object is to be.
+/// The kind of a new object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Make {
     /// Regular file.
@@ -164,7 +167,7 @@ pub enum Make {
 /// The value of an extended attribute, as [`value_bytes`] makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value {
-    /// Unique among the client's.
+    /// Unique among the client's values.
     pub version: u32,
     /// Bytes.
     pub size: u16,
@@ -186,7 +189,8 @@ pub enum Op {
         /// Permission bits.
         mode: u16,
     },
-    /// Make a regular file without a name (O_TMPFILE): it is open, and a link may name it.
+    /// Make a regular file without a name (O_TMPFILE). The file is open, and a link may give it a
+    /// name.
     Nameless {
         /// Its identity.
         object: Object,
@@ -195,7 +199,7 @@ pub enum Op {
         /// Permission bits.
         mode: u16,
     },
-    /// Another name.
+    /// Make another name.
     Link {
         /// Of what.
         object: Object,
@@ -204,7 +208,7 @@ pub enum Op {
         /// Name in it.
         name: Name,
     },
-    /// Remove a name of something that is no directory.
+    /// Remove a name of an object that is no directory.
     Unlink {
         /// Directory.
         dir: Object,
@@ -249,7 +253,7 @@ pub enum Op {
         /// New size.
         size: u64,
     },
-    /// Change what blocks a range has.
+    /// Allocate or remove the blocks of a range.
     Fallocate {
         /// File.
         object: Object,
@@ -320,7 +324,7 @@ pub enum Op {
         object: Object,
         /// As fdatasync.
         data_only: bool,
-        /// The client goes on without waiting for the answer.
+        /// The client continues without waiting for the answer.
         background: bool,
     },
     /// Make everything durable.
@@ -330,7 +334,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// True if it changes names: these are recovered as a prefix of the run.
+    /// True if it changes names: recovery restores a prefix of the name changes of a run.
     pub fn changes_names(&self) -> bool {
         matches!(
             self,
@@ -357,16 +361,16 @@ impl Op {
         }
     }
 
-    /// True if it changes attributes of what is there, and nothing else.
+    /// True if it changes attributes of an existing object, and nothing else.
     pub fn is_attribute(&self) -> bool {
         matches!(self, Op::SetXattr { .. } | Op::Chmod { .. } | Op::Chown { .. })
     }
 
-    /// True if the engine does it in steps: one that fails may have done a part.
+    /// True if the engine does it in steps, so that a failed operation may have done a part.
     pub fn goes_in_steps(&self) -> bool {
         match *self {
             Op::Copy { .. } => true,
-            // Parts of blocks at both ends, and what is between them.
+            // It changes parts of blocks at both ends, and the blocks between them.
             Op::Fallocate { how: How::Punch, offset, length, .. } => {
                 let unit = SECTOR as u64 * SECTORS_PER_BLOCK;
                 let aligned = offset.is_multiple_of(unit) && length.is_multiple_of(unit);
@@ -459,18 +463,18 @@ impl std::fmt::Display for Op {
     }
 }
 
-/// What fallocate(2) is to do.
+/// The mode of a fallocate(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// Make a hole.
     Punch,
-    /// Fill holes, and make the file at least so long.
+    /// Fill holes, and extend the file to the end of the range if it is shorter.
     Extend,
     /// Fill holes up to the end of the file.
     KeepSize,
-    /// Zeros, and make the file at least so long.
+    /// Write zeros, and extend the file to the end of the range if it is shorter.
     Zero,
-    /// Zeros up to the end of the file.
+    /// Write zeros up to the end of the file.
     ZeroKeepSize,
 }
 
@@ -506,7 +510,8 @@ fn fill_sector(out: &mut [u8], object: Object, sector: u64, version: u32) {
     }
 }
 
-/// Where what was found differs from what was wanted at `offset`, and what is there in its sector.
+/// Describes the first difference between `found` and `want`, which begin at `offset`, with the
+/// content of its sector in both.
 pub fn difference(found: &[u8], want: &[u8], offset: u64) -> String {
     let differs = found.iter().zip(want).position(|(a, b)| a != b);
     let at = differs.unwrap_or(found.len().min(want.len()));
@@ -519,7 +524,7 @@ pub fn difference(found: &[u8], want: &[u8], offset: u64) -> String {
     format!("{} bytes of {}, at byte {at}: {was}, not {wanted}", found.len(), want.len())
 }
 
-/// What a sector seems to hold, for messages.
+/// The probable content of a sector, for messages.
 pub fn describe(bytes: &[u8]) -> String {
     if bytes.iter().all(|&b| b == 0) {
         return "zeros".into();
@@ -543,7 +548,7 @@ pub fn describe(bytes: &[u8]) -> String {
     }
 }
 
-/// Whose payload a sector is, if it is one's at that place; `None` for anything else.
+/// The object whose payload for sector `sector` the bytes are; `None` for other bytes.
 pub fn owner(bytes: &[u8], sector: u64) -> Option<Object> {
     let tag = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
     let (object, version) = (Object((tag >> 32) as u32), tag as u32);
@@ -552,7 +557,7 @@ pub fn owner(bytes: &[u8], sector: u64) -> Option<Object> {
     (want == bytes && tag != 0).then_some(object)
 }
 
-/// The name of attribute `slot`: of two prefixes, and of lengths that differ.
+/// The name of attribute `slot`. Names have one of two prefixes, and different lengths.
 pub fn xattr_name(slot: u8) -> Vec<u8> {
     if let Some(name) = special_name(slot) {
         return name.into();
@@ -571,7 +576,7 @@ pub fn value_bytes(object: Object, slot: u8, value: Value) -> Vec<u8> {
     bytes
 }
 
-/// The target of a symbolic link: `length` bytes that name the object.
+/// The target of a symbolic link: `length` bytes that begin with the object's name.
 pub fn symlink_target(object: Object, length: u16) -> Vec<u8> {
     let mut target = format!("to-{object}-").into_bytes();
     target.resize(usize::from(length).max(1), b'x');
@@ -654,17 +659,17 @@ pub(crate) const CHOICES: [(Choice, u32); 34] = [
     (Choice::Wrong, 2),
 ];
 
-/// Swarm weights of one run: some operations are off, others wild, as its seed says. Runs that
-/// all have the same mix miss what only a lopsided mix reaches.
+/// Swarm weights of one run: its seed turns some operations off and makes others frequent. With the
+/// same mix in all runs, states that need a one-sided mix would not be reached.
 #[derive(Clone, Debug)]
 pub struct Swarm {
     weights: Vec<(Choice, u32)>,
     total: u64,
-    /// Most names a client uses: few names collide often.
+    /// Most names that a client uses: the fewer, the more operations meet on one name.
     pub names: u16,
     /// Names are chosen so that their hashes collide.
     pub chosen: bool,
-    /// Blocks a file grows to.
+    /// Usual limit of a file's blocks.
     pub file_blocks: u64,
     /// Most sectors of one write.
     pub write_sectors: u64,
@@ -697,7 +702,7 @@ impl Swarm {
         }
     }
 
-    /// The same mix with more writing and many fsyncs, and nobody who waits for everything.
+    /// The same mix with more writes, many fsyncs, and few syncs, sleeps, reads and lists.
     #[must_use]
     pub(crate) fn busy(mut self) -> Swarm {
         for (choice, weight) in &mut self.weights {
@@ -714,7 +719,7 @@ impl Swarm {
         self
     }
 
-    /// The same mix, in which everybody waits for everything again and again.
+    /// The same mix with frequent syncs of everything.
     #[must_use]
     pub(crate) fn syncing(mut self) -> Swarm {
         for (_, weight) in self.weights.iter_mut().filter(|(choice, _)| *choice == Choice::Sync) {
@@ -774,7 +779,7 @@ mod tests {
         let mut other = [0; SECTOR];
         fill(&mut other, Object::made_by(1, 3), 8 * 512, 9);
         assert_ne!(sector, other);
-        // Each byte depends on where it is alone.
+        // Each byte depends on its own offset only.
         let (mut long, mut part) = ([0; 2000], [0; 700]);
         fill(&mut long, Object::made_by(1, 3), 333, 9);
         fill(&mut part, Object::made_by(1, 3), 1000, 9);

@@ -1,16 +1,16 @@
-//! The oracle: is what was found after a crash allowed by the durability contract?
+//! The oracle: decides whether the durability contract allows the state found after a crash.
 //!
 //! The contract (DESIGN §4.1, docs/design/file-system.md): an fsynced file holds, block by block,
-//! the fsynced version or a later written one, its size likewise; a name is there if its file or
-//! directory was fsynced after the change; a rename shows old or new; nothing shows blocks of
-//! another file or stale data. The engine promises more, and the oracle holds it to that: *every*
-//! acknowledged fsync or sync covers all name changes answered before it was submitted, and the
-//! names found are those after a prefix of the name changes, in the order they were applied (see
-//! [`crate::fs::history`] for what order means among clients).
+//! the fsynced version or a later written one, and likewise for its size; a name is there if its
+//! file or directory was fsynced after the change; a rename shows the old or the new state; no file
+//! shows blocks of another file or stale data. The engine promises more, and the oracle checks this
+//! too: *every* acknowledged fsync or sync covers all name changes answered before it was
+//! submitted, and the names found are those after a prefix of the name changes, in the order they
+//! were applied (see [`crate::fs::history`] for the order among clients).
 //!
 //! The oracle knows nothing of the engine: it compares an [`Observed`] tree with an [`Expected`].
-//! Times are compared as far as the harness knows when the engine took them: between submission and
-//! answer. Times of access are promised by nobody: what was read may have any by the clock.
+//! Times are compared with the interval between submission and answer, in which the engine took
+//! them. Access times are not promised: after a read any time of the clock is allowed.
 
 use crate::fs::attributes::{Allowed, Attributes, Moment, Times};
 use crate::fs::history::{Expected, ObjectSteps};
@@ -20,8 +20,8 @@ use crate::fs::op::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes that a truncation cuts off at once; a longer one goes in steps, and a crash may find it
-/// between two of them (docs/design/file-system.md says so).
+/// Bytes that a truncation cuts off at once. A longer truncation is done in steps, and a crash may
+/// leave it between two steps (docs/design/file-system.md).
 const CUT_MAX: u64 = 126 << 20;
 
 /// One inode as the engine shows it.
@@ -39,9 +39,9 @@ pub struct Found {
     pub links: u32,
     /// Bytes.
     pub size: u64,
-    /// Of a symbolic link: its target.
+    /// The target of a symbolic link.
     pub target: Vec<u8>,
-    /// Of a directory: its names.
+    /// The names in a directory.
     pub entries: BTreeMap<Vec<u8>, Ino>,
     /// Extended attributes: values by name.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -61,7 +61,7 @@ impl Observed {
         found.entries.values().filter(is_directory).count() as u32
     }
 
-    /// Checks what must hold of any tree: link counts, one name per directory.
+    /// Checks the invariants of every tree: link counts, one name per directory.
     ///
     /// # Errors
     /// Says which inode is wrong.
@@ -92,9 +92,9 @@ impl Observed {
     }
 }
 
-/// Whether permission bits and owners are these.
+/// Whether permission bits and owners of `found` match.
 fn inode_fits(attributes: &Attributes, found: &Found) -> bool {
-    // Those of a symbolic link say nothing.
+    // Permission bits of a symbolic link do not matter.
     let mode = found.kind == Kind::Symlink || attributes.mode == found.mode;
     mode && (attributes.uid, attributes.gid) == found.owners
 }
@@ -108,19 +108,20 @@ fn kind_of(make: Make) -> Kind {
     }
 }
 
-/// Which inode each object of the model is.
+/// The inode of each object of the model.
 pub type Matching = BTreeMap<Object, Ino>;
 
 /// Which of the allowed names were found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
-    /// Which inode each object is.
+    /// The inode of each object.
     pub matching: Matching,
-    /// How many name changes of each client are there.
+    /// The number of name changes of each client that survived.
     pub prefixes: BTreeMap<u8, usize>,
 }
 
-/// Compares `client`'s names with those found; on success adds its objects to `matching`.
+/// Compares `client`'s names with the found names. On success adds the client's objects to
+/// `matching`.
 fn compare_names(
     names: &Namespace,
     client: u8,
@@ -187,11 +188,12 @@ fn compare_kinds(
     Ok(())
 }
 
-/// For one client: how many of its name changes match what was found, and which objects then.
+/// The prefixes of one client's name changes that match the found names, and the inodes of its
+/// objects for each.
 struct Candidates {
     client: u8,
     matches: Vec<(usize, Matching)>,
-    /// What did not match at the shortest and the longest prefix.
+    /// The mismatches of the shortest and the longest prefix.
     differences: Vec<String>,
 }
 
@@ -217,15 +219,15 @@ impl Expected {
                 Err(_) => {}
             }
         }
-        // A name may come back, and the inode number with it: its mode and its times tell whose it
-        // is then.
+        // A name may be used again, with the same inode number. Then mode and times tell which
+        // object it is.
         if matches.iter().any(|(_, matching)| self.inodes_fit(observed, matching)) {
             matches.retain(|(_, matching)| self.inodes_fit(observed, matching));
         }
         Candidates { client, matches, differences }
     }
 
-    /// Whether each object has permission bits, owners and times that it may have.
+    /// Whether permission bits, owners and times of each object are allowed.
     fn inodes_fit(&self, observed: &Observed, matching: &Matching) -> bool {
         matching.iter().all(|(object, ino)| {
             let Some(steps) = self.objects.get(object) else { return true };
@@ -236,7 +238,8 @@ impl Expected {
         })
     }
 
-    /// How many name changes of `client` must be there if those of `of` are there up to `count`.
+    /// The number of name changes of `client` that must have survived if the first `count` of
+    /// client `of` survived.
     fn implied(&self, client: u8, of: u8, count: usize) -> usize {
         let Some(last) = count.checked_sub(1).map(|at| &self.clients[&of].steps[at]) else {
             return 0;
@@ -245,10 +248,10 @@ impl Expected {
         self.clients[&client].steps.iter().take_while(|step| before(step.end)).count()
     }
 
-    /// Checks the names found, and says which inode each object is.
+    /// Checks the found names, and returns the inode of each object.
     ///
     /// # Errors
-    /// Says what no allowed prefix explains.
+    /// Describes names that no allowed prefix explains.
     pub fn check_names(&self, observed: &Observed) -> Result<Names, String> {
         for found in observed.nodes.values() {
             for (bytes, ino) in &found.entries {
@@ -279,7 +282,7 @@ impl Expected {
         self.choose_prefixes(&all)
     }
 
-    /// The least choice of prefixes in which nothing is there without what came before it.
+    /// The shortest prefixes in which no change survives without the changes before it.
     fn choose_prefixes(&self, all: &[Candidates]) -> Result<Names, String> {
         let mut chosen = vec![0; all.len()];
         loop {
@@ -324,7 +327,7 @@ impl Expected {
         Ok(Names { matching, prefixes })
     }
 
-    /// The blocks of `object` to look at: all that were ever written, and some that never were.
+    /// The blocks of `object` to check: all blocks ever written, and some that never were.
     pub fn blocks_of_interest(&self, object: Object, size: u64) -> BTreeSet<u64> {
         let Some(steps) = self.objects.get(&object) else { return BTreeSet::new() };
         let mut content = steps.base.clone();
@@ -344,7 +347,7 @@ impl Expected {
     /// the content found, in terms of the model.
     ///
     /// # Errors
-    /// Says which block holds what, and what it may hold.
+    /// Names the block, its content and the allowed contents.
     pub fn check_content(
         &self,
         object: Object,
@@ -387,7 +390,7 @@ impl Expected {
         }
         match wrong.first_key_value() {
             None => {
-                // What a block may hold behind the end of the file is cut off for good.
+                // Content of a block behind the end of the file is cut off permanently.
                 adopted.truncate(found.size);
                 Ok(adopted)
             }
@@ -395,11 +398,11 @@ impl Expected {
         }
     }
 
-    /// Checks permission bits, owners and extended attributes, which change together, and says what
-    /// they are in terms of the model.
+    /// Checks permission bits, owners and extended attributes, which change together, and returns
+    /// them in terms of the model.
     ///
     /// # Errors
-    /// Says which are there and which may be.
+    /// Lists the found and the allowed attributes.
     pub fn check_attributes(&self, object: Object, found: &Found) -> Result<Attributes, String> {
         let Some(steps) = self.objects.get(&object) else { return Ok(Attributes::default()) };
         if steps.attributes.is_empty() {
@@ -428,7 +431,7 @@ impl Expected {
     /// Checks times.
     ///
     /// # Errors
-    /// Says which is there and which may be.
+    /// Names the found time and the allowed times.
     pub fn check_times(&self, object: Object, found: &Found) -> Result<(), String> {
         let Some(ObjectSteps { times, .. }) = self.objects.get(&object) else { return Ok(()) };
         let Times { atime, mtime, ctime } = found.times;

@@ -55,7 +55,7 @@ impl Run {
         self.op((object.0 >> 24) as u8 - 1, Op::Write { object, offset, length, version });
     }
 
-    /// The tree an engine shows that has applied the first `counts` name changes of each client.
+    /// The tree of an engine that has applied the first `counts` name changes of each client.
     fn tree(&self, counts: &[(u8, usize)]) -> Observed {
         let expected = self.history.cut(self.history.mark());
         let directory = || Found {
@@ -110,7 +110,7 @@ impl Run {
     }
 }
 
-/// When everything happens here, unless a test says otherwise.
+/// The time of all operations here, unless a test sets another.
 const NOW: Times =
     Times { atime: (1_577_836_800, 0), mtime: (1_577_836_800, 0), ctime: (1_577_836_800, 0) };
 
@@ -194,7 +194,7 @@ fn nothing_survives_without_what_was_answered_before_it_began() {
     run.check(&[(0, 1)]).unwrap();
     let why = run.check(&[(1, 1)]).unwrap_err();
     assert!(why.contains("a later change of another client is there"), "{why}");
-    // Overlapping in time: either alone is fine.
+    // The two operations overlap in time: either alone may survive.
     let mut run = Run::new();
     let (a, b) = (Object::made_by(0, 0), Object::made_by(1, 0));
     let create = |object, client| Op::Create {
@@ -292,13 +292,13 @@ fn a_file_renamed_over_another_is_there_with_what_it_had_by_then() {
         let blocks = BTreeMap::from([(0, payload(new, 0, versions))]);
         expected.check_content(new, &file(size), &blocks)
     };
-    // Before the rename it may be empty, and then no longer.
+    // Before the rename the file may be empty, afterwards not.
     check(2, 0, &[]).unwrap();
     check(3, 0, &[]).unwrap_err();
     check(3, 4096, &[0; 8]).unwrap_err();
     check(3, 4096, &[2; 8]).unwrap();
     check(3, 4096, &[3; 8]).unwrap();
-    // A drive that keeps no promise.
+    // Without promises, every earlier state is allowed.
     let any = run.history.cut_unpromised(run.history.mark());
     let any = any.carried(&BTreeMap::from([(0, 3)]));
     any.check_content(new, &file(0), &BTreeMap::new()).unwrap();
@@ -445,7 +445,7 @@ fn times_are_those_of_an_operation_that_may_be_found() {
     check(&run, (5, 999_999_999), moment(305)).unwrap();
     check(&run, (5, 999_999_999), moment(210)).unwrap_err();
     check(&run, moment(210), moment(305)).unwrap_err();
-    // A name made durable by another file's fsync brings its time with it.
+    // If another file's fsync makes a name durable, the time of that change is durable too.
     let two = run.create(0, 1, Object::ROOT, Make::File);
     at(&mut run, 500, 510, Op::Link { object: one, dir: Object::ROOT, name: NAME });
     at(&mut run, 520, 520, Op::Fsync { object: two, data_only: true, background: false });
@@ -492,7 +492,7 @@ fn a_copy_is_found_block_by_block_and_as_its_source_was_then() {
     run.write(one, 8, 16, 1);
     run.write(two, 0, 24, 2);
     run.fsync(0, two);
-    // A hole of a block, then data: the engine makes the hole first.
+    // A copy of a block-sized hole and then data: the engine makes the hole first.
     run.op(0, Op::Copy { from: (one, 0), to: (two, 4096), length: 8192 });
     run.write(one, 8, 8, 3);
     let check = |run: &Run, blocks: &[&[u8]]| {

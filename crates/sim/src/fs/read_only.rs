@@ -8,7 +8,7 @@ use furrow_rt::{Nanos, Rt};
 use furrow_zone::{ErrorKind, Result, ZoneId, ZoneReport, ZonedDevice};
 use std::rc::Rc;
 
-/// Everything a drive did but read.
+/// Number of all commands of a drive except reads.
 fn done(emulator: &Emulator) -> u64 {
     let counters = emulator.counters();
     counters.writes + counters.appends + counters.flushes + counters.management
@@ -18,11 +18,11 @@ fn zones(emulator: &Emulator) -> Option<Vec<ZoneReport>> {
     emulator.report(ZoneId(0), emulator.geometry().zones).ok()
 }
 
-/// Mounts for reading: all that was promised must be there, changes are refused, and the drive is
-/// not touched.
+/// Mounts for reading: everything promised must be there, changes must be refused, and the drive
+/// must not change.
 ///
 /// # Errors
-/// Says what does not hold.
+/// Describes what does not hold.
 pub async fn look(
     rt: &Rt,
     emulator: &Emulator,
@@ -45,7 +45,8 @@ pub async fn look(
     Ok(found)
 }
 
-/// Asks for changes of all sorts. On a drive that is `failing` another error may come first.
+/// Requests several kinds of changes, which must be refused. On a drive that is `failing`, an I/O
+/// error may come first.
 async fn refuses(fs: &Fs, failing: bool) -> std::result::Result<(), Trouble> {
     let refused = |what: &str, result: Result<()>| match result {
         Err(error) if error.kind() == ErrorKind::ReadOnly => Ok(()),
@@ -60,10 +61,11 @@ async fn refuses(fs: &Fs, failing: bool) -> std::result::Result<(), Trouble> {
     refused("setxattr", fs.setxattr(root, b"user.x", b"x", XattrMode::Set).await)
 }
 
-/// If the file system is read-only after an error, nothing is written any more.
+/// Checks that a file system that is read-only after an error writes nothing more. False if it is
+/// not read-only.
 ///
 /// # Errors
-/// Says how much was written.
+/// Gives the number of commands that are no reads.
 pub async fn stays_silent(
     rt: &Rt,
     fs: &Fs,
@@ -73,7 +75,7 @@ pub async fn stays_silent(
         Err(error) if error.kind() == ErrorKind::ReadOnly => {}
         _ => return Ok(false),
     }
-    // What was under way ends.
+    // Commands in flight complete meanwhile.
     rt.sleep(Nanos::SECOND).await;
     let before = done(emulator);
     let at = |trouble: Trouble| trouble.at("read-only after an error");

@@ -1,10 +1,10 @@
-//! Damaged images, repaired: never worse than before.
+//! Repairs of damaged images: the result is never worse than before.
 //!
-//! What can be read of the damaged file system, and is what the undamaged one has, must be readable
-//! after the repair too: under its path, or in `lost+found`. A repair that is called sound leaves
-//! nothing that fsck finds; one that is not useful leaves the drive as it is, byte for byte. Of
-//! some
-//! the power is cut at a command, and the next repair has to finish.
+//! A file that is readable in the damaged file system, with the content of the undamaged one, must
+//! be readable after the repair too: under its path, or in `lost+found`. After a repair that is
+//! called sound fsck finds nothing. A repair that is not useful leaves the drive unchanged, byte
+//! for byte. In some cases the power is cut at a command of the repair, and the next repair has to
+//! complete it.
 
 use crate::image::{Image, read, restore};
 use furrow_emu::{CommandInfo, Emulator, Fates, Medium, Options, Snapshot};
@@ -21,27 +21,27 @@ use std::rc::Rc;
 /// Bytes of a file that are compared.
 const CONTENT_MAX: usize = 1 << 20;
 
-/// What can be read, by path.
+/// The readable files and links, by path.
 type Tree = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What became of a damaged image.
+/// The outcome of the repair of a damaged image.
 #[derive(Clone, Debug, Default)]
 pub struct Repaired {
     /// Nothing was wrong.
     pub clean: bool,
-    /// It is mended, whole.
+    /// The image is completely repaired.
     pub sound: bool,
-    /// It is mended in part.
+    /// The image is partly repaired.
     pub better: bool,
-    /// It cannot be mended, and is as it was.
+    /// The image cannot be repaired, and is unchanged.
     pub untouched: bool,
     /// The check was refused: no file system is recognised.
     pub refused: bool,
-    /// The power was cut in the repair.
+    /// The power was cut during the repair.
     pub cut: bool,
-    /// Files that could be read before, and after.
+    /// Number of files that were readable before, and are after.
     pub files: usize,
-    /// Why it is not mended.
+    /// Why the image is not repaired.
     pub why: String,
 }
 
@@ -69,7 +69,7 @@ fn quiet() -> MountOptions {
     }
 }
 
-/// Every file and link that can be read, found through directories that can be.
+/// Every readable file and link that is found through readable directories.
 async fn files(fs: &Fs) -> Tree {
     let mut tree = Tree::new();
     let mut seen = BTreeSet::from([Ino::ROOT]);
@@ -108,7 +108,7 @@ async fn files(fs: &Fs) -> Tree {
     tree
 }
 
-/// What a mount of `device` shows, which is left as it is.
+/// The files and links that a mount of `device` shows. The device does not change.
 async fn look(rt: &Rt, device: Rc<dyn ZonedDevice>) -> Option<Tree> {
     let view = Overlay::new(rt, device).ok()?;
     let fs = Fs::mount(rt, Rc::new(view), quiet()).await.ok()?;
@@ -121,10 +121,10 @@ fn told(what: &'static str) -> impl Fn(Error) -> String {
     move |error| format!("{what}: {error}")
 }
 
-/// Damages `image` as `seed` says, and repairs it.
+/// Damages `image` as `seed` determines, and repairs it.
 ///
 /// # Errors
-/// Says what is worse than before. Panics are the caller's to catch.
+/// Describes what is worse than before. The caller catches panics.
 pub fn repaired(image: &Image, seed: u64) -> Result<Repaired, String> {
     let mut rng = Rng::new(seed ^ 0x3e9a_12ed);
     let mut damaged = image.clone();
@@ -219,7 +219,7 @@ async fn repair(
     Ok(summary)
 }
 
-/// Cuts the power at a command of the repair, and repairs what is left: the drive it ends on.
+/// Cuts the power at a command of the repair, and repairs the remaining drive. Returns that drive.
 async fn cut_and_finish(
     rt: &Rt,
     drive: &Emulator,
@@ -250,7 +250,7 @@ async fn cut_and_finish(
         Verdict::Better if plan.verdict == Verdict::Better => {
             again.apply(|_, _| {}).await.map_err(told("second apply"))?;
         }
-        // What could not be mended whole may be as good as it gets.
+        // An image that could only be repaired in part may not get any better.
         Verdict::Hopeless(_) if plan.verdict == Verdict::Better => {}
         other => {
             let findings: Vec<String> =

@@ -1,11 +1,11 @@
 //! One file system on one drive through several lives, all of it a function of one seed.
 //!
-//! In each life the drive is powered on, perhaps with faults; the file system is mounted and
-//! compared with what the life before left, clients work on it at once, and it ends: unmounted, by
-//! a power cut, or because a fault stopped it. What was found after a crash is what the next life
-//! builds on. The faults are those an engine must survive: slow commands, read and write errors,
-//! torn writes, zones that cannot be written any more, a drive that is away for a while, power
-//! cuts at any command.
+//! In each life the drive is powered on, perhaps with faults. The file system is mounted and
+//! compared with the state at the end of the life before. Several clients work on it at once. The
+//! life ends with an unmount, a power cut, or a fault that stops it. The next life continues from
+//! the state found after a crash. The faults are those an engine must survive: slow commands, read
+//! and write errors, torn writes, zones that cannot be written any more, a drive that is away for a
+//! while, power cuts at any command.
 
 use crate::crash::Case;
 use crate::fs::crash::{
@@ -26,14 +26,14 @@ use furrow_zone::{BlockCount, ErrorKind, ZoneId, ZonedDevice};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// How a life is to end.
+/// The planned end of a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Unmount,
     PowerCut,
 }
 
-/// What a life starts from, and what the life before promised.
+/// The start of a life, with the promises of the life before.
 struct World {
     setup: Setup,
     drive: Snapshot,
@@ -44,7 +44,7 @@ struct World {
 /// Runs the simulation of `seed`.
 ///
 /// # Errors
-/// Says what is wrong, and in which life.
+/// Names the life, and what is wrong in it.
 pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
     let mut rng = Rng::new(seed ^ 0x51_3e);
     let case = Case { seed, volatile: rng.one_in(2) };
@@ -53,11 +53,11 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
     let lives = 2 + rng.below(7) as u32;
     let mut zones_may_fail = !Setup::is_full(case);
     for life in 0..=lives {
-        // The last one shows that all is well.
+        // The last life, without faults, shows that everything works.
         let last = life == lives;
         let mut plan = if last { Plan::quiet(&mut rng) } else { Plan::draw(&mut rng) };
         if !last && zones_may_fail && rng.one_in(3) {
-            // Few, or a small drive would have no room left.
+            // Few zones fail, since a small drive would have no space left otherwise.
             zones_may_fail = !rng.one_in(2);
             plan.zone = Some(draw_zone_fault(&mut rng));
         }
@@ -115,13 +115,13 @@ fn begin(seed: u64, case: Case) -> Result<World, String> {
     Ok(World { setup, drive, history: Rc::new(RefCell::new(History::new())), clients })
 }
 
-/// What happens in one life.
+/// The plan of one life.
 #[derive(Clone, Debug)]
 struct Plan {
     faults: Vec<Fault>,
-    /// Strikes a zone of the main area.
+    /// A fault of a zone of the main area.
     zone: Option<Fault>,
-    /// The faults are there from before the mount.
+    /// The faults are injected before the mount.
     early: bool,
     end: End,
     operations: u32,
@@ -146,14 +146,14 @@ impl Plan {
         Plan { faults, zone, early, end, operations, seed: rng.next() >> 32 }
     }
 
-    /// True if commands may fail whatever zone they are for. Where only zones of the main area
-    /// fail the file system goes on, and nobody notices.
+    /// True if commands to any zone may fail. If only zones of the main area fail, the file system
+    /// continues without visible errors.
     fn may_fail(&self) -> bool {
         self.faults.iter().any(|fault| !matches!(fault.kind, FaultKind::Slow { .. }))
     }
 }
 
-/// A zone closes for good, or fills, or a write fails: what is in it stays readable.
+/// A zone becomes read-only or full, or a write fails: the zone's blocks stay readable.
 fn draw_zone_fault(rng: &mut Rng) -> Fault {
     let within = [10, 60, 400][rng.below(3) as usize];
     use FaultKind::{WriteError, WriteTorn, ZoneFull, ZoneReadOnly};
@@ -191,10 +191,10 @@ impl std::fmt::Display for Plan {
     }
 }
 
-/// How far a life got.
+/// The result of a life.
 struct Lived {
     clients: Idle,
-    /// A fault stopped the mount or the comparison: nobody has worked.
+    /// A fault stopped the mount or the comparison, so no client worked.
     stillborn: bool,
 }
 
@@ -203,7 +203,7 @@ fn is_device(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Io | ErrorKind::ReadOnly)
 }
 
-/// The clients go on from what was found.
+/// The clients, with the found state as their models.
 pub(crate) fn adopt(clients: Idle, recovered: &Recovered) -> Idle {
     clients
         .into_iter()
@@ -304,7 +304,7 @@ async fn one_life(
             let history = history.borrow();
             history.cut(history.mark())
         };
-        // Before the first mount nobody knows the numbers of the directories that all share; a
+        // Before the first mount the inode numbers of the shared directories are unknown, and a
         // crash may have left some of them unknown.
         let known = Object::SHARED.iter().all(|object| expected.inos.contains_key(object));
         match known {
@@ -332,7 +332,7 @@ async fn one_life(
     let (fs, recovered): (Fs, Recovered) = match started.await {
         Ok(started) => started,
         Err(trouble) if may_fail && io(&trouble) => {
-            // The clients wait for a better day.
+            // The clients do not work in this life.
             return Ok(Lived { clients, stillborn: true });
         }
         Err(trouble) => return Err(trouble.to_string()),
@@ -342,7 +342,8 @@ async fn one_life(
         inject()?;
     }
     if let Some(fault) = plan.zone {
-        // Without its logs there is no file system; the crash sweep looks at that.
+        // The fault spares the metadata zones, without which there is no file system; the crash
+        // sweep tests these.
         let first = metadata_zones(&fs).len() as u32;
         let start = device.geometry().start(ZoneId(first));
         let end = device.geometry().start(ZoneId(setup.geometry.zones));
@@ -351,7 +352,7 @@ async fn one_life(
     }
     let clients = adopt(clients, &recovered);
     *history.borrow_mut() = History::resume(recovered.models, recovered.inos);
-    // Slow commands move the clock, so that a commit ends later than it was due.
+    // Slow commands advance the clock, so that a commit may end later than it was due.
     if plan.faults.is_empty() && plan.zone.is_none() {
         history.borrow_mut().promise_commits(setup.mount.commit_interval);
     }
@@ -365,7 +366,7 @@ async fn one_life(
         match durably(&rt, &history, fs.unmount()).await {
             Ok(()) => {
                 emulator.clear_faults(None).map_err(|error| error.to_string())?;
-                // A drive that went away after the last command is looked at in the next life.
+                // A drive that went away after the last command is checked in the next life.
                 if device.report(ZoneId(0), 1).is_ok() {
                     fsck(&device, "after unmount").await?;
                 }
