@@ -82,7 +82,7 @@ pub struct CommandInfo {
     pub sequence: u64,
     /// The queue it was submitted to.
     pub queue: QueueId,
-    /// What it is.
+    /// The command itself.
     pub command: Command,
     /// True if the command is durable when it is answered.
     pub fua: bool,

@@ -17,7 +17,8 @@ pub const BLOCK_SIZE: usize = 4096;
 pub const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"FRW1");
 /// Version of the record header this program writes.
 pub const RECORD_VERSION: u16 = 1;
-/// Longest record (header and body): a bound for what a damaged length can make us read.
+/// Longest record (header and body): a bound on the bytes that are read because of a damaged
+/// length.
 pub const RECORD_LENGTH_MAX: u32 = 64 << 20;
 /// Body bytes of a record of one block.
 pub const BLOCK_BODY: usize = BLOCK_SIZE - RecordHeader::SIZE;

@@ -112,7 +112,7 @@ impl FromStr for Uuid {
 /// The kind of a record, and its place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordId {
-    /// What it is.
+    /// Its kind.
     pub kind: u16,
     /// Mount epoch.
     pub epoch: u64,

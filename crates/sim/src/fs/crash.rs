@@ -28,7 +28,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// The file system as a subject. The last two bits of a seed select a busy setup ([`Setup::busy`]),
-/// a drive with faults ([`faults`]), or both.
+/// a drive with faults ([`faults`]), or both. A full or merging drive ([`Setup::full`],
+/// [`Setup::merging`]) takes precedence over a busy setup.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FsSubject {
     /// The defect built in, if any.

@@ -122,7 +122,7 @@ impl History {
         self.entries.is_empty()
     }
 
-    /// Up to which event the commit interval alone makes everything durable.
+    /// The event up to which the commit interval alone makes everything durable.
     ///
     /// Virtual time moves only when no command is left to execute, so a commit that was due before
     /// the last event has ended at the last event.
@@ -276,7 +276,7 @@ pub struct Line<'a> {
     pub end: Option<Nanos>,
     /// The client.
     pub client: u8,
-    /// What it is.
+    /// The operation.
     pub op: &'a Op,
     /// The answer.
     pub result: Option<Result<(), ErrorKind>>,

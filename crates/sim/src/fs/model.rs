@@ -16,7 +16,7 @@ use std::rc::Rc;
 /// An object as the model sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// What it is.
+    /// Its kind.
     pub make: Make,
     /// Names in a directory.
     pub entries: BTreeMap<Name, Object>,
@@ -200,7 +200,7 @@ impl Namespace {
         }
     }
 
-    /// The objects whose names an operation changes that makes none.
+    /// The objects whose names an operation changes, if it makes no new object.
     fn renamed(&self, op: &Op) -> Vec<Object> {
         match *op {
             Op::Link { object, .. } => vec![object],
@@ -209,7 +209,7 @@ impl Namespace {
             }
             Op::Rename { from, to, exchange } => {
                 let (one, two) = (self.entry(from.0, from.1), self.entry(to.0, to.1));
-                // Two names of one file: nothing happens, unless they are exchanged.
+                // A rename between two names of one file changes nothing, unless it is an exchange.
                 if one == two && !exchange {
                     return Vec::new();
                 }
@@ -257,7 +257,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// The files that a rename would put into the place of something else.
+    /// The files that a rename would put in the place of another object.
     pub fn replacing(&self, op: &Op) -> Vec<Object> {
         let Op::Rename { from, to, exchange } = *op else { return Vec::new() };
         let (Ok(one), Ok(two)) = (self.entry(from.0, from.1), self.entry(to.0, to.1)) else {
@@ -300,12 +300,12 @@ pub struct Model {
     pub unknown: BTreeSet<Object>,
 }
 
-/// What an operation does beyond what it says, as its client knows when it submits it.
+/// Effects of an operation that its arguments do not show, as known when it is submitted.
 #[derive(Clone, Debug, Default)]
 pub struct Effect {
-    /// Of a copy: what it puts into its target.
+    /// The content that a copy writes.
     pub copied: Option<Rc<Copied>>,
-    /// If it changes the attributes of an object: what they are then.
+    /// The new attributes of an object, if the operation changes them.
     pub attributes: Option<Rc<Attributes>>,
     /// Objects whose names it changes.
     pub renamed: Vec<Object>,
@@ -375,13 +375,13 @@ impl Model {
         }
     }
 
-    /// What a copy puts into its target now; nothing for other operations.
+    /// The content that a copy would write now; `None` for other operations.
     pub fn copied(&self, op: &Op) -> Option<Rc<Copied>> {
         let Op::Copy { from, to, length } = *op else { return None };
         Some(Rc::new(self.contents.get(&from.0)?.copy(from.1, to.1, length)))
     }
 
-    /// What an operation answers, what is there after it, and what it does beyond what it says.
+    /// The answer of an operation, the state after it, and its [`Effect`].
     pub fn foresee(&self, op: &Op) -> (Result<(), ErrorKind>, Model, Effect) {
         let mut after = self.clone();
         let expected = after.apply(op);
@@ -397,7 +397,7 @@ impl Model {
         (expected, after, Effect { copied: self.copied(op), attributes, renamed })
     }
 
-    /// What `op` looks at or changes, but for directories that it only changes names in.
+    /// The objects that `op` reads or changes, except directories in which it only changes names.
     pub fn touched(&self, op: &Op) -> Vec<Object> {
         let at = |(dir, name): (Object, Name)| self.names.entry(dir, name).ok();
         match *op {
@@ -426,8 +426,8 @@ impl Model {
         }
     }
 
-    /// True if `op` surely adds no block to what the file system has: it removes something, or
-    /// replaces what is there.
+    /// True if `op` certainly adds no block to the file system: it removes something, or replaces
+    /// existing blocks.
     pub fn replaces(&self, op: &Op) -> bool {
         match *op {
             Op::Unlink { .. }
@@ -450,7 +450,7 @@ impl Model {
         }
     }
 
-    /// Ends all opens, as an unmount or a crash does: what has no name is gone.
+    /// Ends all opens, as an unmount or a crash does. Objects without a name are removed.
     pub fn close_all(&mut self) {
         self.names.close_all();
     }
@@ -507,7 +507,7 @@ mod tests {
         model.apply(&Op::Unlink { dir: Object::ROOT, name: name(0) }).unwrap();
         model.apply(&Op::Unlink { dir: Object(1), name: name(5) }).unwrap();
         assert_eq!(model.names.node(object(0)).unwrap().names, 0);
-        // A name cannot be made from an open file alone.
+        // An open file whose names were removed cannot get a new name.
         assert_eq!(model.apply(&link), Err(ErrorKind::NotFound));
         model.apply(&Op::Release(object(0))).unwrap();
         assert!(model.names.node(object(0)).is_none());
@@ -525,7 +525,7 @@ mod tests {
         };
         model.apply(&link(0)).unwrap();
         model.apply(&Op::Unlink { dir: Object(1), name: name(0) }).unwrap();
-        // It is open still, but had a name.
+        // The file is still open, but had a name.
         assert_eq!(model.apply(&link(0)), Err(ErrorKind::NotFound));
         model.apply(&Op::Release(object(1))).unwrap();
         assert_eq!(model.apply(&link(1)), Err(ErrorKind::NotFound));

@@ -27,7 +27,7 @@ const CUT_MAX: u64 = 126 << 20;
 /// One inode as the engine shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Permission bits.
     pub mode: u16,
