@@ -57,7 +57,7 @@ fn open_zones_are_spread_evenly_over_the_queues() {
         writer.open_zone_after(ZoneId(zone + 1), ZoneId(*zone));
         assert_eq!(writer.queue(ZoneId(zone + 1)), writer.queue(ZoneId(*zone)));
     }
-    // Finished zones leave their queues; in this test the queues of two streams only.
+    // Finished zones leave their queues: here, two of the four queues.
     let ended = [0, 16, 4, 20];
     for zone in ended.map(ZoneId) {
         let (writer, next) = (writer.clone(), ZoneId(zone.0 + 1));
