@@ -26,20 +26,20 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
-/// How often it is tried to put an array together of drives that are gone for a moment meanwhile.
+/// Attempts to assemble an array while drives are gone for a moment.
 const TRIES: u32 = 3;
 
 /// Pages kept for reuse.
 const PAGES: usize = 4096;
 
-/// What a drive says of the array it is of.
+/// What a drive records of its array.
 #[derive(Clone, Debug)]
 pub struct Examined {
     /// The array.
     pub array: Uuid,
     /// The drive.
     pub device: Uuid,
-    /// Which of the members it is; `None`: a spare.
+    /// The drive's place among the members; `None` for a spare.
     pub member: Option<u32>,
     /// Members.
     pub drives: u32,
@@ -53,13 +53,14 @@ pub struct Examined {
     pub blocks: u64,
     /// When the array was made, seconds since 1970.
     pub created: i64,
-    /// Stopped in order.
+    /// Whether the array was stopped in order.
     pub clean: bool,
     /// The members as this drive knows them; a spare knows none.
     pub members: Vec<(Uuid, MemberState)>,
     /// Number of the newest state record on the drive.
     pub record: u64,
-    /// Of each member, the state record that it has for certain, or a newer one; 0: not known.
+    /// Of each member, the number of a state record that the member certainly has, unless it has a
+    /// newer one; 0: not known.
     pub known: Vec<u64>,
 }
 
@@ -161,11 +162,11 @@ impl Parsed {
     }
 }
 
-/// What `device` says of the array it is of.
+/// Reads what `device` records of its array.
 ///
 /// # Errors
-/// `NotFound` if it is of none, `WrongFormat` if it is of a newer version; `Io` if it cannot be
-/// read.
+/// `NotFound` if the drive belongs to no array, `WrongFormat` if the array is of a newer version;
+/// `Io` if the drive cannot be read.
 pub async fn examine(device: &dyn ZonedDevice) -> Result<Examined> {
     let found = find(device).await?.0;
     if found.is_spare() {
@@ -191,7 +192,7 @@ pub async fn examine(device: &dyn ZonedDevice) -> Result<Examined> {
     })
 }
 
-/// The newest record of a drive, and what its zones are like.
+/// The newest record of a drive, and the reports of its zones.
 ///
 /// # Errors
 /// As [`examine`].
@@ -211,12 +212,12 @@ pub(crate) async fn find(device: &dyn ZonedDevice) -> Result<(Found, Vec<ZoneRep
     Ok((found, zones))
 }
 
-/// Makes an array of `devices`, in that order, and puts it in service. With `force`, whatever they
-/// hold is lost; without, they must be empty.
+/// Makes an array of `devices`, in that order, and puts it in service. With `force`, the content of
+/// the drives is lost; without `force`, they must be empty.
 ///
 /// # Errors
-/// `Invalid` if no such array can be made of them, `Exists` if one of them is not empty; then
-/// nothing was written.
+/// `Invalid` if no such array can be made of the drives, `Exists` if one of them is not empty; in
+/// both cases nothing was written.
 pub async fn create(
     rt: &Rt,
     devices: Vec<Rc<dyn ZonedDevice>>,
@@ -256,10 +257,10 @@ pub async fn create(
     Ok(volume)
 }
 
-/// Refuses a drive that holds something.
+/// Refuses a drive that is not empty.
 ///
 /// # Errors
-/// `Exists` if it does, `Io` if it does not answer.
+/// `Exists` if the drive is not empty, `Io` if it does not answer.
 pub fn check_empty(device: &dyn ZonedDevice) -> Result<()> {
     let used = |zone: &ZoneReport| !matches!(zone.state, ZoneState::Empty | ZoneState::Offline);
     let Some(used) = reports(device)?.into_iter().find(used) else { return Ok(()) };
@@ -270,12 +271,12 @@ pub fn check_empty(device: &dyn ZonedDevice) -> Result<()> {
     Err(Error::new(ErrorKind::Exists, what))
 }
 
-/// Empties every zone that holds something; what the zones are like then.
+/// Empties every zone that is not empty. Returns the reports of the zones afterwards.
 pub(crate) async fn erase(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
     erase_but(device, None).await
 }
 
-/// As [`erase`], but not a zone of the ring.
+/// Like [`erase`], but keeps zone `ring` of the ring.
 pub(crate) async fn erase_but(
     device: &dyn ZonedDevice,
     ring: Option<u32>,
@@ -299,7 +300,8 @@ pub(crate) async fn erase_but(
     reports(device)
 }
 
-/// A member, by what it last knew of: events, and the newest state record on its drive.
+/// A member, with the events it last knew of and the number of the newest state record on its
+/// drive.
 fn member(
     uuid: Uuid,
     state: MemberState,
@@ -317,7 +319,7 @@ fn member(
     }
 }
 
-/// Where the numbers of a volume begin.
+/// The initial values of a volume's numbers.
 struct Start {
     uuid: Uuid,
     created: i64,
@@ -394,22 +396,21 @@ fn start(
     }))
 }
 
-/// One of the drives given to [`assemble`], and what it says.
+/// One of the drives given to [`assemble`], and its newest record.
 pub(crate) struct Given {
     pub(crate) device: Rc<dyn ZonedDevice>,
     pub(crate) found: Found,
     zones: Vec<ZoneReport>,
 }
 
-/// Puts an array together from its drives, in any order, and in service. Members that are not
+/// Assembles an array from its drives, in any order, and puts it in service. Members that are not
 /// given, or do not answer, count as failed, if the array can do without them. Spares may be among
 /// the drives: [`Volume::spares`] names them.
 ///
 /// # Errors
-/// `NotFound` if a drive is of no array; `WrongFormat` if one is of another, or of a newer version;
-/// `Invalid` if one is stale or given
-/// twice, or too many are missing: the message names them. `Io` or `Corrupt` if what must be read
-/// cannot be.
+/// `NotFound` if a drive belongs to no array; `WrongFormat` if a drive belongs to another array, or
+/// to an array of a newer version; `Invalid` if a drive is stale or given twice, or too many are
+/// missing: the message names them. `Io` or `Corrupt` if needed blocks cannot be read.
 pub async fn assemble(
     rt: &Rt,
     devices: Vec<Rc<dyn ZonedDevice>>,

@@ -1,15 +1,15 @@
 //! Recovery: from what the drives hold to a volume in service.
 //!
-//! `recover/steps` is the table of its steps. It begins with the newest state record, which has
-//! segment table and map as of its snapshot. Rows that were written after the snapshot change the
-//! map. Stripes that count but lack a chunk are then written again: otherwise the next failure of a
-//! drive would take back what this recovery has shown.
+//! `recover/steps` is the table of its steps. Recovery begins with the newest state record, which
+//! has segment table and map as of its snapshot. Rows that were written after the snapshot change
+//! the map. Stripes that count but lack a chunk are then written again: otherwise the next failure
+//! of a drive could undo what this recovery has shown.
 //!
-//! Before the checkpoint at its end nothing is reset, and what is written changes nothing of what
-//! the first steps find: a crash on the way is recovered as the first one was. Only where there is
-//! no space for the last steps, segments are reset of which nothing counts, as at any other time:
-//! but none that holds what a stripe that lacks a chunk took the place of, before that stripe is
-//! written again. If that is not enough, zones that belong to nothing are reset, too.
+//! Before the checkpoint at its end, recovery resets nothing, and its writes change nothing that
+//! the first steps find: a crash during recovery is recovered as the first crash was. The exception
+//! is a lack of space for the last steps. Segments without valid blocks are then reset, as at any
+//! other time, but not those with blocks that a torn stripe replaced, until that stripe is written
+//! again. If that is not enough, zones that belong to no segment are reset, too.
 
 pub(crate) mod finish;
 pub(crate) mod in_doubt;
@@ -44,25 +44,25 @@ use std::ops::Range;
 use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros};
 
-/// A segment as the headers of its zones have it.
+/// A segment as described by the headers of its zones.
 pub(crate) struct Found {
     pub(crate) sequence: u64,
     slot: u32,
     pub(crate) groups: Groups,
-    /// Members that it was begun without, as bits.
+    /// Members that the segment was begun without, as bits.
     pub(crate) missing: u32,
     pub(crate) zones: Vec<Option<ZoneId>>,
-    /// Bit i: member i's zone was rebuilt, and counts only when it is whole.
+    /// Bit i: member i's zone was rebuilt, and counts only when the rebuild has completed it.
     rebuilt: u32,
 }
 
-/// The newest of the blocks of an address that were written after the snapshot.
+/// The newest block of an address among those that were written after the snapshot.
 #[derive(Clone, Copy)]
 struct Candidate {
     sequence: u64,
     segment: u64,
     number: u32,
-    /// Of a stripe that lacks a chunk.
+    /// Whether the block's stripe lacks a chunk.
     torn: bool,
 }
 
@@ -71,15 +71,15 @@ struct TrimRecord {
     sequence: u64,
     number: u32,
     lba: u64,
-    /// Of a stripe that lacks a chunk.
+    /// Whether the record's stripe lacks a chunk.
     torn: bool,
 }
 
-/// What was written after the snapshot.
+/// The blocks and trims that were written after the snapshot.
 #[derive(Default)]
 struct Delta {
     blocks: BTreeMap<u64, Candidate>,
-    /// Addresses and numbers of blocks of which there is a newer one, too.
+    /// Addresses and numbers of blocks that are not the newest of their address.
     older: Vec<(u64, u32)>,
     trims: Vec<TrimRecord>,
     /// Blocks of stripes that count but lack a chunk.
@@ -88,7 +88,7 @@ struct Delta {
 }
 
 impl Delta {
-    /// Notes a block that was found.
+    /// Adds a block that was found.
     fn add(&mut self, lba: u64, new: Candidate) {
         let Some(known) = self.blocks.get_mut(&lba) else {
             self.blocks.insert(lba, new);
@@ -99,8 +99,8 @@ impl Delta {
         self.older.push((lba, old.number));
     }
 
-    /// Whether a stripe that lacks a chunk says what an address holds; `trims`: ranges that trim
-    /// records in such stripes take away.
+    /// Whether the content of an address is determined by a stripe that lacks a chunk; `trims` are
+    /// the ranges that trim records in such stripes discard.
     fn is_torn(&self, trims: &[Range<u64>], lba: u64) -> bool {
         self.blocks.get(&lba).is_some_and(|newest| newest.torn)
             || trims.iter().any(|range| range.contains(&lba))
@@ -115,16 +115,16 @@ pub(crate) struct Scanned {
 }
 
 impl Scanned {
-    /// Rows up to the last one of which any zone holds something whole. A zone that was ended early
-    /// counts as written to its end.
+    /// Number of rows up to the last one with a valid block in any zone. A zone that was ended
+    /// early counts as written to its end.
     fn last(&self) -> u32 {
         let of = |rows: &Rows| rows.iter().rposition(Option::is_some).map_or(0, |at| at as u32 + 1);
         self.rows.iter().map(of).max().unwrap_or(0)
     }
 
-    /// Rows of the segment: up to the last one of which any zone holds something whole, and up to
-    /// the last stripe that any of them is of. Zone Append may put a stripe before those that it
-    /// comes after, and these may not be there.
+    /// Rows of the segment: up to the last row with a valid block in any zone, and up to the last
+    /// stripe that any of these blocks belongs to. Zone Append may place a stripe before earlier
+    /// ones of its group, and the earlier ones may be missing.
     fn rows_of(&self, groups: Groups) -> u32 {
         let stripes = self.rows.iter().flatten().flatten().map(|row| row.stripe);
         let stripes = stripes.filter(|stripe| *stripe < groups.stripes);
@@ -134,7 +134,7 @@ impl Scanned {
 }
 
 impl Image {
-    /// What it says of a segment.
+    /// The image's entry of a segment.
     pub(crate) fn entry(&self, found: &Found) -> Option<&SegmentEntry> {
         let of = |entry: &&SegmentEntry| {
             entry.slot.get() == found.slot && entry.sequence.get() == found.sequence
@@ -144,19 +144,20 @@ impl Image {
 }
 
 impl Volume {
-    /// Brings the volume to where it can be written, from the state record's image on.
+    /// Brings the volume to the point where it can be written, starting from the state record's
+    /// image.
     pub(crate) async fn recover(&self, zones: Vec<Vec<ZoneReport>>, image: Image) -> Result<()> {
         let mut recovery = Recovery::new(self, zones, image);
         run(&self.0.rt, OF_RECOVERY, RECOVERY, &mut recovery).await?;
         match self.finish_recovery().await {
-            // Nothing is written before that is done; what there is can be read.
+            // Writes wait until the last steps are done; reads work before.
             Err(error) if error.kind() == ErrorKind::NoSpace && self.survives() => Ok(()),
             Err(_) if self.failed().is_some() && self.survives() => Ok(()),
             finished => finished,
         }
     }
 
-    /// Refuses to go by what was found if a drive was gone for a moment: what it holds was not.
+    /// Refuses the result of recovery if a drive was gone for a moment: its blocks were not read.
     pub(crate) fn check_read(&self) -> Result<()> {
         let missed = |drive: &Rc<crate::drive::Drive>| drive.has_missed();
         match self.0.members.iter().filter_map(Member::drive).find(missed) {
@@ -175,8 +176,8 @@ impl Volume {
         self.check_read().is_err()
     }
 
-    /// The segments there are, oldest first; zones that hold something and belong to none; and
-    /// which members have some of which it cannot be said what they are, as bits.
+    /// Returns the segments, oldest first; the zones that hold something and belong to no segment;
+    /// and, as bits, the members with zones whose header cannot be read.
     pub(crate) async fn find_segments(
         &self,
         zones: &[Vec<ZoneReport>],
@@ -213,7 +214,7 @@ impl Volume {
                 let known = &mut segment.zones[index as usize];
                 match *known {
                     None => *known = Some(report.zone),
-                    // A rebuild failed in one of them, which could not be emptied.
+                    // A rebuild failed in one of the two zones, and that zone could not be emptied.
                     Some(old) if read_footers(self, index, old, sequence).await.is_some() => {
                         strays.push((index, report.zone));
                     }
@@ -224,8 +225,8 @@ impl Volume {
                 }
             }
         }
-        // Of several in one slot the newest counts: a zone that could not be reset keeps what it
-        // was.
+        // If a slot has several segments the newest counts: a zone that could not be reset keeps
+        // its old content.
         let mut newest: BTreeMap<u32, Found> = BTreeMap::new();
         for ((slot, _), segment) in found {
             if let Some(old) = newest.insert(slot, segment) {
@@ -307,7 +308,7 @@ impl Volume {
         scanned
     }
 
-    /// Which chunks of a segment's stripes are there, and where.
+    /// A table of the chunks found of a segment's stripes, and of their places.
     pub(crate) fn places(&self, segment: &Found, scanned: &Scanned) -> StripeTable {
         let groups = segment.groups;
         let mut table = self.new_table(groups.stripes, groups.group);
@@ -318,7 +319,8 @@ impl Volume {
         table
     }
 
-    /// Decides which stripes count, and notes what is in them that came after the snapshot.
+    /// Decides which stripes count, and collects their blocks and trims that are newer than the
+    /// snapshot.
     fn weigh(
         &self,
         segment: &Found,
@@ -344,7 +346,7 @@ impl Volume {
             }
             let has = |chunk: u32| there >> placement.drive(stripe, chunk) & 1 == 1;
             if !placement.recoverable(has) {
-                // Void: what is there of it is never to be taken for a chunk again.
+                // The stripe is void: its chunks must never be taken for chunks again.
                 (0..placement.n).for_each(|drive| table.remove(stripe, drive));
                 continue;
             }
@@ -359,14 +361,15 @@ impl Volume {
         }
     }
 
-    /// Whether a member in service has a zone in the segment, or ought to, and not its chunk. What
-    /// a rebuild is going to bring is not missed.
+    /// Whether a member in service lacks its chunk although it has a zone in the segment, or ought
+    /// to have one. A chunk that a rebuild is going to write does not count as lacking.
     fn lacks(&self, segment: &Found, there: u32) -> bool {
         (0..self.0.shape.placement.n).any(|drive| {
             let member = &self.0.members[drive as usize];
             let absent = segment.zones[drive as usize].is_none();
             let unbuilt = absent && member.state.get() == MemberState::Rebuilding;
-            // A member that is in service was missing only for a moment that nobody noted.
+            // If the segment was begun without a member that is in service, the member was gone
+            // only for a moment, and no state record says so.
             there >> drive & 1 == 0
                 && (absent || segment.missing >> drive & 1 == 0)
                 && member.drive().is_some()
@@ -424,7 +427,7 @@ impl Volume {
         }
     }
 
-    /// Mapping blocks that the root names.
+    /// Counts the mapping blocks that the root names, in their segments.
     fn count_leaves(&self) {
         let map = self.0.map.borrow();
         let mut segments = self.0.segments.borrow_mut();
@@ -435,7 +438,7 @@ impl Volume {
         }
     }
 
-    /// Changes the map by what came after the snapshot.
+    /// Applies the blocks and trims from after the snapshot to the map.
     async fn apply(&self, delta: &Delta, image: &Image) -> Result<()> {
         let (mut trims, mut torn) = (Vec::new(), Vec::new());
         for record in &delta.trims {
@@ -451,7 +454,7 @@ impl Volume {
                 torn.extend(record.torn.then(|| range.clone()));
                 trims.push((record.sequence, range));
             }
-            // It has to be there until a checkpoint shows what it did.
+            // The record has to stay until a checkpoint shows the effect of the trim.
             let slot = self.0.shape.slot(record.number) as usize;
             self.0.segments.borrow_mut()[slot].needed = self.0.checkpoint.snapshots.get() + 1;
         }
@@ -487,8 +490,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Maps `lba` anew. What it was is from the checkpoint, and counts less unless its segment was
-    /// released since: its number.
+    /// Maps `lba` to `number`. Returns the old number, which is from the checkpoint, and debits its
+    /// segment, unless the segment was released since.
     fn turn(&self, lba: u64, number: u32, image: &Image) -> Option<u32> {
         let old = self.0.map.borrow_mut().set(lba, number);
         if number != NONE {
@@ -509,7 +512,7 @@ impl Volume {
         })
     }
 
-    /// Takes a segment that was open into use again, or ends it.
+    /// Reopens a segment that was open, or ends it.
     async fn reopen_segment(
         &self,
         segment: Found,
@@ -558,9 +561,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Takes the zones of a segment into use again. False if one of them cannot be written on, or
-    /// a member that is in service has none. One that is being rebuilt may: a segment need not be
-    /// begun then for what recovery has to write, and there may be no room for one.
+    /// Reopens the zones of a segment. False if one of them cannot be written any further, or a
+    /// member in service has none. A member that is being rebuilt may have none: that spares
+    /// recovery a new segment for its own writes, for which there may be no space.
     async fn reopen_zones(&self, segment: &Found, zones: &[Vec<ZoneReport>]) -> bool {
         let mut fit = true;
         for (index, member) in self.0.members.iter().enumerate() {
@@ -583,7 +586,7 @@ impl Volume {
             if !report.state.is_active() && !full {
                 fit = false;
             } else if full {
-                // One that was finished early is full as well, but has no footer.
+                // A zone that was finished early is full as well, but has no footer.
                 let footer = read_footers(self, index as u32, zone, segment.sequence).await;
                 fit &= footer.is_some();
             } else {
@@ -643,8 +646,8 @@ impl Volume {
         whole
     }
 
-    /// Takes from a segment the zones that were being rebuilt: their headers say that the segment
-    /// was without them, and they have no footer.
+    /// Removes from a segment the zones whose rebuild was not finished: their headers say that the
+    /// segment was without them, and they have no footer.
     pub(crate) async fn take_unbuilt(
         &self,
         segment: &mut Found,
@@ -671,7 +674,8 @@ mod tests {
     use super::*;
 
     /// Under Zone Append a later stripe of a group may land in the first row of every drive, and
-    /// those before it not at all. A rebuild of as many rows as were written would leave it out.
+    /// the earlier ones not at all. A rebuild of as many rows as were written would leave the
+    /// stripe out.
     #[test]
     fn a_segment_has_the_rows_of_a_stripe_that_landed_before_its_turn() {
         let groups = Groups { chunk: 2, group: 8, stripes: 20 };
@@ -682,7 +686,7 @@ mod tests {
         let alone = |rows| Scanned { rows: vec![rows, Vec::new()], upto: vec![0; 2] };
         let late = vec![None, None, None, None, row(0), row(0)];
         assert_eq!(alone(late).rows_of(groups), 6);
-        // No stripe of the segment.
+        // A row that belongs to no stripe of the segment.
         assert_eq!(alone(vec![row(NONE)]).rows_of(groups), 2);
         assert_eq!(alone(vec![None]).rows_of(groups), 0);
     }

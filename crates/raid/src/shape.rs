@@ -2,8 +2,8 @@
 //!
 //! A segment is one zone on each drive: a header block, `rows` data rows, a footer. Row r of the
 //! drives is one block on each; a stripe is `chunk` rows. A *physical block number* counts data
-//! blocks only: (slot × rows + row) × k + data chunk. It says nothing of where in the zone a
-//! chunk landed: within a stripe group that is the compact stripe table's part.
+//! blocks only: (slot × rows + row) × k + data chunk. The number does not tell where in the zone a
+//! chunk landed: within a stripe group the compact stripe table does.
 
 use crate::format::{BlockMeta, FooterEntry, MAPPED, NONE, RING_ZONES, SegmentBody};
 use crate::level::{Level, Placement};
@@ -12,11 +12,11 @@ use furrow_log::address::{blocks_per_zone, oob_per_block};
 use furrow_log::record::blocks_for;
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZonedDevice};
 
-/// Permits of a drive that an array needs beside its open segments: the ring, the segment of
-/// cleaning, and one that is being ended while the next is begun.
+/// Permits of a drive that an array needs in addition to its open segments: the ring, the segment
+/// of cleaning, and a segment that is being ended while the next is begun.
 pub const PERMITS_RESERVED: u32 = 3;
 
-/// Segments kept for cleaning: one it writes to, one that comes next, and one because a member may
+/// Segments kept for cleaning: one to write to, one to come next, and one because a member may
 /// refuse a write to either.
 pub(crate) const KEPT: u32 = 3;
 
@@ -37,19 +37,19 @@ pub struct Config {
     pub chunk_large: u32,
     /// Stripes of a group (G); 1: Zone Write only; [`Config::UNGROUPED`]: one group per segment.
     pub group: u32,
-    /// Percent of the volume's size that is kept free beside it, 7 to 100.
+    /// Space that is kept free, in percent of the volume's size, 7 to 100.
     pub reserve: u32,
 }
 
 impl Config {
-    /// A `group` that is the whole segment.
+    /// A `group` that spans the whole segment.
     pub const UNGROUPED: u32 = u32::MAX;
 
     /// The paper's settings (ZapRAID, section 5.1): one small-chunk segment with Zone Append, three
     /// large-chunk ones, chunks of 4 and 16 KiB, groups of 256 stripes; fewer segments where
     /// active zones are few, no groups where drives have no out-of-band area.
     ///
-    /// `geometry` is that of the drive with the fewest active zones.
+    /// `geometry` is the geometry of the drive with the fewest active zones.
     pub fn new(level: Level, geometry: &Geometry) -> Config {
         let permits = geometry.max_active.unwrap_or(u32::MAX);
         let large = permits.saturating_sub(PERMITS_RESERVED + 1).min(3);
@@ -65,8 +65,8 @@ impl Config {
         }
     }
 
-    /// Refuses a drive on which not so many zones may be active as there are segments open at once:
-    /// each has one on every drive.
+    /// Refuses a drive that allows fewer active zones than the array needs: each open segment has a
+    /// zone on every drive.
     ///
     /// # Errors
     /// `Invalid`; the message begins with `who`, which ends in a verb: "drive 3 has".
@@ -98,7 +98,7 @@ pub struct Shape {
     pub capacity: u32,
     /// Data rows per segment.
     pub rows: u32,
-    /// Segments there can be.
+    /// Number of slots for segments.
     pub slots: u32,
     /// Blocks of the volume.
     pub blocks: u64,
@@ -106,7 +106,7 @@ pub struct Shape {
     pub mappings: u32,
     /// Segments kept for cleaning.
     pub kept: u32,
-    /// Data blocks that cleaning gets into a segment.
+    /// Data blocks that cleaning can write to a segment.
     pub held: u32,
     /// Where the metadata of blocks is.
     pub meta: MetaPlace,
@@ -168,13 +168,14 @@ impl Shape {
                 "{slots} segments of {per_segment} blocks: at most 16 TiB of data are supported"
             ));
         }
-        // Every open segment may be all but empty, and cleaning needs space of its own.
+        // Every open segment may be nearly empty, and cleaning needs space of its own.
         let open = config.small + config.large + 1;
         let kept = KEPT;
         let held = held(config, &placement, rows, meta);
         let usable = u64::from(slots.saturating_sub(open + kept)) * u64::from(held);
         let blocks = usable * 100 / (100 + u64::from(config.reserve));
-        // The map takes space too: a block for 1024, and as much again while it is written anew.
+        // The map takes space too: a block for 1024, and as much again while the block is
+        // rewritten.
         let blocks = blocks.saturating_sub(2 * blocks.div_ceil(u64::from(MAPPED)));
         if rows == 0 || blocks == 0 {
             return invalid(format!(
@@ -229,9 +230,9 @@ impl Shape {
         ))
     }
 
-    /// Slots without which there may be too little space to write the volume full, and over and
-    /// over: what is open may be all but empty, cleaning needs its own, and gains something only
-    /// if what counts leaves a segment's worth of space in the rest.
+    /// The number of slots that is needed to write the full volume over and over: open segments may
+    /// be nearly empty, cleaning needs segments of its own, and cleaning gains space only if the
+    /// valid blocks leave a segment's worth of space in the rest.
     pub fn least(&self, config: &Config) -> u32 {
         let blocks = self.blocks + 2 * u64::from(self.mappings);
         let full = blocks.div_ceil(u64::from(self.held)) as u32;
@@ -248,7 +249,8 @@ impl Shape {
         self.rows / chunk
     }
 
-    /// Block of the zone that holds data row `row`, if no group moved it.
+    /// The block of the zone that holds data row `row`, if chunks are at their own places in
+    /// groups.
     pub fn offset(&self, row: u32) -> u32 {
         1 + row
     }
@@ -280,12 +282,12 @@ impl Shape {
         (slot < self.slots).then_some((slot, row % self.rows, chunk))
     }
 
-    /// The slot of a segment.
+    /// The slot of a physical block number.
     pub fn slot(&self, number: u32) -> u32 {
         number / self.per_segment()
     }
 
-    /// Whether a segment header can be of this array.
+    /// Whether a segment header can belong to this array.
     pub fn fits(&self, header: &SegmentBody) -> bool {
         let chunk = header.chunk.get();
         header.slot.get() < self.slots
@@ -297,13 +299,14 @@ impl Shape {
     }
 }
 
-/// Blocks of a chunk of what the volume writes by itself.
+/// Blocks of a chunk in segments of internal data.
 pub(crate) fn internal_chunk(config: &Config) -> u32 {
     if config.large > 0 { config.chunk_large } else { config.chunk_small }
 }
 
-/// Data blocks that cleaning gets into a segment. Where windows take stripes these are fewer than
-/// there are; what users write in small pieces holds less still, and is what is cleaned.
+/// Data blocks that cleaning can write to a segment. Metadata stripes in-band make these fewer than
+/// the segment has. Segments of users' small writes hold fewer still, but those are what is
+/// cleaned.
 pub(crate) fn held(config: &Config, placement: &Placement, rows: u32, meta: MetaPlace) -> u32 {
     let data = internal_chunk(config).saturating_mul(placement.k);
     let all = rows.saturating_mul(placement.k);
@@ -337,12 +340,12 @@ fn check_config(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Drives of an array have zones of one size; the number of zones may differ.
+/// Checks that drives have zones of one size; the number of zones may differ.
 fn check_alike(geometries: &[&Geometry]) -> Result<()> {
     let first = geometries[0];
     for (index, other) in geometries.iter().enumerate() {
         let differs = [
-            // First: the capacity is in blocks.
+            // The block size comes first: the capacity is in blocks.
             ("a block size in bytes of", first.block_size.0, other.block_size.0),
             ("a zone capacity in blocks of", first.zone_capacity.0, other.zone_capacity.0),
             ("out-of-band bytes for each block:", first.oob_bytes.into(), other.oob_bytes.into()),
@@ -445,7 +448,7 @@ mod tests {
         ] {
             assert!(refused(&change, &[&small; 4]).contains(word));
         }
-        // The drive of the measurements: what the paper sets up fits.
+        // The paper's settings fit the drive of the measurements.
         let zn540 = furrow_zone::presets::preset("zn540-4t").unwrap();
         let shape = Shape::new(&Config::new(Level::Raid5, &zn540), &[&zn540; 4]).unwrap();
         assert!(shape.footer_blocks() * 80 < shape.capacity, "the footer is 1.2 % at most");

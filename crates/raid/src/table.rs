@@ -15,7 +15,7 @@ pub struct StripeTable {
     stripes: u32,
     /// Stripes of a group.
     group: u32,
-    /// By place in the group, not by stripe.
+    /// Entries are by place in the group, not by stripe.
     searched: bool,
     /// Bytes per chunk.
     width: usize,
@@ -44,12 +44,12 @@ impl StripeTable {
         }
     }
 
-    /// The same, that keeps the stripe of each place.
+    /// An empty table that keeps the stripe of each place.
     pub fn searched(stripes: u32, drives: u32, group: u32) -> StripeTable {
         StripeTable { searched: true, ..StripeTable::new(stripes, drives, group) }
     }
 
-    /// Whether it keeps the stripe of each place, so that a look-up searches the group.
+    /// Whether the table keeps the stripe of each place, so that a look-up searches the group.
     pub(crate) fn is_searched(&self) -> bool {
         self.searched
     }
@@ -68,15 +68,14 @@ impl StripeTable {
         Some(u32::from_le_bytes(bytes))
     }
 
-    /// The place of the chunk of `stripe` among those of its group, by looking at one after the
-    /// other.
+    /// Searches the places of a group, one after the other, for the chunk of `stripe`.
     fn search(&self, stripe: u32, drive: u32) -> Option<u32> {
         let within = stripe % self.group;
         let start = stripe - within;
         let end = start.saturating_add(self.group).min(self.stripes);
         let wanted = within.to_le_bytes();
         let (wanted, drives) = (&wanted[..self.width], self.drives as usize);
-        // Bytes first: hardly any place passes, and only of those is asked whether it is taken.
+        // Bytes are compared first: few places pass, and only for those the `present` bit is read.
         let mut places = self.places[self.index(start, drive) * self.width..]
             .chunks(drives * self.width.max(1))
             .zip(start..end);
@@ -103,7 +102,7 @@ impl StripeTable {
         self.places[index * width..][..width].copy_from_slice(&bytes[..width]);
     }
 
-    /// Where it is, if it is there.
+    /// The place of a chunk, if the chunk is there.
     pub fn get(&self, stripe: u32, drive: u32) -> Option<u32> {
         if self.searched {
             return self.search(stripe, drive);
@@ -127,8 +126,8 @@ impl StripeTable {
         (0..self.drives).filter(|d| self.get(stripe, *d).is_some()).fold(0, |set, d| set | 1 << d)
     }
 
-    /// Stripe, drive and place of a chunk whose place is another's of its group, or none; `None` if
-    /// the places of each group on each drive differ.
+    /// Stripe, drive and place of a chunk whose place another chunk of its group has, or which lies
+    /// outside the group; `None` if there is no such chunk.
     pub fn clash(&self) -> Option<(u32, u32, u32)> {
         let mut taken = Vec::new();
         for start in (0..self.stripes).step_by(self.group as usize) {
@@ -137,7 +136,7 @@ impl StripeTable {
                 taken.clear();
                 taken.resize(count.div_ceil(64) as usize, 0u64);
                 for stripe in start..start + count {
-                    // With no byte for it every chunk is at the one place there is.
+                    // With a width of 0 bytes every chunk is at the only place of its group.
                     let Some(place) = self.entry(self.index(stripe, drive)) else { continue };
                     let bit = 1 << (place % 64);
                     match taken.get_mut((place / 64) as usize) {
@@ -150,13 +149,13 @@ impl StripeTable {
         None
     }
 
-    /// Bytes it takes.
+    /// Bytes of memory that the table takes.
     pub fn bytes(&self) -> usize {
         self.places.len() + self.present.len() * 8
     }
 }
 
-/// Where row `row` of a zone of a segment is, or what belongs there: group arithmetic.
+/// Arithmetic of groups: the row of a chunk in a zone, and the chunk that belongs in a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Groups {
     /// Blocks of a chunk.

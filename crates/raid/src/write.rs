@@ -2,10 +2,10 @@
 //!
 //! `router` picks the stream of a block; the stream's `stripe` builder gathers blocks; a `segment`
 //! writer gives full stripes a place in its `open` segment, one after the other; a `flight` sends
-//! the chunks of a stripe, with the parity that `encode` makes, and changes the map when they are
-//! durable. `item` is what travels.
+//! the chunks of a stripe, with the parity that `encode` makes, and changes the map when the chunks
+//! are durable. `item` has the types that pass from stage to stage.
 //!
-//! Invariant: a stage calls only those after it. The end of a flight is told through
+//! Invariant: a stage calls only the stages after it. The end of a flight is reported through
 //! [`flight::FlightObserver`].
 
 mod encode;
@@ -29,13 +29,13 @@ use furrow_zone::Result;
 use zerocopy::IntoBytes;
 
 impl Volume {
-    /// Writes blocks. When it returns they survive a crash and the failure of as many drives as
-    /// the level allows, as far as drives without power-loss protection were flushed; `fua` does
-    /// that.
+    /// Writes blocks. When the call returns, the blocks survive a crash and the failure of as many
+    /// drives as the level allows. Drives without power-loss protection have to be flushed for
+    /// that; `fua` flushes them.
     ///
     /// # Errors
-    /// `Invalid` past the end, `Io` if too many drives are gone: then nothing is acknowledged any
-    /// more.
+    /// `Invalid` past the end; `Io` if too many drives are gone: no write is acknowledged from then
+    /// on.
     pub async fn write(&self, block: u64, data: Pages, fua: bool) -> Result<()> {
         self.check_alive()?;
         self.check_range(block, data.len() as u64)?;
@@ -71,7 +71,7 @@ impl Volume {
             self.put(stream, self.item(block::DATA, lba, page), &call);
             left -= 1;
             if stream.filled().is_multiple_of(stream.writer.chunk) && left > 0 {
-                // A chunk is whole: what is left may go another way.
+                // A chunk is full: the rest of the request may take another stream.
                 let next = self.route(self.purpose(left));
                 *stream = next;
             }
@@ -96,7 +96,7 @@ impl Volume {
         sequence
     }
 
-    /// Writes a block of the volume's own; its number.
+    /// Writes blocks of the volume's own. Returns the address and the number of each.
     pub(crate) async fn write_internal(
         &self,
         blocks: Vec<(u8, u64, Page)>,
@@ -111,8 +111,8 @@ impl Volume {
         Ok(call.placed())
     }
 
-    /// Writes blocks at another place, as what they are; each counts only if its address is still
-    /// mapped to where it was.
+    /// Writes blocks at another place without changing their identity. The copy of a block counts
+    /// only if the block's address is still mapped to the place that it was read from.
     pub(crate) async fn move_blocks(&self, blocks: Vec<(Identity, Page, Origin)>) -> Result<()> {
         let leaf =
             |identity: &Identity| (identity.kind == block::DATA).then(|| Map::leaf(identity.lba));
@@ -123,7 +123,7 @@ impl Volume {
             let (mut calls, stream) = (Vec::new(), self.route(Use::Internal));
             while let Some(next) = left.peek().map(|(identity, ..)| *identity) {
                 let call = match leaf(&next) {
-                    // The root names it, not the map.
+                    // The map does not name a block that is not data: its root does.
                     None => Call::new(false),
                     Some(_) if calls.is_empty() || !self.is_bounded() => {
                         let range = (next.lba, 1);
@@ -131,7 +131,7 @@ impl Volume {
                     }
                     Some(_) => match self.pin_more(next.lba).await? {
                         Some(pins) => Call::pinning(Some(pins)),
-                        // Not before those that are under way are over.
+                        // No memory for more pins: the calls under way have to end first.
                         None => break,
                     },
                 };
@@ -153,8 +153,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Forgets what the blocks hold: they read as zeros, and their space is free. A record of it is
-    /// durable when this returns, as a write is.
+    /// Discards the content of the blocks: they read as zeros, and their space is free. A record of
+    /// the trim is durable when the call returns, as a write is.
     ///
     /// # Errors
     /// As [`Volume::write`].
@@ -180,7 +180,8 @@ impl Volume {
     async fn trim_piece(&self, block: u64, count: u64) -> Result<()> {
         let pins = self.pin(Pinner::User, (block, count), false).await?;
         self.check_alive()?;
-        // The number a trim has decides what it takes away: those of later writes are higher.
+        // A trim's sequence number decides which blocks it discards: later writes have higher
+        // numbers.
         let entry = TrimEntry { lba: block.into(), blocks: count.into() };
         let sequence = self.next_sequence();
         let id = self.record_id(kind::TRIM, 0, sequence);
@@ -198,7 +199,7 @@ impl Volume {
         call.wait().await
     }
 
-    /// Writes zeros: as [`Volume::trim`], since what is not mapped reads as zeros.
+    /// Writes zeros. The same as [`Volume::trim`], since unmapped blocks read as zeros.
     ///
     /// # Errors
     /// As [`Volume::write`].
@@ -227,7 +228,7 @@ mod tests {
         after.filter_map(|rest| rest.split(['(', '<']).next()).collect()
     }
 
-    /// What stages name or call of stages before them.
+    /// Names and calls by which stages refer to stages before them.
     fn upward(stages: &[(&str, &str)]) -> Vec<String> {
         let mut found = Vec::new();
         for (at, (stage, source)) in stages.iter().enumerate() {

@@ -16,7 +16,7 @@ use furrow_rt::Rt;
 use furrow_zone::{Error, ErrorKind, Result, ZoneReport, ZonedDevice};
 use std::rc::Rc;
 
-/// One that has been a member.
+/// A drive that has been a member.
 struct Candidate {
     given: Given,
     parsed: Parsed,
@@ -32,7 +32,7 @@ pub(crate) struct Assembly {
     spares: Vec<Given>,
     /// Why a drive could not be read.
     unread: Option<Error>,
-    /// The candidate that knows best what became of the array, and which member each is.
+    /// The candidate with the latest state of the array, and the member that each candidate is.
     matched: Option<(usize, Vec<usize>)>,
     opened: Option<Opened>,
 }
@@ -70,8 +70,8 @@ pub(crate) const ASSEMBLY: &[Step<Assembly>] = &[
     },
 ];
 
-/// One try; `None` if a drive was gone for a moment: it is to be tried again, unless it is the last
-/// try.
+/// One attempt. `None` if a drive was gone for a moment and this is not the last attempt: the
+/// caller tries again.
 pub(super) async fn put_together(
     rt: &Rt,
     watchdog: &Watchdog,
@@ -97,7 +97,7 @@ pub(super) async fn put_together(
     Ok(Some(volume))
 }
 
-/// A volume of which the last steps of recovery have not begun.
+/// A volume on which the last steps of recovery have not begun.
 #[cfg(test)]
 pub(crate) async fn unfinished(
     rt: &Rt,
@@ -140,7 +140,7 @@ impl Assembly {
     async fn read_records(&mut self) -> Result<()> {
         for device in std::mem::take(&mut self.devices) {
             let (found, zones) = match find(&*device).await {
-                // A drive that does not answer is one that is missing.
+                // A drive that does not answer counts as missing.
                 Err(error) if error.kind() == ErrorKind::Io => {
                     self.unread = Some(error);
                     continue;
@@ -251,7 +251,8 @@ impl Assembly {
         let opened = self.opened.as_ref().filter(|opened| opened.missing);
         let Some(Opened { volume, zones, image, .. }) = opened else { return Ok(()) };
         volume.foresee_in_doubt(zones, image).await?;
-        // Before anything is written without them: else they could come back as if nothing were.
+        // The record precedes every write that these members lack: otherwise they could come back
+        // later as if they had missed nothing.
         volume.write_state(false).await;
         volume.check_alive()
     }
@@ -289,9 +290,10 @@ fn check_device(device: &dyn ZonedDevice, shape: &Shape, config: &Config) -> Res
     ))
 }
 
-/// Which of the drives knows best what became of the array: the one with the most events, and the
-/// newest record. But one that counts another among its members is behind it, whatever it has seen,
-/// if the other went on without it: nothing was acknowledged that the other did not know of.
+/// The drive with the latest state of the array: the one with the most events, then with the newest
+/// record. But a drive that another one has recorded as failed, while it still counts that other
+/// one as a member, is older, however many events it has: from then on nothing was acknowledged
+/// that the other drive did not know of.
 fn newest(candidates: &[Candidate]) -> Option<usize> {
     let says = |one: &Candidate, other: &Candidate| {
         let uuid = other.given.found.header.device;
@@ -306,7 +308,7 @@ fn newest(candidates: &[Candidate]) -> Option<usize> {
     (0..candidates.len()).max_by_key(|i| (!is_behind(&candidates[*i]), rank(&candidates[*i])))
 }
 
-/// Which member each drive is; refuses what does not belong together.
+/// The member that each drive is. Refuses drives that do not belong together.
 fn match_members(candidates: &[Candidate], best: usize) -> Result<Vec<usize>> {
     let authority = &candidates[best];
     let array = authority.given.found.header.object;
@@ -356,7 +358,8 @@ fn match_members(candidates: &[Candidate], best: usize) -> Result<Vec<usize>> {
             );
         }
         let mine = authority.parsed.body.member.get() as usize;
-        // What it says of a drive that was there before the authority took its place counts not.
+        // The candidate's record of a drive that was the member before the authority does not
+        // count.
         let mut theirs = candidate.parsed.members.get(mine).into_iter();
         let known = authority.given.found.header.device;
         if theirs.any(|m| m.uuid == known && m.state == crate::format::member::FAILED) {
@@ -406,7 +409,7 @@ fn match_members(candidates: &[Candidate], best: usize) -> Result<Vec<usize>> {
 }
 
 impl Candidate {
-    /// Whether a state record of the same number is another one.
+    /// Whether another candidate's state record differs from this one's, given the same number.
     fn differs(&self, other: &Candidate) -> bool {
         let of = |candidate: &Candidate| {
             let (header, body) = (candidate.given.found.header, candidate.parsed.body);
@@ -417,7 +420,7 @@ impl Candidate {
     }
 }
 
-/// Refuses to start without so many members that data is missing.
+/// Refuses to start if data is missing because members are.
 fn check_missing(candidates: &[Candidate], best: usize, order: &[usize]) -> Result<()> {
     let parsed = &candidates[best].parsed;
     let level = Level::from_byte(parsed.body.level).expect("invariant: checked when parsed");
@@ -425,7 +428,7 @@ fn check_missing(candidates: &[Candidate], best: usize, order: &[usize]) -> Resu
     let given = |chunk: u32| {
         let index = placement.drive(0, chunk) as usize;
         let state = MemberState::from_byte(parsed.members[index].state);
-        // One that is being rebuilt does not have everything.
+        // A member that is being rebuilt does not have all its data.
         order.contains(&index) && state == Some(MemberState::Active)
     };
     if placement.recoverable(given) {

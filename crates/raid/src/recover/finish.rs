@@ -8,7 +8,7 @@ use crate::volume::Volume;
 use furrow_zone::{Result, ZoneId, ZoneReport, ZoneState};
 
 impl Volume {
-    /// What the recovery met when this volume was put together.
+    /// What the recovery found when this volume was assembled.
     pub fn recovered(&self) -> Recovered {
         self.0.recovered.get()
     }
@@ -33,12 +33,12 @@ impl Volume {
     /// Runs the last steps ([`FINISH`]): after them zones may be reset.
     ///
     /// # Errors
-    /// `NoSpace` if there is no space for them: they are to be tried again.
+    /// `NoSpace` if there is no space for the steps: they have to be tried again.
     pub(crate) async fn finish_recovery(&self) -> Result<()> {
         steps::run(&self.0.rt, OF_FINISH, FINISH, &mut self.clone()).await
     }
 
-    /// Resets the zones that belong to nothing: the recovery is finished.
+    /// Resets the zones that belong to nothing. The recovery is then finished.
     pub(crate) async fn release_all_strays(&self) -> Result<()> {
         let recovery = self.0.space.recovery.take();
         let strays = recovery.map(|recovery| recovery.strays).unwrap_or_default();
@@ -48,7 +48,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Active zones that nobody writes to hold resources no permit accounts for: they are ended.
+    /// Ends active zones without a writer: they use resources of the drive that no permit accounts
+    /// for.
     pub(crate) async fn finish_strays(&self, strays: &[(u32, ZoneId)], zones: &[Vec<ZoneReport>]) {
         for (index, zone) in strays {
             let Some(drive) = self.0.members[*index as usize].drive() else { continue };
@@ -68,13 +69,13 @@ impl Volume {
     async fn release_strays(&self, strays: &[(u32, ZoneId)]) {
         for (index, zone) in strays {
             let Some(drive) = self.0.members[*index as usize].drive() else { continue };
-            // One that cannot be emptied is out of use.
+            // A zone that cannot be emptied is taken out of use.
             let _ = drive.empty(*zone).await;
         }
     }
 
     /// Empties zones that belong to nothing before the recovery is finished. A later recovery would
-    /// go by them as little as this one did.
+    /// ignore their content as this one did.
     pub(crate) async fn release_strays_early(&self) -> bool {
         let strays = match &mut *self.0.space.recovery.borrow_mut() {
             Some(recovery) => std::mem::take(&mut recovery.strays),
@@ -86,7 +87,7 @@ impl Volume {
         true
     }
 
-    /// Notes how far the recovery has come.
+    /// Records the stage that the recovery has reached.
     pub(crate) fn enter(&self, stage: Stage) {
         if let Some(recovery) = &mut *self.0.space.recovery.borrow_mut() {
             recovery.stage = stage;

@@ -1,17 +1,17 @@
 //! Stripes in doubt: nobody can say whether they counted.
 //!
-//! A stripe with too few chunks never counted if a member in service has its zone and not its
-//! chunk: nothing is acknowledged before that chunk is there. If all chunks that lack are of
-//! members that are not there, or of zones that members lost, the stripe may have been
-//! acknowledged. Which blocks it held may be on none of the drives that are left, and their
-//! addresses would read as what they held before. No checkpoint's map names these blocks, so no
-//! read could fail either. The array is refused then, before anything is written, unless whoever
-//! starts it accepts the loss.
+//! A stripe with too few chunks never counted if a member in service has the zone but not its
+//! chunk: nothing is acknowledged before that chunk is there. If all missing chunks are of absent
+//! members, or of zones that members lost, the stripe may have been acknowledged. The remaining
+//! drives may not tell which blocks it held, and the addresses of these blocks would read as their
+//! earlier content. No checkpoint's map names these blocks, so no read could fail either. The array
+//! is then refused, before anything is written, unless the operator accepts the loss.
 //!
-//! That takes more lost than the level tolerates. A member of which zones went offline at any time
-//! and that lost its zone of a segment cannot be told from one whose header a crash kept from being
-//! written: beyond what the level tolerates some arrays are refused that lost nothing. Zones with
-//! damaged headers prove nothing lost: a crash leaves torn ones.
+//! A stripe is in doubt only if more was lost than the level tolerates. A member that lost its zone
+//! of a segment to a zone that went offline looks the same as a member that has some offline zone
+//! and whose segment header was kept from the drive by a crash. So, beyond what the level
+//! tolerates, some arrays are refused that lost nothing. Zones with damaged headers prove no loss:
+//! a crash leaves torn headers.
 
 use crate::checkpoint::state::Image;
 use crate::format::segment;
@@ -21,12 +21,12 @@ use crate::table::StripeTable;
 use crate::volume::{SegmentState, Volume};
 use furrow_zone::{Error, ErrorKind, Result, ZoneReport, ZoneState};
 
-/// What may have counted in a segment.
+/// The stripes of a segment that may have counted.
 pub(crate) struct InDoubt {
     /// Sequence number of the segment.
     segment: u64,
     stripes: u32,
-    /// Members that lost their zones of it, as bits.
+    /// Members that lost their zones of the segment, as bits.
     lost: u32,
 }
 
@@ -48,7 +48,7 @@ impl Volume {
         (0..self.0.shape.placement.n).filter(lost).fold(0, |set, index| set | 1 << index)
     }
 
-    /// Stripes behind row `after` of a segment that have too few chunks and may have counted. The
+    /// Stripes from row `after` of a segment on that have too few chunks and may have counted. The
     /// segment had not ended at the checkpoint's snapshot.
     pub(crate) fn in_doubt(
         &self,
@@ -63,7 +63,7 @@ impl Volume {
             return None;
         }
         let all = (0..placement.n).fold(0u32, |set, index| set | 1 << index);
-        // Members that lack their chunks without having lost a zone, and that have none to show.
+        // Members that have no chunk to show, but have not lost a zone either.
         let absent = |index: &u32| {
             let member = &self.0.members[*index as usize];
             let unbuilt = member.state.get() == MemberState::Rebuilding;
@@ -71,7 +71,7 @@ impl Volume {
             member.drive().is_none() || (found.zones[*index as usize].is_none() && without)
         };
         let absent = (0..placement.n).filter(absent).fold(0u32, |set, index| set | 1 << index);
-        // One that the segment was begun without never had a chunk.
+        // A member that the segment was begun without never had a chunk in it.
         let may_have = lost | absent & !found.missing;
         let is_in_doubt = |stripe: &u32| {
             let there = table.drives_of(*stripe);
@@ -86,8 +86,8 @@ impl Volume {
         (stripes > 0).then_some(InDoubt { segment: found.sequence, stripes, lost })
     }
 
-    /// Before members that are not there are noted as failed: refuses to go on without them, and to
-    /// have them refused for ever after, if what they hold is needed.
+    /// Refuses to continue without absent members if their content is needed. This runs before
+    /// these members are recorded as failed: from then on their drives would be refused for ever.
     ///
     /// # Errors
     /// As [`Volume::check_none_in_doubt`]; `Io` if a drive was gone for a moment.
@@ -118,7 +118,7 @@ impl Volume {
         self.check_none_in_doubt(&all)
     }
 
-    /// Refuses to go on if stripes may have counted that cannot be had, unless their loss is
+    /// Refuses to continue if stripes that may have counted cannot be read, unless their loss is
     /// accepted.
     ///
     /// # Errors

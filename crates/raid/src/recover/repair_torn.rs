@@ -11,12 +11,13 @@ use furrow_rt::Page;
 use furrow_zone::Result;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A block that is written at another place, and where it was.
+/// A block that is written at another place, with its old place.
 type Moved = (Identity, Page, Origin);
 
 impl Volume {
-    /// Keeps a block that a later recovery would take if it found less of a stripe that lacks a
-    /// chunk than this one did; `newest`: the block of that stripe, if it is not a trim's record.
+    /// Keeps an older block's segment: a later recovery would use the block if it found less of a
+    /// torn stripe than this one did. `newest` is the number of the torn stripe's block; `None` if
+    /// a trim's record in the stripe took the older block's place.
     pub(crate) fn fall_back_on(&self, number: u32, newest: Option<u32>) {
         let slot = self.0.shape.slot(number);
         let mut recovery = self.0.space.recovery.borrow_mut();
@@ -28,7 +29,8 @@ impl Volume {
         self.0.segments.borrow_mut()[slot as usize].fallback += 1;
     }
 
-    /// What took the place of older blocks lacks nothing any more: nobody falls back on these.
+    /// Releases older blocks: whatever replaced them is complete now, so no recovery falls back on
+    /// them.
     fn release_fallbacks(&self, healed: impl FnOnce(&mut UnfinishedRecovery) -> Vec<u32>) {
         let slots = self.0.space.recovery.borrow_mut().as_mut().map(healed).unwrap_or_default();
         for slot in slots {
@@ -38,8 +40,8 @@ impl Volume {
         }
     }
 
-    /// Writes anew what is in stripes that recovery found to lack a chunk: some blocks at a time,
-    /// so that where there is no space what they took the place of makes some.
+    /// Rewrites the blocks of stripes that recovery found to lack a chunk, some blocks at a time:
+    /// where there is no space, the older blocks that they replaced make some.
     pub(crate) async fn repair_torn_stripes(&self) -> Result<()> {
         let torn = match &*self.0.space.recovery.borrow() {
             Some(recovery) if recovery.stage < Stage::Repaired => recovery.torn.clone(),
@@ -55,11 +57,11 @@ impl Volume {
             let from = self.origin(*number);
             let (identity, page) = match self.block_or_reconstructed(slot, row, chunk).await {
                 Ok((Some(identity), page)) => (identity, page),
-                // The drives are there again perhaps: it is to be tried anew then.
+                // The drives may come back: the step is to be tried again then.
                 Err(error) if error.is_gone() => return Err(error),
                 Ok(_) | Err(_) => continue,
             };
-            // What a trim took away is shown by its record alone until there is a checkpoint.
+            // Until there is a checkpoint, only a trim's record shows what the trim discarded.
             if identity.kind == block::TRIM {
                 trims.push((identity, page, from));
             } else if self.counts(*number, &identity).await? {
@@ -69,7 +71,7 @@ impl Volume {
             }
         }
         self.move_blocks(trims).await?;
-        // What outdates a block is newer, and is there: a trim's record by now.
+        // Whatever outdates a block is newer, and complete: a trim's record is by now.
         self.release_fallbacks(|recovery| {
             let older = outdated.iter().filter_map(|number| recovery.older.remove(number));
             let older: Vec<u32> = older.flatten().collect();
@@ -88,9 +90,9 @@ impl Volume {
         Ok(())
     }
 
-    /// The blocks that are to be written anew, all at once if there is space for all of them. Else
-    /// those go first after which a segment is empty: it holds none of them, nor what they took
-    /// the place of.
+    /// Splits the blocks to be rewritten into batches: one batch if there is space for all of them.
+    /// Otherwise the first batches are those that empty a segment, of blocks to be rewritten and of
+    /// older blocks that these replaced.
     fn in_turn(&self, blocks: Vec<Moved>) -> Vec<Vec<Moved>> {
         if self.free_segments() > blocks.len() as u32 / self.0.shape.held.max(1) + 1 {
             return vec![blocks];
@@ -107,7 +109,7 @@ impl Volume {
             slots(from.number).into_iter().for_each(|slot| *held.entry(slot).or_default() += 1);
         }
         let segments = self.0.segments.borrow();
-        // What a checkpoint alone makes free comes last.
+        // Segments that become free only by a checkpoint come last.
         let frees = |slot: &u32| {
             let segment = &segments[*slot as usize];
             segment.leaves == 0 && segment.needed == 0

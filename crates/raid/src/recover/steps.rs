@@ -1,8 +1,8 @@
 //! Recovery as a table of steps: what runs, in this order, and what must hold after each of them.
 //!
-//! The first steps read, and may refuse the array. From the reopening of segments on zones are
-//! written, but nothing that the first steps found changes by it: a crash on the way is recovered
-//! as the first one was. The last steps ([`FINISH`]) are tried again when they lacked space.
+//! The first steps read, and may refuse the array. From the reopening of segments on, zones are
+//! written, but this changes nothing that the first steps found: a crash on the way is recovered as
+//! the first one was. The last steps ([`FINISH`]) are tried again after a lack of space.
 
 use super::in_doubt::InDoubt;
 use super::unfinished::{Stage, UnfinishedRecovery};
@@ -14,7 +14,7 @@ use crate::steps::Step;
 use crate::volume::{SegmentState, Volume};
 use furrow_zone::{Result, ZoneId, ZoneReport};
 
-/// What the steps of a recovery tell each other.
+/// The state that the steps of a recovery share.
 pub(crate) struct Recovery {
     volume: Volume,
     zones: Vec<Vec<ZoneReport>>,
@@ -22,21 +22,21 @@ pub(crate) struct Recovery {
     found: Vec<Found>,
     /// Zones that hold something and belong to nothing.
     strays: Vec<(u32, ZoneId)>,
-    /// Members with zones of which it cannot be said what they are, as bits.
+    /// Members with zones whose header cannot be read, as bits.
     blind: u32,
     delta: Delta,
     /// Segments that had not ended at the snapshot, and their rows.
     open: Vec<(Found, Scanned)>,
-    /// Zones of a rebuild that had not come to its end.
+    /// Zones of unfinished rebuilds.
     unbuilt: Vec<(u32, ZoneId)>,
     /// Zones that are active though their segment has ended.
     unended: Vec<(u32, ZoneId)>,
-    /// Zones that do not hold all that they had held.
+    /// Zones that hold less than they once did.
     short: Vec<(u32, ZoneId)>,
     in_doubt: Vec<InDoubt>,
 }
 
-/// The steps of a recovery up to a map that says what the drives hold.
+/// The steps of a recovery up to a map that agrees with the drives.
 pub(crate) const RECOVERY: &[Step<Recovery>] = &[
     Step {
         name: "every zone's header says which segment the zone is of",
@@ -154,7 +154,7 @@ impl Recovery {
         for found in std::mem::take(&mut self.found) {
             self.read_rows_of(found).await;
         }
-        // Read with a drive that was gone for a moment they say nothing.
+        // Rows read while a drive was gone for a moment prove nothing.
         self.volume.check_read()
     }
 
@@ -187,7 +187,7 @@ impl Recovery {
             known.rows = entry.rows.get();
         }
         if ended {
-            // Where a write had failed a zone may not have been ended with its segment.
+            // Where a write had failed, a zone may not have been ended with its segment.
             let active = |(index, zone): &(u32, ZoneId)| {
                 zones[*index as usize][zone.0 as usize].state.is_active()
             };
@@ -258,7 +258,7 @@ impl Recovery {
     async fn refuse_lacking(&mut self) -> Result<()> {
         self.volume.check_held(&self.image, &self.zones, self.blind)?;
         self.volume.enter(Stage::Repairing);
-        // What was written on the way may have found no space before it was known what is empty.
+        // Writes so far may have found no space while it was not known which segments are empty.
         self.volume.space_changed();
         Ok(())
     }

@@ -4,63 +4,65 @@ use crate::space::plan::Recovery;
 use furrow_zone::ZoneId;
 use std::collections::BTreeMap;
 
-/// What a recovery met.
+/// What a recovery found and did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Zones that were closed but active.
     pub closed: u64,
     /// Zones that could only be read.
     pub read_only: u64,
-    /// Zones that were gone with what they held.
+    /// Zones that were offline, their content lost.
     pub offline: u64,
     /// Footers of which only a part had been written.
     pub torn_footers: u64,
     /// Blocks of stripes that counted and lacked a chunk.
     pub torn_blocks: u64,
-    /// Zones that a rebuild had not come to the end of.
+    /// Zones of unfinished rebuilds.
     pub unbuilt: u64,
-    /// Zones that members had at the checkpoint's snapshot, and do not have any more.
+    /// Zones that members had at the checkpoint's snapshot, and have no longer.
     pub lacking: u64,
-    /// Open segments that it went on with though a member that is being rebuilt has no zone there.
+    /// Open segments that stayed open though a member that is being rebuilt has no zone in them.
     pub narrow: u64,
-    /// Stripes that may have counted and cannot be had, whose loss was accepted.
+    /// Stripes that may have counted and cannot be read, and whose loss was accepted.
     pub in_doubt: u64,
-    /// Segments, and zones of none, that were reset before its checkpoint, to have space for what
-    /// it writes.
+    /// Segments, and zones of no segment, that were reset before the recovery's checkpoint, to make
+    /// space for its writes.
     pub early: u64,
 }
 
 /// How far a recovery has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
-    /// The map is being changed: what counts in segments is not known.
+    /// The map is being changed: which segments hold valid blocks is not known.
     Applying,
-    /// Stripes that lack a chunk are being written anew.
+    /// Stripes that lack a chunk are being rewritten.
     Repairing,
-    /// They are, and a checkpoint is next.
+    /// These stripes are rewritten, and a checkpoint is next.
     Repaired,
 }
 
-/// What recovery found, and does before anything is reset.
+/// What recovery found, and has to do before anything is reset.
 ///
 /// Invariant: until the stage is `Repaired`, a slot is in `older` and `trimmed` as often as its
-/// segment's `fallback` says; after that none is kept.
+/// segment's `fallback` says; after that no older block is kept.
 pub(crate) struct UnfinishedRecovery {
     /// Blocks of stripes that count but lack a chunk.
     pub(crate) torn: Vec<u32>,
     /// Zones that hold something and belong to nothing.
     pub(crate) strays: Vec<(u32, ZoneId)>,
-    /// Slots of older blocks, by the number of the block that lacks a chunk and took their place.
+    /// Slots of older blocks, by the number of the block that replaced them and whose stripe lacks
+    /// a chunk.
     pub(crate) older: BTreeMap<u32, Vec<u32>>,
-    /// Slots of blocks that were taken away by trims whose records alone lack a chunk.
+    /// Slots of blocks that were discarded by trims whose only record is in a stripe that lacks a
+    /// chunk.
     pub(crate) trimmed: Vec<u32>,
     pub(crate) stage: Stage,
-    /// What is left to do lacks space: what is empty may be reset for it, as at any other time.
+    /// The remaining steps lack space: empty segments may be reset for them, as at any other time.
     pub(crate) starved: bool,
 }
 
 impl UnfinishedRecovery {
-    /// How far it has come, as space is concerned.
+    /// The stage, as far as space is concerned.
     pub(crate) fn stage(&self) -> Recovery {
         match self.stage {
             _ if self.starved => Recovery::Starved,

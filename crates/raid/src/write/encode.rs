@@ -17,11 +17,11 @@ pub(crate) struct Parity {
     pub(crate) crc: u32,
 }
 
-/// Where parity goes.
+/// The buffers that parity is computed into.
 type Outputs<'a> = SmallVec<[&'a mut [u8]; 2]>;
 
 impl Volume {
-    /// What a block is that nobody filled: zeros.
+    /// The identity of a block of padding: zeros.
     pub(crate) fn empty(&self) -> Identity {
         Identity { crc: self.0.zero_crc, ..Identity::default() }
     }
@@ -36,14 +36,14 @@ impl Volume {
             let item = |c: usize| stripe.items.get(c * chunk + row);
             let data = (0..k).map(|c| item(c).map_or(zero, |item| (item.identity, &item.page)));
             for (at, block) in self.parity_of_row(m, data).into_iter().enumerate() {
-                // From row by row to chunk by chunk.
+                // Rows are computed one by one, but the result is ordered by chunk.
                 parity.insert(at * (row + 1) + row, block);
             }
         }
         parity
     }
 
-    /// The parity blocks of a row of data, and of the codes beside it.
+    /// The parity blocks of a row of data, and of the blocks' codes.
     fn parity_of_row<'a>(
         &self,
         count: usize,
@@ -78,7 +78,8 @@ impl Volume {
             encode(placement, &codes, &mut beside);
         }
         for (at, parity) in parity.iter_mut().enumerate() {
-            // Of the sum it follows from those of the data: and then tells a wrong sum, too.
+            // The CRC of P is computed from those of the data, so it exposes a wrong CRC among
+            // them, too.
             parity.crc = match at {
                 0 => sum_of_crcs(data.clone().map(|(identity, _)| identity.crc), self.0.zero_crc),
                 _ => crc32c(parity.page.bytes()),

@@ -15,15 +15,15 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use zerocopy::IntoBytes;
 
-/// Hears how flights end.
+/// Is told how flights end.
 pub(crate) trait FlightObserver {
-    /// A stripe of `open` is durable, or its calls were told of an error; or it has to be written
-    /// `again`, elsewhere.
+    /// A stripe of `open` is durable, or its calls were told of an error. If `again` holds the
+    /// stripe, it has to be written elsewhere.
     fn on_landed(self: Rc<Self>, volume: &Volume, open: &Rc<Open>, again: Option<Stripe>);
 }
 
-/// A stripe on its way to the drives: when the fate of all its chunks is known it counts, or is
-/// written again elsewhere.
+/// A stripe on its way to the drives. When the fate of all its chunks is known, the stripe counts
+/// or is written again elsewhere.
 pub(crate) struct Flight {
     volume: Volume,
     observer: Rc<dyn FlightObserver>,
@@ -32,13 +32,13 @@ pub(crate) struct Flight {
     stripe: RefCell<Stripe>,
     /// CRC32C of each parity block, chunk by chunk.
     parity: SmallVec<[u32; 2]>,
-    /// What has to list it, on drives without an out-of-band area.
+    /// On drives without an out-of-band area: the metadata stripe that has to list this stripe.
     cover: Cell<Option<Rc<Cover>>>,
-    /// Chunks whose fate is not known, and one more until all are sent.
+    /// Chunks whose fate is not known, plus one until all chunks are sent.
     left: Cell<u32>,
-    /// Chunks that are there.
+    /// Chunks that are on their drives, as bits.
     there: Cell<u32>,
-    /// One is not, though its member is.
+    /// A chunk was not written although its member is in service, or the metadata stripe failed.
     broken: Cell<bool>,
 }
 
@@ -68,12 +68,13 @@ impl WriteObserver for Flight {
 }
 
 impl Flight {
-    /// All chunks are sent; `cover` has to list them, on drives without an out-of-band area.
+    /// All chunks are sent. On drives without an out-of-band area, `cover` has to list them.
     pub(crate) fn sent(self: Rc<Self>, cover: Option<Rc<Cover>>) {
         self.cover.set(cover);
         self.left.set(self.left.get() - 1);
         if self.left.get() == 0 {
-            // No member takes anything. Not at once: the caller may be dispatching others.
+            // No member takes a chunk. The flight ends later, in a task: the caller may be
+            // dispatching other stripes.
             let engine = self.volume.0.rt.clone();
             engine.spawn_detached(async move { self.over() });
         }
@@ -83,7 +84,7 @@ impl Flight {
         self.volume.0.shape.placement.drive(self.number, chunk)
     }
 
-    /// The blocks of a chunk, as footers know them.
+    /// The blocks of a chunk, in the form that footers record.
     fn blocks<'a>(&'a self, stripe: &'a Stripe, chunk: u32) -> impl Iterator<Item = Block> + 'a {
         let (blocks, zero_crc) = (self.open.groups.chunk as usize, self.volume.0.zero_crc);
         let data = self.volume.0.shape.placement.k as usize * blocks;
@@ -94,7 +95,7 @@ impl Flight {
         })
     }
 
-    /// Every chunk's fate is known.
+    /// The fate of every chunk is known.
     fn over(self: Rc<Self>) {
         let volume = &self.volume;
         let cover = self.cover.take().filter(|_| !volume.has(RaidDefect::Unlisted));
@@ -106,7 +107,7 @@ impl Flight {
         engine.spawn_detached(async move {
             let (volume, placement) = (&self.volume, &self.volume.0.shape.placement);
             if let Some(cover) = cover {
-                // What nothing lists is not there.
+                // A chunk that no metadata lists does not count as written.
                 let (listed, failed) = cover.wait().await;
                 let has = |c: u32| listed >> self.member_of(c) & 1;
                 let all = (0..placement.n).fold(0, |set, c| set | has(c) << c);
@@ -114,14 +115,14 @@ impl Flight {
                 self.broken.set(self.broken.get() | failed);
             }
             if volume.0.noting.get() && !volume.has(RaidDefect::EarlyDegradedAck) {
-                // An error is told below if it ends the volume.
+                // `conclude` reports an error that ends the volume.
                 let _ = volume.failures_noted().await;
             }
             self.conclude();
         });
     }
 
-    /// It counts, or is written again.
+    /// The stripe counts, or is handed back to be written again.
     fn conclude(&self) {
         let Flight { volume, open, .. } = self;
         let (stripe, there) = (self.stripe.take(), self.there.get());
@@ -144,7 +145,7 @@ impl Flight {
     }
 }
 
-/// So many bytes of zeros.
+/// `count` bytes of zeros.
 fn zeros(count: usize) -> SmallVec<[u8; 64]> {
     match count {
         0..=64 => SmallVec::from_buf_and_len([0; 64], count),
@@ -153,7 +154,7 @@ fn zeros(count: usize) -> SmallVec<[u8; 64]> {
 }
 
 impl Volume {
-    /// Sends a stripe to the drives. The flight ends once [`Flight::sent`] was called.
+    /// Sends a stripe to the drives. The flight ends only after [`Flight::sent`] is called.
     pub(crate) fn send_stripe(
         &self,
         observer: Rc<dyn FlightObserver>,
@@ -190,8 +191,8 @@ impl Volume {
     }
 
     /// Leaves out blocks that were overwritten since they were read to be moved. Recovery takes any
-    /// copy that was written after a checkpoint's snapshot for newer than what the checkpoint says:
-    /// so a copy has to be current when it is dispatched.
+    /// copy that was written after a checkpoint's snapshot to be newer than the checkpoint's: so a
+    /// copy has to be current when it is dispatched.
     fn drop_outdated(&self, stripe: &mut Stripe) {
         for item in &mut stripe.items {
             if !self.is_current(item) {
@@ -202,9 +203,9 @@ impl Volume {
         }
     }
 
-    /// Whether nobody has written what is to be moved since it was read. Its segment has to be the
-    /// same, too: only a cleaning keeps that from being released and its slot from being used
-    /// again, a repair and a scrub do not.
+    /// Whether a block to be moved has not been written since it was read. Its segment has to be
+    /// the same, too: only cleaning keeps a segment from being released and its slot from being
+    /// used again; repairs and scrubs do not.
     fn is_current(&self, item: &Item) -> bool {
         let Some(from) = item.from else { return true };
         let map = self.0.map.borrow();
@@ -216,7 +217,7 @@ impl Volume {
         now == from.number && self.origin(now) == from
     }
 
-    /// The place of a block number, as long as its slot's segment is the one it is now.
+    /// The place of a block number, valid as long as the slot's present segment stays in the slot.
     pub(crate) fn origin(&self, number: u32) -> Origin {
         let slot = self.0.shape.slot(number) as usize;
         Origin { number, segment: self.0.segments.borrow()[slot].sequence }
@@ -228,7 +229,7 @@ impl Volume {
         let (placement, chunk) = (&self.0.shape.placement, open.groups.chunk as usize);
         let segments = self.0.segments.borrow();
         let zones = &segments[open.slot as usize].zones;
-        // Members are alike in that; with none left nothing is sent.
+        // All members have the same out-of-band size. With no member left nothing is sent.
         let drive = self.0.members.iter().find_map(|member| member.drive());
         let beside = drive.map_or(BlockMeta::SIZE, |drive| oob::bytes(drive.geometry()));
         let data = placement.k as usize * chunk;
@@ -249,7 +250,7 @@ impl Volume {
             let oob = open.meta.note(number, index, &oob);
             let drive = self.0.members[index as usize].drive();
             let (Some(zone), Some(drive)) = (zones[index as usize], drive) else {
-                // Its blocks are in the footers of others all the same.
+                // The footers of other members list the chunk's blocks all the same.
                 let row = (number * open.groups.chunk, number);
                 self.note_footer(open, index, row, flight.blocks(&stripe, c));
                 flight.left.set(flight.left.get() - 1);
@@ -283,7 +284,7 @@ impl Volume {
         }
     }
 
-    /// A stripe is on the drives: its blocks count from now on.
+    /// A stripe is on the drives: its blocks count from here on.
     fn complete(&self, open: &Open, number: u32, stripe: &Stripe) {
         let chunk = open.groups.chunk;
         let place = |i: usize| {
@@ -297,8 +298,8 @@ impl Volume {
                 block::TRIM => {
                     let next = self.0.checkpoint.snapshots.get() + 1;
                     self.0.segments.borrow_mut()[open.slot as usize].needed = next;
-                    // In this stretch: a checkpoint's snapshot shows the record and what it did, or
-                    // neither.
+                    // No await between the record and its effect: a checkpoint's snapshot shows
+                    // both or neither.
                     self.unmap(item.identity.lba, item.trimmed);
                 }
                 _ => {}
@@ -329,7 +330,8 @@ impl Volume {
         self.debit(old);
     }
 
-    /// A mapping block is written anew. What the last checkpoint refers to stays until the next.
+    /// A mapping block was rewritten. The copy that the last checkpoint refers to stays until the
+    /// next.
     fn remap_leaf(&self, item: &Item, number: u32) {
         if !self.is_current(item) {
             return;

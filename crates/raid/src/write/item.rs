@@ -12,17 +12,17 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-/// What a block is (`None`: parity), and its CRC32C.
+/// The identity of a block (`None`: parity), and its CRC32C.
 pub(crate) type Block = (Option<Identity>, u32);
 
-/// What is written through a stream.
+/// The purposes of streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// Users' requests below a large chunk.
     Small,
     /// Users' larger requests.
     Large,
-    /// What cleaning moves, mapping blocks.
+    /// Blocks that cleaning moves, and mapping blocks.
     Internal,
 }
 
@@ -30,11 +30,11 @@ pub(crate) enum Use {
 pub(crate) struct Call {
     left: Cell<u32>,
     error: RefCell<Option<Error>>,
-    /// Who waits: the caller, nobody else.
+    /// The caller's: no other task waits for it.
     waker: Cell<Option<Waker>>,
-    /// Address and number of each block, if it wants to know.
+    /// Address and number of each block, if the caller wants them.
     placed: Option<RefCell<Vec<(u64, u32)>>>,
-    /// Mapping blocks that are changed when its stripes are durable.
+    /// Pins of the mapping blocks that are changed when the call's stripes are durable.
     _pins: Option<Pins>,
 }
 
@@ -43,7 +43,7 @@ impl Call {
         Rc::new(Call::make(told, None))
     }
 
-    /// Of a call that changes the map.
+    /// A call that changes the map.
     pub(crate) fn pinning(pins: Option<Pins>) -> Rc<Call> {
         Rc::new(Call::make(false, pins))
     }
@@ -70,7 +70,7 @@ impl Call {
         self.error.borrow().clone().map_or(Ok(()), Err)
     }
 
-    /// Another stripe holds blocks of it, or `stripes` do.
+    /// The call has blocks in `stripes` more stripes.
     pub(crate) fn joins(&self, stripes: u32) {
         self.left.set(self.left.get() + stripes);
     }
@@ -79,7 +79,7 @@ impl Call {
         self.placed.as_ref().map(RefCell::take).unwrap_or_default()
     }
 
-    /// One of its stripes is durable, or failed.
+    /// A stripe of the call is durable, or failed.
     fn over(&self, error: Option<&Error>) {
         if let Some(error) = error {
             self.error.borrow_mut().get_or_insert_with(|| error.clone());
@@ -93,12 +93,12 @@ impl Call {
     }
 }
 
-/// The place of a block that is to be moved. Its number alone does not tell it for ever: a slot is
-/// used again, and the same address may come to lie at the same number of the next segment.
+/// The place of a block that is to be moved. The block's number alone is not enough: slots are used
+/// again, and the same address may get the same number in the slot's next segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) number: u32,
-    /// Sequence number of its segment.
+    /// Sequence number of the block's segment.
     pub(crate) segment: u64,
 }
 
@@ -106,9 +106,9 @@ pub(crate) struct Origin {
 pub(crate) struct Item {
     pub(crate) identity: Identity,
     pub(crate) page: Page,
-    /// Moved: it counts only if its address is still mapped to this place.
+    /// For a moved block: it counts only if its address is still mapped to this place.
     pub(crate) from: Option<Origin>,
-    /// Of a trim record: blocks from its address on that it takes away.
+    /// For a trim record: the number of blocks, from its address on, that the trim discards.
     pub(crate) trimmed: u64,
 }
 
@@ -117,12 +117,12 @@ pub(crate) struct Item {
 pub(crate) struct Stripe {
     pub(crate) items: Vec<Item>,
     pub(crate) calls: SmallVec<[Rc<Call>; 4]>,
-    /// When its blocks came, summed up.
+    /// Sum of the times at which its blocks came.
     pub(crate) came: u128,
 }
 
 impl Stripe {
-    /// Whether it is what the volume moves or writes for itself.
+    /// Whether its blocks are moved ones or mapping blocks.
     pub(crate) fn is_internal(&self) -> bool {
         let own = |item: &Item| item.from.is_some() || item.identity.kind == block::MAPPING;
         self.items.first().is_some_and(own)
@@ -132,7 +132,7 @@ impl Stripe {
         self.calls.iter().for_each(|call| call.over(error));
     }
 
-    /// Data block `at` of the stripe as footers know it; those that nobody filled are zeros.
+    /// Data block `at` of the stripe, in the form that footers record; padding is zeros.
     pub(crate) fn block(&self, at: usize, zero_crc: u32) -> Block {
         let empty = Identity { crc: zero_crc, ..Identity::default() };
         let identity = self.items.get(at).map_or(empty, |item| item.identity);

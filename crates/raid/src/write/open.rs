@@ -20,23 +20,23 @@ use zerocopy::{FromZeros, IntoBytes};
 /// Invariants
 /// - Its slot is open, with the same sequence number, chunk and group.
 /// - `next` is at most the number of stripes.
-/// - A trim's record in a row after the newest durable checkpoint's snapshot keeps the segment
+/// - The record of a trim that no durable checkpoint's snapshot covers keeps its segment
 ///   (`Segment::needed`), once no stripe is in flight and unless the volume has failed.
 pub(crate) struct Open {
     pub(crate) slot: u32,
     pub(crate) sequence: u64,
     pub(crate) groups: Groups,
-    /// By Zone Append.
+    /// Whether chunks are written by Zone Append.
     pub(crate) append: bool,
     /// The next stripe.
     pub(crate) next: Cell<u32>,
     pub(crate) in_flight: Cell<u32>,
     pub(crate) idle: Notify,
-    /// No stripe is added any more, and it ends without footers.
+    /// No more stripes are added, and the segment ends without footers.
     pub(crate) broken: Cell<bool>,
-    /// What the footers will say, of each drive by row.
+    /// The entries that the footers will hold, of each drive by row.
     pub(crate) footers: RefCell<Vec<Vec<FooterEntry>>>,
-    /// Its metadata that is not on the drives yet.
+    /// Block metadata of the segment that is not on the drives yet.
     pub(crate) meta: OpenMeta,
 }
 
@@ -54,7 +54,8 @@ impl Volume {
         let mut append = group > 1;
         let mut zones: Vec<Option<ZoneId>> = Vec::new();
         for (member, permit) in self.0.members.iter().zip(permits) {
-            // A member that failed or came meanwhile has no permit or no drive: it is left out.
+            // A member that failed or came since the permits were taken has no permit or no drive:
+            // the segment has no zone of it.
             let zone = member.drive().zip(permit).and_then(|(drive, permit)| {
                 let zone = drive.zones.zone(drive.zones.allocate(&[])?, 0);
                 drive.writer.open_empty(zone);
@@ -80,7 +81,7 @@ impl Volume {
             ..Segment::free(drives)
         };
         self.write_headers(slot as u32, &segments[slot]);
-        // What no chunk comes to lie in, since its member failed, belongs to no stripe.
+        // Rows without a chunk, because their member failed, belong to no stripe.
         let rows = vec![seal_entry(None, 0, NONE); shape.rows as usize];
         let groups = Groups { chunk, group, stripes };
         let footers = RefCell::new(vec![rows; drives as usize]);
@@ -89,7 +90,7 @@ impl Volume {
         open
     }
 
-    /// An open segment that goes on at stripe `next`.
+    /// An open segment whose next stripe is `next`.
     pub(crate) fn open_at(
         &self,
         slot: u32,
@@ -117,7 +118,7 @@ impl Volume {
             let member = &self.0.members[index];
             let (Some(zone), Some(drive)) = (zone, member.drive()) else { continue };
             let header = self.segment_header(slot, index as u32, segment);
-            // What follows in the zone fails if this does.
+            // Later writes to the zone fail if the header fails.
             drop(drive.writer.submit(ZoneWrite::pages(*zone, Kind::Summary, header)));
         }
     }
@@ -146,7 +147,7 @@ impl Volume {
         }
     }
 
-    /// Writes the footers of a segment whose rows are all written, from row `rows` of the data on.
+    /// Writes the footers of a segment whose rows are all written.
     pub(crate) async fn write_footers(&self, open: &Open) -> Result<()> {
         let zones = self.0.segments.borrow()[open.slot as usize].zones.clone();
         let mut flights = Vec::new();
@@ -160,7 +161,8 @@ impl Volume {
             if written < start {
                 drop(drive.writer.submit(ZoneWrite::zeros_to(zone, start)));
             }
-            // After a crash some of it may be there: what is left of it is the same.
+            // After a crash part of the footer may be on the drive: the rest has the same content
+            // as before.
             let skip = written.saturating_sub(start) as usize;
             if skip > 0 {
                 self.note_recovered(|recovered| recovered.torn_footers += 1);
@@ -186,7 +188,8 @@ impl Volume {
         let drives = (0..shape.footer_copies()).map(|copy| (index + copy) % shape.placement.n);
         let entries: Vec<&[u8]> = drives.map(|drive| footers[drive as usize].as_bytes()).collect();
         let id = self.record_id(kind::FOOTER, index, open.sequence);
-        // Footers must come out the same after a crash: nothing of a record's time is in them.
+        // Footers must come out the same after a crash: nothing in them may depend on when they are
+        // written.
         let id = RecordId { epoch: 0, checkpoint: 0, ..id };
         seal(&id, &entries.concat(), &self.0.pages)
     }
@@ -205,7 +208,7 @@ impl Volume {
         }
         for (zone, drive) in &drives {
             if !whole && drive.writer.is_open(*zone) {
-                // One that cannot be ended is of a drive that is gone.
+                // `close` fails only if the drive is gone.
                 let _ = drive.writer.close(*zone).await;
             }
             if let Some(owner) = drive.zones.owner(*zone)
@@ -223,7 +226,7 @@ impl Volume {
         }
     }
 
-    /// What the footers will say of the chunk at `row` of a drive's zone.
+    /// Enters the chunk at `row` of a drive's zone in the footers.
     pub(crate) fn note_footer(
         &self,
         open: &Open,

@@ -8,14 +8,14 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 impl Volume {
-    /// What a request is, of which `left` blocks are left.
+    /// The stream's purpose for a request that has `left` blocks left.
     pub(crate) fn purpose(&self, left: u32) -> Use {
         let config = &self.0.config;
         if config.large > 0 && left >= config.chunk_large { Use::Large } else { Use::Small }
     }
 
-    /// The stream for a request of so many blocks (ZapRAID, section 3.4): one with a stripe to be
-    /// filled, else an idle one, Zone Write before Zone Append, else the one that wrote least.
+    /// The stream for a purpose (ZapRAID, section 3.4): preferably one with a stripe that is partly
+    /// filled, then an idle one, then Zone Write before Zone Append, then the one that wrote least.
     pub(crate) fn route(&self, purpose: Use) -> Rc<Stream> {
         let of = |stream: &&Rc<Stream>| stream.purpose() == purpose;
         let begun = |stream: &Rc<Stream>| stream.filled() > 0;
@@ -26,8 +26,7 @@ impl Volume {
         best.expect("invariant: there is a stream for everything").clone()
     }
 
-    /// Lets the `internal` writer have back internal stripes that are in line for a writer of
-    /// users.
+    /// Gives the `internal` writer the internal stripes that are queued at a writer of users' data.
     pub(crate) fn take_back(&self, from: &SegmentWriter, internal: &Rc<SegmentWriter>) {
         let (back, stay): (VecDeque<Stripe>, VecDeque<Stripe>) =
             from.take_line().into_iter().partition(Stripe::is_internal);
@@ -36,15 +35,15 @@ impl Volume {
         self.dispatch_ready(internal);
     }
 
-    /// Lets the stripes in line for one writer be written by another.
+    /// Moves the stripes queued at one writer to another.
     pub(crate) fn hand_over(&self, from: &SegmentWriter, to: &Rc<SegmentWriter>) {
-        // Taken first: the writer that takes them over may have lost its segment meanwhile, and be
-        // the one they are in line for.
+        // The queue is taken first: `to` may be `from`, if the writer that takes the stripes over
+        // has lost its segment in the meantime.
         self.rewrite_for(to, from.take_line());
         self.dispatch_ready(to);
     }
 
-    /// Lines stripes up for a writer, cut to the size of its own.
+    /// Queues stripes at a writer, cut to the size of the writer's own stripes.
     fn rewrite_for(&self, to: &SegmentWriter, stripes: VecDeque<Stripe>) {
         let size = (to.chunk * self.0.shape.placement.k) as usize;
         for Stripe { items, calls, came } in stripes {
@@ -73,10 +72,9 @@ mod tests {
     use furrow_rt::{Config as RtConfig, Page, Rt};
     use furrow_zone::{Geometry, ZonedDevice};
 
-    /// To make space, stripes in line for writers without a segment are handed over. The writer
-    /// that takes them may lose its own segment on the way, and is then among these. (Simulation,
-    /// seed
-    /// 3029.)
+    /// To make space, stripes queued at writers without a segment are handed over. The writer that
+    /// takes them may lose its own segment in the process, and is then one of these writers.
+    /// (Simulation, seed 3029.)
     #[test]
     fn a_stream_may_be_handed_its_own_line() {
         let rt = Rt::new(RtConfig::simulated(1));

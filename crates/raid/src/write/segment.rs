@@ -1,7 +1,7 @@
 //! Segment writer: stripes wait in line until its open segment takes them, one after the other.
 //!
-//! Within a group of stripes Zone Appends land anywhere; the next group begins only when no stripe
-//! of this one is in flight (ZapRAID, section 3.2).
+//! Zone Appends of a group of stripes land anywhere within the group. The next group begins only
+//! when no stripe of this one is in flight (ZapRAID, section 3.2).
 
 use crate::format::NONE;
 use crate::member::Member;
@@ -27,7 +27,7 @@ pub(crate) struct SegmentWriter {
     pub(crate) purpose: Use,
     /// Blocks of a chunk.
     pub(crate) chunk: u32,
-    /// Stripes of a group; 1: by Zone Write.
+    /// Stripes of a group; 1 means Zone Write.
     pub(crate) group: u32,
     /// Stripes in line.
     ready: RefCell<VecDeque<Stripe>>,
@@ -52,21 +52,21 @@ impl SegmentWriter {
         self.ready.borrow().len()
     }
 
-    /// Whether some of them are internal.
+    /// Whether any stripe in line is internal.
     pub(crate) fn has_line_of_internal(&self) -> bool {
         self.ready.borrow().iter().any(Stripe::is_internal)
     }
 
-    /// Whether its next segment is being begun.
+    /// Whether the writer's next segment is being begun.
     pub(crate) fn is_opening(&self) -> bool {
         self.opening.get()
     }
 
-    /// Whether its segment takes more stripes.
+    /// Whether the writer's segment takes more stripes.
     pub(crate) fn takes_more(&self) -> bool {
         let open = self.open.borrow();
         open.as_ref().is_some_and(|open| {
-            // The last one may be of metadata.
+            // The last stripe may be a metadata stripe.
             let stripes = open.meta.data_stripes(open.groups.stripes);
             !open.broken.get() && open.next.get() < stripes
         })
@@ -78,7 +78,7 @@ impl SegmentWriter {
         self.ready.borrow().is_empty() && open.as_ref().is_none_or(|open| open.in_flight.get() == 0)
     }
 
-    /// The stripes in line, which another writer takes over.
+    /// Takes the stripes in line, for another writer.
     pub(crate) fn take_line(&self) -> VecDeque<Stripe> {
         self.ready.take()
     }
@@ -88,7 +88,7 @@ impl SegmentWriter {
         self.ready.borrow_mut().push_back(stripe);
     }
 
-    /// Nothing can be written any more: the calls that wait for stripes in line are told.
+    /// Nothing can be written any more: the calls of stripes in line are told of the error.
     pub(crate) fn abandon(&self, error: Option<&Error>) {
         self.ready.take().iter().for_each(|stripe| stripe.over(error));
     }
@@ -97,7 +97,7 @@ impl SegmentWriter {
 impl FlightObserver for SegmentWriter {
     fn on_landed(self: Rc<Self>, volume: &Volume, open: &Rc<Open>, again: Option<Stripe>) {
         if let Some(stripe) = again {
-            // The segment it was in failed.
+            // The segment that the stripe was written to failed.
             self.ready.borrow_mut().push_front(stripe);
             volume.count(|counters| counters.rewritten += 1);
             volume.dispatch_ready(&self);
@@ -107,7 +107,7 @@ impl FlightObserver for SegmentWriter {
 }
 
 impl Volume {
-    /// Takes a stripe from the builder.
+    /// Takes a stripe from the stripe builder.
     pub(crate) fn enqueue(&self, writer: &Rc<SegmentWriter>, stripe: Stripe) {
         writer.line_up(stripe);
         self.dispatch_ready(writer);
@@ -128,7 +128,8 @@ impl Volume {
                 } else if writer.purpose == Use::Internal
                     || self.0.space.is_wanted() && writer.line() == 1
                 {
-                    // It may wait for space, and until now had nothing to write.
+                    // The task that begins the segment may be waiting for space, and had nothing to
+                    // write until now.
                     self.0.wanted.notify_all();
                 }
                 return;
@@ -157,7 +158,7 @@ impl Volume {
         }
     }
 
-    /// Stripes that may be in flight.
+    /// The number of stripes that may be in flight.
     fn depth(&self, writer: &SegmentWriter) -> u32 {
         let depth = self.0.options.depth;
         if writer.purpose == Use::Internal {
@@ -167,7 +168,7 @@ impl Volume {
         }
     }
 
-    /// What a stripe that was just sent has to wait for; `None` if nothing.
+    /// The metadata stripe that a stripe just sent has to wait for; `None` if there is none.
     fn join_cover(&self, writer: &Rc<SegmentWriter>, open: &Rc<Open>) -> Option<Rc<Cover>> {
         let (cover, ask) = open.meta.join()?;
         if ask {
@@ -177,14 +178,14 @@ impl Volume {
         Some(cover)
     }
 
-    /// Sends a metadata stripe if any stripes wait for one and none is under way.
+    /// Sends a metadata stripe if stripes wait for one and none is under way.
     fn send_due_metadata(&self, writer: &Rc<SegmentWriter>, open: &Rc<Open>) {
         if open.meta.is_due() {
             self.send_metadata(writer, open);
         }
     }
 
-    /// Sends a metadata stripe to the drives, as the next of the segment.
+    /// Sends a metadata stripe to the drives, as the next stripe of the segment.
     fn send_metadata(&self, writer: &Rc<SegmentWriter>, open: &Rc<Open>) {
         let (number, stripes) = (open.next.get(), open.groups.stripes);
         let Some(mut sent) = open.meta.send(self, open.slot, number) else { return };
@@ -199,7 +200,7 @@ impl Volume {
         let (volume, writer, open) = (self.clone(), writer.clone(), open.clone());
         self.0.rt.spawn_detached(async move {
             let told = sent.wait(&volume, open.sequence).await;
-            // To the footers its rows belong to nothing, as rows that fill up after a crash.
+            // In the footers, its rows belong to no stripe, like the padding that recovery writes.
             let none = (Some(Identity::default()), volume.0.zero_crc);
             for index in 0..volume.0.shape.placement.n {
                 let rows = std::iter::repeat_n(none, open.groups.chunk as usize);
@@ -220,7 +221,7 @@ impl Volume {
         open.in_flight.set(open.in_flight.get() + 1);
     }
 
-    /// One is in flight no more.
+    /// A stripe of data or of metadata is no longer in flight.
     fn end_flight(&self, writer: &Rc<SegmentWriter>, open: &Rc<Open>) {
         self.lower("stripes in flight of a segment", &open.in_flight);
         self.lower("stripes in flight", &self.0.in_flight);
@@ -236,7 +237,7 @@ impl Volume {
         self.dispatch_ready(writer);
     }
 
-    /// The writer leaves its segment, which ends when nothing of it is in flight.
+    /// Detaches the writer from its segment, which ends when none of its stripes is in flight.
     fn detach(&self, writer: &SegmentWriter) {
         if let Some(open) = writer.open.take() {
             let rows = open.next.get() * open.groups.chunk;
@@ -246,8 +247,8 @@ impl Volume {
         }
     }
 
-    /// Ends open segments that a member in service has no zone of: the next ones have. But where no
-    /// segment can be begun, the open ones are all the space there is: they are written on.
+    /// Ends open segments that lack a zone of a member in service: the next segments have one. But
+    /// where no segment can be begun, the open ones are all the space there is, and remain in use.
     pub(crate) fn leave_unfit(&self) {
         let mut free = self.free_segments();
         for writer in self.0.streams.iter().map(|stream| &stream.writer) {
@@ -281,8 +282,8 @@ impl Volume {
                     None => None,
                 });
             }
-            // A drive may have come while the others' permits were waited for: its zone would lack,
-            // and a rebuild would wait until the segment is full.
+            // A drive may have come during the wait for the others' permits. The segment would have
+            // no zone of the drive, and a rebuild would wait until the segment is full.
             let came = |(member, permit): (&Member, &Option<Permit>)| {
                 permit.is_none() && member.drive().is_some()
             };

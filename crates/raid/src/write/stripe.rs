@@ -7,18 +7,17 @@ use furrow_rt::Nanos;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// What is written together: the stripe that is being filled, and the segment writer that takes it
-/// when it is full.
+/// A stripe that is being filled, and the segment writer that takes it when it is full.
 ///
 /// Invariants
 /// - The stripe being filled is not full.
-/// - While it has a block, a timer is set that closes it.
+/// - While the stripe has a block, a timer is set that closes the stripe.
 pub(crate) struct Stream {
     filling: RefCell<Stripe>,
     /// When the last block came.
     last: Cell<Nanos>,
     timer: Cell<bool>,
-    /// Blocks written through it: the stream that wrote least is next.
+    /// Blocks written through the stream: the one that wrote least is preferred.
     written: Cell<u64>,
     pub(crate) writer: Rc<SegmentWriter>,
 }
@@ -34,7 +33,7 @@ impl Stream {
         })
     }
 
-    /// What it is for.
+    /// The stream's purpose.
     pub(crate) fn purpose(&self) -> Use {
         self.writer.purpose
     }
@@ -44,12 +43,12 @@ impl Stream {
         self.filling.borrow().items.len() as u32
     }
 
-    /// Blocks written through it.
+    /// Blocks written through the stream.
     pub(crate) fn written(&self) -> u64 {
         self.written.get()
     }
 
-    /// Nothing can be written any more: the calls that wait for the stripe being filled are told.
+    /// Nothing can be written any more: the calls of the stripe being filled are told of the error.
     pub(crate) fn abandon(&self, error: Option<&furrow_zone::Error>) {
         self.writer.abandon(error);
         self.filling.take().over(error);
@@ -81,7 +80,7 @@ impl Volume {
         }
     }
 
-    /// The stripe being filled goes to the segment writer, full or not.
+    /// Passes the stripe being filled to the segment writer, full or not.
     pub(crate) fn close_stripe(&self, stream: &Rc<Stream>) {
         let stripe = stream.filling.take();
         if stripe.items.is_empty() {
@@ -91,7 +90,7 @@ impl Volume {
     }
 }
 
-/// Fills the stream's stripe with zeros when nobody else did in time.
+/// Closes the stream's stripe if no further block has come for a while; the rest of it is padding.
 async fn pad_in_time(volume: Volume, stream: Rc<Stream>) {
     loop {
         let due = stream.last.get().after(volume.0.options.pad_after);
