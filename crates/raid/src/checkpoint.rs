@@ -1,9 +1,9 @@
 //! Checkpoints: they bound what recovery has to read.
 //!
 //! At the *snapshot* stripes are quiesced: none is in flight while the segment table and the
-//! mapping blocks that changed are copied. Then stripes resume. The mapping blocks are written as
-//! blocks of the volume are; then a state record on every member lists where each mapping block is.
-//! Recovery starts from that record and reads the rows that were written after the snapshot.
+//! mapping blocks that changed are copied. Then stripes resume. The mapping blocks are written like
+//! other blocks of the volume; then a state record on every member lists the place of each mapping
+//! block. Recovery starts from that record and reads the rows that were written after the snapshot.
 //!
 //! The same record is written, with the last checkpoint's content, when a member fails.
 
@@ -19,7 +19,7 @@ use furrow_zone::Result;
 use zerocopy::{FromZeros, IntoBytes};
 
 impl Volume {
-    /// Writes a checkpoint. `clean`: the volume is stopped in order.
+    /// Writes a checkpoint. `clean`: the volume is being stopped in order.
     ///
     /// # Errors
     /// If the volume cannot be written.
@@ -45,8 +45,8 @@ impl Volume {
         let (sequence, next_segment) = (self.0.sequence.get(), self.0.next_segment.get());
         state.written.set(self.0.counters.borrow().written);
         self.resume();
-        // A mapping block that is evicted later holds changes from after the snapshot: the
-        // checkpoint does not name it.
+        // A mapping block that is evicted from here on holds changes from after the snapshot: the
+        // checkpoint does not name that copy.
         for (leaf, number) in self.write_leaves(&dirty).await? {
             root[leaf as usize] = number;
         }
@@ -77,7 +77,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Dispatches no more stripes until [`Volume::resume`], and waits until none is in flight.
+    /// Stops dispatching stripes until [`Volume::resume`], and waits until none is in flight.
     pub(crate) async fn quiesce(&self) {
         self.0.quiesced.set(self.0.quiesced.get() + 1);
         while self.0.in_flight.get() > 0 {
@@ -96,7 +96,8 @@ impl Volume {
         }
     }
 
-    /// The row that the next stripe of an open segment begins at; `None` if no stream writes to it.
+    /// The row at which the next stripe of an open segment begins; `None` if no stream writes to
+    /// the segment.
     pub(crate) fn next_row(&self, slot: u32) -> Option<u32> {
         self.0.streams.iter().find_map(|stream| {
             let open = stream.writer.open.borrow();
@@ -111,7 +112,7 @@ impl Volume {
         let used = segments.iter().enumerate().filter(|(_, s)| s.state != SegmentState::Free);
         used.map(|(slot, s)| {
             let rows = match s.state {
-                // Without a stream: its end is being written.
+                // A segment without a stream is being ended.
                 SegmentState::Open => self.next_row(slot as u32).unwrap_or(s.rows),
                 SegmentState::Truncated => s.rows,
                 _ => self.0.shape.rows,
@@ -134,21 +135,22 @@ impl Volume {
         .collect()
     }
 
-    /// Writes the state of the array to every member; one that does not take it has failed.
+    /// Writes the state of the array to every member. A member that refuses the record has failed.
     pub(crate) async fn write_state(&self, clean: bool) {
         let one = self.state_records().await;
         self.write_state_but(clean, None, &one).await;
     }
 
-    /// Lets nobody else write state records.
+    /// Waits until no other task writes state records. None does while the permit is held.
     pub(crate) async fn state_records(&self) -> Permit {
         self.0.checkpoint.record.acquire(1).await
     }
 
-    /// As [`Volume::write_state`], but not to member `but`.
+    /// Like [`Volume::write_state`], but leaves out member `but`.
     pub(crate) async fn write_state_but(&self, clean: bool, but: Option<u32>, _: &Permit) {
         if self.failed().is_some() {
-            // Who is there still must not say of all the others that it went on without them.
+            // The members still in service must not record that they continued without all the
+            // others.
             return;
         }
         let sequence = self.0.records.get();

@@ -3,7 +3,7 @@
 //! Invariants
 //! - At any moment one zone of the ring holds a whole state record: the other zone is reset only
 //!   after a newer one is durable.
-//! - One permit is reserved for the ring, whatever segments need.
+//! - One permit is reserved for the ring, regardless of the needs of segments.
 
 use crate::format::{INCOMPAT_KNOWN, RING_ZONES, kind};
 use crate::volume::Options;
@@ -23,10 +23,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Permits of a drive that has no limit.
+/// Permits of a drive without a limit.
 const UNLIMITED: u32 = 64;
 
-/// Commands into which waiting appended chunks are merged; fewer if they would be below 16 KiB.
+/// Number of commands that waiting appended chunks are merged into; fewer if they would be below 16
+/// KiB.
 pub const APPEND_PIECES: u32 = 2;
 
 /// How drives are written to.
@@ -48,7 +49,7 @@ impl Default for DriveOptions {
 pub(crate) struct Found {
     pub(crate) header: RecordHeader,
     pub(crate) body: Vec<u8>,
-    /// Which zone of the ring: 0 or 1.
+    /// The record's zone of the ring: 0 or 1.
     pub(crate) ring: u32,
 }
 
@@ -84,13 +85,13 @@ pub(crate) struct Drive {
     missed: Cell<bool>,
 }
 
-/// First zone of the ring: conventional ones are not used.
+/// First zone of the ring: conventional zones are not used.
 pub(crate) fn ring_start(geometry: &Geometry) -> u32 {
     geometry.conventional_zones
 }
 
-/// Reads the newest whole state record of a drive, or its record as a spare; `None` if it has
-/// neither.
+/// Reads the newest whole state record of a drive, or its record as a spare; `None` if the drive
+/// has neither.
 ///
 /// # Errors
 /// `Io` if the drive is gone, or if no record was found and a block cannot be read; `WrongFormat`
@@ -189,7 +190,7 @@ impl Drop for Drive {
 }
 
 impl Drive {
-    /// Opens a drive as its reports say; `ring` is the zone of the ring to continue in.
+    /// Opens a drive in the state of its reports; `ring` is the zone of the ring to continue in.
     pub(crate) fn open(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,
@@ -257,14 +258,14 @@ impl Drive {
     }
 
     fn attach_ring(&self) {
-        // The class's reserve is only for this. No permit is available only while a finished zone
-        // is not free yet, and its queue waits for that.
+        // The class's reserve is only for the ring. No permit is available only while a finished
+        // zone has not yet given its permit back, and the zone's queue waits for that.
         if let Some(permit) = self.budget.try_acquire(Class::Metadata, 1) {
             self.writer.attach(self.ring_zone(), permit);
         }
     }
 
-    /// Reads blocks in which a zone describes itself.
+    /// Reads blocks of a zone that hold its own metadata.
     pub(crate) async fn read(&self, at: BlockAddr, blocks: u32, pages: &Pool) -> Result<Pages> {
         let read = read_blocks(&*self.device, QueueId(0), at, blocks, pages).await;
         if read.as_ref().is_err_and(Error::is_gone) {
@@ -278,8 +279,8 @@ impl Drive {
         self.missed.set(self.missed.get() || status == Status::InternalError);
     }
 
-    /// Whether the drive was gone, even for a moment, when a zone was to be read: then the result
-    /// says nothing.
+    /// Whether the drive was gone, even for a moment, when a zone was read: the result then proves
+    /// nothing.
     pub(crate) fn has_missed(&self) -> bool {
         self.missed.get()
     }
@@ -292,7 +293,7 @@ impl Drive {
     /// Writes a state record; durable when this returns.
     ///
     /// # Errors
-    /// If the drive takes it in neither zone of the ring.
+    /// If both zones of the ring refuse the record.
     pub(crate) async fn write_state(&self, record: Pages) -> Result<()> {
         let blocks = record.len() as u32;
         let mut last = None;
@@ -316,10 +317,11 @@ impl Drive {
         Err(last.expect("invariant: the loop ends early or with an error"))
     }
 
-    /// Continues in the ring's other zone, and empties that first if necessary.
+    /// Continues in the ring's other zone, and empties that zone first if necessary.
     async fn turn_ring(&self) -> Result<()> {
         let old = self.ring_zone();
-        // The permit passes from one zone to the other; otherwise both would need one at once.
+        // The permit passes from one zone to the other; otherwise both zones would need one at
+        // once.
         let _ = self.writer.finish(old).await;
         self.ring.set(1 - self.ring.get());
         let zone = self.ring_zone();

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
 
-/// Events kept for who does not ask; of more, the oldest are forgotten.
+/// Events kept until they are asked for; beyond that number the oldest are dropped.
 const KEPT: usize = 256;
 
 /// Something that happened to the array.
@@ -18,19 +18,19 @@ pub enum Event {
         /// Why.
         why: String,
     },
-    /// So many members are gone that nothing more can be written.
+    /// Too many members are gone: nothing more can be written.
     ArrayFailed {
         /// Why.
         why: String,
     },
-    /// Nothing is left to be written to: only reads are answered, until drives are replaced or
-    /// something is trimmed.
+    /// No segment is left to write to: only reads are answered, until drives are replaced or blocks
+    /// are trimmed.
     OutOfSpace {
         /// Why.
         why: String,
     },
-    /// A zone of a member is gone with what it held; what counts of its segment is made from the
-    /// others and written elsewhere.
+    /// A zone of a member is lost with its content; the valid blocks of its segment are
+    /// reconstructed from the other members and written elsewhere.
     ZoneLost {
         /// Which member.
         member: u32,
@@ -42,14 +42,14 @@ pub enum Event {
         /// Which member.
         member: u32,
     },
-    /// A rebuild begins, or goes on.
+    /// A rebuild begins or continues.
     RebuildStarted {
         /// Segments there are to rebuild.
         segments: u32,
     },
-    /// Every member has everything again.
+    /// Every member has all of its data again.
     RebuildFinished,
-    /// A rebuild ended early; what it did is kept.
+    /// A rebuild ended early; the zones it rebuilt are kept.
     RebuildStopped {
         /// Why.
         why: String,
@@ -57,7 +57,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// What kind it is, in one word with dashes.
+    /// The kind of the event, in one word with dashes.
     pub fn name(&self) -> &'static str {
         match self {
             Event::MemberFailed { .. } => "member-failed",
@@ -71,7 +71,7 @@ impl Event {
         }
     }
 
-    /// The member it is about, if it is about one.
+    /// The member that the event is about, if it is about one.
     pub fn member(&self) -> Option<u32> {
         match self {
             Event::MemberFailed { member, .. }
@@ -101,7 +101,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// The events nobody has asked for yet.
+/// The events that have not been asked for yet.
 #[derive(Default)]
 pub(crate) struct Events {
     waiting: RefCell<VecDeque<Event>>,

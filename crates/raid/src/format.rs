@@ -11,7 +11,8 @@ use zerocopy::little_endian::{I64, U32, U64};
 
 /// Format version this code writes; it reads no newer one.
 pub const VERSION: u16 = 1;
-/// Incompatible feature: the drives have no out-of-band area, windows list what is in the rows.
+/// Incompatible feature: the drives have no out-of-band area, so windows list the blocks in the
+/// rows.
 pub const BARE: u64 = 1;
 /// Incompatible features this version knows.
 pub const INCOMPAT_KNOWN: u64 = BARE;
@@ -276,7 +277,7 @@ layout! {
 /// Bytes of the coded part of a [`BlockMeta`].
 pub const CODED: usize = 24;
 
-/// Features are where they are looked for, whichever record it is.
+/// The program reads the features at one offset, in either record.
 const _: () = assert!(
     core::mem::offset_of!(ArrayBody, incompat) == core::mem::offset_of!(SpareBody, incompat)
 );

@@ -1,9 +1,9 @@
 //! A log-structured RAID volume over zoned drives (ZapRAID, with what its prototype lacks).
 //!
-//! Writes gather in stripes; a stripe's chunks go to the drives at once, by Zone Append within
-//! groups of stripes, or by Zone Write; and are acknowledged when all are durable. Where each block
-//! is says the map; what each block is lies beside it. Any drives the level tolerates may fail at
-//! any time; writes go on.
+//! Writes gather in stripes. A stripe's chunks go to the drives at once, by Zone Append within
+//! groups of stripes, or by Zone Write, and are acknowledged when all are durable. The map has the
+//! place of each block; metadata stored with each block says what the block is. Any drives, as many
+//! as the level tolerates, may fail at any time; writes continue.
 //!
 //! Invariants
 //! - No clock, no random numbers, no system calls: everything comes from `furrow_rt` and the
@@ -11,7 +11,7 @@
 //! - Zones are written by `furrow_log`'s writer and reset by its pool, nothing else.
 //! - Everything on the drives is defined in [`format`](mod@format).
 //!
-//! It does not know who uses the volume, nor how.
+//! The crate does not know which programs use the volume, nor how.
 
 mod assemble;
 mod audit;

@@ -1,9 +1,9 @@
 //! Members: the drives of a volume, and what becomes of one that fails.
 //!
-//! A member that does not answer is out of service at once. One that answers but refuses writes
-//! only costs the segments they were for, since a zone may fail alone; but segments are space, so a
-//! member that refuses again and again is taken out before it has used that up, if the level
-//! tolerates it.
+//! A member that does not answer is out of service at once. A member that answers but refuses
+//! writes costs only the segments of these writes, since a zone may fail alone. But segments are
+//! space: a member that refuses again and again is taken out before it has used up the space, if
+//! the level tolerates it.
 
 use crate::drive::Drive;
 use crate::event::Event;
@@ -15,14 +15,14 @@ use furrow_zone::{Error, ErrorKind, Result};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// What became of a member.
+/// State of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
     /// In service.
     Active,
-    /// Gone: what it holds is stale.
+    /// Out of service: its data is stale.
     Failed,
-    /// In service for what is new; what was before is being rebuilt on it.
+    /// In service for new data; older data is being rebuilt on it.
     Rebuilding,
 }
 
@@ -48,21 +48,22 @@ pub struct Errors {
     pub read: u64,
     /// Writes that failed.
     pub write: u64,
-    /// Blocks that were not what was written.
+    /// Blocks that differed from what was written.
     pub checksum: u64,
 }
 
-/// Zones in a row in which a member refused a write, with none between that was written to its end.
+/// Zones in a row in which a member refused a write, without a zone in between that was written to
+/// its end.
 #[derive(Default)]
 pub(crate) struct Refusals {
     zones: Cell<u32>,
-    /// Sequence number of the segment that the last was of.
+    /// Sequence number of the segment of the last refusal.
     last: Cell<Option<u64>>,
 }
 
 impl Refusals {
-    /// A write was refused. Many are in flight for a segment's zone, and one that fails fails all;
-    /// with `None` it counts whatever was before.
+    /// Counts a refused write, once for each zone: many writes are in flight for a segment's zone,
+    /// and a write that fails fails all of them. With `None` the refusal counts in any case.
     fn note(&self, segment: Option<u64>) -> u32 {
         if self.last.replace(segment) != segment || segment.is_none() {
             self.zones.set(self.zones.get() + 1);
@@ -70,7 +71,7 @@ impl Refusals {
         self.zones.get()
     }
 
-    /// A zone is written to its end, or another drive took the place.
+    /// A zone was written to its end, or another drive took the member's place.
     pub(crate) fn forget(&self) {
         self.zones.set(0);
         self.last.set(None);
@@ -80,12 +81,13 @@ impl Refusals {
 /// A member.
 ///
 /// Invariants
-/// - It has a drive unless it has failed.
-/// - It is in state rebuilding exactly if the rebuild is for it (`rebuild::state::State::members`).
+/// - A member has a drive unless it has failed.
+/// - A member is in state rebuilding exactly if the rebuild is for it
+///   (`rebuild::state::State::members`).
 pub(crate) struct Member {
     pub(crate) uuid: Cell<Uuid>,
     pub(crate) state: Cell<MemberState>,
-    /// `events` when it last was in service.
+    /// `events` when the member was last in service.
     pub(crate) events: Cell<u64>,
     /// Number of the newest state record that its drive is known to have; 0: none.
     pub(crate) recorded: Cell<u64>,
@@ -113,14 +115,15 @@ impl Member {
 /// Zones in a row in which a member that answers may refuse writes.
 const REFUSALS: u32 = 10;
 
-/// The same, when no more than [`LAST_SEGMENTS`] are free: should the last one be truncated,
-/// cleaning has nowhere to write to, and nothing is ever written again.
+/// The same, when no more than [`LAST_SEGMENTS`] are free: if the last free segment were truncated,
+/// cleaning would have no segment to write to, and nothing could be written ever again.
 const REFUSALS_LAST: u32 = 2;
 const LAST_SEGMENTS: u32 = 1;
 
 impl Volume {
-    /// A write to a member failed, in its zone of the segment of that sequence number, or in one
-    /// that is part of none yet. True if the member is gone, false if only the zone is.
+    /// A write to a member failed, in its zone of the segment with sequence number `segment`, or in
+    /// a zone that belongs to no segment yet. True if the member is gone, false if only the zone
+    /// is.
     pub(crate) fn note_write_error(&self, index: u32, segment: Option<u64>, error: &Error) -> bool {
         let member = &self.0.members[index as usize];
         member.count(|errors| errors.write += 1);
@@ -131,7 +134,7 @@ impl Volume {
             return true;
         }
         let most = match self.survives_without(&[index]) {
-            // Only when it refused as many as it has.
+            // The array needs the member, so the limit is the number of segments there can be.
             false => self.0.shape.slots,
             true if self.free_segments() <= LAST_SEGMENTS => REFUSALS_LAST,
             true => REFUSALS,
@@ -144,10 +147,10 @@ impl Volume {
         true
     }
 
-    /// A write to a member went well.
+    /// A write to a member succeeded.
     pub(crate) fn note_written(&self, index: u32) {
         let refusals = &self.0.members[index as usize].refusals;
-        // Of one that cannot be done without, every zone that takes something is worth it.
+        // The array needs this member: any write that it takes resets the count.
         if refusals.zones.get() > 0 && !self.survives_without(&[index]) {
             refusals.forget();
         }
@@ -163,8 +166,8 @@ impl Volume {
         });
     }
 
-    /// Takes a member out of service: from now on stripes do without it, and nothing is
-    /// acknowledged before the others know.
+    /// Takes a member out of service: from now on stripes are written without it, and nothing is
+    /// acknowledged before the other members have recorded that.
     pub(crate) fn member_failed(&self, index: u32, error: Error) {
         let member = &self.0.members[index as usize];
         if member.state.get() == MemberState::Failed || self.failed().is_some() {
@@ -173,7 +176,7 @@ impl Volume {
         let answers = member.drive().is_some_and(|drive| drive.answers());
         let hung = member.drive().and_then(|drive| self.0.watchdog.why(&drive.device));
         if answers && self.survives() && !self.survives_without(&[index]) {
-            // What it holds can be read: that is more than would be left.
+            // The member's data can still be read: keeping it leaves more than failing it.
             let message = format!(
                 "member {index} cannot be written any more ({error}), and without it data is \
                  missing: only reads are answered"
@@ -182,13 +185,14 @@ impl Volume {
         }
         self.set_member_state(index, MemberState::Failed);
         member.events.set(self.0.events.get());
-        // Closed when the last command to it is over.
+        // The drive is closed when its last command has ended.
         if let Some(drive) = member.drive.take() {
             self.0.watchdog.forget(&drive.device);
         }
         let why = hung.unwrap_or_else(|| error.to_string());
         self.tell(Event::MemberFailed { member: index, why });
-        // Its zones are not written any more: segments end, so that new ones do without it.
+        // The member's zones are not written any more: open segments end, so that new ones begin
+        // without it.
         for stream in &self.0.streams {
             if let Some(open) = &*stream.writer.open.borrow() {
                 open.broken.set(true);
@@ -204,19 +208,19 @@ impl Volume {
             return self.die(Error::new(ErrorKind::Io, message));
         }
         self.0.events.set(self.0.events.get() + 1);
-        // Its zones count no more.
+        // The member's zones no longer limit the space.
         self.space_changed();
         if !self.0.noting.replace(true) {
             self.0.rt.spawn_detached(note_failure(self.clone()));
         }
     }
 
-    /// Whether all data can be had from the members that are in service.
+    /// Whether all data can be read from the members that are in service.
     pub(crate) fn survives(&self) -> bool {
         self.survives_without(&[])
     }
 
-    /// The same, without some of them.
+    /// Whether all data can be read without some of them.
     pub(crate) fn survives_without(&self, lost: &[u32]) -> bool {
         let placement = &self.0.shape.placement;
         let up = |index: u32| {
@@ -227,10 +231,10 @@ impl Volume {
         placement.recoverable(|chunk| up(placement.drive(0, chunk)))
     }
 
-    /// Waits until every failure so far is known to the members that are left.
+    /// Waits until every failure so far is recorded on the remaining members.
     ///
     /// # Errors
-    /// If too few are.
+    /// If too few members are left.
     pub(crate) async fn failures_noted(&self) -> Result<()> {
         while self.0.noting.get() && self.failed().is_none() {
             self.0.noted.wait().await;
@@ -239,10 +243,10 @@ impl Volume {
     }
 }
 
-/// Notes on the members that are left that others have failed.
+/// Records on the remaining members that others have failed.
 async fn note_failure(volume: Volume) {
     if volume.has(RaidDefect::EarlyDegradedAck) {
-        // So that there is a while in which it shows.
+        // The delay gives the defect time to show.
         volume.0.rt.sleep(1_000_000).await;
     }
     loop {

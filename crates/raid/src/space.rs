@@ -1,11 +1,11 @@
 //! Space: segments that can be begun, who waits for one, and what happens when none will come.
 //!
-//! One loop asks [`plan`] what is to be done next and does it. It runs in two lanes, so that
+//! One loop asks [`plan`] for the next action and carries it out. It runs in two lanes, so that
 //! cleaning, which may wait for space, never keeps empty segments from being reset. When a stream
-//! waits and nothing under way makes space, it is made otherwise, in this order: internal stripes
+//! waits and nothing under way makes space, other means are used, in this order: internal stripes
 //! go into the segments that are open for users; members that lost so many zones that they alone
-//! are in the way are taken out of service, as far as the level tolerates it; else the volume is
-//! *out of space*: writes are refused until there is some, and everything that was acknowledged
+//! cause the lack are taken out of service, as far as the level tolerates it; otherwise the volume
+//! is *out of space*: writes are refused until there is some, and everything that was acknowledged
 //! stays readable.
 
 pub(crate) mod plan;
@@ -25,7 +25,8 @@ use furrow_zone::{Error, ErrorKind, Result};
 use std::rc::Rc;
 
 impl Volume {
-    /// Slots in which a segment can be begun, as far as every drive has zones.
+    /// Number of segments that can be begun: limited by free slots, and by the free zones of each
+    /// drive.
     pub(crate) fn free_segments(&self) -> u32 {
         let drives = self.0.members.iter().filter_map(|member| member.drive());
         drives.map(|drive| drive.zones.free_count()).min().unwrap_or(0).min(self.free_slots())
@@ -36,15 +37,15 @@ impl Volume {
         segments.iter().filter(|s| s.state == SegmentState::Free).count() as u32
     }
 
-    /// Why nothing can be written for want of space, if so.
+    /// The reason why nothing can be written for lack of space, if that is so.
     pub fn out_of_space(&self) -> Option<Error> {
         self.0.space.none.borrow().as_ref().map(|(error, _)| error.clone())
     }
 
-    /// Waits until something happened that may have made space for a segment of a writer.
+    /// Waits until an event that may have made space for a segment of a writer.
     ///
     /// # Errors
-    /// `NoSpace` if there is none and will not be any.
+    /// `NoSpace` if there is no space and will not be any.
     pub(crate) async fn wait_for_space(&self, purpose: Use) -> Result<()> {
         if let Some(error) = self.out_of_space() {
             return Err(error);
@@ -79,22 +80,23 @@ impl Volume {
         ahead.set(if waits { 0 } else { ahead.get() + 1 });
     }
 
-    /// Whether cleaning goes round in circles: everything was moved twice, and users still wait, or
-    /// have not begun a segment. Where zones are lost, what is free may never be enough to rest,
-    /// and what was just cleaned is the next that is worth it.
+    /// Whether cleaning goes round in circles: all segments were cleaned twice over, and users
+    /// still wait, or have not begun a segment. Where zones are lost, free segments may never be
+    /// enough for cleaning to rest, and a segment just written by cleaning is the next victim.
     pub(crate) fn cleans_in_vain(&self) -> bool {
         let waits = self.0.space.users.get() > 0;
         let cleaned = if waits { &self.0.space.fruitless } else { &self.0.space.ahead };
         cleaned.get() > 2 * self.0.shape.slots
     }
 
-    /// Writers that wait for space look again: a drive came or went, or recovery holds less.
+    /// Makes writers that wait for space look again: a drive came or went, or recovery holds fewer
+    /// segments.
     pub(crate) fn space_changed(&self) {
         self.space_found();
         self.space_made();
     }
 
-    /// The same: a segment was reset.
+    /// Like [`Volume::space_changed`], after a segment was reset.
     pub(crate) fn space_made(&self) {
         self.0.space.none.take();
         self.0.space.made.notify_all();
@@ -125,7 +127,7 @@ impl Volume {
         });
     }
 
-    /// Carries an action out. False if the lane has to wait for something to happen.
+    /// Carries an action out. False if the lane has to wait for an event.
     async fn act(&self, action: Action) -> bool {
         match action {
             Action::Rest => return false,
@@ -147,7 +149,7 @@ impl Volume {
         true
     }
 
-    /// What the next action depends on.
+    /// The facts that the next action depends on.
     fn facts(&self) -> Facts {
         let space = &self.0.space;
         let (free, kept) = (self.free_segments(), self.0.shape.kept);
@@ -202,7 +204,7 @@ impl Volume {
         let releasing = |s: &crate::volume::Segment| {
             s.state == SegmentState::Releasing || (self.may_reset() && is_empty(s))
         };
-        // A stripe that is filled soon goes into an open segment.
+        // A stripe that fills up soon goes into an open segment.
         let filling = |s: &Rc<Stream>| s.writer.open.borrow().is_some() && s.filled() > 0;
         self.0.in_flight.get() == 0
             && self.0.ending.borrow().is_empty()
@@ -213,13 +215,13 @@ impl Volume {
             && !self.0.segments.borrow().iter().any(releasing)
     }
 
-    /// Whether segments may be reset: not before recovery is over.
+    /// Whether segments may be reset: not before recovery is finished.
     pub(crate) fn may_reset(&self) -> bool {
         self.0.space.recovery.borrow().as_ref().is_none_or(|recovery| recovery.starved)
     }
 
-    /// Internal stripes that were handed over to writers of users, and wait with them for a
-    /// segment, go back.
+    /// Takes back internal stripes that were handed over to writers of users and wait with them for
+    /// a segment.
     fn take_back_stranded(&self) {
         let internal = self.internal_writer();
         for writer in self.writers_of_users() {
@@ -229,7 +231,7 @@ impl Volume {
         }
     }
 
-    /// Stripes of writers that wait for a segment go to a writer of users that has one.
+    /// Hands stripes of writers that wait for a segment to a writer of users that has one.
     fn hand_over_lines(&self) {
         let Some(to) = self.writers_of_users().find(|writer| writer.takes_more()) else { return };
         let internal = self.internal_writer();
@@ -243,15 +245,15 @@ impl Volume {
         self.hand_over(&internal, to);
     }
 
-    /// Recovery needs space: segments may be reset before it is finished.
+    /// Recovery needs space: allows segments to be reset before recovery is finished.
     fn allow_resets(&self) {
         if let Some(recovery) = &mut *self.0.space.recovery.borrow_mut() {
             recovery.starved = true;
         }
     }
 
-    /// Nothing will make more than `floor` segments free: does without members that are worn out,
-    /// or refuses.
+    /// Nothing will make more than `floor` segments free: takes worn-out members out of service, or
+    /// refuses writes.
     fn give_up_space(&self, floor: u32) {
         let worn = self.worn_out(floor);
         if !worn.is_empty() {
@@ -280,14 +282,14 @@ impl Volume {
         self.0.space.made.notify_all();
     }
 
-    /// Zones of a member that can never be written again, as far as that was found out.
+    /// Zones of a member that can never be written again, as far as is known.
     pub fn lost_zones(&self, index: u32) -> u32 {
         let drive = self.0.members[index as usize].drive();
         drive.map_or(0, |drive| drive.zones.count(SuperzoneState::Retired))
     }
 
-    /// Members that lost zones and without which more than `floor` segments are free, as few as
-    /// do, if the array can do without them.
+    /// Members that lost zones and without which more than `floor` segments are free: as few as
+    /// suffice, and none if the array cannot do without them.
     fn worn_out(&self, floor: u32) -> Vec<u32> {
         let free = |index: u32| {
             let drive = self.0.members[index as usize].drive()?;
@@ -304,7 +306,7 @@ impl Volume {
         if enough && survives && lost { worn } else { Vec::new() }
     }
 
-    /// Takes out of service whoever does not answer. True if that was somebody.
+    /// Takes members that do not answer out of service. True if there was any.
     pub(crate) fn notice_gone(&self) -> bool {
         let mut gone = false;
         for index in 0..self.0.members.len() as u32 {

@@ -14,22 +14,22 @@ pub(crate) type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
 /// A step; `W` is what the steps of one table work on.
 pub(crate) struct Step<W> {
-    /// What it does.
+    /// What the step does.
     pub(crate) name: &'static str,
     pub(crate) run: fn(&mut W) -> Running<'_>,
-    /// What holds after it. Runs in debug builds.
+    /// Checks what must hold after the step. Runs in debug builds.
     pub(crate) audit: fn(&W) -> Result<()>,
 }
 
-/// First number of the steps of each table in the trace.
+/// Number of each table's first step in the trace.
 pub(crate) const OF_ASSEMBLY: u64 = 0;
 pub(crate) const OF_RECOVERY: u64 = 16;
 pub(crate) const OF_FINISH: u64 = 32;
 
-/// What begins the words of a step in the trace.
+/// First word of a step's entry in the trace.
 const TRACE: u64 = 0x7261_6964;
 
-/// Runs the steps of a table in order; they are traced from number `first` on.
+/// Runs the steps of a table in order. Their numbers in the trace begin with `first`.
 ///
 /// # Errors
 /// Those of the first step that fails.
@@ -44,7 +44,7 @@ pub(crate) async fn run<W>(rt: &Rt, first: u64, steps: &[Step<W>], on: &mut W) -
     Ok(())
 }
 
-/// What an assembly does, step by step.
+/// The steps of an assembly, in order.
 pub fn assembly_steps() -> Vec<&'static str> {
     let assembly = ASSEMBLY.iter().map(|step| step.name);
     let recovery = RECOVERY.iter().map(|step| step.name);

@@ -1,12 +1,12 @@
 //! The volume: its state, and what users of it call.
 //!
 //! Invariants
-//! - A write is acknowledged when every chunk of every stripe it is in is durable as far as the
-//!   drives' caches allow, on every drive that is in service, and not before a drive's failure is
-//!   durably noted on the others.
+//! - A write is acknowledged when every chunk of its stripes is durable, as far as the drives'
+//!   caches allow, on every drive in service, and not before the failure of a drive is durably
+//!   recorded on the others.
 //! - The map names a block only when its stripe is complete; so a read never meets a torn stripe.
 //! - Of two blocks of one address the one with the higher sequence number is newer. Cleaning,
-//!   repair and recovery move blocks with the number they have.
+//!   repair and recovery move blocks without changing their numbers.
 
 use crate::counters::Counters;
 use crate::drive::DriveOptions;
@@ -33,23 +33,23 @@ use std::rc::Rc;
 pub struct Options {
     /// How drives are written to.
     pub drive: DriveOptions,
-    /// Nanoseconds after the last block of a stripe that is not full until it is filled with zeros.
+    /// Nanoseconds after its last block until a partly filled stripe is filled up with zeros.
     pub pad_after: u64,
     /// Stripes in flight per open segment.
     pub depth: u32,
     /// Data blocks written between two checkpoints, at most.
     pub checkpoint_blocks: u64,
-    /// Bytes of memory for the map, at least 24 KiB; what does not fit is read when it is asked
-    /// for. 0: all of the map may be in memory.
+    /// Bytes of memory for the map, at least 24 KiB; other parts of the map are read on demand. 0:
+    /// all of the map may be in memory.
     pub map_memory: u64,
     /// Clean in the background.
     pub clean: bool,
-    /// Nanoseconds a rebuild pauses after every 32 rows, for the sake of others.
+    /// Nanoseconds a rebuild pauses after every 32 rows, in favour of other requests.
     pub rebuild_pause: u64,
-    /// Nanoseconds a drive may take for an answer until it is given up as failed; 0: for ever.
+    /// Nanoseconds a drive may take to answer before it is given up as failed; 0: no limit.
     pub drive_timeout: u64,
-    /// Go on where stripes may have been acknowledged that cannot be had, and nobody knows which
-    /// blocks they held: these read as what they were before.
+    /// Start even if stripes that may have been acknowledged cannot be read, and it is not known
+    /// which blocks they held: these blocks read as their earlier content.
     pub accept_loss: bool,
     /// Other rules than the product's, for experiments and tests of tests.
     pub variant: RaidVariant,
@@ -101,10 +101,10 @@ pub struct Segments {
 /// A slot of the segment table.
 ///
 /// Invariants
-/// - A free slot has no zones and nothing that counts.
-/// - An open one is of one stream, or is being ended; its zones are active.
-/// - `valid` is the number of mapped blocks that lead into it, `leaves` that of the mapping blocks
-///   in it that the root or the newest durable checkpoint names.
+/// - A free slot has no zones and no valid blocks.
+/// - An open segment belongs to one stream, or is being ended; its zones are active.
+/// - `valid` is the number of mapped blocks that lead into the segment, `leaves` the number of its
+///   mapping blocks that the root or the newest durable checkpoint names.
 /// - No other slot has one of its zones.
 #[derive(Clone)]
 pub(crate) struct Segment {
@@ -113,24 +113,25 @@ pub(crate) struct Segment {
     pub(crate) chunk: u32,
     pub(crate) group: u32,
     pub(crate) zones: Vec<Option<ZoneId>>,
-    /// Blocks of the volume in it that count.
+    /// Valid blocks of the volume in the segment.
     pub(crate) valid: u32,
-    /// Mapping blocks in it that the map's root names, or that of the last checkpoint.
+    /// Mapping blocks in the segment that the map's root names, or the root of the last checkpoint.
     pub(crate) leaves: u32,
-    /// Rows that were written, of a truncated one.
+    /// For a truncated segment: rows that were written.
     pub(crate) rows: u32,
-    /// Holds trim records until the checkpoint of this number; 0: none.
+    /// The checkpoint up to which the segment stays because of its trim records; 0: none.
     pub(crate) needed: u64,
-    /// So many blocks in it are what stripes that lack a chunk took the place of: it stays until
-    /// these are healed.
+    /// Number of blocks in the segment that stripes lacking a chunk have replaced: the segment
+    /// stays until these stripes are repaired.
     pub(crate) fallback: u32,
-    /// Cleaning met a block in it that cannot be had: it stays.
+    /// Cleaning met a block in the segment that cannot be read: the segment stays.
     pub(crate) stuck: bool,
-    /// Being rebuilt or cleaned: neither is begun, nor is it released.
+    /// The segment is being rebuilt or cleaned: until that ends, neither is begun and the segment
+    /// is not released.
     pub(crate) pinned: bool,
-    /// Where chunks landed; with Zone Write they are where they belong.
+    /// The places of chunks. `None` with Zone Write: chunks are then at their own places.
     pub(crate) table: Option<Rc<RefCell<StripeTable>>>,
-    /// Of an open one: its metadata that is not on the drives yet.
+    /// For an open segment: block metadata that is not on the drives yet.
     pub(crate) meta: OpenMeta,
 }
 
@@ -154,7 +155,7 @@ impl Segment {
         }
     }
 
-    /// Members without a zone in it, as bits.
+    /// Members without a zone in the segment, as bits.
     pub(crate) fn missing(&self) -> u32 {
         let gone = self.zones.iter().enumerate().filter(|(_, zone)| zone.is_none());
         gone.fold(0, |set, (drive, _)| set | 1 << drive)
@@ -165,8 +166,8 @@ impl Segment {
 ///
 /// Invariants
 /// - `in_flight` is the sum of the stripes in flight of the segments that streams write to and of
-///   those in `ending`.
-/// - A sequence number is of one segment at most, and below `next_segment`.
+///   the segments in `ending`.
+/// - A sequence number belongs to at most one segment, and is below `next_segment`.
 pub(crate) struct Inner {
     pub(crate) rt: Rt,
     pub(crate) uuid: Uuid,
@@ -191,7 +192,7 @@ pub(crate) struct Inner {
     pub(crate) checkpoint: crate::checkpoint::state::State,
     pub(crate) ranges: Ranges,
     pub(crate) space: crate::space::waiting::Space,
-    /// There may be something to do for what the volume does by itself.
+    /// The volume's background tasks may have something to do.
     pub(crate) wanted: Notify,
     pub(crate) in_flight: Cell<u32>,
     /// The last stripe in flight ended, or the last segment that was being ended.
@@ -199,12 +200,12 @@ pub(crate) struct Inner {
     /// Segments that no stream writes to any more and that have not ended yet.
     pub(crate) ending: RefCell<Vec<Rc<Open>>>,
     pub(crate) rebuild: crate::rebuild::state::State,
-    /// Drives that say they are spares of this array and have not been taken.
+    /// Drives that claim to be spares of this array and have not been taken.
     pub(crate) spares: RefCell<Vec<Uuid>>,
     pub(crate) news: crate::event::Events,
-    /// More than 0: no stripe may be dispatched, since a checkpoint takes its snapshot.
+    /// Above 0 no stripe may be dispatched, since a checkpoint takes its snapshot.
     pub(crate) quiesced: Cell<u32>,
-    /// A failure is being noted on the members that are left.
+    /// A failure is being recorded on the remaining members.
     pub(crate) noting: Cell<bool>,
     pub(crate) noted: Notify,
     pub(crate) dead: RefCell<Option<Error>>,
@@ -229,38 +230,38 @@ impl std::fmt::Debug for Volume {
 }
 
 impl Volume {
-    /// Its shape.
+    /// The volume's shape.
     pub fn shape(&self) -> &Shape {
         &self.0.shape
     }
 
-    /// How it was made.
+    /// The configuration that the volume was made with.
     pub fn config(&self) -> &Config {
         &self.0.config
     }
 
-    /// Its UUID.
+    /// The volume's UUID.
     pub fn uuid(&self) -> Uuid {
         self.0.uuid
     }
 
-    /// Its size in blocks of 4 KiB.
+    /// The volume's size in blocks of 4 KiB.
     pub fn blocks(&self) -> u64 {
         self.0.shape.blocks
     }
 
-    /// What it did.
+    /// The volume's counters.
     pub fn counters(&self) -> Counters {
         *self.0.counters.borrow()
     }
 
-    /// Its members' states and errors, in order.
+    /// States and errors of the members, in order.
     pub fn members(&self) -> Vec<(Uuid, MemberState, Errors)> {
         let of = |m: &Member| (m.uuid.get(), m.state.get(), m.errors.get());
         self.0.members.iter().map(of).collect()
     }
 
-    /// Blocks of the volume that hold something.
+    /// Blocks of the volume that hold data.
     pub fn used(&self) -> u64 {
         self.0.segments.borrow().iter().map(|segment| u64::from(segment.valid)).sum()
     }
@@ -280,7 +281,7 @@ impl Volume {
         all
     }
 
-    /// An empty table for a segment of so many stripes in groups of `group`.
+    /// An empty table for a segment of `stripes` stripes in groups of `group`.
     pub(crate) fn new_table(&self, stripes: u32, group: u32) -> StripeTable {
         let drives = self.0.shape.placement.n;
         match self.0.options.variant.tables {
@@ -304,7 +305,7 @@ impl Volume {
         change(&mut self.0.counters.borrow_mut());
     }
 
-    /// The next event, when there is one. For one listener.
+    /// Waits for the next event. For one listener.
     pub async fn next_event(&self) -> Event {
         self.0.news.next().await
     }
@@ -313,7 +314,7 @@ impl Volume {
         self.0.news.tell(event);
     }
 
-    /// Why nothing can be written any more, if so.
+    /// The reason why nothing can be written any more, if that is so.
     pub fn failed(&self) -> Option<Error> {
         self.0.dead.borrow().clone()
     }
@@ -356,10 +357,10 @@ impl Volume {
         }
     }
 
-    /// Makes durable what was acknowledged before: flushes the drives that have a volatile cache.
+    /// Makes acknowledged writes durable: flushes the drives that have a volatile cache.
     ///
     /// # Errors
-    /// If so many drives fail it that what they lost is lost.
+    /// If so many drives fail that data is lost.
     pub async fn flush(&self) -> Result<()> {
         self.check_alive()?;
         if self.has(RaidDefect::SkippedFlush) {
@@ -372,7 +373,7 @@ impl Volume {
         self.make_durable(self.snapshots()).await.map(drop)
     }
 
-    /// Of each member in service, the state of now.
+    /// The present state of each member in service.
     pub(crate) fn snapshots(&self) -> Vec<Option<Snapshot>> {
         let members = self.0.members.iter();
         members.map(|member| member.drive().map(|drive| drive.zones.snapshot())).collect()
@@ -387,7 +388,7 @@ impl Volume {
         snapshots: Vec<Option<Snapshot>>,
     ) -> Result<Vec<Option<DurableSnapshot>>> {
         type Flight = Pin<Box<dyn Future<Output = Result<DurableSnapshot>>>>;
-        // A drive without a cache has nothing to wait for.
+        // A drive without a cache has no flush to wait for.
         let flight = |snapshot: Snapshot, cached: bool| -> Flight {
             let flushed = snapshot.flushed();
             if cached { Box::pin(self.0.rt.spawn(flushed)) } else { Box::pin(flushed) }
@@ -414,7 +415,7 @@ impl Volume {
         Ok(durable)
     }
 
-    /// Changes what is valid in a segment by one block.
+    /// Adds a valid block to a segment.
     pub(crate) fn credit(&self, number: u32) {
         let slot = self.0.shape.slot(number) as usize;
         self.0.segments.borrow_mut()[slot].valid += 1;
@@ -430,7 +431,7 @@ impl Volume {
         }
     }
 
-    /// Lowers an account of a segment by one; what is left.
+    /// Lowers an account of a segment by one. Returns the new value.
     pub(crate) fn lower_in(
         &self,
         slot: u32,
@@ -458,15 +459,15 @@ impl Volume {
         }
     }
 
-    /// An account was to fall below 0, so nobody knows what it should be. Nothing is written or
-    /// reset from here on: segments are reset by these accounts.
+    /// An account would have fallen below 0, so its right value is unknown. Nothing is written or
+    /// reset from here on, since these accounts decide which segments are reset.
     pub(crate) fn overdrawn(&self, account: &str) {
         let what = format!("the account of {account} falls below 0: only reads are answered");
         debug_assert!(false, "{what}");
         self.die(Error::new(ErrorKind::Corrupt, what));
     }
 
-    /// How the range is mapped: lengths, and whether nothing is there.
+    /// The mapping of the range, in parts: the length of each, and whether it is a hole.
     ///
     /// # Errors
     /// `Invalid` if it is past the end; `Io` if the map cannot be read.

@@ -4,7 +4,7 @@ use crate::format::SegmentEntry;
 use furrow_rt::Semaphore;
 use std::cell::{Cell, RefCell};
 
-/// What a checkpoint says.
+/// The content of a checkpoint.
 #[derive(Clone, Default)]
 pub(crate) struct Image {
     pub(crate) entries: Vec<SegmentEntry>,
@@ -16,20 +16,20 @@ pub(crate) struct Image {
 /// The state of checkpointing.
 ///
 /// Invariants
-/// - The newest durable checkpoint is none that is still to come: `id` is at most `snapshots`.
+/// - No durable checkpoint is ahead of the snapshots: `id` is at most `snapshots`.
 /// - A mapping block that `replaced` or `unnamed` lists is counted in its segment's `leaves`.
 pub(crate) struct State {
     /// The newest durable checkpoint.
     pub(crate) id: Cell<u64>,
     /// Snapshots so far.
     pub(crate) snapshots: Cell<u64>,
-    /// Mapping blocks, and the numbers they had, that the newest durable checkpoint may name and
-    /// the root does not.
+    /// Mapping blocks, with their old numbers, that the newest durable checkpoint may name and the
+    /// root does not.
     pub(crate) replaced: RefCell<Vec<(u32, u32)>>,
-    /// Those of them that the checkpoint does not name whose record is being written.
+    /// Those of them that the checkpoint whose record is being written does not name.
     pub(crate) unnamed: RefCell<Vec<(u32, u32)>>,
     pub(crate) image: RefCell<Image>,
-    /// Blocks written when it was taken.
+    /// Blocks written before the snapshot.
     pub(crate) written: Cell<u64>,
     pub(super) one: Semaphore,
     pub(super) record: Semaphore,

@@ -1,10 +1,10 @@
 //! What is to be done next for a volume's space: a pure function of a few facts.
 //!
-//! - `Ok`: enough segments are free. There is upkeep alone: checkpoints, segments without full
-//!   redundancy.
+//! - `Ok`: enough segments are free. The only work is upkeep: checkpoints, and segments without
+//!   full redundancy.
 //! - `Cleaning`: few are free. Segments are cleaned ahead of need.
 //! - `Starved`: a segment writer waits, and no segment is free for it. Segments are cleaned; when
-//!   nothing is under way, space is made otherwise.
+//!   nothing is under way, space is made by other means.
 //! - `Out`: no segment can be made free. Writes are refused until blocks are overwritten or a drive
 //!   comes.
 
@@ -17,11 +17,11 @@ pub(crate) enum State {
     Out,
 }
 
-/// Who asks for the next action. Cleaning may wait for space, and the release of empty segments
-/// makes some: so these take turns with nobody but themselves.
+/// A loop that asks for next actions. Cleaning may wait for space, and the release of empty
+/// segments makes some: so each has a loop of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// Resets what is empty, and hands stripes in line from one segment writer to another. Never
+    /// Resets empty segments, and hands stripes in line from one segment writer to another. Never
     /// waits for space.
     Release,
     /// Moves blocks and writes checkpoints.
@@ -41,66 +41,66 @@ pub(crate) enum Recovery {
     Starved,
 }
 
-/// What the state and the next action depend on.
+/// The facts that the state and the next action depend on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
     /// Segments that can be begun.
     pub(crate) free: u32,
-    /// Of these, users leave so many to cleaning.
+    /// The number of free segments that users leave to cleaning.
     pub(crate) kept: u32,
-    /// With no more than this cleaning is due.
+    /// Cleaning is due when no more than this many are free.
     pub(crate) low: u32,
     /// A segment writer of users waits for a segment.
     pub(crate) users_wait: bool,
-    /// The internal segment writer waits for one.
+    /// The internal segment writer waits for a segment.
     pub(crate) internal_waits: bool,
-    /// It was found that no segment can be made free.
+    /// No segment can be made free, as was found.
     pub(crate) out: bool,
-    /// Fewer blocks count since then.
+    /// Fewer blocks are valid than when `out` was set.
     pub(crate) eased: bool,
     pub(crate) recovery: Recovery,
-    /// Nothing under way can make space. Of interest while somebody waits.
+    /// Nothing under way can make space. Of interest while a writer waits.
     pub(crate) still: bool,
     /// A segment is empty and not being reset.
     pub(crate) empty: bool,
     /// A segment is being reset.
     pub(crate) resetting: bool,
-    /// Zones hold something that belongs to nothing.
+    /// Zones hold data but belong to no segment.
     pub(crate) strays: bool,
     /// The internal writer has a segment that takes more stripes.
     pub(crate) internal_takes: bool,
-    /// A writer of users has one.
+    /// A writer of users has a segment that takes more stripes.
     pub(crate) users_take: bool,
     /// Stripes are in line for the internal writer.
     pub(crate) internal_line: bool,
     /// Stripes are in line for a writer of users that has no segment.
     pub(crate) users_line: bool,
-    /// Internal stripes are among those.
+    /// Internal stripes are among those of `users_line`.
     pub(crate) stranded: bool,
-    /// So much was written that a checkpoint is due.
+    /// Enough was written that a checkpoint is due.
     pub(crate) checkpoint_due: bool,
     /// A checkpoint would make a segment empty.
     pub(crate) checkpoint_frees: bool,
     /// The volume cleans in the background.
     pub(crate) cleans: bool,
-    /// An ended segment with less redundancy than it should have.
+    /// A segment that has ended with less redundancy than it should have.
     pub(crate) unprotected: Option<u32>,
     /// The segment that is cleaned next.
     pub(crate) victim: Option<u32>,
-    /// Everything was moved twice and gained nothing.
+    /// Every segment was cleaned twice over without a gain.
     pub(crate) in_vain: bool,
 }
 
-/// What is done next.
+/// The next action of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Nothing, until something happens.
+    /// Nothing, until the next event.
     Rest,
-    /// Those that wait are told that there is space; then nothing.
+    /// Tells waiting writers that there is space; then rests.
     Tell,
     /// Resets empty segments.
     Release,
-    /// Resets zones that belong to nothing, before recovery is finished.
+    /// Resets zones that belong to no segment, before recovery is finished.
     ReleaseStrays,
     /// Internal stripes in line for writers of users go back to the internal writer.
     TakeBack,
@@ -108,7 +108,7 @@ pub(crate) enum Action {
     HandOver,
     /// Segments may be reset before recovery is finished.
     AllowResets,
-    /// Nothing makes more than so many segments free: members that are worn out are taken out of
+    /// Nothing makes more than this many segments free: members that are worn out are taken out of
     /// service, or the volume is out of space.
     GiveUp(u32),
     /// The volume is not out of space any more.
@@ -133,19 +133,19 @@ impl Facts {
     }
 
     /// Whether the internal writer waits and is helped before users are. It may wait with nothing
-    /// to write, since its line was handed over: then stripes in line for users come first.
+    /// to write, when its line was handed over: then stripes in line for users come first.
     fn internal_first(&self) -> bool {
         let helped = self.free > 0 || self.users_take || self.internal_line || self.stranded;
         self.internal_waits && (helped || !self.users_line)
     }
 
-    /// Whether segments may be reset: not before recovery is finished, unless it needs space.
+    /// Whether segments may be reset: not before recovery is finished, unless recovery needs space.
     fn may_reset(&self) -> bool {
         matches!(self.recovery, Recovery::Finished | Recovery::Starved)
     }
 }
 
-/// What a lane does next.
+/// The next action of a lane.
 pub(crate) fn next(lane: Lane, facts: &Facts) -> Action {
     match lane {
         Lane::Release => release(facts),
@@ -176,7 +176,7 @@ fn release(facts: &Facts) -> Action {
     }
     match facts.recovery {
         _ if !facts.internal_line && facts.stranded => Action::TakeBack,
-        // It waits, but has nothing to write yet.
+        // The writer waits, but has nothing to write yet.
         _ if !facts.internal_line => Action::Rest,
         Recovery::Unfinished => Action::AllowResets,
         _ => Action::GiveUp(0),
@@ -237,7 +237,8 @@ mod tests {
                     let bit = |n: u32| bits >> n & 1 == 1;
                     let (users_line, stranded) = (bit(10), bit(11));
                     let (out, eased) = (bit(2), bit(3));
-                    // What is stranded is in line, and only what is out is eased.
+                    // Stranded stripes are in line, and only a volume that is out of space is
+                    // eased.
                     if stranded && !users_line || eased && !out {
                         continue;
                     }
@@ -302,8 +303,8 @@ mod tests {
         });
     }
 
-    /// A volume gives up only while it is starved, nothing under way makes space, and nothing else
-    /// that could is left.
+    /// A volume gives up only while it is starved, nothing under way makes space, and no other
+    /// means of making space is left.
     #[test]
     fn giving_up_comes_last() {
         all(|facts| {
@@ -316,7 +317,7 @@ mod tests {
                     let cleaned = facts.victim.is_none() || facts.in_vain;
                     assert!(cleaned && !facts.checkpoint_frees && !facts.resetting, "{facts:?}");
                     assert!(facts.users_wait && facts.recovery == Recovery::Finished, "{facts:?}");
-                    // The release lane helps the internal writer first, if that has stripes.
+                    // The release lane helps the internal writer first, if that writer has stripes.
                     let idle = !facts.internal_line && !facts.stranded && facts.users_line;
                     assert!(!facts.internal_waits || idle, "{facts:?}");
                 } else {
@@ -327,7 +328,7 @@ mod tests {
         });
     }
 
-    /// Cleaning moves blocks where that is due, and nowhere else.
+    /// Cleaning moves blocks only when it is due.
     #[test]
     fn segments_are_cleaned_when_few_are_free_or_redundancy_lacks() {
         all(|facts| {
@@ -336,14 +337,14 @@ mod tests {
             let due = matches!(facts.state(), State::Cleaning | State::Starved);
             assert!(facts.cleans && facts.recovery == Recovery::Finished, "{facts:?}");
             assert!(facts.unprotected == Some(slot) || due && !facts.in_vain, "{facts:?}");
-            // What becomes free without moving anything comes first.
+            // Segments that become free without moving blocks come first.
             let free_first = facts.empty || facts.resetting || facts.checkpoint_frees;
             assert!(facts.unprotected.is_some() || !free_first, "{facts:?}");
         });
     }
 
-    /// Stripes that are in line for a writer that waits are helped once nothing else is under way.
-    /// Where both lanes rest, no stripe is in line: the next one that is wakes them.
+    /// Stripes in line for a writer that waits are helped once nothing else is under way. Where
+    /// both lanes rest, no stripe is in line: the next stripe wakes them.
     #[test]
     fn no_stripe_waits_for_ever() {
         let mut rested = 0;
@@ -363,9 +364,9 @@ mod tests {
         assert!(rested > 0);
     }
 
-    /// A writer of users that starves is helped, whatever its line, if the internal one does not
-    /// wait; an internal one that starves, if it has stripes in line, whether the volume cleans or
-    /// not.
+    /// A starving writer of users is helped, whether it has a line or not, if the internal writer
+    /// does not wait. A starving internal writer is helped if it has stripes in line, whether the
+    /// volume cleans or not.
     #[test]
     fn no_writer_starves_for_ever() {
         all(|facts| {
@@ -385,8 +386,8 @@ mod tests {
         });
     }
 
-    /// A checkpoint that is due, and stripes that are in line for the wrong writer, do not wait for
-    /// a state of space.
+    /// A checkpoint that is due, and stripes in line for the wrong writer, are taken care of in
+    /// every state of space.
     #[test]
     fn checkpoints_and_stranded_stripes_come_in_every_state() {
         all(|facts| {
@@ -402,7 +403,8 @@ mod tests {
         });
     }
 
-    /// With enough segments free there is upkeep alone. Who still waits may not have heard of it.
+    /// With enough segments free there is only upkeep. Writers that still wait may not have been
+    /// told.
     #[test]
     fn in_order_it_rests() {
         all(|facts| {

@@ -5,7 +5,7 @@ use furrow_rt::Notify;
 use furrow_zone::Error;
 use std::cell::{Cell, RefCell};
 
-/// Who waits for space, and what is known of it. Its state is
+/// The writers that wait for space, and what is known of it. The state of space is
 /// [`Facts::state`](super::plan::Facts::state).
 ///
 /// Invariants
@@ -15,24 +15,24 @@ use std::cell::{Cell, RefCell};
 /// - At most one of `fruitless` and `ahead` is above 0.
 #[derive(Default)]
 pub(crate) struct Space {
-    /// Something happened that may make space.
+    /// Signals an event that may have made space.
     pub(crate) made: Notify,
-    /// Segment writers of users that wait for it.
+    /// Number of users' segment writers that wait for space.
     pub(super) users: Cell<u32>,
-    /// The internal segment writer waits for it.
+    /// Whether the internal segment writer waits for space.
     pub(super) internal: Cell<bool>,
-    /// Segments cleaned since users got one, while they wait.
+    /// Segments cleaned since users last began one, while users wait.
     pub(super) fruitless: Cell<u32>,
-    /// The same, while they do not.
+    /// Segments cleaned since users last began one, while no user waits.
     pub(super) ahead: Cell<u32>,
-    /// There is none, and why; blocks that counted when that was found.
+    /// Set if there is no space: the reason, and the number of valid blocks when that was found.
     pub(super) none: RefCell<Option<(Error, u64)>>,
-    /// What recovery has still to do before anything may be reset.
+    /// The work of recovery that remains before anything may be reset.
     pub(crate) recovery: RefCell<Option<UnfinishedRecovery>>,
 }
 
 impl Space {
-    /// Whether somebody waits.
+    /// Whether a writer waits for space.
     pub(crate) fn is_wanted(&self) -> bool {
         self.users.get() > 0 || self.internal.get()
     }
