@@ -1,9 +1,9 @@
 //! The audit: the volume's accounts in memory, each held against a second source that must agree.
 //!
 //! A wrong account shows here before a read, a reset or a checkpoint depends on it. An audit reads
-//! no drive and changes nothing, so it may come between any two turns of the executor, with writes
-//! in flight. The simulation audits after every operation; in debug builds a checkpoint audits at
-//! its snapshot, and recovery after each step what that step has established.
+//! no drive and changes nothing, so it may run between any two turns of the executor, with writes
+//! in flight. The simulation audits after every operation. In debug builds, a checkpoint audits at
+//! its snapshot, and recovery audits after each step what the step has established.
 
 #[cfg(test)]
 mod corruptions;
@@ -38,8 +38,9 @@ fn holds(account: impl FnOnce() -> String, expected: &str, is: bool, found: &str
 }
 
 impl Volume {
-    /// Holds the accounts in memory against each other. Reads no drive and changes nothing. While
-    /// not all of the map is in memory the blocks that count are held against a bound only.
+    /// Checks the accounts in memory against each other. Reads no drive and changes nothing. While
+    /// parts of the map are not in memory, the counts of valid blocks are checked against a bound
+    /// only.
     ///
     /// # Errors
     /// `Corrupt`; the message names the account, what it must be and what it is.
@@ -58,8 +59,8 @@ impl Volume {
         self.audit_fallback()
     }
 
-    /// A member without a drive is one that failed; those that lack what was before them are those
-    /// that the rebuild is for.
+    /// Exactly the members that failed have no drive; exactly the members in state rebuilding are
+    /// those that the rebuild is for.
     pub(crate) fn audit_members(&self) -> Result<()> {
         let rebuild = &self.0.rebuild;
         for (index, member) in (0u32..).zip(&self.0.members) {
@@ -81,14 +82,14 @@ impl Volume {
         equal(|| "blocks known to be lost".to_owned(), ranges, blocks)
     }
 
-    /// A mapping block that changed is among those that a checkpoint writes.
+    /// Every mapping block that changed is among those that a checkpoint writes.
     pub(crate) fn audit_map(&self) -> Result<()> {
         let map = self.0.map.borrow();
         map.audit().map_err(|(leaf, what)| wrong(format!("mapping block {leaf}"), "not so", what))
     }
 
-    /// Mapping blocks in each segment are those the root names, and those that the newest durable
-    /// checkpoint may still name.
+    /// The number of mapping blocks in each segment is that of the ones that the root names, and of
+    /// those that the newest durable checkpoint may still name.
     pub(crate) fn audit_leaves(&self) -> Result<()> {
         let (segments, map) = (self.0.segments.borrow(), self.0.map.borrow());
         let mut named = vec![0; segments.len()];
@@ -106,7 +107,7 @@ impl Volume {
         Ok(())
     }
 
-    /// A free slot has nothing, and no sequence number is of two segments or of the future.
+    /// A free slot is empty; no sequence number belongs to two segments or lies in the future.
     pub(crate) fn audit_segments(&self) -> Result<()> {
         let segments = self.0.segments.borrow();
         let mut sequences = Vec::new();
@@ -155,7 +156,8 @@ impl Volume {
         written.chain(self.0.ending.borrow().iter().cloned()).collect()
     }
 
-    /// Each open segment is of one stream, or is being ended; stripes in flight are theirs.
+    /// Each open segment belongs to one stream, or is being ended; all stripes in flight belong to
+    /// these segments.
     pub(crate) fn audit_streams(&self) -> Result<()> {
         let (segments, opens) = (self.0.segments.borrow(), self.opens());
         let mut writers = vec![0; segments.len()];
@@ -182,8 +184,8 @@ impl Volume {
         equal(account, in_flight, self.0.in_flight.get())
     }
 
-    /// Each zone of a drive is of one segment at most, in the state of that segment; one that is
-    /// full or active is of a segment, or known to be loose.
+    /// Each zone of a drive belongs to at most one segment, and is in the state of that segment. A
+    /// zone that is full or active belongs to a segment, or is known to be loose.
     pub(crate) fn audit_zones(&self) -> Result<()> {
         for (index, member) in (0u32..).zip(&self.0.members) {
             if let Some(drive) = member.drive() {
@@ -209,7 +211,7 @@ impl Volume {
                     true
                 }
                 (Open, Some(Full | Retired)) => ends(),
-                // Reset just now: it may be of another segment already.
+                // The zone was just reset: it may belong to another segment already.
                 (Releasing, Some(_)) => continue,
                 (Free | Open | Sealed | Truncated | Releasing, _) => false,
             };
@@ -232,14 +234,14 @@ impl Volume {
         Ok(())
     }
 
-    /// Blocks that count in each segment are the mapped ones that lead into it, to rows that were
-    /// written.
+    /// The number of valid blocks of each segment is that of the mapped blocks that lead into it,
+    /// to rows that were written.
     pub(crate) fn audit_valid(&self) -> Result<()> {
         if self.stage() == Some(Stage::Applying) {
             return Ok(());
         }
         let (segments, map, shape) = (self.0.segments.borrow(), self.0.map.borrow(), &self.0.shape);
-        // Rows of each slot that blocks may be in.
+        // Rows of each slot in which blocks may lie.
         let rows: Vec<u32> = (0u32..).zip(&*segments).map(|(slot, s)| self.rows(slot, s)).collect();
         let mut counts = vec![0u32; segments.len()];
         let per_slot = shape.rows * shape.placement.k;
@@ -284,7 +286,7 @@ impl Volume {
         }
     }
 
-    /// What the log keeps of each drive agrees with itself.
+    /// The log's accounts of each drive agree with each other.
     fn audit_drives(&self) -> Result<()> {
         for (index, member) in self.0.members.iter().enumerate() {
             let Some(drive) = member.drive() else { continue };
@@ -294,8 +296,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Permits of each drive that are held are those of its zones in use. While a segment is begun
-    /// or a zone is rebuilt, some are on their way.
+    /// The permits held of each drive are those of its zones in use. While a segment is begun or a
+    /// zone is rebuilt, further permits may be held.
     pub(crate) fn audit_permits(&self) -> Result<()> {
         let opening =
             self.0.streams.iter().filter(|stream| stream.writer.is_opening()).count() as u32;
@@ -312,8 +314,8 @@ impl Volume {
         Ok(())
     }
 
-    /// The chunks of a group on a drive are at different places; in an open segment, where its
-    /// footers are going to have them.
+    /// The chunks of a group on a drive are at different places; in an open segment, at those that
+    /// its footers will list.
     pub(crate) fn audit_tables(&self) -> Result<()> {
         let segments = self.0.segments.borrow();
         for (slot, segment) in segments.iter().enumerate() {
@@ -336,7 +338,7 @@ impl Volume {
                     let Some(place) = table.get(stripe, drive) else { continue };
                     let row = groups.row(stripe, place);
                     let listed = rows[row as usize].stripe.get();
-                    // A chunk that was damaged when recovery looked is found later, and not listed.
+                    // A chunk that was damaged at recovery is found later, and not listed.
                     if listed == NONE {
                         continue;
                     }
@@ -361,8 +363,8 @@ impl Volume {
                 || format!("checkpoint that segment slot {slot} waits for with its trims");
             holds(account, &format!("at most {most}"), needed <= most, &needed.to_string())?;
         }
-        // Recovery meets records that do not count. Once the volume failed, a record may be on the
-        // drives whose trim was refused, and nothing is reset any more.
+        // Recovery finds records that do not count. After a failure of the volume, the drives may
+        // have the record of a trim that was refused, and nothing is reset any more.
         if self.stage().is_some() || self.failed().is_some() {
             return Ok(());
         }
@@ -400,7 +402,7 @@ impl Volume {
         Ok(())
     }
 
-    /// A segment stays while stripes that lack a chunk took the place of blocks in it.
+    /// A segment stays while it has blocks that stripes lacking a chunk have replaced.
     pub(crate) fn audit_fallback(&self) -> Result<()> {
         let (segments, recovery) = (self.0.segments.borrow(), self.0.space.recovery.borrow());
         let mut kept = vec![0; segments.len()];

@@ -1,13 +1,14 @@
 //! The map's memory: which mapping blocks are in it, and how others get in.
 //!
-//! With a bound, half of it is for mapping blocks and half for the copies that a checkpoint makes
-//! of those that changed. A part may be pinned by users' requests, which change entries when their
-//! stripes are durable, a smaller one by what the volume moves itself; the rest is always free to
-//! be taken, so that whoever waits for space can be helped by cleaning, and cleaning never waits
-//! for users. What changed is written before it leaves, a stripe's worth at once.
+//! With a bound, half of the memory is for mapping blocks and half for the copies that a checkpoint
+//! makes of changed ones. Users' requests, which change entries when their stripes are durable, may
+//! pin a part of the mapping blocks; internal work may pin a smaller part. The rest can always be
+//! evicted. So cleaning can help requests that wait for space, and cleaning never waits for users.
+//! Changed mapping blocks are written before they are evicted, a stripe's worth at once.
 //!
 //! Invariant: a mapping block is pinned while it is being written, and a checkpoint's snapshot
-//! waits for such writes: so the root that it names holds everything that came before it.
+//! waits for such writes: so the root that the checkpoint names holds everything from before the
+//! snapshot.
 
 use crate::format::{MAPPED, block};
 use crate::map::{Map, Victim};
@@ -17,10 +18,10 @@ use furrow_zone::{ErrorKind, Result};
 use std::cell::Cell;
 use std::ops::Range;
 
-/// Mapping blocks in memory at least: one for users, one for the volume, one to come and go.
+/// Fewest mapping blocks in memory: one for users, one for internal work, one to load and evict.
 const LEAST: usize = 3;
 
-/// Who pins mapping blocks.
+/// The two kinds of callers that pin mapping blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pinner {
     User,
@@ -34,22 +35,22 @@ pub(crate) enum Pinner {
 ///   each at least one.
 /// - `loading` is the number of mapping blocks that are being read.
 pub(crate) struct Paging {
-    /// Mapping blocks that may be in memory; `None`: all.
+    /// Number of mapping blocks that may be in memory; `None`: all.
     limit: Option<usize>,
     users: Semaphore,
     internal: Semaphore,
     /// Mapping blocks a user's request may pin at once.
     most: u64,
-    /// One at a time writes mapping blocks.
+    /// Held while mapping blocks are written: one task at a time.
     pub(crate) writes: Semaphore,
-    /// Being read.
+    /// Mapping blocks that are being read.
     loading: Cell<usize>,
-    /// Something may leave that could not before.
+    /// Signals that a mapping block may be evicted that could not be before.
     changed: Notify,
 }
 
 impl Paging {
-    /// For `bytes` of memory; 0: no bound.
+    /// For `bytes` of memory; 0: no limit.
     pub(crate) fn new(bytes: u64) -> Paging {
         let limit = (bytes > 0).then(|| LEAST.max((bytes / 2 / (u64::from(MAPPED) * 4)) as usize));
         let users = limit.map_or(u64::MAX / 2, |limit| (limit as u64 / 2).max(1));
@@ -66,7 +67,7 @@ impl Paging {
     }
 }
 
-/// Mapping blocks that stay in memory as long as this lives.
+/// Mapping blocks that stay in memory during the lifetime of this value.
 pub(crate) struct Pins {
     volume: Volume,
     leaves: Range<u32>,
@@ -82,22 +83,22 @@ impl Drop for Pins {
     }
 }
 
-/// The mapping blocks of blocks of the volume.
+/// The mapping blocks that map `count` blocks of the volume from `lba` on.
 fn leaves(lba: u64, count: u64) -> Range<u32> {
     Map::leaf(lba)..Map::leaf(lba + count - 1) + 1
 }
 
 impl Volume {
-    /// Of `count` blocks from `lba` on those that a request may take in hand at once.
+    /// The number of blocks, from `lba` on and at most `count`, that a request may handle at once.
     pub(crate) fn piece(&self, lba: u64, count: u64) -> u64 {
         let first = u64::from(Map::leaf(lba));
         let end = first.saturating_add(self.0.paging.most).saturating_mul(u64::from(MAPPED));
         count.min(end - lba)
     }
 
-    /// Loads the mapping blocks of a range and keeps them in memory; `None` where nothing ever
-    /// leaves it. With `create` those without an entry too: entries are going to be made. At most
-    /// a [`Volume::piece`].
+    /// Loads the mapping blocks of a range and keeps them in memory; `None` where mapping blocks
+    /// are never evicted. With `create`, mapping blocks without an entry are loaded too: the caller
+    /// is going to make entries. The range is at most a [`Volume::piece`].
     pub(crate) async fn pin(
         &self,
         who: Pinner,
@@ -120,19 +121,19 @@ impl Volume {
         self.pin_with(permit, range, create).await.map(Some)
     }
 
-    /// Bytes of memory for mapping blocks and the copies that checkpoints make of them, at most;
-    /// `None`: as many as there are.
+    /// Most bytes of memory for mapping blocks and the copies that checkpoints make of them;
+    /// `None`: no limit.
     pub fn map_memory_limit(&self) -> Option<u64> {
         self.0.paging.limit.map(|limit| limit as u64 * 2 * u64::from(MAPPED) * 4)
     }
 
-    /// Whether mapping blocks may leave the memory.
+    /// Whether mapping blocks may be evicted.
     pub(crate) fn is_bounded(&self) -> bool {
         self.0.paging.limit.is_some()
     }
 
-    /// As [`Volume::pin`] of the volume's own, of one mapping block, for one who has pins already:
-    /// `None` if it would have to wait for others to give theirs back.
+    /// Like [`Volume::pin`] for internal work, for one mapping block, and for a caller that has
+    /// pins already: `None` if the caller would have to wait for other pins to be dropped.
     pub(crate) async fn pin_more(&self, lba: u64) -> Result<Option<Pins>> {
         let Some(permit) = self.0.paging.internal.try_acquire(1) else { return Ok(None) };
         self.pin_with(permit, leaves(lba, 1), false).await.map(Some)
@@ -149,7 +150,7 @@ impl Volume {
         Ok(pins)
     }
 
-    /// Loads a mapping block; it is there until the caller waits for anything.
+    /// Loads a mapping block; the block is in memory until the caller's next await.
     pub(crate) async fn fetch(&self, leaf: u32, create: bool) -> Result<()> {
         let paging = &self.0.paging;
         let mut missed = false;
@@ -169,7 +170,8 @@ impl Volume {
             if paging.limit.is_some_and(|limit| taken >= limit) {
                 match self.make_space().await {
                     Ok(()) => continue,
-                    // What changed cannot be written, and stays; what is asked for is read.
+                    // Changed mapping blocks cannot be written, and stay; the wanted one is read
+                    // all the same.
                     Err(error) if error.kind() == ErrorKind::NoSpace => {}
                     Err(error) => return Err(error),
                 }
@@ -195,14 +197,14 @@ impl Volume {
         let identity = (block::MAPPING, u64::from(leaf));
         let pages: Pages = self.read_numbers(&[(number, identity)]).await?;
         let mut map = self.0.map.borrow_mut();
-        // It may have been loaded, or moved, meanwhile.
+        // The mapping block may have been loaded or moved during the read.
         if map.root_of(leaf) == number {
             map.load(leaf, &pages[0]);
         }
         Ok(())
     }
 
-    /// Lets a mapping block leave the memory, or waits until one can.
+    /// Evicts a mapping block, or waits until one can be evicted.
     async fn make_space(&self) -> Result<()> {
         let changed = self.0.paging.changed.wait();
         let victim = self.0.map.borrow_mut().victim();
@@ -221,7 +223,7 @@ impl Volume {
         }
     }
 
-    /// Writes a mapping block that changed, so that it may leave, and others with it.
+    /// Writes a changed mapping block, so that it can be evicted, and others with it.
     async fn write_some(&self, leaf: u32) -> Result<()> {
         let _one = self.0.paging.writes.acquire(1).await;
         let (placement, config) = (self.0.shape.placement, &self.0.config);
@@ -232,7 +234,7 @@ impl Volume {
         self.write_leaves(&dirty).await.map(drop)
     }
 
-    /// Writes mapping blocks that were taken from the map; where they are now.
+    /// Writes mapping blocks that were taken from the map. Returns their new numbers.
     pub(crate) async fn write_leaves(&self, dirty: &[(u32, Page)]) -> Result<Vec<(u64, u32)>> {
         let mut placed = Vec::new();
         for (done, batch) in dirty.chunks(BATCH).enumerate() {
@@ -258,7 +260,7 @@ impl Volume {
         Ok(placed)
     }
 
-    /// Wakes whoever waits for memory: nothing will come any more.
+    /// Wakes tasks that wait for memory: the volume has failed.
     pub(crate) fn give_up_paging(&self) {
         self.0.paging.changed.notify_all();
     }

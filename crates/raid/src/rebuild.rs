@@ -1,10 +1,10 @@
 //! A new drive in the place of a failed one, and the rebuild onto it.
 //!
-//! New segments have a zone on the new drive at once. Those from before are rebuilt one after the
-//! other, oldest first, stripe by stripe from the other chunks; the map is never looked at. A
-//! segment counts as rebuilt when its zone has a footer: what a crash leaves of one is emptied by
-//! the next assembly, which goes on with the rest. Until all are, the member is *rebuilding* and
-//! its level tolerates one failure less.
+//! New segments have a zone on the new drive at once. Older segments are rebuilt one after the
+//! other, oldest first, stripe by stripe from the other chunks; the map is not needed. A segment
+//! counts as rebuilt when its zone has a footer: a zone that a crash left unfinished is emptied by
+//! the next assembly, which continues with the other segments. Until all are rebuilt, the member is
+//! *rebuilding* and its level tolerates one failure less.
 
 pub(crate) mod state;
 
@@ -37,29 +37,29 @@ const BATCH: u32 = 32;
 /// Batches that are read, or written, at a time, unless the rebuild pauses.
 const AHEAD: usize = 8;
 
-/// Rows that were made, and what the footers will say of them.
+/// Rebuilt rows, and their footer entries.
 #[derive(Default)]
 struct Batch {
     pages: Pages,
     oob: Vec<u8>,
     entries: Vec<FooterEntry>,
-    /// Stripes that are of metadata.
+    /// Metadata stripes among the rows.
     metadata: Vec<u32>,
 }
 
-/// How far a rebuild is.
+/// The progress of a rebuild.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Segments there were to rebuild.
+    /// Segments to rebuild at the beginning.
     pub total: u32,
     /// Segments rebuilt.
     pub done: u32,
-    /// Nanoseconds it has taken.
+    /// Nanoseconds since the rebuild began.
     pub elapsed: u64,
 }
 
 impl Progress {
-    /// Nanoseconds it will still take, at the pace so far.
+    /// Nanoseconds the rebuild will still take, at the pace so far.
     pub fn remaining(&self) -> Option<u64> {
         let left = u64::from(self.total - self.done);
         (self.done > 0).then(|| self.elapsed / u64::from(self.done) * left)
@@ -68,11 +68,11 @@ impl Progress {
 
 impl Volume {
     /// Puts an empty drive in the place of the failed member `index`; the rebuild begins. With
-    /// `force`, whatever it holds is lost.
+    /// `force`, the content of the drive is lost.
     ///
     /// # Errors
-    /// `Invalid` if the member has not failed or the drive does not fit, `Exists` if it is not
-    /// empty; then nothing was written.
+    /// `Invalid` if the member has not failed or the drive does not fit, `Exists` if the drive is
+    /// not empty; in both cases nothing was written.
     pub async fn replace(
         &self,
         index: u32,
@@ -109,8 +109,8 @@ impl Volume {
         Err(Error::new(ErrorKind::Invalid, what))
     }
 
-    /// Takes an empty drive into service as member `index`, which has failed: under a new UUID, or
-    /// the one it has, with state records from zone `ring` of its ring on.
+    /// Takes an empty drive into service as member `index`, which has failed. The drive gets a new
+    /// UUID, or keeps its own; its state records begin in zone `ring` of its ring.
     pub(crate) async fn seat(
         &self,
         index: u32,
@@ -122,7 +122,7 @@ impl Volume {
         let drive = Drive::open(&self.0.rt, device, zones, ring, &self.0.options)?;
         let one = self.state_records().await;
         self.0.meta.forget();
-        // What the drive before it had is not there any more.
+        // The zones of the member's former drive are gone.
         for segment in &mut *self.0.segments.borrow_mut() {
             segment.zones[index as usize] = None;
         }
@@ -136,8 +136,8 @@ impl Volume {
         self.space_changed();
         self.leave_unfit();
         self.0.events.set(self.0.events.get() + 1);
-        // The others first: were it the only one to know that it is a member, they could go on
-        // without it and it would not find out.
+        // The other members are told first: if the new drive alone recorded that it is a member,
+        // the others could continue without it and it would not find out.
         self.write_state_but(false, Some(index), &one).await;
         drop(one);
         self.write_state(false).await;
@@ -155,7 +155,7 @@ impl Volume {
     /// Takes a member out of service, as if it had failed.
     ///
     /// # Errors
-    /// `Invalid` if there is no such member, or the array could not do without it.
+    /// `Invalid` if there is no such member, or the array cannot do without it.
     pub async fn fail(&self, index: u32) -> Result<()> {
         self.check_alive()?;
         let exists = (index as usize) < self.0.members.len();
@@ -172,7 +172,7 @@ impl Volume {
         self.failures_noted().await
     }
 
-    /// How far the rebuild is; `None` if there is none.
+    /// The progress of the rebuild; `None` if there is none.
     pub fn rebuilding(&self) -> Option<Progress> {
         let state = &self.0.rebuild;
         state.running.get().then(|| Progress {
@@ -187,12 +187,12 @@ impl Volume {
         self.0.rebuild.pause.get().unwrap_or(self.0.options.rebuild_pause)
     }
 
-    /// Changes that, also for a rebuild under way.
+    /// Sets the pause, also for a rebuild under way.
     pub fn set_rebuild_pause(&self, nanoseconds: u64) {
         self.0.rebuild.pause.set(Some(nanoseconds));
     }
 
-    /// Goes on with what there is to rebuild, if it is not being done already.
+    /// Starts or continues the rebuild, if there is something to rebuild and no rebuild is running.
     pub fn start_rebuild(&self) {
         let waits = |m: &&Member| m.state.get() == MemberState::Rebuilding;
         if !self.0.members.iter().any(|m| waits(&m)) || self.0.rebuild.running.replace(true) {
@@ -258,7 +258,7 @@ impl Volume {
                 Some((slot, index)) => {
                     let done = self.rebuild_segment(slot, index).await;
                     let goes_on = || {
-                        // A zone failed: there are others, as long as the drive counts as there.
+                        // Only a zone failed: there are others, as long as the drive is in service.
                         let state = self.0.members[index as usize].state.get();
                         self.failed().is_none() && state == MemberState::Rebuilding
                     };
@@ -270,10 +270,11 @@ impl Volume {
                     }
                 }
                 None if left > 0 => {
-                    // Who has it may wait for space, and was told that there was a rebuild.
+                    // The owner of the segment may wait for space, and was told that there was a
+                    // rebuild.
                     self.0.wanted.notify_all();
-                    // What is left is still open without it: it ends soon, or at once if there is
-                    // space by now.
+                    // The remaining segments are still open, without a zone of the member: they end
+                    // soon, or at once if there is space by now.
                     self.leave_unfit();
                     self.0.rt.sleep(1_000_000).await;
                 }
@@ -299,7 +300,7 @@ impl Volume {
     async fn rebuild_segment(&self, slot: u32, index: u32) -> Result<()> {
         let segment = {
             let segment = &mut self.0.segments.borrow_mut()[slot as usize];
-            // Neither cleaned nor released meanwhile.
+            // The segment is not cleaned or released during its rebuild.
             segment.pinned = true;
             segment.clone()
         };
@@ -330,11 +331,12 @@ impl Volume {
         drive.zones.mark_full(owner);
         if let Err(error) = filled {
             self.note_write_error(index, None, &error);
-            // What is in it is nothing; one that cannot be emptied is out of use.
+            // The zone's content is not valid. A zone that cannot be emptied is taken out of use.
             let _ = drive.empty(zone).await;
             return Err(error);
         }
-        // It may have failed meanwhile, and another have come in its place.
+        // The drive may have failed during the rebuild of its zone, and another may have taken its
+        // place.
         if !member.drive().is_some_and(|now| Rc::ptr_eq(&now, &drive)) {
             return Err(gone());
         }
@@ -361,8 +363,8 @@ impl Volume {
         }
     }
 
-    /// Fills a zone with what a member's zone of a segment holds, to its end: what was rebuilt
-    /// counts by its footer, also in a segment that has none.
+    /// Fills a zone with the content of a member's zone of a segment, and writes a footer, even in
+    /// a segment that has none: the footer is what makes a rebuilt zone count.
     async fn rebuild_into(
         &self,
         drive: &Drive,
@@ -386,8 +388,8 @@ impl Volume {
         Groups { chunk: segment.chunk, group: segment.group, stripes }
     }
 
-    /// Writes the data rows of a member's zone; what the footers will say of them. While some are
-    /// read, those before are made and written.
+    /// Writes the data rows of a member's zone, and returns their footer entries. While some rows
+    /// are read, earlier ones are computed and written.
     async fn rebuild_data(
         &self,
         (slot, index): (u32, u32),
@@ -431,7 +433,7 @@ impl Volume {
                 self.0.rt.sleep(pause).await;
             }
         }
-        // Also after a failure: what is in flight must not meet the zone's reset.
+        // Writes in flight must not meet the zone's reset, also after a failure.
         for written in writes {
             let written = written.await;
             if result.is_ok() {
@@ -441,7 +443,8 @@ impl Volume {
         result.map(|()| entries)
     }
 
-    /// Rows of a member's zone, made from the others; what cannot be made belongs to no stripe.
+    /// Rows of a member's zone, reconstructed from the other members. Rows that cannot be
+    /// reconstructed belong to no stripe.
     async fn rebuild_rows(
         &self,
         (slot, index): (u32, u32),
@@ -499,7 +502,8 @@ impl Volume {
         batch
     }
 
-    /// The footer of a rebuilt zone: of its own rows `own`, of others what their footers say.
+    /// The footer of a rebuilt zone: its own rows `own`, and the rows of other zones as their
+    /// footers have them.
     async fn rebuilt_footer(
         &self,
         slot: u32,
@@ -515,7 +519,7 @@ impl Volume {
         };
         let mut footers: Vec<Vec<FooterEntry>> =
             others.into_iter().map(|entries| entries.unwrap_or_else(empty)).collect();
-        // Rows it never had belong to nothing, as in any truncated segment.
+        // Rows that the zone never had belong to no stripe, as in any truncated segment.
         footers[index as usize][..own.len()].copy_from_slice(&own);
         let open: Rc<Open> = self.open_at(
             slot,
@@ -527,11 +531,11 @@ impl Volume {
         self.footer(&open, index)
     }
 
-    /// At assembly: empties what a crash left of zones that were being rebuilt.
+    /// At assembly: empties zones that a crash left partly rebuilt.
     pub(crate) async fn drop_unbuilt(&self, zones: &[(u32, ZoneId)]) {
         for (index, zone) in zones {
             let Some(drive) = self.0.members[*index as usize].drive() else { continue };
-            // One that cannot be emptied is out of use.
+            // A zone that cannot be emptied is taken out of use.
             let _ = drive.empty(*zone).await;
         }
     }

@@ -1,23 +1,23 @@
 //! Whether the drives at hand can know that they are the newest.
 //!
-//! A drive that is missing may have gone on without those that are here, if the missing ones alone
-//! would have been enough. Then nobody here knows. It is so for mirrors (arrays of two drives, the
-//! halves of RAID-01) and for RAID-6 on three or four drives; of all others a part that can start
-//! is more than half, and what is left is too little.
+//! Missing drives may have continued without the drives at hand, if the missing ones alone were
+//! enough. The drives at hand cannot tell. This concerns mirrors (arrays of two drives, the halves
+//! of RAID-01) and RAID-6 on three or four drives. In all other arrays, a part that can start has
+//! more than half of the drives, and the remaining drives are too few.
 
 use crate::assemble::Examined;
 use crate::level::Placement;
 use crate::member::MemberState;
 use crate::stale_members::newest;
 
-/// Why an array should not be started from these of its drives without being asked for; `None` if
-/// they are certainly the newest, or too few anyway. What they must be besides,
-/// [`assemble`](crate::assemble()) checks.
+/// The reason why an array should not be started from these drives without a confirmation; `None`
+/// if they are certainly the newest, or too few anyway. [`assemble`](crate::assemble()) checks
+/// everything else.
 pub fn split_brain(drives: &[Examined]) -> Option<String> {
     let newest = newest(drives)?;
     let placement = Placement::new(newest.level, newest.drives).ok()?;
     let here = |index: u32| drives.iter().any(|drive| drive.member == Some(index));
-    // Those that had failed before are behind: they were told so by being left out.
+    // Members that had failed before are older: they took no part in anything later.
     let may_be_ahead = |index: u32| {
         let state = newest.members.get(index as usize).map(|(_, state)| *state);
         !here(index) && state == Some(MemberState::Active)
@@ -46,7 +46,7 @@ mod tests {
     use crate::level::Level;
     use furrow_log::Uuid;
 
-    /// What members `here` say of an array in which `failed` had failed.
+    /// The state that members `here` have of an array in which `failed` had failed.
     fn say(level: Level, drives: u32, here: &[u32], failed: &[u32]) -> Vec<Examined> {
         let state = |member| match failed.contains(&member) {
             true => MemberState::Failed,

@@ -1,17 +1,18 @@
 //! Members that come back older than they were: a backup that was restored, or a drive that lost
 //! what it had answered for.
 //!
-//! Each state record says of each member which one it has for certain: the last that its drive
-//! answered for. Recovery and stop write the record twice, so that an image of a member from before
-//! that is behind what the others know of it. Nothing of the others' data can tell: what it held
-//! then is whole, and looks as if a crash had kept the rest from being written.
+//! Each state record tells, for each member, which state record the member certainly has: the last
+//! that its drive acknowledged. Recovery and stop write the record twice, so that an earlier image
+//! of a member is older than what the other members have recorded of it. The data of the other
+//! members cannot expose such an image: the image is consistent in itself, and looks as if a crash
+//! had kept later writes from the drive.
 //!
-//! What an image from between two records lacks is found zone by zone: a segment whose end the
-//! newest record knows was on all members then. A zone of it that is shorter or not there is one
-//! that is lost, as long as the level tolerates that; if not, the members that lack theirs are
-//! refused. Beyond that nothing can be told from a crash: what was written after the newest record
-//! is shown by the members alone, and a stripe of which too few have a chunk was perhaps never
-//! acknowledged.
+//! Data that an image from between two records lacks is found zone by zone. All members had their
+//! zones of the segments that the newest record knows to have ended. If such a zone is shorter or
+//! missing, it is lost, as long as the level tolerates that; if not, the members without their
+//! zones are refused. Beyond that nothing can be told from a crash: only the members themselves
+//! show what was written after the newest record, and a stripe of which too few members have a
+//! chunk may never have been acknowledged.
 
 use crate::assemble::Examined;
 use crate::checkpoint::state::Image;
@@ -23,7 +24,7 @@ use furrow_log::address::blocks_written;
 use furrow_log::record::RecordHeader;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState};
 
-/// The state record that a member has for certain, as another one says; 0: not known.
+/// The state record that a member certainly has, according to another member; 0: not known.
 pub(crate) fn known(header: &RecordHeader, entry: &MemberEntry) -> u64 {
     match u64::from(entry.behind.get()) {
         0 => 0,
@@ -31,14 +32,14 @@ pub(crate) fn known(header: &RecordHeader, entry: &MemberEntry) -> u64 {
     }
 }
 
-/// Of drives of one array the member that has heard of most.
+/// The member with the latest state among drives of one array.
 pub fn newest(drives: &[Examined]) -> Option<&Examined> {
     let members = drives.iter().filter(|drive| drive.member.is_some());
     members.max_by_key(|drive| (drive.events, drive.record))
 }
 
-/// Whether a drive is older than the newest of the array's drives knows it: the array went on with
-/// it, or without it.
+/// Whether a drive is older than the newest of the array's drives has recorded: the array continued
+/// with the drive, or without it.
 pub fn is_stale(newest: &Examined, drive: &Examined) -> bool {
     let Some(index) = newest.members.iter().position(|(uuid, _)| *uuid == drive.device) else {
         return drive.member.is_some();
@@ -48,17 +49,18 @@ pub fn is_stale(newest: &Examined, drive: &Examined) -> bool {
         || (drive.member.is_some() && drive.record < known)
 }
 
-/// A member that is older than it was.
+/// A member with an older state than it once had.
 pub(crate) struct Stale {
     pub(crate) name: String,
     pub(crate) index: usize,
-    /// Its newest state record.
+    /// Number of its newest state record.
     pub(crate) record: u64,
-    /// The one that it had.
+    /// Number of the record that it must once have had.
     pub(crate) least: u64,
 }
 
-/// Why an array is not started with such members; `enough`: it could be without them.
+/// The reason why an array is not started with such members; `enough`: whether the array could
+/// start without them.
 pub(crate) fn refusal(behind: &[Stale], newest: &str, enough: bool) -> Error {
     let Stale { name, record, least, .. } = &behind[0];
     let others: Vec<&str> = behind[1..].iter().map(|other| &*other.name).collect();
@@ -79,8 +81,8 @@ pub(crate) fn refusal(behind: &[Stale], newest: &str, enough: bool) -> Error {
 }
 
 impl Volume {
-    /// Takes from a segment that had ended at the checkpoint's snapshot the zones that do not hold
-    /// all of it any more.
+    /// Removes from a segment that had ended at the checkpoint's snapshot the zones that no longer
+    /// hold all of their rows.
     pub(crate) fn take_short(
         &self,
         found: &mut Found,
@@ -102,9 +104,9 @@ impl Volume {
         short
     }
 
-    /// Refuses to go on if blocks that count are lost because members lack zones that the newest
-    /// state record knows they had, and nothing explains it. `blind`: members with zones of which
-    /// it cannot be said what they are.
+    /// Refuses to continue if valid blocks are lost because members lack zones that they had
+    /// according to the newest state record, without any explanation. `blind`: members with zones
+    /// whose header cannot be read.
     pub(crate) fn check_held(
         &self,
         image: &Image,

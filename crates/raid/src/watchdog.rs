@@ -1,14 +1,14 @@
 //! Watches drives that may stop answering.
 //!
-//! A drive that neither answers nor fails would hold up for ever who waits for it. So while an
-//! array runs, and while it is put together, somebody looks now and then which command each drive
-//! has owed an answer for longest. One that owes the same for as long as
-//! [`Options::drive_timeout`] says is given up ([`ZonedDevice::give_up`]): all it owes is answered
-//! with an error, as is whatever it is asked from then on. What follows is what follows when a
-//! drive goes away: the member is taken out, or counts as missing.
+//! A drive that neither answers nor fails would block its callers for ever. So while an array runs,
+//! and while it is assembled, a task checks regularly which command each drive has owed an answer
+//! for longest. A drive that owes the same answer for [`Options::drive_timeout`] is given up
+//! ([`ZonedDevice::give_up`]): all its commands are answered with an error, and so is every later
+//! one. The consequences are those of a drive that goes away: the member is taken out of service,
+//! or counts as missing.
 //!
-//! The look comes at a quarter of the limit, so a drive is given up after it, and before five
-//! quarters of it.
+//! The check runs every quarter of the limit, so a drive is given up after the limit, and before
+//! five quarters of it.
 //!
 //! [`Options::drive_timeout`]: crate::Options::drive_timeout
 
@@ -17,7 +17,7 @@ use furrow_zone::ZonedDevice;
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
-/// A drive, and what it owes.
+/// A drive, and the command that it has owed an answer for longest.
 struct Watched {
     device: Rc<dyn ZonedDevice>,
     oldest: Option<u64>,
@@ -37,7 +37,7 @@ struct State {
 pub(crate) struct Watchdog(Rc<State>);
 
 impl Watchdog {
-    /// Nobody is watched yet. With a `limit` of 0 nanoseconds nobody is ever given up.
+    /// A watchdog of no drives yet. With a `limit` of 0 nanoseconds no drive is ever given up.
     pub(crate) fn new(rt: &Rt, limit: u64) -> Watchdog {
         let state = Rc::new(State { rt: rt.clone(), limit, drives: RefCell::default() });
         if limit > 0 {
@@ -61,7 +61,7 @@ impl Watchdog {
         self.0.drives.borrow_mut().retain(|watched| !Rc::ptr_eq(&watched.device, device));
     }
 
-    /// Why `device` was given up, if it was.
+    /// The reason why `device` was given up, if it was.
     pub(crate) fn why(&self, device: &Rc<dyn ZonedDevice>) -> Option<String> {
         let drives = self.0.drives.borrow();
         let watched = drives.iter().find(|watched| Rc::ptr_eq(&watched.device, device))?;
@@ -75,7 +75,8 @@ async fn look_again_and_again(state: Weak<State>, rt: Rt, limit: u64) {
         rt.sleep((limit / 4).max(1)).await;
         let Some(state) = state.upgrade() else { return };
         let hung = state.look();
-        // Not while the list is borrowed: those who waited run.
+        // The list must not be borrowed here: giving a drive up runs code that waited for its
+        // answers.
         hung.iter().for_each(|device| device.give_up());
     }
 }

@@ -62,7 +62,7 @@ fn what_is_written_is_read_after_a_crash_without_a_drive_and_from_a_replacement(
             }
             assert!(volume.members().iter().all(|(_, state, _)| *state == MemberState::Active));
             assert!(volume.members().iter().all(|(.., errors)| errors.checksum == 0));
-            // What another drive held now comes from the new one.
+            // The new drive provides the chunks of another one that is now lost.
             all[2].power_cut(&Fates::nothing(1));
             check(&volume, &model).await;
             churn(&volume, &mut model, &mut rng, 50).await;
@@ -73,8 +73,8 @@ fn what_is_written_is_read_after_a_crash_without_a_drive_and_from_a_replacement(
     }
 }
 
-/// What the drive before was asked for and answers only when another is in its place, is nothing
-/// that the other one lists.
+/// A drive answers a request only after another drive has taken its place: the answer does not
+/// count as a listing of the new drive.
 #[test]
 fn a_late_answer_of_a_drive_says_nothing_of_the_one_after_it() {
     let rt = Rt::new(RtConfig::simulated(3));
@@ -106,8 +106,8 @@ fn a_late_answer_of_a_drive_says_nothing_of_the_one_after_it() {
     rt.clear();
 }
 
-/// A drive goes while it is read, and what lists its blocks cannot be read any more: that is no
-/// damage of what was read before.
+/// A drive goes while it is read, and the listings of its blocks cannot be read any more. That does
+/// not count as damage of the blocks that were read.
 #[test]
 fn a_drive_that_goes_is_not_counted_as_damaged() {
     let (rt, all, volume) = array(RtConfig::shuffled(3), Level::Raid5, 4);
@@ -115,7 +115,7 @@ fn a_drive_that_goes_is_not_counted_as_damaged() {
     rt.block_on(async move {
         let (mut model, mut rng) = (BTreeMap::new(), Rng::new(8));
         churn(&volume, &mut model, &mut rng, 600).await;
-        // So that nothing of what lists the blocks is in memory.
+        // No listing is in memory then.
         let volume = reopened(&rt2, &all, volume).await;
         let disappear = FaultKind::Disappear { commands: None };
         all[1].inject(Fault::new(disappear).when(When::Nth(60))).unwrap();
@@ -131,8 +131,8 @@ fn a_drive_that_goes_is_not_counted_as_damaged() {
     rt.clear();
 }
 
-/// What lies beside the second parity of two trims looks like what lies beside a metadata block,
-/// but for its address.
+/// The second parity of two trims has out-of-band bytes like those of a metadata block, except for
+/// the address.
 #[test]
 fn parity_is_not_taken_for_a_metadata_block() {
     let (rt, all, volume) = array(RtConfig::simulated(3), Level::Raid6, 4);
@@ -162,7 +162,7 @@ fn parity_is_not_taken_for_a_metadata_block() {
     rt.clear();
 }
 
-/// Reads of each block, all under way.
+/// Reads of each block, all in flight at once.
 fn all_read_at_once(rt: &Rt, volume: &Volume) -> Vec<JoinHandle<Result<()>>> {
     let read = |block| {
         let volume = volume.clone();
@@ -171,13 +171,14 @@ fn all_read_at_once(rt: &Rt, volume: &Volume) -> Vec<JoinHandle<Result<()>>> {
     (0..volume.blocks()).map(read).collect()
 }
 
-/// A drive that holds what this one does.
+/// A copy of a drive with its content.
 fn fork(rt: &Rt, drive: &Emulator) -> Rc<Emulator> {
     let options = furrow_emu::Options::simulated();
     Rc::new(Emulator::from_snapshot(rt, &drive.snapshot(), options))
 }
 
-/// One block at a time is the worst that can be: each takes a stripe, and another that lists it.
+/// Writing one block at a time is the worst case: each block takes a stripe, and another one that
+/// lists it.
 #[test]
 fn a_volume_is_filled_and_overwritten_block_by_block() {
     for (reserve, seed) in [(7, 1), (25, 2)] {
@@ -211,8 +212,8 @@ fn a_volume_is_filled_and_overwritten_block_by_block() {
     }
 }
 
-/// Segments of few stripes are never full of data: cleaning must not take them for worth it again
-/// and again. (Seed 1035 of the simulation once.)
+/// Segments of few stripes are never full of data: cleaning must not choose them again and again.
+/// (Seed 1035 of the simulation once.)
 #[test]
 fn cleaning_comes_to_an_end() {
     let rt = Rt::new(RtConfig::simulated(3));
@@ -225,7 +226,7 @@ fn cleaning_comes_to_an_end() {
         let mut rng = Rng::new(5);
         for round in 1..60 {
             for _ in 0..rng.below(volume.blocks()) {
-                // Two at once, so that every stream has a segment.
+                // Two writes at once, so that every stream has a segment.
                 let writes: Vec<_> = (0..2)
                     .map(|_| {
                         let (volume, count) = (volume.clone(), 1 + rng.below(4));
@@ -293,7 +294,7 @@ fn a_damaged_metadata_block_costs_nothing_and_a_scrub_mends_it() {
         let clean = volume.scrub(false, |_, _| {}).await.unwrap();
         assert!(clean.findings.is_empty() && clean.blocks > 300, "{clean:?}");
         drop(volume);
-        // Without the listings that were read.
+        // The listings in memory are dropped.
         let volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
         for zone in all[2].report(ZoneId(2), 18).unwrap() {
             let decay = Fault { when: When::Every(3), ..Fault::new(FaultKind::BitFlip) };
@@ -310,8 +311,7 @@ fn a_damaged_metadata_block_costs_nothing_and_a_scrub_mends_it() {
     rt.clear();
 }
 
-/// The metadata blocks of a drive, zone and block, in zones that are written to their end, or in
-/// the others.
+/// The metadata blocks of a drive, by zone and block, in zones that are full, or in the others.
 async fn metadata_blocks(drive: &Emulator, pages: &Pool, full: bool) -> BTreeSet<(ZoneId, u32)> {
     let mut found = BTreeSet::new();
     let zones = drive.report(ZoneId(2), drive.geometry().zones - 2).unwrap();
@@ -328,7 +328,8 @@ async fn metadata_blocks(drive: &Emulator, pages: &Pool, full: bool) -> BTreeSet
     found
 }
 
-/// Flips a bit of each block, or makes it unreadable: a drive has no more than 256 faults.
+/// Makes every second block unreadable, at most `unreadable` of them, and flips a bit of each of
+/// the others: a drive has no more than 256 faults.
 fn damage(drive: &Emulator, blocks: &BTreeSet<(ZoneId, u32)>, unreadable: usize) {
     for (n, (zone, block)) in blocks.iter().enumerate() {
         let lba = BlockAddr::new(drive.geometry(), *zone, *block).lba(drive.geometry());
@@ -341,8 +342,8 @@ fn damage(drive: &Emulator, blocks: &BTreeSet<(ZoneId, u32)>, unreadable: usize)
     }
 }
 
-/// All metadata blocks of a drive are damaged while as many are missing as may be: what footers say
-/// is enough, for reads and for a recovery that has to look at every row.
+/// All metadata blocks of a drive are damaged while as many drives are missing as the level
+/// tolerates: footers are enough, for reads and for a recovery that has to look at every row.
 #[test]
 fn footers_stand_in_for_metadata_blocks_while_drives_are_missing() {
     for (level, count, gone, victim, crash) in [
@@ -388,8 +389,8 @@ fn footers_stand_in_for_metadata_blocks_while_drives_are_missing() {
     }
 }
 
-/// Of a segment that is still being written no footer is on the drives: what it is going to say is
-/// in memory.
+/// A segment that is still being written has no footers on the drives: their future content is in
+/// memory.
 #[test]
 fn footers_that_are_not_written_yet_stand_in_as_well() {
     let rt = Rt::new(RtConfig::simulated(3));
@@ -398,7 +399,7 @@ fn footers_that_are_not_written_yet_stand_in_as_well() {
     let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
     rt.block_on(async move {
         let mut model = BTreeMap::new();
-        // Each takes a stripe and one that lists it: more than a window, less than a segment.
+        // Each block takes a stripe and one that lists it: more than a window, less than a segment.
         for block in 0..45 {
             volume.write(block, [page(block, 1)].into_iter().collect(), false).await.unwrap();
             model.insert(block, 1);
@@ -418,8 +419,8 @@ fn footers_that_are_not_written_yet_stand_in_as_well() {
     rt.clear();
 }
 
-/// A scrub names metadata blocks that are damaged, and none that nobody needs; when what they list
-/// is written anew they are not needed either.
+/// A scrub names damaged metadata blocks, but none that are not needed. When the blocks that they
+/// list are rewritten, they are not needed either.
 #[test]
 fn a_scrub_names_damaged_metadata_blocks_and_moves_what_they_list() {
     for missing in [None, Some(3)] {
@@ -433,9 +434,9 @@ fn a_scrub_names_damaged_metadata_blocks_and_moves_what_they_list() {
             churn(&volume, &mut model, &mut rng, 250).await;
             let clean = volume.scrub(false, |_, _| {}).await.unwrap();
             assert!(clean.findings.is_empty(), "{clean:?}");
-            // What was read of them is in memory: a scrub looks at the drives all the same.
+            // The listings that were read are in memory: a scrub reads the drives all the same.
             let blocks = metadata_blocks(&all[2], &Pool::new(4), true).await;
-            // Not unreadable: that stays with the place, also when it is written anew.
+            // No block is made unreadable: that would stay with the address, also after a rewrite.
             damage(&all[2], &blocks, 0);
             if let Some(index) = missing {
                 volume.fail(index).await.unwrap();
@@ -454,7 +455,7 @@ fn a_scrub_names_damaged_metadata_blocks_and_moves_what_they_list() {
                 assert_eq!(what, (2, "metadata block damaged or unreadable", false));
             }
             assert_eq!(scrubbed.lost, 0);
-            // Of each window the last one of each row of a chunk.
+            // The last metadata block of each row of a chunk, of each window.
             let sealed: BTreeSet<ZoneId> = once.iter().map(|(zone, _)| *zone).collect();
             assert!(sealed.len() > 1, "{sealed:?}");
             let mended = volume.scrub(true, |_, _| {}).await.unwrap();

@@ -15,7 +15,7 @@ const DRIVES: u32 = 6;
 
 type Model = BTreeMap<u64, u64>;
 
-/// Sets of `count` of `drives`, as bits.
+/// Sets of `count` out of `drives` drives, as bits.
 fn sets(drives: u32, count: u32) -> Vec<u32> {
     (0..1u32 << drives).filter(|set| set.count_ones() == count).collect()
 }
@@ -40,7 +40,7 @@ fn shapes() -> Vec<(Placement, Geometry, u32)> {
     shapes
 }
 
-/// Runs `work` on an array that has been written, and was checkpointed half-way.
+/// Runs `work` on an array that has been written, with a checkpoint half-way.
 fn on_array<F: Future<Output = ()> + 'static>(
     (placement, geometry, group): &(Placement, Geometry, u32),
     work: impl FnOnce(Rt, Vec<Rc<Emulator>>, Volume, Model) -> F + 'static,
@@ -52,7 +52,7 @@ fn on_array<F: Future<Output = ()> + 'static>(
     let (rt2, count) = (rt.clone(), placement.n);
     rt.block_on(async move {
         let (mut model, mut rng) = (Model::new(), Rng::new(7));
-        // As much at once as gives every drive something.
+        // Enough at once that every drive gets a chunk.
         let all_drives = 8 * u64::from(count);
         volume.write(0, pages(0, all_drives, 1), false).await.unwrap();
         model.extend((0..all_drives).map(|block| (block, 1)));
@@ -64,7 +64,7 @@ fn on_array<F: Future<Output = ()> + 'static>(
     rt.clear();
 }
 
-/// Writes up to six blocks somewhere from `first` on, so many times.
+/// Writes up to six blocks at a random place from `first` on, `steps` times.
 async fn churn_behind(volume: &Volume, model: &mut Model, rng: &mut Rng, first: u64, steps: u64) {
     for step in 0..steps {
         let count = 1 + rng.below(6);
@@ -85,7 +85,7 @@ fn left(all: &[Rc<Emulator>], set: u32) -> Vec<Rc<dyn ZonedDevice>> {
     left.map(|(_, drive)| drive.clone() as Rc<dyn ZonedDevice>).collect()
 }
 
-/// Each block is right, or answered by an error; how many are not had.
+/// Each block reads right, or its read fails. Returns how many reads failed.
 async fn check_or_error(volume: &Volume, model: &Model) -> u64 {
     let mut lost = 0;
     for block in 0..volume.blocks() {
@@ -98,7 +98,7 @@ async fn check_or_error(volume: &Volume, model: &Model) -> u64 {
 }
 
 /// As many drives as the level tolerates are lost while the array runs, in each combination:
-/// everything is read back, also when it is put together without them and written again.
+/// everything is read back, also after an assembly without them and further writes.
 #[test]
 fn each_combination_of_lost_drives_is_read_back() {
     let mut tally: BTreeMap<(u8, u32), (Placement, u64)> = BTreeMap::new();
@@ -135,9 +135,9 @@ fn each_combination_of_lost_drives_is_read_back() {
     assert_eq!(tally.values().map(|(_, count)| count).sum::<u64>(), 3 * (20 + 20 + 18 + 34 + 10));
 }
 
-/// One more drive is lost than the level tolerates, in each combination: each block that is read is
-/// right or answered by an error, and the array does not start, unless those that are left have
-/// everything (halves of different mirrors).
+/// One more drive is lost than the level tolerates, in each combination: each read gives the right
+/// block or an error, and the array does not start, unless the remaining drives have everything
+/// (halves of different mirrors).
 #[test]
 fn one_drive_more_than_is_tolerated_gives_errors() {
     let (mut tried, mut had) = (0, 0);

@@ -17,12 +17,12 @@ fn options() -> Options {
     Options { drive_timeout: LIMIT, ..Options::default() }
 }
 
-/// From its `nth` command on `drive` answers nothing.
+/// From its `nth` command on, `drive` answers no command.
 fn hang(drive: &Emulator, nth: u64) {
     drive.inject(Fault::new(FaultKind::HANG).when(When::Nth(nth))).unwrap();
 }
 
-/// Put together again, with a limit.
+/// The volume after a power cycle, assembled with a timeout for drives.
 async fn watched(rt: &Rt, all: &[Rc<Emulator>], volume: Volume) -> Volume {
     power_cycle(rt, all, volume).await;
     assemble(rt, devices(all), &options()).await.unwrap()
@@ -86,7 +86,7 @@ fn an_array_is_put_together_without_a_drive_that_hangs() {
     }
 }
 
-/// More than the level tolerates: an error, not silence.
+/// More drives hang than the level tolerates: requests get an error, not silence.
 #[test]
 fn who_waits_for_too_many_hung_drives_gets_an_error_and_a_stop_ends() {
     with_array(3, Level::Raid5, async move |rt, all, volume| {
@@ -104,7 +104,7 @@ fn who_waits_for_too_many_hung_drives_gets_an_error_and_a_stop_ends() {
     });
 }
 
-/// A drive that is slow, and answers, is none that hangs.
+/// A drive that is slow but answers is not taken for hung.
 #[test]
 fn a_slow_drive_is_left_alone() {
     with_array(4, Level::Raid5, async move |rt, all, volume| {

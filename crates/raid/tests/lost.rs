@@ -7,8 +7,8 @@ use furrow_emu::{Fault, FaultKind, When};
 use furrow_raid::Level;
 use furrow_rt::{Config as RtConfig, Rt};
 
-/// Two drives of three that cannot be read for a while: what was asked for then is known to be
-/// lost until a scrub of everything can read it after all.
+/// Two drives of three cannot be read for a while. Blocks that were read then are known to be lost,
+/// until a full scrub can read them after all.
 #[test]
 fn what_a_scrub_can_read_is_not_lost() {
     let rt = Rt::new(RtConfig::simulated(3));
@@ -38,7 +38,7 @@ fn what_a_scrub_can_read_is_not_lost() {
     rt.clear();
 }
 
-/// While drives are missing that may come back, nothing is lost for want of them.
+/// While missing drives may come back, no block counts as lost for want of them.
 #[test]
 fn what_missing_drives_have_is_not_lost() {
     let rt = Rt::new(RtConfig::simulated(3));

@@ -14,7 +14,7 @@ const MOST: usize = 32;
 
 type Model = BTreeMap<u64, u64>;
 
-/// Writes the first `blocks` blocks, in pieces that fill no stripe, and some anywhere.
+/// Writes the first `blocks` blocks, in pieces smaller than a stripe, and some blocks anywhere.
 async fn fill(volume: &Volume, blocks: u64, model: &mut Model) {
     for first in (0..blocks).step_by(7) {
         let count = 7.min(blocks - first);
@@ -24,7 +24,7 @@ async fn fill(volume: &Volume, blocks: u64, model: &mut Model) {
     common::churn(volume, model, &mut Rng::new(5), 200).await;
 }
 
-/// Every member that failed has a new drive on which everything is.
+/// Replaces every failed member by a new drive, up to the end of the rebuild.
 async fn replaced(rt: &Rt, volume: &Volume, all: &mut [Rc<Emulator>], lost: &[usize]) {
     let geometry = geometry(16, 40);
     for (index, fresh) in lost.iter().zip(drives(rt, &geometry, lost.len())) {
@@ -55,9 +55,10 @@ fn of_32_drives_of_raid_6_any_two_may_fail_and_be_replaced() {
     let rt2 = rt.clone();
     rt.block_on(async move {
         let mut model = Model::new();
-        // Cleaning has to fill stripes of 120 blocks for that.
+        // To make that possible, cleaning has to fill stripes of 120 blocks.
         fill(&volume, volume.blocks(), &mut model).await;
-        // One is pulled, one taken out: the last, whose factor in Q is the largest, among them.
+        // One drive loses power, one is taken out. The last drive, whose factor in Q is the
+        // largest, is among them.
         all[MOST - 1].power_cut(&Fates::nothing(1));
         volume.fail(3).await.unwrap();
         check_runs(&volume, &model, 61).await;
@@ -68,7 +69,7 @@ fn of_32_drives_of_raid_6_any_two_may_fail_and_be_replaced() {
         let third = volume.fail(9).await.unwrap_err();
         assert_eq!(third.kind(), ErrorKind::Invalid, "{third}");
         replaced(&rt2, &volume, &mut all, &[3, MOST - 1]).await;
-        // What others held now comes from the new ones.
+        // The new drives provide the chunks of others that are now lost.
         volume.fail(0).await.unwrap();
         volume.fail(17).await.unwrap();
         check_runs(&volume, &model, 61).await;
@@ -89,7 +90,8 @@ fn of_32_drives_of_raid_01_one_of_each_pair_may_fail_and_be_replaced() {
     rt.block_on(async move {
         let mut model = Model::new();
         fill(&volume, volume.blocks(), &mut model).await;
-        // Of some pairs the one, of some the other, in the end of all.
+        // The first half of some pairs, the second half of others: in the end one drive of every
+        // pair.
         let lost: Vec<usize> = (0..MOST / 2).map(|pair| 2 * pair + pair / 3 % 2).collect();
         for (done, index) in lost.iter().enumerate() {
             volume.fail(*index as u32).await.unwrap();
@@ -104,7 +106,7 @@ fn of_32_drives_of_raid_01_one_of_each_pair_may_fail_and_be_replaced() {
         check_runs(&volume, &model, 61).await;
         common::churn(&volume, &mut model, &mut Rng::new(7), 100).await;
         replaced(&rt2, &volume, &mut all, &lost).await;
-        // What their partners held now comes from the new ones.
+        // The new drives provide the chunks of their partners, which are now lost.
         for index in &lost {
             volume.fail((index ^ 1) as u32).await.unwrap();
         }
@@ -135,7 +137,8 @@ fn more_drives_are_refused_with_what_would_do() {
                 assert!(error.to_string().contains(&said), "{error}");
             }
         }
-        // Nothing was written: an array can be made of as many as there may be.
+        // The refused attempt wrote nothing: an array can be made of the largest permitted number
+        // of drives.
         let (config, options) = (config(Level::Raid5, &geometry), Options::default());
         create(&rt2, devices(&all[2..]), &config, &options, false).await.unwrap();
     });

@@ -8,7 +8,7 @@ use furrow_raid::{Level, Options, Volume, assemble, create};
 use furrow_rt::{Config as RtConfig, Rng, Rt};
 use std::collections::BTreeMap;
 
-/// Four mapping blocks and as much for copies.
+/// Four mapping blocks, and the same amount for copies.
 const BOUND: u64 = 32 << 10;
 
 fn bounded() -> Options {
@@ -18,7 +18,7 @@ fn bounded() -> Options {
 fn within(volume: &Volume) {
     let counters = volume.counters();
     assert!(counters.map_peak <= 4, "{counters:?}");
-    // Beside the mapping blocks: where each of them is.
+    // In addition to the mapping blocks: the place of each of them.
     let beside = u64::from(volume.shape().mappings) * 32;
     assert!((volume.memory().0 as u64) <= BOUND / 2 + beside, "{:?}", volume.memory());
 }

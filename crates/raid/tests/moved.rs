@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A repair, or what a scrub mends, takes so long that the segment it came from is released, its
-/// slot used again, and the same block mapped to the same place of it.
+/// A repair, by a read or by a scrub, takes so long that the segment of the block is released, its
+/// slot is used again, and the same block is mapped to the same place in the slot.
 #[test]
 fn what_is_mended_late_does_not_take_the_place_of_what_is_newer() {
     for scrubbed in [false, true] {
@@ -24,11 +24,11 @@ fn what_is_mended_late_does_not_take_the_place_of_what_is_newer() {
         let rt2 = rt.clone();
         rt.block_on(async move {
             volume.write(0, pages(0, 1, 1), false).await.unwrap();
-            // Zone 2 is that of the first segment, which begins with a header.
+            // Zone 2 belongs to the first segment, which begins with a header.
             let first = Lba(2 * geometry.zone_size.0 + 1);
             let flip = Fault::new(FaultKind::BitFlip).at_blocks(first, BlockCount(1));
             all[0].inject(flip).unwrap();
-            // Zone 3 is that of the next one, which gets what is mended.
+            // Zone 3 belongs to the next segment, to which the repaired block is written.
             let slow = FaultKind::Slow { polls: 0, nanoseconds: 10 * SECOND };
             all.iter().for_each(|drive| {
                 drive.inject(Fault::new(slow).at_zone(ZoneId(3))).unwrap();
@@ -42,7 +42,8 @@ fn what_is_mended_late_does_not_take_the_place_of_what_is_newer() {
                 }
             });
             rt2.sleep(SECOND).await;
-            // Two segments long; then it is the first block of the first slot again.
+            // Two segments' worth of writes; after them the block is the first block of the first
+            // slot again.
             let last = 2 + 2 * u64::from(volume.shape().rows);
             for version in 2..last {
                 volume.write(0, pages(0, 1, version), false).await.unwrap();

@@ -13,15 +13,15 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// The drive as it was then.
+/// The drive in the state of an image.
 fn restored(rt: &Rt, index: usize, image: &Snapshot) -> Rc<Emulator> {
     let options = DriveOptions { name: format!("drive{index}"), ..DriveOptions::simulated() };
     Rc::new(Emulator::from_snapshot(rt, image, options))
 }
 
-/// Backups of members are restored, taken while the array was stopped. It ran once since, to its
-/// end or until the power went. Nothing of what was acknowledged is lost, or the array does not
-/// start, and says which drives are to blame.
+/// Backups of members that were taken while the array was stopped are restored. Since the backups
+/// the array ran once, until it was stopped or the power went. No acknowledged block is lost, or
+/// the array does not start, and names the drives to blame.
 #[test]
 fn backups_of_members_are_refused_by_name() {
     for (level, count, back) in [
@@ -68,7 +68,8 @@ fn backups_of_members_are_refused_by_name() {
                 let stale: Vec<usize> =
                     (0..count).filter(|at| is_stale(newest, &says[*at])).collect();
                 assert_eq!(stale, back, "{told}");
-                // Without them, if it can do so: as it was, and they come back as new drives.
+                // The array starts without these drives, if it can do without them; they come back
+                // as new drives.
                 match without_stale(&rt2, &all).await {
                     Ok(volume) => {
                         assert!(text.contains("furrow raid replace"), "{told}: {text}");
@@ -94,9 +95,9 @@ fn backups_of_members_are_refused_by_name() {
     }
 }
 
-/// What a drive lost of the last that it was given, and of the records that it had answered for: an
-/// image of a running array is put back after a power cut. The member is refused, or what it lacks
-/// is made from the others, so that another one may go.
+/// A drive lost the last of its writes, and of the records that it had acknowledged: an image of a
+/// running array is put back after a power cut. The member is refused, or the blocks it lacks are
+/// reconstructed from the others, so that another member may go.
 #[test]
 fn a_member_that_lost_its_last_writes_costs_nothing() {
     let (mut refused, mut taken, mut lacking) = (0, 0, 0);
@@ -112,7 +113,7 @@ fn a_member_that_lost_its_last_writes_costs_nothing() {
             let (at, image) = (seed as usize % 4, all[seed as usize % 4].snapshot());
             let later = rng.below(120);
             churn(&volume, &mut model, &mut rng, later).await;
-            // Of a record that it took it lost the one before as well, or only that.
+            // The drive loses its newest record and the one before, or only the newest.
             for _ in 0..seed % 3 {
                 volume.checkpoint(false).await.unwrap();
                 churn(&volume, &mut model, &mut rng, 20).await;
@@ -144,8 +145,8 @@ fn a_member_that_lost_its_last_writes_costs_nothing() {
     assert!(refused > 5 && taken > 5 && lacking > 3, "{refused} {taken} {lacking}");
 }
 
-/// Two members lose the zones of segments that hold mapping blocks: some of these can neither be
-/// read nor identified. Cleaning gives such a segment up, and nobody waits for it.
+/// Two members lose the zones of segments with mapping blocks: some of these can neither be read
+/// nor identified. Cleaning gives such a segment up, and no task waits for it.
 #[test]
 fn a_mapping_block_that_is_lost_keeps_nobody_waiting() {
     let rt = Rt::new(RtConfig::simulated(5));
@@ -170,7 +171,7 @@ fn a_mapping_block_that_is_lost_keeps_nobody_waiting() {
                 }
             }
         }
-        // With a loop without an end the commands have none either.
+        // An endless loop would show in the number of commands.
         let count = Rc::new(Cell::new(0u64));
         let told = count.clone();
         all[0].set_observer(Rc::new(move |_: &Emulator, _: &_| {

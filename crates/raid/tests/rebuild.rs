@@ -50,7 +50,7 @@ fn a_replacement_is_rebuilt_under_load_and_another_drive_may_fail_then() {
             }
             assert!(volume.members().iter().all(|(_, state, _)| *state == MemberState::Active));
             check(&volume, &model).await;
-            // What another drive held now comes from the new one.
+            // The new drive provides the chunks of another one that is now lost.
             all[2].power_cut(&Fates::nothing(1));
             check(&volume, &model).await;
             churn(&volume, &mut model, &mut rng, 20).await;
@@ -81,7 +81,7 @@ fn what_happens_is_told_in_order_and_a_failed_drive_is_let_go() {
         volume.fail(2).await.unwrap();
         churn(&volume, &mut model, &mut rng, 10).await;
         assert_eq!(Rc::strong_count(&all[2]), 1, "nobody writes to it any more");
-        // So slow that it does not end by itself: until it is told to hurry.
+        // The rebuild is so slow that it does not end until the pause is shortened.
         volume.set_rebuild_pause(1 << 40);
         volume.replace(2, spare.clone(), false).await.unwrap();
         rt2.sleep(1 << 38).await;
@@ -134,7 +134,7 @@ fn the_throttle_of_a_rebuild_can_be_changed_while_it_runs() {
 }
 
 /// The new drive is replaced in its turn while one of its zones is being filled: that zone is not
-/// taken for one of the drive after it.
+/// taken for a zone of the drive that replaces it.
 #[test]
 fn a_new_drive_may_be_replaced_in_the_middle_of_its_rebuild() {
     let rt = Rt::new(RtConfig::simulated(3));
@@ -177,7 +177,7 @@ fn what_is_replaced_at_the_end_of_a_rebuild_is_rebuilt_too() {
         volume.fail(0).await.unwrap();
         volume.fail(1).await.unwrap();
         volume.replace(1, spares.remove(0), false).await.unwrap();
-        // Slow are segments, not the ring that members are noted in.
+        // The segments' zones are slow, not the ring in which members are recorded.
         let (first, zones) = (2 * geometry.zone_size.0, u64::from(geometry.zones) - 2);
         let slow = FaultKind::Slow { polls: 0, nanoseconds: 10_000_000 };
         let zones = BlockCount(zones * geometry.zone_size.0);
@@ -240,8 +240,8 @@ fn fullest(drive: &Emulator) -> ZoneId {
     zones.iter().filter(|zone| zone.state == ZoneState::Full).map(|zone| zone.zone).next().unwrap()
 }
 
-/// Of two zones that go offline on different drives each costs redundancy until what it held is
-/// elsewhere; noticed by a read, or by the next assembly.
+/// Two zones on different drives go offline. Each costs redundancy until its blocks are elsewhere.
+/// A read notices the loss, or the next assembly.
 #[test]
 fn what_a_lost_zone_held_is_redundant_again_before_the_next_failure() {
     for noticed in ["by a read", "at the assembly"] {

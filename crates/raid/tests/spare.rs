@@ -42,7 +42,7 @@ fn a_spare_is_one_in_every_assembly_until_it_is_taken() {
         let said = examine(&*all[3]).await.unwrap();
         assert_eq!((said.array, said.device, said.member), (volume.uuid(), uuid, None));
         assert_eq!((said.drives, said.level, said.blocks), (3, Level::Raid5, volume.blocks()));
-        // Others do not take it.
+        // Other arrays do not take the spare.
         let taken = foreign.add_spare(all[3].clone(), false).await.unwrap_err();
         let text = taken.to_string();
         assert!(text.contains("a spare of the array") && text.contains("--force"), "{text}");
@@ -70,7 +70,7 @@ fn a_spare_is_one_in_every_assembly_until_it_is_taken() {
             check(&volume, &model).await;
             volume.stop().await.unwrap();
         }
-        // Without it nothing is missing, and it stays one.
+        // The array is complete without the spare, and the spare stays a spare.
         let volume = again(&rt2, &given(&[0, 1, 2])).await.unwrap();
         assert!(volume.spares().is_empty());
         volume.fail(1).await.unwrap();
@@ -86,7 +86,7 @@ fn a_spare_is_one_in_every_assembly_until_it_is_taken() {
         assert_eq!(examine(&*all[3]).await.unwrap().member, Some(1));
         volume.fail(0).await.unwrap();
         check(&volume, &model).await;
-        // What failed may be the next spare, if what it holds may be lost.
+        // The failed drive may become the next spare, if its content may be lost.
         let refused = volume.add_spare(all[1].clone(), false).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Exists, "{refused}");
         let next = volume.add_spare(all[1].clone(), true).await.unwrap();
@@ -102,7 +102,8 @@ fn a_spare_is_one_in_every_assembly_until_it_is_taken() {
     rt.clear();
 }
 
-/// Wherever the power goes, the drive is a spare or a member to all: what others know of it counts.
+/// At whatever point the power goes, the drive is either a spare or a member according to the other
+/// members, whose records decide.
 #[test]
 fn the_power_goes_while_a_spare_becomes_a_member() {
     let (mut waits, mut between, mut member, mut over) = (0, 0, 0, false);

@@ -11,8 +11,8 @@ use furrow_rt::{Config as RtConfig, Rng, Rt};
 use furrow_zone::ErrorKind;
 use std::collections::BTreeMap;
 
-/// The drives of `gone` vanish at their command `at` and are there again `commands` later. Whether
-/// the array was put together all the same.
+/// The drives of `gone` vanish at their command `at` and are back `commands` commands later.
+/// Returns whether the array was assembled all the same.
 fn live(seed: u64, gone: &[usize], at: u64, commands: u64) -> bool {
     let rt = Rt::new(RtConfig::shuffled(seed));
     let geometry = geometry(16, 80);
@@ -29,7 +29,7 @@ fn live(seed: u64, gone: &[usize], at: u64, commands: u64) -> bool {
         }
         let opened = assemble(&rt2, devices(&all), &Options::default()).await;
         let told = format!("seed {seed}, {gone:?} gone at {at} for {commands}");
-        // Where all are gone they may still be when it is read.
+        // If all drives go, they may still be gone when the volume is read.
         if let Some(volume) = opened.as_ref().ok().filter(|_| gone.len() == 1) {
             check(volume, &model).await;
             churn(volume, &mut model, &mut rng, 10).await;
@@ -67,9 +67,10 @@ fn drives_that_are_gone_for_a_moment_cost_nothing() {
     assert!(opened > 20 && refused > 5, "{opened} {refused}");
 }
 
-/// Of four drives one is taken out, then another, and of that only one of the two that are left is
-/// told. Without it the other three are put together, but lose their power at their command `at`.
-/// Who was told last knows less than who went on without it. Whether they went on.
+/// Of four drives 2 is taken out, then 0; only drive 3 of the remaining two is told of the second
+/// failure. Drives 0 and 1 are then assembled without drive 3, but vanish at their command `at`.
+/// The drive that was told last is older than the drives that continued without it. Returns
+/// whether they continued.
 fn told_alone(at: u64) -> bool {
     let rt = Rt::new(RtConfig::shuffled(at));
     let geometry = geometry(16, 80);

@@ -59,7 +59,8 @@ fn what_was_written_is_read_also_after_a_restart() {
     }
 }
 
-/// The least reserve, the usual and the most: the less there is, the more cleaning has to move.
+/// The smallest reserve, the usual one and the largest: the smaller the reserve, the more cleaning
+/// has to move.
 #[test]
 fn a_full_volume_is_overwritten_many_times() {
     let (mut sizes, mut moved) = (Vec::new(), Vec::new());
@@ -90,7 +91,7 @@ fn a_full_volume_is_overwritten_many_times() {
         moved.push(counters.moved as f64 / counters.written as f64);
         rt.clear();
     }
-    // Each is smaller by its reserve.
+    // Together with its reserve, each volume takes the same space.
     assert!(sizes.iter().all(|size| size.abs_diff(sizes[0]) < 20), "{sizes:?}");
     assert!(moved.is_sorted_by(|more, less| more > less), "{moved:?}");
 }
@@ -116,7 +117,7 @@ fn any_drives_may_fail_under_load_and_writes_go_on() {
             }
             assert!(volume.counters().reconstructed > 0);
             drop(volume);
-            // Those that are left are enough, those that were lost are stale.
+            // The remaining drives are enough; the lost ones are stale.
             let left: Vec<_> = (0..drives.len()).filter(|i| !lose.contains(i)).collect();
             let left: Vec<_> = left.into_iter().map(|i| drives[i].clone()).collect();
             drives[lose[0]].power_on();
@@ -124,7 +125,7 @@ fn any_drives_may_fail_under_load_and_writes_go_on() {
             let refused = all.unwrap_err();
             assert!(refused.to_string().contains("stale") || lose.len() > 1, "{refused}");
             if lose.len() > 1 {
-                // One that does not answer may be given all the same.
+                // A drive that does not answer may be given all the same.
                 drives[lose[0]].power_cut(&furrow_emu::Fates::nothing(1));
                 let most = assemble(&rt2, devices(&drives), &Options::default()).await.unwrap();
                 check_runs(&most, &model, 61).await;
@@ -145,8 +146,8 @@ fn any_drives_may_fail_under_load_and_writes_go_on() {
     }
 }
 
-/// Writes until a call is refused; its error. What is written counts in the model as far as it was
-/// acknowledged, and blocks of the call that was refused are taken out of both.
+/// Writes single blocks until a write is refused, and returns its error; `None` if none was. The
+/// model gets the writes that were acknowledged.
 async fn wear_out(
     volume: &Volume,
     model: &mut Model,
@@ -214,7 +215,7 @@ fn where_no_drive_can_go_only_reads_are_answered() {
             let volume = assemble(&rt2, devices(&left), &Options::default()).await.unwrap();
             check_runs(&volume, &model, 61).await;
             if level == Level::Raid5 {
-                // A new drive is not enough: the one that lost its zones is needed for the rebuild.
+                // A new drive is not enough: the rebuild needs the drive that lost its zones.
                 let fresh = common::drives(&rt2, &geometry, 2);
                 volume.replace(0, fresh[0].clone(), false).await.unwrap();
                 while volume.rebuilding().is_some() {

@@ -55,7 +55,7 @@ fn rigged(options: &Options, test: impl AsyncFnOnce(Rig) + 'static) {
     rt.clear();
 }
 
-/// No checkpoint but those that a test asks for, and no cleaning.
+/// Options without cleaning, and with only those checkpoints that a test asks for.
 fn still() -> Options {
     Options { checkpoint_blocks: 1 << 30, clean: false, ..Options::default() }
 }
@@ -71,7 +71,7 @@ impl Rig {
         self.volume.audit().unwrap();
     }
 
-    /// Blocks all over the volume are written, some of them trimmed.
+    /// Writes blocks all over the volume, and trims some.
     async fn churn(&mut self, steps: u64) {
         for _ in 0..steps {
             let count = 1 + self.rng.below(5);
@@ -83,17 +83,17 @@ impl Rig {
                 self.write(block, count).await;
             }
         }
-        // What is begun or ended in the background.
+        // Leaves time for segments that are begun or ended in the background.
         self.rt.sleep(10_000_000).await;
         self.volume.audit().unwrap();
     }
 
-    /// The slot of a segment that `is`.
+    /// The slot of a segment for which `is` holds.
     fn slot(&self, is: impl Fn(&Segment) -> bool) -> usize {
         self.volume.0.segments.borrow().iter().position(is).expect("no such segment")
     }
 
-    /// The same; blocks are written until there is one.
+    /// The same; writes blocks until there is such a segment.
     async fn slot_to_come(&mut self, is: impl Fn(&Segment) -> bool) -> usize {
         for _ in 0..50 {
             if self.volume.0.segments.borrow().iter().any(&is) {
@@ -108,7 +108,7 @@ impl Rig {
         change(&mut self.volume.0.segments.borrow_mut()[slot]);
     }
 
-    /// The audit refuses the volume for the account.
+    /// The audit refuses the volume and names the account.
     fn refuses(&self, account: &str) {
         let why = self.volume.audit().expect_err("not noticed").to_string();
         assert!(why.contains(account), "{why}");
@@ -302,7 +302,7 @@ fn r11_a_mapping_block_is_let_go_twice() {
 #[test]
 fn r12_a_fallback_is_given_up() {
     let found = Rc::new(Cell::new(0));
-    // The power goes so many turns of the executor after a stripe was dispatched.
+    // The power goes after this many turns of the executor since the write began.
     for turns in 0..8 {
         let found = found.clone();
         rigged(&still(), async move |mut rig: Rig| {
@@ -314,7 +314,7 @@ fn r12_a_fallback_is_given_up() {
             for _ in 0..turns {
                 rig.rt.yield_now().await;
             }
-            // What is on its way to one drive is lost, what is on its way to the others is not.
+            // Writes on their way to one drive are lost, those on their way to the others are not.
             rig.drives[0].power_cut(&Fates::nothing(1));
             let done = Fates::of(vec![Fate::Done; 64], 1);
             rig.drives[1..].iter().for_each(|drive| drive.power_cut(&done));
@@ -334,14 +334,14 @@ fn r12_a_fallback_is_given_up() {
     assert!(found.get() > 0, "no stripe was torn");
 }
 
-/// An account that would fall below 0 is an error that names it, in a release, too; a debug build
-/// stops there.
+/// An account that would fall below 0 is an error that names it, in release builds, too; a debug
+/// build panics.
 #[test]
 #[should_panic(expected = "the account of valid blocks of segment slot 0 falls below 0")]
 fn an_account_does_not_fall_below_zero() {
     rigged(&still(), async |rig: Rig| {
         rig.volume.debit(0);
-        // Without assertions.
+        // Reached only without debug assertions.
         let why = rig.volume.failed().expect("it is not written any more").to_string();
         panic!("{why}");
     });

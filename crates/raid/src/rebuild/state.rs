@@ -7,15 +7,15 @@ use std::cell::Cell;
 /// The rebuild of a volume.
 ///
 /// Invariants
-/// - `members` are those in state rebuilding, whether it runs or not.
-/// - `done` is at most `total`; only while it runs it fills a zone.
+/// - `members` are those in state rebuilding, whether the rebuild is running or not.
+/// - `done` is at most `total`; a zone is being filled only while the rebuild is running.
 #[derive(Default)]
 pub(crate) struct State {
     pub(super) running: Cell<bool>,
-    /// Members that lack what was written before they came, as bits: those in state rebuilding.
+    /// Members that lack data from before they came, as bits: those in state rebuilding.
     pub(crate) members: Cell<u32>,
-    /// It fills a zone. Else it waits: for a segment to end or to be cleaned, or for its checkpoint
-    /// to be written.
+    /// The rebuild is filling a zone. Otherwise it waits for a segment to end or to be cleaned, or
+    /// for its checkpoint to be written.
     pub(crate) filling: Cell<bool>,
     pub(super) began: Cell<Nanos>,
     pub(crate) total: Cell<u32>,
@@ -24,7 +24,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Of members as they were assembled.
+    /// The state for members as they were assembled.
     pub(crate) fn of(members: &[Member]) -> State {
         let lack = |(_, member): &(u32, &Member)| member.state.get() == MemberState::Rebuilding;
         let lacking = (0u32..).zip(members).filter(lack);
@@ -32,7 +32,7 @@ impl State {
         State { members: Cell::new(members), ..State::default() }
     }
 
-    /// Whether it runs.
+    /// Whether the rebuild is running.
     pub(crate) fn is_running(&self) -> bool {
         self.running.get()
     }

@@ -44,7 +44,7 @@ pub fn made(rt: &Rt, drives: &[Rc<Emulator>], config: &Config) -> Volume {
     rt.block_on(async move { create(&rt2, devices, &config, &options, false).await.unwrap() })
 }
 
-/// A page that says which version of which block it is.
+/// A page that tells its block and version.
 pub fn page(block: u64, version: u64) -> Page {
     let mut page = Page::zeroed();
     let mut rng = Rng::new(block << 20 ^ version);
@@ -63,7 +63,7 @@ pub fn pages(block: u64, count: u64, version: u64) -> Pages {
     (block..block + count).map(|block| page(block, version)).collect()
 }
 
-/// The version a page is of; `None` for zeros.
+/// The version of a page; `None` for zeros.
 pub fn version(block: u64, found: &Page) -> Option<u64> {
     let word = |at: usize| u64::from_le_bytes(found.bytes()[at..at + 8].try_into().unwrap());
     let version = word(8);
@@ -75,7 +75,7 @@ pub fn version(block: u64, found: &Page) -> Option<u64> {
     Some(version)
 }
 
-/// The power goes, with whatever the volume was doing, and comes back: nothing in flight was done.
+/// Cuts the power, whatever the volume was doing, and restores it: no command in flight was done.
 pub async fn power_cycle(rt: &Rt, drives: &[Rc<Emulator>], volume: Volume) {
     drives.iter().for_each(|drive| drive.power_cut(&Fates::nothing(1)));
     drop(volume);
@@ -83,14 +83,14 @@ pub async fn power_cycle(rt: &Rt, drives: &[Rc<Emulator>], volume: Volume) {
     drives.iter().for_each(|drive| drive.power_on());
 }
 
-/// The volume after it was stopped and put together anew.
+/// The volume after it was stopped and assembled again.
 pub async fn reopened(rt: &Rt, drives: &[Rc<Emulator>], volume: Volume) -> Volume {
     volume.stop().await.unwrap();
     drop(volume);
     assemble(rt, devices(drives), &Options::default()).await.unwrap()
 }
 
-/// The volume put together from all of its drives but those that are refused as stale.
+/// The volume assembled from all of its drives except those that are refused as stale.
 pub async fn without_stale(rt: &Rt, drives: &[Rc<Emulator>]) -> Result<Volume, String> {
     let mut given = devices(drives);
     loop {
@@ -105,12 +105,12 @@ pub async fn without_stale(rt: &Rt, drives: &[Rc<Emulator>]) -> Result<Volume, S
     }
 }
 
-/// Reads every block, one by one: each holds the version of `model`.
+/// Reads every block, one at a time: each holds the version of `model`.
 pub async fn check(volume: &Volume, model: &BTreeMap<u64, u64>) {
     check_runs(volume, model, 1).await;
 }
 
-/// The same, `run` blocks at once.
+/// Like [`check`], reading `run` blocks at once.
 pub async fn check_runs(volume: &Volume, model: &BTreeMap<u64, u64>, run: u64) {
     for first in (0..volume.blocks()).step_by(run as usize) {
         let count = run.min(volume.blocks() - first);
@@ -122,7 +122,7 @@ pub async fn check_runs(volume: &Volume, model: &BTreeMap<u64, u64>, run: u64) {
     }
 }
 
-/// Writes up to six blocks somewhere, so many times.
+/// Writes up to six blocks at a random place, `steps` times.
 pub async fn churn(volume: &Volume, model: &mut BTreeMap<u64, u64>, rng: &mut Rng, steps: u64) {
     for _ in 0..steps {
         let count = 1 + rng.below(6);
