@@ -1,12 +1,12 @@
 //! The timing model held against published measurements.
 //!
-//! Each row of `data/golden.csv` is a measurement; this module drives the emulated drive of its
-//! preset as that measurement was taken, over several seeds, and compares. Rows are of two kinds:
-//! a *gate* has to be within its tolerance; a *miss* is known not to be, and says why.
+//! Each row of `data/golden.csv` is a measurement. This module drives the emulated drive of the
+//! row's preset as in the measurement, over several seeds, and compares. Rows are of two kinds: a
+//! *gate* has to be within its tolerance; a *miss* is known to be outside it, and gives a reason.
 //!
-//! Hosts: ZN540 rows come from SPDK, one submitter for each zone with so many requests outstanding.
-//! Small-zone writes come from fio through the kernel: 16 submitters with their share of the
-//! outstanding requests, each request to a random zone, one write per zone under way.
+//! Hosts: ZN540 rows come from SPDK, one submitter for each zone with a fixed number of requests
+//! outstanding. Small-zone writes come from fio through the kernel: 16 submitters with their share
+//! of the outstanding requests, each request to a random zone, one write in flight per zone.
 
 use crate::catalogue::{Engine, Point, Profile};
 use crate::host::Host;
@@ -38,48 +38,48 @@ const SUBMITTERS: u32 = 16;
 /// One measurement.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Golden {
-    /// Of which drive.
+    /// The drive's preset.
     pub preset: String,
-    /// What was done.
+    /// The operation.
     pub op: String,
     /// KiB of a request, or the condition of a management command.
     #[serde(rename = "request_kib_or_condition")]
     pub condition: String,
     /// Zones in use.
     pub zones: u32,
-    /// Requests outstanding for each.
+    /// Requests outstanding for each zone.
     #[serde(rename = "queue_depth_per_zone")]
     pub depth: u32,
-    /// What was measured.
+    /// The measure.
     pub metric: String,
-    /// In which unit.
+    /// The unit of the figure.
     pub unit: String,
     /// The figure; 0 if only a relation was published.
     pub measured: f64,
-    /// How far the model may be from it, in per cent.
+    /// Largest permitted deviation of the model, in per cent.
     #[serde(rename = "tolerance_percent")]
     pub tolerance: f64,
-    /// `gate`, or `miss`: known not to be met.
+    /// `gate`, or `miss`: known to be outside the tolerance.
     pub status: String,
-    /// Where it was published.
+    /// The publication.
     pub source: String,
-    /// Anything else; of a miss its reason.
+    /// Other remarks; for a miss, its reason.
     pub note: String,
 }
 
-/// How the model does on a row.
+/// The result of the model on a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// Within the tolerance.
     Ok,
-    /// A gate that is over it.
+    /// A gate outside its tolerance.
     Over,
-    /// Known not to be met.
+    /// Known to be outside its tolerance.
     Miss,
 }
 
-/// A measurement and what the model gives.
+/// A measurement and the model's figure for it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The measurement.
@@ -87,11 +87,11 @@ pub struct Row {
     pub golden: Golden,
     /// Mean of the model over the seeds.
     pub model: f64,
-    /// Smallest and largest.
+    /// The model's smallest and largest figure.
     pub range: (f64, f64),
-    /// Model over measurement, less one, in per cent; `None` if there is no figure to compare.
+    /// Model over measurement, minus one, in per cent; `None` if there is no figure to compare.
     pub error: Option<f64>,
-    /// What to make of it.
+    /// The result of the comparison.
     pub verdict: Verdict,
 }
 
@@ -107,7 +107,7 @@ pub fn golden() -> Result<Vec<Golden>> {
 /// Runs one row with the seeds from 1 to `seeds`.
 ///
 /// # Errors
-/// If the row describes no measurement this module knows, or the drive fails.
+/// If this module does not know the kind of measurement of the row, or the drive fails.
 pub fn calibrate(golden: &Golden, seeds: u64) -> Result<Row> {
     let figures: Vec<f64> =
         (1..=seeds.max(1)).map(|seed| figure(golden, seed)).collect::<Result<_>>()?;
@@ -130,7 +130,7 @@ pub fn calibrate_all(rows: &[Golden], seeds: u64, told: cores::Told<'_>) -> Resu
 }
 
 impl Row {
-    /// `golden` beside the model's `figures`, one for each seed.
+    /// `golden` with the model's `figures`, one for each seed.
     fn new(golden: &Golden, figures: &[f64]) -> Row {
         let model = figures.iter().sum::<f64>() / figures.len() as f64;
         let range = figures
@@ -146,32 +146,32 @@ impl Row {
         Row { golden: golden.clone(), model, range, error, verdict }
     }
 
-    /// How far the seeds lie apart, in per cent of their mean.
+    /// Distance between the lowest and the highest seed, in per cent of their mean.
     pub fn spread(&self) -> f64 {
         if self.model == 0.0 { 0.0 } else { (self.range.1 - self.range.0) / self.model * 100.0 }
     }
 }
 
-/// How the model does on one drive.
+/// The results of the model on one drive.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// Which drive.
+    /// The drive's preset.
     pub preset: String,
     /// Rows.
     pub rows: usize,
-    /// Of them gates.
+    /// Rows that are gates.
     pub gates: usize,
-    /// Of the gates those over their tolerance.
+    /// Gates outside their tolerance.
     pub over: usize,
-    /// Rows known not to be met.
+    /// Rows known to be outside their tolerance.
     pub misses: usize,
     /// Mean of the gates' errors without their sign, in per cent.
     pub mean_error: f64,
     /// The gates' largest error, in per cent.
     pub worst_error: f64,
-    /// Which row that is.
+    /// The row with that error.
     pub worst: String,
-    /// How far apart the seeds of a row lie at most, in per cent of their mean.
+    /// Largest distance between the seeds of a row, in per cent of their mean.
     pub largest_spread: f64,
 }
 
@@ -199,7 +199,7 @@ pub fn summaries(rows: &[Row]) -> Vec<Summary> {
 }
 
 impl Golden {
-    /// What was measured, for people: `write 4 KiB, 6 zones, depth 1`.
+    /// The measurement, in words: `write 4 KiB, 6 zones, depth 1`.
     pub fn what(&self) -> String {
         let mut what = match self.condition.parse::<u64>() {
             Ok(kib) if kib >= 1024 && kib.is_multiple_of(1024) => {
@@ -248,7 +248,8 @@ fn figure_of(golden: &Golden, seed: u64) -> Result<f64> {
     let run = |point: &Point| scenario::run(point, seed, &Arc::default());
     let rate = |point: &Point| run(point).map(|measures| measures.bytes_per_second);
     let over_channels = |channels| rate(&changed(&point, |w| w.channels = channels));
-    // Neighbours share neither channel nor die, zones 16 apart the channel only, 128 apart both.
+    // Neighbours share neither channel nor die; zones 16 apart share the channel only, zones 128
+    // apart share both.
     let loss = |stride| {
         let together = rate(&changed(&point, |w| w.stride = stride))?;
         anyhow::Ok((1.0 - together / rate(&point)?) * 100.0)
@@ -347,14 +348,15 @@ fn direct(preset: &str, op: Kind, kib: u64, zones: u32, depth: u32) -> Point {
     }
 }
 
-/// fio through the kernel: 16 submitters, `outstanding` in all, a random zone each time, one write
-/// per zone under way.
+/// fio through the kernel: 16 submitters, `outstanding` requests in all, a random zone for each
+/// request, one write in flight per zone.
 fn kernel(preset: &str, kib: u64, zones: u32, outstanding: u32) -> Point {
     let mut point = direct(preset, Kind::Write, kib, zones, outstanding.div_ceil(SUBMITTERS));
     point.workload.threads = SUBMITTERS;
     point.workload.pick = Pick::Shared;
     point.workload.order = Order::Random;
-    // Longer than the buffer takes to fill and requests of 2 MiB to come through it.
+    // Longer than the buffer takes to fill, and longer than requests of 2 MiB take to pass through
+    // it.
     point.workload.warm = Time(250 * Nanos::MILLI);
     point.workload.run = Time(500 * Nanos::MILLI);
     point.host.zone_lock = true;
@@ -368,7 +370,7 @@ fn changed(point: &Point, change: impl FnOnce(&mut Workload)) -> Point {
     point
 }
 
-/// A drive of `preset` that takes its time and keeps no payload.
+/// A drive of `preset` with timing and without payload.
 fn drive(preset: &str, seed: u64) -> Result<(Rt, Rc<dyn ZonedDevice>)> {
     let rt = Rt::new(Config::simulated(seed));
     let spec: DeviceSpec =
@@ -385,7 +387,7 @@ fn management(golden: &Golden, seed: u64) -> Result<u64> {
     let blocks = match golden.condition.as_str() {
         "occupancy block" => 1,
         "occupancy empty" => 0,
-        // A zone that lacks one block: a full one would not be finished any more.
+        // One block is missing: a full zone could not be finished any more.
         "occupancy full" => capacity - 1,
         "" => 1,
         condition => {
@@ -440,7 +442,7 @@ fn expect(status: Status) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// The gate: a parameter that is changed must not take the model away from what was measured.
+    /// The gate: changed parameters must not take the model away from the measurements.
     #[test]
     fn every_gate_is_met() {
         let rows = calibrate_all(&golden().unwrap(), 1, &|_, _| {}).unwrap();

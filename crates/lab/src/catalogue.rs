@@ -1,11 +1,11 @@
 //! Claims and everything a claim is tried with, as data.
 //!
 //! The data are `data/setup.toml` (devices, profiles, hosts, workloads) and `data/claims.toml`;
-//! `docs/lab.md` explains how to write them. Here they are read, checked (every name a claim uses
-//! exists, every scenario resolves at both sizes) and turned into [`Point`]s: scenarios with
-//! nothing left to look up.
+//! `docs/lab.md` explains how to write them. This module reads them, checks them (every name that a
+//! claim uses exists, every scenario resolves at both sizes) and turns them into [`Point`]s:
+//! scenarios with nothing left to look up.
 //!
-//! Not here: running, what the figures come to.
+//! Not here: running, and the figures that result.
 
 mod claim;
 mod verdict;
@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use toml::{Table, Value};
 
-// A source may have files of its own; they are read as if they stood at the end of the common ones.
+// A source may have files of its own; they are read as if they were appended to the common ones.
 const SETUP: &str = concat!(
     include_str!("../data/setup.toml"),
     include_str!("../data/setup-hzfs.toml"),
@@ -43,13 +43,13 @@ const CLAIMS: &str = concat!(
     include_str!("../data/claims-recorded.toml")
 );
 
-/// How large a claim is tried.
+/// The scale at which a claim is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Size {
     /// Small enough to be run every day: seconds.
     Scaled,
-    /// As published, or as near as makes no difference.
+    /// As published, or practically the same.
     Full,
 }
 
@@ -62,13 +62,13 @@ impl fmt::Display for Size {
     }
 }
 
-/// Where claims come from.
+/// A source of claims.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
-    /// The work.
+    /// Title of the work.
     pub title: String,
-    /// What of it holds: five sentences.
+    /// The results of the work that hold: five sentences.
     #[serde(default)]
     pub holds: Vec<String>,
 }
@@ -77,16 +77,16 @@ pub struct Source {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
-    /// Its device spec.
+    /// The drive's device spec.
     pub spec: String,
-    /// Options to add to it at the scaled size.
+    /// Options to add to the spec at the scaled size.
     #[serde(default)]
     pub scaled: Option<String>,
-    /// What it is.
+    /// Description of the drive.
     pub about: String,
 }
 
-/// What answers the operations.
+/// The target of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
@@ -96,9 +96,9 @@ pub enum Engine {
     Fs,
     /// A model of files spread over a few zones, metadata in place on a second drive: XFS.
     Spread,
-    /// The RAID volume, on several drives like the one that is named.
+    /// The RAID volume, on several drives like the named one.
     Raid,
-    /// The file store. It replays recorded runs.
+    /// The file store. Replays recorded runs.
     Store,
 }
 
@@ -108,30 +108,30 @@ pub enum Engine {
 pub struct Profile {
     /// The engine.
     pub engine: Engine,
-    /// What it is.
+    /// Description of the profile.
     pub about: String,
-    /// Its policies.
+    /// The engine's policies.
     #[serde(default)]
     pub policy: Policy,
-    /// Of the RAID volume: the array.
+    /// For the RAID volume: the array.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array: Option<Array>,
-    /// Of the file store: how it is opened.
+    /// For the file store: how it is opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StorePolicy>,
 }
 
-/// A scenario, whole: what runs where, on what host. With a seed it is a run.
+/// A complete scenario: workload, drive, engine and host. With a seed it is a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
     /// Device spec.
     pub device: String,
-    /// What answers.
+    /// The engine and its policies.
     pub profile: Profile,
     /// The host.
     pub host: Host,
-    /// What is asked.
+    /// The workload.
     pub workload: Workload,
 }
 
@@ -145,7 +145,7 @@ impl Point {
 /// All data.
 #[derive(Clone, Debug)]
 pub struct Catalogue {
-    /// Where claims come from, by name.
+    /// Sources of claims by name.
     pub sources: BTreeMap<String, Source>,
     /// Drives by name.
     pub devices: BTreeMap<String, Device>,
@@ -157,7 +157,7 @@ pub struct Catalogue {
     workloads: BTreeMap<String, Table>,
     /// Claims, in the order of the file.
     pub claims: Vec<Claim>,
-    /// What is replayed by claims that replay something.
+    /// The recordings of claims that replay.
     pub traces: Traces,
 }
 

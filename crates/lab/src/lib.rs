@@ -1,9 +1,9 @@
 //! Measurements: every layer against what limits it.
 //!
-//! A [`Bench`] compares contestants in one run: they take turns, round by round, so that whatever
-//! else the machine does hits all of them, and a ratio is the median of the rounds' ratios.
-//! Payload is incompressible. Numbers without the machine they were taken on mean nothing; ratios
-//! mean a little more.
+//! A [`Bench`] compares contestants in one run. They take turns, round by round, so that other load
+//! on the machine affects all of them, and a ratio is the median of the rounds' ratios. Payload is
+//! incompressible. Numbers mean nothing without the machine that they were taken on; ratios mean a
+//! little more.
 //!
 //! Deliberately not here: timed devices (their results come from virtual time), profiling.
 
@@ -79,10 +79,10 @@ pub const BENCHES: &[Bench] = &[
     nbd::NBD,
 ];
 
-/// The benchmarks called `names`, all if there are none.
+/// The benchmarks called `names`; all of them if no name is given.
 ///
 /// # Errors
-/// The first name that is none.
+/// The first name that no benchmark has.
 pub fn select(names: &[String]) -> Result<Vec<&'static Bench>, String> {
     if names.is_empty() {
         return Ok(BENCHES.iter().collect());

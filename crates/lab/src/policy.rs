@@ -1,8 +1,8 @@
 //! Policies of an engine: what makes one profile differ from another.
 //!
-//! A policy is named because it is carried out: what the engine has in one form only can be named
-//! in that form, so that a result says what it was taken with, and nothing else is accepted.
-//! `sync` is carried out here: before it asks for an fsync, `ordered` sees that data are written.
+//! A policy has a name because some engine carries it out. Where an engine has only one form, only
+//! that form can be named: a result tells what it was taken with, and no other form is accepted.
+//! `sync` is carried out here: `ordered` has data written before it asks for an fsync.
 
 use furrow_emu::timing::quantity::Bytes;
 use furrow_fs::{MkfsOptions, MountOptions, Order as WriteOrder};
@@ -13,73 +13,73 @@ use serde::{Deserialize, Serialize};
 /// Most superzones a stream can write to at once.
 const SUPERZONES_MAX: u32 = 8;
 
-/// How many superzones a stream writes to at once.
+/// The number of superzones that a stream writes to at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// As many as its share of what is written, decided anew each second.
+    /// In proportion to the stream's share of all writes, decided again each second.
     #[default]
     Quota,
     /// The same number for each stream.
     Fixed(u32),
-    /// So many for hot, warm and cold data, and for hot, warm and cold nodes.
+    /// One number each for hot, warm and cold data, and for hot, warm and cold nodes.
     Split([u8; 6]),
 }
 
-/// A rule of the engine's quotas that is not in the published ones.
+/// A rule of the engine's quotas that is not among the published ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QuotaRule {
-    /// A busy stream gets more before its window is over.
+    /// A busy stream gets more superzones before its window ends.
     Early,
-    /// Superzones are opened where least is going to be written.
+    /// Superzones are opened where the fewest writes are expected.
     ByLoad,
-    /// A stream goes on where least was written.
+    /// A stream continues in the superzone with the fewest writes.
     Weighed,
 }
 
-/// How many writes of a zone are in flight.
+/// The number of writes of a zone in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
-    /// One, as a kernel's zone write lock has it.
+    /// One write, as with a kernel's zone write lock.
     Blocking,
-    /// Many.
+    /// Many writes.
     #[default]
     Queued,
-    /// Many; data by Zone Append, placed by the drive.
+    /// Many writes; data by Zone Append, placed by the drive.
     Append,
 }
 
-/// What an fsync writes, and in which order.
+/// The writes of an fsync, and their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sync {
-    /// Data, nodes and record at once, sorted out by recovery.
+    /// Data, nodes and record at once; recovery sorts them out.
     #[default]
     CoUpdate,
-    /// Data first; when they are on the drive, nodes and record. So F2FS orders them.
+    /// Data first; when the data are on the drive, nodes and record. This is F2FS's order.
     Ordered,
 }
 
-/// Where changed table entries go.
+/// The place of changed table entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Metadata {
-    /// To a log of changes, from time to time to tables.
+    /// A log of changes; from time to time the tables.
     #[default]
     DeltaLog,
-    /// To tables in a pair of zones, each changed block of them at each checkpoint.
+    /// Tables in a pair of zones: each changed block of them is written at each checkpoint.
     NaivePair,
 }
 
-/// The policies of a file system. What is not said is the engine's own choice.
+/// The policies of a file system. The engine chooses the values of fields that are not set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
     /// Superzones a stream writes to at once.
     pub placement: Placement,
-    /// Rules that quotas do without.
+    /// Rules that quotas do not use.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub quota_without: Vec<QuotaRule>,
     /// A stream's next superzone does not wait for the writes of the one before.
@@ -96,29 +96,29 @@ pub struct Policy {
     pub request: Option<Bytes>,
     /// Writes of a zone in flight.
     pub order: Order,
-    /// What an fsync does.
+    /// The writes of an fsync.
     pub sync: Sync,
-    /// Where table entries go.
+    /// The place of changed table entries.
     pub metadata: Metadata,
-    /// Bytes of a table that are written when anything in them changed.
+    /// Bytes of a table that are written when any entry in them changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<Bytes>,
     /// Zones that the log of fsync records is striped over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync_zones: Option<u32>,
-    /// Of `spread`: open zones that files are spread over.
+    /// For `spread`: open zones that files are spread over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_zones: Option<u32>,
-    /// Of `spread`: device spec of the conventional drive that has the journal.
+    /// For `spread`: device spec of the conventional drive with the journal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub journal: Option<String>,
 }
 
-/// How a file store is opened.
+/// Options for opening a file store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StorePolicy {
-    /// Which files share zones, by its name.
+    /// Name of the policy by which files share zones.
     pub policy: String,
     /// Zone cleaning begins when less than this share of the zones is free, in percent.
     #[serde(default = "a_fifth")]
@@ -130,17 +130,17 @@ fn a_fifth() -> u32 {
 }
 
 impl StorePolicy {
-    /// As the store takes it.
+    /// The options in the store's form.
     ///
     /// # Errors
-    /// If there is no such policy, or no such share.
+    /// If there is no such policy, or the share is out of range.
     pub fn options(&self) -> anyhow::Result<furrow_kv::Options> {
         let policy = self.policy.parse()?;
         anyhow::ensure!(self.clean_below <= 90, "clean_below of {} %: 0 to 90", self.clean_below);
         Ok(furrow_kv::Options { policy, clean_below: self.clean_below, ..Default::default() })
     }
 
-    /// One line for people.
+    /// A description in one line.
     pub fn describe(&self) -> String {
         format!("zones shared by `{}`, cleaned below {} % free", self.policy, self.clean_below)
     }
@@ -151,10 +151,10 @@ fn blocks(bytes: Bytes) -> u32 {
 }
 
 impl Policy {
-    /// Says what is wrong with it, if anything is.
+    /// Checks the policy.
     ///
     /// # Errors
-    /// One clause.
+    /// If the policy is invalid: the reason, in one clause.
     pub fn check(&self) -> Result<(), String> {
         let counts = match self.placement {
             Placement::Quota => Vec::new(),
@@ -181,7 +181,7 @@ impl Policy {
         Ok(())
     }
 
-    /// How the file system is made for it; whatever was on the drive is lost.
+    /// Options for making the file system; the drive's old content is lost.
     pub fn mkfs(&self) -> MkfsOptions {
         MkfsOptions {
             force: true,
@@ -196,7 +196,7 @@ impl Policy {
         }
     }
 
-    /// How it is mounted.
+    /// Options for mounting.
     pub fn mount(&self) -> MountOptions {
         MountOptions {
             order: match self.order {
@@ -209,7 +209,7 @@ impl Policy {
         }
     }
 
-    /// How the engine differs from the product.
+    /// The differences between the engine and the product.
     fn variant(&self) -> FsVariant {
         let rule = |rule| Rule::unless(self.quota_without.contains(&rule));
         FsVariant {
@@ -234,7 +234,7 @@ impl Policy {
         }
     }
 
-    /// One line for people.
+    /// A description in one line.
     pub fn describe(&self) -> String {
         if let (Some(zones), Some(journal)) = (self.data_zones, &self.journal) {
             return format!("files spread over {zones} zones, a journal on `{journal}`");

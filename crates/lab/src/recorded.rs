@@ -1,19 +1,20 @@
 //! Recorded runs of an engine on a file store, ready to be replayed: which call waits for what.
 //!
-//! A run is what `furrow_kv::trace` defines. A replay has each thread make its calls one after the
-//! other, with the gaps between them that were recorded. What one thread's call must wait for of
-//! another's is decided here, once, by what both touch: a *resource* is a file, or a name.
+//! `furrow_kv::trace` defines runs. A replay has each thread make its calls one after the other,
+//! with the recorded gaps between them. Which calls of other threads a call must wait for is
+//! decided here, once, by the things that both calls touch: a *resource* is a file, or a name.
 //!
-//! - A call that changes a resource waits for all calls before it on that resource, in the order
-//!   in which the engine took them. One that only uses it (a read, a sync) waits for the last
-//!   change before it.
-//! - So a number for each resource is enough: how many calls on it must have ended
-//!   ([`Need::after`]). Since changes wait for all before them, that many are just those.
-//! - All else that one thread waited for of another is in the gaps: a writer that waits for the
-//!   leader of its group, a flush that waits for a full memtable, a stall. With
-//!   [`Waits::All`] a call also waits for every call that had ended when it began.
+//! - A call that changes a resource waits for all calls before it on that resource, in the order in
+//!   which the engine took them. A call that only uses the resource (a read, a sync) waits for the
+//!   last change before it.
+//! - So one number for each resource is enough: how many calls on it must have ended
+//!   ([`Need::after`]). Since changes wait for all calls before them, exactly the first calls have
+//!   ended by then.
+//! - All other waits of one thread for another are in the gaps: a writer that waits for the leader
+//!   of its group, a flush that waits for a full memtable, a stall. With [`Waits::All`] a call also
+//!   waits for every call that had ended when it began.
 //!
-//! Not here: carrying calls out (`target/recorded.rs`).
+//! Not here: the execution of calls (`target/recorded.rs`).
 
 use crate::trace::Name;
 use anyhow::{Context as _, Result, ensure};
@@ -26,36 +27,37 @@ use std::sync::Arc;
 /// Ending of the names of recorded runs.
 pub const ENDING: &str = "run";
 
-/// Most replays of a run at a time.
+/// Most replays of a run at the same time.
 const COPIES_MAX: u32 = 64;
 
-/// What a call waits for besides its own thread.
+/// The calls that a call waits for, besides those of its own thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Waits {
-    /// For calls before it on what it touches.
+    /// Earlier calls on the resources that the call touches.
     #[default]
     Files,
-    /// For all calls, too, that had ended when it began: one slow call holds up all threads.
+    /// In addition, all calls that had ended when the call began: one slow call holds up all
+    /// threads.
     All,
 }
 
-/// A recorded run as a workload, as the data files say it.
+/// A recorded run as a workload, as in the data files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Replayed {
-    /// Which one: a file's name without its ending.
+    /// The run: a file's name without its ending.
     pub run: String,
-    /// What the file is known by. Not for data files: it is where the recordings are.
+    /// Identity of the file. Not for data files: the directory of recordings gives it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<Name>,
-    /// Replays of it at a time, each in a directory of its own.
+    /// Replays of the run at the same time, each in a directory of its own.
     #[serde(default = "one")]
     pub copies: u32,
-    /// How long gaps are, in percent of what was recorded.
+    /// Length of gaps, in percent of the recorded length.
     #[serde(default = "whole")]
     pub gaps: u32,
-    /// What calls wait for.
+    /// The calls that a call waits for.
     #[serde(default)]
     pub waits: Waits,
 }
@@ -69,10 +71,10 @@ fn whole() -> u32 {
 }
 
 impl Replayed {
-    /// Says what is wrong with it, if anything is.
+    /// Checks the fields.
     ///
     /// # Errors
-    /// One clause.
+    /// If a field is invalid: the reason, in one clause.
     pub fn check(&self) -> Result<(), String> {
         if !(1..=COPIES_MAX).contains(&self.copies) {
             return Err(format!("`copies` of {}: 1 to {COPIES_MAX}", self.copies));
@@ -83,7 +85,7 @@ impl Replayed {
         Ok(())
     }
 
-    /// One line for people.
+    /// A description in one line.
     pub fn describe(&self) -> String {
         let mut text = format!("the recorded run {}", self.run);
         if self.copies > 1 {
@@ -104,11 +106,11 @@ impl Replayed {
 pub struct Need {
     /// The resource's number.
     pub resource: u32,
-    /// Calls on it.
+    /// Calls on the resource.
     pub after: u32,
 }
 
-/// What there was before the first call.
+/// A file or directory from before the first call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Before {
     /// A directory.
@@ -120,37 +122,37 @@ pub enum Before {
 /// A recorded run, ready to be replayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
-    /// What it is known by.
+    /// The run's identity.
     pub name: Name,
-    /// What there was before.
+    /// Files and directories from before the first call.
     pub before: Vec<Before>,
-    /// The calls, as the engine took them.
+    /// The calls, in the order in which the engine took them.
     pub calls: Vec<Record>,
     /// By thread: its calls, in order.
     pub threads: Vec<Vec<u32>>,
     /// Resources that calls touch.
     pub resources: usize,
-    /// By call: what it waits for, if calls wait for everything.
+    /// By call: its causes, in case calls wait for everything.
     pub causes: Vec<Cause>,
-    /// By call: where its needs end in `all_needs`; they begin where those before it end.
+    /// By call: the end of its needs in `all_needs`; they begin at the previous call's end.
     ends: Vec<u32>,
     all_needs: Vec<Need>,
 }
 
-/// What a call may touch.
+/// A thing that a call may touch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Resource {
     File(u64),
     Name(String),
-    /// A read that was begun and is waited for later.
+    /// A read that was begun, and whose end is waited for later.
     Read(u64),
 }
 
-/// How far a resource is.
+/// The calls on a resource so far.
 #[derive(Default)]
 struct Use {
     number: u32,
-    /// Calls on it so far, and up to and with the last change.
+    /// Number of calls on it so far, and number up to and including the last change.
     calls: u32,
     changed: u32,
 }
@@ -167,7 +169,8 @@ impl Uses {
         let next = self.all.len() as u32;
         let fresh = || Use { number: next, ..Use::default() };
         let used = self.all.entry(resource).or_insert_with(fresh);
-        // A call touches a resource once: a file that is renamed over itself would wait for ever.
+        // A call touches a resource once: otherwise a file that is renamed over itself would wait
+        // for ever.
         if needs.iter().any(|need| need.resource == used.number) {
             return;
         }
@@ -179,7 +182,7 @@ impl Uses {
         }
     }
 
-    /// What call `op` waits for. One that failed touched nothing.
+    /// The needs of call `op`. A call that failed touched nothing.
     fn needs(&mut self, op: &Op) -> Vec<Need> {
         let mut needs = Vec::new();
         let mut file = |uses: &mut Uses, number: u64, changes: bool| {
@@ -240,7 +243,7 @@ impl Uses {
         needs
     }
 
-    /// A name, and the directory that it is in.
+    /// Adds needs for a name and its directory.
     fn name(&mut self, needs: &mut Vec<Need>, path: &str, changes: bool) {
         self.need(needs, Resource::Name(path.to_owned()), changes);
         if let Some((parent, _)) = path.rsplit_once('/').filter(|(parent, _)| !parent.is_empty()) {
@@ -253,7 +256,7 @@ impl Recorded {
     /// Reads a recorded run from a file.
     ///
     /// # Errors
-    /// If it cannot be read, or is damaged, or no whole one.
+    /// If the file cannot be read, is damaged or is incomplete.
     pub fn read(path: &Path) -> Result<Recorded> {
         let shown = path.display();
         let bytes = std::fs::read(path).with_context(|| format!("cannot read {shown}"))?;
@@ -284,7 +287,8 @@ impl Recorded {
                     before.push(Before::File(file, path, size));
                 }
                 Op::FoundDirectory { path } => before.push(Before::Directory(path)),
-                // They do nothing, also in a kernel's file system by default: no system call.
+                // These calls do nothing, in a kernel's file system neither by default: there is no
+                // system call.
                 Op::Flush { .. } | Op::RangeSync { .. } => {
                     let idle = idle.entry(record.thread).or_default();
                     *idle = idle.saturating_add(record.gap);
@@ -332,21 +336,21 @@ impl Recorded {
         })
     }
 
-    /// What call `number` waits for.
+    /// The needs of call `number`.
     pub fn needs(&self, number: usize) -> &[Need] {
         let from = number.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
         &self.all_needs[from..self.ends[number] as usize]
     }
 }
 
-/// Calls that had ended when one began must have been taken before it: else two would wait for each
-/// other.
+/// Checks that calls which had ended when a call began were taken before that call: otherwise two
+/// calls would wait for each other.
 fn check(calls: &[Record], causes: &[Cause]) -> Result<()> {
     let mut taken = vec![0; calls.len()];
     for (number, cause) in causes.iter().enumerate() {
         taken[cause.ended as usize] = number;
     }
-    // The latest taken of those that ended first, second and so on.
+    // The highest number among the calls that ended first, second and so on.
     let mut latest = 0;
     for number in &mut taken {
         latest = latest.max(*number);
@@ -369,7 +373,7 @@ pub type Recordings = BTreeMap<String, Arc<Recorded>>;
 /// All recorded runs of a directory: files that end in `.run`.
 ///
 /// # Errors
-/// If it cannot be read, has none, or one is damaged.
+/// If the directory cannot be read or has no recorded run, or one is damaged.
 pub fn directory(path: &Path) -> Result<Recordings> {
     let shown = path.display();
     let mut found = Recordings::new();

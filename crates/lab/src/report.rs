@@ -1,7 +1,7 @@
 //! The report: one HTML file that needs no other, with a page for each claim.
 //!
-//! Everything that comes from data is escaped; plots are SVG within the page; there is no script
-//! and nothing is loaded. The same outcome gives the same bytes.
+//! All text from data is escaped; plots are SVG within the page; there is no script and nothing is
+//! loaded. The same outcome gives the same bytes.
 
 mod inside;
 mod plots;
@@ -212,7 +212,7 @@ impl Page<'_> {
         self.runs(result);
     }
 
-    /// What went on inside file systems.
+    /// Plots and tables of internal measures of file systems.
     fn inside(&mut self, claim: &Claim, result: &ClaimResult) {
         let mut plots: Vec<_> = inside::by_run(claim, result).into_iter().collect();
         plots.extend(inside::zones(claim, result));
@@ -239,7 +239,7 @@ impl Page<'_> {
         put!(self, "</tbody></table></div>");
     }
 
-    /// Figures of our own that show what moves the others.
+    /// Our own figures, which show what the other figures depend on.
     fn tried(&mut self, claim: &Claim, result: &ClaimResult) {
         if result.figures.iter().all(|figure| !figure.figure.is_trial()) {
             return;
@@ -404,7 +404,7 @@ impl Page<'_> {
     }
 }
 
-/// Fields in which `other` is not like `base`, but for `over`.
+/// Fields in which `other` differs from `base`, except `over`.
 fn differences(base: &Workload, other: &Workload, over: Option<&str>) -> Vec<String> {
     let fields = |workload| match serde_json::to_value(workload) {
         Ok(serde_json::Value::Object(fields)) => fields,

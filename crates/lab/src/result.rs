@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Metric {
     of: Of,
-    /// How much of the measure's own unit is one of the figure's.
+    /// Number of the measure's own units in one unit of the figure.
     scale: f64,
 }
 
@@ -26,13 +26,13 @@ enum Of {
     Phase(usize),
     /// Space for logs and tables, in percent of all.
     Metadata,
-    /// What that would be if it held the summaries of segments, too.
+    /// The same share if it included the summaries of segments.
     WithSummaries,
     /// Most memory held.
     Memory,
     /// The same without cached content of files.
     OwnMemory,
-    /// Throughput of what was to be written, from mount to end.
+    /// Throughput of the users' writes, from mount to end.
     Written,
     /// Of an array: how long a block waited before it was sent.
     Wait,
@@ -87,7 +87,7 @@ impl Metric {
         Some(Metric { of, scale })
     }
 
-    /// Its value.
+    /// The measure's value.
     pub fn of(self, measures: &Measures) -> f64 {
         let inside = |of: &dyn Fn(&Inside) -> f64| measures.inside.as_ref().map_or(0.0, of);
         let array = |of: &dyn Fn(&Array) -> f64| measures.array.as_ref().map_or(0.0, of);
@@ -135,7 +135,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Of `values`; `None` if there are none.
+    /// A sample of `values`; `None` if there are none.
     pub fn of(values: Vec<f64>) -> Option<Sample> {
         if values.is_empty() {
             return None;
@@ -155,7 +155,7 @@ impl Sample {
 /// Measures of a series: by point, by seed.
 #[derive(Clone, Debug)]
 pub struct SeriesResult {
-    /// What was run.
+    /// The series that was run.
     pub series: Series,
     /// By point, then by seed.
     pub measures: Vec<Vec<Measures>>,
@@ -174,13 +174,13 @@ impl SeriesResult {
 pub struct FigureResult {
     /// The figure.
     pub figure: Figure,
-    /// Ours.
+    /// Our values.
     pub ours: Sample,
-    /// Ours over the published, if that is a number above 0.
+    /// Our value over the published one, if that is a number above 0.
     pub ratio: Option<f64>,
     /// How they compare.
     pub verdict: Verdict,
-    /// What the processor took, if that is shown.
+    /// Processor time, if it is shown.
     pub processor: Option<Processor>,
 }
 
@@ -197,7 +197,7 @@ impl ClaimResult {
     /// The figures of `claim`, from its runs.
     ///
     /// # Errors
-    /// Says which figure cannot be made, and why.
+    /// If a figure cannot be made: which one, and why.
     pub fn new(claim: &Claim, series: Vec<SeriesResult>) -> Result<ClaimResult, String> {
         let figures = claim.figures.iter().map(|figure| {
             let ours = compute(figure, &series)
@@ -226,7 +226,7 @@ impl ClaimResult {
     }
 }
 
-/// Where on the runs a figure is taken: a series and a point of it.
+/// The series called `name`.
 fn find<'a>(all: &'a [SeriesResult], name: Option<&String>) -> Option<&'a SeriesResult> {
     let name = name?;
     all.iter().find(|result| result.series.name == *name)
@@ -283,7 +283,7 @@ fn compute(figure: &Figure, all: &[SeriesResult]) -> Option<Sample> {
     Sample::of((0..seeds).map(value).collect::<Option<Vec<f64>>>()?)
 }
 
-/// What is made of two values.
+/// Combines two values.
 fn compared(take: Take, first: f64, other: f64) -> f64 {
     match take {
         Take::Share => first / other * 100.0,
@@ -293,14 +293,14 @@ fn compared(take: Take, first: f64, other: f64) -> f64 {
     }
 }
 
-/// What this machine's processor took, beside a figure of times.
+/// Processor time of this machine, next to a figure of times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Processor {
     /// Nanoseconds for each operation of the run, the mean of the seeds.
     pub own: f64,
-    /// Of what it is compared with.
+    /// The same, of the run that the figure is compared with.
     pub per: Option<f64>,
-    /// The figure if that is added to its times.
+    /// The figure with processor time added to its times.
     pub together: Option<f64>,
 }
 
@@ -352,8 +352,8 @@ mod tests {
         }
     }
 
-    /// A series of the catalogue that has as many points as `values`, with made-up measures for
-    /// two seeds: the second gives twice the first.
+    /// A series of the catalogue with as many points as `values`, with made-up measures for two
+    /// seeds: the second gives twice the first.
     fn series(name: &str, values: &[f64]) -> SeriesResult {
         let catalogue = Catalogue::built_in().unwrap();
         let claim = catalogue.claim("Z-raw-peak").unwrap();

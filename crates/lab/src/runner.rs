@@ -1,7 +1,7 @@
 //! Running claims: what has to be run, on all cores at once, and what came of it.
 //!
-//! A run is one scenario with one seed. Claims share runs, and each is done once. Every run has an
-//! executor of its own, so they do not know of each other and their order does not matter.
+//! A run is one scenario with one seed. Claims share runs, and each run is done once. Every run has
+//! an executor of its own, so runs are independent and their order does not matter.
 
 use crate::cache::Cache;
 use crate::catalogue::{Catalogue, Claim, Engine, Point, Series, Size};
@@ -27,7 +27,7 @@ pub struct Order {
     pub seeds: Vec<u64>,
     /// Runs at once.
     pub threads: usize,
-    /// What runs may replay.
+    /// The recordings that runs may replay.
     pub traces: Traces,
 }
 
@@ -39,20 +39,20 @@ impl Order {
     }
 }
 
-/// How far an order is.
+/// The progress of an order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
-    /// Runs done, those of the cache left out.
+    /// Runs done, without those taken from the cache.
     pub done: usize,
     /// Runs to do.
     pub of: usize,
     /// Time since it began.
     pub elapsed: Duration,
-    /// Time it will still take, if it goes on like this; `None` before that can be said.
+    /// Time the order will still take at this pace; `None` while that is not known.
     pub left: Option<Duration>,
 }
 
-/// A claim and what came of it.
+/// A claim and its result.
 #[derive(Debug)]
 pub struct Finished<'a> {
     /// The claim.
@@ -61,7 +61,7 @@ pub struct Finished<'a> {
     pub result: Result<ClaimResult, String>,
 }
 
-/// What an order gave.
+/// The results of an order.
 #[derive(Debug)]
 pub struct Outcome<'a> {
     /// By claim, in the order asked for.
@@ -70,7 +70,7 @@ pub struct Outcome<'a> {
     pub cached: usize,
     /// Runs done.
     pub run: usize,
-    /// Why results were not kept, if they were to be.
+    /// The reason why results were not kept, if they should have been.
     pub not_kept: Option<String>,
 }
 
@@ -78,7 +78,7 @@ struct Job {
     point: Point,
     seed: u64,
     traces: Traces,
-    /// How long it takes beside the others.
+    /// Expected run time, relative to the other jobs.
     weight: f64,
     watch: Arc<Watch>,
     result: Mutex<Option<Result<Measures, String>>>,
@@ -92,18 +92,18 @@ pub fn is_cached(catalogue: &Catalogue, claim: &Claim, order: &Order, cache: &Ca
     points.peek().is_some() && points.all(|point| has(&point.point))
 }
 
-/// What it takes to run claims.
+/// The work that running claims takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan {
-    /// Runs there are.
+    /// Number of runs.
     pub runs: usize,
-    /// Of them in the cache.
+    /// Runs that are in the cache.
     pub cached: usize,
-    /// About how long the others take.
+    /// Approximate time that the other runs take.
     pub takes: Duration,
 }
 
-/// What it takes to run `claims`, those that can be run. Nothing is run.
+/// The work that running `claims` takes, as far as they can be run. Nothing is run.
 ///
 /// # Errors
 /// If the data of a claim are wrong.
@@ -114,7 +114,7 @@ pub fn plan(
     cache: &Cache,
 ) -> Result<Plan> {
     let Work { measures, jobs, .. } = Work::of(catalogue, claims, order, cache)?;
-    // The weight of a run is about the microseconds that a processor has to work for it.
+    // The weight of a run is about the microseconds that a processor works for it.
     let weights = || jobs.values().map(|job| job.weight);
     let longest = weights().fold(0.0, f64::max);
     let all = weights().sum::<f64>() / order.threads.max(1) as f64;
@@ -122,7 +122,7 @@ pub fn plan(
     Ok(Plan { runs: measures.len() + jobs.len(), cached: measures.len(), takes })
 }
 
-/// The runs of some claims: those of the cache, and those to do.
+/// The runs of some claims: those in the cache, and those to do.
 struct Work<'a> {
     trials: Vec<(&'a Claim, Vec<Series>)>,
     measures: BTreeMap<(String, u64), Result<Measures, String>>,
@@ -158,10 +158,10 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Runs `claims`, those that can be run, and calls `show` now and then while it lasts.
+/// Runs those of `claims` that can be run, and calls `show` regularly in the meantime.
 ///
 /// # Errors
-/// If the data of a claim are wrong. A run that fails makes its claims fail, no others.
+/// If the data of a claim are wrong. A run that fails fails its own claims, no others.
 pub fn run<'a>(
     catalogue: &Catalogue,
     claims: &[&'a Claim],
@@ -191,7 +191,8 @@ impl Job {
         // Every operation costs the host about a microsecond, and about 100 ns for each page.
         let rate = (2.5e9 / workload.size.0.max(1) as f64).min(150_000.0);
         let pages = workload.size.0 as f64 / 4096.0;
-        // What lies between the client and the drive takes some of them for each operation.
+        // The layers between client and drive do several operations for each operation of the
+        // client.
         let engine = match point.profile.engine {
             Engine::None => 1.0,
             Engine::Spread => 2.0,
@@ -237,7 +238,7 @@ impl Job {
     }
 }
 
-/// Does the jobs; why the first result was not kept, if one was not.
+/// Does the jobs. Returns the reason why the first result was not kept, if one was not.
 fn work(
     jobs: &BTreeMap<(String, u64), Job>,
     threads: usize,
@@ -248,7 +249,7 @@ fn work(
         return None;
     }
     let mut queue: Vec<&Job> = jobs.values().collect();
-    // The longest first, so that none is left alone at the end; taken from the back.
+    // Longest jobs first, so that no long job runs alone at the end. Workers take from the back.
     queue.sort_by(|a, b| a.weight.total_cmp(&b.weight).then(b.seed.cmp(&a.seed)));
     let queue = Mutex::new(queue);
     let (not_kept, over) = (Mutex::new(None), AtomicBool::new(false));
@@ -276,7 +277,7 @@ fn work(
             }
         });
         for worker in workers {
-            // A panic outside a run leaves its job without a result, which is said.
+            // A panic outside a run leaves its job without a result, which the report shows.
             let _ = worker.join();
         }
         over.store(true, Ordering::Release);
@@ -374,7 +375,7 @@ name = "four"
         let shown = Mutex::new(Vec::new());
         let show = |progress: Progress| shown.lock().unwrap().push(progress);
         let outcome = run(&catalogue, &claims, &order(2), &cache, &show).unwrap();
-        // Three points of A, of which B shares one, and that of C; two seeds each.
+        // Three points of A, one of which B shares, and the point of C; two seeds each.
         assert_eq!((outcome.run, outcome.cached, outcome.claims.len()), (8, 0, 3));
         let figures = figures(&outcome);
         assert_eq!(figures[0].1, figures[1].1);

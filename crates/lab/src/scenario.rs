@@ -21,12 +21,12 @@ use std::sync::Arc;
 /// Runs `point` with `seed` in virtual time. The same point and seed give the same measures.
 ///
 /// # Errors
-/// If the point makes no sense or the drive refuses a command.
+/// If the point is inconsistent or the drive refuses a command.
 pub fn run(point: &Point, seed: u64, watch: &Arc<Watch>) -> Result<Measures> {
     replay(point, seed, watch, &Traces::default())
 }
 
-/// What points may replay.
+/// The recordings that points may replay.
 #[derive(Clone, Debug, Default)]
 pub struct Traces {
     /// The requests of a volume.
@@ -39,7 +39,7 @@ impl Traces {
     /// The recorded run that `workload` replays, if it replays one.
     ///
     /// # Errors
-    /// If it is not there, or another one.
+    /// If the recorded run is not given, or another one is.
     fn of(&self, workload: &Workload) -> Result<Option<Arc<Recorded>>> {
         let Some(wanted) = &workload.recorded else { return Ok(None) };
         let found = self.recorded.get(&wanted.run);
@@ -49,10 +49,10 @@ impl Traces {
     }
 }
 
-/// The same of a point that may replay something of `traces`.
+/// Like [`run`], for a point that may replay a recording of `traces`.
 ///
 /// # Errors
-/// As [`run`], and if the point is of another one.
+/// As [`run`], and if the point needs a recording that is not given.
 pub fn replay(point: &Point, seed: u64, watch: &Arc<Watch>, traces: &Traces) -> Result<Measures> {
     let spec: DeviceSpec = point.device.parse()?;
     crate::catalogue::check_device(&point.device)?;
@@ -94,7 +94,7 @@ pub fn replay(point: &Point, seed: u64, watch: &Arc<Watch>, traces: &Traces) -> 
             }
         }
     });
-    // Executor, tasks and drive refer to each other.
+    // Executor, tasks and drive refer to each other; clearing the executor breaks the cycle.
     rt.clear();
     measured
 }
@@ -224,7 +224,7 @@ mod tests {
         assert!((11.0..12.5).contains(&mean), "{mean} ms");
     }
 
-    /// Whatever stands beside it: the zone after a full one is on the same die.
+    /// Distance does not matter: the zone after a full one is on the same die.
     #[test]
     fn a_writer_stays_on_its_die() {
         let device = "mem:pm1731a,zone-size=16MiB,timing=virtual,medium=discard";
@@ -235,7 +235,8 @@ mod tests {
         assert!((44.0..46.0).contains(&rate), "{rate} MB/s over eleven zones");
     }
 
-    /// Zones are left for the next ones when they are full, and reset when all have been.
+    /// Writers of a full zone continue in the next one, and zones are reset when all have been
+    /// full.
     #[test]
     fn writers_go_round_a_small_drive_again_and_again() {
         let device = "mem:pm1731a,zones=24,zone-size=1MiB,timing=virtual,medium=discard";
@@ -251,7 +252,7 @@ mod tests {
         }
     }
 
-    /// 64 zones anywhere fall on some 50 of 128 dies, and the seed says on which.
+    /// 64 zones anywhere fall on some 50 of 128 dies; the seed decides which.
     #[test]
     fn scattered_zones_share_dies_by_chance() {
         let base = Workload { zones: 64, threads: 16, depth: 32, ..writes() };
@@ -264,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_request_cap_cuts_and_a_processor_takes_its_time() {
-        // No more than the drive's buffer takes.
+        // No more bytes than fit the drive's buffer.
         let (bytes, warm) = (Bytes(8 << 20), Time(0));
         let base = Workload { threads: 1, depth: 1, bytes, warm, ..writes() };
         let with = |host: Host, size: u64| {
@@ -292,7 +293,7 @@ mod tests {
             ..writes()
         };
         let measures = run(&point(device, reads), 1);
-        // A read that no die has to answer would take far less.
+        // A read that needs no die would take far less.
         assert!(measures.p50_ns > 40_000, "{}", measures.p50_ns);
     }
 
@@ -329,12 +330,12 @@ mod tests {
         let synced = run(&files(Workload { size, fsync: 1, ..writes() }), 1);
         let direct = run(&files(Workload { size, mode: Mode::Direct, ..writes() }), 1);
         assert!(buffered.p50_ns < synced.p50_ns, "{buffered:?} {synced:?}");
-        // The drive has the data, and nothing that tells of it: no wait for a record.
+        // The drive has the data, but no metadata that refers to it: there is no wait for a record.
         assert!(buffered.p50_ns < direct.p50_ns && direct.p50_ns < synced.p50_ns, "{direct:?}");
         let records = |measures: &Measures| measures.inside.as_ref().unwrap().written.records;
         assert!(records(&direct) == 0 && records(&synced) > 0, "{direct:?}");
         let read = files(Workload { op: Kind::Read, size, ..writes() });
-        // Most of it is not in a cache of 8 MiB: the drive is asked.
+        // Most of the data is not in a cache of 8 MiB: the drive is read.
         assert!(run(&read, 1).mean_ns > 30_000.0);
         assert_eq!(run(&read, 1), run(&read, 1));
     }
@@ -358,7 +359,7 @@ mod tests {
         let point = Point { device: device.to_owned(), profile, host, workload };
         let measures = run(&point, 1);
         assert_eq!(measures, run(&point, 1));
-        // Reads of 64 KiB by all, writes of as much by two of three.
+        // Reads of 64 KiB by all clients, writes of the same amount by two of three.
         assert!(measures.ops > 1_000 && measures.bytes > measures.ops * 8192, "{measures:?}");
         let inside = measures.inside.as_ref().unwrap();
         assert!(inside.written.user > 16 << 20 && inside.written.records > 0, "{inside:?}");
@@ -369,7 +370,7 @@ mod tests {
         assert!(run(&slow, 1).ops * 2 < measures.ops);
     }
 
-    /// One zone for each stream, or as many as are written to: 45 MB/s a zone.
+    /// One zone for each stream, or as many as are written at once: 45 MB/s a zone.
     #[test]
     fn policies_are_carried_out() {
         let with = |policy: &str| {
@@ -401,7 +402,7 @@ mod tests {
         assert!(many > 10.0 * one && small < 500.0, "{many} and {small} over {one} MB/s");
     }
 
-    /// The second part asks for cold files only, and is measured by itself.
+    /// The second part asks for cold files only, and is measured separately.
     #[test]
     fn parts_of_a_run_have_files_and_figures_of_their_own() {
         let device = "mem:pm1731a,zones=2048,timing=virtual,model.buffer=2MiB".to_owned();

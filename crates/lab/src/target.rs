@@ -1,10 +1,10 @@
 //! What clients talk to, and the clients: closed loops in the executor's time.
 //!
-//! Each client (thread) keeps as many operations outstanding as the workload's depth says; when
-//! one is answered the next is drawn from the client's stream. Targets are a drive's zones
-//! ([`Zones`]), the files of a file system ([`Files`]), many files of one with a mix of operations
-//! ([`Flows`]), files as XFS would have them ([`Spread`]), and the blocks of a volume on an array
-//! ([`Blocks`]).
+//! Each client (thread) keeps as many operations outstanding as the workload's depth says. When an
+//! operation is answered, the client draws the next from its stream. Targets are a drive's zones
+//! ([`Zones`]), the files of a file system ([`Files`]), many files of a file system with a mix of
+//! operations ([`Flows`]), files as XFS would have them ([`Spread`]), and the blocks of a volume on
+//! an array ([`Blocks`]).
 
 mod blocks;
 mod files;
@@ -36,34 +36,34 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Nanoseconds between the first moments of a run that are looked at.
+/// Nanoseconds between the first moments of a run that are sampled.
 const FIRST_MOMENTS: u64 = 10 * Nanos::MILLI;
 
-/// What operations are done to.
+/// A target of operations.
 pub trait Target: 'static {
     /// Bytes of the space that `thread` draws its offsets from, and whether all clients share it.
     fn space(&self, thread: u32) -> (u64, bool);
 
-    /// Carries out an operation of `thread`; the bytes it moved.
+    /// Carries out an operation of `thread`. Returns the number of bytes moved.
     fn perform(&self, thread: u32, op: Op) -> impl Future<Output = Result<u64>>;
 
-    /// How things stand inside, if there is an inside.
+    /// The state inside the target at this moment, if the target shows any.
     fn moment(&self) -> Option<Moment> {
         None
     }
 
-    /// What went on in the array, if there is one.
+    /// Counters of the array, if there is one.
     fn array(&self) -> Option<Array> {
         None
     }
 
-    /// Ends it; what it wrote and held, if that is known.
+    /// Ends the target. Returns the bytes written and memory held, if they are known.
     fn end(&self) -> impl Future<Output = Result<Option<Ended>>> {
         async { Ok(None) }
     }
 }
 
-/// How far a run is, in parts of 1,000, for somebody on another thread to look at.
+/// The progress of a run, in parts of 1,000, for other threads.
 #[derive(Debug, Default)]
 pub struct Watch(AtomicU64);
 
@@ -80,9 +80,9 @@ impl Watch {
 
 struct Client {
     stream: RefCell<Stream>,
-    /// Bytes it may still ask for.
+    /// Bytes that the client may still ask for.
     left: Cell<u64>,
-    /// Its processor.
+    /// The client's processor.
     core: Semaphore,
 }
 
@@ -94,7 +94,7 @@ struct Run<T> {
     begin: Nanos,
     length: u64,
     meter: RefCell<Meter>,
-    /// When the last operation was answered.
+    /// Time of the last operation's answer.
     last: Cell<Nanos>,
     failed: RefCell<Option<Error>>,
     sampler: RefCell<Sampler>,
@@ -109,7 +109,7 @@ pub(crate) fn processor() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// Lets the workload's clients at `target` and measures what they get.
+/// Runs the workload's clients on `target` and measures their operations.
 ///
 /// # Errors
 /// The first error of an operation.
@@ -172,7 +172,7 @@ pub async fn drive<T: Target>(
     }
     let mut measures = run.meter.borrow().measures(Some(run.last.get()));
     measures.processor_ns = array.and(taken).filter(|_| measures.ops > 0).map(|taken| {
-        // What goes on after the window is part of it: the last operations end there.
+        // Processor time after the window is included: the last operations end there.
         taken.as_nanos() as f64 / measures.ops as f64
     });
     measures.array = array;
@@ -184,7 +184,7 @@ pub async fn drive<T: Target>(
 }
 
 impl<T: Target> Run<T> {
-    /// One of a client's outstanding operations, again and again.
+    /// A worker for one of a client's outstanding operations: does one operation after the other.
     async fn work(&self, thread: u32, client: &Client) {
         while !self.meter.borrow().is_over(self.rt.now()) && self.failed.borrow().is_none() {
             if client.left.get() == 0 {
@@ -218,7 +218,7 @@ impl<T: Target> Run<T> {
         }
     }
 
-    /// Looks inside the target now and then.
+    /// Samples the state inside the target at intervals.
     async fn sample(&self) {
         while !self.over.get() {
             let Some(moment) = self.target.moment() else { return };

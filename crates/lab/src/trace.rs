@@ -5,10 +5,11 @@
 //!   bytes (32), segments (32), command (16; 0x28 read, 0x2a write), version (16), first sector of
 //!   512 bytes (64), microseconds (64);
 //! - the public Alibaba block traces: lines `device,opcode,offset,length,timestamp` with `R` or
-//!   `W`, bytes, and microseconds; a line of names before them is passed over. Of several devices
-//!   the busiest counts.
+//!   `W`, bytes, and microseconds; a first line of names is skipped. Of several devices the busiest
+//!   one is taken.
 //!
-//! A record that cannot be is refused with its number: a trace half understood measures nothing.
+//! A record with impossible values is refused with its number: a trace that is only half understood
+//! measures nothing.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use furrow_rt::PAGE_SIZE;
@@ -19,18 +20,18 @@ use std::path::Path;
 /// Bytes of a vscsi record.
 const RECORD: usize = 32;
 
-/// Longest request that is believed: 1 GiB.
+/// Longest valid request: 1 GiB.
 const LONGEST: u64 = 1 << 30;
 
-/// Highest address that is believed: 16 TiB, as large as a volume can be.
+/// Highest valid address: 16 TiB, the size of the largest volume.
 const HIGHEST: u64 = 16 << 40;
 
 /// A request of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Microseconds since the first one.
+    /// Microseconds since the first request.
     pub at_us: u64,
-    /// A write, else a read.
+    /// Whether the request is a write.
     pub write: bool,
     /// First byte.
     pub offset: u64,
@@ -39,7 +40,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// First block of 4 KiB that it touches, and how many.
+    /// First block of 4 KiB that the request touches, and the number of blocks.
     pub fn blocks(&self) -> (u64, u64) {
         let page = PAGE_SIZE as u64;
         let first = self.offset / page;
@@ -47,13 +48,13 @@ impl Request {
     }
 }
 
-/// What a trace is known by: results are kept under it.
+/// Identity of a trace, under which results are kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Name {
-    /// Its file's name.
+    /// Name of the trace's file.
     pub file: String,
-    /// CRC32C of its bytes.
+    /// CRC32C of the file's bytes.
     pub crc: u32,
     /// Requests.
     pub requests: u64,
@@ -62,9 +63,9 @@ pub struct Name {
 /// A trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// What it is known by.
+    /// The trace's identity.
     pub name: Name,
-    /// Its requests, in order.
+    /// The requests, in order.
     pub requests: Vec<Request>,
 }
 
@@ -72,7 +73,7 @@ impl Trace {
     /// Reads a trace from a file.
     ///
     /// # Errors
-    /// If it cannot be read, or a record of it is wrong: says which, and why.
+    /// If the file cannot be read, or a record is wrong: which one, and why.
     pub fn read(path: &Path) -> Result<Trace> {
         let shown = path.display().to_string();
         let bytes = std::fs::read(path).with_context(|| format!("cannot read trace {shown}"))?;
@@ -90,19 +91,19 @@ impl Trace {
         let mut requests = if text { lines(bytes)? } else { records(bytes)? };
         let first = requests.iter().map(|request| request.at_us).min().unwrap_or(0);
         requests.iter_mut().for_each(|request| request.at_us -= first);
-        // Those of several queues may have been noted out of order.
+        // Requests of several queues may have been recorded out of order.
         requests.sort_by_key(|request| request.at_us);
         let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32;
         Ok(Trace { name: Name { file, crc, requests: requests.len() as u64 }, requests })
     }
 
-    /// Bytes up to the end of the last block that is touched.
+    /// Bytes up to the end of the last block that a request touches.
     pub fn span(&self) -> u64 {
         let end = |request: &Request| (request.blocks().0 + request.blocks().1) * PAGE_SIZE as u64;
         self.requests.iter().map(end).max().unwrap_or(0)
     }
 
-    /// Blocks that are read before they are written: first one and how many, in order.
+    /// Blocks that are read before they are written: first block and count of each run, in order.
     pub fn read_first(&self) -> Vec<(u64, u64)> {
         let mut written = std::collections::BTreeSet::new();
         let mut wanted = std::collections::BTreeSet::new();
@@ -127,7 +128,7 @@ impl Trace {
     }
 }
 
-/// Refuses what no request can be.
+/// Refuses impossible requests.
 fn check(number: usize, offset: u64, bytes: u64) -> Result<()> {
     ensure!(bytes > 0, "record {number}: a request of no bytes");
     ensure!(bytes <= LONGEST, "record {number}: a request of {bytes} bytes");

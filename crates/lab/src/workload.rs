@@ -1,10 +1,10 @@
 //! What clients ask for: streams of operations, drawn from a seed.
 //!
-//! A [`Stream`] says *what* a client does next, one operation at a time; it knows neither time nor
-//! target. Each client (thread) has a stream of its own, seeded from the run's seed and the
-//! client's number, so that adding a client does not change what the others do.
+//! A [`Stream`] decides *what* a client does next, one operation at a time; it knows neither time
+//! nor target. Each client (thread) has a stream of its own, seeded from the run's seed and the
+//! client's number, so that an additional client does not change what the others do.
 //!
-//! Offsets are multiples of the request size in a *space* that the target gives a meaning: the
+//! Offsets are multiples of the request size in a *space* whose meaning depends on the target: the
 //! bytes of a file, or of zones laid end to end.
 
 use crate::flow::Flow;
@@ -12,7 +12,7 @@ use crate::recorded::Replayed;
 use crate::trace::Name;
 use furrow_emu::timing::quantity::{Bytes, Time};
 use furrow_rt::Rng;
-// Not those of the machine, which differ in the last digit from one to the next.
+// The machine's own functions are not used: their last digit differs between machines.
 use libm::{exp, expm1, log, log1p, pow};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -23,9 +23,9 @@ use std::fmt;
 pub enum Kind {
     /// Reads.
     Read,
-    /// Writes where the writer says.
+    /// Writes to an address of the writer's choice.
     Write,
-    /// Writes where the drive says (Zone Append). Of files the same as a write.
+    /// Writes to an address of the drive's choice (Zone Append). For files the same as a write.
     Append,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// In which order offsets come.
+/// The order of offsets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
@@ -48,7 +48,7 @@ pub enum Order {
     Sequential,
     /// Each as likely as any other.
     Random,
-    /// By Zipf's law with exponent `theta`; the favourites lie scattered.
+    /// By Zipf's law with exponent `theta`; the most frequent offsets are scattered.
     Zipf,
 }
 
@@ -56,23 +56,23 @@ pub enum Order {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// A write is over when the engine has it.
+    /// A write ends when the engine has the data.
     #[default]
     Buffered,
-    /// A write is over when the drive has it, as with O_DIRECT; what leads to it is in memory.
+    /// A write ends when the drive has the data, as with O_DIRECT; the metadata is in memory.
     Direct,
 }
 
-/// How files are written before measuring.
+/// The way files are written before measuring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fill {
-    /// Not, unless they are read: then at once.
+    /// Files are not written, unless they are read: then at once.
     #[default]
     None,
     /// All at once, piece by piece in turn.
     AtOnce,
-    /// One after the other.
+    /// One file after the other.
     InTurn,
 }
 
@@ -82,31 +82,31 @@ impl Fill {
     }
 }
 
-/// Which zone a command to the drive itself goes to.
+/// The zone that a command to the drive itself goes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pick {
-    /// By the order of offsets, all clients alike.
+    /// By the order of offsets, for all clients together.
     #[default]
     Shared,
-    /// Each client has its own, by number.
+    /// Each client has its own zone, by the client's number.
     Own,
 }
 
-/// What happens to an array beside its clients.
+/// An event in an array while clients run, or instead of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Act {
     /// Nothing.
     #[default]
     None,
-    /// Before measuring a drive fails; what is read was on it.
+    /// Before measuring a drive fails; the reads are of blocks that were on it.
     Degrade,
-    /// What was written is forgotten by the host without notice; measured is how long it takes to
-    /// put the array in service again, as one operation.
+    /// The host loses its memory without notice; the time to put the array in service again is
+    /// measured, as one operation.
     Recover,
-    /// A drive fails and is replaced; measured is how long it takes until the new one holds what
-    /// the old one held, as one operation.
+    /// A drive fails and is replaced; the time until the new drive has the content of the old one
+    /// is measured, as one operation.
     Rebuild,
 }
 
@@ -116,16 +116,16 @@ impl Act {
     }
 }
 
-/// How the requests of a trace come.
+/// The pace of a trace's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Replay {
     /// There is no trace.
     #[default]
     None,
-    /// As fast as `depth` outstanding allow.
+    /// As fast as `depth` outstanding requests allow.
     Fast,
-    /// Each when it came.
+    /// Each request at its recorded time.
     Paced,
 }
 
@@ -136,16 +136,16 @@ impl Replay {
     }
 }
 
-/// A workload, as the data files say it.
+/// A workload, as in the data files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
-    /// What is done.
+    /// The operation.
     pub op: Kind,
-    /// Of `op` this many in a hundred are reads instead.
+    /// Percentage of operations that are reads instead of `op`.
     #[serde(default)]
     pub read_percent: u8,
-    /// In which order.
+    /// The order of offsets.
     #[serde(default)]
     pub order: Order,
     /// Exponent of [`Order::Zipf`].
@@ -153,25 +153,25 @@ pub struct Workload {
     pub theta: f64,
     /// Bytes of a request.
     pub size: Bytes,
-    /// Bytes of some requests instead.
+    /// Bytes of the larger requests, if there are any.
     #[serde(default, skip_serializing_if = "no_bytes")]
     pub larger: Bytes,
-    /// How many in a hundred those are.
+    /// Percentage of larger requests.
     #[serde(default, skip_serializing_if = "no_percent")]
     pub larger_percent: u8,
-    /// What happens to an array.
+    /// The event in an array.
     #[serde(default, skip_serializing_if = "Act::is_none")]
     pub act: Act,
     /// Clients at once; 0: one for each zone.
     #[serde(default)]
     pub threads: u32,
-    /// Of an array: the requests of a trace, whatever else is said.
+    /// For an array: replays the requests of a trace; other fields of operations do not matter.
     #[serde(default, skip_serializing_if = "Replay::is_none")]
     pub replay: Replay,
-    /// Which one. Not for data files: the command line names it.
+    /// The trace. Not for data files: the command line names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Name>,
-    /// Of files or an array: a recorded run of an engine, whatever else is said.
+    /// For files or an array: replays a recorded run of an engine; other fields do not matter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<Replayed>,
     /// Requests each client keeps outstanding.
@@ -179,44 +179,45 @@ pub struct Workload {
     /// How writes reach a file system.
     #[serde(default)]
     pub mode: Mode,
-    /// fsync after so many writes of a client; 0: never.
+    /// fsync after this many writes of a client; 0: never.
     #[serde(default)]
     pub fsync: u32,
-    /// Bytes of each client's file; of a drive the bytes of each zone that are read. Writers of
-    /// zones need none.
+    /// Bytes of each client's file; for a drive, the bytes of each zone that are read. Writers of
+    /// zones do not need it.
     #[serde(default)]
     pub span: Bytes,
-    /// How files are written before measuring; those that are read are, in any case.
+    /// The way files are written before measuring; files that are read are written in any case.
     #[serde(default, skip_serializing_if = "Fill::is_none")]
     pub fill: Fill,
-    /// Of a file system: a mix of operations on many files instead of `op`.
+    /// For a file system: a mix of operations on many files, instead of `op`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow: Option<Flow>,
-    /// Of a file system: parts of the measured time, equally long, each with endings of names.
-    /// Each client has a file of each ending; in each part it uses that at its number, again from
-    /// the first when there are no more. What a file system thinks of a file depends on its name.
+    /// For a file system: parts of the measured time, equally long, each with endings of names.
+    /// Each client has a file of each ending; in each part it uses the ending at its own number,
+    /// counting on from the first when there are no more. A file system may treat a file by its
+    /// name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<Vec<String>>,
-    /// Of a drive: zones in use at once.
+    /// For a drive: zones in use at once.
     #[serde(default = "one")]
     pub zones: u32,
-    /// Of a drive: distance between them, in zones; 0: anywhere, drawn from the seed.
+    /// For a drive: distance between the zones, in zones; 0: anywhere, drawn from the seed.
     #[serde(default = "one")]
     pub stride: u32,
-    /// Of a drive: spread the zones over its first so many channels, no two on one die, instead;
-    /// 0: not.
+    /// For a drive: spreads the zones over this many first channels instead, no two on one die; 0:
+    /// does not.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub channels: u32,
-    /// Of a drive: which zone a command goes to.
+    /// For a drive: the zone that a command goes to.
     #[serde(default)]
     pub pick: Pick,
-    /// Each client does no more than this; 0: no bound.
+    /// Most bytes that a client transfers; 0: no limit.
     #[serde(default)]
     pub bytes: Bytes,
     /// Time before measuring.
     #[serde(default)]
     pub warm: Time,
-    /// Time to measure, if the bytes last as long.
+    /// Time to measure, if the clients' bytes last as long.
     pub run: Time,
 }
 
@@ -240,10 +241,10 @@ fn one() -> u32 {
 }
 
 impl Workload {
-    /// Says what is wrong with it, if anything is.
+    /// Checks the workload.
     ///
     /// # Errors
-    /// One clause.
+    /// If the workload is invalid: the reason, in one clause.
     pub fn check(&self) -> Result<(), String> {
         let positive = [
             ("size", self.size.0),
@@ -314,7 +315,7 @@ impl Workload {
         if self.threads == 0 { self.zones } else { self.threads }
     }
 
-    /// One line for people.
+    /// A description in one line.
     pub fn describe(&self) -> String {
         let Workload { size, depth, zones, stride, warm, run, span, .. } = self;
         if let Some(recorded) = &self.recorded {
@@ -395,13 +396,13 @@ impl Workload {
 /// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// What.
+    /// The kind of operation.
     pub kind: Kind,
     /// Bytes from the start of the space; a multiple of the workload's size.
     pub at: u64,
-    /// How much.
+    /// Bytes of the operation.
     pub bytes: u64,
-    /// fsync afterwards.
+    /// Whether an fsync follows.
     pub sync: bool,
 }
 
@@ -422,10 +423,10 @@ pub struct Stream {
 
 impl Stream {
     /// The operations of client `thread` in a space of `space` bytes (at least one request).
-    /// Sequential clients start evenly apart if they `share` the space, else at its start.
+    /// Sequential clients start evenly spaced if they `share` the space, otherwise at its start.
     pub fn new(workload: &Workload, seed: u64, thread: u32, space: u64, share: bool) -> Stream {
         let mut rng = Rng::new(seed ^ u64::from(thread + 1).wrapping_mul(0x9fb2_1c65_1e98_df25));
-        // One draw, so that neighbouring seeds are strangers.
+        // One draw, so that neighbouring seeds give unrelated streams.
         rng = Rng::new(rng.next());
         let slots = (space / workload.size.0).max(1);
         let start = if share {
@@ -464,7 +465,7 @@ impl Stream {
         }
         let larger = self.larger_percent > 0 && self.rng.below(100) < self.larger_percent;
         let bytes = if larger { self.larger } else { self.size };
-        // At the end of the space there may be less room than a larger one needs.
+        // Close to the end of the space a larger request may not fit.
         let last = self.space.saturating_sub(bytes) / self.size * self.size;
         let at = if larger { (slot * self.size).min(last) } else { slot * self.size };
         Op { kind, at, bytes, sync }
@@ -492,11 +493,11 @@ impl Offsets {
     }
 }
 
-/// Zipf's law over `n` items: item of rank k is drawn as often as 1 / k^theta.
+/// Zipf's law over `n` items: the item of rank k is drawn in proportion to 1 / k^theta.
 ///
 /// By rejection from the integral of the law (Hörmann and Derflinger), which needs no tables and
-/// takes any exponent. Ranks are scattered over the items by a permutation, the same for all
-/// clients of a run: they share their favourites.
+/// works for any exponent. A permutation scatters the ranks over the items. It is the same for all
+/// clients of a run, so their most frequent items are the same.
 #[derive(Clone, Debug)]
 struct Zipf {
     n: u64,
@@ -531,7 +532,7 @@ impl Zipf {
 
     fn draw(&self, rng: &mut Rng) -> u64 {
         let rank = loop {
-            // 53 bits: as many as a fraction holds.
+            // 53 bits: the precision of a fraction.
             let share = (rng.next() >> 11) as f64 / (1u64 << 53) as f64;
             let value = self.highest + share * (self.lowest - self.highest);
             let x = inverse(value, self.theta);
@@ -603,7 +604,7 @@ mod tests {
         (0..count).map(|_| stream.draw().at / 4096).collect()
     }
 
-    /// How often each rank was drawn, the most frequent first.
+    /// Number of draws of each rank, the most frequent first.
     fn ranks(drawn: &[u64]) -> Vec<usize> {
         let mut counts = vec![0; 1000];
         drawn.iter().for_each(|slot| counts[*slot as usize] += 1);
@@ -611,7 +612,7 @@ mod tests {
         counts
     }
 
-    /// What a seed draws must not depend on the machine's own mathematics.
+    /// The draws of a seed must not depend on the machine's own mathematics.
     #[test]
     fn zipf_draws_are_the_same_everywhere() {
         let mut rng = Rng::new(42);
@@ -650,7 +651,7 @@ mod tests {
         assert!(counts[0] < 271 && counts[999] > 129, "{} to {}", counts[0], counts[999]);
     }
 
-    /// Shares of the first ranks against the law itself, for exponents below, at and above 1.
+    /// Compares shares of the first ranks with the law, for exponents below, at and above 1.
     #[test]
     fn zipf_is_as_skewed_as_the_law() {
         for theta in [0.5, 0.99, 1.0, 1.2, 2.0] {

@@ -5,13 +5,13 @@ use anyhow::{Result, anyhow};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Called with how many runs are over, of how many. From any thread.
+/// Is called, from any thread, with the number of finished runs and the number of all runs.
 pub type Told<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
-/// Does `work` for each number below `count`; the results are in order of the numbers.
+/// Does `work` for each number below `count`. The results are in the order of the numbers.
 ///
 /// # Errors
-/// That of the lowest number whose work failed; what had not begun by then is left out.
+/// The error of the lowest number whose work failed; work that had not begun by then is skipped.
 pub fn spread<T: Send>(
     count: usize,
     work: &(dyn Fn(usize) -> Result<T> + Sync),

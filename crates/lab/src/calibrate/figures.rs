@@ -10,13 +10,13 @@ use anyhow::Result;
 /// A plot and the name of its file.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// Without a directory.
+    /// The name without a directory.
     pub file: &'static str,
     /// The plot.
     pub plot: Plot,
 }
 
-/// How the horizontal axis counts.
+/// The quantity on the horizontal axis.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Over {
     Zones,
@@ -39,14 +39,14 @@ impl Over {
         }
     }
 
-    /// Where a run lies on the axis.
+    /// The place of a run on the axis.
     fn of(self, row: &Golden) -> Option<f64> {
         match self {
             Over::Zones => Some(f64::from(row.zones)),
             Over::Depth => Some(f64::from(row.depth)),
             Over::Size => row.condition.parse::<f64>().ok().map(|kib| kib * 1024.0),
             Over::Occupancy => match row.condition.strip_prefix("occupancy ")? {
-                // A block is nothing beside a zone.
+                // A block is negligible compared with a zone.
                 "block" => Some(0.0),
                 "full" | "1" => Some(100.0),
                 share => {
@@ -58,13 +58,13 @@ impl Over {
     }
 }
 
-/// A curve to be run.
+/// A curve whose points are to be run.
 struct Curve {
     name: String,
     runs: Vec<Golden>,
 }
 
-/// A figure to be run.
+/// A figure whose curves are to be run.
 struct Plan {
     file: &'static str,
     title: &'static str,
@@ -77,7 +77,7 @@ struct Plan {
     marks: Vec<Mark>,
 }
 
-/// A run that nobody has measured.
+/// A run without a measurement.
 fn sketch(preset: &str, op: &str, condition: &str, zones: u32, depth: u32, unit: &str) -> Golden {
     let metric = if matches!(unit, "us" | "ms") { "latency" } else { "throughput" };
     Golden {
@@ -100,7 +100,7 @@ const ZONES: [u32; 10] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14];
 const MANY_ZONES: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 const PARTS: [u32; 10] = [1, 2, 4, 6, 8, 10, 12, 14, 15, 16];
 
-/// Curves of ZN540 writes over zones, or of other runs of 4, 8 and 16 KiB.
+/// A curve for each request size.
 fn by_size(kib: &[u64], run: impl Fn(u64) -> Vec<Golden>) -> Vec<Curve> {
     kib.iter().map(|kib| Curve { name: amount(*kib), runs: run(*kib) }).collect()
 }
@@ -192,7 +192,7 @@ fn zoned_plans() -> Vec<Plan> {
 
 /// The small-zone drive.
 fn small_zone_plans() -> Vec<Plan> {
-    // As the published runs: 512 outstanding, in all.
+    // As in the published runs: 512 outstanding in all.
     let run = |kib: u64, zones: u32| {
         sketch("pm1731a", "write", &kib.to_string(), zones, 512 / zones, "GB/s")
     };
@@ -314,7 +314,7 @@ pub fn figures(rows: &[Row], told: cores::Told<'_>) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Every row's model over its measurement, beside its tolerance.
+/// Model over measurement of every row, with its tolerance.
 fn ratios(rows: &[Row]) -> Plot {
     let mut plot = Plot::new(
         "Model over measurement, every row; bars: what is tolerated",

@@ -1,11 +1,11 @@
 //! Reads and writes beside resets and finishes: what was measured, and what the model gives.
 //!
-//! No row here is a gate: the measurements are few, and two shares and one stretch are all the
-//! model has for them. Sources and how each was driven: `docs/calibration.md`.
+//! No row here is a gate: the measurements are few, and the model has only two shares and one
+//! stretch for them. `docs/calibration.md` has the sources and how each measurement was driven.
 //!
-//! A management command is *paced*: the next begins so often as fills `duty` of the time on an
-//! idle drive, or when the last is over if that is later. That is what a rate limit does, so a
-//! command that is slowed takes more of the time than its duty.
+//! A management command is *paced*: commands begin at intervals at which they would take `duty` of
+//! the time on an idle drive, or when the last command ends if that is later. A rate limit works
+//! like that, so commands that are slowed take more of the time than their duty.
 
 use super::{cores, direct, drive, expect};
 use crate::catalogue::Point;
@@ -22,23 +22,23 @@ use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// The drive all of this was measured on.
+/// The drive of all of these measurements.
 pub const PRESET: &str = "zn540-1t";
 
 /// First zone that is reset or finished; the I/O stays below.
 const FIRST: u32 = 640;
 
-/// What goes on beside the I/O.
+/// The management commands that run at the same time as the I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Neighbour {
-    /// Resets of full zones, on `.0` % of the time if the drive were idle.
+    /// Resets of full zones, which would take `.0` % of the time on an idle drive.
     Resets(u32),
     /// Finishes of zones with one block, likewise.
     Finishes(u32),
 }
 
-/// What a situation is judged by.
+/// The measure by which a situation is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Judged {
@@ -57,15 +57,15 @@ pub struct Situation {
     pub kib: u64,
     /// Zones in use.
     pub zones: u32,
-    /// Requests outstanding for each.
+    /// Requests outstanding for each zone.
     pub depth: u32,
-    /// What goes on beside it.
+    /// The management commands at the same time.
     pub beside: Neighbour,
-    /// What is compared.
+    /// The measure that is compared.
     pub judged: Judged,
-    /// Measured without the other.
+    /// Measured alone.
     pub alone: f64,
-    /// Measured beside it.
+    /// Measured together with the other kind of command.
     pub together: f64,
 }
 
@@ -100,20 +100,20 @@ const fn situation(
     Situation { op, kib, zones, depth, beside, judged, alone, together }
 }
 
-/// A situation, and what the model gives in it: means over the seeds.
+/// A situation, and the model's figures for it: means over the seeds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Compared {
-    /// What was measured.
+    /// The measurement.
     #[serde(flatten)]
     pub situation: Situation,
-    /// The model without the other.
+    /// The model, alone.
     pub model_alone: f64,
-    /// The model beside it.
+    /// The model, together with the other kind of command.
     pub model_together: f64,
 }
 
 impl Compared {
-    /// What being beside it changed, in per cent: measured, and in the model.
+    /// The change from alone to together, in per cent: measured, and in the model.
     pub fn changes(&self) -> (f64, f64) {
         let change = |alone: f64, together: f64| (together / alone - 1.0) * 100.0;
         let Situation { alone, together, .. } = self.situation;
@@ -122,7 +122,7 @@ impl Compared {
 }
 
 impl Situation {
-    /// For people: `writes of 8 KiB, 4 zones, depth 1, beside resets (50 %)`.
+    /// The situation, in words: `writes of 8 KiB, 4 zones, depth 1, beside resets (50 %)`.
     pub fn what(&self) -> String {
         let plural = if self.zones == 1 { "" } else { "s" };
         let io = format!(
@@ -147,14 +147,14 @@ impl Situation {
         }
     }
 
-    /// The model's figure with and without what goes on beside.
+    /// The model's figure, alone or together.
     fn figure(&self, together: bool, seed: u64) -> Result<f64> {
-        // A full zone takes 15.4 ms, one with a block 911 ms.
+        // Resetting a full zone takes 15.4 ms, finishing a zone with one block 911 ms.
         let (takes, duty, least) = match self.beside {
             Neighbour::Resets(duty) => (15_400 * Nanos::MICRO, duty, Nanos::SECOND),
             Neighbour::Finishes(duty) => (911 * Nanos::MILLI, duty, 3 * Nanos::SECOND),
         };
-        // Finishes that are slowed several times over have to end.
+        // Leaves time for finishes that are slowed several times over to end.
         let least = match (self.judged, self.beside) {
             (Judged::Management, Neighbour::Finishes(_)) => 3 * least,
             _ => least,
@@ -162,11 +162,11 @@ impl Situation {
         let period = takes * 100 / u64::from(duty);
         let (rt, device) = drive(PRESET, seed)?;
         let mut point = direct(PRESET, self.op, self.kib, self.zones, self.depth);
-        // Whole periods, so that the share of time taken is right.
+        // Whole periods, so that the share of time is right.
         let periods = least.div_ceil(period);
         point.workload.warm = Time(period);
         point.workload.run = Time(periods * period);
-        // What is read is written and finished before, which takes a second.
+        // Zones to be read are written and finished before, which takes a second.
         let whole = (periods + 2) * period + Nanos::SECOND + Nanos::SECOND / 5;
         let zones = whole.div_ceil(period) as u32;
         let paced = Rc::new(Paced {
@@ -218,12 +218,12 @@ struct Paced {
     device: Rc<dyn ZonedDevice>,
     beside: Neighbour,
     period: u64,
-    /// When the first one that counts may begin: the drive is loaded by then.
+    /// Begin of the first command that counts: the drive is loaded by then.
     first: Cell<Nanos>,
-    /// How many zones there are for it.
+    /// Number of zones for the commands.
     zones: u32,
     over: Cell<bool>,
-    /// Nanoseconds each took.
+    /// Nanoseconds that each command took.
     taken: RefCell<Vec<u64>>,
     failure: RefCell<Option<anyhow::Error>>,
 }
@@ -251,7 +251,7 @@ impl Paced {
         Ok(())
     }
 
-    /// Fills what will be reset, and lets the drive come to rest.
+    /// Fills the zones that will be reset, and lets the drive come to rest.
     fn prepare(self: &Rc<Self>) -> Result<()> {
         let paced = self.clone();
         self.rt.block_on(async move {
@@ -339,7 +339,7 @@ pub fn interference(seeds: u64, told: cores::Told<'_>) -> Result<Vec<Compared>> 
 mod tests {
     use super::*;
 
-    /// What the presets say of interference has an effect, in the measured direction.
+    /// The presets' parameters of interference have an effect, in the measured direction.
     #[test]
     fn management_slows_reads_and_writes() {
         let change = |op, beside| {

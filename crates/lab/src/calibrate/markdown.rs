@@ -1,7 +1,7 @@
 //! The generated parts of `docs/calibration.md`.
 //!
-//! A part stands between two comments that name it, `<!-- begin: rows -->` and
-//! `<!-- end: rows -->`; what is between them is replaced, everything else is left alone.
+//! A part lies between two comments with its name, `<!-- begin: rows -->` and `<!-- end: rows -->`.
+//! Text between them is replaced; all other text stays.
 
 use super::interference::{Compared, Judged};
 use super::{Row, Summary, Verdict};
@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 /// Seeds of the runs in the document.
 pub const SEEDS: u64 = 3;
 
-/// A figure with three digits at least.
+/// A figure with at least three digits.
 pub fn digits(value: f64) -> String {
     let places = match value.abs() {
         v if v >= 99.95 => 0,
@@ -24,13 +24,13 @@ pub fn digits(value: f64) -> String {
     format!("{value:.places$}")
 }
 
-/// A difference in per cent, signed. Nothing is not negative.
+/// A difference in per cent, signed. Zero is not negative.
 pub fn percent(value: f64) -> String {
     let value = if value.abs() < 0.05 { 0.0 } else { value };
     format!("{value:+.1} %")
 }
 
-/// What to say of a row's verdict.
+/// The text for a row's verdict.
 pub fn verdict(row: &Row) -> String {
     match row.verdict {
         Verdict::Ok => "ok".to_owned(),
@@ -84,7 +84,7 @@ pub fn rows(rows: &[Row]) -> String {
     text
 }
 
-/// A line for each drive, and one on what a changed seed changes.
+/// A line for each drive, and one for the differences between seeds.
 pub fn summary(sums: &[Summary], rows: &[Row]) -> String {
     let mut text = line([
         "drive",
@@ -116,7 +116,7 @@ pub fn summary(sums: &[Summary], rows: &[Row]) -> String {
     text
 }
 
-/// What goes on beside what.
+/// The table of reads and writes together with management commands.
 pub fn interference(rows: &[Compared]) -> String {
     let mut text = line([
         "what",
@@ -149,7 +149,7 @@ pub fn interference(rows: &[Compared]) -> String {
     text
 }
 
-/// Where the part called `name` is in `document`.
+/// The range of the part called `name` in `document`.
 fn place(document: &str, name: &str) -> Result<std::ops::Range<usize>> {
     let (begin, end) = (format!("<!-- begin: {name} -->\n"), format!("<!-- end: {name} -->\n"));
     let missing = |mark: &str| format!("no line `{}`", mark.trim_end());
@@ -161,19 +161,19 @@ fn place(document: &str, name: &str) -> Result<std::ops::Range<usize>> {
 /// The part of `document` called `name`.
 ///
 /// # Errors
-/// If there is none.
+/// If there is no such part.
 pub fn part<'a>(document: &'a str, name: &str) -> Result<&'a str> {
     Ok(&document[place(document, name)?])
 }
 
-/// `document` with its part called `name` made `text`.
+/// `document` with its part called `name` replaced by `text`.
 ///
 /// # Errors
-/// If there is none.
+/// If there is no such part.
 pub fn with_part(document: &str, name: &str, text: &str) -> Result<String> {
     let place = place(document, name)?;
     let (before, after) = (&document[..place.start], &document[place.end..]);
-    // Blank lines, or the comments would be part of the tables.
+    // The blank lines keep the comments out of the tables.
     Ok(format!("{before}\n{}\n\n{after}", text.trim()))
 }
 
@@ -200,7 +200,8 @@ mod tests {
         assert!(part("<!-- begin: x -->\n", "x").is_err());
     }
 
-    /// The document says of every row what was measured, and of these what the model gives now.
+    /// The document has every row's measurement, and the model's present figures for the rows
+    /// checked here.
     #[test]
     fn the_document_is_not_stale() {
         let document = include_str!("../../../../docs/calibration.md");

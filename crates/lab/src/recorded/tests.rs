@@ -3,7 +3,7 @@
 use super::*;
 use furrow_kv::Lifetime;
 
-/// A run of calls: thread, when it began, how long it took, what.
+/// A run of calls: thread, begin, duration, operation.
 pub(crate) fn run(calls: &[(u32, u64, u64, Op)]) -> Recorded {
     parse(calls).unwrap_or_else(|error| panic!("{error:#}"))
 }
@@ -35,7 +35,7 @@ pub(crate) fn read(file: u64, offset: u64, len: u64) -> Op {
     Op::Read { file, offset, len, got: len }
 }
 
-/// How many calls on each thing a call waits for, sorted.
+/// How many calls on each resource a call waits for, sorted.
 fn after(run: &Recorded, number: usize) -> Vec<u32> {
     let mut after: Vec<u32> = run.needs(number).iter().map(|need| need.after).collect();
     after.sort_unstable();
@@ -55,9 +55,10 @@ fn changes_wait_for_all_before_them_and_readers_for_the_last_change() {
         (2, 12, 1, Op::Rename { from: "d/b".into(), to: "d/a".into() }),
     ]);
     let file: Vec<u32> = (1..6).map(|number| after(&run, number)[0]).collect();
-    // Append after the making, both reads after that, the next after both, the sync after it.
+    // The append waits for the create, both reads for the append, the next append for both, the
+    // sync for that append.
     assert_eq!(file, [1, 2, 2, 4, 5]);
-    // The file that loses its name had six calls, the names one each; the directory has no change.
+    // The file that loses its name had six calls, each name had one; the directory has no change.
     assert_eq!(after(&run, 7), [0, 1, 1, 6]);
     assert_eq!(run.threads, [vec![0, 1, 4], vec![2, 5], vec![3, 6, 7]]);
 }

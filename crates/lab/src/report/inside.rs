@@ -30,8 +30,8 @@ fn first(series: &SeriesResult) -> Option<&Measures> {
     series.measures.first()?.first()
 }
 
-/// The runs of a file system that figures are made of, without those that were only tried, with
-/// the measures of their first seed.
+/// The runs of a file system that figures are made of, without trials, with the measures of their
+/// first seed.
 fn main_runs<'a>(
     claim: &'a Claim,
     result: &'a ClaimResult,
@@ -64,7 +64,7 @@ pub fn latencies(claim: &Claim, result: &ClaimResult) -> Option<Plot> {
     (!plot.series.is_empty()).then(|| plot.sized(1040, 470))
 }
 
-/// Active zones over time, by run; of the first run by stream, too.
+/// Active zones over time, by run; for the first run also by stream.
 pub fn zones(claim: &Claim, result: &ClaimResult) -> Vec<Plot> {
     let axes = || (Axis::linear("s"), Axis::linear("zones").from_zero());
     let (x, y) = axes();
@@ -91,7 +91,7 @@ pub fn zones(claim: &Claim, result: &ClaimResult) -> Vec<Plot> {
     vec![by_run.sized(1040, 430), by_stream.sized(1040, 430)]
 }
 
-/// What runs wrote, by kind: name, amplification and shares in percent.
+/// The bytes that runs wrote, by kind: name, amplification and shares in percent.
 pub fn written(result: &ClaimResult) -> Vec<(String, f64, String)> {
     let line = |(name, measures): (&str, &Measures)| {
         let written = &measures.inside.as_ref()?.written;

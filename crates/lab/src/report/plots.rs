@@ -7,20 +7,20 @@ use crate::result::{ClaimResult, FigureResult, Metric, SeriesResult};
 use crate::runner::Outcome;
 use crate::text;
 
-/// Figures of one unit from which on they get bars.
+/// Number of figures of one unit from which on they are drawn as bars.
 const BARS: usize = 5;
 
-/// Figures side by side in one plot of all.
+/// Figures side by side in one plot of ratios.
 const SIDE_BY_SIDE: usize = 24;
 
-/// All figures that were published as a number above 0: ours over that, as many plots as it takes
-/// to keep them readable.
+/// All figures that were published as a number above 0: ours over the published one, on as many
+/// plots as it takes to keep them readable.
 pub fn ratios(outcome: &Outcome<'_>) -> Vec<Plot> {
     let mut all = Vec::new();
     for finished in &outcome.claims {
         for figure in finished.result.iter().flat_map(|result| &result.figures) {
             let Some(paper) = figure.figure.paper else { continue };
-            // Far from 1 either way is as far on this axis; what is not above 0 has no place.
+            // The axis is logarithmic: values not above 0 have no place on it.
             if figure.ratio.is_none_or(|ratio| ratio <= 0.0) {
                 continue;
             }
@@ -53,7 +53,7 @@ fn short(name: &str) -> String {
     format!("{}…", cut.trim_end_matches([' ', ',']))
 }
 
-/// The plots of a claim, without what was only tried.
+/// The plots of a claim, without trials.
 pub fn of_claim(claim: &Claim, result: &ClaimResult) -> Vec<Plot> {
     let main = |series: &&SeriesResult| !is_trial(claim, series);
     let series: Vec<&SeriesResult> = result.series.iter().filter(main).collect();
@@ -62,7 +62,7 @@ pub fn of_claim(claim: &Claim, result: &ClaimResult) -> Vec<Plot> {
     plots
 }
 
-/// The plots of what was tried, each beside the claim's own first series.
+/// The plots of trials, each together with the claim's own first series.
 pub fn of_trials(claim: &Claim, result: &ClaimResult) -> Vec<Plot> {
     let trials: Vec<&SeriesResult> =
         result.series.iter().filter(|series| is_trial(claim, series)).collect();
@@ -82,7 +82,7 @@ pub fn of_trials(claim: &Claim, result: &ClaimResult) -> Vec<Plot> {
     by_field(claim, &shown, ", what was tried")
 }
 
-/// True if only figures that show what moves the others are made of `series`.
+/// True if `series` is used only by trials: figures that show what the others depend on.
 pub(super) fn is_trial(claim: &Claim, series: &SeriesResult) -> bool {
     let name = Some(&series.series.name);
     let uses = |figure: &&Figure| figure.run.as_ref() == name || figure.per.as_ref() == name;
@@ -101,7 +101,7 @@ fn by_field(claim: &Claim, all: &[&SeriesResult], more: &str) -> Vec<Plot> {
     fields.into_iter().filter_map(|field| curves(claim, all, field, more)).collect()
 }
 
-/// The unit a measure is drawn in, and the measure.
+/// The measure that is drawn, and its unit.
 fn measure(claim: &Claim) -> Option<(Metric, String)> {
     let figures = &claim.figures;
     let name = figures.first().map_or("throughput", |figure| figure.metric.as_str());
@@ -149,7 +149,7 @@ fn curves(claim: &Claim, all: &[&SeriesResult], field: &str, more: &str) -> Opti
         }
     }
     for (index, at) in uprights.into_iter().enumerate() {
-        // One entry in the legend for all.
+        // One entry in the legend for all uprights.
         let name = if index == 0 { "published: saturates" } else { "" };
         plot = plot.mark(Mark::Upright(name.to_owned(), at));
     }
@@ -159,8 +159,8 @@ fn curves(claim: &Claim, all: &[&SeriesResult], field: &str, more: &str) -> Opti
     Some(plot)
 }
 
-/// Where a published figure lies among the curves. A share or a loss is taken of our own value,
-/// because that is what it was published of.
+/// The place of a published figure among the curves. A share or a loss is taken of our own value,
+/// as the published one was of the publisher's.
 fn marks(figure: &Figure, series: &[&SeriesResult], metric: Metric) -> Vec<Mark> {
     let find = |name: &Option<String>| {
         series.iter().find(|result| Some(&result.series.name) == name.as_ref())

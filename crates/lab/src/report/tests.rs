@@ -6,7 +6,7 @@ use crate::catalogue::Size;
 use crate::fixture;
 use crate::runner;
 
-/// Claims whose every text holds what HTML must not take as its own.
+/// Claims whose every text has characters that HTML must not interpret.
 fn claims() -> String {
     let shown = r#"
 explanation = "first <i>\n\nsecond & last"
@@ -45,7 +45,7 @@ fn report() -> String {
     html(&catalogue, &outcome, &order, &build)
 }
 
-/// The report as XML: void elements closed, the rest is written to be both.
+/// The report as XML: void elements are closed; the rest is valid as both.
 fn xml(html: &str) -> String {
     let body = html.replacen("<!doctype html>", "", 1);
     let lines = body.lines().map(|line| {
@@ -83,9 +83,9 @@ fn whatever_the_data_hold_the_report_is_well_formed_and_says_it() {
     ] {
         assert!(said.contains(wanted), "{wanted} is not said");
     }
-    // The plot of all, curves of N-1 and of what was tried for it; N-2 has none.
+    // The plot of ratios, curves of N-1 and of its trials; N-2 has none.
     assert_eq!(document.descendants().filter(|node| node.has_tag_name("svg")).count(), 3);
-    // What was only tried is no figure of the overview.
+    // Trials have no figure in the overview.
     let cells = |wanted: &str| {
         let cells = document.descendants().filter(|node| node.has_tag_name("td"));
         cells.filter(|node| node.text() == Some(wanted)).count()

@@ -14,10 +14,10 @@ use furrow_zone::{DeviceSpec, ZonedDevice};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Time for what a host had under way to come to its end when the drives are gone.
+/// Time for the host's operations in flight to end after the drives are gone.
 const AFTERMATH: u64 = 10 * Nanos::MILLI;
 
-/// How often a rebuild is asked how far it is.
+/// Nanoseconds between two checks of a rebuild's progress.
 const GLANCE: u64 = 100_000;
 
 struct Drives(Vec<Rc<Emulator>>);
@@ -47,7 +47,7 @@ pub async fn run(
     let (workload, host) = (&point.workload, &point.host);
     let array = point.profile.array.as_ref().context("the profile has no array")?;
     let spec: DeviceSpec = point.device.parse()?;
-    // A recorded run is of files, which the model of them caches.
+    // A recorded run uses files, and the model of files caches.
     let caches = workload.recorded.is_some();
     ensure!(
         host.memory.0 == 0
@@ -96,7 +96,7 @@ fn one(rt: &Rt, began: Nanos, bytes: u64, processor_ns: u128) -> Measures {
     Measures { processor_ns: Some(processor_ns as f64), ..meter.measures(Some(rt.now())) }
 }
 
-/// The host is gone; how long it takes until a new one has the volume in service.
+/// The host is gone: measures the time until a new host has the volume in service.
 async fn recover(rt: &Rt, blocks: Blocks, drives: &Drives, options: &Options) -> Result<Measures> {
     let array = crate::target::Target::array(&blocks);
     let size = blocks.volume().blocks();
@@ -113,7 +113,7 @@ async fn recover(rt: &Rt, blocks: Blocks, drives: &Drives, options: &Options) ->
     Ok(Measures { array, ..one(rt, began, 0, taken) })
 }
 
-/// A drive is replaced; how long it takes until the new one is a full member.
+/// A drive is replaced: measures the time until the new drive is a full member.
 async fn rebuild(rt: &Rt, blocks: Blocks, spec: &DeviceSpec) -> Result<Measures> {
     let volume: &Volume = blocks.volume();
     volume.fail(0).await?;
@@ -185,13 +185,13 @@ mod tests {
         }
     }
 
-    /// What R1 and R5 are about: a chunk at a time in each zone against appends in groups, against
+    /// The subject of R1 and R5: a chunk at a time in each zone against appends in groups, against
     /// many writes in flight.
     #[test]
     fn ways_differ_as_the_drive_has_it() {
         let grouped = run("", "");
         let one = run("way = 'zone-write'\ndepth = 3", "");
-        // 337 MiB/s of each of three data zones, less what waiting for the slowest costs.
+        // 337 MiB/s of each of three data zones, less the cost of waiting for the slowest.
         assert!((850.0..1012.0).contains(&rate(&one)), "{} MiB/s", rate(&one));
         assert!(rate(&grouped) > rate(&one) * 1.5, "{} {}", rate(&grouped), rate(&one));
         let all = run("way = 'zone-append'\nsegments = '2+0'", "");
@@ -219,7 +219,8 @@ mod tests {
         assert!(rate(&more) > rate(&many) * 1.5, "{} {}", rate(&more), rate(&many));
     }
 
-    /// All that a lost block is made of is read at once, and so are lost blocks of a request.
+    /// All chunks from which a lost block is reconstructed are read at once, and so are the lost
+    /// blocks of a request.
     #[test]
     fn a_degraded_read_takes_hardly_longer_than_a_read() {
         let read = "op = 'read'\ndepth = 1\nspan = '8MiB'\n";
@@ -231,7 +232,8 @@ mod tests {
                 let degraded = run(&array, &format!("{more}\nact = 'degrade'"));
                 let (own, other) = (degraded.mean_ns, whole.mean_ns);
                 assert!(degraded.array.unwrap().reconstructed > 100, "{degraded:?}");
-                // Lost blocks are made when the others are read: two rounds, not one each.
+                // Lost blocks are reconstructed when the other blocks are read: two rounds of
+                // reads, not one for each block.
                 assert!(own < other * 2.2, "{level}, {size}: {own} {other}");
             }
         }
@@ -255,7 +257,8 @@ mod tests {
             assert!(measures.array.unwrap().ever == 64 << 20, "{measures:?}");
             measures.mean_ns / 1e9
         };
-        // A third of 64 MiB, at no less than 250 MiB/s; and what begins and ends a rebuild.
+        // A third of 64 MiB, at no less than 250 MiB/s; plus the beginning and the end of a
+        // rebuild.
         for chunk in ["4KiB", "16KiB"] {
             let took = seconds(chunk);
             assert!(took < 0.085 + 0.02, "{chunk}: {took} s");

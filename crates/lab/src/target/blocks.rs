@@ -1,10 +1,10 @@
 //! The blocks of a volume on an array as a target.
 //!
-//! The engine runs on the executor of the clients, so its work takes no time but that of the
-//! drives. What is written is zeros: the emulated drives keep those in no space, their parity is
-//! zeros, too, and in virtual time content makes no difference; what lies beside blocks is real.
+//! The engine runs on the executor of the clients, so its work takes no time except that of the
+//! drives. All data are zeros: the emulated drives store zeros in no space, their parity is zeros,
+//! too, and in virtual time content makes no difference. Out-of-band metadata are real.
 //!
-//! Not here: how drives are made, what takes a volume out of service (`scenario`).
+//! Not here: the making of drives, and events that take a volume out of service (`scenario`).
 
 use super::Target;
 use crate::inside::Array as Inside;
@@ -15,10 +15,10 @@ use furrow_raid::{Counters, Volume};
 use furrow_rt::{PAGE_SIZE, Page, Pages, Rng, Rt};
 use std::rc::Rc;
 
-/// Requests that fill the volume outstanding at once.
+/// Outstanding requests while the volume is filled.
 const FILLERS: u64 = 64;
 
-/// Requests of a degraded volume that are tried to find some that need the others of a stripe.
+/// Requests of a degraded volume that are tried, to find some that need reconstruction.
 const PROBES: u64 = 4_096;
 
 /// See the module.
@@ -27,17 +27,17 @@ pub struct Blocks {
     page: Page,
     /// Bytes that clients use.
     span: u64,
-    /// If not empty, clients use requests that begin here.
+    /// If not empty: the offsets of the requests that clients use.
     places: Vec<u64>,
     size: u64,
     before: Counters,
 }
 
 impl Blocks {
-    /// The first `span` bytes of `volume`; all of it if that is 0.
+    /// The first `span` bytes of `volume`; the whole volume if `span` is 0.
     ///
     /// # Errors
-    /// If it has not as many.
+    /// If the volume is smaller.
     pub fn new(volume: Volume, workload: &Workload) -> Result<Blocks> {
         let whole = volume.blocks() * PAGE_SIZE as u64;
         let span = if workload.span.0 == 0 { whole } else { workload.span.0 };
@@ -56,20 +56,20 @@ impl Blocks {
         self.span
     }
 
-    /// What is written.
+    /// The content of writes.
     pub(super) fn page(&self) -> &Page {
         &self.page
     }
 
-    /// From now on what goes on inside is counted.
+    /// Starts the counters afresh.
     pub(super) fn begin(&mut self) {
         self.before = self.volume.counters();
     }
 
-    /// Writes all of what clients use, in requests of their size, one after the other.
+    /// Writes the whole span of the clients, in requests of their size, one after the other.
     ///
     /// # Errors
-    /// Of the volume.
+    /// Errors of the volume.
     pub async fn fill(&mut self, rt: &Rt) -> Result<()> {
         let count = self.span / self.size;
         let next = Rc::new(std::cell::Cell::new(0));
@@ -93,10 +93,10 @@ impl Blocks {
         Ok(())
     }
 
-    /// Takes a drive out of service and finds requests of what was on it.
+    /// Takes a drive out of service, and finds requests for blocks that were on it.
     ///
     /// # Errors
-    /// Of the volume, or if nothing was on the drive.
+    /// Errors of the volume; or if no block that clients use was on the drive.
     pub async fn degrade(&mut self, seed: u64) -> Result<()> {
         self.volume.fail(0).await?;
         let (mut rng, slots) = (Rng::new(seed), self.span / self.size);

@@ -1,9 +1,9 @@
 //! The files of a file system as a target, through the library: one file for each client.
 //!
-//! The engine runs on the executor of the clients, so its work takes no time but that of the
-//! drive; what a processor would need is the host model's to say.
+//! The engine runs on the executor of the clients, so its work takes no time except that of the
+//! drive; the host model adds processor time.
 //!
-//! Not here: other than regular files; mixes of operations, which are `Flows`.
+//! Not here: files that are not regular; mixes of operations, which are `Flows`.
 
 use super::Target;
 use crate::catalogue::Profile;
@@ -19,10 +19,10 @@ use furrow_zone::ZonedDevice;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Largest read or write of the library that is used.
+/// Largest read or write of the library in use.
 const PIECE: u64 = 1 << 20;
 
-/// A file system made for a profile on a host, and how it is used.
+/// A file system made for a profile on a host.
 pub(super) struct Library {
     rt: Rt,
     device: Rc<dyn ZonedDevice>,
@@ -30,10 +30,10 @@ pub(super) struct Library {
     pub(super) fs: Fs,
     /// Zones of a superzone.
     width: u32,
-    /// What an fsync does.
+    /// The writes of an fsync.
     sync: Sync,
-    /// What is written. Zeros: the emulated drive keeps them in no space, so that a full-size
-    /// drive fits into memory, and in virtual time content makes no difference.
+    /// The content of writes. Zeros: the emulated drive stores them in no space, so that a
+    /// full-size drive fits into memory, and in virtual time content makes no difference.
     content: Vec<u8>,
 }
 
@@ -41,7 +41,8 @@ impl Library {
     /// Makes and mounts a file system.
     ///
     /// # Errors
-    /// If the drive cannot hold it, or the host model asks for what the engine lacks.
+    /// If the drive cannot hold the file system, or the host model asks for something that the
+    /// engine lacks.
     pub(super) async fn new(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,
@@ -72,10 +73,10 @@ impl Library {
         Ok(Library { rt: rt.clone(), device, options, fs, width, sync, content })
     }
 
-    /// Mounts it again, so that nothing is cached.
+    /// Mounts the file system again, so that nothing is cached.
     ///
     /// # Errors
-    /// Of the file system.
+    /// Errors of the file system.
     pub(super) async fn mount_again(&mut self) -> Result<()> {
         self.fs.unmount().await.context("unmount")?;
         let fs = Fs::mount(&self.rt, self.device.clone(), self.options.clone()).await;
@@ -86,7 +87,7 @@ impl Library {
     /// Writes `bytes` to `file` at `at`.
     ///
     /// # Errors
-    /// Of the file system.
+    /// Errors of the file system.
     pub(super) async fn write(&self, file: Ino, at: u64, bytes: u64) -> Result<()> {
         let mut done = 0;
         while done < bytes {
@@ -99,10 +100,10 @@ impl Library {
         Ok(())
     }
 
-    /// Reads up to `bytes` of `file` from `at`; how many there were.
+    /// Reads up to `bytes` of `file` from `at`. Returns the number of bytes read.
     ///
     /// # Errors
-    /// Of the file system.
+    /// Errors of the file system.
     pub(super) async fn read(&self, file: Ino, at: u64, bytes: u64) -> Result<u64> {
         let mut done = 0;
         while done < bytes {
@@ -116,10 +117,10 @@ impl Library {
         Ok(done)
     }
 
-    /// Makes `file` durable, as the profile has it.
+    /// Makes `file` durable by the profile's policy.
     ///
     /// # Errors
-    /// Of the file system.
+    /// Errors of the file system.
     pub(super) async fn fsync(&self, file: Ino, data_only: bool) -> Result<()> {
         if self.sync == Sync::Ordered {
             self.fs.sync_range(file, 0, u64::MAX / 2).await?;
@@ -142,7 +143,7 @@ impl Library {
         }
     }
 
-    /// Ends the file system; what it wrote since it was mounted, and held.
+    /// Ends the file system. Returns the bytes written since it was mounted, and the memory held.
     ///
     /// # Errors
     /// If its last checkpoint fails.
@@ -161,9 +162,9 @@ pub struct Files {
     library: Rc<Library>,
     files: Vec<File>,
     workload: Workload,
-    /// Bytes read ahead of a reader who goes on; 0: none.
+    /// Bytes read ahead for a sequential reader; 0: none.
     ahead: u64,
-    /// When measuring begins.
+    /// Begin of the measured time.
     open: Nanos,
     /// Endings of names, without repetition: each client has a file of each.
     endings: Vec<String>,
@@ -171,9 +172,9 @@ pub struct Files {
 
 struct File {
     ino: Ino,
-    /// Where the last read ended.
+    /// End of the last read.
     end: Cell<u64>,
-    /// What is read ahead: from where, and its task.
+    /// Read-ahead in progress: its offset, and its task.
     ahead: RefCell<Option<(u64, JoinHandle<Result<()>>)>>,
 }
 
@@ -182,7 +183,8 @@ impl Files {
     /// mounts again so that nothing is cached.
     ///
     /// # Errors
-    /// If the drive cannot hold the file system or the host model asks for what the engine lacks.
+    /// If the drive cannot hold the file system, or the host model asks for something that the
+    /// engine lacks.
     pub async fn new(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,
@@ -218,7 +220,7 @@ impl Files {
         Ok(Files { library, files, workload, ahead, open, endings })
     }
 
-    /// The file that client `thread` uses now.
+    /// The file that client `thread` uses at this moment.
     fn file(&self, thread: u32) -> &File {
         let phases = &self.workload.phases;
         let close = self.open.after(self.workload.run.0);
@@ -230,8 +232,8 @@ impl Files {
         &self.files[at % self.files.len()]
     }
 
-    /// Where a reader goes on into a new window: gets it whole, unless that is under way, and
-    /// begins with the next, as a kernel does.
+    /// For a sequential reader that enters a new window: reads the whole window, unless its
+    /// read-ahead is already in progress, and starts reading the next one, as a kernel does.
     async fn read_ahead(&self, file: &File, op: Op) -> Result<()> {
         let goes_on = op.at == 0 || file.end.get() == op.at;
         if !goes_on || !op.at.is_multiple_of(self.ahead) {
@@ -252,7 +254,7 @@ impl Files {
     }
 }
 
-/// Writes all files: at once, as clients would have, or one after the other.
+/// Writes all files: all at once, as clients would, or one after the other.
 async fn fill(rt: &Rt, library: Library, files: &[File], workload: &Workload) -> Result<Library> {
     let library = Rc::new(library);
     let span = workload.span.0;

@@ -1,7 +1,7 @@
 //! Many files of a file system as a target: each client goes through the steps of a flow.
 //!
-//! A client has a directory of its own with files of its own, so clients never meet on a file, and
-//! the same seed asks for the same whatever the order they run in.
+//! A client has a directory with files of its own, so clients never use the same file, and the
+//! operations of a seed do not depend on the order that clients run in.
 
 use super::Target;
 use super::files::Library;
@@ -35,9 +35,9 @@ struct Client {
     files: Vec<File>,
     /// Index of the current file.
     current: usize,
-    /// The current file, where that may be another client's.
+    /// The current file, where that may be another client's file.
     picked: Option<File>,
-    /// Files made so far: their names.
+    /// Number of files made so far, from which their names are made.
     made: u64,
     log: File,
     next: usize,
@@ -50,7 +50,7 @@ impl Client {
         self.picked.or(own).ok_or_else(|| anyhow!("there is no current file"))
     }
 
-    /// Takes the file at `index` out.
+    /// Removes the file at `index`.
     fn remove(&mut self, index: usize) -> File {
         let file = self.files.swap_remove(index);
         if self.current == self.files.len() {
@@ -67,10 +67,12 @@ fn name(number: u64) -> String {
 }
 
 impl Flows {
-    /// Makes a file system on `device`, its files, and mounts it again so that nothing is cached.
+    /// Makes a file system on `device` and its files, and mounts it again so that nothing is
+    /// cached.
     ///
     /// # Errors
-    /// If the drive cannot hold the files or the host model asks for what the engine lacks.
+    /// If the drive cannot hold the files, or the host model asks for something that the engine
+    /// lacks.
     pub async fn new(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,
@@ -79,7 +81,7 @@ impl Flows {
         seed: u64,
     ) -> Result<Flows> {
         let (host, workload) = (&point.host, &point.workload);
-        // Else operations on what is cached would take no time at all, and never end.
+        // Without processor time, operations on cached content would take no time, and never end.
         ensure!(host.cpu.0 > 0, "{}: a flow needs a host with `cpu`", device.name());
         let library = Rc::new(Library::new(rt, device, &point.profile, host).await?);
         let mut makers = Vec::new();
@@ -99,7 +101,7 @@ impl Flows {
         Ok(Flows { library: Rc::new(library), flow: flow.clone(), clients })
     }
 
-    /// Makes any client's file the current one of `client`.
+    /// Makes a file of a random client the current one of `client`.
     async fn pick_any(&self, client: &RefCell<Client>) -> Result<u64> {
         let (owner, index) = {
             let client = &mut *client.borrow_mut();
@@ -218,7 +220,7 @@ async fn prepare(library: &Library, flow: &Flow, thread: u32, mut rng: Rng) -> R
         files.push(File { ino: made.ino, number, bytes: flow.file.0 });
     }
     let log = File { ino: log, number: 0, bytes: 0 };
-    // One draw, so that neighbouring seeds are strangers.
+    // One draw, so that neighbouring seeds give unrelated streams.
     let rng = Rng::new(rng.next());
     Ok(Client {
         home,

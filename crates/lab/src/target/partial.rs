@@ -1,15 +1,17 @@
 //! A model of an array that logs partial parity: what ZapRAID calls its simplified RAIZN.
 //!
-//! Each open segment has one zone on each drive, as the volume's have. What a request writes goes
-//! to the drives at once, block by block where it belongs in its stripe (Zone Write); a stripe that
-//! it does not fill gets its parity so far written to a log, a zone on the drive that will have the
-//! parity; one that it fills gets its parity. The request is answered when both are there. Nothing
-//! waits for a stripe to be full, but of a segment one request is under way, as published: the
-//! parity of the next one needs what this one wrote.
+//! Each open segment has one zone on each drive, like the volume's segments. The blocks of a
+//! request go to the drives at once, each to its place in the stripe (Zone Write). If the request
+//! does not fill the stripe, the stripe's parity so far is written to a log, a zone on the drive
+//! that will have the parity; if it does, the parity itself is written. The request is answered
+//! when both blocks and parity are on the drives. No request waits for a stripe to fill. But a
+//! segment has only one request in flight, as published: the parity of the next request needs the
+//! blocks of this one.
 //!
-//! Why a model: the volume's format has no partial stripes, and it would have to be bent for a
-//! baseline. What it has of the volume: zones, writer, placement, routing by size. What it lacks
-//! favours it: no headers, footers, map, records of the log, and logs are never emptied.
+//! This is a model because the volume's format has no partial stripes, and would have to be bent
+//! for a baseline. The model shares with the volume: zones, writer, placement, routing by size. Its
+//! omissions favour it: it has no headers, footers, map or records of the log, and logs are never
+//! emptied.
 
 use super::Target;
 use crate::array::Array;
@@ -24,13 +26,13 @@ use furrow_zone::{ZoneId, ZonedDevice};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// A drive, and the zone of it that parity is logged to.
+/// A drive, and its zone for logged parity.
 struct Drive {
     writer: Writer,
-    /// Held by the write of the log that is under way.
+    /// Held during a write to the log.
     turn: Semaphore,
     log: Cell<Option<ZoneId>>,
-    /// The next zone that is empty.
+    /// The next empty zone.
     next: Cell<u32>,
     zones: u32,
 }
@@ -50,7 +52,7 @@ struct Segment {
     large: bool,
     /// Blocks of a chunk.
     chunk: u32,
-    /// Held by the request that is under way.
+    /// Held by the request in flight.
     turn: Semaphore,
     zones: Vec<Cell<ZoneId>>,
     stripe: Cell<u32>,
@@ -67,10 +69,10 @@ pub struct Partial {
     segments: Vec<Segment>,
     /// Blocks of a zone.
     capacity: u32,
-    /// Blocks from which a request is large.
+    /// Fewest blocks of a large request.
     large: u32,
     span: u64,
-    /// Parity waits for the data.
+    /// Whether parity waits for the data.
     after: bool,
     page: Page,
     written: Cell<u64>,
@@ -80,10 +82,10 @@ pub struct Partial {
 }
 
 impl Partial {
-    /// The array that `array` says, on `devices`.
+    /// The array described by `array`, on `devices`.
     ///
     /// # Errors
-    /// If there can be none.
+    /// If no such array is possible.
     pub fn new(
         rt: &Rt,
         devices: Vec<Rc<dyn ZonedDevice>>,
@@ -138,7 +140,8 @@ impl Partial {
         })
     }
 
-    /// The segment for what is left of a request: an idle one, else that which wrote least.
+    /// The segment for the `left` blocks of a request: an idle one, otherwise the one that wrote
+    /// least.
     fn route(&self, left: u32) -> &Segment {
         let wants = left >= self.large;
         let fits = |segment: &&Segment| segment.large == wants;
@@ -153,7 +156,7 @@ impl Partial {
         (0..blocks).map(|_| self.page.clone()).collect()
     }
 
-    /// Writes up to `left` blocks, as far as the stripe of the segment goes; how many.
+    /// Writes up to `left` blocks, to the end of the segment's stripe at most. Returns how many.
     async fn piece(&self, left: u32) -> Result<u32> {
         let began = self.rt.now();
         let segment = self.route(left);
@@ -194,7 +197,7 @@ impl Partial {
             self.stripes.set(self.stripes.get() + 1);
         } else {
             segment.filled.set(end);
-            // The rows that changed: all, if more than one chunk did.
+            // The rows that changed: all rows, if more than one chunk changed.
             let one = (end - 1) / chunk == filled / chunk;
             self.log(parity, if one { end - filled } else { chunk }).await?;
         }

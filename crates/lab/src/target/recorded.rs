@@ -1,12 +1,12 @@
 //! Recorded runs as clients: each thread's calls in their order, with the gaps between them.
 //!
-//! Where the calls go is a [`Keeper`]: a file system, a file store, or files laid out on a volume.
-//! A thread sleeps for the gap that was recorded, waits for what its call needs
-//! ([`crate::recorded`]), and carries the call out; the run ends with its last call. Those who read
-//! a file on and on get windows read ahead, from every keeper alike.
+//! The calls go to a [`Keeper`]: a file system, a file store, or files laid out on a volume. A
+//! thread sleeps for the recorded gap, waits for what its call depends on ([`crate::recorded`]),
+//! and carries the call out; the run ends with its last call. Sequential readers of a file get
+//! windows read ahead, in the same way from every keeper.
 //!
-//! What a call cost the recording host's processor is not known apart from the drive it ran on,
-//! which had no times: the host model's `cpu` and `page_cpu` stand for it.
+//! The recording does not tell the processor time of a call from the time of the drive, which had
+//! no times of its own: the host model's `cpu` and `page_cpu` stand for it.
 
 mod files;
 mod layout;
@@ -29,20 +29,20 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Copies of a run begin within this many nanoseconds of each other, by chance: programs that are
-/// started at the same time do not go in step.
+/// Copies of a run begin at random within this many nanoseconds of each other: programs that are
+/// started at the same time do not stay in step.
 const APART: u64 = 10 * Nanos::MILLI;
 
 /// A file of a copy of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Id {
-    /// Which copy.
+    /// Number of the copy.
     pub copy: u32,
-    /// Its number in the run.
+    /// Number of the file in the run.
     pub file: u64,
 }
 
-/// Where the calls of recorded runs go. Paths are below the copy's own directory.
+/// A target for the calls of recorded runs. Paths are below the copy's own directory.
 pub trait Keeper: 'static {
     /// Makes a directory before the run.
     fn make_directory(&self, path: &str) -> impl Future<Output = Result<()>>;
@@ -50,24 +50,24 @@ pub trait Keeper: 'static {
     /// Makes a file of `size` bytes before the run.
     fn make_file(&self, id: Id, path: &str, size: u64) -> impl Future<Output = Result<()>>;
 
-    /// All that was made is to be durable, and nothing of it in memory: the run begins.
+    /// Begins the run: makes everything so far durable, and drops it from memory.
     fn begin(&mut self) -> impl Future<Output = Result<()>>;
 
-    /// Carries a call out that did not fail when it was recorded; the bytes it moved.
+    /// Carries out a call that succeeded when it was recorded. Returns the number of bytes moved.
     fn perform(&self, copy: u32, op: &Op) -> impl Future<Output = Result<u64>>;
 
-    /// What went on in the array, if there is one.
+    /// Counters of the array, if there is one.
     fn array(&self) -> Option<Array> {
         None
     }
 
-    /// Ends it; what it wrote and held, if that is known.
+    /// Ends the keeper. Returns the bytes written and memory held, if they are known.
     fn end(&self) -> impl Future<Output = Result<Option<Ended>>> {
         async { Ok(None) }
     }
 }
 
-/// Reads that began, by copy and number: of which file, where, how much.
+/// Reads that have begun, by copy and number: file, offset and length.
 type Begun = RefCell<BTreeMap<(u32, u64), (u64, u64, u64)>>;
 
 /// `path` of a copy: below a directory of its own.
@@ -79,13 +79,13 @@ fn home(copy: u32) -> String {
     format!("copy-{copy}")
 }
 
-/// How far a copy of the run is.
+/// The progress of a copy of the run.
 struct Progress {
-    /// By resource: calls that ended, and who waits for one more.
+    /// By resource: calls that have ended, and a signal of further ones.
     ended: Vec<(Cell<u32>, Notify)>,
-    /// By place among the recorded ends: the call there has ended.
+    /// By place among the recorded ends: whether the call there has ended.
     by_end: RefCell<Vec<bool>>,
-    /// All before this place have ended.
+    /// All calls before this place have ended.
     prefix: Cell<usize>,
     moved: Notify,
 }
@@ -100,7 +100,7 @@ impl Progress {
         }
     }
 
-    /// Waits for what call `number` needs.
+    /// Waits for the calls that call `number` depends on.
     async fn wait(&self, run: &Recorded, number: usize, waits: Waits) {
         for need in run.needs(number) {
             let (ended, moved) = &self.ended[need.resource as usize];
@@ -153,7 +153,7 @@ impl<K: Keeper> Run<K> {
             self.sleep(gap.try_into().unwrap_or(u64::MAX)).await;
             progress.wait(&self.run, number, self.replayed.waits).await;
             if self.failed.borrow().is_some() {
-                // The others that wait for this one end as well.
+                // Threads that wait for this call have to end as well.
                 progress.end(&self.run, number);
                 continue;
             }
@@ -188,7 +188,7 @@ impl<K: Keeper> Run<K> {
     }
 }
 
-/// Replays `run` at `keeper`, which is made ready first.
+/// Prepares `keeper`, and replays `run` on it.
 ///
 /// # Errors
 /// The first error of a call.
@@ -262,20 +262,20 @@ async fn prepare<K: Keeper>(keeper: &K, copy: u32, run: &Recorded) -> Result<()>
     Ok(())
 }
 
-/// What is read ahead of those who read a file on and on.
+/// Read-ahead for a sequential reader of a file.
 #[derive(Default)]
 pub(super) struct Ahead {
-    /// Where the last read ended.
+    /// End of the last read.
     end: Cell<u64>,
-    /// What is there already.
+    /// The range that has been read already.
     window: Cell<(u64, u64)>,
-    /// What is on its way: from where.
+    /// Read-ahead in progress: its offset, and its task.
     next: RefCell<Option<(u64, JoinHandle<Result<()>>)>>,
 }
 
 impl Ahead {
-    /// Reads `len` bytes at `offset` of a file of `size` bytes, by `fetch`; of one that is read on
-    /// and on, windows of `window` bytes, the next of which is fetched meanwhile.
+    /// Reads `len` bytes at `offset` of a file of `size` bytes, by `fetch`. A sequential read gets
+    /// windows of `window` bytes, and the next window is fetched at the same time.
     pub(super) async fn read<F>(
         &self,
         rt: &Rt,
@@ -309,7 +309,7 @@ impl Ahead {
             }
             let next = at + window;
             let (from, _) = self.window.get();
-            // No more is kept than a few windows.
+            // Only a few windows are kept.
             self.window.set((from.max(next.saturating_sub(4 * window)), next.min(size)));
             if next < size {
                 let task = rt.spawn(fetch(next, window.min(size - next)));

@@ -1,8 +1,8 @@
 //! A trace as clients: its requests in its order, as fast as the queue allows or when they came.
 //!
-//! Requests go in whole blocks: those that they touch. What a write that covers part of a block
-//! would have to read first is not read. What is read before it was ever written is written
-//! beforehand: else nothing would have to be read.
+//! Requests are widened to whole blocks. A write that covers part of a block does not read the
+//! block first, as it would have to. Blocks that are read before they are first written are written
+//! beforehand: otherwise nothing would have to be read.
 
 use super::{Blocks, Target, Watch, blocks, processor};
 use crate::measure::{Measures, Meter};
@@ -13,7 +13,7 @@ use furrow_rt::{Nanos, PAGE_SIZE, Rt};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Largest request that fills the volume.
+/// Largest request while the volume is filled.
 const PIECE: u64 = 64 << 10;
 
 struct Run {
@@ -45,7 +45,7 @@ impl Run {
     }
 }
 
-/// Lets the requests of `trace` at `target`.
+/// Sends the requests of `trace` to `target`.
 ///
 /// # Errors
 /// The first error of a request.
@@ -88,7 +88,7 @@ pub async fn replay(
     Ok(Measures { array: run.target.array(), processor_ns: Some(taken), ..measures })
 }
 
-/// `depth` requests outstanding.
+/// Keeps `depth` requests outstanding.
 async fn fast(run: &Rc<Run>, depth: u32, watch: &Watch) {
     let mut workers = Vec::new();
     for _ in 0..depth {
@@ -106,7 +106,7 @@ async fn fast(run: &Rc<Run>, depth: u32, watch: &Watch) {
     }
 }
 
-/// Each request when it came, whatever became of those before.
+/// Sends each request at its recorded time, without waiting for earlier ones.
 async fn paced(run: &Rc<Run>, watch: &Watch) {
     let mut flights = Vec::new();
     while let Some(number) = run.take() {

@@ -1,15 +1,14 @@
 //! Files as XFS keeps them on a zoned drive, as a target: a model of what it sends, no file system.
 //!
 //! Each file's data go to one of a few open zones, file i to zone i modulo their number, with one
-//! write in flight per zone. Metadata are in place on a conventional second drive: an fsync writes
-//! the file's data, flushes the drive if its cache is volatile, and then has its change in the
-//! journal there, one block, and a flush. Those who ask while a block is being written share the
-//! next. Buffered writes stay in memory; half of what may be dirty sets off writing back, file by
-//! file, in commands of up to 1 MiB, and all of it holds writers up.
+//! write in flight per zone. Metadata are in place on a conventional second drive. An fsync writes
+//! the file's data, flushes the drive if its cache is volatile, and then commits its change to the
+//! journal on the second drive: one block, and a flush. Clients that ask while a block is being
+//! written share the next one. Buffered writes stay in memory. Half of the dirty limit sets off
+//! writing back, file by file, in commands of up to 1 MiB; the whole limit holds writers up.
 //!
-//! Left out, all of which favours it: that metadata are ever written in their places, that
-//! cleaning takes room and time, that extents are many and must be looked up. Nothing is cached for
-//! readers except what is read ahead of them.
+//! Left out, each in favour of the model: writes of metadata to their places, space and time of
+//! cleaning, and look-ups of many extents. Nothing is cached for readers except their read-ahead.
 
 use super::Target;
 use super::zones::Zones;
@@ -24,13 +23,13 @@ use furrow_zone::{BlockCount, Command, DeviceSpec, Lba, QueueId, Request, ZonedD
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Bytes that may be dirty, if the host does not say.
+/// Limit of dirty bytes, if the host does not set one.
 const DIRTY: u64 = 128 << 20;
 
 /// Largest command of writing back.
 const WRITE_BACK: u64 = 1 << 20;
 
-/// Bytes of the journal, after which it starts over.
+/// Bytes of the journal, which then starts over.
 const JOURNAL: u64 = 64 << 20;
 
 /// See the module.
@@ -41,13 +40,13 @@ pub struct Spread {
     journal: Journal,
     files: Vec<File>,
     workload: Workload,
-    /// Bytes read ahead of a reader who goes on; 0: none.
+    /// Bytes read ahead for a sequential reader; 0: none.
     ahead: u64,
-    /// Bytes that may be buffered and not on the drive.
+    /// Limit of bytes that are buffered and not on the drive.
     limit: u64,
-    /// Bytes that are.
+    /// Bytes that are buffered and not on the drive.
     dirty: Cell<u64>,
-    /// By zone: somebody writes back.
+    /// By zone: whether a task writes back.
     writing_back: Vec<Cell<bool>>,
     progress: Notify,
     /// Why writing back ended.
@@ -56,22 +55,22 @@ pub struct Spread {
 
 #[derive(Default)]
 struct File {
-    /// Bytes buffered, not sent.
+    /// Bytes buffered and not sent.
     waiting: Cell<u64>,
-    /// Bytes sent, not answered.
+    /// Bytes sent and not answered.
     sent: Cell<u64>,
-    /// Where the last read ended.
+    /// End of the last read.
     end: Cell<u64>,
-    /// What is read ahead: from where, and its task.
+    /// Read-ahead in progress: its offset, and its task.
     ahead: RefCell<Option<(u64, JoinHandle<Result<u64>>)>>,
 }
 
 impl Spread {
-    /// Files of `workload`'s clients on `device`, and the journal's drive; what is to be read is
-    /// written.
+    /// Files of `workload`'s clients on `device`, and the journal's drive. Files that are to be
+    /// read are written first.
     ///
     /// # Errors
-    /// If the drive has too little, or the workload asks for what the model lacks.
+    /// If the drive is too small, or the workload asks for something that the model lacks.
     pub async fn new(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,
@@ -120,7 +119,7 @@ impl Spread {
         thread as usize % self.writing_back.len()
     }
 
-    /// Sends up to `most` of what is buffered of a file to the drive.
+    /// Sends up to `most` buffered bytes of a file to the drive.
     async fn write_some(&self, thread: u32, most: u64) -> Result<()> {
         let file = &self.files[thread as usize];
         let bytes = file.waiting.get().min(most);
@@ -129,7 +128,7 @@ impl Spread {
         let mut left = bytes;
         while left > 0 {
             let op = Op { kind: Kind::Write, at: 0, bytes: left, sync: false };
-            // The end of a zone cuts it short.
+            // The end of a zone cuts the write short.
             left -= self.zones.write(thread, self.zone(thread), op).await?.min(left);
         }
         file.sent.set(file.sent.get() - bytes);
@@ -138,7 +137,7 @@ impl Spread {
         Ok(())
     }
 
-    /// Writes the files of `zone` back until a quarter of what may be dirty is left.
+    /// Writes the files of `zone` back until a quarter of the dirty limit is left.
     async fn write_back(&self, zone: usize) -> Result<()> {
         while self.dirty.get() > self.limit / 4 {
             let threads = (zone..self.files.len()).step_by(self.writing_back.len());
@@ -160,7 +159,9 @@ impl Spread {
             self.rt.spawn_detached(async move {
                 let result = this.write_back(zone).await;
                 this.writing_back[zone].set(false);
-                // Else who waits is woken by answers: without any it would only begin again.
+                // Answers wake the writers that wait. Without a notification after an error they
+                // would wait for ever; without an error and without answers they would only start
+                // writing back again.
                 if let Err(error) = result {
                     this.failed.borrow_mut().get_or_insert(error);
                     this.progress.notify_all();
@@ -206,7 +207,7 @@ impl Spread {
         self.journal.commit(thread).await
     }
 
-    /// Reads a file, which lies in one piece.
+    /// Reads from a file, which lies in one piece.
     async fn read(self: &Rc<Spread>, thread: u32, at: u64, bytes: u64) -> Result<u64> {
         let before = u64::from(thread) / self.writing_back.len() as u64 * self.workload.span.0;
         let zone = self.zones.first(self.zone(thread));
@@ -214,8 +215,8 @@ impl Spread {
         self.zones.read(thread, zone, offset, bytes).await
     }
 
-    /// Where a reader goes on into a new window: gets it whole, unless that is under way, and
-    /// begins with the next, as a kernel does.
+    /// For a sequential reader that enters a new window: reads the whole window, unless its
+    /// read-ahead is already in progress, and starts reading the next one, as a kernel does.
     async fn read_ahead(self: &Rc<Spread>, thread: u32, op: Op) -> Result<u64> {
         let file = &self.files[thread as usize];
         let goes_on = op.at == 0 || file.end.get() == op.at;
@@ -278,7 +279,7 @@ impl Journal {
         Ok(Journal { device, blocks, begun, done, progress: Notify::new() })
     }
 
-    /// Has a block written, flushed, that was not begun before.
+    /// Waits until a block that was not begun before is written and flushed.
     async fn commit(&self, thread: u32) -> Result<()> {
         let wanted = self.begun.get() + 1;
         while self.done.get() < wanted {
@@ -298,7 +299,7 @@ impl Journal {
     }
 }
 
-/// A [`Spread`] that tasks of its own refer to.
+/// A [`Spread`] to which its own tasks refer.
 pub struct Files(pub Rc<Spread>);
 
 impl Target for Files {
@@ -376,7 +377,8 @@ mod tests {
         assert!((0.95..1.05).contains(&(rate(4, 8) / rate(2, 8))));
     }
 
-    /// A block of the journal takes 15 us and a flush; who asks meanwhile shares the next.
+    /// A block of the journal takes 15 us and a flush; clients that ask in the meantime share the
+    /// next.
     #[test]
     fn an_fsync_waits_for_its_data_and_then_for_the_journal() {
         let one = |more: &str, journal: &str| {
@@ -387,7 +389,7 @@ mod tests {
         assert!(alone.p50_ns > direct.p50_ns + 10_000, "{alone:?} {direct:?}");
         assert!(slow.p50_ns > alone.p50_ns + 900_000, "{slow:?}");
         let shared = one("threads = 8", ",model.flush=1ms");
-        // In turn two groups of four.
+        // Two groups of four clients take turns.
         assert!(shared.ops > 3 * slow.ops, "{} {}", shared.ops, slow.ops);
         assert!(shared.p50_ns < 3_000_000, "{shared:?}");
     }
@@ -399,7 +401,7 @@ mod tests {
         assert!(buffered.bytes > direct.bytes * 3 / 2, "{} {}", buffered.bytes, direct.bytes);
         let reads = "op = 'read'\nsize = '4KiB'\nspan = '1MiB'\nrun = '20ms'\nthreads = 5\n\
                      depth = 1\norder = 'random'";
-        // No shorter than a die takes to sense: all of it was written.
+        // At least the time that a die takes to sense: all of the file was written.
         assert!(run(reads, "").unwrap().p50_ns > 40_000);
     }
 

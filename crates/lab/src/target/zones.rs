@@ -1,18 +1,19 @@
 //! A drive's zones as a target: commands straight to the device, as `fio` sends them to a raw one.
 //!
-//! A workload uses so many zones at once; each has a *slot*. A write goes to a slot's zone at its
-//! write pointer, an append to the zone. A slot that has filled its zone goes on in the zone a
-//! *lap* further: the first multiple of the drive's dies and channels that leads past all slots. So
-//! slots never meet and a slot stays on its die. At the end of the drive it starts over and resets
-//! each zone before it writes it.
+//! A workload uses a number of zones at once; each has a *slot*. A write goes to a slot's zone at
+//! its write pointer, an append to the zone. A slot that has filled its zone continues in the zone
+//! a *lap* further: the first multiple of the drive's dies and channels that leads past all slots.
+//! So slots never use the same zone, and a slot stays on its die. At the end of the drive a slot
+//! starts over, and resets each zone before it writes to it.
 //!
-//! Scattered, the zones of the drive are shuffled first, and a lap is as many as there are slots.
+//! For scattered zones, the zones of the drive are shuffled first, and a lap is the number of
+//! slots.
 //!
-//! With the host's zone lock one write is in flight per zone and the others wait for it in turn.
-//! Without it many are, through one queue per zone, so that they start in order. Everything else
-//! goes through the client's queue.
+//! With the host's zone lock one write is in flight per zone and the others wait in turn. Without
+//! it many writes are in flight, through one queue per zone, so that they start in order. All other
+//! commands go through the client's queue.
 //!
-//! Not here: reads and writes mixed, reads of what is being written.
+//! Not here: mixed reads and writes, and reads of zones that are being written.
 
 use super::Target;
 use crate::host::Host;
@@ -36,24 +37,24 @@ pub struct Zones {
     workload: Workload,
     host: Host,
     slots: Vec<Slot>,
-    /// How much further a slot goes on, in indexes.
+    /// Distance to a slot's next zone, in indexes.
     lap: u64,
-    /// The zones in their order, if that is not by number.
+    /// The zones in their order, unless that is by number.
     order: Vec<u32>,
-    /// What is written.
+    /// The content of writes.
     page: Page,
-    /// Buffers of reads that are over.
+    /// Buffers of ended reads.
     spare: RefCell<Vec<Pages>>,
 }
 
 struct Slot {
-    /// The zone it began with: a number, or a place in the order.
+    /// The slot's first zone: a number, or a place in the order.
     first: u64,
-    /// The zone it is at.
+    /// The slot's present zone.
     index: Cell<u64>,
     /// Blocks sent to that zone.
     sent: Cell<u64>,
-    /// Its zones have been written before.
+    /// Whether the slot's zones have been written before.
     again: Cell<bool>,
     /// Writes in flight.
     flying: Cell<u32>,
@@ -63,10 +64,11 @@ struct Slot {
 }
 
 impl Zones {
-    /// The zones of `device` that `workload` uses; `seed` scatters them, if that is wanted.
+    /// The zones of `device` that `workload` uses; `seed` scatters them, if the workload asks for
+    /// that.
     ///
     /// # Errors
-    /// If the drive has too few, or the workload makes no sense on a drive.
+    /// If the drive has too few zones, or the workload does not fit a drive.
     pub fn new(
         device: Rc<dyn ZonedDevice>,
         workload: &Workload,
@@ -124,7 +126,8 @@ impl Zones {
         })
     }
 
-    /// Brings the zones into the state the workload expects: for reads, the span of each written.
+    /// Brings the zones into the state that the workload expects: for reads, the span of each is
+    /// written.
     ///
     /// # Errors
     /// If the drive refuses a command.
@@ -148,7 +151,7 @@ impl Zones {
         Ok(())
     }
 
-    /// Writes the span of a zone and, where other zones need its permit, finishes it.
+    /// Writes the span of a zone and, if other zones need its permit, finishes the zone.
     async fn fill(&self, index: u64) -> Result<()> {
         let zone = self.zone(index);
         let queue = QueueId(index as u16);
@@ -198,7 +201,7 @@ impl Zones {
         (0..pages).map(|_| self.page.clone()).collect()
     }
 
-    /// Sends a command and waits; its status is success.
+    /// Sends a command and waits for it. A status other than success is an error.
     async fn send(&self, queue: QueueId, command: Command) -> Result<()> {
         let request = Request::with_data(command, self.payload(&command));
         let outcome = self.device.submit(queue, request).await;
@@ -217,7 +220,7 @@ impl Zones {
         self.send(queue, Command::Manage { target, action }).await
     }
 
-    /// Writes to the zone of `slot`; the bytes written, fewer if the zone ended.
+    /// Writes to the zone of `slot`. Returns the bytes written: fewer if the zone ended.
     pub(super) async fn write(&self, thread: u32, slot: usize, op: Op) -> Result<u64> {
         let most = self.most(op.kind);
         let lock = self.host.zone_lock && op.kind == Kind::Write;
@@ -256,7 +259,7 @@ impl Zones {
         Ok(done * self.geometry.block_size.0)
     }
 
-    /// Blocks that fit the slot's zone, after going on to the next one if none do.
+    /// Blocks that fit the slot's zone, after a change to the next zone if there are none.
     async fn room(&self, slot: &Slot, queue: QueueId) -> Result<u64> {
         let capacity = self.geometry.zone_capacity.0;
         if slot.sent.get() < capacity {
@@ -278,7 +281,7 @@ impl Zones {
         Ok(capacity)
     }
 
-    /// The zone that `slot` began with.
+    /// The first zone of `slot`.
     pub(super) fn first(&self, slot: usize) -> ZoneId {
         self.zone(self.slots[slot].first)
     }
@@ -338,7 +341,7 @@ fn lap(geometry: &Geometry, zones: u64) -> u64 {
 /// The numbers below `count`, in an order drawn from `seed`.
 fn shuffled(count: u32, seed: u64) -> Vec<u32> {
     let mut order: Vec<u32> = (0..count).collect();
-    // A stream of its own: that of the clients begins at the seed.
+    // A generator of its own: the clients' generator begins at the seed.
     let mut rng = Rng::new(seed ^ 0x5ca7_7e2e);
     for at in (1..order.len()).rev() {
         order.swap(at, rng.below(at as u64 + 1) as usize);

@@ -1,7 +1,7 @@
 //! Recorded runs on the file system, through the library: buffered, as RocksDB uses a kernel's.
 //!
-//! A sync is an fsync; `Flush` and `RangeSync` do nothing there by default. Lifetimes are said to
-//! the file system, as RocksDB says them to the kernel.
+//! A sync is an fsync; `Flush` and `RangeSync` do nothing by default. The file system is told
+//! lifetimes, as RocksDB tells them to the kernel.
 
 use super::{Ahead, Begun, Id, Keeper, path_of};
 use crate::catalogue::Profile;
@@ -39,7 +39,8 @@ impl FsKeeper {
     /// Makes a file system for `profile` on `device`, and mounts it.
     ///
     /// # Errors
-    /// If the drive cannot hold it, or the host model asks for what the engine lacks.
+    /// If the drive cannot hold the file system, or the host model asks for something that the
+    /// engine lacks.
     pub async fn new(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,
@@ -56,7 +57,7 @@ impl FsKeeper {
         })
     }
 
-    /// The directory that `path` is in, and the name there.
+    /// The directory of `path`, and the name in it.
     fn place<'a>(&self, path: &'a str) -> Result<(Ino, &'a [u8])> {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         let found = match parent {
@@ -73,7 +74,7 @@ impl FsKeeper {
 
     async fn create(&self, id: Id, path: &str) -> Result<Rc<File>> {
         let (parent, name) = self.place(path)?;
-        // A file that is made over another takes its name.
+        // A new file with the name of another one replaces it.
         if self.library.fs.lookup(parent, name).await.is_ok() {
             self.library.fs.unlink(parent, name).await?;
         }

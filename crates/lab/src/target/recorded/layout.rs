@@ -1,13 +1,13 @@
 //! Recorded runs on a volume: files laid out on its blocks the simplest way.
 //!
-//! Ext4's part in what was published, without its metadata and journal: buffered writes leave
-//! memory in requests of up to 1 MiB as soon as there is that much of a file, a file's blocks are
-//! taken from the first room there is, a sync writes the rest of its file, waits, and flushes the
-//! volume. `dirty` of the host is how much may be on its way before writers wait. A block whose
-//! last part is synced is written again with what follows. Blocks of removed files are used again,
-//! and not trimmed. Nothing is cached for readers but what is read ahead of them.
+//! This is Ext4's part in the published results, without its metadata and journal. Buffered writes
+//! leave memory in requests of up to 1 MiB as soon as a file has that much. A file's blocks are
+//! taken from the first free space. A sync writes the rest of its file, waits, and flushes the
+//! volume. The host's `dirty` is the number of bytes in flight at which writers wait. A block whose
+//! last part is synced is written again with the data that follow. Blocks of removed files are used
+//! again, and not trimmed. Nothing is cached for readers except their read-ahead.
 //!
-//! What is left out is alike under all ways in which a volume writes.
+//! The omissions are the same for all ways in which a volume writes.
 
 use super::{Ahead, Begun, Id, Keeper, path_of};
 use crate::host::Host;
@@ -24,11 +24,11 @@ use std::rc::Rc;
 /// Largest request of writing out, in blocks.
 const PIECE: u64 = (1 << 20) / PAGE_SIZE as u64;
 
-/// Bytes that may be on their way, if the host does not say.
+/// Limit of bytes in flight, if the host does not set one.
 const DIRTY: u64 = 128 << 20;
 
-/// Blocks of a file that lie side by side: the first one's number in the file, on the volume, how
-/// many.
+/// Consecutive blocks of a file: the first one's number in the file, its number on the volume, and
+/// how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Extent {
     first: u64,
@@ -42,13 +42,13 @@ struct File {
     /// Bytes that were sent.
     sent: Cell<u64>,
     extents: RefCell<Vec<Extent>>,
-    /// Requests on their way.
+    /// Requests in flight.
     flights: Cell<u32>,
     ahead: Ahead,
 }
 
 impl File {
-    /// Where `count` blocks from `first` on lie, in runs.
+    /// The places of `count` blocks from `first` on, in runs.
     fn places(&self, first: u64, count: u64) -> Vec<(u64, u64)> {
         let end = first + count;
         let extents = self.extents.borrow();
@@ -60,12 +60,12 @@ impl File {
     }
 }
 
-/// Room on the volume, in blocks: where it begins, how much.
+/// Free space of the volume, in blocks: start and length.
 #[derive(Debug)]
 struct Room(BTreeMap<u64, u64>);
 
 impl Room {
-    /// The first there is, up to `count` blocks.
+    /// Takes the first free space, up to `count` blocks.
     fn take(&mut self, count: u64) -> Option<(u64, u64)> {
         let (at, free) = self.0.pop_first()?;
         let taken = free.min(count);
@@ -107,7 +107,7 @@ struct Inner {
 }
 
 impl Layout {
-    /// On all that clients use of a volume.
+    /// Files on the part of a volume that clients use.
     pub fn new(rt: &Rt, blocks: Blocks, host: &Host) -> Layout {
         let room = Room(BTreeMap::from([(0, blocks.span() / PAGE_SIZE as u64)]));
         Layout(Rc::new(Inner {
@@ -139,8 +139,8 @@ impl Layout {
         file
     }
 
-    /// Gives the room of a file back that lost its last name. Nobody uses it: who removes a file
-    /// waits for all that was asked of it before.
+    /// Frees the blocks of a file without a name. The file is not in use: a thread that removes a
+    /// file waits for all earlier calls on it.
     fn forget(&self, id: Id) {
         if self.0.names.borrow().values().any(|other| *other == id) {
             return;
@@ -150,7 +150,7 @@ impl Layout {
         }
     }
 
-    /// Gives the blocks from `first` on back.
+    /// Frees the blocks from `first` on.
     fn free(&self, file: &File, first: u64) {
         let mut room = self.0.room.borrow_mut();
         file.extents.borrow_mut().retain_mut(|extent| {
@@ -187,7 +187,7 @@ impl Layout {
         Ok(len)
     }
 
-    /// Sends what was not sent of a file, up to `end`.
+    /// Sends the unsent part of a file, up to `end`.
     fn send(&self, file: &Rc<File>, end: u64) -> Result<()> {
         let page = PAGE_SIZE as u64;
         let (first, last) = (file.sent.get() / page, end.div_ceil(page));
@@ -224,7 +224,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Sends the rest of a file, and waits until all of it is there.
+    /// Sends the rest of a file, and waits until all of it is on the volume.
     async fn settle(&self, file: &Rc<File>) -> Result<()> {
         self.send(file, file.size.get())?;
         while file.flights.get() > 0 {
@@ -255,7 +255,7 @@ impl Layout {
         let fetch = move |at: u64, bytes: u64| {
             let (inner, file) = (inner.clone(), read.clone());
             async move {
-                // What was not sent is in memory.
+                // Unsent data are in memory.
                 let end = (at + bytes).min(file.sent.get()).div_ceil(PAGE_SIZE as u64);
                 let first = at / PAGE_SIZE as u64;
                 for (at, count) in file.places(first, end.saturating_sub(first)) {

@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Largest append of what is made before the run.
+/// Largest append to files that are made before the run.
 const PIECE: usize = 1 << 20;
 
 struct File {
@@ -28,7 +28,7 @@ pub struct StoreKeeper {
     reads: Begun,
     /// Bytes read ahead; 0: none.
     ahead: u64,
-    /// What is written: content makes no difference in virtual time.
+    /// The content of writes: it makes no difference in virtual time.
     content: Vec<u8>,
 }
 
@@ -36,7 +36,7 @@ impl StoreKeeper {
     /// Makes a store on `device` and opens it.
     ///
     /// # Errors
-    /// If the drive cannot hold it.
+    /// If the drive cannot hold the store.
     pub async fn new(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,
