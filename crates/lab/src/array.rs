@@ -1,8 +1,8 @@
 //! An array of drives, as a profile says it: how it is made, and how it is written to.
 //!
 //! The baselines of ZapRAID are the volume with other options, so that a comparison changes one
-//! thing at a time; only partial parity, which the volume's format knows nothing of, is a model of
-//! its own (`target/partial.rs`) on the same zones, writer and drives.
+//! thing at a time. Only partial parity is a model of its own (`target/partial.rs`), because the
+//! volume's format does not have it; the model uses the same zones, writer and drives.
 
 use furrow_emu::timing::quantity::{Bytes, Time};
 use furrow_policy::{AppendPieces, Appends, Join, RaidVariant, StripeTables, ZoneWrites};
@@ -19,12 +19,12 @@ pub enum Way {
     ZoneWrite,
     /// Every open segment by Zone Append.
     ZoneAppend,
-    /// As Furrow does it: the first small-chunk segment by Zone Append, in groups; the others by
-    /// Zone Write.
+    /// As in Furrow: the first small-chunk segment by Zone Append, in groups; the others by Zone
+    /// Write.
     #[default]
     Grouped,
-    /// As `ZoneWrite`, and an unfinished stripe's parity goes to a log, so that nothing waits for
-    /// its stripe to be full (the paper's simplified RAIZN).
+    /// Like `ZoneWrite`, but the parity of an unfinished stripe goes to a log, so that no request
+    /// waits for its stripe to be full (the paper's simplified RAIZN).
     PartialParity,
 }
 
@@ -44,23 +44,24 @@ pub struct Array {
     pub small: Bytes,
     /// Bytes of a large chunk. Requests below it go to segments with small chunks.
     pub large: Bytes,
-    /// Stripes of a group; 0: all of a segment.
+    /// Stripes of a group; 0: all stripes of a segment.
     pub group: u32,
     /// Stripes in flight per open segment.
     pub depth: u32,
-    /// Time after which a stripe that nobody filled is filled with zeros.
+    /// Time after which a partly filled stripe is filled up with zeros.
     pub pad: Time,
-    /// Percent of the volume's size that is kept free beside it.
+    /// Space that is kept free, in percent of the volume's size.
     pub reserve: u32,
-    /// Data written between two checkpoints, at most; 0: none is written.
+    /// Data written between two checkpoints, at most; 0: no checkpoint is written.
     pub checkpoint: Bytes,
-    /// Stripe tables that are searched, as published, instead of asked.
+    /// Whether stripe tables are searched, as published, instead of looked up.
     pub search: bool,
-    /// Memory of the map; 0: all of it.
+    /// Memory of the map; 0: the whole map.
     pub map: Bytes,
-    /// Commands that appends which wait for a zone go in; 0: each chunk in its own, as published.
+    /// Commands into which appends that wait for a zone are merged; 0: each chunk in its own, as
+    /// published.
     pub pieces: u32,
-    /// Of partial parity: it is written when the data are there, not beside them.
+    /// For partial parity: it is written after the data, not at the same time.
     pub after: bool,
 }
 
@@ -94,7 +95,7 @@ impl Array {
     /// Open segments with small and with large chunks.
     ///
     /// # Errors
-    /// One clause.
+    /// If `segments` is invalid: the reason, in one clause.
     pub fn open(&self) -> Result<(u32, u32), String> {
         let wrong = || format!("segments `{}`: expected two numbers, as `1+3`", self.segments);
         let (small, large) = self.segments.split_once('+').ok_or_else(wrong)?;
@@ -105,10 +106,10 @@ impl Array {
         }
     }
 
-    /// Says what is wrong with it, if anything is.
+    /// Checks the array.
     ///
     /// # Errors
-    /// One clause.
+    /// If the array is invalid: the reason, in one clause.
     pub fn check(&self) -> Result<(), String> {
         self.open()?;
         self.level.parse::<Level>().map_err(|error| error.to_string())?;
@@ -126,14 +127,14 @@ impl Array {
         Ok(())
     }
 
-    /// How the volume is made.
+    /// The configuration that the volume is made with.
     ///
     /// # Errors
     /// As [`Array::check`].
     pub fn config(&self, geometry: &Geometry) -> Result<Config, String> {
         let level = self.level.parse::<Level>().map_err(|error| error.to_string())?;
         let (small, large) = self.open()?;
-        // Without segments of small chunks, those of large ones take everything.
+        // Without segments of small chunks, the segments of large chunks take all requests.
         let (small, large, chunk) =
             if small == 0 { (large, 0, self.large) } else { (small, large, self.small) };
         let published = self.open()?.0 == 0 && self.way == Way::Grouped;
@@ -145,7 +146,7 @@ impl Array {
             group: match (self.way, self.group) {
                 (Way::ZoneWrite | Way::PartialParity, _) => 1,
                 _ if is_bare(geometry) => 1,
-                // Large chunks are written where they belong.
+                // Large chunks are written to their places.
                 (Way::Grouped, _) if published => 1,
                 (_, 0) => Config::UNGROUPED,
                 (_, group) => group,
@@ -155,7 +156,7 @@ impl Array {
         })
     }
 
-    /// How the volume is run.
+    /// The options that the volume is run with.
     pub fn options(&self) -> Options {
         Options {
             variant: self.variant(),
@@ -170,7 +171,7 @@ impl Array {
         }
     }
 
-    /// How the volume differs from the product.
+    /// The differences between the volume and the product.
     fn variant(&self) -> RaidVariant {
         let (writes, join) = match self.way {
             Way::ZoneWrite | Way::PartialParity => (ZoneWrites::Blocking, Join::Never),
@@ -189,7 +190,7 @@ impl Array {
         }
     }
 
-    /// One line for people.
+    /// A description in one line.
     pub fn describe(&self) -> String {
         let way = match self.way {
             Way::ZoneWrite => "chunks by Zone Write, one per zone in flight".to_owned(),
@@ -252,7 +253,7 @@ mod tests {
         assert_eq!(options.variant.join, Join::Never);
         let own = Array::default().options();
         let product = Options::default();
-        // As claim R-join says of the volume: so many commands as the product chooses.
+        // Claim R-join runs the volume with the number of commands that the product chooses.
         let joined = array(&format!("pieces = {APPEND_PIECES}")).unwrap().options();
         let chosen = RaidVariant { append_pieces: AppendPieces::Chosen, ..joined.variant };
         assert_eq!(chosen, product.variant);

@@ -6,20 +6,20 @@ use std::time::Duration;
 /// A benchmark.
 #[derive(Debug)]
 pub struct Bench {
-    /// What it is called by.
+    /// Name of the benchmark.
     pub name: &'static str,
-    /// What it compares.
+    /// The comparison that it makes.
     pub about: &'static str,
-    /// Runs it.
+    /// Runs the benchmark.
     pub run: fn(Effort) -> Result<Vec<Row>>,
 }
 
-/// How long to measure.
+/// The duration of measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     /// Rounds; the median of their results is the result.
     pub rounds: usize,
-    /// How long each contestant runs in a round.
+    /// Duration of each contestant's turn in a round.
     pub slice: Duration,
 }
 
@@ -39,28 +39,28 @@ impl Effort {
 /// One line of a result.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Row {
-    /// What was measured.
+    /// The contestant.
     pub name: String,
-    /// Per second: the median of the rounds.
+    /// Rate per second: the median of the rounds.
     pub rate: f64,
     /// The slowest and the fastest round.
     pub range: (f64, f64),
-    /// What is counted.
+    /// The unit that is counted.
     pub unit: String,
-    /// The contestant it is compared with, if any.
+    /// The contestant to compare with, if any.
     pub against: Option<String>,
-    /// Rate over that contestant's: the median of the rounds' ratios.
+    /// Rate over that contestant's rate: the median of the rounds' ratios.
     pub ratio: Option<f64>,
 }
 
 impl Row {
-    /// Time of one, in nanoseconds.
+    /// Time of one unit, in nanoseconds.
     pub fn nanoseconds(&self) -> f64 {
         1e9 / self.rate
     }
 }
 
-/// Something measured: runs for about the time given and says how many per second it did.
+/// A contestant: runs for about the given time and returns its rate per second.
 pub struct Contestant<'a> {
     /// Its name in the result.
     pub name: String,
@@ -78,14 +78,15 @@ impl<'a> Contestant<'a> {
     }
 }
 
-/// Lets `contestants` take turns; all are compared with the first. `unit` is what they count.
+/// Has `contestants` take turns; all are compared with the first. `unit` is the unit that they
+/// count.
 ///
 /// # Errors
 /// The first error of a contestant.
 pub fn compare(effort: Effort, unit: &str, contestants: &mut [Contestant<'_>]) -> Result<Vec<Row>> {
     let mut rates = vec![Vec::new(); contestants.len()];
     for round in 0..effort.rounds.max(1) {
-        // Each goes first in its turn: nobody always runs after the same one.
+        // Each contestant goes first in its turn: none always runs after the same other one.
         for turn in 0..contestants.len() {
             let index = (turn + round) % contestants.len();
             let contestant = &mut contestants[index];

@@ -1,10 +1,10 @@
 //! Results kept between runs, by commit, scenario and seed.
 //!
 //! A file holds one run: `DIR/COMMIT/HASH-SEED.json`, where the hash is that of the scenario as
-//! text. The file holds the scenario itself, too, so a hash that two share does no harm. A build
-//! that differs from its commit takes nothing from the cache and puts nothing into it. A file that
-//! cannot be read, is of another version or is about something else is no result: the run is done
-//! again and the file replaced.
+//! text. The file holds the scenario itself, too, so two scenarios with the same hash do no harm. A
+//! build that differs from its commit takes nothing from the cache and puts nothing into it. A file
+//! that cannot be read, is of another version or describes another run is not a result: the run is
+//! done again and the file replaced.
 
 use crate::catalogue::Point;
 use crate::measure::Measures;
@@ -17,17 +17,17 @@ use std::path::{Path, PathBuf};
 /// Version of the files.
 const VERSION: u32 = 2;
 
-/// What this program was built from.
+/// The source that this program was built from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Build {
     /// The commit in short; empty if unknown.
     pub commit: String,
-    /// What was built differs from it.
+    /// Whether the source differs from the commit.
     pub changed: bool,
 }
 
 impl Build {
-    /// Of this program.
+    /// The build of this program.
     pub fn this() -> Build {
         let commit = env!("FURROW_COMMIT").to_owned();
         let changed = commit.is_empty() || env!("FURROW_CHANGED") != "0";
@@ -42,7 +42,7 @@ impl fmt::Display for Build {
     }
 }
 
-/// Where results are kept.
+/// A store of results.
 #[derive(Clone, Debug)]
 pub struct Cache {
     /// `None`: nothing is kept.
@@ -56,7 +56,7 @@ struct File {
     commit: String,
     point: Point,
     seed: u64,
-    /// How long the run took its host. Not part of the result.
+    /// Time that the run took on its host. Not part of the result.
     host_seconds: f64,
     measures: Measures,
 }
@@ -68,12 +68,12 @@ impl Cache {
         Cache { folder: usable.then(|| folder.join(&build.commit)), build }
     }
 
-    /// Keeps nothing.
+    /// A cache that keeps nothing.
     pub fn none(build: Build) -> Cache {
         Cache { folder: None, build }
     }
 
-    /// Whose results these are.
+    /// The build whose results these are.
     pub fn build(&self) -> &Build {
         &self.build
     }
@@ -91,7 +91,7 @@ impl Cache {
         Some(self.folder.as_ref()?.join(format!("{hash:016x}-{seed}.json")))
     }
 
-    /// The result of `point` with `seed`, if it is there.
+    /// The stored result of `point` with `seed`, if there is one.
     pub fn get(&self, point: &Point, seed: u64) -> Option<Measures> {
         let text = fs::read(self.path(point, seed)?).ok()?;
         let file: File = serde_json::from_slice(&text).ok()?;
@@ -102,10 +102,10 @@ impl Cache {
         same.then_some(file.measures)
     }
 
-    /// Keeps a result.
+    /// Stores a result.
     ///
     /// # Errors
-    /// If the file cannot be written; names it.
+    /// If the file cannot be written; the message has its name.
     pub fn put(
         &self,
         point: &Point,
@@ -123,7 +123,7 @@ impl Cache {
             measures: measures.clone(),
         };
         let text = serde_json::to_vec_pretty(&file)?;
-        // Whoever reads at the same time finds all of it or nothing.
+        // A simultaneous reader finds all of the file or nothing.
         let partial = path.with_extension(format!("{}.partial", std::process::id()));
         let write = || -> std::io::Result<()> {
             if let Some(folder) = path.parent() {
@@ -156,7 +156,7 @@ mod tests {
         Build { commit: commit.to_owned(), changed }
     }
 
-    /// A folder that is gone at the end of the test.
+    /// A folder that is removed at the end of the test.
     struct Folder(PathBuf);
 
     impl Folder {

@@ -20,13 +20,13 @@ pub(crate) const CAPACITY: Bench = Bench {
 
 const BYTES: u64 = 160_000_000_000;
 const CLIENTS: u64 = 16;
-/// Zones each client writes in turn.
+/// Zones that each client writes in turn.
 const ZONES: u64 = 8;
 /// Blocks of a request: 128 KiB.
 const BLOCKS: u64 = 32;
 
 fn run(effort: Effort) -> Result<Vec<Row>> {
-    // A glance is for the tests: a hundredth of it.
+    // A short slice is for tests: a hundredth of the bytes.
     let bytes = if effort.slice < Duration::from_millis(100) { BYTES / 100 } else { BYTES };
     [("zeros, into memory", "memory", true), ("data, discarded", "discard", false)]
         .into_iter()
@@ -87,7 +87,7 @@ fn fill(name: &str, medium: &str, zeros: bool, bytes: u64) -> Result<Row> {
     })
 }
 
-/// Where a client's request goes: over its zones in turn, then the next ones.
+/// The place of a client's request: over its zones in turn, then over its next zones.
 fn place(drive: &dyn ZonedDevice, client: u64, request: u64) -> (Lba, BlockCount) {
     let geometry = drive.geometry();
     let rows = geometry.zone_capacity.0 / BLOCKS;
@@ -97,12 +97,12 @@ fn place(drive: &dyn ZonedDevice, client: u64, request: u64) -> (Lba, BlockCount
     (Lba(start.0 + rest / ZONES * BLOCKS), BlockCount(BLOCKS))
 }
 
-/// Starts the measure of peak memory anew; without it the peak is the process's since its start.
+/// Resets the measure of peak memory; without the reset the peak is that since the process began.
 fn forget_peak() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// The process's peak memory in bytes since then.
+/// The process's peak memory in bytes since the reset.
 fn peak() -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).context("no VmHWM")?;

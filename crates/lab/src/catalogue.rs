@@ -180,10 +180,10 @@ struct ClaimsFile {
 }
 
 impl Catalogue {
-    /// The data this program was built with.
+    /// The data that this program was built with.
     ///
     /// # Errors
-    /// If they contradict themselves; a test holds that they do not.
+    /// If the data contradict themselves; a test checks that they do not.
     pub fn built_in() -> Result<Catalogue> {
         Catalogue::parse(SETUP, CLAIMS)
     }
@@ -247,7 +247,7 @@ impl Catalogue {
         Ok(())
     }
 
-    /// True if `claim` can be run with what there is.
+    /// True if `claim` can be run with the given recordings.
     pub fn has_all(&self, claim: &Claim) -> bool {
         let Traces { volume, recorded } = &self.traces;
         claim.is_runnable()
@@ -260,10 +260,10 @@ impl Catalogue {
         self.claims.iter().find(|claim| claim.id.eq_ignore_ascii_case(id))
     }
 
-    /// The runs and series of `claim` at `size`, resolved. Empty if it cannot be run yet.
+    /// The runs and series of `claim` at `size`, resolved. Empty if the claim cannot be run yet.
     ///
     /// # Errors
-    /// If a name does not exist or a scenario makes no sense.
+    /// If a name does not exist or a scenario is inconsistent.
     pub fn trials(&self, claim: &Claim, size: Size) -> Result<Vec<Series>> {
         let mut all = Vec::new();
         for trial in &claim.runs {
@@ -415,13 +415,13 @@ fn check_profile(profile: &Profile) -> Result<()> {
     profile.policy.check().map_err(|what| anyhow!(what))
 }
 
-/// Where a swept value lies on an axis.
+/// The place of a swept value on an axis.
 fn position(value: &Value) -> Result<f64> {
     match value {
         Value::Integer(number) => Ok(*number as f64),
         Value::Float(number) => Ok(*number),
         Value::String(text) => {
-            // Open segments, as `1+3`: by the first number.
+            // Open segments, such as `1+3`: the first number counts.
             let text = text.split_once('+').map_or(text.as_str(), |(small, _)| small);
             let bytes: Result<Bytes, String> = text.parse();
             Ok(bytes.map_err(|what| anyhow!(what))?.0 as f64)

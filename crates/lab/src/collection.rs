@@ -22,10 +22,10 @@ pub struct Write {
     pub size: u64,
 }
 
-/// Reads a trace: a line `key,size`, then such lines.
+/// Reads a trace: a line `key,size`, then one such line for each write.
 ///
 /// # Errors
-/// If a line is none; its number is said.
+/// If a line is not of this form; the message has its number.
 pub fn trace(text: &str) -> Result<Vec<Write>> {
     let mut lines = text.lines().enumerate();
     let head = lines.next().map(|(_, line)| line);
@@ -46,19 +46,20 @@ pub fn trace(text: &str) -> Result<Vec<Write>> {
         .collect()
 }
 
-/// How a trace becomes zones.
+/// Parameters for turning a trace into zones.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Bytes of a zone.
     pub zone: u64,
     /// Bytes of a memtable.
     pub memtable: u64,
-    /// Bytes that are written between two moments of the grid.
+    /// Bytes written between two moments of the grid.
     pub step: u64,
 }
 
 /// The zones of a trace: one writer flushes memtables, keys ascending, into one zone after the
-/// other. Time is bytes written by the user; a byte is live until its key is written or deleted.
+/// other. Time is the number of bytes written by the user; a byte is live until its key is written
+/// or deleted.
 ///
 /// # Errors
 /// If nothing is written, or the grid would be too large.
@@ -76,7 +77,7 @@ pub fn zones(trace: &[Write], shape: &Shape) -> Result<Zones> {
     if total == 0 || moments.saturating_mul(count) > 1 << 28 {
         bail!("{total} bytes are written, {moments} moments: take a longer step");
     }
-    // When each write is overwritten.
+    // The time at which each write is overwritten.
     let mut deaths = vec![u64::MAX; trace.len()];
     let mut newest: BTreeMap<u64, usize> = BTreeMap::new();
     let mut time = 0;
@@ -146,7 +147,7 @@ impl Filling {
         }
     }
 
-    /// The last zone gets no more.
+    /// Ends the last zone.
     fn end(&mut self) {
         let Some(zone) = self.zones.last_mut() else { return };
         let mut live = self.last;
@@ -163,7 +164,7 @@ impl Filling {
     }
 }
 
-/// What is copied at least, and by one that knows the future, within a space.
+/// The least that is copied within a space, and the copies of a schedule that knows the future.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
     /// Live share of the nominal drive.
@@ -172,7 +173,7 @@ pub struct Limit {
     pub nominal: u64,
     /// Bytes that the user writes, the load included.
     pub written: u64,
-    /// Bytes that may be used.
+    /// Limit of used bytes.
     pub space: u64,
     /// Bytes that every schedule copies at least.
     pub lower: f64,
@@ -180,8 +181,8 @@ pub struct Limit {
     pub upper: u64,
 }
 
-/// The limits at `count` spaces (at least 1), from the least that cleaning can keep to on to where
-/// nothing is copied.
+/// The limits at `count` spaces (at least 1), from the least space that cleaning can keep to up to
+/// the space in which nothing is copied.
 pub fn limits(
     zones: &Zones,
     (live, nominal, written): (f64, u64, u64),
@@ -189,7 +190,7 @@ pub fn limits(
     rounds: usize,
 ) -> Vec<Limit> {
     let (least, most) = (zones.least_space(), zones.free_space());
-    // Closer together where they are small: there the curve is steep.
+    // Small spaces are closer together: the curve is steep there.
     let last = count.saturating_sub(1).max(1);
     let each = (0..count).map(|at| least + (most - least) * at * at / (last * last));
     let limit = |space: u64| {
@@ -200,13 +201,13 @@ pub fn limits(
     each.filter_map(limit).collect()
 }
 
-/// What the driver said of a run; its fields are described where it prints them.
+/// The driver's output on a run. The driver describes the fields where it prints them.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[allow(missing_docs, reason = "the names are the driver's")]
 pub struct Run {
-    /// Which collectors were there.
+    /// The collectors in use.
     pub scheme: String,
-    /// What was changed to walk along the curve.
+    /// The setting that was varied along the curve.
     pub setting: String,
     pub seed: u64,
     pub live: f64,
@@ -254,21 +255,21 @@ impl Run {
         (self.appended + self.copied) as f64 / self.written() as f64
     }
 
-    /// The most that was used, as a share of the nominal drive.
+    /// Peak use, as a share of the nominal drive.
     pub fn peak(&self) -> f64 {
         (self.peak_zones * self.zone_bytes) as f64 / self.nominal as f64
     }
 
-    /// What was used at the end, as a share of the nominal drive.
+    /// Use at the end, as a share of the nominal drive.
     pub fn end(&self) -> f64 {
         (self.used_zones * self.zone_bytes) as f64 / self.nominal as f64
     }
 }
 
-/// Lines of JSON.
+/// Parses lines of JSON.
 ///
 /// # Errors
-/// If a line is none; its number is said.
+/// If a line is not of this form; the message has its number.
 pub fn lines<T: for<'a> Deserialize<'a>>(text: &str) -> Result<Vec<T>> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     lines
@@ -298,12 +299,13 @@ mod tests {
         let shape = Shape { zone: 30, memtable: 20, step: 10 };
         let zones = zones(&writes, &shape).unwrap();
         assert_eq!(zones.moments, 13);
-        // Flushed: 9 at 20, 1 5 at 40; 2 3 at 60; 5 8 at 80; 4 9 at 100. The last is not.
+        // Flushed: 9 at 20, 1 5 at 40; 2 3 at 60; 5 8 at 80; 4 9 at 100. The last memtable is not
+        // flushed.
         let times: Vec<(usize, usize)> = zones.zones.iter().map(|z| (z.taken, z.full)).collect();
         assert_eq!(times, [(2, 4), (6, 8), (8, 10)]);
         // 9 dies at 90, 5 at 70, 1 never.
         assert_eq!(zones.zones[0].live[4..], [30, 30, 30, 20, 20, 10, 10, 10, 10]);
-        // 2, 3 never, 5 at 110.
+        // 2 and 3 never die, 5 dies at 110.
         assert_eq!(zones.zones[1].live[8..], [30, 30, 30, 20, 20]);
         assert_eq!(zones.free_space(), 90);
         // The third is taken when 20 bytes of the first are live.

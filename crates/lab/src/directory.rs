@@ -1,8 +1,9 @@
 //! Directories: what a name costs among a thousand and among a million.
 //!
-//! In place on one executor, the drive in memory and untimed, everything in the cache: all of
-//! this is processor time of the library. The directories are filled with links to a few files,
-//! so that inodes, of which there are as many whatever the directory, do not hide its own cost.
+//! The library runs in place on one executor, with the drive in memory and untimed, and everything
+//! in the cache: all of this is processor time of the library. The directories are filled with
+//! links to a few files: the number of inodes is then the same for every directory, and the cost of
+//! inodes does not hide the cost of the directory.
 
 use crate::{Contestant, Effort, Row, compare};
 use anyhow::Result;
@@ -17,13 +18,13 @@ use std::time::{Duration, Instant};
 const DEVICE: &str = "mem:capacity=4GiB,zone-size=32MiB";
 /// Names in the directories that are compared.
 pub(crate) const SIZES: [(u32, &str); 2] = [(1_000, "1,000 names"), (1_000_000, "1,000,000 names")];
-/// Links of one file: fewer than it can have.
+/// Links of one file: fewer than the limit.
 const LINKS: u32 = 60_000;
-/// Names that are looked up, again and again.
+/// Number of names that are looked up, over and over.
 const ASKED: u32 = 10_000;
 /// Operations between looks at the clock.
 const BATCH: u32 = 200;
-/// Pages of cache: 1 GiB, more than the directories take.
+/// Pages of cache: 1 GiB, more than the directories need.
 const CACHE: usize = 262_144;
 
 /// Runs the benchmark.
@@ -56,15 +57,15 @@ pub(crate) fn name(n: u32) -> Vec<u8> {
     format!("file-number-{n}").into_bytes()
 }
 
-/// Names for a batch, and how long that took: whoever asks for one has just written it, so it is
-/// not cold.
+/// Names for a batch, and the time that making them took: a program that asks for a name has just
+/// written it, so the name is not cold.
 fn just_written(number: impl Fn(u32) -> u32) -> (Vec<Vec<u8>>, Duration) {
     let start = Instant::now();
     let names = (0..BATCH).map(|at| name(number(at))).collect();
     (names, start.elapsed())
 }
 
-/// Makes a directory of the root with `size` names, called after that.
+/// Makes a directory in the root with `size` names, named after its size.
 pub(crate) async fn fill(fs: &Fs, size: u32) -> Result<Ino, Error> {
     let at = format!("of-{size}").into_bytes();
     let directory = fs.create(Ino::ROOT, &at, &NewNode::directory()).await?.ino;
@@ -128,7 +129,7 @@ impl Library {
         })
     }
 
-    /// Creates files and removes them again, which does not count.
+    /// Creates files and removes them again. The removal does not count.
     fn create(&self, directory: Ino, slice: Duration) -> Result<f64> {
         let fs = self.fs.clone();
         self.timed(slice, async move |turn: u32| {
@@ -147,7 +148,7 @@ impl Library {
         })
     }
 
-    /// Runs batches for `slice`; what each returns does not count.
+    /// Runs batches for `slice`; the time that each batch returns does not count.
     fn timed(
         &self,
         slice: Duration,

@@ -1,7 +1,7 @@
 //! An outcome as a document for machines: versioned, the same bytes for the same runs.
 //!
-//! Nothing of the host is in it: neither when it was made, nor how long it took, nor what came
-//! from the cache.
+//! The document has nothing of the host: neither when it was made, nor how long it took, nor which
+//! results came from the cache.
 
 use crate::cache::Build;
 use crate::catalogue::{Paper, Point, Relation, Size, Take, Verdict};
@@ -10,10 +10,10 @@ use crate::result::{ClaimResult, FigureResult, Sample, SeriesResult};
 use crate::runner::{Finished, Order, Outcome};
 use serde::Serialize;
 
-/// Version of the document: 2 since verdicts are five.
+/// Version of the document: 2 since there are five verdicts.
 pub const VERSION: u32 = 2;
 
-/// What was run and what came of it.
+/// The claims that were run, and their results.
 #[derive(Debug, Serialize)]
 pub struct Document {
     version: u32,
@@ -117,7 +117,7 @@ fn figure(result: &FigureResult) -> Figure {
 fn run(result: &SeriesResult) -> Run {
     let points = result.series.points.iter().zip(&result.measures).map(|(point, measures)| {
         let (value, scenario) = (point.label.clone(), point.point.clone());
-        // What this machine took is not of the run.
+        // Processor time of this machine is not part of the result.
         let plain = |measures: &Measures| Measures { processor_ns: None, ..measures.clone() };
         Measured { value, scenario, measures: measures.iter().map(plain).collect() }
     });

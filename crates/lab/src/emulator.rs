@@ -2,10 +2,10 @@
 //! simulation pays for each command.
 //!
 //! One task keeps 64 commands of 4 KiB in flight, as an engine would: it submits them, then waits
-//! for each. Zones are written to their end and then reset, which is counted as a command, too.
+//! for each. Zones are written to their end and then reset; the reset counts as a command, too.
 //!
-//! And forks of a drive of 64 zones of 64 blocks, all written: what a crash sweep pays for each
-//! instant it looks at, before the engine that is mounted there.
+//! The benchmark also measures forks of a drive of 64 zones of 64 blocks, all written: the cost,
+//! for a crash sweep, of each instant that it examines, before the engine that is mounted there.
 
 use crate::bench::{Bench, Contestant, Effort, Row, compare};
 use crate::noise;
@@ -35,7 +35,7 @@ struct Rig {
     rt: Own,
     drive: Emulator,
     geometry: Geometry,
-    /// Incompressible, each different.
+    /// Incompressible pages, each different.
     pages: Vec<Page>,
     /// The next zone to write.
     zone: u32,
@@ -44,7 +44,7 @@ struct Rig {
 /// Runs the benchmark.
 fn run(effort: Effort) -> Result<Vec<Row>> {
     let geometry = presets::plain();
-    // The cache of the plain drive forgets; the usual ones do not.
+    // The cache of the plain drive is volatile; that of usual drives is not.
     let geometry = Geometry { volatile_cache: false, ..geometry };
     let mut rigs = Vec::new();
     for discard in [true, false] {
@@ -67,7 +67,7 @@ fn run(effort: Effort) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A snapshot, a power cut in it, and a drive that goes on from there with a write.
+/// A snapshot, a power cut in it, and a drive that continues from there with a write.
 fn forks(effort: Effort) -> Result<Vec<Row>> {
     let geometry = Geometry {
         zones: 64,
@@ -105,7 +105,7 @@ fn forks(effort: Effort) -> Result<Vec<Row>> {
     compare(effort, "forks", &mut [cut, again])
 }
 
-/// How many times per second `once` can be done.
+/// Number of times per second that `once` can be done.
 fn timed(slice: Duration, once: impl Fn(u64) -> Result<()>) -> Result<f64> {
     let (mut count, start) = (0, Instant::now());
     while start.elapsed() < slice {
@@ -138,7 +138,7 @@ impl Rig {
         Ok(commands as f64 / elapsed.as_secs_f64())
     }
 
-    /// Fills the next zone, resetting it first; returns the commands it took.
+    /// Fills the next zone, after resetting it. Returns the number of commands.
     fn write_zone(&mut self, work: Work) -> Result<u64> {
         let zone = ZoneId(self.zone);
         self.zone = (self.zone + 1) % self.geometry.zones.min(ROUND);
@@ -166,7 +166,7 @@ impl Rig {
         Ok(blocks + 1)
     }
 
-    /// Reads a zone that was written; returns the commands it took.
+    /// Reads a zone that was written. Returns the number of commands.
     fn read_zone(&mut self) -> Result<u64> {
         let zone = ZoneId(0);
         let report = self.drive.report(zone, 1).map_err(|status| anyhow::anyhow!("{status}"))?;

@@ -1,7 +1,7 @@
 //! A small laboratory for tests: one of each entry of `setup.toml`, and claims made with it.
 
-/// A source, drive, profile, host and workload, whose texts hold what HTML must not take as its
-/// own. The workload is the last table, so that fields may be put behind it.
+/// A source, drive, profile, host and workload, whose texts have characters that HTML must not
+/// interpret. The workload is the last table, so that fields may be appended to it.
 pub(crate) const SETUP: &str = r#"
 version = 1
 [source.s]
@@ -30,7 +30,7 @@ pub(crate) fn claims(claims: &[String]) -> String {
     format!("version = 1\n{}", claims.concat())
 }
 
-/// A claim that is run with everything of [`SETUP`]; `rest` says how it is judged and what is run.
+/// A claim that is run with everything in [`SETUP`]; `rest` has its figures and runs.
 pub(crate) fn claim(id: &str, what: &str, forecast: &str, rest: &str) -> String {
     format!(
         "[[claim]]\nid = \"{id}\"\nsource = \"s\"\nwhat = \"{what}\"\n\
@@ -39,7 +39,7 @@ pub(crate) fn claim(id: &str, what: &str, forecast: &str, rest: &str) -> String 
     )
 }
 
-/// A claim whose only run is of more zones than may be active.
+/// A claim whose only run uses more zones than may be active.
 pub(crate) fn failing(id: &str) -> String {
     let rest = r#"
 figures = [{ name = "f", unit = "MB/s", paper = 1, run = "r" }]
@@ -50,7 +50,7 @@ with = { zones = 5000 }
     claim(id, "fails", "nothing", rest)
 }
 
-/// A claim that cannot be run before there is `needs`.
+/// A claim that cannot be run until `needs` is built.
 pub(crate) fn needing(id: &str, what: &str, needs: &str) -> String {
     format!(
         "[[claim]]\nid = \"{id}\"\nsource = \"s\"\nwhat = \"{what}\"\nneeds = \"{needs}\"\n\

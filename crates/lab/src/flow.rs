@@ -1,7 +1,7 @@
 //! Mixes of operations on many files: what MDtest and Filebench's personalities do.
 //!
-//! A client goes through its *steps* again and again; each is an operation of its own. Most steps
-//! are about the client's *current* file, which `create` and `pick` choose.
+//! A client does its *steps* over and over; each is an operation of its own. Most steps concern the
+//! client's *current* file, which `create` and `pick` choose.
 
 use furrow_emu::timing::quantity::Bytes;
 use serde::{Deserialize, Serialize};
@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 pub enum Step {
     /// Makes a file, which becomes the current one.
     Create,
-    /// Makes one of the client's files the current one, by chance.
+    /// Makes a random one of the client's files the current one.
     Pick,
     /// Writes the current file from its start to the size of a new one.
     Write,
-    /// Adds to the end of the current file: anything from 1 byte to `append`.
+    /// Appends 1 to `append` bytes to the current file, by chance.
     Append,
-    /// Adds to the end of a log that the client keeps beside its files.
+    /// Appends to a log that the client keeps in addition to its files.
     Log,
     /// Reads the current file whole.
     Read,
@@ -26,15 +26,15 @@ pub enum Step {
     Fsync,
     /// Asks for the attributes of the current file.
     Stat,
-    /// Removes one of the client's files, by chance.
+    /// Removes a random one of the client's files.
     Delete,
 }
 
-/// What clients do.
+/// The operations of clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Flow {
-    /// Files each client has when measuring begins.
+    /// Files that each client has when measuring begins.
     #[serde(default)]
     pub files: u32,
     /// Bytes of a new file.
@@ -42,12 +42,12 @@ pub struct Flow {
     /// Most bytes of an append.
     #[serde(default)]
     pub append: Bytes,
-    /// Clients pick from the files of all, not only from their own.
+    /// Whether clients pick from the files of all clients, not only from their own.
     #[serde(default, skip_serializing_if = "is_false")]
     pub shared: bool,
-    /// What a client does, in turn.
+    /// The steps of a client, in order.
     pub steps: Vec<Step>,
-    /// What the first client does instead, if that is something else.
+    /// The steps of the first client, if they are others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub first: Vec<Step>,
 }
@@ -61,10 +61,10 @@ fn is_false(flag: &bool) -> bool {
 }
 
 impl Flow {
-    /// Says what is wrong with it, if anything is.
+    /// Checks the flow.
     ///
     /// # Errors
-    /// One clause.
+    /// If the flow is invalid: the reason, in one clause.
     pub fn check(&self) -> Result<(), String> {
         if self.steps.is_empty() {
             return Err("`flow` has no `steps`".into());
@@ -106,7 +106,7 @@ impl Flow {
         if thread == 0 && !self.first.is_empty() { &self.first } else { &self.steps }
     }
 
-    /// One line for people.
+    /// A description in one line.
     pub fn describe(&self) -> String {
         let names = |steps: &[Step]| {
             let name = |step: &Step| format!("{step:?}").to_ascii_lowercase();

@@ -1,9 +1,9 @@
 //! fsync: what an append of 4 KiB costs that is durable when the call returns.
 //!
 //! One, two and eight threads at once, each with a file of its own, reach the engine through its
-//! port; blocks are copied and checksummed by the callers. The drive is in memory and untimed, so
-//! this is processor time, and more callers than processors gain by sharing records and flushes
-//! only. The least its drive must do for one fsync is two blocks, data and record, and a flush.
+//! port. The callers copy and checksum the blocks. The drive is in memory and untimed, so this is
+//! processor time, and more callers than processors gain only by sharing records and flushes. The
+//! least work of the drive for one fsync is two blocks, data and record, and a flush.
 
 use crate::library::Drive;
 use crate::{Bench, Contestant, Effort, Row, compare, noise};
@@ -26,9 +26,9 @@ pub const FSYNC: Bench = Bench {
 
 const DEVICE: &str = "mem:capacity=2GiB,zone-size=16MiB";
 const BLOCK: usize = 4096;
-/// Callers at once.
+/// Numbers of simultaneous callers.
 const CALLERS: [usize; 3] = [1, 2, 8];
-/// Blocks at which a file is cut to nothing and grows again.
+/// Blocks at which a file is truncated to nothing, to grow again.
 const LONGEST: u64 = 4096;
 /// Appends between looks at the clock.
 const BATCH: u64 = 32;
@@ -73,7 +73,7 @@ impl Engine {
                     let name = format!("file-{number}").into_bytes();
                     files.push(fs.create(Ino::ROOT, &name, &NewNode::file()).await?.ino);
                 }
-                // Its other end waits below.
+                // The receiver waits below.
                 let _ = sender.send((fs.pool().clone(), files));
                 Ok::<Fs, Error>(fs)
             })
@@ -98,7 +98,7 @@ impl Engine {
         Ok(done?.into_iter().sum::<u64>() as f64 / start.elapsed().as_secs_f64())
     }
 
-    /// How many of one caller in the `slice` since `start`.
+    /// The appends of one caller in the `slice` since `start`.
     fn appends(&self, file: Ino, start: Instant, slice: Duration) -> Result<u64, Error> {
         let content = noise(BLOCK, u64::from(file.0));
         let mut done = 0;

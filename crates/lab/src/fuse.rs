@@ -1,8 +1,9 @@
 //! FUSE: what the engine adds to a request that the kernel does not answer itself.
 //!
-//! fstat with attributes that are never believed, and 4 KiB reads past the kernel's page cache
-//! (O_DIRECT) of a file that is in the engine's cache. And what it costs there to find or make a
-//! name among a million, against among a thousand. Client and server are threads of one process.
+//! Measured are fstat, with attributes that the kernel never caches, and 4 KiB reads past the
+//! kernel's page cache (O_DIRECT) of a file in the engine's cache; also the cost of finding or
+//! making a name among a million, against among a thousand. Client and server are threads of one
+//! process.
 
 use crate::directory::{SIZES, fill, name};
 use crate::{Contestant, Effort, Row, compare, noise};
@@ -52,7 +53,7 @@ pub fn run(effort: Effort) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Names among few and many, through the mount.
+/// Operations on names among few and among many, through the mount.
 fn names(effort: Effort, engine: &Mount) -> Result<Vec<Row>> {
     let port = engine.port.as_ref().context("the engine is not mounted")?;
     for (size, _) in SIZES {
@@ -78,7 +79,7 @@ fn names(effort: Effort, engine: &Mount) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Looks up names that are there, one after the other all over the directory.
+/// Looks up existing names at random places in the directory.
 fn lookups(directory: &Path, size: u32, slice: Duration) -> Result<f64> {
     let directory = open_directory(directory)?;
     let mut rng = Rng::new(5);
@@ -135,14 +136,14 @@ impl Mount {
                 Fs::format(&engine, device.clone(), &MkfsOptions::default()).await?;
                 Fs::mount(&engine, device, MountOptions::default()).await
             })?;
-            // Its other end waits below.
+            // The receiver waits below.
             let _ = sender.send(fs.pool().clone());
             Ok::<Fs, Error>(fs)
         })?;
         let pool = receiver.recv().context("the engine did not start")?;
         let log = Box::new(|line: &str| {
             use std::io::Write as _;
-            // Nobody has to hear it.
+            // A failure to print is ignored.
             let _ = writeln!(std::io::stderr(), "{line}");
         });
         let server = FuseServer::new(port.clone(), pool, Duration::ZERO, Info::default(), log);
@@ -198,11 +199,11 @@ fn reads(file: &OwnedFd, slice: Duration) -> Result<f64> {
     })
 }
 
-/// What O_DIRECT asks for on some kernels.
+/// The alignment that O_DIRECT needs on some kernels.
 #[repr(align(4096))]
 struct Aligned([u8; BLOCK]);
 
-/// Does `one` for about `slice`; how many a second.
+/// Does `one` for about `slice`. Returns the rate per second.
 fn repeat(slice: Duration, mut one: impl FnMut() -> Result<()>) -> Result<f64> {
     let start = Instant::now();
     let mut done = 0u64;

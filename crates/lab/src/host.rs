@@ -1,7 +1,7 @@
 //! The machine a workload runs on, as far as results depend on it.
 //!
-//! A comparison uses one host for all its runs, and every result is printed with it: buffered
-//! results say as much about the host's memory as about the drive.
+//! A comparison uses one host for all its runs, and every result is printed with its host: buffered
+//! results depend on the host's memory as much as on the drive.
 
 use furrow_emu::timing::quantity::{Bytes, Time};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
-    /// Memory a file system caches in; 0: what it takes by itself.
+    /// Memory for a file system's cache; 0: the file system's own default.
     #[serde(default)]
     pub memory: Bytes,
     /// Dirty data at which writers are held up; 0: the engine's own limit, half of its memory.
@@ -22,19 +22,20 @@ pub struct Host {
     /// Tasks that write back at once; 0: the engine's own.
     #[serde(default)]
     pub flushers: u32,
-    /// Largest command sent to a drive, larger ones go in pieces, one after the other; 0: any.
+    /// Largest command sent to a drive; larger ones are sent in pieces, one after the other; 0: no
+    /// limit.
     #[serde(default)]
     pub request_cap: Bytes,
-    /// One write in flight per zone, as a kernel's zone write lock has it (mq-deadline).
+    /// One write in flight per zone, as with a kernel's zone write lock (mq-deadline).
     #[serde(default)]
     pub zone_lock: bool,
-    /// Bytes read ahead of whoever reads a file on and on; 0: none.
+    /// Bytes read ahead for sequential readers of a file; 0: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub readahead: Bytes,
-    /// Time a client's processor takes for each operation, before the operation is sent.
+    /// Time that a client's processor takes for each operation, before the operation is sent.
     #[serde(default)]
     pub cpu: Time,
-    /// And for each 4 KiB that an operation moves, after it.
+    /// Time that it takes for each 4 KiB that an operation moves, after the operation.
     #[serde(default, skip_serializing_if = "no_time")]
     pub page_cpu: Time,
 }
@@ -48,8 +49,8 @@ fn is_zero(bytes: &Bytes) -> bool {
 }
 
 impl Host {
-    /// One line for people: what matters to commands sent to a drive and, of an `engine`, what
-    /// matters to that.
+    /// A description in one line: the fields that concern commands to a drive and, for an `engine`,
+    /// the fields that concern the engine.
     pub fn describe(&self, engine: bool) -> String {
         let or = |none: &str, bytes: Bytes| match bytes.0 {
             0 => none.to_owned(),

@@ -3,13 +3,13 @@
 use furrow_fs::{Counters, StatFs};
 use serde::{Deserialize, Serialize};
 
-/// Moments kept of a run; when there are more, every second one goes.
+/// Most moments kept of a run; beyond that, every second one is dropped.
 const MOMENTS: usize = 120;
 
-/// What a file system wrote from its mount to its end, in bytes.
+/// The bytes that a file system wrote from its mount to its end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Written {
-    /// What clients asked for.
+    /// Bytes that clients wrote.
     pub user: u64,
     /// File data.
     pub data: u64,
@@ -25,7 +25,7 @@ pub struct Written {
     pub records: u64,
     /// Padding.
     pub padding: u64,
-    /// Of data and nodes: what cleaning moved.
+    /// Data and nodes that cleaning moved.
     pub moved: u64,
 }
 
@@ -47,7 +47,7 @@ impl From<&Counters> for Written {
 }
 
 impl Written {
-    /// All that was written to the drive.
+    /// All bytes that were written to the drive.
     pub fn total(&self) -> u64 {
         self.data
             + self.nodes
@@ -58,18 +58,18 @@ impl Written {
             + self.padding
     }
 
-    /// What was written for each byte asked for; 0 if nothing was.
+    /// Bytes written for each byte that clients wrote; 0 if clients wrote nothing.
     pub fn amplification(&self) -> f64 {
         if self.user == 0 { 0.0 } else { self.total() as f64 / self.user as f64 }
     }
 
-    /// What is neither data nor nodes, in percent of all.
+    /// Bytes that are neither data nor nodes, in percent of all.
     pub fn overhead_percent(&self) -> f64 {
         let rest = self.total() - self.data - self.nodes;
         if self.total() == 0 { 0.0 } else { rest as f64 / self.total() as f64 * 100.0 }
     }
 
-    /// Kinds with their bytes, those of which there are any.
+    /// Kinds with their bytes, without empty ones.
     pub fn kinds(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let all = [
             ("data", self.data),
@@ -84,7 +84,7 @@ impl Written {
     }
 }
 
-/// What a file system keeps its drive's space for, in bytes.
+/// The uses of a drive's space by a file system, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Space {
     /// Data and nodes.
@@ -125,54 +125,54 @@ impl Space {
 /// Active zones at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Moment {
-    /// When, in nanoseconds of the executor's time.
+    /// The time, in nanoseconds of the executor's time.
     pub at_ns: u64,
-    /// Active zones the file system may hold.
+    /// Active zones that the file system may hold.
     pub permits: u32,
-    /// Those it holds permits for.
+    /// Active zones that it holds permits for.
     pub active: u32,
     /// Zones of each stream's superzones, parked ones included.
     pub streams: Vec<u32>,
-    /// Zones each stream writes to in turn.
+    /// Zones that each stream writes to in turn.
     pub busy: Vec<u32>,
-    /// What streams are called.
+    /// Names of the streams.
     pub names: Vec<String>,
 }
 
-/// What went on inside, over a run.
+/// Internal measures of a file system over a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Inside {
-    /// What was written.
+    /// The bytes that were written.
     pub written: Written,
-    /// What space is for.
+    /// The uses of space.
     pub space: Space,
-    /// Most memory held, in bytes, by what it is for.
+    /// Most memory held, in bytes, by use.
     pub memory: Vec<(String, u64)>,
-    /// What streams are called.
+    /// Names of the streams.
     pub streams: Vec<String>,
-    /// Moments, in order, evenly apart.
+    /// Moments, in order, at even intervals.
     pub moments: Vec<Moment>,
 }
 
 impl Inside {
-    /// Most memory held, in bytes; 0 if that is not known.
+    /// Most memory held, in bytes; 0 if unknown.
     pub fn memory(&self) -> u64 {
         self.memory.iter().map(|part| part.1).sum()
     }
 
-    /// The same without cached content of files, which is as much as the host allows.
+    /// Most memory held, without cached content of files, which takes as much as the host allows.
     pub fn own_memory(&self) -> u64 {
         self.memory.iter().filter(|part| part.0 != "data").map(|part| part.1).sum()
     }
 
-    /// Bytes per second that clients asked to be written, from the first moment to the last.
+    /// Bytes per second that clients wrote, from the first moment to the last.
     pub fn user_bytes_per_second(&self) -> f64 {
         let ends = self.moments.last().map_or(0, |moment| moment.at_ns);
         if ends == 0 { 0.0 } else { self.written.user as f64 / ends as f64 * 1e9 }
     }
 }
 
-/// What is known at the end.
+/// The measures that are known at the end.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ended {
     /// See [`Inside::written`].
@@ -183,27 +183,27 @@ pub struct Ended {
     pub memory: Vec<(String, u64)>,
 }
 
-/// What went on inside an array since it was filled.
+/// Internal measures of an array since it was filled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Array {
-    /// Bytes clients wrote.
+    /// Bytes that clients wrote.
     pub written: u64,
-    /// Bytes that filled it, and those.
+    /// The same, plus the bytes that filled the array.
     pub ever: u64,
-    /// Bytes cleaning moved.
+    /// Bytes that cleaning moved.
     pub moved: u64,
-    /// Bytes of zeros that filled stripes.
+    /// Bytes of padding in stripes.
     pub padded: u64,
-    /// Bytes that metadata stripes took where data could be: what lists others for want of an
+    /// Bytes of metadata stripes in places where data could be: the listings that replace an
     /// out-of-band area.
     pub listed: u64,
     /// Stripes dispatched.
     pub stripes: u64,
     /// Checkpoints written.
     pub checkpoints: u64,
-    /// Blocks made from the others of their stripe for a read.
+    /// Blocks reconstructed for reads.
     pub reconstructed: u64,
-    /// Nanoseconds that a block waited before it was sent, on average.
+    /// Mean time that a block waited before it was sent, in nanoseconds.
     pub wait_ns: f64,
     /// Bytes of memory of the stripe tables.
     pub tables: u64,
@@ -219,7 +219,7 @@ impl Array {
         self.tables as f64 / self.ever.max(1) as f64
     }
 
-    /// Data written for each byte asked for; 0 if nothing was.
+    /// Data written for each byte that clients wrote; 0 if they wrote nothing.
     pub fn amplification(&self) -> f64 {
         if self.written == 0 {
             return 0.0;
@@ -228,7 +228,7 @@ impl Array {
     }
 }
 
-/// Collects moments, evenly apart, however long the run is.
+/// Collects moments at even intervals, for runs of any length.
 #[derive(Debug)]
 pub struct Sampler {
     moments: Vec<Moment>,
@@ -237,7 +237,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler whose moments are `apart` nanoseconds apart to begin with.
+    /// A sampler whose moments are `apart` nanoseconds apart at first.
     pub fn new(apart: u64) -> Sampler {
         Sampler { moments: Vec::new(), names: Vec::new(), apart: apart.max(1) }
     }
@@ -247,11 +247,11 @@ impl Sampler {
         self.apart
     }
 
-    /// Takes a moment in.
+    /// Adds a moment.
     pub fn push(&mut self, mut moment: Moment) {
         self.names = std::mem::take(&mut moment.names);
         self.moments.push(moment);
-        // Of an odd number the first and the last stay.
+        // The number is odd, so the first and the last moment stay.
         if self.moments.len() > 2 * MOMENTS {
             let mut odd = false;
             self.moments.retain(|_| {
@@ -262,7 +262,7 @@ impl Sampler {
         }
     }
 
-    /// What was collected, with times from `begin` on.
+    /// The collected moments, with times from `begin` on.
     pub fn take(&mut self, begin: u64) -> Inside {
         let mut moments = std::mem::take(&mut self.moments);
         moments.iter_mut().for_each(|moment| moment.at_ns = moment.at_ns.saturating_sub(begin));

@@ -1,10 +1,10 @@
 //! The library: what the file system costs above the drive, and above the least it must do with
 //! every block, copying it once and checksumming it.
 //!
-//! In place on one executor, no thread in between. The drive is in memory and untimed, so all of
-//! this is processor time. Writes include getting the blocks to the drive: each turn ends with an
-//! fsync. A file that is made and synced is held against the least its drive must do for it: two
-//! blocks, an inode and a record, and a flush.
+//! The library runs in place on one executor, with no thread in between. The drive is in memory and
+//! untimed, so all of this is processor time. Writes include getting the blocks to the drive: each
+//! turn ends with an fsync. A file that is made and synced is compared with the least that its
+//! drive must do for it: two blocks, an inode and a record, and a flush.
 
 use crate::{Contestant, Effort, Row, compare, noise};
 use anyhow::{Result, anyhow};
@@ -21,16 +21,16 @@ use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
 const DEVICE: &str = "mem:capacity=2GiB,zone-size=16MiB";
-/// Blocks of the file written and read: 32 MiB, half of where write-back begins. More would measure
-/// the first use of the memory that the drive is made of.
+/// Blocks of the file written and read: 32 MiB, half the amount at which write-back begins. A
+/// larger file would measure the first use of the memory that the drive is made of.
 const FILE_BLOCKS: u64 = 8_192;
 /// Blocks of different content to write: more than the processor caches hold.
 const NOISE_BLOCKS: usize = 16_384;
-/// Pages of the cache when reads are to miss it: 1 MiB and some.
+/// Pages of the cache when reads should miss it: 16 MiB.
 const SMALL_CACHE: usize = 4_096;
 /// Operations between looks at the clock.
 const BATCH: u64 = 256;
-/// Blocks in the large commands of the drive alone: what an engine merges to.
+/// Blocks in the large commands of the drive alone: the size to which an engine merges.
 const LARGE: u64 = 32;
 
 /// Runs the benchmark.
@@ -114,7 +114,7 @@ fn block(bytes: &[u8], index: u64) -> &[u8] {
     &bytes[at..at + BLOCK]
 }
 
-/// The least: each block copied into a page once and checksummed.
+/// The least work of a write: each block copied into a page once and checksummed.
 fn copy(pool: &Pool, bytes: &[u8], slice: Duration) -> f64 {
     let start = Instant::now();
     let mut done = 0;
@@ -127,7 +127,7 @@ fn copy(pool: &Pool, bytes: &[u8], slice: Duration) -> f64 {
     done as f64 / start.elapsed().as_secs_f64()
 }
 
-/// The least of a read: random blocks checksummed and copied out.
+/// The least work of a read: random blocks checksummed and copied out.
 fn copy_out(bytes: &[u8], slice: Duration) -> f64 {
     let mut rng = Rng::new(17);
     let mut out = [0; BLOCK];
@@ -166,7 +166,7 @@ impl Library {
         Ok(Library { rt, fs, file })
     }
 
-    /// Rewrites the file from its start, over and over; ends durable.
+    /// Rewrites the file from its start, over and over; the content is durable at the end.
     fn write(&self, bytes: &Rc<[u8]>, slice: Duration) -> Result<f64> {
         let (fs, file, bytes) = (self.fs.clone(), self.file, bytes.clone());
         Ok(self.rt.block_on(async move {
@@ -185,7 +185,7 @@ impl Library {
         })?)
     }
 
-    /// Makes files and syncs each, and removes them again, which does not count.
+    /// Makes files and syncs each. Their removal does not count.
     fn create_and_sync(&self, slice: Duration) -> Result<f64> {
         let fs = self.fs.clone();
         Ok(self.rt.block_on(async move {
@@ -269,7 +269,7 @@ struct Zone {
 
 impl Zone {
     /// Writes `blocks` blocks at each of `places`, all in flight at once, and waits for them. Their
-    /// content is that of the payload from block `from` on.
+    /// content is the payload from block `from` on.
     async fn write(
         &self,
         places: impl Iterator<Item = u64>,
@@ -305,7 +305,7 @@ impl Drive {
         Ok(Drive { rt, device, pool: Pool::new(1024) })
     }
 
-    /// Writes zone 0 with commands of `blocks`, resetting it when full: blocks per second.
+    /// Writes zone 0 with commands of `blocks`, resetting it when full. Returns blocks per second.
     fn write(&self, bytes: &Rc<[u8]>, blocks: u64, slice: Duration) -> Result<f64> {
         self.rounds(bytes, slice, move |zone, done| async move {
             for at in (0..zone.capacity + 1 - LARGE).step_by(LARGE as usize) {
@@ -316,7 +316,7 @@ impl Drive {
         })
     }
 
-    /// Writes two blocks to zone 0 and flushes, over and over: flushes per second.
+    /// Writes two blocks to zone 0 and flushes, over and over. Returns flushes per second.
     pub(crate) fn write_and_flush(&self, bytes: &Rc<[u8]>, slice: Duration) -> Result<f64> {
         self.rounds(bytes, slice, |zone, _| async move {
             for at in (0..zone.capacity - 1).step_by(2) {
@@ -328,8 +328,8 @@ impl Drive {
         })
     }
 
-    /// Resets zone 0 and lets `fill` write it, again and again for `slice`. `fill` gets what was
-    /// done so far and answers what it did; the sum is returned per second.
+    /// Resets zone 0 and has `fill` write to it, over and over for `slice`. `fill` gets the work
+    /// done so far and returns its own; the result is the sum per second.
     fn rounds<F: Future<Output = Result<u64, String>>>(
         &self,
         bytes: &Rc<[u8]>,
@@ -361,7 +361,7 @@ impl Drive {
         self.write(bytes, LARGE, Duration::from_nanos(1)).map(drop)
     }
 
-    /// Reads random blocks of zone 0, as many in flight as one large write has blocks.
+    /// Reads random blocks of zone 0. As many are in flight as a large write has blocks.
     fn read(&self, slice: Duration) -> Result<f64> {
         let (device, pool) = (self.device.clone(), self.pool.clone());
         let rate = self.rt.block_on(async move {

@@ -1,15 +1,15 @@
 //! What came of a run: throughput and latencies within a window of the executor's time.
 //!
-//! A [`Meter`] counts operations that *complete* within its window; those that began before it
-//! opened count as well, as they do for any tool that looks at a device from outside. Latencies
-//! are kept at three digits.
+//! A [`Meter`] counts operations that *complete* within its window. Operations that began before it
+//! opened count as well, as they do for any tool that observes a device from outside. Latencies are
+//! kept with three digits.
 
 use crate::inside::{Array, Inside};
 use furrow_rt::Nanos;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Longest latency told apart, in nanoseconds: 1,000 s.
+/// Longest latency that is told from longer ones, in nanoseconds: 1,000 s.
 const LONGEST: u64 = 1_000 * Nanos::SECOND;
 
 /// Percentiles at which a latency curve is drawn.
@@ -28,23 +28,24 @@ pub struct Meter {
     last: Nanos,
 }
 
-/// The part of the time from `open` to `close` that `now` is in, of `parts` equally long ones.
+/// The number of the part, of `parts` equally long ones from `open` to `close`, in which `now`
+/// lies.
 pub fn part(open: Nanos, close: Nanos, now: Nanos, parts: usize) -> usize {
     let length = (close.since(open) / parts.max(1) as u64).max(1);
-    // What ends with a part belongs to it.
+    // An operation that ends exactly at a part's end belongs to the part.
     let at = now.since(open).saturating_sub(1) / length;
     (at as usize).min(parts.saturating_sub(1))
 }
 
 impl Meter {
-    /// A meter for what completes after `open` and not after `close`.
+    /// A meter for operations that complete after `open` and not after `close`.
     pub fn new(open: Nanos, close: Nanos) -> Meter {
         let latencies = Histogram::new_with_bounds(1, LONGEST, 3)
             .expect("invariant: three digits from 1 ns are a valid histogram");
         Meter { latencies, bytes: 0, parts: Vec::new(), open, close, last: open }
     }
 
-    /// The same, that counts bytes in `parts` of its window apart.
+    /// The same meter, counting bytes by each of `parts` parts of its window.
     pub fn in_parts(self, parts: usize) -> Meter {
         Meter { parts: vec![0; parts], ..self }
     }
@@ -66,7 +67,7 @@ impl Meter {
         now >= self.close
     }
 
-    /// The result. `ended`: when there was nothing left to do, if that was before the window
+    /// The result. `ended` is the time when there was no work left, if that was before the window
     /// closed.
     pub fn measures(&self, ended: Option<Nanos>) -> Measures {
         let end = ended.map_or(self.close, |ended| ended.min(self.close)).max(self.last);
@@ -97,12 +98,12 @@ impl Meter {
     }
 }
 
-/// What a run gave.
+/// The measures of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measures {
     /// Operations completed.
     pub ops: u64,
-    /// Bytes of them.
+    /// Bytes of these operations.
     pub bytes: u64,
     /// Length of the window, in the executor's time.
     pub nanoseconds: u64,
@@ -127,14 +128,14 @@ pub struct Measures {
     /// Bytes per second in each part of the measured time, if it has parts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<f64>,
-    /// What went on inside the file system, if there was one.
+    /// Internal measures of the file system, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inside: Option<Inside>,
-    /// What went on inside the array, if there was one.
+    /// Internal measures of the array, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array: Option<Array>,
-    /// Of an array: nanoseconds of this machine's processor for each operation, all simulated parts
-    /// included. The only measure that differs from one run to the next.
+    /// For an array: nanoseconds of this machine's processor for each operation, including all
+    /// simulated parts. The only measure that differs from one run to the next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processor_ns: Option<f64>,
 }

@@ -1,9 +1,9 @@
 //! NBD: the server of `furrow-nbd` against nbdkit and qemu-nbd, by the same client.
 //!
-//! All serve a gibibyte in memory over a Unix socket: ours from pages, nbdkit from its memory
-//! plugin, qemu-nbd from a file on a file system in memory (it has no disk in memory that keeps
-//! what is written). The client is fio's nbd engine, a process of its own; it has written the 256
-//! MiB that are used before anything is measured. So what differs is the server alone.
+//! All servers serve a gibibyte in memory over a Unix socket: ours from pages, nbdkit from its
+//! memory plugin, qemu-nbd from a file on a file system in memory (it has no disk in memory that
+//! stores writes). The client is fio's nbd engine, a process of its own; it writes the 256 MiB that
+//! are used before anything is measured. So only the servers differ.
 
 use crate::{Bench, Contestant, Effort, Row, compare};
 use anyhow::{Context as _, Result, bail};
@@ -29,11 +29,11 @@ pub const NBD: Bench = Bench {
 
 /// Programs that must be there.
 const PROGRAMS: [&str; 3] = ["fio", "nbdkit", "qemu-nbd"];
-/// Bytes of the volumes, and of what is used of them.
+/// Bytes of the volumes, and of the part that is used.
 const SIZE: u64 = 1 << 30;
 const USED: &str = "256m";
 
-/// The programs that are missing here.
+/// The programs that are missing on this machine.
 fn missing() -> Vec<&'static str> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -76,7 +76,7 @@ fn run(effort: Effort) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A folder for sockets, in memory if there is such a place; gone with the benchmark.
+/// A folder for sockets, in memory if possible; removed with the benchmark.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -91,7 +91,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left lies in memory until the next start of the machine.
+        // If this fails, files stay in memory until the machine is restarted.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -103,7 +103,7 @@ struct Running {
 }
 
 enum How {
-    /// Ours: a thread, told by a closed socket to end.
+    /// Our server: a thread, which ends when a socket is closed.
     Thread(Option<(JoinHandle<()>, UnixStream)>),
     Process(Child),
 }
@@ -114,12 +114,12 @@ impl Drop for Running {
             How::Thread(thread) => {
                 if let Some((thread, bell)) = thread.take() {
                     drop(bell);
-                    // If it panicked, that has been printed.
+                    // A panic of the thread has been printed.
                     let _ = thread.join();
                 }
             }
             How::Process(child) => {
-                // Both fail only if it has ended by itself.
+                // Both fail only if the process has already ended.
                 let _ = child.kill();
                 let _ = child.wait();
             }
@@ -139,7 +139,7 @@ impl Running {
             let server = match server {
                 Ok(server) => server,
                 Err(error) => {
-                    // Its other end waits below.
+                    // The receiver waits below.
                     let _ = ready.send(Err(error));
                     return;
                 }
@@ -173,7 +173,7 @@ impl Running {
 
     fn start(mut command: Command, socket: &Path) -> Result<Running> {
         let name = command.get_program().to_string_lossy().into_owned();
-        // They complain of who only looks whether they listen.
+        // The servers complain about connections that only test whether they listen.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().with_context(|| name.clone())?;
         let mut running = Running { socket: socket.to_owned(), how: How::Process(child) };
@@ -192,7 +192,7 @@ impl Running {
         Ok(running)
     }
 
-    /// Requests per second, or all of what is used once.
+    /// Requests per second; without a time, the used part once.
     fn ask(&self, mode: &str, block: &str, depth: u32, time: Option<Duration>) -> Result<f64> {
         let mut command = Command::new("fio");
         command
@@ -201,7 +201,7 @@ impl Running {
             .args([format!("--rw={mode}"), format!("--bs={block}"), format!("--iodepth={depth}")])
             .arg(format!("--size={USED}"));
         if let Some(time) = time {
-            // fio takes no less than a few milliseconds.
+            // fio needs at least a few milliseconds.
             let milliseconds = time.as_millis().max(20);
             command.args(["--time_based".to_owned(), format!("--runtime={milliseconds}ms")]);
         }
@@ -214,7 +214,7 @@ impl Running {
     }
 }
 
-/// Requests per second from fio's JSON, which follows a line of its engine's.
+/// Requests per second from fio's JSON, which follows a line of fio's engine.
 fn rate(said: &str) -> Option<f64> {
     let document: serde_json::Value = serde_json::from_str(&said[said.find('{')?..]).ok()?;
     let job = &document["jobs"][0];

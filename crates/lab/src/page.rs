@@ -15,13 +15,13 @@ use crate::stored::{self, Kept};
 use crate::text;
 use std::fmt::Write as _;
 
-/// Papers in the order in which they are shown: names of sources.
+/// Papers in the order of the pages: names of sources.
 const PAPERS: [&str; 4] = ["z-lfs", "hzfs", "zapraid", "same-victim"];
 
-/// Figures of a claim that its line shows; the appendix has all.
+/// Number of figures in a claim's line; the appendix has all.
 const SHOWN: usize = 3;
 
-/// Writes a line; `String` takes all.
+/// Writes a line; a `String` accepts any.
 macro_rules! put {
     ($out:expr $(, $argument:expr)* $(,)?) => {{
         let _ = writeln!($out $(, $argument)*);
@@ -32,24 +32,24 @@ use put;
 /// A file of the pages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct File {
-    /// Below the folder of documents.
+    /// Path below the folder of documents.
     pub path: String,
-    /// What is in it.
+    /// Content of the file.
     pub text: String,
 }
 
-/// A figure with what is kept of it.
+/// A figure with its stored values.
 struct Row<'a> {
     figure: &'a Figure,
     ours: Sample,
     verdict: Verdict,
 }
 
-/// A claim with what is kept of it.
+/// A claim with its stored figures.
 struct Shown<'a> {
     claim: &'a Claim,
     kept: Option<&'a Kept>,
-    /// Figures that are kept, in the order of the catalogue.
+    /// Figures with stored values, in the order of the catalogue.
     rows: Vec<Row<'a>>,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Shown<'a> {
         self.published().filter(|row| row.verdict == verdict).count()
     }
 
-    /// The verdict in words: one, or how many of each.
+    /// The verdict in words: one verdict, or how many of each.
     fn verdict(&self) -> String {
         let counts = Verdict::ALL.map(|verdict| (verdict, self.count(verdict)));
         let some: Vec<_> = counts.into_iter().filter(|(_, count)| *count > 0).collect();
@@ -86,7 +86,7 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// The cause, or that there is none to name.
+    /// The cause, or the statement that none is known.
     fn cause(&self) -> String {
         let missed = self.count(Verdict::NotReproduced) > 0;
         match (&self.claim.incomparable, &self.claim.cause) {
@@ -100,7 +100,7 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// Where the appendix has it.
+    /// The claim's anchor in the appendix.
     fn anchor(&self) -> String {
         let text = format!("{} {}", self.claim.id, self.claim.what).to_lowercase();
         let kept = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-'));
@@ -108,12 +108,12 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// Text that is only text in a cell of a table.
+/// Escapes text for a cell of a table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 
-/// All pages on `kept`.
+/// All pages about `kept`.
 pub fn files(catalogue: &Catalogue, kept: &[Kept]) -> Vec<File> {
     let mut files = Vec::new();
     let papers: Vec<(&str, Vec<Shown<'_>>)> = PAPERS
@@ -138,7 +138,7 @@ pub fn files(catalogue: &Catalogue, kept: &[Kept]) -> Vec<File> {
     files
 }
 
-/// What a verdict means, for a reader of the first page.
+/// The rules of verdicts, for a reader of the first page.
 const RULES: &str = "\
 A figure has one of five verdicts, which a program computes from the numbers:
 
@@ -212,7 +212,7 @@ fn line(out: &mut String, paper: &str, claim: &Shown<'_>) {
     );
 }
 
-/// Ours against the published figures, a shape for each verdict.
+/// Our figures against the published ones, with a shape for each verdict.
 fn picture(title: &str, claims: &[Shown<'_>]) -> Plot {
     let mut plot = Plot::new(title, Axis::log("published"), Axis::log("ours")).sized(720, 560);
     let (mut low, mut high) = (f64::INFINITY, 0.0f64);

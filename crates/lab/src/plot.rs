@@ -1,12 +1,12 @@
 //! Plots as SVG text: lines, points and bars on linear or logarithmic axes.
 //!
 //! For documents and reports of this project, so the look is fixed: one set of colours that can be
-//! read on a light and on a dark page (`prefers-color-scheme` chooses), a marker of its own for
-//! each series so that colour is never all that tells two apart, the legend above the data, values
-//! as tooltips. The same data give the same bytes.
+//! read on a light and on a dark page (`prefers-color-scheme` chooses), a different marker for each
+//! series so that series differ in more than colour, the legend above the data, values as tooltips.
+//! The same data give the same bytes.
 //!
-//! Invariants: the text is well-formed XML whatever the names contain; a value that has no place
-//! on its axis (not finite, or not above zero on a logarithmic one) is left out, never drawn wrong.
+//! Invariants: the text is well-formed XML for any names; a value without a place on its axis (not
+//! finite, or not above zero on a logarithmic one) is left out, never drawn at a wrong place.
 //!
 //! Not here: interaction, more than two axes, files.
 //!
@@ -26,16 +26,16 @@ mod scale;
 pub(crate) use scale::number;
 pub use scale::{Axis, Labels, Scale};
 
-/// A place on a plot, with how far it may be off.
+/// A place on a plot, with an error range.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// On the horizontal axis; of bars the number of the category, from 0.
+    /// Value on the horizontal axis; for bars the number of the category, from 0.
     pub x: f64,
-    /// On the vertical axis.
+    /// Value on the vertical axis.
     pub y: f64,
     /// Error bar: lowest and highest.
     pub range: Option<(f64, f64)>,
-    /// What the tooltip says besides the values.
+    /// Text of the tooltip, besides the values.
     pub note: Option<String>,
 }
 
@@ -73,22 +73,22 @@ pub enum Form {
     Line,
     /// Markers.
     Scatter,
-    /// Bars from the foot of the plot; those of several series stand side by side.
+    /// Bars from the foot of the plot; bars of several series are side by side.
     Bars,
 }
 
 /// Points that belong together.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// How it is drawn.
+    /// Form of the series.
     pub form: Form,
-    /// Its points.
+    /// The points.
     pub points: Vec<Point>,
 }
 
-/// A reference: what somebody else has measured or said.
+/// A reference: a value that others have measured or published.
 #[derive(Clone, Debug)]
 pub enum Mark {
     /// A level: the same height everywhere.
@@ -115,13 +115,13 @@ impl Mark {
 /// A plot.
 #[derive(Clone, Debug)]
 pub struct Plot {
-    /// Its heading; none if empty.
+    /// The heading; none if empty.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
     /// The vertical axis.
     pub y: Axis,
-    /// What is drawn, in this order.
+    /// The series, in drawing order.
     pub series: Vec<Series>,
     /// References, drawn behind the series.
     pub marks: Vec<Mark>,
@@ -136,7 +136,7 @@ impl Plot {
         Plot { title: title.into(), x, y, series, marks, size: (720, 420) }
     }
 
-    /// Of another size, in pixels; at least 240 × 160.
+    /// Sets the size in pixels; at least 240 × 160.
     #[must_use]
     pub fn sized(mut self, width: u32, height: u32) -> Plot {
         self.size = (width.clamp(240, 10_000), height.clamp(160, 10_000));
@@ -163,7 +163,8 @@ impl Plot {
         self.add(name, Form::Scatter, points)
     }
 
-    /// Adds bars. The horizontal axis should be [`Axis::names`]; a bar's `x` counts them from 0.
+    /// Adds bars. The horizontal axis should be [`Axis::names`]; a bar's `x` is the number of a
+    /// name, from 0.
     #[must_use]
     pub fn bars<P: Into<Point>>(
         self,

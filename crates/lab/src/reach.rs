@@ -1,13 +1,13 @@
 //! The three ways for other threads to reach an engine: in place, dedicated thread, polling.
 //!
-//! Each runs the same calls on the same executor and waits for each answer, from 1, 2 and 8
-//! callers at once; a rate is the calls of all callers together. The engine's state is a counter,
-//! and a call either only counts (what reaching costs) or also spends about a microsecond, as an
-//! operation on cached data does.
+//! Each way runs the same calls on the same executor and waits for each answer, from 1, 2 and 8
+//! simultaneous callers; a rate is the calls of all callers together. The engine's state is a
+//! counter. A call either only counts (the cost of reaching the engine) or also spends about a
+//! microsecond, as an operation on cached data does.
 //!
 //! - *In place* is [`furrow_rt::Port`]: callers run their calls themselves, or the thread that
 //!   holds the engine does.
-//! - *Dedicated thread*: the engine lives on a thread of its own that sleeps on a channel; callers
+//! - *Dedicated thread*: the engine runs on a thread of its own that sleeps on a channel; callers
 //!   park until it answers.
 //! - *Polling*: the same, but the engine's thread and the callers spin, and yield while they do:
 //!   with fewer cores than threads they would otherwise wait for a whole time slice.
@@ -29,10 +29,10 @@ use std::time::{Duration, Instant};
 pub const REACH: Bench =
     Bench { name: "reach", about: "calls into an engine: in place, by a thread, polling", run };
 
-/// Callers at once.
+/// Numbers of simultaneous callers.
 const CALLERS: [usize; 3] = [1, 2, 8];
 
-/// Turns of the arithmetic in a call: none, and about a microsecond.
+/// Rounds of arithmetic in a call: none, and about a microsecond's worth.
 const WORK: [(&str, u64); 2] = [("counting", 0), ("about 1 µs of work", 1_800)];
 
 /// Calls between two looks at the clock.
@@ -41,11 +41,11 @@ const BATCH: u64 = 64;
 type Engine = Rc<Cell<u64>>;
 type Request = Box<dyn FnOnce(&Rt, &Engine) + Send>;
 
-/// Measures all three at every number of callers. The first row of each group is in place, and the
-/// others are compared with it.
+/// Measures all three ways with each number of callers. The first row of each group is in place,
+/// and the others are compared with it.
 ///
 /// # Errors
-/// None of its own.
+/// Never fails.
 pub fn run(effort: Effort) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (what, work) in WORK {
@@ -63,7 +63,7 @@ pub fn run(effort: Effort) -> Result<Vec<Row>> {
                     polling.awake.store(true, Ordering::Release);
                     polling.engine.thread().unpark();
                     let rate = polling.rate(slice, callers, work);
-                    // It must not spin through the others' turns.
+                    // The thread must not spin during the turns of other contestants.
                     polling.awake.store(false, Ordering::Release);
                     Ok(rate)
                 }),
@@ -74,7 +74,7 @@ pub fn run(effort: Effort) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What a call does on the engine. `async` because operations are; it never waits.
+/// A call's work on the engine. `async` because operations are; it never waits.
 async fn operation(engine: Engine, work: u64) -> u64 {
     let mut sum = engine.get() + 1;
     engine.set(sum);
@@ -127,7 +127,7 @@ impl Way for InPlace {
     }
 }
 
-/// Where an answer goes.
+/// The place for an answer.
 #[derive(Default)]
 struct Slot {
     done: AtomicBool,
@@ -146,7 +146,7 @@ impl Slot {
 }
 
 struct Dedicated {
-    // Dropped first: the thread ends when nobody can send any more.
+    // Dropped first: the thread ends when there is no sender left.
     requests: Option<Sender<Request>>,
     engine: Option<JoinHandle<()>>,
 }
@@ -199,7 +199,7 @@ impl Way for Dedicated {
 
 struct Polling {
     requests: Arc<SegQueue<Request>>,
-    /// Cleared while it is not its turn.
+    /// Cleared during the turns of other contestants.
     awake: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
     engine: JoinHandle<()>,

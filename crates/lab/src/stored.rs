@@ -1,8 +1,8 @@
 //! Figures that are kept: a file with a line for each time a claim was run for the record.
 //!
-//! The file is `docs/data/claims.jsonl`. The last line of a claim is what holds; those before are
-//! its history. A line has the commit and the command that made it, so that it can be made again.
-//! Figures alone are kept: what they come to beside the published ones follows from the catalogue.
+//! The file is `docs/data/claims.jsonl`. The last line of a claim holds; earlier lines are its
+//! history. A line has the commit and the command that made it, so that it can be made again. Only
+//! figures are kept: the comparison with published ones follows from the catalogue.
 
 use crate::cache::Build;
 use crate::catalogue::{Claim, Figure, Size};
@@ -11,28 +11,28 @@ use crate::runner::Order;
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 
-/// A claim, as it was run once.
+/// The figures of one run of a claim.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kept {
-    /// Its ID.
+    /// The claim's ID.
     pub claim: String,
     /// The commit that the program was built from, in short.
     pub commit: String,
-    /// What made it.
+    /// The command that made the line.
     pub command: String,
-    /// How large.
+    /// The size of the scenarios.
     pub size: Size,
-    /// With which seeds.
+    /// The seeds.
     pub seeds: Vec<u64>,
-    /// What else is to be known of it.
+    /// Other remarks.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
-    /// Its figures.
+    /// The figures.
     pub figures: Vec<KeptFigure>,
 }
 
-/// A figure of a line.
+/// A figure in a line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeptFigure {
@@ -48,7 +48,7 @@ impl Kept {
     /// The line of `result`.
     ///
     /// # Errors
-    /// If the build differs from its commit: nobody could make the line again.
+    /// If the build differs from its commit: the line could not be made again.
     pub fn new(
         claim: &Claim,
         result: &ClaimResult,
@@ -75,20 +75,20 @@ impl Kept {
         })
     }
 
-    /// What is kept of `figure`.
+    /// The stored values of `figure`.
     pub fn sample(&self, figure: &Figure) -> Option<Sample> {
         let same = |kept: &&KeptFigure| kept.name == figure.name && kept.unit == figure.unit;
         Sample::of(self.figures.iter().find(same)?.values.clone())
     }
 }
 
-/// The line that holds for `claim`: its last.
+/// The line that holds for `claim`: its last one.
 pub fn current<'a>(kept: &'a [Kept], claim: &str) -> Option<&'a Kept> {
     kept.iter().rev().find(|line| line.claim == claim)
 }
 
-/// The figures of `result` that differ from those kept by more than `band` percent, a sentence
-/// for each; a figure that is not kept is one of them.
+/// The figures of `result` that differ from the stored ones by more than `band` percent, or are not
+/// stored: a sentence for each.
 pub fn outside(result: &ClaimResult, kept: &Kept, band: f64) -> Vec<String> {
     let main = result.main().filter_map(|figure| {
         let (name, ours) = (&figure.figure.name, figure.ours.mean);

@@ -9,14 +9,14 @@ use crate::text;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// Writes a line; `String` takes all.
+/// Writes a line; a `String` accepts any.
 macro_rules! put {
     ($out:expr $(, $argument:expr)* $(,)?) => {{
         let _ = writeln!($out $(, $argument)*);
     }};
 }
 
-/// The document on `outcome`; `command` is what made it.
+/// The document on `outcome`; `command` is the command that made it.
 pub fn markdown(
     catalogue: &Catalogue,
     outcome: &Outcome<'_>,
@@ -41,13 +41,13 @@ pub fn markdown(
     out
 }
 
-/// What the column of the processor means.
+/// The text that explains the processor column.
 const PROCESSOR: &str = "\n*Processor*: what this machine's processor took for each operation, \
 the emulation of the drives included, of the run and of what it is compared with; *together*: the \
 figure if that is added to the times of the drives, which are what *ours* is made of. It differs \
 from one run to the next.\n";
 
-/// Text that is only text in a cell.
+/// Escapes text for a cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
@@ -131,7 +131,7 @@ fn taken(processor: &Processor, unit: &str) -> String {
     says
 }
 
-/// As Markdown renderers make it of the heading.
+/// The heading's anchor, as Markdown renderers make it.
 fn anchor(claim: &Claim) -> String {
     let text = format!("{} {}", claim.id, claim.what).to_lowercase();
     let kept = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-'));
@@ -169,7 +169,7 @@ fn finding(out: &mut String, finished: &Finished<'_>) {
     }
 }
 
-/// What the runs were on.
+/// The drives and hosts of the runs.
 fn hosts(out: &mut String, outcome: &Outcome<'_>) {
     let mut found: BTreeSet<(String, String, &str)> = BTreeSet::new();
     for finished in &outcome.claims {

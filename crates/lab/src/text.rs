@@ -4,7 +4,7 @@ use crate::catalogue::{Figure, Paper, Relation};
 use crate::plot::number;
 use crate::result::Sample;
 
-/// A value at four digits.
+/// A value with four digits.
 pub fn quantity(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return number(value);
@@ -13,7 +13,7 @@ pub fn quantity(value: f64) -> String {
     number((value / unit).round() * unit)
 }
 
-/// How far seeds are apart: half the range, in percent of the mean.
+/// Distance between seeds: half the range, in percent of the mean.
 pub fn spread(sample: &Sample) -> String {
     match sample.values.len() {
         0 | 1 => "–".to_owned(),
@@ -21,17 +21,17 @@ pub fn spread(sample: &Sample) -> String {
     }
 }
 
-/// A ratio at three decimals.
+/// A ratio with three decimals.
 pub fn ratio(ratio: Option<f64>) -> String {
     ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.3}"))
 }
 
-/// What was expected.
+/// The expected value.
 pub fn forecast(figure: &Figure) -> String {
     figure.forecast.map_or_else(|| "–".to_owned(), number)
 }
 
-/// What was published.
+/// The published value.
 pub fn published(figure: &Figure) -> String {
     match figure.paper {
         None => "–".to_owned(),
@@ -44,7 +44,7 @@ pub fn published(figure: &Figure) -> String {
     }
 }
 
-/// A unit with the sign people use for it.
+/// A unit with its usual sign.
 pub fn unit(unit: &str) -> &str {
     match unit {
         "x" => "×",

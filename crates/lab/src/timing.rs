@@ -77,7 +77,7 @@ impl Rig {
         let (before, start) = (self.done.get(), Instant::now());
         let elapsed = loop {
             for _ in 0..1_000 {
-                // Untimed commands never end: some at a time.
+                // Untimed commands never run out: only some are run at a time.
                 self.rt.run_some(64);
                 self.rt.advance();
             }
@@ -91,12 +91,12 @@ impl Rig {
     }
 }
 
-/// One outstanding command after the other.
+/// A client that has one command outstanding at any time.
 struct Client {
     drive: Rc<dyn ZonedDevice>,
     queue: QueueId,
     rng: Rng,
-    /// Blocks written of each zone.
+    /// Blocks written to each zone.
     zones: Rc<Vec<Cell<u64>>>,
     work: Work,
     done: Rc<Cell<u64>>,

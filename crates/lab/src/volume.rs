@@ -1,14 +1,16 @@
 //! The RAID volume: what 4 KiB random writes cost above the least that must be done with each.
 //!
-//! In place on one executor, client and drives on the same core. The drives are untimed and keep
-//! nothing but what lies beside blocks (a discarding medium), so all of this is processor time.
-//! The client has 64 writes in flight; every block it writes it copies into a page first, as a
-//! server does. It writes every block of a gibibyte once, in an order of no order, then again in
-//! another: so segments become free, and every zone is in use before anything is measured.
+//! The volume runs in place on one executor, with client and drives on the same core. The drives
+//! are untimed and keep only out-of-band bytes (a discarding medium), so all of this is processor
+//! time. The client has 64 writes in flight; it first copies every block that it writes into a
+//! page, as a server does. It writes every block of a gibibyte once, in a scrambled order, then
+//! again in another one: so segments become free, and every zone is in use before anything is
+//! measured.
 //!
-//! What it writes is in a buffer for each write in flight, as programs that measure have it (fio),
-//! or in more memory than the processor's caches hold: then copying takes most of the least there
-//! is to do, and what it displaces is missed by all else. Each is a benchmark of its own.
+//! The content is either in a buffer for each write in flight, as in programs that measure (fio),
+//! or in more memory than the processor's caches hold. In the second case copying is most of the
+//! least work, and the data that it displaces from the caches are missed everywhere else. Each case
+//! is a benchmark of its own.
 
 use crate::{Bench, Contestant, Effort, Row, compare, noise};
 use anyhow::{Result, anyhow};
@@ -33,7 +35,7 @@ pub const VOLUME: Bench = Bench {
     run: |effort| run(effort, &Content::buffers()),
 };
 
-/// The client writes what no cache holds.
+/// The client writes content that no cache holds.
 pub const VOLUME_COLD: Bench = Bench {
     name: "raid-cold",
     about: "the same, of content that lies in memory and in no cache",
@@ -89,28 +91,28 @@ fn run(effort: Effort, content: &Content) -> Result<Vec<Row>> {
     rows
 }
 
-/// What the client writes.
+/// The content of the client's writes.
 #[derive(Clone)]
 struct Content {
     bytes: Rc<[u8]>,
-    /// As many blocks as a write has are in a buffer of each write in flight; else the next ones
-    /// of all come.
+    /// Whether each write in flight has a buffer of its own, with as many blocks as a write;
+    /// otherwise writes take the blocks of all the content in turn.
     buffers: bool,
 }
 
 impl Content {
-    /// A buffer of each write in flight.
+    /// One buffer for each write in flight.
     fn buffers() -> Content {
         let bytes = noise(DEPTH as usize * LARGE as usize * BLOCK, 3).into();
         Content { bytes, buffers: true }
     }
 
-    /// More than the caches hold.
+    /// More content than the caches hold.
     fn memory() -> Content {
         Content { bytes: noise(NOISE * BLOCK, 3).into(), buffers: false }
     }
 
-    /// A page of the `index`th block, where a write has `blocks`.
+    /// A page with block `index` of the content, for writes of `blocks` blocks.
     fn page(&self, pool: &Pool, index: u64, blocks: u64) -> Page {
         let count = if self.buffers { u64::from(DEPTH) * blocks } else { NOISE as u64 };
         let at = (index % count) as usize * BLOCK;
@@ -120,8 +122,8 @@ impl Content {
     }
 }
 
-/// The least: each block copied and checksummed, and, with `parity`, each stripe's parity made and
-/// checksummed.
+/// The least work: each block copied and checksummed, and, with `parity`, each stripe's parity
+/// computed and checksummed.
 fn least(content: &Content, slice: Duration, parity: bool) -> Result<f64> {
     let placement = Placement::new(Level::Raid5, DRIVES)?;
     let pool = Pool::new(64);
@@ -145,13 +147,13 @@ fn least(content: &Content, slice: Duration, parity: bool) -> Result<f64> {
     Ok(done as f64 / start.elapsed().as_secs_f64())
 }
 
-/// The `i`th of `count` (a power of two) places, each once before any comes again, in an order that
-/// differs from round to round.
+/// Place `i` of `count` (a power of two) places. Each place comes once before any comes again, in
+/// an order that differs from round to round.
 fn shuffled(i: u64, count: u64) -> u64 {
     let (mask, round) = (count - 1, i / count);
     let mut x = (i ^ round.wrapping_mul(0x9e37)) & mask;
     for _ in 0..3 {
-        // Each step can be undone, so no two come to the same place.
+        // Each step can be reversed, so no two values give the same place.
         x ^= x >> (count.ilog2() / 2);
         x = x.wrapping_mul(0x2_c1b3) & mask;
     }
@@ -173,12 +175,12 @@ fn drive(rt: &Rt, index: u32) -> Result<Rc<Emulator>> {
     Ok(Rc::new(Emulator::new(rt, geometry(), medium, options)?))
 }
 
-/// Drives without a volume: what their commands alone take.
+/// Drives without a volume, for the cost of their commands alone.
 struct Drives {
     rt: Rt,
     drives: Vec<Rc<Emulator>>,
     pool: Pool,
-    /// Zone and row that are written next.
+    /// Zone and row of the next write.
     next: Cell<(u64, u64)>,
 }
 
@@ -189,7 +191,8 @@ impl Drives {
         Ok(Drives { rt, drives, pool: Pool::new(256), next: Cell::default() })
     }
 
-    /// The next row of the zone that is written, in a zone that was reset if that one is full.
+    /// The next rows of the zone in use; if that zone is full, of the next one, which is reset
+    /// first.
     fn rows(&self, count: u64) -> Lba {
         let geometry = geometry();
         let (mut zone, mut row) = self.next.get();
@@ -209,7 +212,7 @@ impl Drives {
         Lba(zone * geometry.zone_size.0 + row)
     }
 
-    /// Blocks of data a second, where each stripe of three is four commands.
+    /// Blocks of data per second, where each stripe of three is four commands.
     fn write(&self, content: &Content, slice: Duration) -> Result<f64> {
         let (start, mut done) = (Instant::now(), 0);
         while start.elapsed() < slice {
@@ -248,7 +251,7 @@ struct Array {
     rt: Rt,
     volume: Volume,
     pool: Pool,
-    /// Blocks begun: everybody copies the content in its order.
+    /// Blocks begun: all clients copy the content in order.
     next: Rc<Cell<u64>>,
 }
 
@@ -258,8 +261,8 @@ impl Array {
         let drives: Vec<_> = (0..DRIVES).map(|i| drive(&rt, i)).collect::<Result<_>>()?;
         let drives: Vec<Rc<dyn ZonedDevice>> =
             drives.into_iter().map(|drive| drive as Rc<dyn ZonedDevice>).collect();
-        // What was written cannot be read again: so nothing is cleaned, and segments of which
-        // nothing counts are enough.
+        // Blocks cannot be read back: so nothing is cleaned, and segments without valid blocks have
+        // to be enough.
         let options = Options { clean: false, ..Options::default() };
         let config = Config { group, large: 0, ..Config::new(Level::Raid5, &geometry()) };
         let engine = rt.clone();
@@ -276,7 +279,7 @@ impl Array {
         Ok(self)
     }
 
-    /// Random writes of `blocks` each, [`DEPTH`] in flight: blocks a second.
+    /// Random writes of `blocks` blocks each, [`DEPTH`] in flight. Returns blocks per second.
     fn write(&self, content: &Content, blocks: u64, slice: Duration) -> Result<f64> {
         let start = Instant::now();
         let end = start + slice;

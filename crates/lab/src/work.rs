@@ -23,7 +23,8 @@ impl Work {
         }
     }
 
-    /// Such a command for block `offset` of `zone`; an append goes where the drive puts it.
+    /// A command of this kind for block `offset` of `zone`; the drive chooses the place of an
+    /// append.
     #[inline]
     pub fn command(self, geometry: &Geometry, zone: ZoneId, offset: u64) -> Command {
         let (zone_start, blocks) = (geometry.start(zone), BlockCount(1));
@@ -36,7 +37,7 @@ impl Work {
     }
 }
 
-/// An executor that drops its tasks when it is dropped, and so the drive they hold.
+/// An executor that drops its tasks, and the drive that they hold, when it is dropped.
 pub(crate) struct Own(pub Rt);
 
 impl Deref for Own {

@@ -200,8 +200,8 @@ mod tests {
         assert!(part("<!-- begin: x -->\n", "x").is_err());
     }
 
-    /// The document has every row's measurement, and the model's present figures for the rows
-    /// checked here.
+    /// The document has the measurement of every row, and the model's present figure of every
+    /// ninth row.
     #[test]
     fn the_document_is_not_stale() {
         let document = include_str!("../../../../docs/calibration.md");

@@ -10,56 +10,56 @@ use toml::{Table, Value};
 /// Most words of a cause.
 const CAUSE_WORDS: usize = 15;
 
-/// A claim, as the data file says it.
+/// A claim, as in the data file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
-    /// What it is called by.
+    /// The claim's name.
     pub id: String,
-    /// Where it comes from: a name of the sources.
+    /// Name of the claim's source.
     pub source: String,
-    /// What it says, in a line.
+    /// The statement, in a line.
     pub what: String,
     /// Its figures.
     pub figures: Vec<Figure>,
-    /// What must be built before it can be run; nothing if it can.
+    /// What must be built before the claim can be run; nothing if it can be run.
     #[serde(default)]
     pub needs: Option<String>,
-    /// Its runs replay a trace, which the command line has to name.
+    /// Whether its runs replay a trace, which the command line has to name.
     #[serde(default)]
     pub replays: bool,
-    /// Its runs replay these recorded runs, which must be in the directory that the command line
+    /// The recorded runs that its runs replay; they must be in the directory that the command line
     /// names.
     #[serde(default)]
     pub recorded: Vec<String>,
-    /// What its runs have in common.
+    /// The setup that its runs share.
     #[serde(default)]
     pub setup: Option<Setup>,
-    /// What was expected before the first run, and why.
+    /// The expectation before the first run, with reasons.
     #[serde(default)]
     pub forecast: Option<String>,
-    /// Where it misses: why, and what showed it.
+    /// If it misses: the reason, and the evidence for it.
     #[serde(default)]
     pub explanation: Option<String>,
-    /// Where it is not reproduced: the cause in a line, 15 words at most.
+    /// If it is not reproduced: the cause in a line, 15 words at most.
     #[serde(default)]
     pub cause: Option<String>,
     /// The figures that moved when the cause was changed; none if no experiment was found.
     #[serde(default)]
     pub moved: Vec<String>,
-    /// Why it cannot be compared with what was published, if it was tried with something else.
+    /// Why it cannot be compared with the published result, if it was tried with something else.
     #[serde(default)]
     pub incomparable: Option<String>,
-    /// By how many percent its figures may differ from the stored ones; nothing if that is not
-    /// checked with each change.
+    /// Percentage by which its figures may differ from the stored ones; nothing if changes are not
+    /// checked against them.
     #[serde(default)]
     pub gate: Option<f64>,
-    /// What is run.
+    /// The runs.
     #[serde(default)]
     pub runs: Vec<Trial>,
 }
 
-/// What the runs of a claim have in common, by name.
+/// The setup that the runs of a claim share, by name.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setup {
@@ -73,11 +73,11 @@ pub struct Setup {
     pub workload: String,
 }
 
-/// One run, or one for each value of something.
+/// One run, or one run for each value of a field.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trial {
-    /// What figures call it by; the legend of a plot.
+    /// The name by which figures refer to the trial; also the legend of a plot.
     pub name: String,
     /// Fields of the workload that differ.
     #[serde(default)]
@@ -89,7 +89,7 @@ pub struct Trial {
     /// in turn.
     #[serde(default)]
     pub over: Option<String>,
-    /// See `over`.
+    /// The values of the field `over`.
     #[serde(default)]
     pub values: Vec<Value>,
     /// Another drive than the claim's.
@@ -112,11 +112,11 @@ pub struct Trial {
 /// A trial with nothing left to look up.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// What it is called by.
+    /// Name of the trial.
     pub name: String,
     /// The field that changes from point to point, if one does.
     pub over: Option<String>,
-    /// Its points, one if nothing changes.
+    /// The points: one if no field changes.
     pub points: Vec<SeriesPoint>,
 }
 
@@ -125,32 +125,32 @@ pub struct Series {
 pub struct SeriesPoint {
     /// The changing field's value, as a number.
     pub x: f64,
-    /// And as it was written.
+    /// The value as it was written.
     pub label: String,
     /// The scenario.
     pub point: Point,
 }
 
-/// How a published number is meant.
+/// The sense of a published number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Relation {
-    /// It is this, more or less.
+    /// Approximately this number.
     #[default]
     About,
-    /// It is this or more.
+    /// This number or more.
     AtLeast,
-    /// It is this or less.
+    /// This number or less.
     AtMost,
 }
 
-/// What was published: a number, or the ends of a range.
+/// A published figure: a number, or the ends of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Paper {
     /// A number.
     One(f64),
-    /// From, to.
+    /// From the first number to the second.
     Range(f64, f64),
 }
 
@@ -164,28 +164,28 @@ impl Paper {
     }
 }
 
-/// What a figure is made of.
+/// How a figure is made of measures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Take {
     /// The measure of `run`.
     #[default]
     Value,
-    /// That of `run` in percent of that of `per`.
+    /// The measure of `run` in percent of the measure of `per`.
     Share,
-    /// That of `run` over that of `per`.
+    /// The measure of `run` over the measure of `per`.
     Ratio,
-    /// By how many percent that of `run` is below that of `per`.
+    /// Percentage by which the measure of `run` is below that of `per`.
     Loss,
-    /// By how many percent that of `run` is above that of `per`.
+    /// Percentage by which the measure of `run` is above that of `per`.
     More,
     /// The first value of series `run` at which `reach` percent of its best is reached.
     Knee,
-    /// By how many percent the lowest of series `run` is below the highest.
+    /// Percentage by which the lowest of series `run` is below the highest.
     Spread,
     /// The highest of series `run`.
     Best,
-    /// Where the line through two points of series `run`, `at` and `per_at`, is at `each`.
+    /// The value at `each` of the line through two points of series `run`, `at` and `per_at`.
     Line,
 }
 
@@ -193,51 +193,53 @@ pub enum Take {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
-    /// What it is.
+    /// Name of the figure.
     pub name: String,
     /// Its unit: `GB/s`, `MiB/s`, `us`, `%`, `x`, `zones`, …
     pub unit: String,
-    /// What was published; nothing for a figure of our own, which shows what moves it.
+    /// The published figure; nothing for a figure of our own, which shows what the others depend
+    /// on.
     #[serde(default)]
     pub paper: Option<Paper>,
-    /// How that is meant.
+    /// The sense of the published figure.
     #[serde(default)]
     pub relation: Relation,
-    /// By how many percent ours may be off and still be the same.
+    /// Percentage by which ours may differ and still be the same.
     #[serde(default = "ten")]
     pub tolerance: f64,
-    /// The drive's model was fitted to it, so that it shows nothing.
+    /// Whether the drive's model was fitted to it, so that it proves nothing.
     #[serde(default)]
     pub fitted: bool,
-    /// What was expected before the first run.
+    /// The value expected before the first run.
     #[serde(default)]
     pub forecast: Option<f64>,
-    /// Part of the published statement that has no number of its own, or how it was read.
+    /// A part of the published statement without a number of its own, or how the statement was
+    /// read.
     #[serde(default)]
     pub note: Option<String>,
-    /// How it is made of the runs.
+    /// How the figure is made of the runs.
     #[serde(default)]
     pub take: Take,
-    /// Which measure: `throughput`, `operations`, `mean`, `p50`, `p95`, `p99`, `p99.9`,
+    /// The measure: `throughput`, `operations`, `mean`, `p50`, `p95`, `p99`, `p99.9`,
     /// `amplification`, `overhead`.
     #[serde(default = "throughput")]
     pub metric: String,
-    /// Of which run or series.
+    /// The run or series that is measured.
     #[serde(default)]
     pub run: Option<String>,
-    /// Of that series, at which value.
+    /// For a series: the value of the point.
     #[serde(default)]
     pub at: Option<String>,
-    /// Compared with which run or series.
+    /// The run or series to compare with.
     #[serde(default)]
     pub per: Option<String>,
-    /// Of that series, at which value.
+    /// For a series to compare with: the value of the point.
     #[serde(default)]
     pub per_at: Option<String>,
-    /// For [`Take::Line`]: where on the axis.
+    /// For [`Take::Line`]: the place on the axis.
     #[serde(default)]
     pub each: Option<Bytes>,
-    /// Show beside it what this machine's processor took for each operation.
+    /// Whether to show processor time of this machine for each operation, next to the figure.
     #[serde(default)]
     pub processor: bool,
     /// For [`Take::Knee`]: percent of the best.
@@ -258,7 +260,7 @@ fn throughput() -> String {
 }
 
 impl Figure {
-    /// True if it shows what moves the others: nothing was published of it, or expected.
+    /// True if the figure shows what others depend on: nothing was published of it, or expected.
     pub fn is_trial(&self) -> bool {
         self.paper.is_none() && self.forecast.is_none()
     }
@@ -270,7 +272,7 @@ impl Claim {
         !self.runs.is_empty()
     }
 
-    /// What the command line must name before it can be run.
+    /// What the command line must name before the claim can be run.
     pub fn lacks(&self) -> &'static str {
         match self.recorded.is_empty() {
             true => "a trace: name one with '--trace FILE'",
@@ -286,7 +288,7 @@ impl Claim {
         }
     }
 
-    /// Checks what can be checked without looking anything up.
+    /// Checks everything that needs no look-up.
     pub(super) fn check(&self) -> Result<()> {
         ensure!(
             self.is_runnable() != self.needs.is_some(),
@@ -361,7 +363,7 @@ impl Claim {
         Ok(())
     }
 
-    /// True if `name` and `at` mean a whole series, false if they mean one point.
+    /// True if `name` and `at` refer to a whole series, false if they refer to one point.
     fn find(&self, name: Option<&String>, at: Option<&String>, field: &str) -> Result<bool> {
         let name = name.with_context(|| format!("no `{field}`"))?;
         let found = self.runs.iter().find(|trial| trial.name == *name);

@@ -44,14 +44,14 @@ fn the_data_of_this_program_are_sound() {
             assert!(ids.contains(&format!("{letter}{number}")), "{letter}{number} is missing");
         }
     }
-    // And four that nothing is published of.
+    // Plus four without a published result.
     assert!(["H-read", "H-buffered", "R-bare", "R-join"].iter().all(|id| ids.contains(*id)));
     assert_eq!(ids.len(), first.len() + 69 + 4);
     assert_eq!(catalogue.claim("z-RAW-peak").map(|claim| claim.id.as_str()), Some("Z-raw-peak"));
     assert!(catalogue.claim("Z99").is_none());
 }
 
-/// What is not used is not shown to work: every entry is used by a claim or named here.
+/// An unused entry is not shown to work: every entry is used by a claim or named here.
 #[test]
 fn every_device_and_workload_has_a_use() {
     let catalogue = Catalogue::built_in().unwrap();

@@ -1,38 +1,38 @@
 //! Verdicts: how our figure compares with the published one, and the one rule that says so.
 //!
-//! A verdict is computed, never written into the data. What the data may say is that a figure is
-//! what the model was fitted to (`fitted`) or that a claim was tried with something else than was
-//! published (`incomparable`): neither can be a success.
+//! A verdict is computed, never written into the data. The data may only say that the model was
+//! fitted to a figure (`fitted`), or that a claim was tried with something else than was published
+//! (`incomparable`): neither can be a success.
 
 use super::{Figure, Paper, Relation, Take};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A published range whose ends are this close is a point with its scatter.
+/// A published range whose ends are within this factor is a point with its scatter.
 const POINT_RANGE: f64 = 1.25;
-/// Published effects below this factor say "equal"; ours below it show no direction.
+/// Published effects below this factor mean "equal"; our effects below it show no direction.
 const EQUAL: f64 = 1.1;
 
 /// How our figure compares with the published one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Nothing was published to compare it with.
+    /// There is no published figure to compare with.
     None,
-    /// The model was fitted to it: it shows nothing.
+    /// The model was fitted to the figure: it proves nothing.
     Calibrated,
-    /// It was tried with something else than was published.
+    /// The claim was tried with something else than was published.
     Incomparable,
     /// A published point, met on both sides within the tolerance, 10 % at most.
     Reproduced,
     /// A published bound that holds, or an effect of half to twice the published one.
     Direction,
-    /// Neither.
+    /// None of the other verdicts.
     NotReproduced,
 }
 
 impl Verdict {
-    /// Those that are counted and drawn, the best first.
+    /// The verdicts that are counted and drawn, the best first.
     pub const ALL: [Verdict; 5] = [
         Verdict::Reproduced,
         Verdict::Direction,
@@ -56,7 +56,7 @@ impl fmt::Display for Verdict {
 }
 
 impl Paper {
-    /// True if it is a number, or a range so narrow that it is one.
+    /// True for a number, and for a range that is narrow enough to be a point.
     fn is_point(self) -> bool {
         match self {
             Paper::One(_) => true,
@@ -81,7 +81,8 @@ impl Figure {
         let holds = match self.relation {
             Relation::About => (!point && off == 0.0) || self.follows(near, ours, 0.5),
             Relation::AtLeast => ours >= near,
-            // "Up to" an effect: some of it. Up to an amount, or nearly equal: no more than that.
+            // "Up to" an effect means a part of the effect; "up to" an amount, or nearly equal,
+            // means no more than the amount.
             Relation::AtMost => {
                 match self.effect(near).filter(|effect| effect.abs() > EQUAL.ln()) {
                     Some(_) => self.follows(near, ours, 0.0),
@@ -92,8 +93,8 @@ impl Figure {
         if holds { Verdict::Direction } else { Verdict::NotReproduced }
     }
 
-    /// True if `ours` is an effect of the same direction as the published `near`, of `least` to
-    /// twice its size; sizes of effects are logarithms of ratios.
+    /// True if `ours` is an effect in the direction of the published `near`, of `least` to twice
+    /// its size; the size of an effect is the logarithm of a ratio.
     fn follows(&self, near: f64, ours: f64, least: f64) -> bool {
         let (Some(near), Some(ours)) = (self.effect(near), self.effect(ours)) else { return false };
         let equal = EQUAL.ln();
@@ -101,7 +102,8 @@ impl Figure {
         near.abs() > equal && ours.abs() >= equal && (least..=2.0).contains(&share)
     }
 
-    /// A value of this figure as the logarithm of a ratio; `None` if it does not compare two runs.
+    /// A value of this figure as the logarithm of a ratio; `None` if the figure does not compare
+    /// two runs.
     fn effect(&self, value: f64) -> Option<f64> {
         let ratio = match self.take {
             Take::Ratio => value,
@@ -156,7 +158,7 @@ mod tests {
         assert_eq!(of(more, 25.0), Verdict::Direction);
         let loss = "unit = '%'\ntake = 'loss'\npaper = 50";
         assert_eq!(of(loss, 35.0), Verdict::Direction);
-        // "About equal" has no direction that could be met instead.
+        // "About equal" has no direction that could be reproduced instead.
         assert_eq!(of("unit = 'x'\ntake = 'ratio'\npaper = 1", 1.3), Verdict::NotReproduced);
     }
 

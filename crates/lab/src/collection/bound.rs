@@ -1,28 +1,29 @@
 //! What any collector of garbage has to copy at least, and what one that knows the future does.
 //!
-//! Placement is fixed: a zone is taken, filled, and later cleaned once at most. A zone takes its
-//! whole size from when it is taken until it is cleaned; from then on what survives takes only its
-//! live bytes, until it dies. Cleaning costs the live bytes of that moment. Used space is to stay
-//! within a limit at all times.
+//! Placement is fixed: a zone is taken, filled, and later cleaned at most once. From the moment it
+//! is taken until it is cleaned, a zone uses its whole size. After that its survivors use only
+//! their live bytes, until they die. Cleaning costs the live bytes at its moment. Used space has to
+//! stay within a limit at all times.
 //!
-//! [`lower`]: for any multipliers λ ≥ 0 of the limit at each moment, the sum over the zones of what
-//! each does best on its own, where a byte costs λ for each moment that it takes room, less the
-//! limit at that price, is no more than what every schedule within the limit copies (weak
-//! duality). So any multipliers give a bound that holds; a subgradient looks for good ones.
-//! [`upper`]: schedules made by clairvoyant rules, each made better until nothing can be put off.
+//! [`lower`] uses multipliers λ ≥ 0, one for the limit at each moment: a used byte costs λ for each
+//! moment. The sum of every zone's least cost on its own, minus the limit at these prices, is at
+//! most what any schedule within the limit copies (weak duality). So any multipliers give a valid
+//! bound; a subgradient method looks for good ones. [`upper`] makes schedules by clairvoyant rules,
+//! and improves each until no cleaning can be put off.
 //!
-//! Time is a grid. Used space counts at its moments only, and what is cleaned between two of them
-//! is no worse cleaned at the second: the bound holds for cleaning at any time. Not here: that
-//! survivors are in zones too, and that they are cleaned again. Both would cost a collector more.
+//! Time is a grid. Used space counts only at the grid's moments, and cleaning between two moments
+//! is no better than cleaning at the second one: the bound holds for cleaning at any time. Not
+//! modelled: survivors are in zones, too, and are cleaned again. Both would cost a collector more.
 
 /// A zone on the grid of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// The first moment at which it takes room.
+    /// The first moment at which the zone uses space.
     pub taken: usize,
-    /// The first moment at which it can be cleaned; the number of moments, or more: never.
+    /// The first moment at which the zone can be cleaned; the number of moments, or more: never.
     pub full: usize,
-    /// Bytes in it that are not yet overwritten, at each moment. From `full` on they do not grow.
+    /// Bytes in the zone that are not yet overwritten, at each moment. From `full` on they do not
+    /// grow.
     pub live: Vec<u64>,
 }
 
@@ -31,16 +32,16 @@ pub struct Life {
 pub struct Zones {
     /// Bytes of a zone.
     pub size: u64,
-    /// Moments.
+    /// Number of moments.
     pub moments: usize,
-    /// In the order in which they were taken.
+    /// The zones in the order in which they were taken.
     pub zones: Vec<Life>,
 }
 
-/// When each zone is cleaned; `None`: never.
+/// The moment at which each zone is cleaned; `None`: never.
 pub type Schedule = Vec<Option<usize>>;
 
-/// How a zone is chosen when the limit is reached: less is cleaned first.
+/// The score of a zone when the limit is reached: zones with a lower score are cleaned first.
 type Score<'a> = &'a dyn Fn(&Zones, &Life, usize) -> f64;
 
 impl Zones {
@@ -62,20 +63,21 @@ impl Zones {
         used
     }
 
-    /// The least space that cleaning can keep to: that of cleaning each zone once it is full.
+    /// The least space that cleaning can keep to: the use if each zone is cleaned as soon as it is
+    /// full.
     pub fn least_space(&self) -> u64 {
         let at_once = |zone: &Life| Some(zone.full).filter(|full| *full < self.moments);
         self.used(&self.zones.iter().map(at_once).collect()).into_iter().max().unwrap_or(0)
     }
 
-    /// The space that copying nothing takes: zones are taken back when nothing in them is live.
+    /// The space that is used if nothing is copied: zones are reset when nothing in them is live.
     pub fn free_space(&self) -> u64 {
         let dead = |zone: &Life| (zone.full..self.moments).find(|at| zone.live[*at] == 0);
         self.used(&self.zones.iter().map(dead).collect()).into_iter().max().unwrap_or(0)
     }
 }
 
-/// What the zone does best by itself at these prices: what that costs, and when it is cleaned.
+/// The best choice for one zone at these prices: its cost, and the moment of cleaning.
 ///
 /// `before[m]` is the sum of the prices before moment m.
 fn best(zones: &Zones, zone: &Life, prices: &[f64], before: &[f64]) -> (f64, Option<usize>) {
@@ -88,7 +90,7 @@ fn best(zones: &Zones, zone: &Life, prices: &[f64], before: &[f64]) -> (f64, Opt
         let live = zone.live[at] as f64;
         after += prices[at] * live;
         let cost = live + room(at) + after;
-        // Of equals the earliest: it takes the least room.
+        // Among equal moments the earliest: it uses the least space.
         if cost <= best.0 {
             best = (cost, Some(at));
         }
@@ -96,7 +98,7 @@ fn best(zones: &Zones, zone: &Life, prices: &[f64], before: &[f64]) -> (f64, Opt
     best
 }
 
-/// The bound that these prices give, and what each zone does.
+/// The bound that these prices give, and the choice for each zone.
 fn dual(zones: &Zones, space: u64, prices: &[f64]) -> (f64, Schedule) {
     let mut before = vec![0.0; zones.moments + 1];
     for (moment, price) in prices.iter().enumerate() {
@@ -112,8 +114,8 @@ fn dual(zones: &Zones, space: u64, prices: &[f64]) -> (f64, Schedule) {
     (bound, schedule)
 }
 
-/// Bytes that every schedule within `space` copies at least, `None` if there is no such schedule;
-/// found by `rounds` steps of a subgradient. `reach`: what some schedule copies.
+/// The least number of bytes that any schedule within `space` copies, found by `rounds` steps of a
+/// subgradient; `None` if there is no such schedule. `reach`: bytes that some schedule copies.
 pub fn lower(zones: &Zones, space: u64, reach: Option<u64>, rounds: usize) -> Option<f64> {
     if zones.least_space() > space {
         return None;
@@ -121,7 +123,7 @@ pub fn lower(zones: &Zones, space: u64, reach: Option<u64>, rounds: usize) -> Op
     let mut prices = vec![0.0; zones.moments];
     let mut most: f64 = 0.0;
     let mut most_prices = prices.clone();
-    // What the bound might reach sets the length of a step (Polyak).
+    // The value that the bound might reach sets the length of a step (Polyak).
     let reach = reach.unwrap_or_else(|| zones.zones.iter().map(|zone| zone.live[0]).sum()) as f64;
     let (mut share, mut stale) = (1.0, 0);
     for _ in 0..rounds {
@@ -150,11 +152,11 @@ pub fn lower(zones: &Zones, space: u64, reach: Option<u64>, rounds: usize) -> Op
             *price = (*price + step * over).max(0.0);
         }
     }
-    // Sums of so many terms are off by less than this.
+    // Rounding errors of the sums are below this.
     Some((most * (1.0 - 1e-9)).max(0.0))
 }
 
-/// The schedule that cleans, each time the limit is reached, what `score` says.
+/// The schedule that cleans, each time the limit is reached, the zones with the lowest `score`.
 fn greedy(zones: &Zones, space: u64, score: Score<'_>) -> Option<Schedule> {
     let mut schedule: Schedule = vec![None; zones.zones.len()];
     for moment in 0..zones.moments {
@@ -191,7 +193,7 @@ fn greedy(zones: &Zones, space: u64, score: Score<'_>) -> Option<Schedule> {
     Some(schedule)
 }
 
-/// Puts off what can be put off, or left, within the limit.
+/// Puts cleaning off, or leaves it out, wherever the limit allows that.
 fn put_off(zones: &Zones, space: u64, schedule: &mut Schedule) {
     let mut used = zones.used(schedule);
     loop {
@@ -220,15 +222,16 @@ fn put_off(zones: &Zones, space: u64, schedule: &mut Schedule) {
     }
 }
 
-/// The best schedule within `space` that clairvoyant rules make; `None` if there is none at all.
+/// The best schedule within `space` among those of clairvoyant rules; `None` if there is none at
+/// all.
 pub fn upper(zones: &Zones, space: u64) -> Option<Schedule> {
     let live = |zone: &Life, at: usize| zone.live[at] as f64;
     let least = |_: &Zones, zone: &Life, at: usize| live(zone, at);
     let per_gain = |zones: &Zones, zone: &Life, at: usize| {
         live(zone, at) / (zones.size - zone.live[at]).max(1) as f64
     };
-    // What is copied for each byte and moment of room that it gives, until nothing would be left
-    // of the zone without it, or for a while.
+    // Bytes copied for each byte and moment of space gained, until the zone would be empty without
+    // cleaning, or for a while.
     let per_room = |span: usize| {
         move |zones: &Zones, zone: &Life, at: usize| {
             let until = (at + span).min(zones.moments);
@@ -237,7 +240,7 @@ pub fn upper(zones: &Zones, space: u64) -> Option<Schedule> {
             live(zone, at) / room.max(1.0)
         }
     };
-    // What waiting for a while would save, less first.
+    // Bytes saved by waiting for a while; zones that save less are cleaned first.
     let regret = |span: usize| {
         move |zones: &Zones, zone: &Life, at: usize| {
             let later = (at + span).min(zones.moments - 1);
@@ -281,7 +284,7 @@ mod tests {
         Zones { size, moments, zones: zones.collect() }
     }
 
-    /// The least that any schedule within `space` copies.
+    /// The least number of bytes that any schedule within `space` copies.
     fn brute(zones: &Zones, space: u64) -> Option<u64> {
         let choices: Vec<Vec<Option<usize>>> = zones
             .zones
@@ -329,7 +332,7 @@ mod tests {
             copied += best as f64;
         }
         assert!(found > 200 && none > 50, "{found} with something to copy, {none} without a way");
-        // A bound of nothing would hold as well.
+        // A bound of 0 would be valid, too.
         assert!(gap < 0.5 * copied, "{gap} of {copied} is left between");
     }
 

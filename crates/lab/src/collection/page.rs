@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 /// A plot and the name of its file.
 #[derive(Clone, Debug)]
 pub struct Picture {
-    /// Without a directory.
+    /// The name without a directory.
     pub file: String,
     /// The plot.
     pub plot: Plot,
@@ -20,7 +20,7 @@ struct Group<'a> {
     runs: Vec<&'a Run>,
 }
 
-/// Mean, least and most.
+/// Mean, lowest and highest value.
 struct Sample {
     mean: f64,
     low: f64,
@@ -35,7 +35,7 @@ impl Sample {
         Sample { mean: all.iter().sum::<f64>() / all.len().max(1) as f64, low, high }
     }
 
-    /// The mean, and the range where it shows.
+    /// The mean, and the range if it is visible.
     fn text(&self, places: usize) -> String {
         let one = |value: f64| format!("{value:.places$}");
         match one(self.low) == one(self.high) {
@@ -50,13 +50,13 @@ impl Group<'_> {
         Sample::of(self.runs.iter().map(|run| value(run)))
     }
 
-    /// Runs that found no space.
+    /// Number of runs that ran out of space.
     fn failed(&self) -> usize {
         self.runs.iter().filter(|run| !run.stopped.is_empty()).count()
     }
 }
 
-/// The live shares there are runs of, ascending.
+/// The live shares of all runs, ascending.
 fn shares(runs: &[Run]) -> Vec<f64> {
     let mut shares: Vec<f64> = runs.iter().map(|run| run.live).collect();
     shares.sort_by(f64::total_cmp);
@@ -64,7 +64,7 @@ fn shares(runs: &[Run]) -> Vec<f64> {
     shares
 }
 
-/// The runs of a live share in groups, in the order in which they come first.
+/// The runs of a live share in groups, in the order of their first runs.
 fn groups(runs: &[Run], live: f64) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for run in runs.iter().filter(|run| run.live == live) {
@@ -79,7 +79,7 @@ fn groups(runs: &[Run], live: f64) -> Vec<Group<'_>> {
     groups
 }
 
-/// Schemes, in the order in which they come first.
+/// Schemes, in the order of their first runs.
 fn schemes(runs: &[Run]) -> Vec<&str> {
     let mut schemes: Vec<&str> = Vec::new();
     for run in runs {
@@ -90,8 +90,7 @@ fn schemes(runs: &[Run]) -> Vec<&str> {
     schemes
 }
 
-/// What every schedule copies at least for each byte the user writes, and what the best one found
-/// does; by space as a share of the nominal drive.
+/// A limit for each byte that the user writes, by space as a share of the nominal drive.
 fn curve(limits: &[Limit], of: impl Fn(&Limit) -> f64) -> Vec<(f64, f64)> {
     let each = limits
         .iter()
@@ -121,7 +120,7 @@ pub fn pictures(runs: &[Run], limits: &[Limit]) -> Vec<Picture> {
                 plot = plot.line(scheme, points);
             }
         }
-        // Runs take twice the nominal drive at most.
+        // Runs use at most twice the nominal drive.
         let shown = |limit: &Limit| limit.live == live && limit.space <= 2 * limit.nominal;
         let of: Vec<Limit> = limits.iter().copied().filter(shown).collect();
         if !of.is_empty() {
@@ -133,7 +132,7 @@ pub fn pictures(runs: &[Run], limits: &[Limit]) -> Vec<Picture> {
     shares(runs).into_iter().map(picture).collect()
 }
 
-/// All runs: what each collector copied, space, amplification.
+/// The table of all runs: bytes copied by each collector, space, amplification.
 pub fn runs_table(runs: &[Run]) -> String {
     let mut text = String::from(
         "| live | scheme | setting | runs | copied by RocksDB | copied by zones | peak space | \
@@ -173,8 +172,8 @@ pub fn runs_table(runs: &[Run]) -> String {
     text
 }
 
-/// At equal peak space: the least that each scheme copied within it, whatever its setting, beside
-/// the bound and the clairvoyant schedule.
+/// At equal peak space: the least that each scheme copied within it, in any setting, next to the
+/// bound and the clairvoyant schedule.
 pub fn comparison(runs: &[Run], limits: &[Limit], spaces: &[f64]) -> String {
     let names = schemes(runs);
     let mut text = String::from("| live | peak space up to |");
@@ -201,7 +200,8 @@ pub fn comparison(runs: &[Run], limits: &[Limit], spaces: &[f64]) -> String {
             let at = limits.iter().filter(|limit| {
                 limit.live == live && limit.space as f64 <= space * limit.nominal as f64 + 1.0
             });
-            // What less space allows, more does; a bound at more space holds for less.
+            // A schedule within less space is possible in more; a bound at more space holds for
+            // less.
             let upper = at.map(|limit| limit.upper as f64 / limit.written as f64);
             let upper = upper.reduce(f64::min);
             let at = limits.iter().filter(|limit| {

@@ -7,7 +7,7 @@ use crate::stored::Kept;
 use crate::text;
 use std::fmt::Write as _;
 
-/// The page on the claims of `paper`.
+/// The page about the claims of `paper`.
 pub(super) fn page(paper: &str, title: &str, claims: &[Shown<'_>], all: &[Kept]) -> String {
     let mut out = format!("# {paper}: figures, trials, history\n\n");
     put!(out, "{title}. The summary, and what the verdicts mean: [claims.md](../claims.md).\n");
@@ -54,7 +54,7 @@ fn figure(out: &mut String, claim: &Shown<'_>, row: &Row<'_>) {
     );
 }
 
-/// Everything else about a claim.
+/// The section with everything else about a claim.
 fn section(out: &mut String, shown: &Shown<'_>, all: &[Kept]) {
     let Some(kept) = shown.kept else { return };
     let claim = shown.claim;
@@ -104,7 +104,7 @@ fn cause(out: &mut String, shown: &Shown<'_>) {
     }
 }
 
-/// Lines of the claim before the one that holds, where a published figure differs from it.
+/// Earlier lines of the claim, where a published figure differs from the line that holds.
 fn history(out: &mut String, shown: &Shown<'_>, all: &[Kept]) {
     let lines: Vec<&Kept> = all.iter().filter(|line| line.claim == shown.claim.id).collect();
     let Some((_, before)) = lines.split_last().filter(|(_, before)| !before.is_empty()) else {

@@ -95,7 +95,7 @@ fn causes_are_short_and_their_experiments_exist() {
     }
 }
 
-/// The documents of the repository are what its data give.
+/// The documents of the repository agree with its data.
 #[test]
 fn the_pages_are_not_stale() {
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/");

@@ -4,10 +4,10 @@ use super::scale::Fitted;
 use super::{Form, Mark, Plot, Point, escape};
 use std::fmt::Write as _;
 
-/// Points up to which each point of a line has a marker.
+/// Number of points up to which each point of a line has a marker.
 const MARKED: usize = 40;
 
-/// Colours by series, for light and for dark pages; markers tell them apart as well.
+/// Colours by series, for light and for dark pages; markers distinguish series as well.
 const COLOURS: [(&str, &str); 8] = [
     ("#0b63b5", "#6cb2ff"),
     ("#c4500a", "#ff9d5c"),
@@ -19,7 +19,7 @@ const COLOURS: [(&str, &str); 8] = [
     ("#3d7287", "#93c9de"),
 ];
 
-/// How references are broken, by number.
+/// Dash patterns of references, by number.
 const DASHES: [&str; 3] =
     ["stroke-dasharray=\"6 4\"", "stroke-dasharray=\"2 3\"", "stroke-dasharray=\"10 3 2 3\""];
 
@@ -29,7 +29,7 @@ const CHARACTER: f64 = 6.5;
 /// Height of a line of the legend.
 const LINE: f64 = 20.0;
 
-/// Where the data go.
+/// The rectangle of the data.
 struct Frame {
     left: f64,
     right: f64,
@@ -73,7 +73,7 @@ pub(super) fn svg(plot: &Plot) -> String {
     canvas.out
 }
 
-/// All values of one axis that there are.
+/// All values on one axis.
 fn values(plot: &Plot, vertical: bool) -> impl Iterator<Item = f64> {
     let of = move |point: &Point| {
         let both = if vertical { [point.y, point.y] } else { [point.x, point.x] };
@@ -93,7 +93,7 @@ fn values(plot: &Plot, vertical: bool) -> impl Iterator<Item = f64> {
     drawn.chain(marked).chain((bars && vertical).then_some(0.0)).collect::<Vec<_>>().into_iter()
 }
 
-/// True if the names below the axis do not fit beside each other.
+/// True if the names below the axis do not fit side by side.
 fn tilted(x: &Fitted<'_>, room: f64) -> bool {
     longest(x) > room - 4.0
 }
@@ -104,7 +104,7 @@ fn longest(x: &Fitted<'_>) -> f64 {
     x.ticks.iter().map(wide).fold(0.0, f64::max)
 }
 
-/// An entry of the legend: its line, where it begins, which series or mark.
+/// An entry of the legend: its line, its left end, and its series or mark.
 struct Entry {
     line: usize,
     at: f64,
@@ -128,7 +128,7 @@ fn legend(plot: &Plot, left: f64, right: f64) -> Vec<Entry> {
     entries
 }
 
-/// How reference `index` is broken: as the one before if it has no name of its own.
+/// The dash pattern of reference `index`: a reference without a name has that of the one before.
 fn dash(plot: &Plot, index: usize) -> &'static str {
     let named = plot.marks[..=index].iter().filter(|mark| !mark.name().is_empty()).count();
     DASHES[named.saturating_sub(1) % DASHES.len()]
@@ -290,7 +290,7 @@ impl Canvas<'_> {
         ));
     }
 
-    /// A tooltip: what the series is called, the point's note, its values.
+    /// A tooltip: name of the series, note of the point, its values.
     fn tip(&self, name: &str, point: &Point) -> String {
         let mut tip = String::from(name);
         for part in [point.note.clone(), Some(self.x.exact(point.x)), Some(self.y.exact(point.y))]
@@ -325,7 +325,7 @@ impl Canvas<'_> {
             }
             self.put(format_args!("<path d=\"{path}\" class=\"fp-l{class}\"/>"));
         }
-        // A line of many points is told apart by its colour: markers would hide the others.
+        // Colour alone identifies a line of many points: markers would hide other series.
         let many = series.form == Form::Line && points.len() > MARKED;
         for point in points {
             let (at, height) = (self.across(point.x), self.up(point.y));
@@ -394,7 +394,7 @@ impl Canvas<'_> {
     }
 }
 
-/// The look. All classes begin with `fp` so that plots can share a page with anything.
+/// The style. All classes begin with `fp` so that plots can share a page with other content.
 fn style() -> String {
     let mut light = String::new();
     let mut dark = String::new();

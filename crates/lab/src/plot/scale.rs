@@ -2,18 +2,18 @@
 
 use std::fmt::Write as _;
 
-/// How an axis counts.
+/// The scale of an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scale {
     /// Evenly.
     Linear,
-    /// Each step is so many times the last: 2 or 10.
+    /// Each step is this many times the last: 2 or 10.
     Log(f64),
     /// By name: the value is the number of the name, from 0.
     Names(Vec<String>),
 }
 
-/// How the ticks of an axis are written.
+/// The form of an axis's ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Labels {
     /// As numbers.
@@ -26,11 +26,11 @@ pub enum Labels {
 /// An axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// What is counted, with its unit.
+    /// Name of the quantity, with its unit.
     pub label: String,
-    /// How it counts.
+    /// The scale.
     pub scale: Scale,
-    /// How its ticks are written.
+    /// The form of the ticks.
     pub labels: Labels,
     /// Lowest and highest value shown; from the data where `None`.
     pub range: (Option<f64>, Option<f64>),
@@ -64,14 +64,14 @@ impl Axis {
         Axis::new(label, Scale::Names(names.into_iter().map(Into::into).collect()))
     }
 
-    /// With ticks written as amounts of bytes.
+    /// Writes ticks as amounts of bytes.
     #[must_use]
     pub fn bytes(mut self) -> Axis {
         self.labels = Labels::Bytes;
         self
     }
 
-    /// From 0, whatever the data; a logarithmic axis has no 0 and ignores it.
+    /// Begins the axis at 0, for any data; a logarithmic axis has no 0 and ignores this.
     #[must_use]
     pub fn from_zero(mut self) -> Axis {
         if self.scale == Scale::Linear {
@@ -80,7 +80,7 @@ impl Axis {
         self
     }
 
-    /// From `low` to `high`.
+    /// Sets the axis's ends to `low` and `high`.
     #[must_use]
     pub fn between(mut self, low: f64, high: f64) -> Axis {
         self.range = (Some(low), Some(high));
@@ -124,7 +124,7 @@ impl Axis {
         let low = fixed(self.range.0).unwrap_or((low / step).floor() * step);
         let high = match fixed(self.range.1) {
             Some(high) => high,
-            // Air above the highest point, unless there is some already.
+            // Space above the highest point, unless there is some already.
             None => ((high + (high - low) * 0.02) / step).ceil() * step,
         };
         let (first, last) =
@@ -141,7 +141,7 @@ impl Axis {
             (first, last) = (first - i32::from(base < 3.0), first + 1);
         }
         let every = ((last - first + 9) / 10).max(1);
-        // One or two decades alone would have hardly a tick.
+        // One or two decades would have few ticks with powers alone.
         let within: &[f64] =
             if base > 3.0 && last - first <= 2 { &[1.0, 2.0, 5.0] } else { &[1.0] };
         let ends = (base.powi(first), base.powi(last));
@@ -163,7 +163,7 @@ pub(super) struct Fitted<'a> {
 }
 
 impl Fitted<'_> {
-    /// Where `value` lies: 0 is the lower end, 1 the upper. Never far off the plot.
+    /// The place of `value`: 0 is the lower end, 1 the upper. Never far off the plot.
     pub fn place(&self, value: f64) -> f64 {
         let share = match self.axis.scale {
             Scale::Log(_) => (value / self.low).ln() / (self.high / self.low).ln(),
@@ -172,12 +172,12 @@ impl Fitted<'_> {
         share.clamp(-0.05, 1.05)
     }
 
-    /// Where bars begin.
+    /// The lower end of bars.
     pub fn foot(&self) -> f64 {
         if matches!(self.axis.scale, Scale::Log(_)) { self.low } else { self.low.max(0.0) }
     }
 
-    /// What is written at `tick`.
+    /// The label of `tick`.
     pub fn label(&self, tick: f64) -> String {
         match (&self.axis.scale, self.axis.labels) {
             (Scale::Names(names), _) => names.get(tick as usize).cloned().unwrap_or_default(),
@@ -186,7 +186,7 @@ impl Fitted<'_> {
         }
     }
 
-    /// `value` as tooltips write it: finer than the ticks.
+    /// `value` for tooltips: more precise than the ticks.
     pub fn exact(&self, value: f64) -> String {
         match (&self.axis.scale, self.axis.labels) {
             (Scale::Names(_), _) => self.label(value.round()),
@@ -196,7 +196,7 @@ impl Fitted<'_> {
     }
 }
 
-/// The round number nearest above `rough`: 1, 2, 2.5 or 5 times a power of ten.
+/// The next round number above `rough`: 1, 2, 2.5 or 5 times a power of ten.
 fn nice_step(rough: f64) -> f64 {
     let magnitude = 10f64.powf(rough.log10().floor());
     let part = rough / magnitude;
@@ -212,7 +212,7 @@ fn four_digits(value: f64) -> f64 {
     (value / unit).round() * unit
 }
 
-/// A number as people write it: no more digits than it has, thousands apart.
+/// A number in its usual form: no more digits than it has, thousands apart.
 pub(crate) fn number(value: f64) -> String {
     if !value.is_finite() {
         return "–".to_owned();
@@ -221,7 +221,7 @@ pub(crate) fn number(value: f64) -> String {
     if size != 0.0 && !(1e-4..1e15).contains(&size) {
         return format!("{value:.3e}");
     }
-    // Six digits at most, and none that only rounding has put there.
+    // Six digits at most, and none that only come from rounding.
     let digits = (5 - size.max(1e-4).log10().floor() as i32).clamp(0, 9) as usize;
     let text = format!("{size:.digits$}");
     let (whole, part) = text.split_once('.').unwrap_or((&text, ""));

@@ -40,7 +40,7 @@ fn what_has_no_place_is_left_out() {
     let points = odd.map(|y| Point::new(1.0, y)).into_iter().chain([Point::new(1.0, 5.0)]);
     let svg = Plot::new("", Axis::linear("x"), Axis::log("y")).scatter("s", points).svg();
     parsed(&svg);
-    // One in the legend, one of five points.
+    // One circle in the legend, one for one of five points.
     assert_eq!(svg.matches("<circle").count(), 2, "{svg}");
     assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
     for empty in [Axis::linear("x"), Axis::log("x"), Axis::log2("x"), Axis::names("x", ["a"; 0])] {
@@ -57,7 +57,7 @@ fn lines_of_many_points_have_no_markers() {
         let plot = Plot::new("", Axis::linear("x"), Axis::linear("y")).line("s", points);
         plot.svg().matches("<circle").count()
     };
-    // One is in the legend.
+    // One circle is in the legend.
     assert_eq!((circles(3), circles(40), circles(41)), (4, 41, 1));
 }
 

@@ -74,7 +74,7 @@ fn chosen(presets: &[String]) -> anyhow::Result<Vec<Golden>> {
     Ok(golden.iter().filter(|row| wanted(row)).cloned().collect())
 }
 
-/// Runs `work`, which tells how far it is; that is shown if somebody watches.
+/// Runs `work`, which reports its progress; the progress is shown on a terminal.
 fn told<T>(
     what: &str,
     work: impl FnOnce(calibrate::cores::Told<'_>) -> anyhow::Result<T>,

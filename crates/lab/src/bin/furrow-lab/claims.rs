@@ -1,7 +1,7 @@
 //! `furrow-lab list`, `run`, `report`, `table`: published claims, tried on the timed drive.
 //!
-//! Claims, scenarios and how figures are made of them are the library's; here they are asked for,
-//! printed and written to a file.
+//! The library has the claims, the scenarios and the computation of figures; this module calls it,
+//! and prints the results or writes them to a file.
 
 use crate::{collection, pages, print};
 use anyhow::{Context as _, bail};
@@ -163,7 +163,7 @@ impl Common {
         }
     }
 
-    /// `--cache`, or a folder by the rules of freedesktop.org; `None` for somebody without a home.
+    /// `--cache`, or a folder by the rules of freedesktop.org; `None` for a user without a home.
     fn folder(&self) -> Option<PathBuf> {
         let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
         let users = || set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
@@ -236,7 +236,7 @@ pub fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<u8> {
         Command::Keep(keep) => pages::keep(&catalogue, keep, out),
         Command::Pages(pages) => pages::pages(&catalogue, pages, out),
         Command::Gate(gate) => pages::gate(&catalogue, gate, out),
-        // Answered above: they need no catalogue.
+        // These commands returned above: they need no catalogue.
         Command::Bound(_) | Command::Collection(_) => Ok(0),
     }
 }
@@ -281,7 +281,7 @@ fn write_table(catalogue: &Catalogue, table: &Table, out: &mut dyn Write) -> any
     Ok(status(&outcome))
 }
 
-/// The claims called `ids`, all that can be run if there are none.
+/// The claims called `ids`; all claims that can be run if `ids` is empty.
 pub fn chosen<'a>(catalogue: &'a Catalogue, ids: &[String]) -> anyhow::Result<Vec<&'a Claim>> {
     if ids.is_empty() {
         return Ok(catalogue.claims.iter().filter(|claim| catalogue.has_all(claim)).collect());
@@ -304,7 +304,7 @@ pub fn chosen<'a>(catalogue: &'a Catalogue, ids: &[String]) -> anyhow::Result<Ve
     Ok(claims)
 }
 
-/// Says what is about to be run, and how long that takes, before it is.
+/// Announces the runs to come, and how long they take.
 fn announce(
     catalogue: &Catalogue,
     claims: &[&Claim],
@@ -346,7 +346,7 @@ pub fn execute<'a>(
     Ok(outcome)
 }
 
-/// 1 if a run failed; a claim that misses is a result.
+/// 1 if a run failed; a claim that is not reproduced is a result.
 pub fn status(outcome: &Outcome<'_>) -> u8 {
     u8::from(outcome.claims.iter().any(|finished| finished.result.is_err()))
 }

@@ -92,7 +92,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Runs `furrow-lab collection`: pictures and tables of what was measured.
+/// Runs `furrow-lab collection`: pictures and tables of the measurements.
 pub fn collection(args: &Collection, out: &mut dyn Write) -> anyhow::Result<u8> {
     let pictures = args.folder.join("collection");
     let (runs, limits) = (pictures.join("runs.jsonl"), pictures.join("bound.jsonl"));

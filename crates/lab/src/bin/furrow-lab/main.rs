@@ -4,7 +4,8 @@
 //! Each subcommand is a module with its arguments and one function, `run(args, out)`.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a front end")]
-// They panic where standard error or output is closed or full: `show::say` and `out` do not.
+// These macros panic where standard error or output is closed or full: `show::say` and `out` do
+// not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod bench;
@@ -54,7 +55,7 @@ fn main() -> ExitCode {
     ExitCode::from(program::answer(&arguments, Statuses::USUAL, run))
 }
 
-/// Says, in one line, what went wrong.
+/// Prints an error in one line.
 fn complain(message: &str) {
     program::complain("furrow-lab", message);
 }

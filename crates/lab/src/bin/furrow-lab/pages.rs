@@ -11,7 +11,7 @@ use furrow_lab::stored::{self, Kept};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The file of kept figures below the folder of documents.
+/// The file of kept figures, below the folder of documents.
 const DATA: &str = "data/claims.jsonl";
 
 #[derive(clap::Args)]
@@ -50,7 +50,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<Kept>> {
     collection::lines(&text).with_context(|| path.display().to_string())
 }
 
-/// Runs `furrow-lab keep`: claims are run, and a line of each is added.
+/// Runs `furrow-lab keep`: runs claims, and adds a line for each.
 pub fn keep(catalogue: &Catalogue, keep: &Keep, out: &mut dyn Write) -> anyhow::Result<u8> {
     let claims = chosen(catalogue, &keep.ids)?;
     let (order, cache) = (keep.common.order(catalogue), keep.common.cache());
@@ -73,7 +73,7 @@ pub fn keep(catalogue: &Catalogue, keep: &Keep, out: &mut dyn Write) -> anyhow::
     Ok(status(&outcome))
 }
 
-/// Runs `furrow-lab pages`: documents from what is kept; nothing is run.
+/// Runs `furrow-lab pages`: makes documents from the kept figures; nothing is run.
 pub fn pages(catalogue: &Catalogue, pages: &Pages, out: &mut dyn Write) -> anyhow::Result<u8> {
     let kept = read(&pages.docs.join(DATA))?;
     for file in page::files(catalogue, &kept) {
@@ -88,7 +88,7 @@ pub fn pages(catalogue: &Catalogue, pages: &Pages, out: &mut dyn Write) -> anyho
     Ok(0)
 }
 
-/// Runs `furrow-lab gate`: claims that have a band are run as they were kept and compared.
+/// Runs `furrow-lab gate`: runs claims that have a band as in their kept lines, and compares.
 pub fn gate(catalogue: &Catalogue, gate: &Gate, out: &mut dyn Write) -> anyhow::Result<u8> {
     let kept = read(&gate.docs.join(DATA))?;
     let claims: Vec<&Claim> = catalogue.claims.iter().filter(|c| c.gate.is_some()).collect();

@@ -16,9 +16,9 @@ pub struct Line {
     id: String,
     source: String,
     what: String,
-    /// What must be there before it can be run.
+    /// What is missing before the claim can be run.
     needs: Option<String>,
-    /// All its runs are in the cache.
+    /// Whether all its runs are in the cache.
     cached: bool,
 }
 
@@ -29,7 +29,7 @@ struct ListDocument<'a> {
 }
 
 impl Line {
-    /// The line of `claim`; whether it is cached depends on size and seeds.
+    /// The line of `claim`; whether the claim is cached depends on size and seeds.
     pub fn new(catalogue: &Catalogue, claim: &Claim, order: &Order, cache: &Cache) -> Line {
         Line {
             id: claim.id.clone(),
@@ -73,7 +73,7 @@ pub fn list(out: &mut dyn Write, lines: &[Line]) -> io::Result<()> {
     writeln!(out, "\n{} claims, {runnable} can be run", lines.len())
 }
 
-/// Prints what came of runs.
+/// Prints the results of runs.
 pub fn outcome(
     out: &mut dyn Write,
     outcome: &Outcome<'_>,
@@ -126,16 +126,16 @@ pub fn outcome(
     Ok(())
 }
 
-/// One line on standard error that says how far the runs are: redrawn on a terminal, repeated
-/// every ten seconds in a log.
+/// One line on standard error with the progress of runs: redrawn on a terminal, repeated every ten
+/// seconds in a log.
 pub struct Screen {
     terminal: bool,
-    /// When a line was printed last, since the runs began.
+    /// Time of the last line, since the runs began.
     last: Mutex<Option<Duration>>,
 }
 
 impl Screen {
-    /// For standard error as it is.
+    /// A screen on standard error.
     pub fn new() -> Screen {
         Screen { terminal: io::stderr().is_terminal(), last: Mutex::new(None) }
     }
@@ -152,7 +152,7 @@ impl Screen {
         show::redraw(&line(progress), self.terminal);
     }
 
-    /// Leaves the line.
+    /// Clears the line.
     pub fn end(&self) {
         let shown = self.last.lock().is_ok_and(|last| last.is_some());
         if self.terminal && shown {

@@ -206,8 +206,8 @@ impl Keeper for FsKeeper {
                 fs.rmdir(parent, name).await?;
                 self.directories.borrow_mut().remove(&path);
             }
-            // The kernel's have nothing to do for these, and looking up what is cached costs
-            // nothing but the processor.
+            // The kernel's file systems have nothing to do for these calls, and a look-up in the
+            // cache costs only processor time.
             Op::Found { .. }
             | Op::FoundDirectory { .. }
             | Op::Open { .. }

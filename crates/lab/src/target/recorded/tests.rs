@@ -71,7 +71,6 @@ fn times(text: &str) -> (u64, Vec<(u64, &'static str)>) {
 /// 11,250; the same again: 22,400. Thread 1 would open at 1,500 and waits for the first append:
 /// 11,350; it would read at 12,350 and waits for the second: 22,400, 100, 3,000, 50: 25,550. Thread
 /// 0 would close at 22,700, and waits for the read. Thread 2 waits for no other thread.
-/// close at 22,700, and waits for the read. Thread 2 waits for nobody.
 #[test]
 fn a_tiny_run_takes_what_it_takes_by_hand() {
     let (took, begun) = times("");
