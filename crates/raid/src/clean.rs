@@ -1,9 +1,9 @@
 //! Cleaning: valid blocks are moved out of segments, and empty segments are reset.
 //!
-//! A victim is an ended segment with few blocks that count (greedy). They are read, checked and
-//! written through the internal stream with the numbers they have; each is remapped only if nobody
-//! overwrote it meanwhile. A segment of which nothing counts is reset, after a flush: what took the
-//! place of its blocks is durable then.
+//! A victim is an ended segment with few valid blocks (greedy). Its valid blocks are read, checked
+//! and written through the internal stream with their sequence numbers; each is remapped only if it
+//! was not overwritten in the meantime. A segment without valid blocks is reset, after a flush:
+//! whatever replaced its blocks is durable then.
 
 use crate::event::Event;
 use crate::format::{NONE, block};
@@ -24,8 +24,8 @@ impl Volume {
         self.serve_space(Lane::Clean);
     }
 
-    /// An ended segment of which a member in service has lost its zone, so that it has less
-    /// redundancy than it should: its valid blocks are to be moved.
+    /// An ended segment of which a member in service has lost its zone: it has less redundancy than
+    /// it should, and its valid blocks have to be moved.
     pub(crate) fn unprotected(&self) -> Option<u32> {
         let lost = |segment: &Segment| {
             let mut zones = segment.zones.iter().zip(&self.0.members);
@@ -85,8 +85,8 @@ impl Volume {
         })
     }
 
-    /// The ended segment with the fewest valid blocks. While nobody waits for space, only if a
-    /// quarter of it is gained; otherwise if anything is.
+    /// The ended segment with the fewest valid blocks. While no writer waits for space, a quarter
+    /// of the segment must be gained; otherwise any gain is enough.
     pub(crate) fn victim(&self) -> Option<u32> {
         let segments = self.0.segments.borrow();
         let ended = segments.iter().enumerate().filter(|(_, segment)| is_ended(segment));
@@ -128,11 +128,11 @@ impl Volume {
             }
         }
         self.move_batch(batch).await?;
-        // The root knows which mapping blocks are in it, even if they cannot be identified any
+        // The root names the mapping blocks in the segment, even if they cannot be identified any
         // more.
         for leaf in self.leaves_in(slot, sequence) {
             self.fetch(leaf, false).await?;
-            // The next checkpoint writes it elsewhere.
+            // The next checkpoint writes the mapping block elsewhere.
             self.0.map.borrow_mut().mark_dirty(leaf);
         }
         let left = || {
@@ -142,7 +142,7 @@ impl Volume {
         if left().0 == 0 && left().1 > 0 {
             self.checkpoint(false).await?;
         }
-        // Another cleaning would not empty it either, forever.
+        // Another cleaning would not empty the segment either.
         if let (blocks @ 1.., _) | (0, blocks @ 1..) = left() {
             return Err(Error::new(
                 ErrorKind::Corrupt,
@@ -198,11 +198,11 @@ impl Volume {
         empty.iter().for_each(|slot| self.note_empty(*slot, &snapshots));
         let Ok(durable) = self.make_durable(snapshots).await else { return false };
         let durable = Rc::new(durable);
-        // One task for each: a read may hold one back.
+        // One task for each segment: a read may delay one of them.
         let mut flights = Vec::new();
         let early = u64::from(self.0.space.recovery.borrow().is_some());
         for slot in empty {
-            // A rebuild may have taken it up meanwhile.
+            // A rebuild may have pinned the segment in the meantime.
             if is_empty(&self.0.segments.borrow()[slot as usize]) {
                 self.note_recovered(|recovered| recovered.early += early);
                 self.0.segments.borrow_mut()[slot as usize].state = SegmentState::Releasing;
@@ -268,8 +268,8 @@ impl Volume {
         }
         self.0.wanted.notify_all();
         self.checkpoint(true).await?;
-        // A second time, so that each member is known to have one: an older image of it is behind
-        // that.
+        // A second record, so that each member is known to have the first: an older image of the
+        // member then lacks a known record.
         self.write_state(true).await;
         while !self.0.ending.borrow().is_empty() {
             self.0.idle.wait().await;

@@ -5,14 +5,14 @@ pub type Counted = (&'static str, &'static str, u64);
 
 macro_rules! counters {
     ($($name:ident: $what:literal,)+) => {
-        /// What the volume has done since it was assembled.
+        /// Counts since the volume was assembled.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $(#[doc = $what] pub $name: u64,)+
         }
 
         impl Counters {
-            /// All of them.
+            /// All counters.
             pub fn each(&self) -> Vec<Counted> {
                 vec![$((stringify!($name), $what, self.$name),)+]
             }

@@ -1,9 +1,9 @@
 //! Spares: drives that wait for a member to fail.
 //!
-//! A spare holds one record, in its ring: the array it is for, and the UUID it is going to be a
-//! member under. That record stays until the drive has a state record of its own. So at any moment
-//! it is a spare to those who have not heard that it is a member, and a member to those who have:
-//! a crash in between is finished by the next assembly.
+//! A spare holds one record, in its ring: the array that it is for, and the UUID that it will have
+//! as a member. That record stays until the drive has a state record of its own. So at any moment
+//! the drive is a member to drives that have recorded it as a member, and a spare to the others:
+//! the next assembly completes the change after a crash in between.
 
 use crate::assemble::{Examined, Given, check_empty, erase, erase_but, find};
 use crate::drive::{Drive, Found};
@@ -94,7 +94,7 @@ impl Volume {
         self.check_replacement(&*device)?;
         self.0.watchdog.add(&device);
         let added = self.make_spare(&device, force).await;
-        // It waits, and gets no commands until it is a member.
+        // The drive gets no commands until it is a member.
         self.0.watchdog.forget(&device);
         added
     }
@@ -161,7 +161,7 @@ impl Volume {
             Err(_) => return Ok(None),
         };
         let uuid = found.header.device;
-        // A drive that has been a member since is stale, whatever it records.
+        // A drive that has become a member since is stale, regardless of its record.
         let taken = self.0.members.iter().any(|member| member.uuid.get() == uuid);
         let ours = found.is_spare() && found.header.object == self.0.uuid && !taken;
         Ok(ours.then_some((uuid, found.ring)))

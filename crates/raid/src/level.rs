@@ -2,8 +2,8 @@
 //!
 //! A stripe has `k` data chunks, numbered from 0, and then `m` parity chunks (mirrors for RAID-01),
 //! one chunk on each of the `n = k + m` drives. RAID-5 and RAID-6 rotate by one drive per stripe,
-//! so that every drive has its share of parity whatever their number; the others keep to their
-//! drives.
+//! so that every drive has its share of parity for any number of drives; the other levels do not
+//! rotate.
 
 use furrow_zone::{Error, ErrorKind, Result};
 use std::fmt;
@@ -33,7 +33,7 @@ impl Level {
     pub const ALL: [Level; 5] =
         [Level::Raid0, Level::Raid01, Level::Raid4, Level::Raid5, Level::Raid6];
 
-    /// As users write it: "0", "01", "4", "5", "6".
+    /// The level as users write it: "0", "01", "4", "5", "6".
     pub fn name(self) -> &'static str {
         match self {
             Level::Raid0 => "0",
@@ -127,7 +127,7 @@ impl Placement {
         Ok(Placement { level, n: drives, k: drives - m, m })
     }
 
-    /// How many drives may fail, whichever they are.
+    /// The number of drives that may fail, in any combination.
     pub fn tolerates(&self) -> u32 {
         match self.level {
             Level::Raid01 => 1,

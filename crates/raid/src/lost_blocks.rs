@@ -4,8 +4,8 @@
 //! scrub can read it after all, or when an operator clears it. The set is in memory only: after a
 //! restart the next read or scrub finds the same blocks.
 //!
-//! Only blocks that the drives in service cannot provide count. While so many members are missing
-//! that data is unavailable for lack of drives, nothing is added: those drives may return.
+//! Only blocks that the drives in service cannot provide count. While data is unavailable because
+//! too many members are missing, nothing is added: those drives may return.
 
 use crate::format::{MAPPED, NONE, block};
 use crate::map::Map;

@@ -35,9 +35,9 @@ fn here(entries: Leaf) -> Slot {
 /// A mapping block that may leave the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Victim {
-    /// It is on the drives in its present version.
+    /// A mapping block whose present version is on the drives.
     Clean(u32),
-    /// It has to be written first.
+    /// A mapping block that has to be written first.
     Dirty(u32),
 }
 
@@ -45,18 +45,19 @@ pub(crate) enum Victim {
 ///
 /// Invariants
 /// - A mapping block that changed since it was written is in memory and in `dirty`.
-/// - One that is not in memory is at the place on the drives that `root` says, or empty.
-/// - `clock` has those in memory, each once; one that is pinned does not leave.
+/// - A mapping block that is not in memory is at the place on the drives that `root` gives, or
+///   empty.
+/// - `clock` has the mapping blocks in memory, each once; pinned ones are not evicted.
 #[derive(Debug)]
 pub(crate) struct Map {
     leaves: Vec<Slot>,
-    /// Where the newest written version of each mapping block is.
+    /// The place of the newest written version of each mapping block.
     root: Vec<u32>,
     dirty: BTreeSet<u32>,
     /// Mapping blocks in memory, in the order of the clock's hand.
     clock: Vec<u32>,
     hand: usize,
-    /// How many users pin each of them.
+    /// The number of pins of each mapping block.
     pins: BTreeMap<u32, u32>,
 }
 
@@ -108,7 +109,7 @@ impl Map {
         self.clock.push(leaf);
     }
 
-    /// Keeps it in memory until it is unpinned as often.
+    /// Keeps a mapping block in memory until it is unpinned as often.
     pub(crate) fn pin(&mut self, leaf: u32) {
         *self.pins.entry(leaf).or_default() += 1;
     }
@@ -123,7 +124,8 @@ impl Map {
         }
     }
 
-    /// The next unused and unpinned one from the clock's hand on; `None` if there is none.
+    /// The next unused and unpinned mapping block from the clock's hand on; `None` if there is
+    /// none.
     pub(crate) fn victim(&mut self) -> Option<Victim> {
         for _ in 0..2 * self.clock.len() {
             self.hand = (self.hand + 1) % self.clock.len();
@@ -138,7 +140,7 @@ impl Map {
         None
     }
 
-    /// Drops it from memory.
+    /// Drops a mapping block from memory.
     pub(crate) fn evict(&mut self, leaf: u32) {
         debug_assert!(!self.dirty.contains(&leaf) && !self.pins.contains_key(&leaf));
         let known = self.root[leaf as usize] != NONE;
@@ -196,7 +198,7 @@ impl Map {
         }
     }
 
-    /// Where the newest written version of a mapping block is.
+    /// The place of the newest written version of a mapping block.
     pub(crate) fn root_of(&self, leaf: u32) -> u32 {
         self.root[leaf as usize]
     }
@@ -256,8 +258,8 @@ impl Map {
         &self.root
     }
 
-    /// At most this many changed mapping blocks from `first` on that were not taken since, with
-    /// their content. Each is pinned.
+    /// At most `most` changed mapping blocks from `first` on that were not taken since they
+    /// changed, with their content. Each is pinned.
     pub(crate) fn take_dirty(
         &mut self,
         first: u32,
@@ -303,7 +305,7 @@ impl Map {
         changed && self.dirty.remove(&leaf)
     }
 
-    /// How many of the `count` blocks from `lba` on have the same state, mapped or not.
+    /// The number of blocks from `lba` on, up to `count`, that have the same state, mapped or not.
     pub(crate) fn run(&self, lba: u64, count: u64) -> (u64, bool) {
         let hole = self.get(lba) == NONE;
         let alike = (1..count)

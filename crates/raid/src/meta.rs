@@ -1,11 +1,12 @@
 //! Metadata: what each block on a drive is. It is made at dispatch and checked at every read.
 //!
-//! Where it is depends on the drives: out-of-band, beside each block, or in-band, in metadata
-//! stripes among the data. The rest of the crate notes what it writes ([`OpenMeta::note`]), waits
-//! until that is covered ([`OpenMeta::join`]), looks up what it read ([`Volume::lookup`]) and scans
-//! zones ([`scan`]), all without asking where.
+//! The place of metadata depends on the drives: out-of-band, with each block, or in-band, in
+//! metadata stripes among the data. The rest of the crate notes what it writes
+//! ([`OpenMeta::note`]), waits until that is covered ([`OpenMeta::join`]), looks up the metadata of
+//! blocks that it reads ([`Volume::lookup`]) and scans zones ([`scan`]), without regard to the
+//! place.
 //!
-//! Invariant: only this folder asks where metadata is.
+//! Invariant: only this folder decides by the place of metadata.
 
 pub(crate) mod footer;
 mod identity;
@@ -42,7 +43,7 @@ pub fn is_bare(geometry: &Geometry) -> bool {
 }
 
 impl MetaPlace {
-    /// Where it is on drives of a geometry.
+    /// The place of metadata on drives of a geometry.
     pub fn of(geometry: &Geometry) -> MetaPlace {
         if oob::fits(geometry) { MetaPlace::OutOfBand } else { MetaPlace::InBand }
     }
@@ -141,9 +142,9 @@ impl OpenMeta {
         stripes - u32::from(self.0.is_some())
     }
 
-    /// Joins the stripes that wait for a metadata stripe, with one that was just noted. Returns
-    /// what the caller has to wait for, if anything, and whether it has to check
-    /// [`OpenMeta::is_due`] at the end of this turn.
+    /// Joins the stripes that wait for a metadata stripe, with one that was just noted. Returns the
+    /// metadata stripe that the caller has to wait for, if there is one, and whether the caller has
+    /// to check [`OpenMeta::is_due`] at the end of this turn.
     pub(crate) fn join(&self) -> Option<(Rc<Cover>, bool)> {
         self.0.as_ref().map(|windows| windows.join())
     }

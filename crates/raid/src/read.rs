@@ -54,7 +54,7 @@ impl Volume {
     ///
     /// # Errors
     /// `Invalid` past the end; `Corrupt` or `Io` naming the block, if neither it nor enough others
-    /// of its stripe can be had.
+    /// of its stripe can be read.
     pub async fn read(&self, block: u64, count: u32) -> Result<Pages> {
         self.check_range(block, count.into())?;
         if let Some(error) = self.failed().filter(|_| !self.survives()) {
@@ -69,8 +69,8 @@ impl Volume {
                 self.note_lost_leaf(leaf);
                 return Err(error);
             }
-            // This is read before the next mapping block is loaded, which may have to wait for
-            // space: segments that are being read cannot be reset.
+            // These blocks are read before the next mapping block is loaded, which may have to wait
+            // for space: segments that are being read cannot be reset.
             let mut wanted: smallvec::SmallVec<[(u32, Wanted); 16]> = Default::default();
             {
                 let map = self.0.map.borrow();
@@ -94,7 +94,7 @@ impl Volume {
         Ok(pages)
     }
 
-    /// Reads blocks by number; each must be what is wanted. [`NONE`] reads as zeros.
+    /// Reads blocks by number; each must have the wanted identity. [`NONE`] reads as zeros.
     pub(crate) async fn read_numbers(&self, wanted: &[(u32, Wanted)]) -> Result<Pages> {
         let mut pages: Vec<Option<Page>> = vec![None; wanted.len()];
         let mut places: Vec<Option<Place>> = Vec::with_capacity(wanted.len());
@@ -157,7 +157,7 @@ impl Volume {
         self.place_at(slot, row, chunk).await
     }
 
-    /// As [`Volume::place`], by slot, row and chunk, which may be a parity one.
+    /// Like [`Volume::place`], by slot, row and chunk, which may be a parity chunk.
     pub(crate) async fn place_at(&self, slot: u32, row: u32, chunk: u32) -> Result<Option<Place>> {
         self.ready(slot).await?;
         Ok(self.place_now(slot, row, chunk))
@@ -182,7 +182,7 @@ impl Volume {
         Ok(())
     }
 
-    /// As [`Volume::place_at`], for a segment that is [`Volume::ready`].
+    /// Like [`Volume::place_at`], for a segment that is [`Volume::ready`].
     pub(crate) fn place_now(&self, slot: u32, row: u32, chunk: u32) -> Option<Place> {
         let segments = self.0.segments.borrow();
         let segment = &segments[slot as usize];
@@ -284,8 +284,8 @@ impl Volume {
         }
     }
 
-    /// Counts a block of a member that is not what it should be. Where its metadata is in another
-    /// block, the drive may have gone before that was read: then a read failed.
+    /// Counts a wrong block of a member. If its metadata is in another block, the drive may have
+    /// gone before that block was read: then it counts as a failed read.
     pub(crate) fn note_mismatch(&self, index: u32) {
         let member = &self.0.members[index as usize];
         let gone = self.metadata_went(index);

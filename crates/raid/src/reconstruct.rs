@@ -1,7 +1,7 @@
 //! Reconstruction of blocks from the others of their row: blocks of a lost drive, and damaged ones.
 //!
 //! All needed blocks of a stripe are read at once, and no more than needed as long as all of them
-//! are whole: for a mirror the other block, for two parities without the second.
+//! are whole: for a mirror the other block, for two parities all except the second parity.
 
 use crate::format::{BlockMeta, CODED, NONE, block};
 use crate::meta::{self, Identity};
@@ -96,7 +96,7 @@ impl Volume {
             if damaged && kind == block::DATA && self.0.options.clean {
                 let (volume, page) = (self.clone(), page.clone());
                 let identity = identity.expect("invariant: compared above");
-                // The segment is held until here by whoever reads it; nobody waits for the repair.
+                // Until here the reader holds the segment; no task waits for the repair.
                 let from = self.origin(number);
                 self.0.rt.spawn_detached(async move {
                     if volume.move_blocks(vec![(identity, page, from)]).await.is_ok() {
@@ -109,10 +109,11 @@ impl Volume {
         Ok(all)
     }
 
-    /// The block of a row from the others of it: what it is (`None`: parity), and its content.
+    /// The block of a row from the others of the row: its identity (`None`: parity), and its
+    /// content.
     ///
     /// # Errors
-    /// `Io` if too few of them can be had, `Corrupt` if what they make is not what was written.
+    /// `Io` if too few of them can be read, `Corrupt` if the result is not what was written.
     pub(crate) async fn make(
         &self,
         slot: u32,
@@ -148,7 +149,8 @@ impl Volume {
     /// The blocks of `count` rows of a chunk, within one stripe, from the others.
     ///
     /// # Errors
-    /// If places in the segment cannot be told; of each row `Io` if too few others can be had.
+    /// If places in the segment cannot be computed; for each row `Io` if too few others can be
+    /// read.
     pub(crate) async fn reconstruct_rows(
         &self,
         (slot, row): (u32, u32),
@@ -307,8 +309,8 @@ impl Volume {
         None
     }
 
-    /// Looks at what is at a place. Only a read that fails is an error of the member: whether a
-    /// block that is damaged counts for anything is for the caller to say.
+    /// Reads the block at a place. Only a failed read is counted as an error of the member: the
+    /// caller decides whether a damaged block counts.
     pub(crate) async fn look_at(&self, place: Place) -> Seen {
         let Some(drive) = self.0.members[place.index as usize].drive() else {
             return Seen::Unread;
@@ -324,8 +326,8 @@ impl Volume {
     }
 }
 
-/// Whether a damaged block counts as an error of its member. It does not if nothing that is read
-/// may be valid.
+/// Whether a damaged block counts as an error of its member. It does not where possibly none of the
+/// blocks read is valid.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loud {
     Yes,

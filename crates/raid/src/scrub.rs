@@ -47,15 +47,15 @@ pub struct Scrubbed {
     pub blocks: u64,
     /// Damage, in the order of discovery.
     pub findings: Vec<Finding>,
-    /// Blocks of the volume that cannot be reconstructed from what is left.
+    /// Blocks of the volume that cannot be reconstructed from the remaining blocks.
     pub lost: u64,
-    /// It was stopped before everything was read.
+    /// The scrub was stopped before everything was read.
     pub stopped: bool,
 }
 
 impl Scrubbed {
-    /// Adds a finding. A metadata block is found by each row that it lists: it is mended when all
-    /// of them are.
+    /// Adds a finding. A metadata block is found by each row that it lists: it is repaired when all
+    /// of these rows are.
     fn find(&mut self, new: Finding) {
         let at = |finding: &Finding| (finding.member, finding.zone, finding.block);
         let mut before = self.findings.iter_mut().rev().take(SEEN);
@@ -66,12 +66,11 @@ impl Scrubbed {
     }
 }
 
-/// Findings among which one of the same block is looked for: more than a window's rows have.
+/// The number of last findings that are searched for the same block: more than a window has rows.
 const SEEN: usize = 4096;
 
 /// A row with blocks that cannot be reconstructed. They are lost only if the map names them: the
-/// stripe may be one that a crash tore and that never counted, or its blocks may be elsewhere by
-/// now.
+/// stripe may have been torn by a crash and never counted, or its blocks may be elsewhere by now.
 struct Short {
     /// The segment, and its sequence number.
     segment: (u32, u64),
@@ -134,8 +133,8 @@ impl Volume {
         if !result.stopped {
             self.check_lost().await;
         }
-        // Only damage of valid blocks is an error of its member: other damage is none, however
-        // often it is found. Failed reads have been counted already.
+        // Only damage of valid blocks is an error of its member. Other damage is not, however often
+        // it is found. Failed reads have been counted already.
         for finding in result.findings.iter().filter(|finding| !finding.unread) {
             self.0.members[finding.member as usize].count(|errors| errors.checksum += 1);
         }
@@ -148,8 +147,8 @@ impl Volume {
         self.0.scrub_stops.set(self.0.scrub_stops.get() + 1);
     }
 
-    /// Adds what is lost of rows of which too little is left: what the map names of them and a read
-    /// cannot have, by now.
+    /// Adds the lost blocks of rows with too few chunks: blocks that the map still names and that
+    /// cannot be read now.
     async fn judge(&self, short: Vec<Short>, repair: bool, result: &mut Scrubbed) -> Result<()> {
         if short.is_empty() {
             return Ok(());
@@ -183,14 +182,14 @@ impl Volume {
                 self.0.lost_blocks.add(wanted.1..wanted.1 + 1);
                 continue;
             }
-            // Its content is in memory: it is damaged, and nothing is lost.
+            // The mapping block is in memory: its copy is damaged, and nothing is lost.
             kept.insert(number);
             if repair && self.fetch(wanted.1 as u32, false).await.is_ok() {
                 self.0.map.borrow_mut().mark_dirty(wanted.1 as u32);
             }
         }
         for row in short {
-            // A segment that was released meanwhile held nothing valid.
+            // A segment that was released in the meantime held nothing valid.
             let there = self.stays(row.segment);
             let gone = row.missing.iter().any(|number| lost.contains(number));
             let known = row.missing.iter().any(|number| kept.contains(number));
@@ -203,7 +202,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether a segment was not released meanwhile, and is not being released.
+    /// Whether a segment was not released in the meantime, and is not being released.
     fn stays(&self, (slot, sequence): (u32, u64)) -> bool {
         let segment = &self.0.segments.borrow()[slot as usize];
         segment.sequence == sequence && segment.state != SegmentState::Releasing
@@ -257,8 +256,8 @@ impl Volume {
             }
             let Some(flight) = flights.pop_front() else { return result };
             let row = flight.await;
-            // It may be cleaned and released meanwhile: then there is nothing left to check, and
-            // what was not found of the row was not lost.
+            // The segment may be cleaned and released in the meantime: then there is nothing left
+            // to check, and missing blocks of the row are not lost.
             match row {
                 _ if !self.stays((slot, sequence)) => {}
                 Ok(row) => found.add(row),
@@ -300,12 +299,12 @@ impl Volume {
             listings.extend(listing.map(|place| (place, LISTING, false)));
             found.push(block);
         }
-        // A stripe that a crash tore, and rows that fill a group up, have nothing that counts.
+        // A stripe that a crash tore, and rows that pad a group, have no valid blocks.
         if found.iter().all(Option::is_none) && damaged.is_empty() {
             return Ok(());
         }
-        // Of metadata stripes only the last of a window counts: without it, what it lists is
-        // damaged.
+        // Of metadata stripes only the last of a window counts: without it, the blocks that it
+        // lists count as damaged.
         if found.iter().flatten().any(|(meta, _)| meta::is_own(meta)) {
             return Ok(());
         }
@@ -323,8 +322,8 @@ impl Volume {
             }
         }
         damaged.extend(listings);
-        // In a segment that a crash cut off a damaged metadata block looks like one that was never
-        // written. But what counts is on all members: recovery saw to that.
+        // In a segment that a crash cut off, a damaged metadata block looks like one that was never
+        // written. But recovery has made sure that valid blocks are on all members.
         damaged.extend(foreign);
         if damaged.is_empty() {
             return Ok(());
@@ -376,8 +375,8 @@ impl Volume {
         Ok(false)
     }
 
-    /// Writes anew the blocks of a row that count. Numbers of those that cannot be had by now, and
-    /// whether there were others.
+    /// Rewrites the valid blocks of a row. Returns the numbers of the blocks that cannot be read
+    /// now, and whether there were others.
     async fn renew(&self, (slot, segment): (u32, u64), row: u32) -> Result<(Vec<u32>, bool)> {
         let (mut blocks, mut missing) = (Vec::new(), Vec::new());
         for chunk in 0..self.0.shape.placement.k {

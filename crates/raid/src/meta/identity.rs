@@ -14,7 +14,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// As it is coded.
+    /// The identity in coded form.
     pub(crate) fn bytes(&self) -> [u8; CODED] {
         let mut meta = BlockMeta::new_zeroed();
         meta.lba = self.lba.into();
@@ -24,7 +24,7 @@ impl Identity {
         meta.as_bytes()[..CODED].try_into().expect("invariant: a metadata starts with its code")
     }
 
-    /// Decodes it; `None` if no data block has such an identity.
+    /// Decodes an identity; `None` if no data block has such an identity.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Identity> {
         let mut meta = BlockMeta::new_zeroed();
         meta.as_mut_bytes()[..CODED].copy_from_slice(bytes.get(..CODED)?);

@@ -1,16 +1,16 @@
 //! Windows: in-band metadata, for drives that have no out-of-band area.
 //!
-//! A segment's stripes are divided into windows. The last stripe of each, and of the segment, is a
-//! *metadata stripe*: on every drive its chunk lists what the blocks of that drive's zone in the
-//! stripes of the window before it are, row i of the chunk the rows i. More of them come early,
-//! at whatever stripe is next, when stripes wait for being listed and no metadata stripe is under
-//! way: under load many wait for one. All chunks of a metadata stripe are written, so it has the
-//! same place in every zone: rows are where they belong (Zone Write only).
+//! A segment's stripes are divided into windows. The last stripe of each window, and of the
+//! segment, is a *metadata stripe*: on every drive its chunk lists the blocks of that drive's zone
+//! in the stripes of the window before it. Row i of the chunk lists the rows i. Further metadata
+//! stripes come early, as the next stripe, when stripes wait to be listed and no metadata stripe is
+//! in flight: under load many stripes wait for one. All chunks of a metadata stripe are written, so
+//! it has the same place in every zone: rows are at their own places (Zone Write only).
 //!
 //! Invariants
 //! - A stripe counts on a drive when its chunk and the chunk of a later metadata stripe are there:
-//!   blocks that none lists belong to nothing.
-//! - A metadata block lists its whole window before it, so the last whole one has everything.
+//!   blocks that no metadata block lists belong to no stripe.
+//! - A metadata block lists all of its window before it, so the last whole one has everything.
 
 mod footers;
 pub(crate) mod lookup;
@@ -56,9 +56,9 @@ pub(crate) fn batch(data: u32) -> u32 {
     (BATCH / data).clamp(1, WINDOW - 1)
 }
 
-/// Stripes of `data` blocks that cleaning fills in a segment of `stripes`, at least: not those that
-/// end windows, nor the early one of each batch, nor what the last batch is filled up with; nor
-/// the mapping blocks of the checkpoint that follows, and what lists these.
+/// Stripes of `data` blocks that cleaning fills in a segment of `stripes`, at least. Not counted
+/// are stripes that end windows, the early metadata stripe of each batch, the padding of the last
+/// batch, and the mapping blocks of the checkpoint that follows, with their metadata stripes.
 pub(crate) fn capacity(stripes: u32, data: u32) -> u32 {
     let taken = stripes.div_ceil(WINDOW) + stripes.div_ceil(batch(data) + 1) + 4;
     stripes.saturating_sub(taken)
@@ -106,8 +106,8 @@ impl Listing {
     }
 }
 
-/// The address of every metadata block. With parity is the parity of addresses, which all have
-/// zeros in the first byte: that is never all ones, while its kind may be any.
+/// The address of every metadata block. A parity block has the parity of addresses, which all have
+/// zeros in the first byte: it is never all ones, while the parity of kinds may have any value.
 const NOWHERE: u64 = u64::MAX;
 
 /// The metadata of a metadata block itself.
@@ -134,10 +134,12 @@ pub(crate) struct At {
     pub(crate) row: u32,
 }
 
-/// What a block lists, by stripe, with itself as the last one; `None` if it is no metadata block.
+/// The list in a metadata block, by stripe, with the block itself as the last one; `None` if the
+/// block is no metadata block.
 ///
-/// A user's data may look like one: of a place that it was read from. No place is written twice
-/// with one segment sequence number, so it is not the block of the place it is in now.
+/// A user's data may look like a metadata block, of a place that it was read from. No place is
+/// written twice with one segment sequence number, so it is not the metadata block of its present
+/// place.
 pub(crate) fn open(page: &Page, at: At) -> Option<Vec<BlockMeta>> {
     let expect = Expect { kind: kind::WINDOW, device: Some(at.device), object: Some(at.array) };
     let (header, body) = record::open(page.bytes(), &expect).ok()?;
@@ -155,13 +157,13 @@ pub(crate) fn open(page: &Page, at: At) -> Option<Vec<BlockMeta>> {
 /// A metadata stripe that others wait for.
 #[derive(Default)]
 pub(crate) struct Cover {
-    /// Drives that have it, as bits, and whether a zone failed it.
+    /// Drives that have the stripe, as bits, and whether a zone failed it.
     told: Cell<Option<(u32, bool)>>,
     over: Notify,
 }
 
 impl Cover {
-    /// The drives that have it, as bits, and whether a zone failed it on a drive that still
+    /// The drives that have the stripe, as bits, and whether a zone failed it on a drive that still
     /// answers.
     pub(crate) async fn wait(&self) -> (u32, bool) {
         loop {
@@ -179,11 +181,11 @@ struct State {
     listings: BTreeMap<u32, Vec<Listing>>,
     /// The next metadata stripe.
     next: Rc<Cover>,
-    /// Number of stripes that wait for it.
+    /// Number of stripes that wait for the next metadata stripe.
     waiting: u32,
     /// Metadata stripes in flight.
     writing: u32,
-    /// A caller is going to check whether the next one is due.
+    /// A caller is going to check whether the next metadata stripe is due.
     asked: bool,
 }
 
@@ -225,8 +227,8 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// Waits for its chunks. Returns the drives on which it is, as bits, and whether a zone failed
-    /// it, of a drive that is there. `segment`: its sequence number.
+    /// Waits for the stripe's chunks. Returns the drives that have the stripe, as bits, and whether
+    /// a zone failed it on a drive that still answers. `segment` is the segment's sequence number.
     pub(crate) async fn wait(&mut self, volume: &Volume, segment: u64) -> (u32, bool) {
         let (mut there, mut broken) = (0, false);
         for (index, done) in self.flights.drain(..) {
@@ -249,7 +251,8 @@ impl Windows {
     pub(crate) fn join(&self) -> (Rc<Cover>, bool) {
         let mut state = self.state.borrow_mut();
         state.waiting += 1;
-        // Not at once: stripes that are dispatched later in this turn wait for the same one.
+        // The check comes later: stripes that are dispatched later in this turn wait for the same
+        // metadata stripe.
         let ask = state.writing == 0 && !std::mem::replace(&mut state.asked, true);
         (state.next.clone(), ask)
     }
@@ -293,7 +296,7 @@ impl Windows {
         let mut state = self.state.borrow_mut();
         state.writing -= 1;
         if ends(number, stripes) && !broken {
-            // From now on it is read from the drives.
+            // From now on the window is read from the drives.
             state.listings.remove(&start(number));
         }
         drop(state);
@@ -303,7 +306,7 @@ impl Windows {
 }
 
 impl OpenMeta {
-    /// See [`Windows::landed`].
+    /// See [`Windows::on_complete`].
     pub(crate) fn on_complete(&self, sent: &Sent, at: (u32, u32), told: (u32, bool)) {
         if let Some(windows) = &self.0 {
             windows.on_complete(sent, at, told);
@@ -334,9 +337,9 @@ impl OpenMeta {
 }
 
 impl RebuiltMeta {
-    /// Makes the metadata stripes `own` among rebuilt rows of `pages`, which begin with stripe
-    /// `first` of a segment; calls come in the order of rows. `oob` is what lies beside the rows,
-    /// and is left empty where metadata is in-band.
+    /// Inserts the metadata stripes `own` among rebuilt rows of `pages`, which begin with stripe
+    /// `first` of a segment; calls come in the order of rows. `oob` has the out-of-band bytes of
+    /// the rows, and is left empty where metadata is in-band.
     pub(crate) fn weave(
         &mut self,
         (pool, id): (&Pool, &RecordId),
@@ -380,7 +383,7 @@ mod tests {
             prop_assert!(last - start(stripe) < WINDOW && last < stripes);
         }
 
-        /// A metadata block opens where it was written, and lists what was noted.
+        /// A metadata block opens at its place, and lists what was noted.
         #[test]
         fn what_is_listed_is_found_where_it_was_written(
             chunk in 1..4u32, stripe in 0..200u32, segment in 1..9u64, bit in 0..4096 * 8usize,
@@ -428,12 +431,12 @@ mod tests {
             }
         }
 
-        /// However much is cleaned at once, what a segment is said to hold fits: batches begin
+        /// For batches of any size, the capacity of a segment is not overstated: batches begin
         /// anywhere in a window, and end with an early metadata stripe.
         #[test]
         fn what_cleaning_writes_fits(stripes in 5..2000u32, data in 1..9000u32) {
             let (mut left, mut at) = (capacity(stripes, data), 0);
-            // What is padded once at the end counts as a stripe.
+            // Padding, once at the end, counts as a stripe.
             while left > 0 {
                 let mut now = left.min(batch(data));
                 left -= now;

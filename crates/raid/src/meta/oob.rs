@@ -18,7 +18,7 @@ pub(crate) fn fits(geometry: &Geometry) -> bool {
     oob_per_block(geometry) >= BlockMeta::SIZE
 }
 
-/// Bytes in which a block's metadata is made: those beside it, if the metadata fits there.
+/// Bytes in which a block's metadata is made: its out-of-band bytes, if the metadata fits there.
 pub(crate) fn bytes(geometry: &Geometry) -> usize {
     oob_per_block(geometry).max(BlockMeta::SIZE)
 }

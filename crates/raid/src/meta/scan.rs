@@ -24,18 +24,18 @@ const COMMAND: u32 = 128;
 /// Commands of a zone in flight at once.
 const AHEAD: usize = 4;
 
-/// What is known of a data row of a zone.
+/// A data row of a zone, as far as it is known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) stripe: u32,
     /// CRC32C of the block.
     pub(crate) crc: u32,
-    /// Of a data block, or of parity by the code beside it.
+    /// The code of a data block; for parity the code that is stored with it.
     pub(crate) code: [u8; CODED],
 }
 
 impl Row {
-    /// As what lists it says.
+    /// The row as it is listed.
     pub(crate) fn listed(meta: &BlockMeta) -> Row {
         Row { stripe: meta.stripe.get(), crc: meta.own_crc.get(), code: meta::coded(meta) }
     }
@@ -67,7 +67,7 @@ async fn scan_zone(
 /// A block that was read, with its out-of-band bytes; `None` if it cannot be read.
 type Block<'a> = Option<(&'a Page, &'a [u8])>;
 
-/// Reads the first `rows` data rows of a zone: `each` gets one after the other.
+/// Reads the first `rows` data rows of a zone, and passes them to `each` one after the other.
 pub(crate) async fn read_zone(
     drive: &Drive,
     shape: &Shape,
@@ -96,7 +96,7 @@ pub(crate) async fn read_zone(
             all(&outcome, &mut each);
             continue;
         }
-        // Some block cannot be read: read them one by one.
+        // Some block of the command cannot be read: blocks are read one by one.
         for offset in start..start + count {
             let outcome = ask_beside(drive, zone, offset, 1, pages).await;
             drive.note(outcome.status);
@@ -171,8 +171,8 @@ pub(crate) async fn footers_of(
             all.push((index, copies.into_iter().map(Some).collect::<Vec<_>>()));
         }
     }
-    // What a zone says of itself comes first: one that was rebuilt is in another order than what
-    // the others were written with says.
+    // A zone's own footer comes first: a rebuilt zone has another order than the footers of the
+    // other zones say.
     let mut found: Vec<Option<Vec<FooterEntry>>> = vec![None; drives as usize];
     for copy in 0..volume.shape().footer_copies() {
         for (index, copies) in &mut all {
@@ -212,8 +212,8 @@ pub(crate) fn note_places(
 }
 
 impl Volume {
-    /// What the first `rows` data rows of a member's zone of a segment are, as far as they are
-    /// whole and their metadata says so. `full`: the zone was written to its end.
+    /// The first `rows` data rows of a member's zone of a segment, as far as the blocks agree with
+    /// their metadata. `full`: the zone was written to its end.
     pub(crate) async fn scan_rows(
         &self,
         drive: &Drive,
@@ -264,9 +264,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Finds chunks of the first `rows` rows of a segment whose places nothing says: those of which
-    /// a block was damaged when the zones were looked through. What lies beside it still says
-    /// which stripe it is of.
+    /// Finds chunks of the first `rows` rows of a segment whose places are unknown, because a block
+    /// of them was damaged when the zones were scanned. The block's out-of-band bytes still have
+    /// the stripe.
     pub(crate) async fn find_damaged(&self, slot: u32, rows: u32) -> Result<()> {
         self.ready(slot).await?;
         let segment = self.0.segments.borrow()[slot as usize].clone();

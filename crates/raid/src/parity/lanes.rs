@@ -1,8 +1,8 @@
 //! Parity of many chunks in one pass, in the widest registers the processor has.
 //!
-//! The loops are plain Rust over arrays of [`LANE`] bytes, which the compiler makes vector code of;
-//! they are compiled once for any processor and once more for those with AVX2, and the first call
-//! that finds AVX2 uses that. Both give the same bytes: a run stays a function of its seed.
+//! The loops are plain Rust over arrays of [`LANE`] bytes, which the compiler vectorises. They are
+//! compiled once for any processor and once more for processors with AVX2; calls use the second
+//! version where AVX2 is found. Both give the same bytes: a run stays a function of its seed.
 
 #![allow(unsafe_code, reason = "code for a processor that was asked whether it is one")]
 

@@ -1,8 +1,9 @@
 //! What a segment's footers say of its rows, or are going to: on drives without an out-of-band area
 //! it stands in for metadata blocks that cannot be read.
 //!
-//! Footers have no code of parity blocks: it is made from those of the row's data blocks, which are
-//! all there, since the footers of any drives that suffice describe the zones of all.
+//! Footers have no code of parity blocks: the code is computed from those of the row's data blocks.
+//! These are all there, since the footers of any sufficient set of drives describe the zones of all
+//! drives.
 
 use crate::format::{BlockMeta, CODED, FooterEntry};
 use crate::level::Placement;
@@ -53,7 +54,8 @@ impl Footers {
         self.entries[drive as usize].is_some()
     }
 
-    /// What a row of a drive holds (`None`: parity), and its CRC; `None` if it belongs to nothing.
+    /// The identity of a block in a row of a drive (`None`: parity), and its CRC; `None` if the
+    /// block belongs to no stripe.
     fn entry(&self, drive: u32, row: u32) -> Option<(Option<Identity>, u32)> {
         let at = row.checked_sub(self.first)? as usize;
         let entry = self.entries[drive as usize].as_ref()?.get(at)?;

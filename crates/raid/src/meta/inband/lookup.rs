@@ -1,9 +1,9 @@
 //! Looks up the lists of windows on drives without an out-of-band area: to check what was read, for
 //! recovery, and for cleaning.
 //!
-//! Of a window that is being written the open segment knows. Of others the last stripe is read;
-//! where that is damaged the segment's footers say the same, or are going to. Where a crash cut it
-//! off, the last whole metadata block before it counts.
+//! The open segment has the list of a window that is being written. For other windows the last
+//! stripe is read; if that stripe is damaged, the segment's present or future footers have the same
+//! content. In a window that a crash cut off, the last whole metadata block counts.
 
 use crate::drive::Drive;
 use crate::format::{BlockMeta, CODED, NONE, WINDOW};
@@ -29,20 +29,20 @@ const CACHED: usize = 1024;
 /// Segment sequence number, member, first stripe of the window, row in the chunk.
 type Key = (u64, u32, u32, u32);
 
-/// What a metadata block lists: by stripe of the window.
+/// The list in a metadata block, by stripe of the window.
 type Metas = Rc<Vec<BlockMeta>>;
 
-/// What is known of a window's list.
+/// A window's list, as far as it is known.
 struct Known {
     metas: Metas,
     /// The metadata block that lists the whole window is damaged.
     lost: bool,
 }
 
-/// What is known of metadata that is in-band.
+/// The state of in-band metadata.
 pub(crate) struct State {
     listings: RefCell<Cache>,
-    /// One reader at a time of a segment's footers, when a metadata block is missing.
+    /// Allows one reader at a time of a segment's footers, when a metadata block is missing.
     footer_reads: Semaphore,
 }
 
@@ -53,7 +53,7 @@ impl Default for State {
 }
 
 impl State {
-    /// Drops what was read: a drive was replaced.
+    /// Drops cached lists, because a drive was replaced.
     pub(crate) fn forget(&self) {
         self.listings.take();
     }
@@ -65,8 +65,8 @@ struct Cache {
     found: BTreeMap<Key, Known>,
     /// In the order of arrival.
     order: VecDeque<Key>,
-    /// Windows of the segment that is being scrubbed, by sequence number and first stripe: of their
-    /// damage the scrub tells, and only of what counts.
+    /// Windows of the segment that is being scrubbed, by sequence number and first stripe: the
+    /// scrub reports their damage, and only where it concerns valid blocks.
     scrubbed: BTreeSet<(u64, u32)>,
 }
 
@@ -92,7 +92,7 @@ struct Listed {
     index: u32,
     zone: ZoneId,
     chunk: u32,
-    /// Most stripes that it may have.
+    /// Most stripes that the zone may have.
     stripes: u32,
     /// The segment was truncated: its last window has no end.
     truncated: bool,
@@ -110,7 +110,8 @@ impl Volume {
         Some(Listed { slot, sequence, index, zone, chunk, stripes, truncated })
     }
 
-    /// What `count` blocks from `first` on are: those that are listed by nothing belong to nothing.
+    /// The metadata of `count` blocks from `first` on; blocks that are not listed belong to no
+    /// stripe.
     pub(in crate::meta) async fn listed(self, first: Place, count: u32) -> Vec<Option<BlockMeta>> {
         let segment = self.0.segments.borrow()[first.slot as usize].clone();
         let known = self.listed_zone(first.slot, first.index, &segment);
@@ -127,8 +128,8 @@ impl Volume {
         all
     }
 
-    /// What is listed of the first of these rows of a stripe's chunk; the others are going to be
-    /// asked for.
+    /// The listed metadata of the first of these rows of a stripe's chunk; the other rows are going
+    /// to be looked up.
     async fn meta_at(&self, zone: &Listed, stripe: u32, rows: Range<u32>) -> BlockMeta {
         let filler = meta::filler(zone.sequence, self.0.zero_crc);
         let open = self.0.segments.borrow()[zone.slot as usize].meta.clone();
@@ -139,7 +140,7 @@ impl Volume {
         metas.get((stripe % WINDOW) as usize).copied().unwrap_or(filler)
     }
 
-    /// What the window of `stripe` lists of the first of these rows of its chunks.
+    /// The list of the window of `stripe` for the first of these rows of its chunks.
     async fn metas(&self, zone: &Listed, stripe: u32, rows: Range<u32>) -> Metas {
         let key = |row| (zone.sequence, zone.index, inband::start(stripe), row);
         let i = rows.start;
@@ -162,8 +163,8 @@ impl Volume {
         if let Some(metas) = asked {
             return metas;
         }
-        // Kept only if everything behind it could be read: an unreadable block may be readable next
-        // time.
+        // Kept only if all later metadata blocks could be read: an unreadable block may be readable
+        // next time.
         let (mut found, mut certain, mut lost) = (Metas::default(), true, false);
         for stripe in (inband::start(stripe)..=last).rev() {
             let read = self.window_blocks(&drive, zone, stripe, i..i + 1).await;
@@ -193,9 +194,9 @@ impl Volume {
         found
     }
 
-    /// Whether what was read, and is no metadata block, was one. The last stripe of a window is of
-    /// metadata, unless a crash came before it: then it is zeros, was never written, or was torn
-    /// within a block.
+    /// Whether a block that was read, and is no metadata block, has been one. The last stripe of a
+    /// window is a metadata stripe, unless a crash came before it: then the block is zeros, was
+    /// never written, or was torn within a block.
     fn is_lost(&self, zone: &Listed, read: &Result<Pages>) -> bool {
         let drive = self.0.members[zone.index as usize].drive();
         let sector = drive.map_or(BLOCK_SIZE, |drive| drive.geometry().block_size.0 as usize);
@@ -211,9 +212,9 @@ impl Volume {
         damaged && !zone.truncated
     }
 
-    /// What the segment's footers say of row `i` of the chunks of the window that ends with stripe
-    /// `last`, and whether they will go on saying just that; `None` if none that describes this
-    /// zone can be read.
+    /// The list by the segment's footers, for row `i` of the chunks of the window that ends with
+    /// stripe `last`, and whether it is final; `None` if no footer that describes this zone can be
+    /// read.
     async fn listed_by_footers(&self, zone: &Listed, last: u32, i: u32) -> Option<(Metas, bool)> {
         let first = inband::start(last);
         let filler = meta::filler(zone.sequence, self.0.zero_crc);
@@ -274,8 +275,9 @@ impl Volume {
         lost.then_some(Place { stripe: last, offset, ..place })
     }
 
-    /// A scrub comes to a row of a segment. Where a window begins with it, forgets what was read of
-    /// that: the scrub reads it from the drives, and counts its damage until [`Self::scrub_left`].
+    /// A scrub comes to a row of a segment. If a window begins with the row, drops the cached list
+    /// of that window: the scrub reads it from the drives, and counts its damage until
+    /// [`Self::scrub_left`].
     pub(crate) fn scrub_enters(&self, slot: u32, row: u32) {
         let segments = self.0.segments.borrow();
         let segment = &segments[slot as usize];
@@ -293,13 +295,13 @@ impl Volume {
         }
     }
 
-    /// A scrub is done with a segment: damage of its metadata blocks is counted by whoever meets
-    /// it.
+    /// A scrub is done with a segment: from now on damage of its metadata blocks is counted when it
+    /// is found.
     pub(crate) fn scrub_left(&self, sequence: u64) {
         self.0.meta.listings.borrow_mut().scrubbed.retain(|window| window.0 != sequence);
     }
 
-    /// Keeps what was read from a drive, unless the drive was replaced meanwhile.
+    /// Keeps a list that was read from a drive, unless the drive was replaced in the meantime.
     fn keep_listing(&self, drive: &Rc<Drive>, key: Key, metas: &Metas, lost: bool) {
         let now = self.0.members[key.1 as usize].drive();
         if now.is_some_and(|now| Rc::ptr_eq(&now, drive)) {
@@ -332,7 +334,7 @@ impl Volume {
         listed.first().is_some_and(|meta| meta.is_some_and(|meta| meta.stripe.get() != NONE))
     }
 
-    /// Whether a stripe of an ended segment is one of metadata, as far as any of its zones says.
+    /// Whether a stripe of an ended segment is a metadata stripe, according to any of its zones.
     pub(crate) async fn is_metadata(&self, slot: u32, segment: &Segment, stripe: u32) -> bool {
         if self.0.shape.meta == MetaPlace::OutOfBand {
             return false;
@@ -378,7 +380,7 @@ impl Volume {
         found
     }
 
-    /// What the data blocks of a row are, from what is listed of each drive.
+    /// The identities of the data blocks of a row, from the lists of each drive.
     fn identities_in(&self, listed: &[Metas], stripe: u32) -> Vec<(u32, Identity)> {
         let placement = self.0.shape.placement;
         let of = |chunk: u32| {
@@ -399,8 +401,8 @@ impl Volume {
         (0..placement.k).filter_map(identity).collect()
     }
 
-    /// What the first `rows` data rows of a member's zone of a segment are, as far as they are as
-    /// they are listed. `full`: the zone was written to its end.
+    /// The first `rows` data rows of a member's zone of a segment, as far as the blocks agree with
+    /// their listed metadata. `full`: the zone was written to its end.
     pub(crate) async fn scan_windows(
         &self,
         drive: &Drive,
