@@ -161,7 +161,7 @@ impl<'a> Work<'a> {
 /// Runs those of `claims` that can be run, and calls `show` regularly in the meantime.
 ///
 /// # Errors
-/// If the data of a claim are wrong. A run that fails fails its own claims, no others.
+/// If the data of a claim are wrong. A failed run fails its own claims only.
 pub fn run<'a>(
     catalogue: &Catalogue,
     claims: &[&'a Claim],

@@ -43,7 +43,7 @@ impl Volume {
     /// only.
     ///
     /// # Errors
-    /// `Corrupt`; the message names the account, what it must be and what it is.
+    /// `Corrupt`; the message names the account, with its required and its present value.
     pub fn audit(&self) -> Result<()> {
         self.audit_members()?;
         self.audit_map()?;

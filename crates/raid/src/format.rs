@@ -35,13 +35,13 @@ pub mod kind {
     pub const FOOTER: u16 = 0x22;
     /// A block of ranges that were trimmed.
     pub const TRIM: u16 = 0x23;
-    /// A metadata block: what the blocks before it in its window are.
+    /// A metadata block: the list of the blocks before it in its window.
     pub const WINDOW: u16 = 0x24;
-    /// What a drive says that waits for a member to fail.
+    /// Record of a drive that waits for a member to fail.
     pub const SPARE: u16 = 0x25;
 }
 
-/// What a data block of a stripe holds.
+/// The content of a data block of a stripe.
 pub mod block {
     /// Nothing: zeros that fill a stripe.
     pub const PADDING: u8 = 0;
@@ -61,9 +61,9 @@ pub mod block {
 pub mod member {
     /// In service.
     pub const ACTIVE: u8 = 0;
-    /// Gone: what it holds is stale.
+    /// Out of service: its data is stale.
     pub const FAILED: u8 = 1;
-    /// In service for new segments, those before are being rebuilt on it.
+    /// In service for new segments; older segments are being rebuilt on it.
     pub const REBUILDING: u8 = 2;
 }
 
@@ -75,7 +75,7 @@ pub mod segment {
     pub const OPEN: u8 = 1;
     /// Written to its end, with footers.
     pub const SEALED: u8 = 2;
-    /// Ended early, without footers: what is where is beside the blocks only.
+    /// Ended early, without footers: only the metadata of the blocks tells their places.
     pub const TRUNCATED: u8 = 3;
 }
 
@@ -142,7 +142,7 @@ layout! {
         pub reserved2: [u8; 44],
     }
 
-    /// Body of a spare's record: of which array, the record's header says.
+    /// Body of a spare's record; the record's header has the UUID of the array.
     pub struct SpareBody: 128 {
         /// Features an older version may ignore.
         pub compat: U64,
@@ -220,9 +220,9 @@ layout! {
         pub reserved: [u8; 8],
     }
 
-    /// What lies beside each block of a data row, or is listed by its window. The first four
-    /// fields are *coded*: beside a parity block is the parity of those beside the data blocks of
-    /// its row.
+    /// The metadata of each block of a data row, in its out-of-band area or in the list of its
+    /// window. The first four fields are *coded*: the metadata of a parity block has the parity of
+    /// these fields of its row's data blocks.
     pub struct BlockMeta: 48 {
         /// Address in the volume, or as its kind has it.
         pub lba: U64,
@@ -253,7 +253,7 @@ layout! {
         pub row: U32,
     }
 
-    /// What a footer says of a block of a data row.
+    /// A footer's entry for a block of a data row.
     pub struct FooterEntry: 24 {
         /// Address, with the kind in the highest byte.
         pub lba: U64,

@@ -135,8 +135,8 @@ impl Volume {
         end - first
     }
 
-    /// Whether the block `number`, which must be what is wanted, is mapped and cannot be provided
-    /// by the present drives.
+    /// Whether the block `number`, which must have the identity `wanted`, is mapped and cannot be
+    /// provided by the present drives.
     pub(crate) async fn cannot_be_had(&self, number: u32, wanted: Wanted) -> bool {
         let read = number == NONE || self.read_numbers(&[(number, wanted)]).await.is_ok();
         if read || self.failed().is_some() || !self.survives() {

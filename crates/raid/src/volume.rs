@@ -214,7 +214,7 @@ pub(crate) struct Inner {
     pub(crate) counters: RefCell<Counters>,
     pub(crate) lost_blocks: crate::lost_blocks::LostBlocks,
     pub(crate) watchdog: crate::watchdog::Watchdog,
-    /// How often scrubs were told to end.
+    /// Number of times that scrubs were told to end.
     pub(crate) scrub_stops: Cell<u64>,
     pub(crate) recovered: Cell<crate::recover::unfinished::Recovered>,
 }

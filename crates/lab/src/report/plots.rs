@@ -20,7 +20,8 @@ pub fn ratios(outcome: &Outcome<'_>) -> Vec<Plot> {
     for finished in &outcome.claims {
         for figure in finished.result.iter().flat_map(|result| &result.figures) {
             let Some(paper) = figure.figure.paper else { continue };
-            // The axis is logarithmic: values not above 0 have no place on it.
+            // On this logarithmic axis equal factors above and below 1 are equally far from it;
+            // values not above 0 have no place.
             if figure.ratio.is_none_or(|ratio| ratio <= 0.0) {
                 continue;
             }

@@ -159,9 +159,8 @@ impl Spread {
             self.rt.spawn_detached(async move {
                 let result = this.write_back(zone).await;
                 this.writing_back[zone].set(false);
-                // Answers wake the writers that wait. Without a notification after an error they
-                // would wait for ever; without an error and without answers they would only start
-                // writing back again.
+                // Answers wake the writers that wait: a notification without one would only make
+                // them start writing back again. After an error there may be no further answer.
                 if let Err(error) = result {
                     this.failed.borrow_mut().get_or_insert(error);
                     this.progress.notify_all();

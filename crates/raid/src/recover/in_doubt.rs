@@ -7,11 +7,11 @@
 //! earlier content. No checkpoint's map names these blocks, so no read could fail either. The array
 //! is then refused, before anything is written, unless the operator accepts the loss.
 //!
-//! A stripe is in doubt only if more was lost than the level tolerates. A member that lost its zone
-//! of a segment to a zone that went offline looks the same as a member that has some offline zone
-//! and whose segment header was kept from the drive by a crash. So, beyond what the level
-//! tolerates, some arrays are refused that lost nothing. Zones with damaged headers prove no loss:
-//! a crash leaves torn headers.
+//! A stripe is in doubt only if more was lost than the level tolerates. Two members look the same:
+//! one whose zone of a segment went offline, and one that has some other offline zone and whose
+//! segment header was never written because of a crash. So, beyond what the level tolerates, some
+//! arrays are refused that lost nothing. Zones with damaged headers prove no loss: a crash leaves
+//! torn headers.
 
 use crate::checkpoint::state::Image;
 use crate::format::segment;
