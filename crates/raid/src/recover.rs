@@ -115,14 +115,14 @@ pub(crate) struct Scanned {
 }
 
 impl Scanned {
-    /// Number of rows up to the last one with a valid block in any zone. A zone that was ended
+    /// Number of rows up to the last one with a whole block in any zone. A zone that was ended
     /// early counts as written to its end.
     fn last(&self) -> u32 {
         let of = |rows: &Rows| rows.iter().rposition(Option::is_some).map_or(0, |at| at as u32 + 1);
         self.rows.iter().map(of).max().unwrap_or(0)
     }
 
-    /// Rows of the segment: up to the last row with a valid block in any zone, and up to the last
+    /// Rows of the segment: up to the last row with a whole block in any zone, and up to the last
     /// stripe that any of these blocks belongs to. Zone Append may place a stripe before earlier
     /// ones of its group, and the earlier ones may be missing.
     fn rows_of(&self, groups: Groups) -> u32 {
