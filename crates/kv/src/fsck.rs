@@ -12,7 +12,7 @@ use crate::file::{Extent, FileId, Sums};
 use crate::format::{PATH_MAX, kind};
 use crate::inspect::{PIECE, identify, name_of, read_sums, wrong_content};
 use crate::namespace::paths::Node;
-use crate::recovery::{Replay, is_written};
+use crate::recover::{Replay, is_written};
 use crate::ring_scan::{
     Superblock, find_ring, may_be_newer, none_found, offline_beginning, superblock_of,
 };

@@ -16,19 +16,19 @@
 //! | `zone_allocator` | which zones are open and for what, what counts in each; policies |
 //! | `space` | how much space there is, and for whom |
 //! | `group_commit` | sync: what makes names and files durable, for all who ask at once |
-//! | `cleaning` | zone cleaning, relocation of what a failed zone lost |
-//! | `dead_ranges` | what nobody reads any more, and the holes it leaves |
+//! | `clean` | zone cleaning, relocation of what a failed zone lost |
+//! | `dead_ranges` | bytes of files that no reader needs, and the holes they leave |
 //! | `audit` | accounts in memory, each against what it counts |
 //! | `mkfs` | making a store |
-//! | `recovery` | opening a store: the steps, and what each decides |
+//! | `recover` | opening a store: the steps, and what each decides |
 //! | `ring_scan` | the record ring found on a drive: which half counts |
 //! | `inspect` | looking at a store without writing to its drive |
-//! | `fsck` | is everything as it must be? |
+//! | `fsck` | the check of a whole store |
 //! | `trace` | recorded runs, to be replayed |
 //! | `entries`, `format` | what is on the drive |
 
 mod audit;
-mod cleaning;
+mod clean;
 mod dead_ranges;
 mod entries;
 pub mod file;
@@ -41,7 +41,7 @@ mod inspect;
 mod mkfs;
 mod namespace;
 mod prepared_append;
-mod recovery;
+mod recover;
 mod ring_scan;
 mod space;
 mod store;

@@ -1,6 +1,6 @@
 //! Makes a store on an empty drive; what a store needs of a drive.
 
-use crate::recovery::{Opened, Replay, is_bad};
+use crate::recover::{Opened, Replay, is_bad};
 use crate::store::{Options, Store};
 use crate::zone_allocator::RESERVE;
 use furrow_log::BlockAddr;

@@ -2,7 +2,7 @@
 //! offline zone may have held a newer one.
 
 use crate::format::{INCOMPAT_KNOWN, INCOMPAT_ROLES, SuperblockBody, kind};
-use crate::recovery::{Opened, Replay};
+use crate::recover::{Opened, Replay};
 use furrow_log::address::{blocks_begun, blocks_per_zone};
 use furrow_log::record::{self, RecordHeader};
 use furrow_log::ring::{
