@@ -185,6 +185,8 @@ fn summary(catalogue: &Catalogue, papers: &[(&str, Vec<Shown<'_>>)]) -> String {
             line(&mut out, paper, claim);
         }
     }
+    out.truncate(out.trim_end().len());
+    out.push('\n');
     out
 }
 
