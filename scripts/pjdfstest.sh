@@ -15,7 +15,7 @@ problem="$(fuse_problem)"
 have pjdfstest || fail "missing: pjdfstest." \
     "Run: cargo install --locked --version $PJDFSTEST_VERSION pjdfstest"
 # With the features of the other tests, which have built it already.
-cargo build --quiet --locked --workspace --bin furrow
+build_as_tests
 furrow="$target_dir/debug/furrow"
 
 work="$(mktemp -d)"

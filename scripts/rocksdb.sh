@@ -9,14 +9,14 @@
 # own apt is not touched. Needs the network, once.
 . "$(dirname "$0")/lib.sh"
 
-# Builds the core and the plugin. $1: directory of the profile, the rest: arguments of cargo
+# Builds the core and the plugin. $1: directory of the profile. The tests' build has the library with a
+# defect, which power cuts must find.
 build() {
     local profile="$1"
-    shift
-    cargo build --quiet --locked "$@"
-    # What power cuts must find: the library with a defect built in.
-    [ "$profile" = release ] ||
-        cargo build --quiet --locked -p furrow-capi --example furrow_defective
+    case "$profile" in
+    release) cargo build --quiet --locked --release -p furrow-capi ;;
+    debug) build_as_tests ;;
+    esac
     make --no-print-directory -s -C plugins/rocksdb PROFILE="$profile" TARGET="$(realpath "$target_dir")" \
         "${goal[@]}"
 }
@@ -177,7 +177,7 @@ newer() {
     lib="$(dirname "$(find "$to/tree/usr/lib" -name librocksdb.so)")"
     linker="$(find "$lib" "$to/tree/usr/lib64" -name 'ld-linux*' 2>/dev/null | head -n 1)"
     goal=(all test BUILT="$to/built" ROCKSDB="$to/tree/usr" ROCKSDB_LIB="$lib" LINKER="$linker")
-    build debug --workspace
+    build debug
     images="$to/built/rocksdb-plugin/images"
     db_bench=("$linker" --library-path "$lib" "$to/tree/usr/bin/db_bench")
     ldb=("$linker" --library-path "$lib" "$to/tree/usr/bin/ldb")
@@ -188,13 +188,12 @@ newer() {
 case "${1:-build}" in
 build)
     goal=()
-    build release --release -p furrow-capi
+    build release
     say "$target_dir/release/libfurrow_rocksdb.so"
     ;;
 test)
     goal=(all test)
-    # As the other tests build it, so that little is built again.
-    build debug --workspace
+    build debug
     stock
     refused
     installed

@@ -91,7 +91,10 @@ fi
 
 step tests cargo test --quiet --workspace --locked --no-fail-fast
 # A change of an engine may not change figures of claims unseen.
-step claims cargo run --quiet --locked -p furrow-lab --bin furrow-lab -- gate docs --no-cache
+gate() {
+    build_as_tests && "$target_dir/debug/furrow-lab" gate docs --no-cache
+}
+step claims gate
 # Every interleaving of the code that threads share.
 step interleavings env RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" cargo test --quiet --locked \
     -p furrow-rt --lib --target-dir "$target_dir/loom" loom_tests
