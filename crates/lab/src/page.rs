@@ -113,6 +113,13 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 
+/// A text that ends with one line break.
+fn ended(mut text: String) -> String {
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+    text
+}
+
 /// All pages about `kept`.
 pub fn files(catalogue: &Catalogue, kept: &[Kept]) -> Vec<File> {
     let mut files = Vec::new();
@@ -124,13 +131,13 @@ pub fn files(catalogue: &Catalogue, kept: &[Kept]) -> Vec<File> {
             (*paper, own.map(|claim| Shown::new(claim, kept)).collect())
         })
         .collect();
-    files.push(File { path: "claims.md".to_owned(), text: summary(catalogue, &papers) });
+    files.push(File { path: "claims.md".to_owned(), text: ended(summary(catalogue, &papers)) });
     for (paper, claims) in &papers {
         if claims.iter().all(|claim| claim.rows.is_empty()) {
             continue;
         }
         let title = catalogue.sources.get(*paper).map_or("", |source| &source.title);
-        let text = appendix::page(paper, title, claims, kept);
+        let text = ended(appendix::page(paper, title, claims, kept));
         files.push(File { path: format!("claims/{paper}.md"), text });
         let text = picture(title, claims).svg();
         files.push(File { path: format!("claims/{paper}.svg"), text });
@@ -185,8 +192,6 @@ fn summary(catalogue: &Catalogue, papers: &[(&str, Vec<Shown<'_>>)]) -> String {
             line(&mut out, paper, claim);
         }
     }
-    out.truncate(out.trim_end().len());
-    out.push('\n');
     out
 }
 
