@@ -1,4 +1,4 @@
-//! What callers asked for, and how often another thread carried it out.
+//! Calls by operation, and how often another thread carried a call out.
 
 use crate::store::furrow_calls;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -53,7 +53,7 @@ fn write(store: *const furrow_store, name: &str) {
     }
 }
 
-/// What comes for these bytes until the connection ends.
+/// The answer to these bytes, until the connection ends.
 fn said(socket: &Path, bytes: &[u8]) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

@@ -568,7 +568,9 @@ fn a_file_of_metrics_is_there_while_the_array_is() {
     assert_eq!(samples(&place.read("a.prom"))["furrow_raid_written_total{array=\"a\"}"], 0.0);
     fill(&place, 0, 20, 1);
     let told = "furrow_raid_written_total{array=\"a\"} 20\n";
-    place.until("written anew", |_| fs::read_to_string(&file).unwrap().contains(told));
+    place.until("its blocks are written again", |_| {
+        fs::read_to_string(&file).unwrap().contains(told)
+    });
     check_metrics(&place.read("a.prom"), 20);
     place.ok(&["raid", "stop", "a", "--force"]);
     assert!(!fs::exists(&file).unwrap(), "it says what is no more");

@@ -234,7 +234,7 @@ impl Image {
                 ErrorKind::Corrupt,
                 format!(
                     "{name}: truncated: {} bytes, expected {}: restore it from a copy or create \
-                     it anew",
+                     a new one",
                     meta.len(),
                     layout.file_bytes
                 ),

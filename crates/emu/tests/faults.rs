@@ -72,7 +72,7 @@ fn a_write_error_writes_nothing() {
     let request = Request::with_data(append(64, 2), payload(&geometry(), 20, 2));
     assert_eq!(run(&rt, &drive, request).status, Status::WriteFault);
     assert!(put(&rt, &drive, 64, 2, 20).is_ok(), "twice, not more");
-    assert!(drive.faults().is_empty(), "a fault that is over is gone");
+    assert!(drive.faults().is_empty(), "a fault that has ended is not listed");
 }
 
 #[test]

@@ -251,6 +251,6 @@ fn run_child(path: &Path, seed: u64) -> (u64, bool) {
         }
     }
     child.wait().expect("a child that ends");
-    assert!(killed, "the child ended by itself");
+    assert!(killed, "the child ended before it was killed");
     (acknowledged, begun > acknowledged)
 }

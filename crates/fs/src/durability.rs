@@ -1,4 +1,4 @@
-//! What makes changes durable: checkpoints, the sync log, write-back, zones that fail, recovery.
+//! Durability of changes: checkpoints, the sync log, write-back, zones that fail, recovery.
 
 pub(crate) mod append;
 mod audit;

@@ -1,5 +1,5 @@
-//! What a mount was given and what it made of that once: it stays as it is while the file system
-//! is mounted.
+//! The environment of a mount: device, options and layout, which do not change while the file
+//! system is mounted.
 
 use crate::layout::Layout;
 use crate::types::MountOptions;

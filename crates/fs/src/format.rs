@@ -109,7 +109,7 @@ layout! {
         pub delta_zones: U32,
         /// First zone of the tables.
         pub table_start: U32,
-        /// Zones of the tables, beside superzones of the main area.
+        /// Zones of the tables, outside the superzones of the main area.
         pub table_zones: U32,
         /// First zone of the sync log.
         pub sync_start: U32,
@@ -345,9 +345,9 @@ layout! {
     pub struct InodeHead: 512 {
         /// Level 255.
         pub node: NodeHeader,
-        /// Told apart reuses of the number.
+        /// Tells reuses of the number apart.
         pub generation: U32,
-        /// What it is: 1 file, 2 directory, 3 symbolic link, 4 and 5 character and block device,
+        /// Kind: 1 file, 2 directory, 3 symbolic link, 4 and 5 character and block device,
         /// 6 FIFO, 7 socket.
         pub kind: u8,
         /// Height of the tree.
@@ -387,7 +387,7 @@ layout! {
         /// Bytes of all extended attributes, packed; at most 131,072.
         pub xattr_bytes: U32,
         /// These bytes, if they fit; else the ids (u32) of the nodes that hold them, in order.
-        /// Zero behind that.
+        /// The rest is zero.
         pub xattrs: [u8; 372],
     }
 }
@@ -479,7 +479,7 @@ layout! {
     pub struct XattrBlock: 4096 {
         /// Level 254.
         pub head: NodeHeader,
-        /// Its part of the packed attributes; zero behind their end.
+        /// The part of the packed attributes in this node; zero after the end of the attributes.
         pub bytes: [u8; XATTR_NODE],
     }
 }

@@ -232,8 +232,8 @@ impl Repair {
             return action.action.clone();
         }
         match finding.structure {
-            "superblock" | "checkpoint" => "written anew, in the other zone of the ring",
-            "table page" | "delta log" | "delta log extent" => "the tables are written anew",
+            "superblock" | "checkpoint" => "written again, in the other zone of the ring",
+            "table page" | "delta log" | "delta log extent" => "the tables are written again",
             "SIT entry" => "made again from the trees",
             "NAT entry" => "made again from the nodes",
             "summary" => "what is in use there is moved elsewhere",

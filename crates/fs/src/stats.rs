@@ -1,4 +1,4 @@
-//! What a mount counts of itself.
+//! Counters of a mount.
 
 use crate::memory::Memory;
 use crate::stretch::Stretch;

@@ -1,4 +1,4 @@
-//! What users see of a file system: files, directories, names and attributes, in the cache.
+//! The tree that users see: files, directories, names and attributes, in the cache.
 
 mod acl;
 mod atime;

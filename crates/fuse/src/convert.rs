@@ -119,7 +119,7 @@ mod tests {
             let time = Time { seconds, nanoseconds };
             assert_eq!(time_in(time_out(time)), time);
         }
-        // What fuser makes of (-2 s, 800 ms), and what must be sent for it.
+        // The time that fuser makes of (-2 s, 800 ms), and the time that must be sent.
         let wrong = UNIX_EPOCH - Duration::new(2, 800_000_000);
         let time = Time { seconds: -2, nanoseconds: 800_000_000 };
         assert_eq!(time_in(wrong), time);

@@ -19,10 +19,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Most paths whose family was stated before the file was made.
 const AWAITED_MAX: usize = 1024;
 
-/// What is known of a path.
+/// Attributes of the file or directory at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// What it names.
+    /// File or directory that the path names.
     pub node: Node,
     /// Bytes; 0 of a directory.
     pub size: u64,

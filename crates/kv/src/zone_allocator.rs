@@ -62,7 +62,7 @@ pub(crate) struct Age {
     pub(crate) opened: u64,
 }
 
-/// A zone of so many blocks is cleaned only if it has more blocks of garbage than this.
+/// The blocks of garbage up to which a zone of `zone_blocks` blocks is not cleaned.
 pub(crate) fn garbage_left(zone_blocks: u32) -> u32 {
     2.max(zone_blocks / 64)
 }

@@ -1,4 +1,4 @@
-//! What went on inside a file system or an array while clients measured it from outside.
+//! Counters from inside a file system or an array, read while clients measured it from outside.
 
 use furrow_fs::{Counters, StatFs};
 use serde::{Deserialize, Serialize};

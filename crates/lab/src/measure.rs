@@ -1,4 +1,4 @@
-//! What came of a run: throughput and latencies within a window of the executor's time.
+//! Measured results of a run: throughput and latencies within a window of the executor's time.
 //!
 //! A [`Meter`] counts operations that *complete* within its window. Operations that began before it
 //! opened count as well, as they do for any tool that observes a device from outside. Latencies are

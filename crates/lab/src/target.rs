@@ -1,4 +1,4 @@
-//! What clients talk to, and the clients: closed loops in the executor's time.
+//! Targets of workloads, and the clients that load them: closed loops in the executor's time.
 //!
 //! Each client (thread) keeps as many operations outstanding as the workload's depth says. When an
 //! operation is answered, the client draws the next from its stream. Targets are a drive's zones

@@ -1,4 +1,4 @@
-//! What the benchmarks of the emulated drive ask of it: commands of one block.
+//! Commands of one block, which the benchmarks of the emulated drive submit.
 
 use furrow_rt::Rt;
 use furrow_zone::{BlockCount, Command, Geometry, Lba, ZoneId};

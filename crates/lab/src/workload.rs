@@ -1,4 +1,4 @@
-//! What clients ask for: streams of operations, drawn from a seed.
+//! Workloads: streams of operations, drawn from a seed.
 //!
 //! A [`Stream`] decides *what* a client does next, one operation at a time; it knows neither time
 //! nor target. Each client (thread) has a stream of its own, seeded from the run's seed and the

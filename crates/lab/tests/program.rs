@@ -76,8 +76,8 @@ fn a_run_is_the_same_twice_and_says_what_it_compared() {
     let document = json(&first);
     // From the cache, if this build keeps results; run again, if not.
     let again = lab(&arguments, cache.path());
-    let anew = lab(&[&arguments[..], &["--no-cache"]].concat(), cache.path());
-    for other in [again, anew] {
+    let uncached = lab(&[&arguments[..], &["--no-cache"]].concat(), cache.path());
+    for other in [again, uncached] {
         for (one, two) in text(&first.stdout).lines().zip(text(&other.stdout).lines()) {
             assert_eq!(one, two);
         }

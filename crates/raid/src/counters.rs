@@ -33,7 +33,7 @@ counters! {
     rebuilt: "Zones rebuilt on new drives",
     cleaned: "Segments cleaning emptied",
     reconstructed: "Blocks made from parity for a read",
-    repaired: "Blocks that were damaged and written anew",
+    repaired: "Damaged blocks that were written again",
     checkpoints: "Checkpoints written",
     rewritten: "Stripes written again because a zone failed",
     map_hits: "Lookups of a mapping block that was in memory",

@@ -1,4 +1,4 @@
-//! What happens to an array that whoever runs it should know: told in order, one by one.
+//! Events of an array that its operator should know, reported in order, one by one.
 
 use furrow_rt::Notify;
 use std::cell::RefCell;
@@ -88,14 +88,14 @@ impl fmt::Display for Event {
             Event::MemberFailed { member, why } => write!(f, "member {member} failed: {why}"),
             Event::ArrayFailed { why } => write!(f, "the array failed: {why}"),
             Event::ZoneLost { member, zone } => {
-                write!(f, "member {member} lost zone {zone}: what it held is written anew")
+                write!(f, "member {member} lost zone {zone}: its blocks are written again")
             }
             Event::OutOfSpace { why } => write!(f, "the array is out of space: {why}"),
             Event::Replaced { member } => write!(f, "member {member} has a new drive"),
             Event::RebuildStarted { segments } => {
                 write!(f, "a rebuild of {segments} segments begins")
             }
-            Event::RebuildFinished => f.write_str("the rebuild is over"),
+            Event::RebuildFinished => f.write_str("the rebuild has finished"),
             Event::RebuildStopped { why } => write!(f, "the rebuild ended early: {why}"),
         }
     }

@@ -1,10 +1,10 @@
-//! Space: segments that can be begun, who waits for one, and what happens when none will come.
+//! Space: the segments that can be begun, the writers that wait for one, and the ways to make one.
 //!
 //! One loop asks [`plan`] for the next action and carries it out. It runs in two lanes, so that
 //! cleaning, which may wait for space, never keeps empty segments from being reset. When a stream
 //! waits and nothing under way makes space, other means are used, in this order: internal stripes
-//! go into the segments that are open for users; members that lost so many zones that they alone
-//! cause the lack are taken out of service, as far as the level tolerates it; otherwise the volume
+//! go into the segments that are open for users; members whose lost zones alone cause the lack of
+//! space are taken out of service, as far as the level tolerates it; otherwise the volume
 //! is *out of space*: writes are refused until there is some, and everything that was acknowledged
 //! stays readable.
 

@@ -360,7 +360,7 @@ impl Volume {
     /// Makes acknowledged writes durable: flushes the drives that have a volatile cache.
     ///
     /// # Errors
-    /// If so many drives fail that data is lost.
+    /// If more drives fail than the level tolerates.
     pub async fn flush(&self) -> Result<()> {
         self.check_alive()?;
         if self.has(RaidDefect::SkippedFlush) {

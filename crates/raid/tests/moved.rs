@@ -1,4 +1,4 @@
-//! What the volume moves by itself counts only if nobody wrote its address meanwhile.
+//! A block that cleaning moved takes effect only if no user wrote its address meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -1,4 +1,4 @@
-//! A drive is replaced under load, and another is lost when the rebuild is over; damage is mended.
+//! A drive is replaced under load, and another is lost after the rebuild; damage is mended.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -131,7 +131,7 @@ impl Patience {
         Patience { now: Cell::new(0), most: if processors > 1 { LOOK_FOR } else { 0 } }
     }
 
-    /// Learns from a sleep after a total wait of so many nanoseconds: if it was less than the
+    /// Takes the length `waited` (nanoseconds) of a wait that ended in sleep: after one below the
     /// limit, the next wait polls for longer.
     fn learn(&self, waited: u64) {
         self.now.set(match waited > self.most {

@@ -1,5 +1,5 @@
-//! What simulations of all subjects share: each leads its subject through several lives, with one
-//! executor per life, and sums up the figures.
+//! The frame of the simulations of all subjects: a subject goes through several lives, with one
+//! executor per life, and the figures are summed up.
 
 use furrow_rt::{Config, Rt};
 use std::collections::BTreeMap;

@@ -162,7 +162,7 @@ impl Geometry {
 pub(crate) struct Fault {
     /// The field of [`Geometry`].
     pub field: &'static str,
-    /// What is wrong with it: the rest of the sentence.
+    /// The defect of the field: the rest of the sentence.
     pub what: String,
 }
 

@@ -61,7 +61,7 @@ pub struct Image {
 /// A drive to make in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// What it is like; valid.
+    /// Geometry of the drive; valid.
     pub geometry: Geometry,
     /// What becomes of payload.
     pub medium: Medium,
@@ -235,7 +235,7 @@ fn parse_one(text: &str, part: Range<usize>) -> Result<DeviceSpec, Complaint> {
     let parts = split(text, part.clone(), ',');
     let path = unescape(text, parts[0].clone())?;
     let rest = parts.get(1).map_or(part.end..part.end, |next| next.start..part.end);
-    // What lies in shared memory are files.
+    // Names in shared memory are files, not devices.
     if path.starts_with("/dev/") && !path.starts_with("/dev/shm/") {
         return match parts.get(1) {
             None => Ok(DeviceSpec::Node(path)),

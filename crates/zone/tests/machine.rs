@@ -143,7 +143,7 @@ fn finish_frees_resources_and_reports_a_full_zone() {
     assert_eq!((report.state, report.write_pointer), (ZoneState::Full, BlockCount(10)));
     assert_eq!((machine.open_zones(), machine.active_zones()), (0, 0));
     assert_eq!(machine.check(&write(3, 1)), Status::ZoneFull);
-    // What was written, and no more, counts as written.
+    // The write pointer is behind the blocks that were written.
     assert_eq!(machine.zone(ZoneId(0)).unwrap().write_pointer, BlockCount(3));
 }
 

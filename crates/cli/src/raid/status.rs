@@ -366,7 +366,7 @@ fn describe_lost(status: &Status) -> String {
 /// The progress of a rebuild.
 pub fn describe_rebuild(rebuild: &Rebuild) -> String {
     if !rebuild.running {
-        return "ended early: furrow raid rebuild goes on with it".to_owned();
+        return "ended early: furrow raid rebuild continues it".to_owned();
     }
     let paused = match rebuild.pause_us {
         0 => String::new(),

@@ -1,4 +1,4 @@
-//! Room on the drive: what is left, what is promised, and who may have the rest.
+//! Space on the drive: the blocks left, the blocks promised, and which requests may have the rest.
 //!
 //! *Space* is the number of blocks that the main area takes before anything is reset: the rest of
 //! each stream's superzones, and the free superzones. Every dirty page is *promised* one block of

@@ -1,4 +1,4 @@
-//! Who may own the valid blocks of a superzone: from its summaries, or, where one is missing or
+//! Owners of the valid blocks of a superzone: from its summaries or, where a summary is missing or
 //! damaged, from all nodes.
 //!
 //! The owners found are hints: a summary is never changed, and by the time a block is moved its

@@ -1,4 +1,4 @@
-//! A mount that takes what can be read and leaves out what cannot, and says so.
+//! The mount of a repair: takes the readable structures, leaves out the damaged ones, reports both.
 //!
 //! The steps are those of an ordinary mount (`recover`), with the same code wherever that does not
 //! give up. They end with a checkpoint that lists no damaged table any more.
@@ -117,7 +117,7 @@ async fn find(
     if alone {
         any = superblock_of_checkpoints(device, &reports, pages).await;
         let place = format!("copy in zone {}", ring[0]);
-        let action = "taken from a checkpoint, written anew in the other zone of the ring";
+        let action = "taken from a checkpoint, written again in the other zone of the ring";
         log.mended("superblock", (0, place), "no copy in the ring is whole", action);
     }
     let Some(any) = any else {

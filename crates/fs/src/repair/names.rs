@@ -1,5 +1,5 @@
-//! Directories: names that lead nowhere go, what has no name gets one in `lost+found`, links and
-//! parents are counted.
+//! Repair of directories: names without an inode are removed, inodes without a name get one in
+//! `lost+found`, links and parents are counted.
 //!
 //! A damaged block of a directory is taken out whole. The good names in it are entered again like
 //! any name: they go where their hashes put them.
@@ -79,7 +79,7 @@ async fn collect(inner: &Rc<Inner>, walk: &Walk, log: &mut Log) -> Result<Names>
             };
             if let Err(error) = dirent::check(page.bytes()) {
                 let place = (*directory, format!("{directory} block {block}"));
-                log.mended(DIRECTORY, place, error, "made anew with the names that can be read");
+                log.mended(DIRECTORY, place, error, "rebuilt from the names that can be read");
                 names.blocks.insert((*directory, *block));
             }
             for entry in dirent::iter(page.bytes()) {
@@ -199,7 +199,7 @@ fn show(name: &[u8]) -> String {
 /// A new directory in the place of a lost root.
 fn make_root(inner: &Rc<Inner>, walk: &mut Walk, log: &mut Log) {
     let place = (ROOT_NODE, ROOT_NODE.to_string());
-    log.lost("inode", place, "there is no root directory", "made anew, empty");
+    log.lost("inode", place, "there is no root directory", "a new, empty one was made");
     let core = &mut *inner.core.borrow_mut();
     let root = Ino(ROOT_NODE);
     let mut op = core.plan_create(root, b"", &NewNode::directory());

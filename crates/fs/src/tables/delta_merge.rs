@@ -47,8 +47,8 @@ pub(crate) enum Plan {
 #[derive(Default)]
 pub(crate) struct Write {
     table_pages: Vec<TablePageBytes>,
-    /// All table pages are written, to empty zones.
-    anew: bool,
+    /// All table pages of the log are written, to empty zones.
+    whole: bool,
 }
 
 impl Write {
@@ -199,17 +199,17 @@ impl Core {
             return writes;
         }
         writing.iter().for_each(|log| self.unmerge(*log));
-        let mut anew: Vec<usize> =
+        let mut whole: Vec<usize> =
             writing.iter().copied().filter(|log| self.pair_is_full(*log)).collect();
-        if !self.leaves_enough(&writing, &anew) {
+        if !self.leaves_enough(&writing, &whole) {
             writing = (0..plans.len()).collect();
-            anew.clone_from(&writing);
+            whole.clone_from(&writing);
             plans.fill(Plan::Write);
             writing.iter().for_each(|log| self.unmerge(*log));
         }
         for log in writing {
-            let anew = anew.contains(&log);
-            writes[log] = Write { table_pages: self.take_table_pages(log, anew), anew };
+            let whole = whole.contains(&log);
+            writes[log] = Write { table_pages: self.take_table_pages(log, whole), whole };
         }
         writes
     }
@@ -226,15 +226,15 @@ impl Core {
     }
 
     /// Whether enough zones stay empty if the stale table pages of the logs in `writing` are
-    /// written, and all table pages of those in `anew`.
-    fn leaves_enough(&self, writing: &[usize], anew: &[usize]) -> bool {
+    /// written. Of a log that is in `whole`, too, all table pages are written.
+    fn leaves_enough(&self, writing: &[usize], whole: &[usize]) -> bool {
         let residents =
             crate::tables::table_zones::residents(&self.tables.pages, &self.env.geometry);
         let mut work = BTreeSet::new();
         let mut begun = self.zones_promised(writing);
         for log in writing {
             let table_pages = residents.values().flatten();
-            if anew.contains(log) {
+            if whole.contains(log) {
                 work.extend(
                     table_pages.filter(|(table, _)| self.tables.log_of(*table) == *log).copied(),
                 );
@@ -301,7 +301,7 @@ impl Core {
         write: Write,
         places: &mut TablePages,
     ) -> Result<()> {
-        if write.anew && !write.table_pages.is_empty() {
+        if write.whole && !write.table_pages.is_empty() {
             self.next_table_zone(log)?;
         }
         for (table, table_page, bytes) in write.table_pages {

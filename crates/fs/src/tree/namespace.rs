@@ -392,7 +392,8 @@ impl Core {
             return fail(ErrorKind::Invalid, "not a create");
         };
         if self.env.layout.incompat & INCOMPAT_XATTRS == 0 {
-            let message = "the file system was made without files without names: make it anew";
+            let message = "the file system was made without files without names: make a new \
+                           one with furrow mkfs";
             return fail(ErrorKind::Unsupported, message);
         }
         self.throttle()?;

@@ -242,7 +242,8 @@ impl Core {
         self.writable()?;
         check_name(name)?;
         if !self.has_xattrs() {
-            let message = "the file system was made without extended attributes: make it anew";
+            let message = "the file system was made without extended attributes: make a new \
+                           one with furrow mkfs";
             return fail(ErrorKind::Unsupported, message);
         }
         if value.is_some_and(|value| value.len() > XATTR_VALUE_MAX) {

@@ -77,7 +77,7 @@ impl Memory {
 /// [`StreamInfo`] as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stream {
-    /// What is written to it.
+    /// Kind of blocks written to the stream.
     pub name: String,
     /// Superzones it may have open at once.
     pub quota: u32,

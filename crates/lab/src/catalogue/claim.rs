@@ -1,4 +1,4 @@
-//! A claim: who says what, the figures, the scenarios that try it, what was expected.
+//! A claim: its source and text, its figures, the scenarios that try it, the forecast.
 
 use super::{Point, Verdict};
 use crate::result::Metric;

@@ -1,4 +1,4 @@
-//! What the data may say, and what is refused.
+//! Tests: claims data that are accepted, and data that are refused.
 
 use super::*;
 use crate::fixture;

@@ -1,4 +1,5 @@
-//! What any collector of garbage has to copy at least, and what one that knows the future does.
+//! Lower bound of the bytes that a garbage collector must copy, and the bytes that a collector
+//! with knowledge of the future copies.
 //!
 //! Placement is fixed: a zone is taken, filled, and later cleaned at most once. From the moment it
 //! is taken until it is cleaned, a zone uses its whole size. After that its survivors use only

@@ -1,4 +1,4 @@
-//! What calls wait for, and what is refused.
+//! Tests: the order between recorded calls, and recordings that are refused.
 
 use super::*;
 use furrow_kv::Lifetime;

@@ -1,4 +1,4 @@
-//! Stripes in doubt: nobody can say whether they counted.
+//! Stripes in doubt: the chunks found do not show whether the stripe was acknowledged.
 //!
 //! A stripe with too few chunks never counted if a member in service has the zone but not its
 //! chunk: nothing is acknowledged before that chunk is there. If all missing chunks are of absent

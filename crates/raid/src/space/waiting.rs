@@ -1,4 +1,4 @@
-//! Who waits for space, and what is known of it.
+//! The writers that wait for space, and the facts the space plan needs of them.
 
 use crate::recover::unfinished::UnfinishedRecovery;
 use furrow_rt::Notify;

@@ -1,5 +1,5 @@
-//! What travels through the stages of a write: blocks, the stripes that they are in, and the calls
-//! that wait for them.
+//! Items of the write pipeline: blocks, the stripes that hold them, and the calls that wait for
+//! them.
 
 use crate::format::block;
 use crate::meta::Identity;

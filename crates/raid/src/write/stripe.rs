@@ -1,4 +1,4 @@
-//! Stripe builder: blocks gather in a stripe until it is full, or nobody filled it in time.
+//! Stripe builder: collects blocks until a stripe is full or its time limit has passed.
 
 use crate::volume::Volume;
 use crate::write::item::{Call, Item, Stripe, Use};

@@ -262,8 +262,8 @@ impl Setup {
         !Setup::is_full(case) && case.seed.is_multiple_of(3)
     }
 
-    /// Changes it to a drive of small zones with so many checkpoints that the delta log is merged
-    /// into the tables repeatedly, and the ring turns.
+    /// Changes the setup to a drive of small zones with frequent checkpoints: the delta log is
+    /// merged into the tables repeatedly, and the ring turns.
     #[must_use]
     pub fn merging(self, case: Case) -> Setup {
         let mut rng = Rng::new(case.seed ^ 0x6e_6269);

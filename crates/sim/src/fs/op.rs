@@ -178,7 +178,7 @@ pub struct Value {
 pub enum Op {
     /// Make `object`.
     Create {
-        /// What it is.
+        /// Kind of the new node.
         make: Make,
         /// Its identity.
         object: Object,

@@ -38,7 +38,7 @@ pub enum Event {
         block: u64,
         /// How many.
         count: u64,
-        /// What they get.
+        /// Version that the blocks get.
         version: u64,
     },
     /// An operation was acknowledged.
@@ -240,7 +240,7 @@ impl Work {
         Ok(())
     }
 
-    /// Waits until this many operations have begun. False if there will never be so many.
+    /// Waits until this many operations have begun. False if the run ends with fewer.
     async fn until(&self, operations: u64) -> bool {
         while self.begun.get() < operations && !self.over.get() {
             self.ticks.wait().await;

@@ -7,7 +7,7 @@
 //!
 //! Faults that may cost data or answers strike at most as many members as the level tolerates,
 //! counting those that are not whole. So nothing is ever lost, and no request fails without a power
-//! failure. The exception: if members have lost so many zones that the volume does not fit the
+//! failure. The exception: if members have lost zones and the volume does not fit the
 //! rest, writes may be refused for lack of space, and everything else must hold.
 //!
 //! Between lives *branches* are tried on copies of the drives (`branch`): members that return with
@@ -594,7 +594,7 @@ impl Shared {
         }
     }
 
-    /// Whether a member in service has lost so many zones that the volume may not fit the rest.
+    /// Whether the volume may not fit the zones that a member in service has left.
     async fn lacks_zones(&self) -> bool {
         let shape = self.volume.shape();
         let seats = seats(&self.volume, &self.parts, &[]).await;

@@ -20,7 +20,7 @@ tolerance is not; a row marked 'miss' is known not to be, and says why.
 Examples:
   furrow-lab calibrate
   furrow-lab calibrate pm1731a --seeds 10
-  furrow-lab calibrate --docs docs          write docs/calibration's plots and tables anew";
+  furrow-lab calibrate --docs docs          write the plots and tables of docs/calibration again";
 
 /// Hold the timing models against published measurements.
 #[derive(clap::Args)]
@@ -41,7 +41,7 @@ pub struct Args {
     docs: Option<PathBuf>,
 }
 
-/// Runs the command. The status is 1 if a gate is over its tolerance.
+/// Runs the command. The status is 1 if a gate exceeds its tolerance.
 ///
 /// # Errors
 /// If a preset has no rows, the model cannot run one, or output cannot be written.

@@ -1,4 +1,4 @@
-//! What `furrow-lab` shows: tables, and one line while it runs.
+//! Output of `furrow-lab`: tables, and a line of progress.
 
 use comfy_table::{CellAlignment, ContentArrangement};
 use furrow_console::show;

@@ -61,7 +61,7 @@ pub(crate) fn after(before: Expected, events: &[Event]) -> Expected {
         }
     }
     for (uid, state) in synced {
-        // What it was before counts no more.
+        // Contents before the durable one cannot come back.
         contents.entry(uid).or_default().drain(..state);
     }
     Expected { names: all.split_off(durable), contents }
