@@ -1,4 +1,4 @@
-//! What the file system shows of itself: space, zones, memory.
+//! Figures that the file system reports: space, zones, memory.
 
 use crate::blocked::NotApplied;
 use crate::core::Core;
@@ -18,6 +18,9 @@ impl Core {
         let left = self.alloc.capacity().saturating_sub(self.in_use());
         // The nodes of large files, and those of a new file, are users' blocks as well.
         let available = left.saturating_sub(left.div_ceil(LEAF_POINTERS as u64 / 2) + 4);
+        // A file takes a block for its inode, 1 in 64 more for the tables and directories.
+        let unused = self.tables.ids().unused_count();
+        let inodes_free = u64::from(unused).min(available - available.div_ceil(64));
         StatFs {
             block_size: BLOCK as u32,
             blocks,
@@ -28,10 +31,9 @@ impl Core {
             blocks_logs: logs * u64::from(self.env.layout.capacity) + self.table_superzone_blocks(),
             blocks_logs_used: self.logs_used(),
             blocks_summaries: u64::from(self.env.layout.segment_count()),
-            inodes: u64::from(self.env.layout.nodes - 1),
-            // A file takes a block for its inode, 1 in 64 more for the tables and directories.
-            inodes_free: u64::from(self.tables.ids().unused_count())
-                .min(available - available.div_ceil(64)),
+            // Where space ends before ids do, there are fewer inodes, not more of them in use.
+            inodes: u64::from(self.env.layout.nodes - 1 - unused) + inodes_free,
+            inodes_free,
             name_max: NAME_MAX as u32,
         }
     }

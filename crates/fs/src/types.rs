@@ -1,4 +1,4 @@
-//! What callers of the file system see: inode numbers, attributes, requests and answers.
+//! Types that callers of the file system use: inode numbers, attributes, requests and answers.
 
 pub use furrow_log::writer::Order;
 use furrow_policy::FsVariant;
@@ -20,7 +20,7 @@ impl fmt::Display for Ino {
     }
 }
 
-/// What an inode is.
+/// Kinds of inodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Regular file.
@@ -77,7 +77,7 @@ pub struct Attr {
     pub ino: Ino,
     /// Tells reuses of an inode number apart (NFS, FUSE generation).
     pub generation: u32,
-    /// What it is.
+    /// Kind of the inode.
     pub kind: Kind,
     /// Permission bits, set-id bits and sticky bit (07777).
     pub mode: u16,
@@ -123,7 +123,7 @@ pub struct SetAttr {
 /// Properties of a new inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewNode {
-    /// What it is.
+    /// Kind of the inode.
     pub kind: Kind,
     /// Permission bits (07777).
     pub mode: u16,
@@ -229,7 +229,7 @@ pub enum RenameMode {
 pub struct DirEntry {
     /// Inode.
     pub ino: Ino,
-    /// What it is.
+    /// Kind of the inode.
     pub kind: Kind,
     /// Name.
     pub name: Vec<u8>,
@@ -259,7 +259,7 @@ pub struct StatFs {
     pub blocks_logs_used: u64,
     /// Blocks of segment summaries, one in each segment.
     pub blocks_summaries: u64,
-    /// Inodes there can be.
+    /// Inodes in use and those that can be made. Where space ends before ids do, it decides.
     pub inodes: u64,
     /// Inodes not in use.
     pub inodes_free: u64,

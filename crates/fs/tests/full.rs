@@ -124,6 +124,22 @@ async fn refill(rt: Rt, drive: Emulator, how: Fill) -> Result<()> {
 }
 
 #[test]
+fn a_full_drive_has_no_more_inodes_in_use_than_were_made() {
+    run(FEW, |rt, drive| async move {
+        let fs = mount(&rt, &drive).await?;
+        let in_use = |space: furrow_fs::StatFs| space.inodes - space.inodes_free;
+        let before = in_use(fs.statfs());
+        let (_, blocks) = fill(&fs, 0, Fill::Large).await?;
+        // The large file has an inode, and nodes for its pointers, of which a node holds hundreds.
+        let made = in_use(fs.statfs()) - before;
+        assert!((1..=blocks / 256).contains(&made), "{made} for {blocks} blocks");
+        assert!(fs.statfs().inodes_free < 256, "{:?}", fs.statfs());
+        fs.unmount().await?;
+        sound(Rc::new(drive)).await
+    });
+}
+
+#[test]
 fn a_large_file_can_be_written_as_often_as_it_is_removed() {
     run(FEW, |rt, drive| refill(rt, drive, Fill::Large));
 }
