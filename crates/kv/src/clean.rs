@@ -55,6 +55,7 @@ impl Store {
         if !empty.is_empty() {
             let shown = |zone: &ZoneId| zones.is_shown_empty(*zone);
             if !empty.iter().all(shown) {
+                zones.look_at(empty.iter().copied().filter(|zone| !shown(zone)));
                 self.join_group_commit(None).await?;
             }
             let Some(durable) = zones.pool.durable() else { return Ok(false) };
@@ -236,16 +237,17 @@ impl Store {
         before
     }
 
-    /// After a failed write nothing more is written to the zone.
+    /// After a failed write nothing more is written to the zone. If the drive itself failed, the
+    /// store fails: a drive that was away may have lost blocks that were not flushed.
     ///
     /// # Errors
-    /// The error, if the drive itself failed: what a drive lost while it was away is unknown.
+    /// The error, if the store failed.
     pub(crate) fn give_up_zone(&self, zone: ZoneId, error: &Error) -> Result<()> {
         let writer = &self.0.zones.writer;
         if error.is_gone()
             || !writer.device().report(zone, 1).is_ok_and(|reports| !reports.is_empty())
         {
-            return Err(error.clone());
+            return Err(self.die(error));
         }
         self.0.zones.abandon(zone);
         self.0.moves.set(self.0.moves.get() + 1);
@@ -317,7 +319,7 @@ impl Store {
     pub(crate) async fn relocate(&self, id: FileId, lost: &Extent, error: &Error) -> Result<()> {
         let zone = self.zone_of(lost.at);
         self.give_up_zone(zone, error)?;
-        if self.has(StoreDefect::ForgottenExtent) {
+        if self.has(StoreDefect::SkippedRelocation) {
             return Ok(());
         }
         let find = || {

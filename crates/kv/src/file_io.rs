@@ -362,12 +362,10 @@ impl Store {
         let writer = &self.0.zones.writer;
         self.0.zones.abandon(zone);
         writer.drained(zone).await;
-        self.flush(self.0.zones.pool.snapshot()).await?;
+        self.flush_content().await?;
         match writer.finish(zone).await {
             Ok(()) => Ok(()),
-            // A drive that was away may have lost blocks that were not flushed. The store fails, as
-            // after such an error of a write.
-            Err(error) => self.give_up_zone(zone, &error).map_err(|error| self.die(&error)),
+            Err(error) => self.give_up_zone(zone, &error),
         }
     }
 
@@ -484,9 +482,8 @@ impl Store {
         self.0.rt.spawn_detached(async move {
             if let Err(error) = written.await {
                 store.unstore_sums(id, first, place, &sums);
-                if let Err(error) = store.give_up_zone(zone, &error) {
-                    store.die(&error);
-                }
+                // An error means that the store has failed.
+                let _ = store.give_up_zone(zone, &error);
             }
             store.end_flight(flight);
         });

@@ -155,11 +155,11 @@ impl Store {
         inner.round.set(number);
         inner.retiring.borrow_mut().append(&mut inner.retired.borrow_mut());
         let snapshot = inner.zones.pool.snapshot();
-        self.note_empty_zones(&snapshot);
+        let empty = self.note_empty_zones(&snapshot);
         if self.has(StoreDefect::EarlyRelease) {
             // The proof is of the commit before: this one is not written yet.
             let before = inner.zones.pool.durable();
-            before.map_or(Ok(()), |before| self.apply_commit(&before, Vec::new()))?;
+            before.map_or(Ok(()), |before| self.apply_commit(&before, Vec::new(), &empty))?;
         }
         let mut wanted = std::mem::take(&mut *round.files.borrow_mut());
         wanted.append(&mut inner.must_commit.borrow_mut());
@@ -195,31 +195,41 @@ impl Store {
             }
         }
         let durable = self.flush(snapshot).await?;
-        self.apply_commit(&durable, views)?;
-        Ok(())
+        self.apply_commit(&durable, views, &empty)
     }
 
     /// Notes with a snapshot which zones hold nothing that counts in it, because the group commit
-    /// retires all that is valid there. Candidates are zones that it retires blocks of, and zones
-    /// that filled since the last commit.
-    fn note_empty_zones(&self, snapshot: &Snapshot) {
+    /// retires all that is valid there. Candidates are zones that it retires blocks of, and full
+    /// zones that no durable snapshot shows empty yet. Returns the zones noted.
+    fn note_empty_zones(&self, snapshot: &Snapshot) -> Vec<ZoneId> {
         let zones = &self.0.zones;
-        let filled = zones.untold().into_iter().map(|zone| (zone, 0));
-        let mut retiring: BTreeMap<ZoneId, u32> = filled.collect();
+        let unshown = zones.take_unshown().into_iter().map(|zone| (zone, 0));
+        let mut retiring: BTreeMap<ZoneId, u32> = unshown.collect();
         for (zone, _, blocks) in &*self.0.retiring.borrow() {
             *retiring.entry(*zone).or_default() += blocks;
         }
-        let forged = self.has(StoreDefect::EarlyRelease) || self.has(StoreDefect::SkippedFlush);
-        let forged = zones.pool.durable().filter(|_| forged);
-        for (zone, blocks) in retiring {
-            let Some(id) = zones.pool.owner(zone).filter(|_| zones.valid(zone) == blocks) else {
-                continue;
-            };
-            match &forged {
-                Some(before) => before.note_empty(id),
-                None => snapshot.note_empty(id),
+        let early = self.has(StoreDefect::EarlyRelease) || self.has(StoreDefect::SkippedFlush);
+        // With these defects the commit before proves the release.
+        let before = early.then(|| zones.pool.durable()).flatten();
+        retiring.retain(|zone, blocks| {
+            let owner = zones.pool.owner(*zone).filter(|_| zones.valid(*zone) == *blocks);
+            match (owner, &before) {
+                (Some(id), Some(before)) => before.note_empty(id),
+                (Some(id), None) => snapshot.note_empty(id),
+                (None, _) => return false,
             }
+            true
+        });
+        retiring.into_keys().collect()
+    }
+
+    /// Makes content that has arrived durable. The flush proves nothing about empty zones: the group
+    /// commit that retires their blocks may not be written yet.
+    pub(crate) async fn flush_content(&self) -> Result<()> {
+        if self.has(StoreDefect::SkippedFlush) && self.0.zones.pool.durable().is_some() {
+            return Ok(());
         }
+        self.0.zones.writer.flush().await.map_err(|error| self.die(&error))
     }
 
     pub(crate) async fn flush(&self, snapshot: Snapshot) -> Result<DurableSnapshot> {
@@ -367,7 +377,7 @@ impl Store {
                 break (bodies, views);
             }
         };
-        self.flush(inner.zones.pool.snapshot()).await?;
+        self.flush_content().await?;
         self.begin_half(bodies).await?;
         self.debug_audit()?;
         Ok(views)
@@ -421,23 +431,25 @@ impl Store {
         Ok(holes)
     }
 
-    /// The group commit is durable: its state counts, and the blocks it retired do not any more.
-    fn apply_commit(&self, durable: &DurableSnapshot, views: Vec<(FileId, Synced)>) -> Result<()> {
+    /// The group commit is durable: its state counts, the blocks it retired do not any more, and the
+    /// zones that it leaves empty are released.
+    fn apply_commit(
+        &self,
+        durable: &DurableSnapshot,
+        views: Vec<(FileId, Synced)>,
+        empty: &[ZoneId],
+    ) -> Result<()> {
         let inner = &*self.0;
         self.count(|counters| counters.rounds += 1);
         for (id, view) in views {
             // A file may be gone meanwhile.
             let _ = self.with(id, |file| file.synced = Some(view));
         }
-        let mut touched = BTreeSet::new();
         let retired = std::mem::take(&mut *inner.retiring.borrow_mut());
         for (zone, file, blocks) in retired {
             inner.zones.remove(zone, file, blocks)?;
-            touched.insert(zone);
         }
-        for zone in touched {
-            self.release_later(zone, durable);
-        }
+        empty.iter().for_each(|zone| self.release_later(*zone, durable));
         Ok(())
     }
 

@@ -159,6 +159,8 @@ pub(crate) struct ZoneAllocator {
     youngest: RefCell<BTreeMap<ZoneId, BTreeMap<Family, u64>>>,
     /// Zones whose youngest blob files the next group commit records.
     untold: RefCell<BTreeSet<ZoneId>>,
+    /// Full zones that no durable snapshot shows empty yet: the next group commit looks at them.
+    unshown: RefCell<BTreeSet<ZoneId>>,
     /// Valid blocks, by zone and file.
     residents: RefCell<BTreeMap<ZoneId, BTreeMap<FileId, u32>>>,
     /// Valid blocks of each log.
@@ -204,6 +206,7 @@ impl ZoneAllocator {
             open: RefCell::default(),
             youngest: RefCell::default(),
             untold: RefCell::default(),
+            unshown: RefCell::default(),
             residents: RefCell::default(),
             logs: RefCell::default(),
             log_blocks: Cell::new(0),
@@ -395,6 +398,7 @@ impl ZoneAllocator {
         if let Some(at) = open.iter().position(|open| open.zone == zone) {
             self.pool.mark_full(open.remove(at).id);
             self.untold.borrow_mut().insert(zone);
+            self.look_at([zone]);
         }
     }
 
@@ -451,6 +455,7 @@ impl ZoneAllocator {
         for over in open.iter().filter(|open| full(open)) {
             self.pool.mark_full(over.id);
             self.untold.borrow_mut().insert(over.zone);
+            self.look_at([over.zone]);
         }
         open.retain(|open| !full(open));
     }
@@ -481,9 +486,14 @@ impl ZoneAllocator {
         self.youngest.borrow().keys().copied().collect()
     }
 
-    /// Zones that filled since the last group commit.
-    pub(crate) fn untold(&self) -> Vec<ZoneId> {
-        self.untold.borrow().iter().copied().collect()
+    /// The next group commit looks whether these full zones are empty.
+    pub(crate) fn look_at(&self, zones: impl IntoIterator<Item = ZoneId>) {
+        self.unshown.borrow_mut().extend(zones);
+    }
+
+    /// Takes the full zones that no durable snapshot shows empty yet.
+    pub(crate) fn take_unshown(&self) -> BTreeSet<ZoneId> {
+        std::mem::take(&mut *self.unshown.borrow_mut())
     }
 
     /// Takes the zones whose youngest blob files the next group commit records.
@@ -666,8 +676,9 @@ impl ZoneAllocator {
             return Ok(());
         }
         if !durable.shows_empty(id) {
-            // The zone was already empty when it filled: the next group commit notes it.
-            self.untold.borrow_mut().insert(zone);
+            // The zone filled after the snapshot of the commit that emptied it: the next one notes
+            // it.
+            self.look_at([zone]);
             return Ok(());
         }
         if !self.releasing.borrow_mut().insert(zone) {
