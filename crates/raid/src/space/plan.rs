@@ -194,14 +194,17 @@ fn clean(facts: &Facts) -> Action {
     if facts.checkpoint_due {
         return Action::Checkpoint;
     }
+    // Writers that find space learn of it, whether the volume cleans or not.
+    let told = facts.users_wait && facts.still && facts.free > facts.kept;
+    let rest = if told { Action::Tell } else { Action::Rest };
     if !facts.cleans {
-        return Action::Rest;
+        return rest;
     }
     if let Some(slot) = facts.unprotected {
         return Action::Clean(slot);
     }
     if state == State::Ok {
-        return if facts.users_wait && facts.still { Action::Tell } else { Action::Rest };
+        return rest;
     }
     if facts.checkpoint_frees {
         return Action::Checkpoint;
@@ -213,9 +216,8 @@ fn clean(facts: &Facts) -> Action {
         return Action::Clean(slot);
     }
     match facts.users_wait && facts.still && !facts.internal_first() {
-        false => Action::Rest,
-        true if facts.free > facts.kept => Action::Tell,
-        true => Action::GiveUp(facts.kept),
+        true if facts.free <= facts.kept => Action::GiveUp(facts.kept),
+        _ => rest,
     }
 }
 
@@ -349,7 +351,7 @@ mod tests {
     fn no_stripe_waits_for_ever() {
         let mut rested = 0;
         all(|facts| {
-            if !facts.still || facts.resetting || facts.out || !facts.cleans {
+            if !facts.still || facts.resetting || facts.out {
                 return;
             }
             let internal = facts.internal_waits && (facts.internal_line || facts.stranded);
@@ -358,6 +360,8 @@ mod tests {
             if (released, cleaned) != (Action::Rest, Action::Rest) {
                 return;
             }
+            // A volume that does not clean leaves users waiting until it does.
+            let users = users && (facts.cleans || facts.free > facts.kept);
             assert!(!internal && !users, "{facts:?}");
             rested += u32::from(facts.internal_waits || facts.users_wait);
         });
@@ -411,7 +415,7 @@ mod tests {
             let due = facts.checkpoint_due || facts.unprotected.is_some();
             let upkeep = facts.recovery != Recovery::Finished || due;
             if facts.state() == State::Ok && !upkeep {
-                let told = facts.users_wait && facts.still && facts.cleans;
+                let told = facts.users_wait && facts.still;
                 let expected = if told { Action::Tell } else { Action::Rest };
                 assert_eq!(next(Lane::Clean, facts), expected, "{facts:?}");
             }

@@ -1,4 +1,4 @@
-//! The writers that wait for space, and the facts the space plan needs of them.
+//! The state of space that a volume holds: waiting writers, results of cleaning, recovery to finish.
 
 use crate::recover::unfinished::UnfinishedRecovery;
 use furrow_rt::Notify;

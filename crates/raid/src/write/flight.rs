@@ -7,7 +7,7 @@ use crate::volume::Volume;
 use crate::write::encode::Parity;
 use crate::write::item::{Block, Item, Origin, Stripe};
 use crate::write::open::Open;
-use furrow_log::writer::{Kind, Placement, WriteObserver, ZoneWrite};
+use furrow_log::writer::{self, Kind, WriteObserver, ZoneWrite};
 use furrow_policy::RaidDefect;
 use furrow_zone::Result;
 use smallvec::SmallVec;
@@ -233,7 +233,10 @@ impl Volume {
         let drive = self.0.members.iter().find_map(|member| member.drive());
         let beside = drive.map_or(BlockMeta::SIZE, |drive| oob::bytes(drive.geometry()));
         let data = placement.k as usize * chunk;
-        let order = if open.append { Placement::Append } else { Placement::Position };
+        let place = match open.append {
+            true => writer::Placement::Append,
+            false => writer::Placement::Position,
+        };
         for c in 0..placement.n {
             let (index, first) = (placement.drive(number, c), c as usize * chunk);
             let block = |at: usize| match (at.checked_sub(data), stripe.items.get(at)) {
@@ -260,7 +263,7 @@ impl Volume {
             let observer = flight.clone() as Rc<dyn WriteObserver>;
             drop(drive.writer.submit(ZoneWrite {
                 oob,
-                placement: order,
+                placement: place,
                 observer: Some((observer, c)),
                 ..ZoneWrite::pages(zone, Kind::Data, pages)
             }));

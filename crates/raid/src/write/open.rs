@@ -157,13 +157,13 @@ impl Volume {
             };
             let footer = self.footer(open, index as u32);
             let start = self.0.shape.footer_start();
-            let written = drive.writer.position(zone);
-            if written < start {
+            let position = drive.writer.position(zone);
+            if position < start {
                 drop(drive.writer.submit(ZoneWrite::zeros_to(zone, start)));
             }
             // After a crash part of the footer may be on the drive: the rest has the same content
             // as before.
-            let skip = written.saturating_sub(start) as usize;
+            let skip = position.saturating_sub(start) as usize;
             if skip > 0 {
                 self.note_recovered(|recovered| recovered.torn_footers += 1);
             }
