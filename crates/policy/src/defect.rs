@@ -134,7 +134,7 @@ pub enum StoreDefect {
     /// The older half of the record ring is reset before the newer one is durable.
     EarlyRingReset,
     /// Extents that a failed zone has lost are not written again.
-    ForgottenExtent,
+    SkippedRelocation,
     /// An older half of the ring is used although an offline zone may have held a newer one.
     StaleRingHalf,
 }
@@ -149,7 +149,7 @@ impl StoreDefect {
         StoreDefect::EarlyNamesAck,
         StoreDefect::StaleTail,
         StoreDefect::EarlyRingReset,
-        StoreDefect::ForgottenExtent,
+        StoreDefect::SkippedRelocation,
         StoreDefect::StaleRingHalf,
     ];
     /// Those that power cuts alone reveal.

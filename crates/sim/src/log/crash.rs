@@ -473,9 +473,7 @@ impl Ledger {
         let page = stamp(account, version);
         let crc = crc32c(&page[..]);
         let pages = Pages::from_iter([page]);
-        let written = self.writer.submit(ZoneWrite::pages(zone, Kind::Data, pages));
-        let offset = written.at();
-        drop(written);
+        let offset = self.writer.submit(ZoneWrite::pages(zone, Kind::Data, pages)).at();
         let at = BlockAddr::new(self.writer.geometry(), zone, offset);
         let mut state = self.state.borrow_mut();
         state.table[account as usize] = Entry { at, crc, version };
