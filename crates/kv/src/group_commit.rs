@@ -223,8 +223,8 @@ impl Store {
         retiring.into_keys().collect()
     }
 
-    /// Makes content that has arrived durable. The flush proves nothing about empty zones: the group
-    /// commit that retires their blocks may not be written yet.
+    /// Makes content that has arrived durable. The flush proves nothing about empty zones: the
+    /// group commit that retires their blocks may not be written yet.
     pub(crate) async fn flush_content(&self) -> Result<()> {
         if self.has(StoreDefect::SkippedFlush) && self.0.zones.pool.durable().is_some() {
             return Ok(());
@@ -431,8 +431,8 @@ impl Store {
         Ok(holes)
     }
 
-    /// The group commit is durable: its state counts, the blocks it retired do not any more, and the
-    /// zones that it leaves empty are released.
+    /// The group commit is durable: its state counts, the blocks it retired do not any more, and
+    /// the zones that it leaves empty are released.
     fn apply_commit(
         &self,
         durable: &DurableSnapshot,

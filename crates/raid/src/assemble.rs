@@ -371,7 +371,7 @@ fn start(
         records: Cell::new(start.records),
         checkpoint: State::new(start.checkpoint, image),
         ranges: Ranges::default(),
-        space: crate::space::waiting::Space::default(),
+        space: crate::space::state::Space::default(),
         wanted: Notify::new(),
         in_flight: Cell::new(0),
         idle: Notify::new(),

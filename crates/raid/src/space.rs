@@ -9,7 +9,7 @@
 //! stays readable.
 
 pub(crate) mod plan;
-pub(crate) mod waiting;
+pub(crate) mod state;
 
 pub(crate) use plan::Lane;
 

@@ -191,7 +191,7 @@ pub(crate) struct Inner {
     pub(crate) records: Cell<u64>,
     pub(crate) checkpoint: crate::checkpoint::state::State,
     pub(crate) ranges: Ranges,
-    pub(crate) space: crate::space::waiting::Space,
+    pub(crate) space: crate::space::state::Space,
     /// The volume's background tasks may have something to do.
     pub(crate) wanted: Notify,
     pub(crate) in_flight: Cell<u32>,

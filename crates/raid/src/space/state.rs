@@ -1,4 +1,4 @@
-//! The state of space that a volume holds: waiting writers, results of cleaning, recovery to finish.
+//! The state of space that a volume holds: waiting writers, results of cleaning, open recovery
 
 use crate::recover::unfinished::UnfinishedRecovery;
 use furrow_rt::Notify;
