@@ -341,7 +341,7 @@ int main(int count, char** arguments) {
           "the load ended before its drive, in round " + std::to_string(round));
     if (round % 8 == 0) Check(furrow, image.path());
 
-    Child reader = Start({"--hold", image.uri() + defect});
+    Child reader = Start({"--hold", image.uri()});
     std::map<uint32_t, uint64_t> held;
     bool all = false;
     while (Hear(reader.from, &event)) {
