@@ -56,7 +56,7 @@ for name in names:
         ("zones cleaned, zones reset", f"{report['zones_cleaned']}, {report['resets']}"),
         ("most zones in use", f"{report['peak_zones']} of {report['zones']}"),
         ("in use at the end", f"{report['used'] / MiB:.0f} MiB"),
-        ("operations a second", " ".join(f"{rate:.0f}" for rate in rates)),
+        ("operations/s, each of three fills", " ".join(f"{rate:.0f}" for rate in rates)),
     ]
 print()
 print(f"{'':34}" + "".join(f"{name:>22}" for name in names))
@@ -67,14 +67,17 @@ late = 0
 for line in lines:
     k, n, ideal_k, ideal_n = map(int, line[2:6])
     late += int((k + 0.5) / max(n, 1) * ideal_n) != ideal_k
-print(f"\nSame-Victim: {len(lines)} compactions, {late} with a share that was other files by then")
+print(f"\nSame-Victim: {len(lines)} compactions, {late} of them with a cut-off that was out of date")
 END
 
 for name in lifetime baza same-victim; do
     say
     say "$name:"
-    "$furrow" kv map "$work/$name.zns" | sed -n '/^ *[0-9]/p' | cut -c1-110
+    "$furrow" kv map "$work/$name.zns" >"$work/map.txt"
+    sed -n '/^ *[0-9]/p' "$work/map.txt" | cut -c1-110
 done
+say
+sed -n '/^use /,/^cells:/p' "$work/map.txt"
 say
 say "one untimed run each: what is copied depends on timing, see docs/rocksdb.md"
 rm -f "$work"/*.zns
