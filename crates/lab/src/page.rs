@@ -58,7 +58,7 @@ impl<'a> Shown<'a> {
         let kept = stored::current(all, &claim.id);
         let rows = claim.figures.iter().filter_map(|figure| {
             let ours = kept?.sample(figure)?;
-            Some(Row { figure, verdict: claim.verdict(figure, ours.mean), ours })
+            Some(Row { figure, verdict: claim.verdict(figure, &ours), ours })
         });
         Shown { claim, kept, rows: rows.collect() }
     }

@@ -124,13 +124,13 @@ impl Metric {
 /// Several values of one thing, by seed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// One for each seed.
+    /// One for each seed; or one of all seeds together.
     pub values: Vec<f64>,
     /// Their mean.
     pub mean: f64,
-    /// The lowest.
+    /// The lowest of a seed.
     pub low: f64,
-    /// The highest.
+    /// The highest of a seed.
     pub high: f64,
 }
 
@@ -144,6 +144,17 @@ impl Sample {
         let low = values.iter().copied().fold(f64::INFINITY, f64::min);
         let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         Some(Sample { values, mean, low, high })
+    }
+
+    /// The value `together` that was made of all seeds at once, with the range of the seeds' own: it
+    /// has no end if a seed has no value.
+    pub fn pooled(together: f64, by_seed: &[Option<f64>]) -> Sample {
+        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+        for value in by_seed {
+            low = low.min(value.unwrap_or(f64::NEG_INFINITY));
+            high = high.max(value.unwrap_or(f64::INFINITY));
+        }
+        Sample { values: vec![together], mean: together, low, high }
     }
 
     /// Half the distance from the lowest to the highest, in percent of the mean.
@@ -205,7 +216,7 @@ impl ClaimResult {
             let near = figure.paper.map(|paper| paper.nearest(ours.mean));
             Ok(FigureResult {
                 ratio: near.filter(|near| *near > 0.0).map(|near| ours.mean / near),
-                verdict: claim.verdict(figure, ours.mean),
+                verdict: claim.verdict(figure, &ours),
                 processor: figure.processor.then(|| Processor::of(figure, &series)).flatten(),
                 figure: figure.clone(),
                 ours,

@@ -1,8 +1,10 @@
 //! Figures that are kept: a file with a line for each time a claim was run for the record.
 //!
 //! The file is `docs/data/claims.jsonl`. The last line of a claim holds; earlier lines are its
-//! history. A line has the commit and the command that made it, so that it can be made again. Only
-//! figures are kept: the comparison with published ones follows from the catalogue.
+//! history. Lines whose command is `scripts/same-victim.sh` have none: `scripts/same-victim.py`
+//! replaces them, as it makes all of them anew from all runs. A line has the commit and the command
+//! that made it, so that it can be made again. Only figures are kept: the comparison with published
+//! ones follows from the catalogue.
 
 use crate::cache::Build;
 use crate::catalogue::{Claim, Figure, Size};
@@ -40,8 +42,11 @@ pub struct KeptFigure {
     pub name: String,
     /// Its unit.
     pub unit: String,
-    /// One value for each seed.
+    /// One value for each seed; or one of all seeds together, where the mean of theirs is another.
     pub values: Vec<f64>,
+    /// With one of all seeds together: the value of each, none where a seed has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_seed: Vec<Option<f64>>,
 }
 
 impl Kept {
@@ -63,6 +68,7 @@ impl Kept {
             name: figure.figure.name.clone(),
             unit: figure.figure.unit.clone(),
             values: figure.ours.values.clone(),
+            by_seed: Vec::new(),
         });
         Ok(Kept {
             claim: claim.id.clone(),
@@ -78,7 +84,12 @@ impl Kept {
     /// The stored values of `figure`.
     pub fn sample(&self, figure: &Figure) -> Option<Sample> {
         let same = |kept: &&KeptFigure| kept.name == figure.name && kept.unit == figure.unit;
-        Sample::of(self.figures.iter().find(same)?.values.clone())
+        let kept = self.figures.iter().find(same)?;
+        match (&kept.values[..], &kept.by_seed[..]) {
+            (values, []) => Sample::of(values.to_vec()),
+            (&[together], by_seed) => Some(Sample::pooled(together, by_seed)),
+            _ => None,
+        }
     }
 }
 
@@ -114,7 +125,12 @@ mod tests {
     use crate::{collection, fixture, runner};
 
     fn line(commit: &str, value: f64) -> Kept {
-        let figure = KeptFigure { name: "f".into(), unit: "MB/s".into(), values: vec![value] };
+        let figure = KeptFigure {
+            name: "f".into(),
+            unit: "MB/s".into(),
+            values: vec![value],
+            by_seed: Vec::new(),
+        };
         Kept {
             claim: "N1".into(),
             commit: commit.into(),

@@ -13,9 +13,13 @@ pub fn quantity(value: f64) -> String {
     number((value / unit).round() * unit)
 }
 
-/// Distance between seeds: half the range, in percent of the mean.
+/// Distance between seeds: half the range, in percent of the mean; of a value of all seeds together,
+/// which need not lie among theirs, the range.
 pub fn spread(sample: &Sample) -> String {
+    let Sample { low, high, .. } = *sample;
     match sample.values.len() {
+        1 if low.is_infinite() => "not in all seeds".to_owned(),
+        1 if low < high => format!("{} to {}", quantity(low), quantity(high)),
         0 | 1 => "–".to_owned(),
         _ => format!("{:.1} %", sample.spread_percent()),
     }
@@ -67,6 +71,8 @@ mod tests {
         assert_eq!(ratio(None), "–");
         assert_eq!(spread(&Sample::of(vec![99.0, 101.0]).unwrap()), "1.0 %");
         assert_eq!(spread(&Sample::of(vec![99.0]).unwrap()), "–");
+        assert_eq!(spread(&Sample::pooled(1.2, &[Some(0.98), Some(3.35)])), "0.98 to 3.35");
+        assert_eq!(spread(&Sample::pooled(1.2, &[Some(0.98), None])), "not in all seeds");
         let figure = |text: &str| -> Figure {
             toml::from_str(&format!("name = 'f'\nunit = '%'\n{text}")).unwrap()
         };

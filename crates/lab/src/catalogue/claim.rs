@@ -1,7 +1,7 @@
 //! A claim: its source and text, its figures, the scenarios that try it, the forecast.
 
 use super::{Point, Verdict};
-use crate::result::Metric;
+use crate::result::{Metric, Sample};
 use anyhow::{Context as _, Result, ensure};
 use furrow_emu::timing::quantity::Bytes;
 use serde::{Deserialize, Serialize};
@@ -280,8 +280,8 @@ impl Claim {
         }
     }
 
-    /// Compares `ours`, a value of `figure`, with the published number.
-    pub fn verdict(&self, figure: &Figure, ours: f64) -> Verdict {
+    /// Compares `ours`, the values of `figure`, with the published number.
+    pub fn verdict(&self, figure: &Figure, ours: &Sample) -> Verdict {
         match (figure.verdict(ours), &self.incomparable) {
             (Verdict::None | Verdict::Calibrated, _) | (_, None) => figure.verdict(ours),
             (_, Some(_)) => Verdict::Incomparable,

@@ -5,11 +5,14 @@
 //! (`incomparable`): neither can be a success.
 
 use super::{Figure, Paper, Relation, Take};
+use crate::result::Sample;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A published range whose ends are within this factor is a point with its scatter.
 const POINT_RANGE: f64 = 1.25;
+/// Seeds agree if the largest of their figures is within this factor of the least.
+const SCATTER: f64 = 1.5;
 /// Published effects below this factor mean "equal"; our effects below it show no direction.
 const EQUAL: f64 = 1.1;
 
@@ -23,7 +26,7 @@ pub enum Verdict {
     Calibrated,
     /// The claim was tried with something else than was published.
     Incomparable,
-    /// A published point, met on both sides within the tolerance, 10 % at most.
+    /// A published point, met on both sides within the tolerance, 10 % at most, by seeds that agree.
     Reproduced,
     /// A published bound that holds, or an effect of half to twice the published one.
     Direction,
@@ -67,15 +70,16 @@ impl Paper {
 
 impl Figure {
     /// Compares `ours` with the published number.
-    pub fn verdict(&self, ours: f64) -> Verdict {
+    pub fn verdict(&self, sample: &Sample) -> Verdict {
         let Some(paper) = self.paper else { return Verdict::None };
         if self.fitted {
             return Verdict::Calibrated;
         }
+        let ours = sample.mean;
         let near = paper.nearest(ours);
         let off = (ours - near).abs() / near.abs().max(f64::MIN_POSITIVE) * 100.0;
         let point = self.relation == Relation::About && paper.is_point();
-        if point && off <= self.tolerance {
+        if point && off <= self.tolerance && self.agree(near, sample) {
             return Verdict::Reproduced;
         }
         let holds = match self.relation {
@@ -91,6 +95,18 @@ impl Figure {
             }
         };
         if holds { Verdict::Direction } else { Verdict::NotReproduced }
+    }
+
+    /// True if the figures of all seeds are within [`SCATTER`] of each other, and on the side of
+    /// the published `near`, if that is an effect: a mean can meet a figure that no seed shows.
+    fn agree(&self, near: f64, sample: &Sample) -> bool {
+        let Sample { low, high, .. } = *sample;
+        let alike = (low >= 0.0 && high <= SCATTER * low) || (high <= 0.0 && low >= SCATTER * high);
+        let Some(near) = self.effect(near).filter(|effect| effect.abs() >= EQUAL.ln()) else {
+            return alike;
+        };
+        let same = |value| self.effect(value).is_some_and(|effect| effect * near > 0.0);
+        alike && same(low) && same(high)
     }
 
     /// True if `ours` is an effect in the direction of the published `near`, of `least` to twice
@@ -121,8 +137,39 @@ mod tests {
     use super::*;
 
     fn of(text: &str, ours: f64) -> Verdict {
+        of_seeds(text, &[ours])
+    }
+
+    fn of_seeds(text: &str, ours: &[f64]) -> Verdict {
         let figure: Figure = toml::from_str(&format!("name = 'f'\n{text}")).unwrap();
-        figure.verdict(ours)
+        figure.verdict(&Sample::of(ours.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn seeds_that_do_not_agree_reproduce_nothing() {
+        let ratio = "unit = 'x'\ntake = 'ratio'\npaper = 1.27";
+        assert_eq!(of_seeds(ratio, &[1.1, 1.3, 1.4]), Verdict::Reproduced);
+        // One without the effect: the mean has it still.
+        assert_eq!(of_seeds(ratio, &[0.995, 1.3, 1.4]), Verdict::Direction);
+        // Too far from each other.
+        assert_eq!(of_seeds(ratio, &[1.05, 1.1, 1.65]), Verdict::Direction);
+        let less = "unit = '%'\ntake = 'loss'\npaper = 20";
+        assert_eq!(of_seeds(less, &[18.0, 22.0]), Verdict::Reproduced);
+        assert_eq!(of_seeds(less, &[10.0, 30.0]), Verdict::Direction);
+        assert_eq!(of_seeds(less, &[-10.0, 50.0]), Verdict::Direction);
+        let time = "unit = 'us'\npaper = 20";
+        assert_eq!(of_seeds(time, &[17.0, 23.0]), Verdict::Reproduced);
+        assert_eq!(of_seeds(time, &[10.0, 30.0]), Verdict::NotReproduced);
+        // "About equal" has two sides; nothing is nothing.
+        assert_eq!(
+            of_seeds("unit = 'x'\ntake = 'ratio'\npaper = 1", &[0.99, 1.02]),
+            Verdict::Reproduced
+        );
+        assert_eq!(of_seeds("unit = 'MB'\npaper = 0", &[0.0, 0.0]), Verdict::Reproduced);
+        // A seed without a figure agrees with none.
+        let figure: Figure = toml::from_str(&format!("name = 'f'\n{ratio}")).unwrap();
+        let open = Sample::pooled(1.27, &[Some(1.2), None]);
+        assert_eq!(figure.verdict(&open), Verdict::Direction);
     }
 
     #[test]

@@ -11,6 +11,7 @@ fn kept(commit: &str, values: &[(&str, f64)]) -> Kept {
         name: (*name).to_owned(),
         unit: "x".to_owned(),
         values: vec![*value],
+        by_seed: Vec::new(),
     });
     Kept {
         claim: "N1".to_owned(),
