@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Records the runs of stock db_bench that claims Z20 to Z23 and R26 replay: scripts/recorded.sh DIR
 #
-# Then `furrow-lab table Z20 Z21 Z22 Z23 R26 --recorded DIR` makes docs/claims-recorded.md. Needs 10 GB
-# of memory and 4 GB in DIR, and a machine with nothing else to do: the time that threads spend
-# between their calls is recorded, and what others take of the processors is in it.
+# Then `furrow-lab keep Z20 Z21 Z22 Z23 R26 --seeds 1 --recorded DIR` keeps their figures, and
+# docs/claims-recorded.md says what the recordings are. Needs 10 GB of memory and 4 GB in DIR, and a
+# machine with nothing else to do: the time that threads spend between their calls is recorded, and
+# what others take of the processors is in it.
 # OPERATIONS (500000, of 50 million published) and VALUES (4096 of each of R26's eight clients, of
 # 205000 published) are how long the runs are.
 . "$(dirname "$0")/lib.sh"

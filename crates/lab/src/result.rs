@@ -146,8 +146,8 @@ impl Sample {
         Some(Sample { values, mean, low, high })
     }
 
-    /// The value `together` that was made of all seeds at once, with the range of the seeds' own: it
-    /// has no end if a seed has no value.
+    /// The value `together` that was made of all seeds at once, with the range of the seeds' own.
+    /// The range has no end if a seed has no value.
     pub fn pooled(together: f64, by_seed: &[Option<f64>]) -> Sample {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in by_seed {

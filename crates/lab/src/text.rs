@@ -13,8 +13,8 @@ pub fn quantity(value: f64) -> String {
     number((value / unit).round() * unit)
 }
 
-/// Distance between seeds: half the range, in percent of the mean; of a value of all seeds together,
-/// which need not lie among theirs, the range.
+/// Distance between seeds: half the range, in percent of the mean. Of a value of all seeds
+/// together, which need not lie among theirs: the range.
 pub fn spread(sample: &Sample) -> String {
     let Sample { low, high, .. } = *sample;
     match sample.values.len() {

@@ -26,7 +26,8 @@ pub enum Verdict {
     Calibrated,
     /// The claim was tried with something else than was published.
     Incomparable,
-    /// A published point, met on both sides within the tolerance, 10 % at most, by seeds that agree.
+    /// A published point, met on both sides within the tolerance, 10 % at most, by seeds that
+    /// agree.
     Reproduced,
     /// A published bound that holds, or an effect of half to twice the published one.
     Direction,
