@@ -20,8 +20,8 @@ use std::task::{Context, Poll, Waker};
 /// Stale parts that are kept before all parts are searched.
 const STALE: usize = 64;
 
-/// A range that is held or waited for.
-struct Holder {
+/// A range that is held, or waited for and not yet held.
+struct Entry {
     ticket: u64,
     range: Range<u64>,
     /// How many ranges it waits for.
@@ -43,7 +43,7 @@ struct Last {
 #[derive(Default)]
 struct Table {
     next: u64,
-    parties: Slab<Holder>,
+    entries: Slab<Entry>,
     /// By start; parts do not overlap. Some belong to ranges that have gone.
     last: BTreeMap<u64, Last>,
 }
@@ -53,7 +53,7 @@ impl Table {
         let ticket = self.next;
         self.next += 1;
         let range = range.clone();
-        let party = Holder {
+        let entry = Entry {
             ticket,
             range: range.clone(),
             ahead: 0,
@@ -61,7 +61,7 @@ impl Table {
             waker: None,
             given_up: false,
         };
-        let key = self.parties.insert(party);
+        let key = self.entries.insert(entry);
         if range.is_empty() {
             return key;
         }
@@ -75,11 +75,11 @@ impl Table {
         }
         while let Some((&start, _)) = self.last.range(range.clone()).next() {
             let Some(part) = self.last.remove(&start) else { break };
-            if let Some(ahead) = self.parties.get_mut(part.key)
+            if let Some(ahead) = self.entries.get_mut(part.key)
                 && ahead.ticket == part.ticket
             {
                 ahead.behind.push(key);
-                self.parties[key].ahead += 1;
+                self.entries[key].ahead += 1;
             }
             if part.end > range.end {
                 self.last.insert(range.end, part);
@@ -94,14 +94,14 @@ impl Table {
         let mut wake = SmallVec::new();
         let mut going: SmallVec<[usize; 2]> = SmallVec::from_slice(&[key]);
         while let Some(key) = going.pop() {
-            let party = self.parties.remove(key);
-            if let Some(part) = self.last.get(&party.range.start)
-                && (part.ticket, part.end) == (party.ticket, party.range.end)
+            let entry = self.entries.remove(key);
+            if let Some(part) = self.last.get(&entry.range.start)
+                && (part.ticket, part.end) == (entry.ticket, entry.range.end)
             {
-                self.last.remove(&party.range.start);
+                self.last.remove(&entry.range.start);
             }
-            for key in party.behind {
-                let behind = &mut self.parties[key];
+            for key in entry.behind {
+                let behind = &mut self.entries[key];
                 behind.ahead -= 1;
                 if behind.ahead == 0 {
                     match behind.given_up {
@@ -112,12 +112,12 @@ impl Table {
             }
         }
         // Each search costs less than the insertions since the last one.
-        if self.parties.is_empty() {
+        if self.entries.is_empty() {
             self.last.clear();
-        } else if self.last.len() > 3 * self.parties.len() + STALE {
-            let parties = &self.parties;
+        } else if self.last.len() > 3 * self.entries.len() + STALE {
+            let entries = &self.entries;
             let is_here = |part: &Last| {
-                parties.get(part.key).is_some_and(|party| party.ticket == part.ticket)
+                entries.get(part.key).is_some_and(|entry| entry.ticket == part.ticket)
             };
             self.last.retain(|_, part| is_here(part));
         }
@@ -146,7 +146,7 @@ impl Ranges {
 
     /// How many ranges are held or waited for.
     pub fn len(&self) -> usize {
-        self.0.borrow().parties.len()
+        self.0.borrow().entries.len()
     }
 
     /// True if no range is held or waited for.
@@ -180,10 +180,10 @@ impl Future for Hold {
         let key = self.key.expect("invariant: a future is not polled after its end");
         {
             let mut table = self.ranges.0.borrow_mut();
-            let party = &mut table.parties[key];
-            if party.ahead > 0 {
-                if !party.waker.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
-                    party.waker = Some(cx.waker().clone());
+            let entry = &mut table.entries[key];
+            if entry.ahead > 0 {
+                if !entry.waker.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+                    entry.waker = Some(cx.waker().clone());
                 }
                 return Poll::Pending;
             }
@@ -198,10 +198,10 @@ impl Drop for Hold {
         let Some(key) = self.key else { return };
         {
             let mut table = self.ranges.0.borrow_mut();
-            let party = &mut table.parties[key];
-            if party.ahead > 0 {
-                party.given_up = true;
-                party.waker = None;
+            let entry = &mut table.entries[key];
+            if entry.ahead > 0 {
+                entry.given_up = true;
+                entry.waker = None;
                 return;
             }
         }
