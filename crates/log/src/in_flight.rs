@@ -2,7 +2,7 @@
 //!
 //! Every write gets the next number when it is dispatched. A [`SequencePoint`] lies between two
 //! numbers; it is reached when every write before it has completed. Later writes do not delay it,
-//! and it costs one bit per write in flight, not a list per waiter.
+//! and it costs one byte per write in flight, not a list per waiter.
 
 use std::collections::VecDeque;
 use std::task::Waker;

@@ -357,12 +357,18 @@ impl Writer {
     ///
     /// # Panics
     /// If the zone is not open or has too little space left ([`Writer::space_left`]), or an append
-    /// has more pages than [`Writer::append_limit`].
+    /// has more pages than [`Writer::append_limit`] or is not of pages ([`Payload::Pages`]).
     pub fn submit<P>(&self, write: ZoneWrite<'_, P>) -> WriteHandle
     where
         P: IntoIterator<Item = Page, IntoIter: ExactSizeIterator>,
     {
         let ZoneWrite { zone, kind, payload, oob, placement, durability, observer } = write;
+        // A reserved block has no page yet, and zeros lead up to a block: the drive must not choose
+        // the place of either.
+        assert!(
+            placement == Placement::Position || matches!(payload, Payload::Pages(_)),
+            "zone {zone}: only pages can be appended"
+        );
         let zone_queue = self.open_zone_queue(zone);
         let (mut what, mut pages) = (What::Here, None);
         let blocks = match payload {

@@ -36,6 +36,17 @@ fn append(writer: &Writer, zone: ZoneId, pages: Pages) -> WriteHandle {
     writer.submit(ZoneWrite { placement: Placement::Append, ..write })
 }
 
+#[test]
+#[should_panic(expected = "zone 0: only pages can be appended")]
+fn a_block_whose_page_comes_later_is_not_appended() {
+    let rt = Rt::new(Config::simulated(1));
+    let toy = Toy::on(&rt, geometry(1, 64), 1);
+    let writer = Writer::with_options(&rt, toy, options(Order::Append, 1, 4));
+    writer.open_empty(ZoneId(0));
+    let reserve = ZoneWrite::reserve(ZoneId(0), Kind::Summary);
+    drop(writer.submit(ZoneWrite { placement: Placement::Append, ..reserve }));
+}
+
 /// For any set of open zones, all queues have equally many of them. A zone that follows another
 /// uses the other's queue.
 #[test]

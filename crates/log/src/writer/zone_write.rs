@@ -3,7 +3,7 @@
 //! [`Writer::submit`](super::Writer::submit) takes a [`ZoneWrite`] and returns a [`WriteHandle`]. A
 //! caller that would otherwise wait for several writes in a task of its own names a
 //! [`WriteObserver`] instead. Handle and observer learn the same: where the write begins, or why it
-//! failed.
+//! failed. One thing is told to the observer alone: the place of an append that has an observer.
 
 use super::Kind;
 use crate::zone_queue::ZoneQueue;
