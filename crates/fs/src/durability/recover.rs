@@ -523,10 +523,17 @@ async fn reopen_superzone(
 pub(crate) async fn reap_orphans(inner: &Rc<Inner>) -> Result<()> {
     let orphans: Vec<Ino> = inner.core.borrow().tree.files().orphans().iter().copied().collect();
     inner.core.borrow_mut().health.set_replaying(true);
-    for ino in orphans {
+    let reaped = reap_all(inner, orphans).await;
+    // After an error too: only in a replay may an operation pass the limits and write to a
+    // read-only mount.
+    inner.core.borrow_mut().health.set_replaying(false);
+    reaped
+}
+
+async fn reap_all(inner: &Rc<Inner>, inos: Vec<Ino>) -> Result<()> {
+    for ino in inos {
         reap(inner, ino).await?;
     }
-    inner.core.borrow_mut().health.set_replaying(false);
     Ok(())
 }
 

@@ -271,8 +271,13 @@ impl Mount {
     fn audit_replay(&self) -> Result<()> {
         let inner = self.inner()?;
         let core = inner.core.borrow();
-        let over = !core.health.replaying() && core.tree.files().none_removed();
-        holds(over, format_args!("Core::replaying"), "the end of the replay")?;
+        holds(
+            !core.health.replaying(),
+            format_args!("Health::replaying"),
+            "the end of the replay",
+        )?;
+        let freed = core.tree.files().none_removed();
+        holds(freed, format_args!("OpenFiles::removed"), "empty after the replay")?;
         core.audit_own()
     }
 
