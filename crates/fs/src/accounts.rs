@@ -4,6 +4,7 @@ use furrow_log::audit::broken;
 use furrow_zone::{Error, Result};
 use std::cell::OnceCell;
 use std::fmt::{Arguments, Display};
+use std::ops::Sub;
 use std::rc::Rc;
 
 /// The error of an account that contradicts another one.
@@ -43,6 +44,11 @@ pub(crate) fn holds(condition: bool, account: Arguments<'_>, expected: &str) -> 
     Err(contradiction(account, format_args!("{expected}, found otherwise")))
 }
 
+/// A number that an account can be.
+pub(crate) trait Count: Copy + Default + Display + PartialOrd + Sub<Output = Self> {}
+
+impl<T: Copy + Default + Display + PartialOrd + Sub<Output = T>> Count for T {}
+
 /// The place where the parts of a mount note an account that went below zero; the first is kept.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Broken(Rc<OnceCell<Error>>);
@@ -50,21 +56,15 @@ pub(crate) struct Broken(Rc<OnceCell<Error>>);
 impl Broken {
     /// The remainder of an account of `from` after `by` is taken. If `by` is more than `from`, the
     /// engine has a defect: a debug build stops, a release build goes read-only after this step.
-    pub(crate) fn less(&self, account: &str, from: u64, by: u64) -> u64 {
-        from.checked_sub(by).unwrap_or_else(|| {
-            let error = contradiction(
-                format_args!("{account}"),
-                format_args!("{by} at least, found {from}"),
-            );
-            debug_assert!(false, "{error}");
-            let _ = self.0.set(error);
-            0
-        })
-    }
-
-    /// As [`Broken::less`], for a count.
-    pub(crate) fn fewer(&self, account: &str, from: usize, by: usize) -> usize {
-        self.less(account, from as u64, by as u64) as usize
+    pub(crate) fn less<T: Count>(&self, account: &str, from: T, by: T) -> T {
+        if by <= from {
+            return from - by;
+        }
+        let error =
+            contradiction(format_args!("{account}"), format_args!("{by} at least, found {from}"));
+        debug_assert!(false, "{error}");
+        let _ = self.0.set(error);
+        T::default()
     }
 
     /// The account that went below zero.

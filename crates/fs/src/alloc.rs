@@ -26,7 +26,7 @@ mod tests;
 
 pub(crate) mod zone_quota;
 
-use crate::accounts::Broken;
+use crate::accounts::{Broken, Count};
 use crate::format::{SitEntry, SummaryEntry};
 use crate::layout::Layout;
 use crate::tables::table::Table;
@@ -178,7 +178,7 @@ impl Allocator {
     }
 
     /// The remainder of an account: see [`Broken::less`].
-    fn less(&self, account: &str, from: u64, by: u64) -> u64 {
+    fn less<T: Count>(&self, account: &str, from: T, by: T) -> T {
         self.broken.less(account, from, by)
     }
 

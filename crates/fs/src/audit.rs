@@ -23,12 +23,13 @@ mod tests;
 mod tree;
 
 use crate::Fs;
+use crate::accounts::Count;
 use crate::core::{Core, Inner};
 use furrow_zone::{ErrorKind, Result};
 
 impl Core {
     /// The remainder of an account: see [`crate::accounts::Broken::less`].
-    pub(crate) fn less(&self, account: &str, from: u64, by: u64) -> u64 {
+    pub(crate) fn less<T: Count>(&self, account: &str, from: T, by: T) -> T {
         self.health.less(account, from, by)
     }
 

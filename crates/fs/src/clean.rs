@@ -169,7 +169,7 @@ impl Core {
             let id = SuperzoneId(superzone);
             let valid = self.alloc.valid_in(superzone);
             let whole = self.alloc.payload_of(id);
-            let garbage = self.less("garbage", whole.into(), u64::from(left + valid)) as u32;
+            let garbage = self.less("garbage", whole, left + valid);
             let worth = u64::from(garbage) * 1000
                 >= u64::from(whole) * u64::from(urgency.garbage_permille());
             let needs = u64::from(left) + 2 * u64::from(valid) + self.recovery_needs();
@@ -348,7 +348,7 @@ impl Inner {
             let victim = core.choose_victim(urgency, tried);
             let garbage = |id: SuperzoneId| {
                 let valid = core.alloc.valid_in(id.0);
-                core.less("garbage", core.alloc.payload_of(id).into(), valid.into()) as u32
+                core.less("garbage", core.alloc.payload_of(id), valid)
             };
             let waiting = !matches!(urgency, Urgency::Background(..));
             let others = victim.map_or(0, garbage);

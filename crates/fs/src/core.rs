@@ -7,7 +7,6 @@
 //! holds a borrow across an await, and a cancelled one has changed nothing.
 
 use crate::alloc::Allocator;
-use crate::alloc::space::{SpaceQueue, Tried};
 use crate::blocked::{Blocked, Fetch, NotApplied};
 use crate::clean::options::CleanState;
 use crate::durability::Durability;
@@ -16,6 +15,7 @@ use crate::fetch::{Fetches, Pins};
 use crate::format::{HOLE, Pointer};
 use crate::health::Health;
 use crate::layout::Layout;
+use crate::reserve::queue::{SpaceQueue, Tried};
 use crate::stats::Stats;
 use crate::tables::Tables;
 use crate::tree::Tree;
@@ -36,8 +36,9 @@ use std::rc::Rc;
 /// moved back and forth makes nothing dirty.
 pub(crate) const NAMES_MAX: u64 = 8 << 20;
 
-/// The state of a mounted file system: each part has one owner, whose fields are private to its
-/// folder.
+/// The state of a mounted file system. The fields of each part are private to the part's folder,
+/// except for the fields of [`Env`], which never change, the counters of [`Stats`], and the delta
+/// logs of [`Tables`].
 ///
 /// Invariants, whenever no operation is being applied ([`Core::audit`]):
 /// - The parts agree on each block: a valid block is a bit in the SIT, and a pointer or a NAT entry
@@ -121,10 +122,12 @@ impl Core {
         pages: Pool,
         parts: Parts,
     ) -> Core {
-        let Parts { alloc, mut tables, tree, durability } = parts;
+        let Parts { alloc, mut tables, mut tree, mut durability } = parts;
         let geometry = device.geometry().clone();
         let broken = alloc.broken();
         tables.note_broken_in(&broken);
+        tree.note_broken_in(&broken);
+        durability.note_broken_in(&broken);
         let cache = Cache::new(options.cache_pages.max(256)).noting_broken_in(&broken);
         Core {
             health: Health::new(broken),
@@ -167,14 +170,9 @@ impl Core {
         Time { seconds, nanoseconds }
     }
 
-    /// Pages that may be dirty or in flight before writers are throttled.
-    pub(crate) fn dirty_limit(&self) -> usize {
-        self.env.dirty_limit()
-    }
-
     /// True if dirty data is to be written back though no writer is throttled yet.
     fn write_back_is_due(&self) -> bool {
-        let limit = self.dirty_limit();
+        let limit = self.env.dirty_limit();
         let begin = self.env.options.background_pages.unwrap_or(limit / 2).min(limit);
         let due = self.cache.dirty_pages() > begin || self.durability.names_bytes() > NAMES_MAX;
         due && !self.health.replaying() && self.writable().is_ok()
@@ -183,7 +181,7 @@ impl Core {
     /// Stops a writer while too much is dirty.
     pub(crate) fn throttle(&self) -> Result<(), NotApplied> {
         if !self.health.replaying()
-            && self.cache.dirty_pages() + self.durability.in_flight() > self.dirty_limit()
+            && self.cache.dirty_pages() + self.durability.in_flight() > self.env.dirty_limit()
         {
             return Err(Blocked::Throttle.into());
         }
@@ -319,10 +317,10 @@ impl Inner {
                 let core = &mut *self.core.borrow_mut();
                 core.begin_step();
                 core.cache.hold();
-                core.space.first = turn.is_some();
+                core.space.set_first(turn.is_some());
                 let done = operation(core);
                 core.cache.lend((core.tree.directories().bytes() / PAGE_SIZE as u64) as usize);
-                core.space.first = false;
+                core.space.set_first(false);
                 core.note_memory();
                 core.cache.unhold();
                 core.end_step();

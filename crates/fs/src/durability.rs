@@ -10,6 +10,7 @@ pub(crate) mod relocate;
 pub(crate) mod sync;
 mod write_back;
 
+use crate::accounts::Broken;
 use crate::tree::cache::Ticket;
 use crate::types::Ino;
 use furrow_log::writer::WriteHandle;
@@ -58,6 +59,11 @@ impl Durability {
             relocation: Relocation::default(),
             writes: Dispatched::default(),
         }
+    }
+
+    /// Accounts that go below zero are noted in `broken` from now on.
+    pub(crate) fn note_broken_in(&mut self, broken: &Broken) {
+        self.namespace_log.note_broken_in(broken);
     }
 
     /// Logs a change of a name.
@@ -140,9 +146,9 @@ impl Durability {
         self.writes.watched.take().unwrap_or_default()
     }
 
-    /// True unless a zone has lost blocks that are not yet durable elsewhere.
-    pub(crate) fn lost_nothing(&self) -> bool {
-        self.relocation.lost.is_empty()
+    /// True if a zone has failed since the mount.
+    pub(crate) fn any_zone_failed(&self) -> bool {
+        self.relocation.any
     }
 
     /// Audits the accounts within each part.
@@ -223,10 +229,14 @@ pub(crate) struct Appends {
 }
 
 /// Zones that failed, and the blocks they lost.
+///
+/// Invariant: `any` is set if `lost` has an entry.
 #[derive(Default)]
 pub(crate) struct Relocation {
     /// The file system is whole: recovery has ended.
     able: bool,
+    /// A zone has failed since the mount.
+    any: bool,
     /// Callers that wait for a relocation.
     waiting: u32,
     lost: BTreeMap<ZoneId, Lost>,

@@ -1,6 +1,6 @@
 //! Whether the engine writes, and whether what it finds wrong is its own defect.
 
-use crate::accounts::Broken;
+use crate::accounts::{Broken, Count};
 use furrow_zone::Error;
 
 /// Whether the engine may still write.
@@ -16,7 +16,8 @@ pub(crate) struct Health {
     sound: bool,
     /// Why the engine no longer writes.
     failed: Option<Error>,
-    /// Recovery applies acknowledged changes: it is neither throttled nor refused for space.
+    /// Recovery applies acknowledged changes: no such change is throttled, or refused because space
+    /// is short or the mount is read-only.
     replaying: bool,
 }
 
@@ -27,7 +28,7 @@ impl Health {
     }
 
     /// The remainder of an account: see [`Broken::less`].
-    pub(crate) fn less(&self, account: &str, from: u64, by: u64) -> u64 {
+    pub(crate) fn less<T: Count>(&self, account: &str, from: T, by: T) -> T {
         self.broken.less(account, from, by)
     }
 

@@ -3,13 +3,24 @@
 //! The rules are in [`space`](crate::alloc::space). Requests short of space queue FIFO; the first
 //! one cleans until there is enough ([`Inner::gain_space`]).
 
-use crate::alloc::space::{CHECKPOINTS_MAX, Claim, RECOVERY_MIN, STEPS_MIN, Tried, UPKEEP};
+pub(crate) mod queue;
+
+use crate::alloc::space::{Claim, RECOVERY_MIN, UPKEEP};
 use crate::blocked::{Blocked, Lack, NotApplied};
 use crate::clean::{Outcome, Urgency};
 use crate::core::{Core, Inner};
 use furrow_rt::Permit;
 use furrow_zone::Result;
+use queue::Tried;
 use std::rc::Rc;
+
+/// Checkpoints made for an operation that adds blocks, before the operation is told that no space
+/// is left.
+const CHECKPOINTS_MAX: u32 = 4;
+/// Steps made for an operation that lacks space, in addition to two for each superzone, before the
+/// operation is told that no space is left. Counting restarts when a step gives more space than
+/// there ever was.
+const STEPS_MIN: u32 = 32;
 
 impl Core {
     fn dirty(&self) -> u64 {
@@ -41,8 +52,7 @@ impl Core {
     /// without a promise, and the amount that a mount has to replay on a damaged medium is unknown.
     pub(crate) fn promises_space(&self) -> bool {
         let writes = self.health.failed().is_none() && !self.health.replaying();
-        let lost = !self.durability.lost_nothing() || self.stats.counters.zone_failures > 0;
-        self.health.is_sound() && writes && !lost
+        self.health.is_sound() && writes && !self.durability.any_zone_failed()
     }
 
     /// True if at least `wanted` blocks of space are spare.
@@ -84,7 +94,7 @@ impl Core {
         if nodes + 8 > self.tables.ids().free_count() && !removal {
             return Err(Blocked::Space(Lack::Nodes).into());
         }
-        let others_first = !removal && !self.space.first && self.space.line.available() == 0;
+        let others_first = !removal && !self.space.first && self.space.has_requests();
         let wanted = u64::from(data) + u64::from(nodes);
         if others_first || !self.has_spare(self.kept(removal) + wanted) {
             return Err(Blocked::Space(Lack::Space).into());

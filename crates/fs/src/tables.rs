@@ -121,22 +121,21 @@ impl Tables {
     /// Node `nid` is freed. Its id can be taken after the next checkpoint.
     pub(crate) fn free_node(&mut self, nid: u32) {
         self.changed_nodes.freed(self.nat.get(nid).ino.get(), nid);
-        self.forget_node(nid);
-        self.ids.put(nid);
+        self.replay_freed(nid);
     }
 
-    /// At replay: a record says that node `nid` was freed.
+    /// As [`Tables::free_node`], at replay: a record says so, and no later record has to.
     pub(crate) fn replay_freed(&mut self, nid: u32) {
         self.forget_node(nid);
         self.ids.put(nid);
     }
 
-    /// At repair: the entry of node `nid` is emptied; its id stays taken.
+    /// Empties the entry of node `nid`, whose id stays taken.
     pub(crate) fn forget_node(&mut self, nid: u32) {
         self.nat.update(nid, |entry| *entry = NatEntry::new_zeroed());
     }
 
-    /// At repair: sets the entry of node `nid`.
+    /// Sets the entry of node `nid`, whose id is taken already.
     pub(crate) fn set_node(&mut self, nid: u32, entry: NatEntry) {
         self.nat.update(nid, |at| *at = entry);
     }
@@ -354,6 +353,6 @@ impl ChangedNodes {
     }
 
     fn forget(&mut self, nodes: usize) {
-        self.count = self.broken.fewer("ChangedNodes::count", self.count, nodes);
+        self.count = self.broken.less("ChangedNodes::count", self.count, nodes);
     }
 }

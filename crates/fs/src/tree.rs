@@ -18,6 +18,7 @@ pub(crate) mod rename_cycle;
 pub mod shape;
 pub(crate) mod xattr;
 
+use crate::accounts::Broken;
 use crate::types::{Ino, Time};
 use directory_index::DirectoryIndexes;
 use furrow_rt::Page;
@@ -61,6 +62,11 @@ impl Tree {
             zero: Page::zeroed(),
             moves: DirectoryMoves::default(),
         }
+    }
+
+    /// Accounts that go below zero are noted in `broken` from now on.
+    pub(crate) fn note_broken_in(&mut self, broken: &Broken) {
+        self.directories.note_broken_in(broken);
     }
 
     /// Open files, and inodes without a name.

@@ -60,8 +60,9 @@ pub struct Candidate {
 
 impl Candidate {
     /// Blocks that hold nothing valid: the space that cleaning frees. `None` if more blocks are
-    /// valid than fit: then the account of the superzone is broken, and it is no victim.
-    pub fn garbage(&self) -> Option<u32> {
+    /// valid than fit: then the account of the superzone is broken, and the superzone is no victim.
+    /// An audit of the engine must notice such an account: a choice has no place to note it.
+    fn garbage(&self) -> Option<u32> {
         self.capacity.checked_sub(self.valid)
     }
 

@@ -237,8 +237,7 @@ impl Allocator {
         let stripe = self.stripe(superzone);
         // Each earlier segment used one block for its summary.
         let used = head.next - head.next / stripe.segment;
-        self.less("payload of an open superzone", stripe.payload_blocks().into(), used.into())
-            as u32
+        self.less("payload of an open superzone", stripe.payload_blocks(), used)
     }
 
     /// The head that the next block of `stream` goes to; the head has a superzone.

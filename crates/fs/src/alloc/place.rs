@@ -172,7 +172,7 @@ impl Allocator {
     pub(crate) fn told(&mut self, addr: u32, owner: SummaryEntry) {
         let Some((superzone, number, block)) = self.segment_of(addr) else { return };
         let Some(segment) = self.open_segments.get(&number) else { return };
-        let left = self.less("OpenSegment::blocks", segment.blocks.into(), 1) as u32;
+        let left = self.less("OpenSegment::blocks", segment.blocks, 1);
         let Some(segment) = self.open_segments.get_mut(&number) else { return };
         segment.blocks = left;
         let last = left == 0;

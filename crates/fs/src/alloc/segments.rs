@@ -1,8 +1,8 @@
 //! The segments of the main area: the table that says which of their blocks are valid (SIT).
 //!
-//! Checkpoints and merges read the table and take from it the entries and pages they write. Only
-//! [`Allocator::set_valid`] changes which blocks are valid: it keeps the accounts that are sums
-//! over the table.
+//! Checkpoints and merges read the table and take from it the entries and pages they write. Apart
+//! from repair, only [`Allocator::set_valid`] changes which blocks are valid: that function keeps
+//! the accounts that are sums over the table.
 
 use crate::alloc::Allocator;
 use crate::format::SitEntry;
@@ -52,9 +52,14 @@ impl Allocator {
         if all { self.sit.take_all() } else { self.sit.take_stale() }
     }
 
-    /// At repair: changes the SIT's entry of a segment. [`Allocator::count_valid`] must follow.
-    pub(crate) fn repair_segment(&mut self, segment: u32, change: impl FnOnce(&mut SitEntry)) {
-        self.sit.update(segment, change);
+    /// At repair: the valid blocks of a segment are those in `map`. [`Allocator::count_valid`] must
+    /// follow.
+    pub(crate) fn repair_segment(&mut self, segment: u32, map: [u8; 64]) {
+        let valid: u32 = map.iter().map(|byte| byte.count_ones()).sum();
+        self.sit.update(segment, |entry| {
+            entry.map = map;
+            entry.valid = (valid as u16).into();
+        });
     }
 }
 
@@ -63,5 +68,10 @@ impl Allocator {
     /// Changes an entry without making it dirty.
     pub(crate) fn corrupt_segment(&mut self, segment: u32, change: impl FnOnce(&mut SitEntry)) {
         self.sit.corrupt(segment, change);
+    }
+
+    /// Changes an entry, which the next checkpoint writes.
+    pub(crate) fn damage_segment(&mut self, segment: u32, change: impl FnOnce(&mut SitEntry)) {
+        self.sit.update(segment, change);
     }
 }

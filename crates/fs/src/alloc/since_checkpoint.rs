@@ -46,9 +46,9 @@ impl SinceCheckpoint {
 
     /// Blocks that recovery may write again after a crash now: the blocks written, and the dirty
     /// ones except nodes that only cleaning made dirty. Some of these nodes may be written by now
-    /// and so not be among the `dirty` blocks: at most `dirty` blocks are left out.
+    /// and so not be among the `dirty` blocks: there may be more such nodes than `dirty` blocks.
     pub(super) fn to_write_again(&self, dirty: u64) -> u64 {
-        self.at_risk + dirty - self.moved_below.min(dirty)
+        self.at_risk + dirty.saturating_sub(self.moved_below)
     }
 
     /// A checkpoint takes its snapshot: it covers everything up to now.

@@ -27,7 +27,6 @@
 use crate::alloc::Allocator;
 use crate::types::WRITE_BLOCKS_MAX;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
-use furrow_rt::Semaphore;
 
 /// Superzones' worth of space that users leave for cleaning: for the valid blocks of a victim, and
 /// as many nodes that point to them.
@@ -38,20 +37,6 @@ pub(crate) const RECOVERY_MIN: u64 = 8;
 pub(crate) const UPKEEP: u64 = 64;
 /// Share of the main area that users cannot have, so that cleaning finds garbage: a part in 32.
 const SLACK: u64 = 32;
-/// Checkpoints made for an operation that adds blocks, before it is told that no space is left.
-pub(crate) const CHECKPOINTS_MAX: u32 = 4;
-/// Steps made for an operation that lacks space, in addition to two for each superzone, before it
-/// is told that there is none. Counting restarts when a step gives more space than there ever was.
-pub(crate) const STEPS_MIN: u32 = 32;
-
-/// Attempts made for an operation that lacks space, since its spare space last reached a new
-/// maximum.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Tried {
-    pub(crate) most: u64,
-    pub(crate) checkpoints: u32,
-    pub(crate) steps: u32,
-}
 
 /// What an operation does to the number of blocks in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,25 +54,6 @@ pub(crate) enum Claim {
 impl Claim {
     /// It only replaces blocks.
     pub(crate) const SAME: Claim = Claim::Upkeep(0);
-}
-
-/// Requests short of space queue, first in, first out.
-///
-/// Invariants:
-/// - The permit of `line` is taken while any request waits: then only its holder, and removals,
-///   are granted space.
-/// - `first` is set only while the operation of that holder runs.
-pub(crate) struct SpaceQueue {
-    /// One permit: its holder is first in the queue.
-    pub(crate) line: Semaphore,
-    /// The operation that runs now is the first in the queue.
-    pub(crate) first: bool,
-}
-
-impl Default for SpaceQueue {
-    fn default() -> SpaceQueue {
-        SpaceQueue { line: Semaphore::new(1), first: false }
-    }
 }
 
 impl Allocator {

@@ -40,7 +40,12 @@ impl Core {
             match self.alloc.zones().state(id) {
                 SuperzoneState::Free => free += u64::from(self.alloc.payload_of(id)),
                 SuperzoneState::Tables | SuperzoneState::Retired => {}
-                _ => continue,
+                // Cleaning never takes a superzone with more valid blocks than fit.
+                _ => {
+                    let account = format_args!("valid blocks of superzone {index}");
+                    at_most(account, self.alloc.payload_of(id), *sum)?;
+                    continue;
+                }
             }
             same(format_args!("valid blocks of superzone {index}, which has no data"), 0, *sum)?;
         }

@@ -88,6 +88,31 @@ fn f1_valid_blocks_of_a_superzone() {
     });
 }
 
+/// The blocks that hold summaries are marked valid too, and all counts agree with that.
+#[test]
+fn more_valid_blocks_than_a_superzone_holds() {
+    corrupted(|fs| async move {
+        let ino = file(&fs, "large").await?;
+        write(&fs, ino, 0, 1 << 20).await?;
+        fs.sync().await?;
+        corrupt(&fs, "valid blocks of superzone", |core| {
+            let (segments, blocks) = (core.env.layout.segments, core.env.layout.segment_blocks);
+            let state = |id: &u32| core.alloc.zones().state(SuperzoneId(*id));
+            let mut all = 0..core.env.layout.superzones;
+            let full = all.find(|id| state(id) == SuperzoneState::Full).unwrap();
+            let first = full * segments;
+            for segment in first..first + segments {
+                core.alloc.corrupt_segment(segment, |entry| {
+                    entry.map[..blocks as usize / 8].fill(0xff);
+                    entry.valid = (blocks as u16).into();
+                });
+            }
+            core.alloc.count_valid();
+        });
+        Ok(())
+    });
+}
+
 #[test]
 fn f2_the_bit_of_a_node_that_is_in_use() {
     corrupted(|fs| async move {
@@ -246,7 +271,7 @@ fn f11_pages_in_flight_for_ever() {
         write(&fs, ino, 0, 100).await?;
         fs.sync().await?;
         corrupt(&fs, "Dispatched::in_flight", |core| {
-            core.durability.corrupt_in_flight(core.dirty_limit() + 1)
+            core.durability.corrupt_in_flight(core.env.dirty_limit() + 1)
         });
         Ok(())
     });

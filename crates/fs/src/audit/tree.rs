@@ -43,7 +43,7 @@ impl Core {
             let account = format_args!("orphans, inode {ino}");
             same(account, ino.0, self.tables.nat().get(ino.0).ino.get())?;
         }
-        for (ino, _) in files.open() {
+        for ino in files.open() {
             let account = format_args!("open, inode {ino}");
             same(account, ino.0, self.tables.nat().get(ino.0).ino.get())?;
         }

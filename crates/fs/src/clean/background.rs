@@ -123,7 +123,7 @@ impl Inner {
         let pause = {
             let core = self.core.borrow();
             let hurry = !matches!(urgency, Urgency::Background(..))
-                || core.space.line.available() == 0
+                || core.space.has_requests()
                 || core.is_urgent();
             let took = self.rt.now().0.saturating_sub(began.0);
             if hurry { 0 } else { took * PAUSE_MAX * core.ease().min(1000) / 1000 }

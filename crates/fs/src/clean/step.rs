@@ -55,7 +55,7 @@ struct Confirmed {
 impl Core {
     /// Most blocks of a batch: a segment, and no more than a small cache can hold.
     pub(super) fn clean_batch(&self) -> usize {
-        (self.dirty_limit() / 4).clamp(16, BATCH_MAX)
+        (self.env.dirty_limit() / 4).clamp(16, BATCH_MAX)
     }
 
     /// Confirms the owners of `items`. All nodes that this needs are asked for at once.

@@ -267,8 +267,8 @@ impl Core {
         for item in items {
             self.durability.appends.blocks.remove(&(item.ino, item.block));
         }
-        let flights = self.durability.appends.flights as u64;
-        self.durability.appends.flights = self.less("Appends::flights", flights, 1) as usize;
+        let flights = self.durability.appends.flights;
+        self.durability.appends.flights = self.less("Appends::flights", flights, 1);
     }
 
     /// Dirty blocks of `ino`, or of all files for `None`, that are not in flight.
@@ -406,7 +406,8 @@ pub(crate) struct AppendsHeld(Rc<Inner>);
 impl Drop for AppendsHeld {
     fn drop(&mut self) {
         if let Ok(mut core) = self.0.core.try_borrow_mut() {
-            core.durability.appends.held -= 1;
+            let held = core.durability.appends.held;
+            core.durability.appends.held = core.less("Appends::held", held, 1);
         }
     }
 }

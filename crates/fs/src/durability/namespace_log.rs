@@ -9,7 +9,7 @@
 //! includes the file's content too. So after a crash the name never leads to an empty file in place
 //! of the old one.
 
-use crate::accounts::{at_most, holds, same};
+use crate::accounts::{Broken, at_most, holds, same};
 use crate::format::item;
 use crate::types::{Ino, Kind, RenameMode, Time};
 use furrow_zone::Result;
@@ -255,12 +255,18 @@ pub(crate) struct NamespaceLog {
     unlogged: usize,
     /// Files that took the place of others, each with the number of the rename.
     carried: VecDeque<(u64, Ino)>,
+    broken: Broken,
 }
 
 impl NamespaceLog {
     /// An empty log whose next operation has `number`.
     pub(crate) fn starting_at(number: u64) -> NamespaceLog {
         NamespaceLog { first: number, logged: number, ..NamespaceLog::default() }
+    }
+
+    /// Accounts that go below zero are noted in `broken` from now on.
+    pub(super) fn note_broken_in(&mut self, broken: &Broken) {
+        self.broken = broken.clone();
     }
 
     /// Number of the next operation.
@@ -321,9 +327,10 @@ impl NamespaceLog {
     pub(crate) fn durable(&mut self, number: u64) {
         while self.first < number {
             let Some(item) = self.items.pop_front() else { break };
-            self.bytes -= item.len();
+            self.bytes = self.broken.less("NamespaceLog::bytes", self.bytes, item.len());
             if self.first >= self.logged {
-                self.unlogged -= item.len();
+                let unlogged = self.unlogged;
+                self.unlogged = self.broken.less("NamespaceLog::unlogged", unlogged, item.len());
             }
             self.first += 1;
         }

@@ -74,6 +74,7 @@ impl Core {
                 return Err(failure.error);
             }
             let Some(closing) = self.leave(zone) else { return Err(failure.error) };
+            self.durability.relocation.any = true;
             self.durability
                 .relocation
                 .lost
@@ -204,7 +205,9 @@ impl Inner {
                 true if inner.ended.get() => Err(why),
                 true => inner.checkpoint_surely(false).await,
             };
-            inner.core.borrow_mut().durability.relocation.waiting -= 1;
+            let core = &mut *inner.core.borrow_mut();
+            let waiting = core.durability.relocation.waiting;
+            core.durability.relocation.waiting = core.less("Relocation::waiting", waiting, 1);
             result
         });
         task.await

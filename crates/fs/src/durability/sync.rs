@@ -378,8 +378,8 @@ impl Inner {
         let (batch, round) = {
             let mut core = self.core.borrow_mut();
             if core.durability.sync.waiters.is_empty() {
-                let records = u64::from(core.durability.sync.in_flight);
-                core.durability.sync.in_flight = core.less("SyncLog::in_flight", records, 1) as u32;
+                let records = core.durability.sync.in_flight;
+                core.durability.sync.in_flight = core.less("SyncLog::in_flight", records, 1);
                 return;
             }
             (

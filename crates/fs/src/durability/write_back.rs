@@ -54,9 +54,9 @@ impl Inner {
             let result = inner.wait_durable_or_relocated(point).await;
             {
                 let mut core = inner.core.borrow_mut();
-                let (out, over) = (core.durability.writes.in_flight as u64, tickets.len() as u64);
+                let out = core.durability.writes.in_flight;
                 core.durability.writes.in_flight =
-                    core.less("Dispatched::in_flight", out, over) as usize;
+                    core.less("Dispatched::in_flight", out, tickets.len());
                 // After a failure the pages stay in the cache: they are the only copy.
                 if result.is_ok() {
                     for ticket in tickets {
@@ -99,7 +99,11 @@ impl Inner {
                 let nodes = core.cache.dirty_node_pages();
                 let data = core.cache.dirty_pages() - nodes;
                 // Of the blocks in flight, some may be clean by now.
-                (data.saturating_sub(core.durability.appends.blocks()), nodes, core.dirty_limit())
+                (
+                    data.saturating_sub(core.durability.appends.blocks()),
+                    nodes,
+                    core.env.dirty_limit(),
+                )
             };
             if self.ended.get() {
                 return Ok(());

@@ -266,7 +266,7 @@ fn mend_orphans(inner: &Rc<Inner>, walk: &mut Walk, names: &Names, log: &mut Log
     for ino in stale {
         let problem = "listed as removed, and is not there or has a name";
         log.mended("checkpoint", (ino.0, format!("orphan {ino}")), problem, "taken off the list");
-        core.tree.files_mut().has_name(ino);
+        core.tree.files_mut().remove_orphan(ino);
     }
     for (ino, found) in &walk.inodes {
         let removed = found.links == 0 && !named.contains(ino) && *ino != ROOT_NODE;

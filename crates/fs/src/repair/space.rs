@@ -30,11 +30,7 @@ pub(super) async fn settle(inner: &Rc<Inner>, log: &mut Log) -> Result<()> {
         let differ = said.map.iter().zip(&map).map(|(a, b)| (a ^ b).count_ones());
         blocks += differ.sum::<u32>();
         entries += 1;
-        let valid: u32 = map.iter().map(|byte| byte.count_ones()).sum();
-        core.alloc.repair_segment(segment, |entry| {
-            entry.map = map;
-            entry.valid = (valid as u16).into();
-        });
+        core.alloc.repair_segment(segment, map);
     }
     if entries > 0 {
         let problem = format!("{entries} entries are wrong about {blocks} blocks");

@@ -316,11 +316,11 @@ fn a_wrong_sit_is_made_again() {
         let used: Vec<u32> = (0..core.alloc.sit().len())
             .filter(|s| core.alloc.sit().get(*s).valid.get() > 2)
             .collect();
-        core.alloc.repair_segment(used[0], |entry| entry.map[0] ^= 0x55);
-        let count = core.alloc.sit().get(used[0]).map.iter().map(|b| b.count_ones()).sum::<u32>();
-        core.alloc.repair_segment(used[0], |entry| entry.valid = (count as u16).into());
+        let mut map = core.alloc.sit().get(used[0]).map;
+        map[0] ^= 0x55;
+        core.alloc.repair_segment(used[0], map);
         let other = used[1 % used.len()];
-        core.alloc.repair_segment(other, |entry| entry.valid = (entry.valid.get() + 3).into());
+        core.alloc.damage_segment(other, |entry| entry.valid = (entry.valid.get() + 3).into());
         Ok(vec![])
     };
     case(damage, Expect { structure: "SIT entry", ..Expect::default() });

@@ -307,10 +307,6 @@ impl NodeIds {
         self.broken = broken.clone();
     }
 
-    fn fewer(&self, account: &str, from: u32, by: u32) -> u32 {
-        self.broken.less(account, from.into(), by.into()) as u32
-    }
-
     /// True if `id` is taken, or was freed and waits for a checkpoint.
     pub(crate) fn is_used(&self, id: u32) -> bool {
         self.used[(id / 64) as usize] >> (id % 64) & 1 == 1
@@ -376,7 +372,7 @@ impl NodeIds {
         self.used[(id / 64) as usize] |= 1 << (id % 64);
         self.count += 1;
         self.top = self.top.max(id);
-        self.free = self.fewer("NodeIds::free", self.free, u32::from(id < self.limit));
+        self.free = self.broken.less("NodeIds::free", self.free, u32::from(id < self.limit));
         true
     }
 
@@ -394,7 +390,7 @@ impl NodeIds {
         if limit > self.limit {
             self.free += free;
         } else {
-            self.free = self.fewer("NodeIds::free", self.free, free);
+            self.free = self.broken.less("NodeIds::free", self.free, free);
         }
         self.limit = limit;
     }
@@ -464,7 +460,7 @@ impl NodeIds {
     pub(crate) fn durable(&mut self) {
         for id in std::mem::take(&mut self.snapshot) {
             self.used[(id / 64) as usize] &= !(1 << (id % 64));
-            self.count = self.fewer("NodeIds::count", self.count, 1);
+            self.count = self.broken.less("NodeIds::count", self.count, 1);
             self.free += u32::from(id < self.limit);
             self.next = self.next.min(id);
         }

@@ -330,7 +330,7 @@ impl Core {
     pub(crate) fn resize_tables(&mut self) -> Option<SuperzoneId> {
         let limit = self.tables.ids.limit();
         let free = self.tables.ids.free_count();
-        let used = self.less("NodeIds::free", limit.into(), free.into()) as u32;
+        let used = self.less("NodeIds::free", limit, free);
         let plenty = 2 * self.kept(false) + u64::from(self.alloc.superzone_blocks());
         if used > limit / 2 && self.tables_can_grow() && self.has_spare(plenty) {
             self.grow_tables();

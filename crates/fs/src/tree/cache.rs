@@ -513,10 +513,10 @@ impl Cache {
 
     /// Ends a write. After a failed write, call [`Cache::mark_dirty`] too.
     pub fn end_write(&mut self, ticket: Ticket) {
-        self.out = self.broken.fewer("Cache::out", self.out, 1);
+        self.out = self.broken.less("Cache::out", self.out, 1);
         if let Some(entry) = self.by_ticket(ticket).map(|slot| &slot.entry) {
-            let left = entry.in_flight as usize;
-            let left = self.broken.fewer("Entry::in_flight", left, 1) as u32;
+            let left = entry.in_flight;
+            let left = self.broken.less("Entry::in_flight", left, 1);
             self.slot_mut(ticket.slot).entry.in_flight = left;
             if left == 0 {
                 self.unshare(ticket.slot);
@@ -539,8 +539,8 @@ impl Cache {
     /// Ends a pin.
     pub fn unpin(&mut self, ticket: Ticket) {
         if let Some(entry) = self.by_ticket(ticket).map(|slot| &slot.entry) {
-            let left = entry.pins as usize;
-            let left = self.broken.fewer("Entry::pins", left, 1) as u32;
+            let left = entry.pins;
+            let left = self.broken.less("Entry::pins", left, 1);
             self.slot_mut(ticket.slot).entry.pins = left;
             self.relist(ticket.slot);
             self.shrink(NIL);
@@ -650,7 +650,7 @@ impl Cache {
     /// Notes that a write in flight no longer carries the present content.
     fn unshare(&mut self, at: u32) {
         let shared = std::mem::replace(&mut self.slot_mut(at).shared, false);
-        self.shared = self.broken.fewer("Cache::shared", self.shared, usize::from(shared));
+        self.shared = self.broken.less("Cache::shared", self.shared, usize::from(shared));
     }
 
     fn set_dirty(&mut self, at: u32, dirty: bool) {
@@ -700,7 +700,7 @@ impl Cache {
         }
         slot.listed = false;
         let (colder, warmer) = (slot.colder, slot.warmer);
-        self.evictable = self.broken.fewer("Cache::evictable", self.evictable, 1);
+        self.evictable = self.broken.less("Cache::evictable", self.evictable, 1);
         match colder {
             NIL => self.coldest = warmer,
             other => self.slot_mut(other).warmer = warmer,
@@ -753,7 +753,7 @@ impl Cache {
 
     fn leave_family(&mut self, at: u32) {
         let node = usize::from(matches!(self.slot(at).key, Key::Node(_)));
-        self.nodes = self.broken.fewer("Cache::nodes", self.nodes, node);
+        self.nodes = self.broken.less("Cache::nodes", self.nodes, node);
         let key = self.family_of(at);
         let (before, after) = (self.slot(at).before, self.slot(at).after);
         if after != NIL {
@@ -763,7 +763,7 @@ impl Cache {
             self.slot_mut(before).after = after;
         }
         let family = self.families.get_mut(&key).expect("invariant: each page has its family");
-        family.count -= 1;
+        family.count = self.broken.less("Family::count", family.count, 1);
         if before == NIL {
             family.head = after;
         }

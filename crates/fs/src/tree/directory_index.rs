@@ -14,7 +14,7 @@
 
 mod name_table;
 
-use crate::accounts::same;
+use crate::accounts::{Broken, same};
 use crate::tree::dirent::{self, BLOCK};
 use crate::types::Kind;
 use furrow_zone::Result;
@@ -109,13 +109,19 @@ pub(crate) struct DirectoryIndexes {
     of: BTreeMap<u32, Index>,
     bytes: usize,
     most: usize,
+    broken: Broken,
 }
 
 impl DirectoryIndexes {
     /// An empty index for a cache of `pages` pages.
     pub(crate) fn new(pages: usize) -> DirectoryIndexes {
         let most = (pages.saturating_mul(BLOCK) / SHARE).max(BYTES_MIN);
-        DirectoryIndexes { of: BTreeMap::new(), bytes: 0, most }
+        DirectoryIndexes { of: BTreeMap::new(), bytes: 0, most, broken: Broken::default() }
+    }
+
+    /// Accounts that go below zero are noted in `broken` from now on.
+    pub(super) fn note_broken_in(&mut self, broken: &Broken) {
+        self.broken = broken.clone();
     }
 
     /// Bytes of memory.
@@ -142,16 +148,18 @@ impl DirectoryIndexes {
         blocks.find(|block| index.is_none_or(|index| !index.knows(*block)))
     }
 
-    /// Changes the index of directory `ino`, and updates the count of bytes.
-    fn change(&mut self, ino: u32, change: impl FnOnce(&mut Index)) {
+    /// Changes the index of directory `ino`, and updates the count of bytes. The change notes
+    /// accounts of the index that go below zero in the [`Broken`] that it is given.
+    fn change(&mut self, ino: u32, change: impl FnOnce(&mut Index, &Broken)) {
         let before = self.of.get(&ino).map_or(0, Index::bytes);
         let index = self.of.entry(ino).or_default();
-        change(index);
-        self.bytes = self.bytes + index.bytes() - before;
+        change(index, &self.broken);
+        let with_change = self.bytes + index.bytes();
+        self.bytes = self.broken.less("DirectoryIndexes::bytes", with_change, before);
     }
 
     /// Does the same, but only if the content of `block` is known.
-    fn change_known(&mut self, ino: u32, block: u32, change: impl FnOnce(&mut Index)) {
+    fn change_known(&mut self, ino: u32, block: u32, change: impl FnOnce(&mut Index, &Broken)) {
         if self.knows(ino, block) {
             self.change(ino, change);
         }
@@ -162,7 +170,7 @@ impl DirectoryIndexes {
         if self.knows(ino, block) {
             return;
         }
-        self.change(ino, |index| {
+        self.change(ino, |index, _| {
             for entry in page.into_iter().flat_map(dirent::iter) {
                 index.names.add(&entry, place(block, entry.offset));
             }
@@ -200,7 +208,7 @@ impl DirectoryIndexes {
         entry: &dirent::Entry<'_>,
         page: &[u8; BLOCK],
     ) {
-        self.change_known(ino, block, |index| {
+        self.change_known(ino, block, |index, _| {
             index.names.add(entry, place(block, entry.offset));
             index.gaps.set(block, dirent::largest_gap(page));
         });
@@ -214,15 +222,15 @@ impl DirectoryIndexes {
         hash: u32,
         page: &[u8; BLOCK],
     ) {
-        self.change_known(ino, block, |index| {
-            index.names.remove(hash, place(block, offset));
+        self.change_known(ino, block, |index, broken| {
+            index.names.remove(hash, place(block, offset), broken);
             index.gaps.set(block, dirent::largest_gap(page));
         });
     }
 
     /// Notes that `entry` of `block` now leads to another inode.
     pub(crate) fn replaced(&mut self, ino: u32, block: u32, entry: &dirent::Entry<'_>) {
-        self.change_known(ino, block, |index| {
+        self.change_known(ino, block, |index, _| {
             index.names.replace(entry.hash, place(block, entry.offset), entry.ino, entry.kind);
         });
     }
@@ -233,13 +241,14 @@ impl DirectoryIndexes {
     /// `Internal`, with the account.
     pub(crate) fn audit(&self) -> Result<()> {
         let bytes = self.of.values().map(Index::bytes).sum();
-        same(format_args!("Indexes::bytes"), bytes, self.bytes)
+        same(format_args!("DirectoryIndexes::bytes"), bytes, self.bytes)
     }
 
     /// Forgets directory `ino`, which was freed.
     pub(crate) fn forget(&mut self, ino: u32) {
         if let Some(index) = self.of.remove(&ino) {
-            self.bytes -= index.bytes();
+            let bytes = self.bytes;
+            self.bytes = self.broken.less("DirectoryIndexes::bytes", bytes, index.bytes());
         }
     }
 }

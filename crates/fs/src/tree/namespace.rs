@@ -473,7 +473,7 @@ impl Core {
         self.insert_entry(parent, room, name, ino, kind.unwrap_or(Kind::File));
         self.touch(parent, time, true);
         if links == 0 {
-            self.tree.files.has_name(ino);
+            self.tree.files.remove_orphan(ino);
         }
         self.add_links(ino, 1);
         self.touch(ino, time, false);
@@ -751,7 +751,7 @@ impl Core {
         self.cache.remove_from(ino.0, 0..);
         nids.iter().for_each(|nid| self.drop_node(*nid));
         self.drop_node(ino.0);
-        self.tree.files.freed(ino);
+        self.tree.files.remove_orphan(ino);
         self.tree.accessed.remove(&ino);
         self.tree.directories.forget(ino.0);
         self.tree.inodes = self.less("inodes", self.tree.inodes, 1);

@@ -38,9 +38,9 @@ impl OpenFiles {
         self.open.contains_key(&ino)
     }
 
-    /// Open files, each with the number of its openings.
-    pub(crate) fn open(&self) -> impl Iterator<Item = (Ino, u32)> + '_ {
-        self.open.iter().map(|(ino, count)| (*ino, *count))
+    /// Open files.
+    pub(crate) fn open(&self) -> impl Iterator<Item = Ino> + '_ {
+        self.open.keys().copied()
     }
 
     /// Number of open files.
@@ -91,8 +91,8 @@ impl OpenFiles {
         self.unnamed.insert(ino);
     }
 
-    /// Notes that `ino` has a name now.
-    pub(crate) fn has_name(&mut self, ino: Ino) {
+    /// Notes that `ino` is no orphan any more: the inode got a name, or is freed.
+    pub(crate) fn remove_orphan(&mut self, ino: Ino) {
         self.orphans.remove(&ino);
         self.unnamed.remove(&ino);
     }
@@ -101,11 +101,6 @@ impl OpenFiles {
     pub(crate) fn lost_last_name(&mut self, ino: Ino, replayed: bool) {
         self.orphans.insert(ino);
         self.removed.extend(replayed.then_some(ino));
-    }
-
-    /// Notes that `ino` is freed.
-    pub(super) fn freed(&mut self, ino: Ino) {
-        self.has_name(ino);
     }
 
     /// An inode that the replay removed and that is not freed yet.

@@ -16,6 +16,7 @@
 //! records  hash u32, place u32, inode u32, kind u8 (0: removed), length u8, name
 //! ```
 
+use crate::accounts::Broken;
 use crate::tree::dirent::Entry;
 use crate::types::Kind;
 use furrow_rt::{OwnedPage, PAGE_SIZE};
@@ -308,8 +309,9 @@ impl NameTable {
         }
     }
 
-    /// Removes the name of `hash` at `place`, if it exists.
-    pub(super) fn remove(&mut self, hash: u32, place: u32) {
+    /// Removes the name of `hash` at `place`, if it exists. A count that goes below zero is noted
+    /// in `broken`.
+    pub(super) fn remove(&mut self, hash: u32, place: u32, broken: &Broken) {
         let Some(at) = self.leaf_of(hash) else { return };
         let leaf = &mut self.leaves[at];
         if let Some(found) = leaf.seek(hash, |record| record.place == place) {
@@ -317,7 +319,7 @@ impl NameTable {
         } else if self.crowd.remove(&(hash, place)).is_none() {
             return;
         }
-        self.count -= 1;
+        self.count = broken.less("NameTable::count", self.count, 1);
         if self.count == 0 {
             *self = NameTable::default();
         }

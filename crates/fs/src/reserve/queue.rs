@@ -1,0 +1,43 @@
+//! Requests short of space: their queue, and the attempts made for the first one.
+
+use furrow_rt::Semaphore;
+
+/// Attempts made for an operation that lacks space, since the spare space last reached a new
+/// maximum.
+#[derive(Default)]
+pub(crate) struct Tried {
+    pub(super) most: u64,
+    pub(super) checkpoints: u32,
+    pub(super) steps: u32,
+}
+
+/// Requests short of space queue, first in, first out.
+///
+/// Invariants:
+/// - The permit of `line` is taken while any request waits: then only the permit's holder, and
+///   removals, are granted space.
+/// - `first` is set only while the operation of that holder runs.
+pub(crate) struct SpaceQueue {
+    /// One permit: its holder is first in the queue.
+    pub(super) line: Semaphore,
+    /// The operation that runs now is the first in the queue.
+    pub(super) first: bool,
+}
+
+impl Default for SpaceQueue {
+    fn default() -> SpaceQueue {
+        SpaceQueue { line: Semaphore::new(1), first: false }
+    }
+}
+
+impl SpaceQueue {
+    /// True if a request waits for space.
+    pub(crate) fn has_requests(&self) -> bool {
+        self.line.available() == 0
+    }
+
+    /// Sets whether the operation that runs now is the first in the queue.
+    pub(crate) fn set_first(&mut self, first: bool) {
+        self.first = first;
+    }
+}
