@@ -264,11 +264,6 @@ impl Allocator {
         self.for_cleaning = on;
     }
 
-    /// `nodes` more nodes are dirty only because cleaning moved the blocks they point to.
-    pub(crate) fn note_moved_below(&mut self, nodes: u32) {
-        self.since_checkpoint.moved_below(nodes);
-    }
-
     /// A checkpoint takes its snapshot, which covers all blocks written and superzones allocated
     /// before it.
     pub(crate) fn snapshot(&mut self) {

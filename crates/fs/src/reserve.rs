@@ -62,12 +62,12 @@ impl Core {
 
     /// Space that must stay spare.
     pub(crate) fn kept(&self, removal: bool) -> u64 {
-        self.alloc.kept(removal, self.dirty())
+        self.alloc.kept(removal, self.cache.changed_pages() as u64)
     }
 
     /// Space that recovery may need after a crash now.
     pub(crate) fn recovery_needs(&self) -> u64 {
-        self.alloc.recovery_needs(self.dirty())
+        self.alloc.recovery_needs(self.cache.changed_pages() as u64)
     }
 
     /// Refuses a change that would dirty `data` more blocks and `nodes` more nodes if there is no

@@ -18,9 +18,6 @@ pub(super) struct SinceCheckpoint {
     at_risk: u64,
     /// How many of them the checkpoint under way covers.
     at_risk_in_snapshot: u64,
-    /// Nodes that became dirty only because cleaning moved the blocks they point to: after a crash
-    /// they still have their old content.
-    moved_below: u64,
 }
 
 impl SinceCheckpoint {
@@ -34,28 +31,22 @@ impl SinceCheckpoint {
         self.at_risk += 1;
     }
 
-    /// Adds `nodes` nodes that are dirty only because cleaning moved the blocks they point to.
-    pub(super) fn moved_below(&mut self, nodes: u32) {
-        self.moved_below += u64::from(nodes);
-    }
-
     /// Superzones that heads took.
     pub(super) fn allocated(&self) -> &[Allocation] {
         &self.allocated
     }
 
-    /// Blocks that recovery may write again after a crash now: the blocks written, and the dirty
-    /// ones except nodes that only cleaning made dirty. Some of these nodes may be written by now
-    /// and so not be among the `dirty` blocks: there may be more such nodes than `dirty` blocks.
-    pub(super) fn to_write_again(&self, dirty: u64) -> u64 {
-        self.at_risk + dirty.saturating_sub(self.moved_below)
+    /// Blocks that recovery may write again after a crash now: the blocks written, and the
+    /// `changed` ones, which are dirty for another reason than that cleaning moved blocks below
+    /// them.
+    pub(super) fn to_write_again(&self, changed: u64) -> u64 {
+        self.at_risk + changed
     }
 
     /// A checkpoint takes its snapshot: it covers everything up to now.
     pub(super) fn snapshot(&mut self) {
         self.allocated_in_snapshot = self.allocated.len();
         self.at_risk_in_snapshot = self.at_risk;
-        self.moved_below = 0;
     }
 
     /// That checkpoint is durable.

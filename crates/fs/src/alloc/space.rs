@@ -126,17 +126,18 @@ impl Allocator {
         u64::from(RESERVE) * per + per / 4 + RECOVERY_MIN
     }
 
-    /// Space that recovery may need after a crash now: to write again the dirty blocks, and the
-    /// blocks written since the last durable checkpoint.
-    pub(crate) fn recovery_needs(&self, dirty: u64) -> u64 {
-        RECOVERY_MIN + self.since_checkpoint.to_write_again(dirty)
+    /// Space that recovery may need after a crash now: to write again the `changed` blocks, and the
+    /// blocks written since the last durable checkpoint. Nodes that only cleaning made dirty do not
+    /// count: after a crash they still have their old content.
+    pub(crate) fn recovery_needs(&self, changed: u64) -> u64 {
+        RECOVERY_MIN + self.since_checkpoint.to_write_again(changed)
     }
 
-    /// Space that must stay spare, where `dirty` blocks are promised theirs.
-    pub(crate) fn kept(&self, removal: bool, dirty: u64) -> u64 {
+    /// Space that must stay spare, where recovery may have to write the `changed` blocks.
+    pub(crate) fn kept(&self, removal: bool, changed: u64) -> u64 {
         let per = u64::from(self.superzone_blocks());
         let kept = if removal { per + RECOVERY_MIN } else { self.kept_from_users() };
-        kept.max(u64::from(self.cleaning) + self.recovery_needs(dirty))
+        kept.max(u64::from(self.cleaning) + self.recovery_needs(changed))
     }
 
     /// Whether a stream may take a free superzone: the last ones are for cleaning.

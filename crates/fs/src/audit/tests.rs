@@ -265,6 +265,16 @@ fn f10_a_dirty_page_that_can_be_evicted() {
 }
 
 #[test]
+fn a_clean_node_noted_as_moved_below() {
+    corrupted(|fs| async move {
+        let ino = file(&fs, "a").await?;
+        fs.sync().await?;
+        corrupt(&fs, "Cache::moved_below", |core| core.cache.corrupt_moved_below(ino.0));
+        Ok(())
+    });
+}
+
+#[test]
 fn f11_pages_in_flight_for_ever() {
     corrupted(|fs| async move {
         let ino = file(&fs, "a").await?;

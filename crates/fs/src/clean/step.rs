@@ -97,7 +97,9 @@ impl Core {
                 self.holder(Ino(ino), block)?;
             }
         }
-        let parents = self.clean_parents(&confirmed.owned);
+        let nodes = self.unchanged_parents(&confirmed.owned);
+        let clean = |nid: &&u32| !self.is_dirty(Key::Node(**nid));
+        let parents = nodes.iter().filter(clean).count() as u32;
         if self.spare() < confirmed.owned.len() as u64 + u64::from(parents) {
             return Ok(Moved { no_room: true, ..Moved::default() });
         }
@@ -107,7 +109,7 @@ impl Core {
         self.alloc.write_for_cleaning(true);
         let moved = self.move_owned(owned, pages);
         self.alloc.write_for_cleaning(false);
-        self.alloc.note_moved_below(parents);
+        self.cache.note_moved_below(nodes);
         moved.map(|moved| Moved { parents, ..moved })
     }
 
@@ -151,8 +153,9 @@ impl Core {
         self.cache.peek(&key).is_some_and(Entry::is_dirty)
     }
 
-    /// Nodes that become dirty when the blocks `owned` are moved.
-    fn clean_parents(&self, owned: &[(Item, Owner)]) -> u32 {
+    /// The nodes that point to the blocks `owned`, and that are clean or dirty only because blocks
+    /// below them were moved.
+    fn unchanged_parents(&self, owned: &[(Item, Owner)]) -> Vec<u32> {
         let mut nodes: Vec<u32> = Vec::new();
         for (_, owner) in owned {
             if let Owner::Data { holder, .. } = owner {
@@ -161,7 +164,8 @@ impl Core {
         }
         nodes.sort_unstable();
         nodes.dedup();
-        nodes.iter().filter(|nid| !self.is_dirty(Key::Node(**nid))).count() as u32
+        nodes.retain(|nid| !self.is_dirty(Key::Node(*nid)) || self.cache.is_moved_below(*nid));
+        nodes
     }
 
     /// Writes a clean block to a new place with its content and CRC unchanged.

@@ -203,6 +203,7 @@ struct Family {
 /// Invariants:
 /// - `index` names each slot in use once; a slot is in use or in `free`.
 /// - `dirty_data` and `dirty_nodes` are the slots whose entry is dirty.
+/// - Each node in `moved_below` is dirty.
 /// - The eviction list holds the entries that can be evicted, and `evictable` counts them.
 /// - `nodes`, `shared` and `families` count slots; `out` is at least the writes of all slots.
 pub struct Cache {
@@ -222,6 +223,8 @@ pub struct Cache {
     families: Map<u64, Family>,
     dirty_data: BTreeSet<(u32, u32)>,
     dirty_nodes: BTreeSet<(u32, u32)>,
+    /// See [`Cache::note_moved_below`].
+    moved_below: BTreeSet<u32>,
     nodes: usize,
     shared: usize,
     /// Pages handed out for writing whose write has not ended, including pages removed since.
@@ -250,6 +253,7 @@ impl Cache {
             families: Map::default(),
             dirty_data: BTreeSet::new(),
             dirty_nodes: BTreeSet::new(),
+            moved_below: BTreeSet::new(),
             nodes: 0,
             shared: 0,
             out: 0,
@@ -589,49 +593,6 @@ impl Cache {
         keys
     }
 
-    // ---- dirty pages ----------------------------------------------------------------------
-
-    /// Dirty pages and nodes.
-    pub fn dirty_pages(&self) -> usize {
-        self.dirty_data.len() + self.dirty_nodes.len()
-    }
-
-    /// Dirty nodes.
-    pub fn dirty_node_pages(&self) -> usize {
-        self.dirty_nodes.len()
-    }
-
-    /// Dirty blocks of `ino`, ascending.
-    pub fn dirty_of(&self, ino: u32) -> impl DoubleEndedIterator<Item = u32> + '_ {
-        self.dirty_data.range((ino, 0)..=(ino, u32::MAX)).map(|&(_, block)| block)
-    }
-
-    /// Dirty data blocks of `ino` in `blocks`, ascending.
-    pub(crate) fn dirty_in(&self, ino: u32, blocks: RangeFrom<u32>) -> impl Iterator<Item = u32> {
-        self.dirty_data.range((ino, blocks.start)..=(ino, u32::MAX)).map(|&(_, block)| block)
-    }
-
-    /// Dirty nodes of `ino`, ascending by node id.
-    pub fn dirty_nodes_of(&self, ino: u32) -> impl DoubleEndedIterator<Item = u32> + '_ {
-        self.dirty_nodes.range((ino, 0)..=(ino, u32::MAX)).map(|&(_, nid)| nid)
-    }
-
-    /// Files that have dirty data, ascending.
-    pub fn dirty_files(&self) -> impl Iterator<Item = u32> + '_ {
-        let mut next = Some(0);
-        std::iter::from_fn(move || {
-            let &(ino, _) = self.dirty_data.range((next?, 0)..).next()?;
-            next = ino.checked_add(1);
-            Some(ino)
-        })
-    }
-
-    /// All dirty pages: data by file and block, then nodes by file and id.
-    pub fn all_dirty(&self) -> impl Iterator<Item = Key> + '_ {
-        let data = self.dirty_data.iter().map(|&(ino, block)| Key::Data(ino, block));
-        data.chain(self.dirty_nodes.iter().map(|&(_, nid)| Key::Node(nid)))
-    }
-
     // ---- inside ----------------------------------------------------------------------------
 
     fn slot(&self, at: u32) -> &Slot {
@@ -651,24 +612,6 @@ impl Cache {
     fn unshare(&mut self, at: u32) {
         let shared = std::mem::replace(&mut self.slot_mut(at).shared, false);
         self.shared = self.broken.less("Cache::shared", self.shared, usize::from(shared));
-    }
-
-    fn set_dirty(&mut self, at: u32, dirty: bool) {
-        let slot = self.slot_mut(at);
-        if slot.entry.dirty != dirty {
-            slot.entry.dirty = dirty;
-            let (key, owner) = (slot.key, slot.entry.owner);
-            let (set, item) = match key {
-                Key::Data(ino, block) => (&mut self.dirty_data, (ino, block)),
-                Key::Node(nid) => (&mut self.dirty_nodes, (owner, nid)),
-            };
-            if dirty {
-                set.insert(item);
-            } else {
-                set.remove(&item);
-            }
-        }
-        self.relist(at);
     }
 
     /// Puts the slot on the eviction list or takes it off, according to its state.
@@ -789,5 +732,6 @@ impl std::fmt::Debug for Cache {
 }
 
 mod audit;
+mod dirty;
 #[cfg(test)]
 mod tests;

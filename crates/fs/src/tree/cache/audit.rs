@@ -56,6 +56,10 @@ impl Cache {
         same(format_args!("Cache::free"), self.slots.len() - pages, self.free.len())?;
         same(format_args!("Cache::dirty_data"), dirty_data, self.dirty_data.len())?;
         same(format_args!("Cache::dirty_nodes"), dirty_nodes, self.dirty_nodes.len())?;
+        for nid in &self.moved_below {
+            let dirty = self.audited(&Key::Node(*nid)).is_some_and(Entry::is_dirty);
+            holds(dirty, format_args!("Cache::moved_below of node {nid}"), "a dirty node")?;
+        }
         same(format_args!("Cache::nodes"), nodes, self.nodes)?;
         same(format_args!("Cache::shared"), shared, self.shared)?;
         same(format_args!("Cache::evictable"), listed, self.evictable)?;
@@ -111,6 +115,11 @@ impl Cache {
     /// Removes a block from the dirty index; its slot stays dirty.
     pub(crate) fn corrupt_dirty_data(&mut self, ino: u32, block: u32) -> bool {
         self.dirty_data.remove(&(ino, block))
+    }
+
+    /// Notes that only cleaning made node `nid` dirty, whatever its state.
+    pub(crate) fn corrupt_moved_below(&mut self, nid: u32) {
+        self.moved_below.insert(nid);
     }
 
     /// Puts a page on the eviction list, in any state.

@@ -132,6 +132,28 @@ fn an_old_ticket_does_not_touch_a_new_page() {
 }
 
 #[test]
+fn a_node_that_only_cleaning_made_dirty_is_changed_by_any_other_change() {
+    let mut cache = Cache::new(8);
+    for nid in 1..=4 {
+        cache.insert(Key::Node(nid), Entry::clean(page(0), None).owned_by(9));
+    }
+    // Cleaning changes nodes 1 to 3; of a clean node there is nothing to note.
+    for nid in 1..=3 {
+        cache.get_mut(&Key::Node(nid)).unwrap();
+    }
+    cache.note_moved_below(1..=4);
+    assert_eq!((cache.dirty_pages(), cache.changed_pages()), (3, 0));
+    cache.verify();
+    // A user changes node 1, a checkpoint writes node 2, node 3 is removed.
+    cache.get_mut(&Key::Node(1)).unwrap();
+    let (_, ticket) = cache.begin_write(&Key::Node(2), 0).unwrap();
+    cache.end_write(ticket);
+    cache.remove(&Key::Node(3));
+    assert_eq!((cache.dirty_pages(), cache.changed_pages()), (1, 1));
+    cache.verify();
+}
+
+#[test]
 fn a_reader_does_not_overwrite_what_is_newer() {
     let mut cache = Cache::new(8);
     let key = Key::Node(3);
