@@ -85,7 +85,7 @@ impl Core {
     /// Sets some zones to their state and content in `image`, durably.
     pub fn put_back(&mut self, image: &Core, zones: Range<u32>) -> Result<(), Error> {
         let (Medium::Memory(now), Medium::Memory(then)) = (&mut self.medium, &image.medium) else {
-            return Err(Error::new(ErrorKind::Invalid, "only what is in memory can be put back"));
+            return Err(Error::new(ErrorKind::Invalid, "only drives in memory can be put back"));
         };
         let zones = zones.map(ZoneId).filter_map(|zone| Some((zone, image.machine.zone(zone)?)));
         for (zone, to) in zones.clone() {

@@ -370,7 +370,10 @@ impl Image {
         let Some((generation, faults)) = best else {
             return Err(Error::new(
                 ErrorKind::Corrupt,
-                format!("{}: both halves of the fault list are damaged: restore it", self.name),
+                format!(
+                    "{}: both halves of the fault list are damaged: restore the image from a copy",
+                    self.name
+                ),
             ));
         };
         self.faults_generation = generation;

@@ -55,7 +55,7 @@ fn options(rt: &Rt, spec: &DeviceSpec, run: &Run, preset: Option<&str>) -> Resul
     let scale = u64::from(run.time_scale.unwrap_or(1));
     let base = match (run.timing, clock) {
         (Timing::Off, _) if run.model.is_some() || !run.parameters.is_empty() => {
-            return Err(invalid("a model without timing says nothing: add timing=realtime"));
+            return Err(invalid("a model has no effect without timing: add timing=realtime"));
         }
         (Timing::Off, Clock::Virtual) => Options::simulated(),
         (Timing::Off, Clock::Real) => Options::fast(),

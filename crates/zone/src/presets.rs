@@ -39,11 +39,11 @@ pub fn describe(name: &str) -> Option<&'static str> {
         "pm1731a" => "small zones: 40,704 × 96 MiB, one die each, 384 active",
         "zn540-1t" => "large zones: 904 × 2 GiB holding 1,077 MiB, 14 active",
         "zn540-4t" => {
-            "large zones: 3,690 × 2 GiB holding 1,077 MiB, 14 active, 64 B beside a block"
+            "large zones: 3,690 × 2 GiB holding 1,077 MiB, 14 active, 64 B out-of-band per block"
         }
         "j5100" => "huge zones: 413 × 32 GiB holding 16,899 MiB, 15 active",
         "confzns" => "an emulator's drive: 64 × 1 GiB, 14 active",
-        "femu-zapraid" => "an emulator's drive for arrays: 64 × 1 GiB, 64 B beside a block",
+        "femu-zapraid" => "an emulator's drive for arrays: 64 × 1 GiB, 64 B out-of-band per block",
         "cns" => "a conventional drive for baselines: 4 TiB, written anywhere",
         _ => return None,
     })

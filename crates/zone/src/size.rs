@@ -25,7 +25,7 @@ pub fn parse(text: &str) -> Result<ByteLen, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     if number.is_empty() {
-        return Err("is no size: expected a whole number and a unit, as in 8GiB".into());
+        return Err("is not a size: expected a whole number and a unit, as in 8GiB".into());
     }
     let factor = match UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)) {
         Some((_, factor)) => *factor,

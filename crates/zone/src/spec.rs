@@ -241,8 +241,8 @@ fn parse_one(text: &str, part: Range<usize>) -> Result<DeviceSpec, Complaint> {
             None => Ok(DeviceSpec::Node(path)),
             Some(_) => Err(Complaint::new(
                 rest,
-                "options of a system's drive",
-                "it is what it is; write `\\,` if the path has a comma",
+                "a drive of the system takes no options",
+                "leave them out, or write `\\,` if the path has a comma",
             )),
         };
     }

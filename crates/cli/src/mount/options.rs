@@ -301,6 +301,6 @@ mod tests {
             assert!(refused(wrong).contains("seconds"), "{wrong}");
         }
         assert!(refused("cache=1KiB").contains("at least 16MiB"));
-        assert!(refused("cache=lots").contains("'lots' is no size"));
+        assert!(refused("cache=lots").contains("'lots' is not a size"));
     }
 }

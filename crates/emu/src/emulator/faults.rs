@@ -79,7 +79,8 @@ impl Emulator {
                 faults.remove(index);
             }
             Some(index) => {
-                let message = format!("no fault {index}: it has {}", faults.len());
+                let message =
+                    format!("no fault {index}: there are {}, counted from 0", faults.len());
                 return Err(self.refusal(ErrorKind::NotFound, message));
             }
         }

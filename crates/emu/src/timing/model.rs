@@ -135,8 +135,9 @@ macro_rules! parameters {
 
 parameters! {
     "write-service" write_service: Curve = "mean time a write holds the command stage, by size";
-    "append-service" append_service: Curve = "mean time an append holds it";
-    "service-spread" service_spread: Spread = "fixed or exponential: how that time spreads";
+    "append-service" append_service: Curve = "mean time an append holds the command stage";
+    "service-spread" service_spread: Spread = "fixed or exponential: spread of write-service and \
+                                               append-service";
     "write-latency" write_latency: Curve = "a lone write into an empty buffer, by size";
     "append-latency" append_latency: Curve = "a lone append into an empty buffer, by size";
     "open-write" open_write: Time = "added to the write that opens an empty zone";
@@ -147,29 +148,32 @@ parameters! {
     "buffer-policy" buffer_policy: BufferPolicy =
         "group, shared-fifo, per-queue, per-zone or through: who shares the write buffer";
     "buffer" buffer: Bytes = "the write buffer; of each group if they have their own";
-    "zone-quota" zone_quota: Bytes = "most that one zone has of the buffer, if per-zone";
+    "zone-quota" zone_quota: Bytes = "most of the buffer that one zone may hold, if per-zone";
     "buffer-release" buffer_release: Release =
-        "start or end: of the program that frees a unit's space";
+        "start or end: the moment of a program that frees its unit in the buffer";
     "groups" groups: Count = "die groups; zone i belongs to group i mod groups";
     "group-dies" group_dies: Count = "units a group programs at once";
-    "unit" unit: Bytes = "what one program takes";
-    "group-rate" group_rate: Rate = "what a group programs with all its dies";
-    "transfer" transfer: Time = "to a die's register before its program, without a buffer";
-    "read-service" read_service: Time = "a read holds the read command stage";
+    "unit" unit: Bytes = "bytes of one program";
+    "group-rate" group_rate: Rate = "program rate of a group with all its dies";
+    "transfer" transfer: Time = "transfer to a die's register before its program, without a buffer";
+    "read-service" read_service: Time = "time a read holds the read command stage";
     "read-latency" read_latency: Time = "command handling of a read, that stage included";
-    "page" page: Bytes = "what a die senses at once";
+    "page" page: Bytes = "bytes that a die senses at once";
     "sense" sense: Time = "sensing a page, mean";
     "sense-slow" sense_slow: Time = "sensing a page of the slow kind, mean";
-    "slow-share" slow_share: Share = "pages of the slow kind";
-    "sense-spread" sense_spread: Share = "share of that time which is exponential";
-    "sense-switch" sense_switch: Time = "added when the die last sensed for another zone";
-    "suspend" suspend: Time = "added if all dies of its group program; else their share of it";
+    "slow-share" slow_share: Share = "share of pages of the slow kind";
+    "sense-spread" sense_spread: Share = "share of the sensing time that is exponential";
+    "sense-switch" sense_switch: Time = "added to sensing when the die last sensed for another \
+                                         zone";
+    "suspend" suspend: Time = "added to sensing if all dies of the group program; else in \
+                               proportion";
     "reads-wait" reads_wait: Switch = "on: a read waits for a program on its die to end";
     "read-dies" read_dies: Count = "dies of a group that sense independently";
     "channels" channels: Count = "channels; die i is on channel i mod channels";
-    "channel-fixed" channel_fixed: Time = "each page holds its channel and die for this";
-    "channel-switch" channel_switch: Time = "added when the channel last served another die";
-    "channel-rate" channel_rate: Rate = "and for its bytes at this rate";
+    "channel-fixed" channel_fixed: Time = "time that each page holds its channel and die";
+    "channel-switch" channel_switch: Time = "added to channel-fixed when the channel last served \
+                                             another die";
+    "channel-rate" channel_rate: Rate = "added to channel-fixed: the page's bytes at this rate";
     "link-rate" link_rate: Rate = "drive to host, all reads";
     "open" open: Time = "explicit open of a zone";
     "close" close: Time = "close of a zone";
@@ -177,17 +181,18 @@ parameters! {
     "refusal" refusal: Time = "answering a command with an error";
     "reset-empty" reset_empty: Time = "reset of an empty zone";
     "reset-fixed" reset_fixed: Time = "reset of any other zone";
-    "reset-rate" reset_rate: Rate = "and for the bytes it held";
+    "reset-rate" reset_rate: Rate = "added to reset-fixed: the bytes the zone held, at this rate";
     "reset-active" reset_active: Time =
-        "and if it was active, with more than reset-active-above in it";
+        "added to reset-fixed if the zone was active and held more than reset-active-above";
     "reset-active-above" reset_active_above: Bytes = "see reset-active";
-    "reset-stretch" reset_stretch: Share = "longer by this share of the group's load";
-    "reset-share" reset_share: Share = "of a group's program rate, taken by resets under way";
+    "reset-stretch" reset_stretch: Share = "resets take longer by this share of the group's load";
+    "reset-share" reset_share: Share = "share of a group's program rate taken by resets under way";
     "finish-empty" finish_empty: Time = "finish of an empty zone";
     "finish-fixed" finish_fixed: Time = "finish of any other zone";
-    "finish-rate" finish_rate: Rate = "and for the bytes that lack to its capacity";
+    "finish-rate" finish_rate: Rate = "added to finish-fixed: the bytes still to fill, at this \
+                                       rate";
     "finish-share" finish_share: Share =
-        "of a group's program rate: what finishes have at least, and take from writes";
+        "least share of a group's program rate that finishes get, taken from writes";
 }
 
 fn unknown(key: &str) -> Error {
@@ -242,7 +247,9 @@ impl Model {
             [("reset-share", self.reset_share), ("finish-share", self.finish_share)]
         {
             if share.0 > 900 {
-                return wrong(format!("{name} is above 90%: nothing else would go on"));
+                return wrong(format!(
+                    "{name} is above 90%: other commands would make no progress"
+                ));
             }
         }
         if self.sense_spread.0 > 1_000 || self.slow_share.0 > 1_000 {

@@ -123,7 +123,7 @@ const RATES: &[(&str, u64)] = &[
 impl Quantity for Rate {
     fn read(text: &str) -> Result<Rate, String> {
         match decimal(text, RATES)? {
-            0 => Err("is 0: a rate is above".to_owned()),
+            0 => Err("is 0: a rate must be above 0".to_owned()),
             rate => Ok(Rate(rate)),
         }
     }
@@ -166,7 +166,7 @@ impl Quantity for Count {
     fn read(text: &str) -> Result<Count, String> {
         match text.parse() {
             Ok(count @ 1..=1_000_000) => Ok(Count(count)),
-            _ => Err("is no whole number from 1 to 1000000".to_owned()),
+            _ => Err("is not a whole number from 1 to 1000000".to_owned()),
         }
     }
 
@@ -179,7 +179,7 @@ impl Quantity for Share {
     fn read(text: &str) -> Result<Share, String> {
         match decimal(text, &[("%", 10)]) {
             Ok(share @ 0..=1_000_000) => Ok(Share(share as u32)),
-            _ => Err("is no share: expected per cent, as in 67% or 2.5%".to_owned()),
+            _ => Err("is not a share: expected per cent, as in 67% or 2.5%".to_owned()),
         }
     }
 

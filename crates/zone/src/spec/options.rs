@@ -283,7 +283,7 @@ fn parse_value(key: Key, text: &str) -> Result<Value, String> {
         Ok(count) if count <= limit && text.bytes().all(|b| b.is_ascii_digit()) => {
             Ok(Value::Count(count))
         }
-        _ => Err(format!("is no whole number from 0 to {limit}")),
+        _ => Err(format!("is not a whole number from 0 to {limit}")),
     };
     match key.kind() {
         Kind::SizeLimit | Kind::CountLimit(_) if text == "none" => Ok(Value::None),
@@ -354,8 +354,10 @@ impl Options {
         };
         if !key.allowed(scope) {
             let what = match scope {
-                Scope::Image => format!("`{name}` cannot be changed: the image says it"),
-                Scope::Memory => format!("`{name}` is of images: memory has no file"),
+                Scope::Image => format!("`{name}` cannot be changed: the image fixes it"),
+                Scope::Memory => {
+                    format!("`{name}` applies to images only: a drive in memory has no file")
+                }
                 Scope::Geometry => format!("`{name}` is not part of a drive's geometry"),
             };
             return Err(Complaint::new(name_at, what, keys()));
@@ -391,7 +393,7 @@ impl Options {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if name.is_empty() || !name.chars().all(plain) || value.is_empty() {
             let hint = "expected model.PARAMETER=VALUE, as in model.buffer=28MiB";
-            return Err(Complaint::new(part, "no parameter of a model", hint));
+            return Err(Complaint::new(part, "not a parameter of a model", hint));
         }
         if self.parameters.iter().any(|(known, _)| known == name) {
             let what = format!("`{PARAMETER}{name}` is given twice");
@@ -609,7 +611,7 @@ impl Options {
         if bytes.is_multiple_of(block) {
             return Ok(bytes / block);
         }
-        let what = format!("{key} of {bytes} bytes is no multiple of the block");
+        let what = format!("{key} of {bytes} bytes is not a multiple of the block");
         Err(Complaint::new(self.place(key, whole), what, format!("a block is {block} bytes")))
     }
 
