@@ -177,7 +177,7 @@ fn answer(bytes: &[u8], store: &Source) -> Result<Value, String> {
     let request: Value =
         serde_json::from_slice(line).map_err(|why| format!("not a request: {why}"))?;
     if request != json!({ "request": "stat" }) {
-        return Err("not a request: there is {\"request\":\"stat\"}".to_owned());
+        return Err("not a request: expected {\"request\":\"stat\"}".to_owned());
     }
     stat(store).map_err(|stopped| stopped.to_string())
 }

@@ -58,7 +58,7 @@ fn notice_forks() {
         // SAFETY: the function that is passed lives as long as the process; it stores to an atomic,
         // which is safe between fork and exec.
         let failed = unsafe { pthread_atfork(None, None, Some(in_child)) };
-        assert!(failed == 0, "no memory to have forks noticed");
+        assert!(failed == 0, "no memory to register the handler of forks");
     });
 }
 

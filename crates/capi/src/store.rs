@@ -159,8 +159,8 @@ fn options(text: &str) -> Outcome<(Options, Option<String>)> {
             "record" if !value.is_empty() => record = Some(value.to_owned()),
             _ => {
                 return Err(Failure::invalid(format!(
-                    "{option}: no option of a store; there are clean-below=PERCENT, policy=NAME, \
-                     record=FILE"
+                    "{option}: not an option of a store; there are clean-below=PERCENT, \
+                     policy=NAME, record=FILE"
                 )));
             }
         }

@@ -112,7 +112,7 @@ impl Store {
             if extent.is_hole() {
                 equal(&account("checksums of a hole"), Some(0), sums)?;
                 holds(&account("holes"), wanted, || {
-                    format!("block {} is a hole, but no dead range was told of", extent.first)
+                    format!("block {} is a hole, but no dead range was stated", extent.first)
                 })?;
             } else {
                 let expected = sums.map(|_| extent.blocks);

@@ -166,7 +166,7 @@ struct Bytes<'a>(&'a [u8]);
 impl<'a> Bytes<'a> {
     fn head<T: FromBytes + KnownLayout + Immutable + Unaligned>(&mut self) -> Result<T> {
         let (head, rest) = T::read_from_prefix(self.0)
-            .map_err(|_| corrupt(format!("{} bytes where a head is to be", self.0.len())))?;
+            .map_err(|_| corrupt(format!("{} bytes where a head is expected", self.0.len())))?;
         self.0 = rest;
         Ok(head)
     }
@@ -258,7 +258,7 @@ impl<'a> Bytes<'a> {
             u32::MAX => {
                 let bytes = self.take(4 * blocks as usize)?;
                 let sums = <[U32]>::ref_from_bytes(bytes)
-                    .map_err(|_| corrupt("checksums that are none".into()))?;
+                    .map_err(|_| corrupt("checksums that cannot be read".into()))?;
                 Sums::Here(Rc::new(sums.iter().map(|sum| sum.get()).collect()))
             }
             at => Sums::At(BlockAddr(at)),

@@ -345,7 +345,7 @@ impl Store {
                 continue;
             }
             if want.usage.is_moved() || !self.may_clean() {
-                let message = "no space: nothing is left that cleaning could free";
+                let message = "no space: cleaning can free nothing more";
                 return Err(Error::new(ErrorKind::NoSpace, message));
             }
             place.get_or_insert_with(queue);

@@ -189,8 +189,7 @@ impl Check<'_> {
         let ring = match find_ring(self.device, &self.reports, &self.pages).await {
             Ok(Some(ring)) => ring,
             Ok(None) => {
-                let what = "no half begins with a superblock that is as it was written: the store \
-                            cannot be opened";
+                let what = "no half begins with an intact superblock: the store cannot be opened";
                 self.of_ring(None, what);
                 return Ok(());
             }
@@ -208,7 +207,9 @@ impl Check<'_> {
         self.report.uuid = half.header.object;
         self.report.checked.records = half.records;
         if half.broken {
-            self.note("names and files were not checked: what the ring says of them is cut off");
+            self.note(
+                "names and files were not checked: the records of them in the ring are cut off",
+            );
             return Ok(());
         }
         let mut replay = half.replay;
@@ -216,7 +217,7 @@ impl Check<'_> {
             replay.missing_content(self.device, &self.reports, &self.pages).await?;
         let rolled_back = replay.roll_back(&missing_content);
         if rolled_back > 0 {
-            let what = "a crash cut the last sync off; files that are as they were before it";
+            let what = "a crash cut off the last sync; files left as before that sync";
             self.note(format!("{what}: {rolled_back}"));
         }
         self.failed_zones();
@@ -244,12 +245,13 @@ impl Check<'_> {
                 self.of_ring(Some((zone.0, 0)), is_offline(self.device, zone).to_string());
             }
             if incomplete {
-                let what = "a crash cut the beginning of a half of the ring off: another counts";
+                let what = "a crash cut off the beginning of a half of the ring: another half is \
+                            used";
                 self.note(what);
             }
             if halves.next().is_some() {
                 let what =
-                    "an older half of the ring was not emptied yet: the next opening does it";
+                    "an older half of the ring is not emptied yet: the next opening empties it";
                 self.note(what);
             }
             return Ok(Some(half));
@@ -278,7 +280,7 @@ impl Check<'_> {
             if written && !halves.iter().any(known) {
                 self.note(format!(
                     "zone {zone} begins with no superblock: a crash cut off the half of the ring \
-                     that was to begin there, or it is damaged"
+                     that was to begin there, or its superblock is damaged"
                 ));
             }
         }
@@ -340,7 +342,7 @@ impl Check<'_> {
                     }
                     if let Err(error) = half.replay.apply(&found) {
                         half.broken = true;
-                        wrong = Some(format!("record {sequence} says what cannot be: {error}"));
+                        wrong = Some(format!("record {sequence} cannot be applied: {error}"));
                         return Ok(false);
                     }
                     half.records += 1;
@@ -403,7 +405,7 @@ impl Check<'_> {
         }
         if lost > 0 {
             let what = format!(
-                "no record {} as it was written, and records behind it: {lost}; what they say is \
+                "record {} is missing or damaged, and records behind it: {lost}; their content is \
                  lost",
                 last + 1
             );
@@ -439,7 +441,7 @@ impl Check<'_> {
             };
             let bad = |part: &str| matches!(part, "" | "." | "..") || part.contains('\0');
             if path.len() > PATH_MAX || path.split('/').any(bad) {
-                self.problem(wrong("no path of a store".to_owned()));
+                self.problem(wrong("not a path of a store".to_owned()));
             } else if let Some((parent, _)) = path.rsplit_once('/')
                 && replay.nodes.get(parent) != Some(&Node::Directory)
             {
@@ -451,7 +453,10 @@ impl Check<'_> {
                     self.report.checked.names += 1;
                     if id.0 >= replay.next_file {
                         let next = replay.next_file;
-                        self.problem(wrong(format!("file {}: next to be made is {next}", id.0)));
+                        self.problem(wrong(format!(
+                            "file {}, but the next file to be made is {next}",
+                            id.0
+                        )));
                     }
                 }
             }
@@ -509,14 +514,14 @@ impl Check<'_> {
         for (part, (at, blocks)) in extent.places().enumerate() {
             let of = if part > 0 { "their checksums are" } else { "they are" };
             let Some((zone, offset)) = at.locate(geometry) else {
-                return Some((None, format!("{of} said to be at {at}, beyond the drive's end")));
+                return Some((None, format!("{of} recorded at {at}, beyond the drive's end")));
             };
             let place = Some((zone.0, offset));
             if geometry.is_conventional(zone) || zone.0 < ring.end() {
-                return Some((place, format!("{of} said to be where no content is")));
+                return Some((place, format!("{of} recorded in a zone that holds no content")));
             }
             if offset.saturating_add(blocks) > blocks_per_zone(geometry) {
-                return Some((place, format!("{of} said to be beyond the end of a zone")));
+                return Some((place, format!("{of} recorded beyond the end of a zone")));
             }
             if self.reports[zone.0 as usize].state == ZoneState::Offline {
                 return Some((place, format!("{of} in a zone that is offline")));

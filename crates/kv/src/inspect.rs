@@ -399,7 +399,9 @@ pub(crate) async fn read_sums(
     let of = header.sequence.get();
     let same = of == id.0 && first == extent.first && blocks >= extent.blocks;
     if !same || rest.len() as u64 != 4 * u64::from(blocks) {
-        return Err(corrupt(format!("they are of file {of}, {blocks} blocks from {first}")));
+        return Err(corrupt(format!(
+            "it holds checksums of file {of}, {blocks} blocks from {first}"
+        )));
     }
     let each = rest.as_chunks::<4>().0.iter().map(|sum| u32::from_le_bytes(*sum));
     Ok(each.collect())

@@ -93,7 +93,8 @@ impl Replay {
         extents.retain(|extent| extent.first < keep);
         if extents.last().map_or(0, Extent::end) != keep {
             let end = extents.last().map_or(0, Extent::end);
-            let message = format!("file {}: block {keep} of it is kept, it has {end}", id.0);
+            let message =
+                format!("file {}: blocks up to {keep} are to be kept, it has {end}", id.0);
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         extents.extend(state.extents);
@@ -194,7 +195,10 @@ impl Replay {
                 Err(Error::new(ErrorKind::Corrupt, message))
             };
             if id.0 >= self.next_file {
-                return corrupt(format!("files up to {} were made", self.next_file));
+                return corrupt(format!(
+                    "expected a number below the next file's, {}",
+                    self.next_file
+                ));
             }
             for (at, blocks) in state.extents.iter().flat_map(Extent::places) {
                 let last = BlockAddr(at.0.saturating_add(blocks - 1));
@@ -204,7 +208,9 @@ impl Replay {
                     return corrupt(format!("an extent at {at}, beyond the drive's end"));
                 };
                 if zone != end || zone.0 < ring.end() {
-                    return corrupt(format!("an extent at {at} that cannot be"));
+                    return corrupt(format!(
+                        "an extent at {at}, across zones or not behind the ring"
+                    ));
                 }
                 let before = taken.range(..=last).next_back();
                 if before.is_some_and(|(_, end)| *end >= at) {

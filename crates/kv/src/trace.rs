@@ -466,7 +466,7 @@ impl<'a> Reader<'a> {
     fn take(&mut self, count: u64) -> Result<&'a [u8]> {
         let count = usize::try_from(count).ok().filter(|count| *count <= self.bytes.len());
         let Some(count) = count else {
-            return Err(self.error("a record ends before what it holds does"));
+            return Err(self.error("a record ends in the middle of its content"));
         };
         let (taken, rest) = self.bytes.split_at(count);
         self.bytes = rest;
@@ -577,7 +577,7 @@ impl Recording {
                     )));
                 }
                 if !from.bytes.is_empty() {
-                    return Err(from.error("something comes after the end"));
+                    return Err(from.error("there are bytes after the end"));
                 }
                 found.whole = true;
                 break;
@@ -596,7 +596,7 @@ impl Recording {
             let answer = body.byte()?;
             let op = Op::decode(kind, &mut body)?;
             if !body.bytes.is_empty() {
-                return Err(body.error("a record goes on after what it holds"));
+                return Err(body.error("a record has bytes after its content"));
             }
             found.records.push(Record { order, thread, begin, took, gap, answer, op });
         }

@@ -198,7 +198,7 @@ fn parse(index: usize, descriptor: &Descriptor, geometry: &Geometry) -> Result<S
     };
     let missing = u64::from(descriptor.missing.get());
     if missing >> width != 0 || descriptor.reserved != [0; 2] {
-        return corrupt("bits set that mean nothing".into());
+        return corrupt("unknown bits set".into());
     }
     let present = (0..u32::from(width)).filter(|i| missing >> i & 1 == 0);
     let zones: Vec<ZoneId> = present.map(|i| ZoneId(first + i)).collect();

@@ -264,8 +264,8 @@ fn check(header: &Header, expect: &Expect) -> Result<()> {
     let version = header.version.get();
     if version > RECORD_VERSION {
         return wrong(format!(
-            "record of format version {version}, this program knows up to {RECORD_VERSION}: \
-             use a newer one"
+            "record of format version {version}, this program knows up to {RECORD_VERSION}: use a \
+             newer furrow"
         ));
     }
     let (kind, expected) = (header.kind.get(), expect.kind);

@@ -126,8 +126,8 @@ pub async fn read_half(
 /// The error of an offline zone of a ring: its records may have no other copy.
 pub fn is_offline(device: &dyn ZonedDevice, zone: ZoneId) -> Error {
     let message = format!(
-        "{}: zone {zone} is offline, and the newest records may have been there: nothing older is \
-         shown instead; bring the zone back, or restore a backup",
+        "{}: zone {zone} is offline, and the newest records may have been there: older records do \
+         not replace them; bring the zone back, or restore a backup",
         device.name()
     );
     Error::new(ErrorKind::Io, message)
@@ -272,8 +272,7 @@ impl RecordRing {
     pub fn append(&mut self, id: &RecordId, body: &[u8]) -> Result<WriteHandle> {
         let (blocks, room) = (blocks_for(body.len()), self.space_left());
         let full = || {
-            let message =
-                format!("a record of {blocks} blocks, {room} are left of the ring's half");
+            let message = format!("a record of {blocks} blocks, the ring's half has {room} left");
             Error::new(ErrorKind::NoSpace, message)
         };
         let mut zone = *self.half.get(self.current).ok_or_else(full)?;

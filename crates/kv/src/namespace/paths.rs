@@ -54,7 +54,7 @@ impl Namespace {
     /// Checks that the parent of the path is a directory.
     pub(super) fn check_parent(&self, path: &str) -> Result<()> {
         if path.is_empty() {
-            return Err(Error::new(ErrorKind::Exists, "the root is there already"));
+            return Err(Error::new(ErrorKind::Exists, "the root exists already"));
         }
         let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
         match self.get(parent)? {

@@ -39,7 +39,7 @@ impl ZonePool {
         let found = std::array::from_fn(|state| self.0.counts[state].get());
         equal("superzones by state", counts, found)?;
         holds("narrow superzones", !narrow || self.is_narrow(), || {
-            "a superzone lacks a zone, found that none does".into()
+            "a superzone that lacks a zone, found none".into()
         })
     }
 }

@@ -56,7 +56,8 @@ impl ZoneQueue {
             let fits = write.end > end || (write.blocks == 0 && write.end == end);
             holds(account, fits && write.end <= state.position, || {
                 format!(
-                    "expected a write not over beyond block {end} and up to {}, found its end {}",
+                    "expected a pending write to end after block {end} and at most at {}, found \
+                     its end {}",
                     state.position, write.end
                 )
             })?;
