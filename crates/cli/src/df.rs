@@ -155,7 +155,7 @@ fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Re
 /// Prints why the file system takes no writes, if so.
 pub fn print_failure(out: &mut dyn Write, status: &Status) -> std::io::Result<()> {
     match &status.failure {
-        Some(why) => writeln!(out, "FAILED, nothing is written any more: {why}"),
+        Some(why) => writeln!(out, "FAILED, writing has stopped: {why}"),
         None => Ok(()),
     }
 }

@@ -539,7 +539,7 @@ pub struct Counters {
     pub table_superzones_taken: u64,
     /// Superzones the tables gave back to the main area.
     pub table_superzones_returned: u64,
-    /// The longest time that a checkpoint was delayed by writing units itself, in nanoseconds.
+    /// The longest time by which writing table pages delayed a checkpoint, in nanoseconds.
     pub longest_merge_stall: u64,
     /// Zones that failed while they were written, and whose blocks have been elsewhere since.
     pub zone_failures: u64,

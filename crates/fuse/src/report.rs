@@ -365,7 +365,7 @@ pub fn ask_sync(directory: &Path) -> Result<()> {
     ask(directory, SYNC).map(drop).map_err(|error| {
         match ask_status(directory).ok().and_then(|status| status.failure) {
             Some(why) => anyhow!(
-                "{}: nothing is written any more, what was not durable is lost: {why}",
+                "{}: writing has stopped, and changes that were not durable are lost: {why}",
                 directory.display()
             ),
             None => error,

@@ -59,7 +59,7 @@ impl Shared {
         let error = fs.failure()?;
         if !self.failed.swap(true, Ordering::Relaxed) {
             (self.log)(&format!(
-                "{}: nothing is written any more, what was not durable is lost: {error}",
+                "{}: writing has stopped, and changes that were not durable are lost: {error}",
                 self.info.device
             ));
         }

@@ -104,7 +104,7 @@ fn parse(found: &Found, name: &str) -> Result<Parsed> {
         && members.iter().all(|m| MemberState::from_byte(m.state).is_some())
         && image.entries.iter().all(|e| e.slot.get() < body.segments.get() && e.chunk.get() != 0)
         && Level::from_byte(body.level).is_some();
-    if whole { Ok(Parsed { body, members, image }) } else { corrupt("values that mean nothing") }
+    if whole { Ok(Parsed { body, members, image }) } else { corrupt("unknown values") }
 }
 
 impl Parsed {

@@ -146,7 +146,7 @@ impl Volume {
         if let (blocks @ 1.., _) | (0, blocks @ 1..) = left() {
             return Err(Error::new(
                 ErrorKind::Corrupt,
-                format!("segment {slot}: {blocks} blocks that count were not found in it"),
+                format!("segment {slot}: {blocks} valid blocks were not found in it"),
             ));
         }
         self.count(|counters| counters.cleaned += 1);

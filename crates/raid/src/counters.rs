@@ -28,17 +28,17 @@ counters! {
     windows: "Blocks that metadata stripes took where data could be, on drives without an \
         out-of-band area",
     waited: "Nanoseconds that blocks of dispatched stripes had waited, all together: for the rest \
-        of their stripe, for its turn, for the group before to be over",
+             of their stripe, for its turn, for the end of the group before",
     moved: "Blocks cleaning moved",
     rebuilt: "Zones rebuilt on new drives",
     cleaned: "Segments cleaning emptied",
-    reconstructed: "Blocks made from parity for a read",
+    reconstructed: "Blocks reconstructed from parity for a read",
     repaired: "Damaged blocks that were written again",
     checkpoints: "Checkpoints written",
     rewritten: "Stripes written again because a zone failed",
     map_hits: "Lookups of a mapping block that was in memory",
-    map_misses: "Lookups for which one was read",
-    map_evictions: "Mapping blocks that left the memory for others",
+    map_misses: "Lookups for which a mapping block was read",
+    map_evictions: "Mapping blocks that left memory to make space for others",
     map_writes: "Mapping blocks written",
     map_peak: "Most mapping blocks that were in memory at once",
 }

@@ -78,7 +78,7 @@ impl MetaPlace {
     pub(crate) fn needs(self) -> String {
         match self {
             MetaPlace::OutOfBand => format!("with {}", BlockMeta::SIZE),
-            MetaPlace::InBand => format!("with less than {}, as the others", BlockMeta::SIZE),
+            MetaPlace::InBand => format!("with fewer than {}, as the others have", BlockMeta::SIZE),
         }
     }
 

@@ -19,7 +19,7 @@ const AHEAD: usize = 16;
 const LISTING: &str = "metadata block damaged or unreadable";
 
 /// Finding for a block that belongs to no stripe by its metadata, in a row with valid blocks.
-const UNLISTED: &str = "of no stripe, though its row counts";
+const UNLISTED: &str = "of no stripe, though its row has valid blocks";
 
 /// A damaged block.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -180,7 +180,7 @@ impl Shape {
         if rows == 0 || blocks == 0 {
             return invalid(format!(
                 "drives of {zones} zones of {capacity} blocks are too small: {} zones of 64 blocks \
-                 would do for {open} open segments",
+                 would be enough for {open} open segments",
                 first_zone + open + kept + 2
             ));
         }

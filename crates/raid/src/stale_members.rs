@@ -70,12 +70,12 @@ pub(crate) fn refusal(behind: &[Stale], newest: &str, enough: bool) -> Error {
     };
     let advice = match enough {
         true => "leave it out, and give it back with `furrow raid replace`",
-        false => "the array cannot do without: give the drives as they were last",
+        false => "the array cannot do without it: give the newest images of the drives",
     };
     let what = format!(
-        "{name} is stale{also}: its last state record is number {record}, and it had taken number \
-         {least}, as {newest} says: an older image of the drive, or it lost what it had answered \
-         for: {advice}"
+        "{name} is stale{also}: its last state record is number {record}, but {newest} says that \
+         it took number {least}: it is an older image of the drive, or it lost writes that it had \
+         acknowledged: {advice}"
     );
     Error::new(ErrorKind::Invalid, what)
 }
@@ -145,8 +145,8 @@ impl Volume {
         };
         let what = format!(
             "{name} is stale{also}: it lacks zones that it had when the newest state record was \
-             written, and blocks are lost with them: an older image of the drive, or it lost what \
-             it had answered for: give the drives as they were last"
+             written, and blocks are lost with them: it is an older image of the drive, or it \
+             lost writes that it had acknowledged: give the newest images of the drives"
         );
         Err(Error::new(ErrorKind::Invalid, what))
     }

@@ -82,9 +82,9 @@ mod tests {
     #[test]
     fn says_what_is_wrong() {
         for (text, part) in [
-            ("", "no size"),
-            ("GiB", "no size"),
-            ("-1", "no size"),
+            ("", "not a size"),
+            ("GiB", "not a size"),
+            ("-1", "not a size"),
             ("1.5GiB", "whole number"),
             ("8G", "unknown unit \"G\""),
             ("8 GiB", "unknown unit"),

@@ -147,7 +147,7 @@ impl Running {
     /// The metrics in the text format of Prometheus.
     pub fn prometheus(&self, device: &str) -> String {
         let mut page = Page::new("furrow_kv", &[("device", device), ("store", &self.uuid)]);
-        page.family("space_bytes", "gauge", "Room for files");
+        page.family("space_bytes", "gauge", "Space for files");
         let states = [
             ("size", self.size_bytes),
             ("used", self.used_bytes),

@@ -175,7 +175,7 @@ type Family = (&'static str, &'static str, fn(&Sum) -> u64);
 
 fn prometheus(f: &Figures) -> String {
     let mut page = Page::new("furrow_kv", &[("device", &f.device), ("store", &f.uuid)]);
-    page.family("space_bytes", "gauge", "Room for files");
+    page.family("space_bytes", "gauge", "Space for files");
     for (state, bytes) in [
         ("size", f.space.capacity),
         ("used", f.space.used),

@@ -65,7 +65,7 @@ impl Old {
             ),
             Old::Behind(member) => format!(
                 "an image of member {member} from before the array went on with it, or the drive \
-                 lost what it had answered for"
+                 lost writes that it had acknowledged"
             ),
             Old::Copy(member) => format!("a second copy of member {member}"),
         }

@@ -40,7 +40,7 @@ macro_rules! counters {
 
 counters! {
     user_bytes: "Bytes that users wrote",
-    read_bytes: "Bytes that users read, but for what the kernel had cached",
+    read_bytes: "Bytes that users read, except from the kernel's cache",
     data_bytes: "Bytes of file data written to the drive",
     node_bytes: "Bytes of nodes (inodes and pointer blocks) written to the drive",
     summary_bytes: "Bytes of segment summaries written to the drive",
@@ -52,13 +52,13 @@ counters! {
     zone_resets: "Zones reset",
     merges: "Merges of the delta log into the tables begun",
     merge_bytes: "Bytes of table pages that merges copied",
-    merge_moved_bytes: "Bytes of them that had not changed, copied to empty zones of tables",
+    merge_moved_bytes: "Bytes of unchanged table pages that merges copied to empty zones of tables",
     table_superzones_taken: "Superzones that tables took from the main area",
     table_superzones_returned: "Superzones that tables gave back",
-    merge_throttles: "Checkpoints that found the delta log full before a merge was over",
-    longest_merge_stall: "The longest a checkpoint was held up by that, in nanoseconds",
-    zone_failures: "Zones that failed while they were written, whose blocks are elsewhere since",
-    superzones_evacuated: "Superzones emptied because the drive has closed zones of theirs",
+    merge_throttles: "Checkpoints that found the delta log full before a merge had ended",
+    longest_merge_stall: "The longest delay of a checkpoint by writing table pages, in nanoseconds",
+    zone_failures: "Zones that failed while they were written; their blocks were written elsewhere",
+    superzones_evacuated: "Superzones emptied after zones of them failed or the drive closed them",
     superzones_closed: "Superzones left before they were full, because their permits were needed",
     superzones_finished: "Parked superzones finished in the background, because it paid",
     write_commands: "Write commands sent to the drive",
@@ -69,10 +69,11 @@ counters! {
     clean_victims: "Superzones cleaned",
     clean_data_blocks: "Blocks of file data that cleaning moved",
     clean_node_blocks: "Nodes that cleaning moved",
-    clean_failed_blocks: "Blocks that cleaning could not read, or that were not what was written",
+    clean_failed_blocks: "Blocks that cleaning could not read, or whose content was not what was \
+                          written",
     space_waits: "Times an operation had to wait for space",
     longest_stretch: "The most blocks, nodes and names looked at before others had a turn",
-    longest_stretch_time: "The longest that others waited for such a turn, in nanoseconds",
+    longest_stretch_time: "The longest that others waited for their turn, in nanoseconds",
 }
 
 impl Traffic {

@@ -18,12 +18,12 @@ fn all(page: &mut Page, stat: &Stat) {
     let read_only = u8::from(status.info.read_only);
     page.one("read_only", "gauge", "1 if changes are refused", read_only);
     let failed = u8::from(status.failure.is_some());
-    page.one("failed", "gauge", "1 if nothing is written any more after an error", failed);
+    page.one("failed", "gauge", "1 if writing has stopped after an error", failed);
     for (name, what, value) in status.counters.each() {
         page.one(&format!("{name}_total"), "counter", what, value);
     }
     let (space, block) = (&status.space, u64::from(status.space.block_size));
-    page.family("space_bytes", "gauge", "Room for files");
+    page.family("space_bytes", "gauge", "Space for files");
     for (state, blocks) in [
         ("size", space.blocks),
         ("free", space.blocks_free),
@@ -48,14 +48,14 @@ fn all(page: &mut Page, stat: &Stat) {
 
 fn memory(page: &mut Page, stat: &Stat) {
     let (now, peak) = (&stat.memory.now, &stat.memory.peak);
-    page.family("memory_bytes", "gauge", "Memory the engine holds, by what for");
+    page.family("memory_bytes", "gauge", "Memory the engine holds, by use");
     for (part, _) in Memory::parts() {
         page.sample("memory_bytes", &[("part", part)], now.bytes(part));
     }
     page.one(
         "memory_dirty_bytes",
         "gauge",
-        "Of it, what is not yet handed to the drive",
+        "Memory of the engine not yet handed to the drive",
         now.bytes("dirty"),
     );
     let help = "The most memory it held at once";

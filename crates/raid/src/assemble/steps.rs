@@ -202,7 +202,7 @@ impl Assembly {
                 }
                 _ => {
                     let what = format!(
-                        "{} is a spare that is there once more: a copy, or given twice",
+                        "{} is a second copy of a spare, or the spare is given twice",
                         given.device.name()
                     );
                     return Err(Error::new(ErrorKind::Invalid, what));
@@ -341,7 +341,10 @@ fn match_members(candidates: &[Candidate], best: usize) -> Result<Vec<usize>> {
         if order.contains(&index) {
             return refuse(
                 ErrorKind::Invalid,
-                format!("{} is member {index} once more: a copy, or given twice", name(candidate)),
+                format!(
+                    "{} is a second copy of member {index}, or the member is given twice",
+                    name(candidate)
+                ),
             );
         }
         let entry = &authority.parsed.members[index];

@@ -137,12 +137,15 @@ impl Volume {
         let gone = names(&|index| self.0.members[index as usize].drive().is_none());
         let (without, advice) = match gone.is_empty() {
             true => (String::new(), ""),
-            false => (format!(", and without members {gone}"), "give the drives of those too, or "),
+            false => (
+                format!(", and members {gone} are missing"),
+                "give the drives of the missing members too, or ",
+            ),
         };
         let what = format!(
-            "what was written last may be lost, and of which blocks is not known: in segment {} \
-             and others {stripes} stripes lack too much, for want of zones that members {} lost\
-             {without}: {advice}accept the loss (--accept-loss)",
+            "the last writes may be lost, and which blocks they changed is not known: {stripes} \
+             stripes, in segment {} and others, lack too many chunks, because members {} lost \
+             zones{without}: {advice}accept the loss (--accept-loss)",
             first.segment,
             names(&|index| lost >> index & 1 == 1)
         );
