@@ -222,7 +222,7 @@ impl Repair {
         if self.fate(finding) == Fate::Left {
             return match finding.structure {
                 "data" => "left: reading it fails, unless it is made a hole".into(),
-                _ => "left as it is".into(),
+                _ => "left unchanged".into(),
             };
         }
         let about = |action: &&Action| {
@@ -236,8 +236,8 @@ impl Repair {
             "table page" | "delta log" | "delta log extent" => "the tables are written again",
             "SIT entry" => "made again from the trees",
             "NAT entry" => "made again from the nodes",
-            "summary" => "what is in use there is moved elsewhere",
-            "stream" | "zone" | "superzone descriptor" => "written to no more, then released",
+            "summary" => "blocks in use there are moved elsewhere",
+            "stream" | "zone" | "superzone descriptor" => "not written again, then released",
             "sync record" => "replayed as far as it goes",
             _ => "put right",
         }
@@ -256,7 +256,7 @@ impl Repair {
     pub async fn apply(&self, progress: impl FnMut(usize, usize)) -> Result<()> {
         match &self.view {
             Some(view) if self.is_useful() => view.apply(progress).await,
-            _ => Err(Error::new(ErrorKind::Invalid, "there is no repair to be made")),
+            _ => Err(Error::new(ErrorKind::Invalid, "there is no repair to make")),
         }
     }
 }
@@ -343,5 +343,5 @@ fn judge(before: &FsckReport, after: &FsckReport) -> Verdict {
     if left + after.more_findings < were + before.more_findings || !seen_all {
         return Verdict::Better;
     }
-    Verdict::Hopeless("nothing of it can be mended".into())
+    Verdict::Hopeless("none of it can be mended".into())
 }

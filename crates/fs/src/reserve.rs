@@ -43,7 +43,7 @@ impl Core {
     pub(crate) fn spare(&self) -> u64 {
         let (left, dirty) = (self.alloc.space_left(), self.dirty());
         match self.promises_space() {
-            true => self.less("room promised to dirty pages", left, dirty),
+            true => self.less("space promised to dirty pages", left, dirty),
             false => self.alloc.spare(dirty),
         }
     }

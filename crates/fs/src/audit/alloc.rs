@@ -55,7 +55,7 @@ impl Core {
         }
         let by_count =
             u64::from(self.alloc.zones().free_count()) * u64::from(self.alloc.superzone_blocks());
-        same(format_args!("room in free superzones"), free, by_count)
+        same(format_args!("space in free superzones"), free, by_count)
     }
 
     /// Heads: their positions in their superzones, and their permits.
@@ -206,7 +206,7 @@ impl Core {
             return Ok(());
         }
         let (left, dirty) = (self.alloc.space_left(), self.cache.dirty_pages() as u64);
-        at_most(format_args!("dirty pages, by the room left for them"), left, dirty)
+        at_most(format_args!("dirty pages, by the space left for them"), left, dirty)
     }
 
     /// Blocks set aside for appends belong to appends in flight.

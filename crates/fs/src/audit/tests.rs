@@ -359,7 +359,7 @@ fn f17_more_dirty_pages_than_there_is_room_for() {
     corrupted(|fs| async move {
         let ino = file(&fs, "a").await?;
         write(&fs, ino, 0, 100).await?;
-        corrupt(&fs, "dirty pages, by the room left for them", |core| {
+        corrupt(&fs, "dirty pages, by the space left for them", |core| {
             for block in 0..core.alloc.space_left() as u32 {
                 core.cache.insert(Key::Data(ino.0, block + 1), Entry::dirty(Page::zeroed()));
             }

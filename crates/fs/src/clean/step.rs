@@ -291,7 +291,7 @@ impl Inner {
             confirmed => (confirmed?, 0),
         };
         for item in &all.0.unowned {
-            let why = "called valid, but no node points to it: run furrow fsck";
+            let why = "marked valid, but no node points to it: run furrow fsck";
             self.core.borrow_mut().stays(item.addr, None, why, failures);
             all.1 += 1;
         }

@@ -316,7 +316,7 @@ impl Core {
         let (blocks, most) = (blocks_for(body.len()), self.env.layout.capacity.saturating_sub(1));
         if blocks > most {
             let message = format!(
-                "{}: a checkpoint of {blocks} blocks, in a zone of the ring fit {most}: {} removed \
+                "{}: a checkpoint of {blocks} blocks, a zone of the ring holds {most}: {} removed \
                  files could not be freed",
                 self.env.device.name(),
                 self.tree.files().orphans().len()

@@ -360,7 +360,7 @@ impl NamespaceLog {
         for (number, ino) in &self.carried {
             let due = (self.logged..self.next()).contains(number);
             let account = format_args!("NamespaceLog::carried, inode {ino} by operation {number}");
-            holds(due, account, "an operation that no record tells of")?;
+            holds(due, account, "an operation that is in no record")?;
         }
         Ok(())
     }

@@ -387,7 +387,7 @@ async fn accept(
         }
     }
     if !doubtful.is_empty() && !arrived(fsck, volume, &items, &doubtful).await {
-        fsck.report.notes.push(format!("sync record {place}: what it depends on was lost"));
+        fsck.report.notes.push(format!("sync record {place}: blocks that it depends on were lost"));
         return false;
     }
     for item in items {

@@ -174,17 +174,22 @@ fn give_up_impossible(
     log: &mut Log,
 ) -> Result<()> {
     let number = header.checkpoint;
-    let problem = format!("its checksum is right and its content impossible ({error})");
+    let problem = format!("its checksum is right, but its content is impossible ({error})");
     if !options.older_checkpoint {
         let message = format!(
-            "{}: checkpoint {number}: {problem}. Going back to the one before would lose all \
-             changes since. To accept that, ask for the older checkpoint",
+            "{}: checkpoint {number}: {problem}. Going back to the checkpoint before would lose \
+             all later changes. To accept that, ask for the older checkpoint",
             device.name()
         );
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
     let place = (0, format!("number {number}"));
-    log.lost("checkpoint", place, problem, "given up, with all changes since the one before");
+    log.lost(
+        "checkpoint",
+        place,
+        problem,
+        "given up, with all changes since the checkpoint before",
+    );
     Ok(())
 }
 
@@ -198,7 +203,7 @@ fn give_up_checkpoint(
     let place = format!("zone {} offset {}", lost.zone, lost.offset);
     let number = lost.header.map_or("of unknown number".into(), |h| h.checkpoint.to_string());
     let problem = format!("checkpoint {number} is damaged, and newer than the newest whole one");
-    let behind = format!("what is only in it: all changes since checkpoint {}", header.checkpoint);
+    let behind = format!("all changes since checkpoint {}", header.checkpoint);
     if !options.older_checkpoint {
         let message = format!(
             "{}: {place}: {problem}. Going back to checkpoint {} would lose {behind}. To accept \
@@ -226,7 +231,7 @@ fn close_broken_heads(device: &dyn ZonedDevice, found: &mut Found, log: &mut Log
         let Some(head) = broken.map(|at| std::mem::take(&mut found.image.heads[at])) else { break };
         let Some(superzone) = head.superzone else { break };
         let place = format!("superzone {superzone}");
-        log.mended("stream", (0, place), error, "the stream goes on elsewhere");
+        log.mended("stream", (0, place), error, "the stream continues elsewhere");
         if let Some(descriptor) = found.image.descriptors.get_mut(superzone as usize) {
             descriptor.state = SuperzoneState::Full as u8;
         }
@@ -240,7 +245,7 @@ fn note_lost_records(before: &FsckReport, log: &mut Log) {
     let records = before.findings.iter().filter(|finding| finding.structure == "sync record");
     for finding in records {
         let problem = format!("expected {}, found {}", finding.expected, finding.found);
-        let action = "what was synced by it and by records behind it may be lost";
+        let action = "changes synced by it and by later records may be lost";
         log.lost("sync record", (0, finding.place.clone()), problem, action);
     }
 }
@@ -308,7 +313,7 @@ async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Rec
             Ok(_) => readable.nodes.push((*nid, *entry)),
             Err(error) => {
                 let (ino, place) = (entry.ino.get(), format!("{nid} of inode {}", entry.ino));
-                log.lost("node", (ino, place), error, "what was synced in it is given up");
+                log.lost("node", (ino, place), error, "changes synced in it are given up");
                 let core = &mut *inner.core.borrow_mut();
                 core.cache.remove(&crate::tree::cache::Key::Node(*nid));
                 core.tables.adopt_node(*nid, *entry);

@@ -71,7 +71,7 @@ async fn collect(inner: &Rc<Inner>, walk: &Walk, log: &mut Log) -> Result<Names>
                 Ok(page) => page,
                 Err(error) => {
                     let place = (*directory, format!("{directory} block {block}"));
-                    let action = "emptied: what the names in it led to is in lost+found";
+                    let action = "emptied: the inodes that its names led to are in lost+found";
                     log.lost(DIRECTORY, place, error, action);
                     names.blocks.insert((*directory, *block));
                     continue;
@@ -119,7 +119,7 @@ fn decide(names: &mut Names, walk: &Walk) {
         };
         let key = (name.directory, name.name.clone());
         name.gone = if dirent::validate_name(&name.name).is_err() {
-            Some("it can be no name")
+            Some("it is not a valid name")
         } else if name.ino == ROOT_NODE || name.ino == name.directory {
             Some("it leads to a directory above")
         } else if taken.contains(&key) {
@@ -185,9 +185,9 @@ fn say(names: &Names, walk: &Walk, log: &mut Log) {
             continue;
         }
         if name.misplaced {
-            log.mended(ENTRY, (ino, place), "it is not where its hash puts it", "entered again");
+            log.mended(ENTRY, (ino, place), "its hash or its block is wrong", "entered again");
         } else if walk.inodes.get(&ino).is_some_and(|found| found.kind.code() != name.kind) {
-            log.mended(ENTRY, (ino, place), "it says another kind than the inode", "corrected");
+            log.mended(ENTRY, (ino, place), "its kind is not the inode's", "corrected");
         }
     }
 }
@@ -264,7 +264,7 @@ fn mend_orphans(inner: &Rc<Inner>, walk: &mut Walk, names: &Names, log: &mut Log
         .filter(|ino| !walk.inodes.contains_key(&ino.0) || named.contains(&ino.0))
         .collect();
     for ino in stale {
-        let problem = "listed as removed, and is not there or has a name";
+        let problem = "listed as removed, but missing or with a name";
         log.mended("checkpoint", (ino.0, format!("orphan {ino}")), problem, "taken off the list");
         core.tree.files_mut().remove_orphan(ino);
     }
@@ -272,7 +272,7 @@ fn mend_orphans(inner: &Rc<Inner>, walk: &mut Walk, names: &Names, log: &mut Log
         let removed = found.links == 0 && !named.contains(ino) && *ino != ROOT_NODE;
         if removed && !core.tree.files().is_orphan(Ino(*ino)) {
             core.tree.files_mut().lost_last_name(Ino(*ino), false);
-            let problem = "removed, and not listed so";
+            let problem = "removed, but not listed as removed";
             log.mended("inode", (*ino, ino.to_string()), problem, "freed");
         }
     }

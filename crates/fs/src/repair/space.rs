@@ -77,7 +77,7 @@ pub(super) async fn empty(
             let id = SuperzoneId(*superzone);
             leave(&inner, id).await?;
             let done = inner.empty(id, Urgency::Last).await?;
-            let action = if done { "what is in use is moved elsewhere" } else { "not all moved" };
+            let action = if done { "blocks in use are moved elsewhere" } else { "not all moved" };
             let problem = "a summary is not right";
             log.mended("summary", (0, format!("superzone {superzone}")), problem, action);
         }

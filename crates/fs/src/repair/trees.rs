@@ -195,7 +195,12 @@ impl Walker<'_> {
             return Ok(());
         };
         if let Some(field) = wrong {
-            self.log.mended("inode", place, format!("{field} cannot be"), "set to what can be");
+            self.log.mended(
+                "inode",
+                place,
+                format!("impossible {field}"),
+                "set to a possible value",
+            );
             edit(self.inner, ino, |bytes| as_inode_mut(bytes).head = head).await?;
         }
         self.xattrs(ino).await?;
@@ -206,7 +211,7 @@ impl Walker<'_> {
         self.tree(&mut file, head.height).await?;
         let blocks = file.blocks;
         if head.blocks.get() != blocks {
-            let problem = format!("{} blocks by its count, {blocks} are there", head.blocks);
+            let problem = format!("{} blocks by its count, {blocks} are in its tree", head.blocks);
             self.log.mended("inode", (ino, format!("{ino}: blocks")), problem, "counted");
             edit(self.inner, ino, |bytes| as_inode_mut(bytes).head.blocks = blocks.into()).await?;
         }
@@ -264,7 +269,7 @@ impl Walker<'_> {
         let nodes = self.inner.core.borrow().tables.nat().len();
         let owner = self.inner.core.borrow().tables.nat().get(nid).ino.get();
         if nid >= nodes || owner != file.ino {
-            return Ok(Some("it is no node of this inode".into()));
+            return Ok(Some("it is not a node of this inode".into()));
         }
         if self.seen.contains(&nid) {
             return Ok(Some("it is in another place too".into()));
@@ -404,7 +409,7 @@ impl Walker<'_> {
         }
         let problem = match packed {
             Err(error) => error.to_string(),
-            Ok(_) => "they are no names with values".into(),
+            Ok(_) => "they are not names with values".into(),
         };
         let kept = self.attributes_left(ino).await;
         let place = (ino, ino.to_string());

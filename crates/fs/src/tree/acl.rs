@@ -120,7 +120,7 @@ impl Acl {
                 return Err("an unknown entry or permission");
             }
             if matches!(entry.tag, USER | GROUP) && entry.id == NO_ID {
-                return Err("an entry for nobody");
+                return Err("an entry without a user or group");
             }
         }
         match self.0.is_sorted_by_key(|entry| entry.tag) {

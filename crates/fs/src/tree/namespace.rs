@@ -373,7 +373,7 @@ impl Core {
         match ino {
             0 => Ok(Ino(self.tables.take_id().expect("invariant: ids were reserved"))),
             ino if self.tables.claim_id(ino) => Ok(Ino(ino)),
-            ino => Err(self.corrupt(format!("sync log creates inode {ino}, in use"))),
+            ino => Err(self.corrupt(format!("sync log creates inode {ino}, which is in use"))),
         }
     }
 
@@ -392,8 +392,8 @@ impl Core {
             return fail(ErrorKind::Invalid, "not a create");
         };
         if self.env.layout.incompat & INCOMPAT_XATTRS == 0 {
-            let message = "the file system was made without files without names: make a new \
-                           one with furrow mkfs";
+            let message = "this file system cannot hold files without names: make a new one with \
+                           furrow mkfs";
             return fail(ErrorKind::Unsupported, message);
         }
         self.throttle()?;

@@ -154,8 +154,7 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
         let mut ring = reports.iter().skip(first as usize).take(RING_ZONES as usize);
         if let Some(gone) = ring.find(|report| report.state == ZoneState::Offline) {
             let message = format!(
-                "{}: zone {} is offline, and with it the superblock, if there is a file system: \
-                 restore from a copy",
+                "{}: zone {} is offline, and a superblock may have been there: restore from a copy",
                 device.name(),
                 gone.zone
             );

@@ -341,8 +341,8 @@ async fn read_record(
         if report.state == ZoneState::Offline && !found.image.is_clean() {
             // The zone may hold the records acknowledged last: nobody can tell.
             let message = format!(
-                "{}: sync log: zone {zone} is offline, what was synced last is lost: restore from \
-                 a copy",
+                "{}: sync log: zone {zone} is offline, the last syncs are lost: restore from a \
+                 copy",
                 device.name()
             );
             return Err(Error::new(ErrorKind::Io, message));
@@ -374,7 +374,7 @@ async fn read_record(
         return Ok(None);
     }
     if expected && behind > newest {
-        let what = format!("written behind checkpoint {behind}, the newest found is {newest}");
+        let what = format!("written after checkpoint {behind}, the newest found is {newest}");
         let message =
             format!("{}: sync record {sequence} was {what}: run furrow fsck", device.name());
         return Err(Error::new(ErrorKind::Corrupt, message));
