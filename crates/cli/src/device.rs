@@ -402,7 +402,7 @@ fn report(args: &Report, out: &mut dyn Write) -> anyhow::Result<()> {
     let (_rt, drive) = open(&args.device, OpenMode::ReadOnly)?;
     let geometry = drive.geometry();
     if args.first >= geometry.zones {
-        anyhow::bail!("{}: no zone {}: it has {}", drive.name(), args.first, geometry.zones);
+        anyhow::bail!("{}: no zone {}: it has {} zones", drive.name(), args.first, geometry.zones);
     }
     let zones = zones_of(&drive, args.first, args.count.unwrap_or(u32::MAX))?;
     if args.json {

@@ -142,7 +142,7 @@ fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Re
     let whole = logs + summaries + space.blocks;
     writeln!(
         out,
-        "\nmetadata beside nodes: logs and tables {} ({:.3} % of the drive), {} of it in use; \
+        "\nmetadata without nodes: logs and tables {} ({:.3} % of the drive), {} of it in use; \
          summaries {} ({:.3} %)",
         show::bytes(logs * block),
         logs as f64 * 100.0 / whole.max(1) as f64,
@@ -196,8 +196,8 @@ fn print_summary(out: &mut dyn Write, t: &Traffic) -> std::io::Result<()> {
     )?;
     writeln!(
         out,
-        "superzones cleaned {}, blocks moved by that {} of data and {} nodes, {} could not be; \
-         waits for space {}",
+        "superzones cleaned {}, which moved {} blocks of data and {} nodes, {} could not be \
+         moved; waits for space {}",
         t.clean_victims,
         t.clean_data_blocks,
         t.clean_node_blocks,

@@ -122,7 +122,7 @@ impl Holds {
             Holds::Store(uuid) => format!("a Furrow file store (UUID {uuid})"),
             Holds::Member(examined) => describe_member(examined),
             Holds::Unreadable(error) => {
-                format!("records of Furrow's that this program cannot read ({error})")
+                format!("records of Furrow that this program cannot read ({error})")
             }
             Holds::Foreign(name) => (*name).to_owned(),
             Holds::Data(zone) => format!("data of an unknown kind (zone {zone} is not empty)"),

@@ -81,8 +81,8 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let geometry = device.geometry();
     if geometry.conventional_zones >= geometry.zones {
         bail!(
-            "{}: all of its {} zones are conventional, the drive has none for writing in sequence: \
-             Furrow needs a zoned drive",
+            "{}: all of its {} zones are conventional, none is for sequential writes: Furrow \
+             needs a zoned drive",
             device.name(),
             geometry.zones
         );

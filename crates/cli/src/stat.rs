@@ -87,7 +87,11 @@ fn print(out: &mut dyn Write, stat: &Stat, directory: &Path) -> io::Result<()> {
     }
     for (at, damage) in stat.damage.iter().enumerate() {
         if at == 0 {
-            writeln!(out, "\ndamaged, stays where it is (find DIR -inum N shows the file):")?;
+            writeln!(
+                out,
+                "\ndamaged blocks, which cleaning leaves in place (find DIR -inum N shows \
+                 the file):"
+            )?;
         }
         writeln!(out, "  {damage}")?;
     }
@@ -96,7 +100,7 @@ fn print(out: &mut dyn Write, stat: &Stat, directory: &Path) -> io::Result<()> {
 
 fn print_memory(out: &mut dyn Write, memory: &MemoryUse) -> io::Result<()> {
     let mut table = show::table(&["memory", "now", "at the peak"]);
-    let more = [("total", "all"), ("dirty", "of it not yet written")];
+    let more = [("total", "all"), ("dirty", "of all, not yet written")];
     for (name, what) in Memory::parts().chain(more) {
         let [now, peak] = [&memory.now, &memory.peak].map(|held| show::bytes(held.bytes(name)));
         table.add_row([what.to_owned(), now, peak]);

@@ -51,7 +51,7 @@ pub struct Geometry {
     pub zone_capacity: BlockCount,
     /// Bytes per logical block: 512 or 4096.
     pub block_size: ByteLen,
-    /// Out-of-band bytes beside each block, 0 if none.
+    /// Out-of-band bytes of each block, 0 if none.
     pub oob_bytes: u16,
     /// Zones 0..conventional_zones may be written anywhere and have no state.
     pub conventional_zones: u32,

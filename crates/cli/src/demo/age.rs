@@ -121,7 +121,7 @@ impl<'a> Aging<'a> {
             for (number, (block, version)) in found.chunks(BLOCK).zip(versions).enumerate() {
                 self.plan.content(id(index), number as u64, *version, &mut expected);
                 if block != expected {
-                    bail!("{path}: block {number} is not what was written last, version {version}");
+                    bail!("{path}: block {number} is not the last version written, {version}");
                 }
             }
             progress.add(1, length as u64);

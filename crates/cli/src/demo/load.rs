@@ -343,6 +343,6 @@ fn parse_line(line: &str) -> anyhow::Result<(FileId, u64)> {
             let (writer, index) = (u32::try_from(writer)?, u32::try_from(index)?);
             Ok((FileId { writer, index }, steps))
         }
-        _ => bail!("'{line}' is no line of a journal"),
+        _ => bail!("'{line}' is not a line of a journal"),
     }
 }

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use std::io::Write;
 
 const AFTER_HELP: &str = "\
-The image must not be in use. Faults wait in it until it is used, strike there, and are kept until
-they are over or cleared. Commands are counted from when the fault was added.
+The image must not be in use. A fault is stored in the image, strikes when the image is used, and is
+kept until it is used up or cleared. Commands are counted from when the fault was added.
 
 Examples:
   furrow device fault disk.zns add zone-read-only --zone 7     at once
@@ -44,7 +44,7 @@ enum Action {
     },
     /// Remove faults.
     Clear {
-        /// Number of the fault, as 'list' shows it; without it all.
+        /// Number of the fault, as 'list' shows it; without a number, all faults.
         number: Option<usize>,
         /// Print JSON: the remaining faults.
         #[arg(long)]
@@ -137,7 +137,7 @@ impl Add {
             Kind::BitFlip => FaultKind::BitFlip,
         };
         if self.commands.is_some() && self.kind != Kind::Disappear {
-            bail!("--commands goes with disappear only");
+            bail!("--commands applies to disappear only");
         }
         let mut fault = Fault::new(kind);
         if let Some(zone) = self.zone {
@@ -163,7 +163,7 @@ fn parse_range(text: &str) -> Result<(u64, u64), String> {
     let (first, count) = text.split_once('+').unwrap_or((text, "1"));
     let number = |text: &str| {
         text.parse::<u64>()
-            .map_err(|_| format!("`{text}` is no block number: expected FIRST+COUNT"))
+            .map_err(|_| format!("`{text}` is not a block number: expected FIRST+COUNT"))
     };
     match (number(first)?, number(count)?) {
         (_, 0) => Err("a range of 0 blocks".to_owned()),

@@ -13,7 +13,7 @@ use std::io::Write;
 
 const AFTER_HELP: &str = "\
 A value is measured (read off such a drive, or published with it), inferred (from how one behaves)
-or assumed (nobody has said). All can be changed: model.KEY=VALUE in a device spec, or a file.
+or assumed (no source says it). All can be changed: model.KEY=VALUE in a device spec, or a file.
 
 Examples:
   furrow device presets
@@ -178,7 +178,7 @@ fn whole(name: &str, preset: &Preset) -> Value {
 fn toml(preset: &Preset) -> String {
     let mut text = format!(
         "# A timing model. Use it in a device spec: mem:zn540-1t,timing=realtime,model=FILE.toml\n\
-         # With a line base = \"PRESET\", keys that are not said are as there.\n\n\
+         # With a line base = \"PRESET\", keys that are left out are as in PRESET.\n\n\
          about = {}\n",
         quoted(&preset.about)
     );

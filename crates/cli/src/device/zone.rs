@@ -16,11 +16,11 @@ use std::io::Write;
 use std::rc::Rc;
 
 const AFTER_HELP: &str = "\
-Resetting a zone loses what is in it, also what a file system has there; so does writing into a
-zone that is not yours. The device must not be in use.
+Resetting a zone destroys its content. Resetting or writing a zone of a file system, store or array
+damages that. The device must not be in use.
 
-With timing=realtime the drive takes its time, and the column 'took' says how much; timing=virtual
-says the same without waiting:
+With timing=realtime the drive takes its time, and the column 'took' shows how long; timing=virtual
+shows the same without waiting:
   furrow device zone disk.zns,timing=realtime write 3 --bytes 64MiB
   furrow device zone disk.zns,timing=realtime finish 3
   furrow device zone disk.zns,timing=realtime reset 3";
@@ -138,7 +138,7 @@ async fn fill(
     if wanted > left {
         let (wanted, left) =
             (super::size(ByteLen(wanted * block)), super::size(ByteLen(left * block)));
-        bail!("{}: zone {} takes {left} more, not {wanted}", drive.name(), zone.zone);
+        bail!("{}: zone {} has {left} left, {wanted} are to be written", drive.name(), zone.zone);
     }
     let most = geometry.max_transfer.map_or(32, |most| most.0.min(32));
     let page = Page::zeroed();

@@ -114,7 +114,7 @@ fn decide(
         // Nobody can be asked: a repair that leaves nothing wrong is applied, since it was called
         // for.
         None if sound => Answer::Apply,
-        None => Answer::Keep("not all can be mended: -y makes the repair all the same"),
+        None => Answer::Keep("not all can be mended: -y repairs the rest"),
     }
 }
 
@@ -213,7 +213,7 @@ fn conclude(
     match (&repair.verdict, answer) {
         (Verdict::Clean, _) => Ok(()),
         (Verdict::Sound, Answer::Apply) => {
-            writeln!(out, "{name}: MENDED: nothing is wrong any more ({size})")
+            writeln!(out, "{name}: MENDED: no errors left ({size})")
         }
         (_, Answer::Apply) => writeln!(out, "{name}: MENDED in part: {left} ERRORS left ({size})"),
         (_, Answer::Cancel) => writeln!(out, "{name}: ERRORS left, nothing was changed"),
@@ -221,7 +221,7 @@ fn conclude(
             writeln!(out, "{name}: CANNOT BE MENDED: {why}; nothing was changed")
         }
         (Verdict::Sound, Answer::Keep(why)) => {
-            writeln!(out, "{name}: it could be mended, and nothing would be wrong ({size}): {why}")
+            writeln!(out, "{name}: a repair would leave no errors ({size}): {why}")
         }
         (_, Answer::Keep(why)) => {
             writeln!(out, "{name}: {left} ERRORS would be left ({size}): {why}")

@@ -89,7 +89,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
 fn check_name(name: &str) -> Result<()> {
     let wrong = |part: &str| matches!(part, "" | "." | "..") || part.contains('\0');
     if !name.is_empty() && name.split('/').any(wrong) {
-        bail!("{name:?}: no path of a store: furrow kv fsck says what else is damaged");
+        bail!("{name:?}: not a path of a store: furrow kv fsck says what else is damaged");
     }
     Ok(())
 }

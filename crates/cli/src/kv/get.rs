@@ -102,7 +102,7 @@ fn create(
         Ok(_) if !force => bail!("{}: is there already: --force replaces it", to.display()),
         _ => {}
     }
-    let Some(name) = to.file_name() else { bail!("{}: no name of a file", to.display()) };
+    let Some(name) = to.file_name() else { bail!("{}: not a name of a file", to.display()) };
     let mut unfinished = name.to_owned();
     unfinished.push(".furrow-get");
     let unfinished = to.with_file_name(unfinished);

@@ -117,7 +117,7 @@ fn gather(directory: &Path, to: &str, items: &mut Vec<Item>) -> Result<()> {
             let kind = What::File { size: meta.len(), number: (meta.dev(), meta.ino()) };
             items.push(Item { from: from.clone(), to, kind });
         } else {
-            bail!("{}: a store holds files and directories only: take it away", what());
+            bail!("{}: a store holds files and directories only: remove it", what());
         }
     }
     Ok(())

@@ -168,7 +168,7 @@ impl Running {
         for (kind, sum) in self.sums() {
             page.sample("file_bytes", &[("kind", kind.name())], sum.bytes);
         }
-        page.family("calls_total", "counter", "Calls, by what they are for");
+        page.family("calls_total", "counter", "Calls, by purpose");
         for each in &self.operations {
             page.sample("calls_total", &[("operation", &*each.operation)], each.calls);
         }
@@ -179,20 +179,28 @@ impl Running {
         for (name, help, value) in [
             (
                 "handed_calls_total",
-                "Calls that threads of low priority left to others",
+                "Calls that threads of low priority handed to other threads",
                 self.handed_calls,
             ),
             ("appended_bytes_total", "Bytes that were appended", self.appended_bytes),
             ("read_bytes_total", "Bytes that were read", self.read_bytes),
             ("syncs_total", "Syncs of files", self.syncs),
-            ("rounds_since_open_total", "Rounds that made them durable", self.rounds),
+            (
+                "rounds_since_open_total",
+                "Group commits that made files and names durable",
+                self.rounds,
+            ),
             ("ring_turns_since_open_total", "Times the record ring turned", self.ring_turns),
             ("zones_cleaned_total", "Zones that cleaning emptied", self.zones_cleaned),
             ("zones_reset_total", "Zones that were reset", self.zones_reset),
-            ("relocated_extents_total", "Extents of zones that failed", self.relocated_extents),
+            (
+                "relocated_extents_total",
+                "Extents moved from zones that failed",
+                self.relocated_extents,
+            ),
             ("waits_total", "Times a writer waited for cleaning", self.waits),
             ("waited_nanoseconds_total", "How long writers waited", self.waited_nanoseconds),
-            ("refused_total", "Times there was no space", self.refused),
+            ("refused_total", "Times a writer was refused for want of space", self.refused),
         ] {
             page.one(name, "counter", help, value);
         }

@@ -203,11 +203,16 @@ fn prometheus(f: &Figures) -> String {
             page.sample(name, &[("kind", kind.name())], of(sum));
         }
     }
-    page.one("rounds_total", "counter", "Rounds that made names and files durable", f.round);
+    page.one("rounds_total", "counter", "Group commits that made names and files durable", f.round);
     page.one("ring_turns_total", "counter", "Times the record ring turned", f.turn);
     page.one("ring_records_total", "counter", "Records written to the ring", f.record);
     page.one("ring_half_bytes", "gauge", "Size of each half of the ring", f.ring.0);
-    page.one("ring_written_bytes", "gauge", "Written of the half that counts", f.ring.1);
+    page.one(
+        "ring_written_bytes",
+        "gauge",
+        "Bytes written to the current half of the ring",
+        f.ring.1,
+    );
     page.finish()
 }
 

@@ -228,7 +228,7 @@ fn exchange(
     match (answer.ok, answer.error) {
         (Some(value), _) => Ok((value, stream)),
         (None, Some(error)) => Err(anyhow!(error)),
-        (None, None) => Err(anyhow!("{}: an answer that says nothing", at())),
+        (None, None) => Err(anyhow!("{}: an answer without content", at())),
     }
 }
 

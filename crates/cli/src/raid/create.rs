@@ -253,10 +253,10 @@ fn print(
     };
     let metadata = match shape.meta {
         MetaPlace::InBand => {
-            "in stripes of its own, for want of an out-of-band area: 1/64 of the space at least, \
-             and each write waits for one (docs/volumes.md)"
+            "in stripes of its own, as the drives have no out-of-band area: at least 1/64 of the \
+             space, and each write waits for such a stripe (docs/volumes.md)"
         }
-        MetaPlace::OutOfBand => "beside each block, out of band",
+        MetaPlace::OutOfBand => "in the out-of-band area of each block",
     };
     let space = space(shape, args.reserve);
     for (what, value) in [

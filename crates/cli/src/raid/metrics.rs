@@ -34,7 +34,7 @@ fn all(page: &mut Page, status: &Status) {
         page.sample("state", &[("state", state)], u8::from(status.state == state));
     }
     page.one("size_bytes", "gauge", "Size of the volume", status.size_bytes);
-    page.one("used_bytes", "gauge", "Bytes of it that hold something", status.used_bytes);
+    page.one("used_bytes", "gauge", "Bytes of the volume in use", status.used_bytes);
     let (map, tables) = (status.map_memory_bytes, status.table_memory_bytes);
     page.one("map_memory_bytes", "gauge", "Memory that the map takes", map);
     page.one("table_memory_bytes", "gauge", "Memory that the stripe tables take", tables);
@@ -48,13 +48,13 @@ fn all(page: &mut Page, status: &Status) {
     for (kind, requests) in &status.requests {
         page.sample("requests_total", &[("kind", kind)], requests.count);
     }
-    page.family("request_nanoseconds_total", "counter", "Time they took");
+    page.family("request_nanoseconds_total", "counter", "Time of requests of clients, by kind");
     for (kind, requests) in &status.requests {
         page.sample("request_nanoseconds_total", &[("kind", kind)], requests.total_ns);
     }
     let all = &status.members;
     let online = |member: &Member| u64::from(member.state == "online");
-    each(page, ("member_online", "gauge", "1 if the member has everything"), all, online);
+    each(page, ("member_online", "gauge", "1 if the member is online"), all, online);
     let family = ("member_read_errors_total", "counter", "Reads that failed");
     each(page, family, all, |member| member.read_errors);
     let family = ("member_write_errors_total", "counter", "Writes that failed");
@@ -64,7 +64,7 @@ fn all(page: &mut Page, status: &Status) {
     let rebuilding = status.rebuild.as_ref().is_some_and(|rebuild| rebuild.running);
     page.one("rebuild_running", "gauge", "1 while a rebuild runs", u8::from(rebuilding));
     let share = status.rebuild.as_ref().map_or(1.0, |rebuild| rebuild.percent / 100.0);
-    page.one("rebuild_ratio", "gauge", "Share of what there is to rebuild", share);
+    page.one("rebuild_ratio", "gauge", "Share of the rebuild that is done", share);
     let scrub = status.scrub.as_ref();
     let scrubbing = scrub.is_some_and(|scrub| scrub.running);
     page.one("scrub_running", "gauge", "1 while a scrub runs", u8::from(scrubbing));
@@ -75,5 +75,10 @@ fn all(page: &mut Page, status: &Status) {
     let damaged = status.damaged_blocks;
     page.one("damaged_blocks", "gauge", "Damaged blocks that are known and not mended", damaged);
     let lost = scrub.map_or(0, |scrub| scrub.lost);
-    page.one("scrub_lost", "gauge", "Blocks the last scrub could not have", lost);
+    page.one(
+        "scrub_lost",
+        "gauge",
+        "Blocks that the last scrub could not read or reconstruct",
+        lost,
+    );
 }

@@ -64,8 +64,8 @@ impl Old {
                  need it any more"
             ),
             Old::Behind(member) => format!(
-                "an image of member {member} from before the array went on with it, or the drive \
-                 lost writes that it had acknowledged"
+                "an older image of member {member}, from before later writes of the array, or the \
+                 drive lost writes that it had acknowledged"
             ),
             Old::Copy(member) => format!("a second copy of member {member}"),
         }

@@ -593,7 +593,7 @@ fn advise(status: &mut Status) {
         status.action = Some(format!("replace {each}: furrow raid replace {name} {first} DEV"));
     } else if status.rebuild.as_ref().is_some_and(|rebuild| !rebuild.running) {
         status.problem = Some(format!("a rebuild is not finished; {redundancy}"));
-        status.action = Some(format!("go on with it: furrow raid rebuild {name}"));
+        status.action = Some(format!("continue it: furrow raid rebuild {name}"));
     } else if status.rebuild.is_some() {
         status.problem = Some(format!("a drive is being rebuilt; {redundancy}"));
         status.action = Some(format!("wait: furrow raid rebuild {name} --wait"));
@@ -605,10 +605,10 @@ fn advise(status: &mut Status) {
     } else if let Some(member) = status.members.iter().find(|member| errors(member) >= MANY) {
         let (number, many) = (member.member, errors(member));
         status.problem = Some(format!(
-            "member {number} has had {many} errors; the other drives had what it did not give"
+            "member {number} has had {many} errors; the other drives supplied the data"
         ));
         let out = match status.may_fail {
-            0 => "copy what counts, the array cannot do without it".to_owned(),
+            0 => "copy the data elsewhere, the array cannot do without this member".to_owned(),
             _ => format!("take it out and replace it: furrow raid fail {name} {number}"),
         };
         status.action =

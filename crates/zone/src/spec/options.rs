@@ -19,7 +19,7 @@ pub enum Key {
     ZoneCapacity,
     /// `block`: bytes of a block, 512 or 4096.
     Block,
-    /// `oob`: out-of-band bytes beside a block.
+    /// `oob`: out-of-band bytes of each block.
     Oob,
     /// `conventional`: how many of the zones, the first ones, are conventional.
     Conventional,
