@@ -27,7 +27,7 @@ pub const NAME_MAX: usize = 255;
 pub const TARGET_MAX: usize = 4095;
 /// Largest file, in bytes: 2^32 blocks less one, as block numbers are 32 bits wide.
 pub const FILE_MAX: u64 = (u32::MAX as u64) * BLOCK as u64;
-/// Log streams the format has room for.
+/// Most log streams of a file system.
 pub const STREAMS: usize = 6;
 
 /// Content of each of `streams` log streams, by stream number.
@@ -39,7 +39,7 @@ pub const fn stream_names(streams: u32) -> &'static [&'static str] {
     }
 }
 
-/// Heads of a stream the format has room for: superzones it writes to at once.
+/// Most heads of a stream: superzones that it writes to at once.
 pub const HEADS_PER_STREAM: u32 = 8;
 /// Most zones in a superzone: the bad ones are marked in 32 bits.
 pub const WIDTH_MAX: u32 = 32;
@@ -67,7 +67,7 @@ pub mod kind {
     pub const SYNC: u16 = 0x14;
 }
 
-/// Tables in the delta log and among the units.
+/// Tables in the delta log and among the table pages.
 pub mod table {
     /// Node address table: entry i is node id i.
     pub const NAT: u8 = 0;
@@ -105,7 +105,8 @@ layout! {
         pub ring_start: U32,
         /// First zone of the delta log.
         pub delta_start: U32,
-        /// Zones in each of its two halves, or of the four where NAT and SIT have a log each.
+        /// Zones in each half of the delta log: of two halves, or of four where NAT and SIT have a
+        /// log each.
         pub delta_zones: U32,
         /// First zone of the tables.
         pub table_start: U32,
@@ -113,7 +114,7 @@ layout! {
         pub table_zones: U32,
         /// First zone of the sync log.
         pub sync_start: U32,
-        /// Zones in each of its two halves, over which it is striped.
+        /// Zones in each of the two halves of the sync log, which is striped over them.
         pub sync_zones: U32,
         /// First zone of the main area.
         pub main_start: U32,
@@ -138,7 +139,7 @@ layout! {
 
 layout! {
     /// Start of a checkpoint's body. A copy of the superblock's body follows ([`SuperblockBody`]),
-    /// for when a superblock is lost; then the sections in this order, each packed: `streams` ×
+    /// used if both superblocks are lost; then the sections in this order, each packed: `streams` ×
     /// [`StreamState`], `extents` × delta-log extent, `units` × [`UnitRef`] (NAT, then SIT),
     /// `superzones` × superzone descriptor (of `furrow-log`), `orphans` × node id (u32), then for
     /// each head its `summary` × [`SummaryEntry`].
@@ -159,13 +160,13 @@ layout! {
         pub superzones: U32,
         /// Unlinked inodes that were open.
         pub orphans: U32,
-        /// Half of the delta log, of NAT's if there are two, that is written next.
+        /// Half of the delta log that is written next; of NAT's log if there are two.
         pub delta_half: U32,
-        /// First unwritten block of it.
+        /// First unwritten block of that half.
         pub delta_next: U32,
-        /// The same of SIT's delta log; 0 if there is one log.
+        /// Half of SIT's delta log that is written next; 0 if there is one log.
         pub sit_half: U32,
-        /// First unwritten block of it; 0 if there is one log.
+        /// First unwritten block of that half; 0 if there is one log.
         pub sit_next: U32,
         /// Half of the sync log in which records after this checkpoint start.
         pub sync_half: U32,
@@ -179,7 +180,7 @@ layout! {
         pub sync_epoch: U64,
         /// Namespace operations below this number are in this checkpoint.
         pub namespace_sequence: U64,
-        /// When, seconds since 1970.
+        /// When the checkpoint was written, seconds since 1970.
         pub written: I64,
         /// Inodes in use.
         pub inodes: U64,
@@ -200,7 +201,7 @@ layout! {
     pub struct StreamState: 16 {
         /// Superzone.
         pub superzone: U32,
-        /// Next block in it, in striping order.
+        /// Next block in the superzone, in striping order.
         pub next: U32,
         /// Entries of the open segment's summary that follow in the last section.
         pub summary: U32,
@@ -214,7 +215,7 @@ layout! {
     pub struct UnitRef: 8 {
         /// First block.
         pub addr: U32,
-        /// CRC of its record header (binds this very version).
+        /// CRC of the table page's record header: no other version of the page matches.
         pub crc: U32,
     }
 }
@@ -273,7 +274,7 @@ layout! {
         pub crc: U32,
         /// Superzone.
         pub superzone: U32,
-        /// Segment in it.
+        /// Segment in the superzone.
         pub segment: U32,
         /// Generation of the superzone.
         pub generation: U32,
@@ -298,18 +299,18 @@ layout! {
     pub struct NodeHeader: 32 {
         /// [`NODE_MAGIC`].
         pub magic: U32,
-        /// Its id.
+        /// Node id.
         pub nid: U32,
-        /// Inode it belongs to.
+        /// Inode that the node belongs to.
         pub ino: U32,
-        /// First block of the file it covers; which of the nodes with extended attributes it is;
-        /// 0 for an inode.
+        /// First block of the file that the node covers; of a node with extended attributes, its
+        /// number among those of the inode; 0 for an inode.
         pub base: U32,
         /// 0: leaf (block pointers); n: index (node ids of level n − 1); 254: extended attributes;
         /// 255: inode.
         pub level: u8,
-        /// 0: of a directory; of a file with 1: warm, 2: cold, 3: hot data. A node of a file may
-        /// have another one of these than its inode: what was said when it was written last.
+        /// 0: of a directory; of a file with 1: warm, 2: cold, 3: hot data. The class of a file's
+        /// node may differ from that of its inode: it is the class at the last write of the node.
         pub class: u8,
         /// Zero.
         pub reserved: [u8; 6],
@@ -345,7 +346,7 @@ layout! {
     pub struct InodeHead: 512 {
         /// Level 255.
         pub node: NodeHeader,
-        /// Tells reuses of the number apart.
+        /// Distinguishes inodes that had this number one after another.
         pub generation: U32,
         /// Kind: 1 file, 2 directory, 3 symbolic link, 4 and 5 character and block device,
         /// 6 FIFO, 7 socket.
@@ -386,7 +387,8 @@ layout! {
         pub btime: TimeStamp,
         /// Bytes of all extended attributes, packed; at most 131,072.
         pub xattr_bytes: U32,
-        /// These bytes, if they fit; else the ids (u32) of the nodes that hold them, in order.
+        /// The packed extended attributes, if they fit; else the ids (u32) of the nodes that hold
+        /// them, in order.
         /// The rest is zero.
         pub xattrs: [u8; 372],
     }
@@ -522,7 +524,7 @@ pub mod item {
     pub const RENAME: u8 = 4;
     /// A node's new place.
     pub const NODE: u8 = 5;
-    /// A node that is gone.
+    /// A node that was freed.
     pub const FREED: u8 = 6;
     /// A head of a stream continued in another superzone.
     pub const ALLOCATED: u8 = 7;

@@ -3,7 +3,8 @@
 //! A store keeps its metadata in a record ring ([`furrow_log::ring`]) behind the drive's
 //! conventional zones, and its files' content in the zones behind the ring. A half of the ring
 //! begins with a [`SuperblockBody`] record. Records of *entries* follow: first a snapshot of all
-//! names and files, whose last record is flagged as such; then the changes since, in *rounds*.
+//! names and files, whose last record is flagged as such; then later changes, in *rounds*: a round
+//! is one group commit.
 //!
 //! Invariants
 //! - The half with the highest turn whose snapshot is whole counts. The other halves are emptied
@@ -11,8 +12,8 @@
 //!   of the newest half that was found could be emptied, and was not.
 //! - Records of a half have consecutive sequence numbers. Records behind a gap were never promised
 //!   to be durable.
-//! - Only the last round may name content that is not on the drive. Then the files that it names
-//!   are in the state of the round before.
+//! - Only the last round may name content that is not on the drive. If it does, the files that it
+//!   names have the state of the round before.
 //! - An entry is a head and its body, whole within one record.
 //! - Content is whole blocks; each has its CRC32C, in the entry or in a block of checksums. Bytes
 //!   behind a file's last whole block are in the entry, or in a last block padded with zeros.
@@ -68,7 +69,7 @@ pub mod flag {
 layout! {
     /// Body of the first record of a half of the ring. A byte follows for each zone of the ring: 0
     /// for a zone available to other halves, 1 for a zone of this half, 2 for a failed zone. Stores
-    /// without that feature have no such bytes: their halves are consecutive.
+    /// without the feature of roles have no such bytes: their halves are consecutive.
     ///
     /// Invariants: the zones of the ring lie behind the conventional zones, and the zones of
     /// content lie behind the ring; the drive's geometry gives the numbers of both. A half's zones
@@ -104,9 +105,10 @@ layout! {
         pub flags: U32,
         /// Entries that follow.
         pub entries: U32,
-        /// The round the record belongs to; a snapshot is the round it holds.
+        /// Number of the round, a group commit, that the record belongs to; in a snapshot, of the
+        /// last round that it holds.
         pub round: U64,
-        /// Number of the next file that is made.
+        /// Number of the next file to be made.
         pub next_file: U64,
     }
 
@@ -116,13 +118,13 @@ layout! {
         pub kind: u8,
         /// Zeros.
         pub reserved: [u8; 3],
-        /// Bytes of its body.
+        /// Bytes of the entry's body.
         pub length: U32,
     }
 
     /// Opens the body of an entry that names something; the path follows.
     pub struct NameEntry: 16 {
-        /// The file; 0: a directory.
+        /// Number of the file; 0: a directory.
         pub file: U64,
         /// Bytes of the path.
         pub path: U16,
@@ -149,17 +151,17 @@ layout! {
     pub struct FileEntry: 48 {
         /// The file's number, never used again.
         pub file: U64,
-        /// Its bytes.
+        /// Size of the file in bytes.
         pub size: U64,
-        /// When it was written last, seconds since 1970.
+        /// Time of the last write, seconds since 1970.
         pub modified: I64,
-        /// Blocks at its front that stay as they were.
+        /// Blocks at the front of the file whose extents an earlier entry has.
         pub keep: U32,
         /// Extents that follow.
         pub extents: U32,
         /// Bytes behind the last whole block that follow.
         pub tail: U32,
-        /// How long it is expected to live: 0 unknown, 1 none, 2 short to 5 extreme.
+        /// Expected lifetime: 0 unknown, 1 none, 2 short to 5 extreme.
         pub lifetime: u8,
         /// Zeros.
         pub reserved: [u8; 11],
@@ -180,7 +182,7 @@ layout! {
     /// The youngest blob file of a column family in a zone; the directory of the database and the
     /// family's name follow. The file may be gone.
     pub struct YoungestEntry: 16 {
-        /// The file's number, as its name has it.
+        /// Number of the blob file, from its name.
         pub number: U64,
         /// Bytes of the directory's path.
         pub directory: U16,
@@ -194,12 +196,12 @@ layout! {
     pub struct ExtentEntry: 16 {
         /// First block in the file.
         pub first: U32,
-        /// How many: 1 to 998.
+        /// Number of blocks: 1 to 998.
         pub blocks: U32,
-        /// Address of the first; `0xffffffff`: a hole, which reads as zeros.
+        /// Address of the first block; `0xffffffff`: a hole, which reads as zeros.
         pub at: U32,
         /// Address of the block with their checksums; `0xffffffff`: 4 bytes for each block follow.
-        /// Of a hole 0.
+        /// 0 for a hole.
         pub sums: U32,
     }
 

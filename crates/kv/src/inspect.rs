@@ -39,9 +39,9 @@ pub(crate) const PIECE: u32 = 256;
 pub struct FileInfo {
     /// Its number.
     pub id: FileId,
-    /// Its bytes.
+    /// Size of the file in bytes.
     pub size: u64,
-    /// When it was written last, seconds since 1970.
+    /// Time of the last write, seconds since 1970.
     pub modified: i64,
     /// How long it is expected to live.
     pub lifetime: Lifetime,

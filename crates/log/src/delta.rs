@@ -42,7 +42,7 @@ pub struct Extent {
     pub half: u8,
     /// First block, counted through the half's zones.
     pub first: u32,
-    /// How many blocks.
+    /// Number of blocks.
     pub blocks: u32,
     /// CRC32C over all their bytes, in order.
     pub crc: u32,

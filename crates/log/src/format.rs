@@ -36,11 +36,11 @@ crate::layout! {
         pub length: U32,
         /// CRC32C of the header with this field as 0, then of the body.
         pub crc: U32,
-        /// Mount epoch it was written in; never reused.
+        /// Mount epoch in which the record was written; never reused.
         pub epoch: U64,
-        /// Checkpoint it belongs to.
+        /// Checkpoint that the record belongs to.
         pub checkpoint: U64,
-        /// Place in its order: what that is depends on the kind.
+        /// Sequence number; its meaning depends on the kind.
         pub sequence: U64,
         /// The drive.
         pub device: Uuid,
@@ -58,7 +58,7 @@ crate::layout! {
         pub reserved: [u8; 3],
         /// First block, counted through the half's zones.
         pub first: U32,
-        /// How many blocks.
+        /// Number of blocks.
         pub blocks: U32,
         /// CRC32C over all bytes of these blocks, in order.
         pub crc: U32,
@@ -82,7 +82,7 @@ crate::layout! {
     pub struct Descriptor: 16 {
         /// First zone.
         pub first: U32,
-        /// Times it was released (all its zones reset).
+        /// Times the superzone was released (all its zones reset).
         pub generation: U32,
         /// Zones, bad ones included: 1 to 32.
         pub width: u8,

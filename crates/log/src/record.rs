@@ -116,7 +116,7 @@ pub struct RecordId {
     pub kind: u16,
     /// Mount epoch.
     pub epoch: u64,
-    /// Checkpoint it belongs to.
+    /// Checkpoint that the record belongs to.
     pub checkpoint: u64,
     /// Place in its order.
     pub sequence: u64,

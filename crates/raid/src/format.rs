@@ -94,15 +94,15 @@ layout! {
         pub incompat: U64,
         /// Name of the array, UTF-8, zero-padded.
         pub label: [u8; 64],
-        /// When it was made, seconds since 1970.
+        /// When the array was made, seconds since 1970.
         pub created: I64,
-        /// Raised before the first acknowledgement without a member.
+        /// Count of events, raised before the first acknowledgement without a member.
         pub events: U64,
         /// Blocks of the volume.
         pub blocks: U64,
-        /// Sequence number the next block gets, at least.
+        /// Least sequence number of the next block.
         pub next_sequence: U64,
-        /// Sequence number the next segment gets, at least.
+        /// Least sequence number of the next segment.
         pub next_segment: U64,
         /// RAID level: 0, 1 (for 01), 4, 5 or 6.
         pub level: u8,
@@ -112,7 +112,7 @@ layout! {
         pub reserved: [u8; 2],
         /// Drives.
         pub drives: U32,
-        /// Which of them this is.
+        /// Number of the member on this drive.
         pub member: U32,
         /// Zones of each drive that are used.
         pub zones: U32,
@@ -120,7 +120,7 @@ layout! {
         pub zone_capacity: U32,
         /// Data rows of a segment.
         pub rows: U32,
-        /// Segments there can be.
+        /// Most segments, which is the number of slots.
         pub segments: U32,
         /// Mapping blocks.
         pub mappings: U32,
@@ -134,7 +134,7 @@ layout! {
         pub chunk_large: U32,
         /// Stripes of a group; 1: Zone Write only.
         pub group: U32,
-        /// Percent of the volume's size that is kept free beside it.
+        /// Percent of the volume's size that is kept free in addition to it.
         pub reserve: U32,
         /// Segment entries that follow the members.
         pub entries: U32,
@@ -158,7 +158,7 @@ layout! {
         pub blocks: U64,
         /// Members of the array.
         pub drives: U32,
-        /// Its RAID level: 0, 1 (for 01), 4, 5 or 6.
+        /// RAID level of the array: 0, 1 (for 01), 4, 5 or 6.
         pub level: u8,
         /// Zeros.
         pub reserved: [u8; 19],
@@ -166,15 +166,16 @@ layout! {
 
     /// A member of the array.
     pub struct MemberEntry: 32 {
-        /// Its UUID: `device` in its records.
+        /// UUID of the member: `device` in its records.
         pub uuid: Uuid,
-        /// `events` when it last was in service.
+        /// `events` when the member was last in service.
         pub events: U64,
         /// 0 active, 1 failed, 2 rebuilding.
         pub state: u8,
         /// Zeros.
         pub reserved: [u8; 3],
-        /// So many state records before this one is the last that it is known to have; 0: none.
+        /// The last state record that the member is known to have is this number of records before
+        /// this one; 0: none is known.
         pub behind: U32,
     }
 
@@ -186,9 +187,9 @@ layout! {
         pub state: u8,
         /// Zeros.
         pub reserved: [u8; 3],
-        /// Its sequence number: of several in one slot the highest counts.
+        /// Sequence number of the segment: of several in one slot the highest counts.
         pub sequence: U64,
-        /// Blocks in it that count.
+        /// Valid blocks in the segment.
         pub valid: U32,
         /// Data rows that were written at the snapshot.
         pub rows: U32,
@@ -196,7 +197,7 @@ layout! {
         pub chunk: U32,
         /// Stripes of a group.
         pub group: U32,
-        /// Bit i: member i has no zone in it.
+        /// Bit i: member i has no zone in the segment.
         pub missing: U32,
         /// Zeros.
         pub reserved2: [u8; 4],
@@ -206,7 +207,7 @@ layout! {
     pub struct SegmentBody: 32 {
         /// Slot of the segment.
         pub slot: U32,
-        /// Which member this zone is of.
+        /// Number of the member on whose drive the zone is.
         pub member: U32,
         /// Blocks of a chunk.
         pub chunk: U32,
@@ -214,7 +215,7 @@ layout! {
         pub group: U32,
         /// Data rows.
         pub rows: U32,
-        /// Bit i: member i has no zone in it.
+        /// Bit i: member i has no zone in the segment.
         pub missing: U32,
         /// Zeros.
         pub reserved: [u8; 8],
@@ -224,17 +225,17 @@ layout! {
     /// window. The first four fields are *coded*: the metadata of a parity block has the parity of
     /// these fields of its row's data blocks.
     pub struct BlockMeta: 48 {
-        /// Address in the volume, or as its kind has it.
+        /// Address in the volume, or as the kind of the block defines it.
         pub lba: U64,
         /// Sequence number: of two blocks of one address the higher is newer.
         pub sequence: U64,
         /// CRC32C of the data block.
         pub crc: U32,
-        /// What the data block is: see `block`.
+        /// Kind of the data block: see `block`.
         pub kind: U32,
         /// Sequence number of the segment.
         pub segment: U64,
-        /// Stripe in the segment; all ones: of none.
+        /// Stripe in the segment; all ones: of no stripe.
         pub stripe: U32,
         /// CRC32C of this block.
         pub own_crc: U32,
@@ -247,9 +248,9 @@ layout! {
     /// Body of a metadata block, the record's `sequence` being the segment's; the [`BlockMeta`] of
     /// row `row` of each stripe of the window before `stripe` follow.
     pub struct WindowBody: 8 {
-        /// The stripe it is in.
+        /// Stripe of the metadata block.
         pub stripe: U32,
-        /// Its row in the chunk.
+        /// Row of the metadata block in its chunk.
         pub row: U32,
     }
 
@@ -261,7 +262,7 @@ layout! {
         pub sequence: U64,
         /// CRC32C of this block.
         pub crc: U32,
-        /// Stripe in the segment; all ones: of none.
+        /// Stripe in the segment; all ones: of no stripe.
         pub stripe: U32,
     }
 
