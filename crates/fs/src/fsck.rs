@@ -401,7 +401,7 @@ struct Volume {
 }
 
 impl Volume {
-    /// Whether units of tables may be in `zone`.
+    /// Whether table pages may be in `zone`.
     fn is_of_tables(&self, zone: u32) -> bool {
         let plan = &self.plan;
         let superzone = zone.checked_sub(plan.main_start).map(|at| at / plan.width);

@@ -159,8 +159,8 @@ impl Layout {
         let few = options.first_nodes.map_or(few, |few| few.clamp(1, self.nodes));
         let kept = self.table_zones_for(few.div_ceil(self.nat_per_unit()), sit);
         let (ample, tight) = (zones_with_room(kept), zones_with_room(kept) - u32::from(kept == 1));
-        // On the smallest drives two zones suffice where one holds all units. They also suffice
-        // where zones are large and hold all units many times.
+        // On the smallest drives two zones suffice where one holds all table pages. Two zones also
+        // suffice where zones are large and hold all table pages many times.
         for table_zones in [if is_large(geometry, options) { tight } else { ample }, tight] {
             self.table_zones = table_zones;
             self.sync_start = self.table_start + self.table_zones;
@@ -178,7 +178,7 @@ impl Layout {
         self.capacity / self.unit_blocks
     }
 
-    /// Zones that `nat` units of the NAT and `sit` units of the SIT fill.
+    /// Zones that `nat` table pages of the NAT and `sit` table pages of the SIT fill.
     pub(crate) fn table_zones_for(&self, nat: u32, sit: u32) -> u32 {
         let per_zone = self.units_per_zone();
         match self.logs {
@@ -216,12 +216,12 @@ impl Layout {
         ((self.unit_blocks as usize * BLOCK - RecordHeader::SIZE) / entry) as u32
     }
 
-    /// NAT entries in a unit.
+    /// NAT entries in a table page.
     pub(crate) fn nat_per_unit(&self) -> u32 {
         self.per_table_page(size_of::<NatEntry>())
     }
 
-    /// SIT entries in a unit.
+    /// SIT entries in a table page.
     pub(crate) fn sit_per_unit(&self) -> u32 {
         self.per_table_page(size_of::<SitEntry>())
     }
@@ -231,12 +231,12 @@ impl Layout {
         self.superzones * self.segments
     }
 
-    /// NAT units.
+    /// Table pages of the NAT.
     pub(crate) fn nat_units(&self) -> u32 {
         self.nodes.div_ceil(self.nat_per_unit())
     }
 
-    /// SIT units.
+    /// Table pages of the SIT.
     pub(crate) fn sit_units(&self) -> u32 {
         self.segment_count().div_ceil(self.sit_per_unit())
     }
@@ -486,8 +486,8 @@ impl Layout {
     }
 }
 
-/// Zones of tables where `kept` of them hold all units: the same number again is always empty, so
-/// that all units can be rewritten, and the same number serves a merge.
+/// Zones of tables where `kept` of them hold all table pages: the same number again is always
+/// empty, so that all table pages can be rewritten, and the same number serves a merge.
 fn zones_with_room(kept: u32) -> u32 {
     3 * kept
 }
@@ -584,7 +584,7 @@ fn choose_segment(options: &MkfsOptions, capacity: u32, width: u32) -> Result<u3
 }
 
 fn choose_unit(options: &MkfsOptions, capacity: u32, total: u64) -> Result<u32> {
-    // Larger units keep the index in each checkpoint short.
+    // Larger table pages keep the index in each checkpoint short.
     let by_size = match total {
         0..0x4_0000 => 1,
         0x4_0000..0x4000_0000 => 16,

@@ -316,7 +316,7 @@ async fn mend(
     Ok(())
 }
 
-/// The first number in a place: that of the inode, node, unit or zone.
+/// The first number in a place: that of the inode, node, table page or zone.
 fn number(place: &str) -> Option<u64> {
     let digits = place.split(|c: char| !c.is_ascii_digit()).find(|part| !part.is_empty())?;
     digits.parse().ok()

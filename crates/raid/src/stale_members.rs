@@ -1,5 +1,5 @@
-//! Members that come back older than they were: a backup that was restored, or a drive that lost
-//! what it had answered for.
+//! Members that come back older than they were: a restored backup, or a drive that lost writes that
+//! it had acknowledged.
 //!
 //! Each state record tells, for each member, which state record the member certainly has: the last
 //! that its drive acknowledged. Recovery and stop write the record twice, so that an earlier image

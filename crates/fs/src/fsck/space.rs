@@ -86,7 +86,7 @@ fn check_sit(fsck: &mut Fsck, tables: &Tables, space: &Space, complete: bool) {
         compare(fsck, segment, &entry);
     }
     for segment in space.maps.keys() {
-        // Segments whose entry is in a unit that does not exist.
+        // Segments whose entry is in a table page that does not exist.
         let entry = tables.sit.get(*segment);
         if entry.map == empty {
             compare(fsck, *segment, &entry);

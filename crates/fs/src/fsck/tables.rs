@@ -1,4 +1,4 @@
-//! The tables: units, completed by the delta log's extents.
+//! The tables: table pages, completed by the delta log's extents.
 
 use super::ring::concat;
 use super::{Fsck, Volume};
@@ -13,7 +13,7 @@ const UNIT: &str = "table page";
 const DELTA: &str = "delta log";
 const EXTENT: &str = "delta log extent";
 
-/// A table: its units that are not all zero.
+/// A table: its pages that are not all zero.
 pub(super) struct Table<E> {
     len: u32,
     per_unit: u32,
@@ -32,7 +32,7 @@ impl<E: FromBytes + Immutable + KnownLayout + Copy> Table<E> {
         entry.copied().unwrap_or_else(E::new_zeroed)
     }
 
-    /// Entries of units that exist, with their index.
+    /// Entries of table pages that exist, with their index.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, E)> + '_ {
         self.units.iter().flat_map(|(unit, entries)| {
             let first = unit * self.per_unit;
@@ -125,7 +125,7 @@ async fn read_unit(
     let plan = &volume.plan;
     let addr = unit.addr.get();
     if addr == HOLE {
-        fsck.expect(UNIT, || format!("{index}: crc of one never written"), 0, unit.crc.get());
+        fsck.expect(UNIT, || format!("{index}: crc of a page never written"), 0, unit.crc.get());
         return;
     }
     let place = format!("{index} at {}", fsck.at(addr));
@@ -136,7 +136,7 @@ async fn read_unit(
     }
     let bytes = match fsck.read(addr, plan.unit_blocks).await {
         Ok(pages) => concat(&pages),
-        Err(error) => return fsck.add(UNIT, place, "a unit that can be read", error),
+        Err(error) => return fsck.add(UNIT, place, "a table page that can be read", error),
     };
     fsck.report.statistics.table_blocks += u64::from(plan.unit_blocks);
     let expect = Expect { kind: kind::UNIT, device: Some(plan.device), object: Some(plan.uuid) };
@@ -176,7 +176,7 @@ fn check_age(
     }
 }
 
-/// Units must not overlap.
+/// Table pages must not overlap.
 fn check_unit_places(fsck: &mut Fsck, volume: &Volume) {
     let plan = &volume.plan;
     let units = volume.units.iter().enumerate();
@@ -186,7 +186,7 @@ fn check_unit_places(fsck: &mut Fsck, volume: &Volume) {
     for pair in places.windows(2) {
         let ((first, a), (second, b)) = (pair[0], pair[1]);
         if second - first < plan.unit_blocks {
-            fsck.add(UNIT, format!("{a} and {b}"), "units that do not overlap", "overlap");
+            fsck.add(UNIT, format!("{a} and {b}"), "table pages that do not overlap", "overlap");
         }
     }
 }

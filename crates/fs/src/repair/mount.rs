@@ -35,7 +35,7 @@ use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZonedDevice};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// The content of a checkpoint: image, extents of the delta logs, units of the tables.
+/// The content of a checkpoint: image, extents of the delta logs, table pages.
 type Content = (Image, Vec<Vec<Extent>>, TablePages);
 
 /// Mounts the readable part of the file system on `device`.

@@ -147,7 +147,7 @@ async fn written_by(
     None
 }
 
-/// Makes entries harmless to later steps, and marks lost units so that they are written.
+/// Makes entries harmless to later steps, and marks lost table pages so that they are written.
 fn make_consistent(read: &mut Read, per_nat: u32, per_sit: u32, streams: u32) {
     for unit in &read.lost.nat_units {
         read.nat.update(unit * per_nat, |_| {});
