@@ -1,4 +1,4 @@
-# Everything this repository does is one of these. `make help` lists them.
+# The targets of this repository. `make help` lists them.
 # Each target installs what it needs on Debian and Ubuntu; see scripts/setup.sh.
 
 .DEFAULT_GOAL := help

@@ -2,8 +2,8 @@
 # Stock db_bench on a store on an untimed drive in memory, against ext4 on an image in memory:
 # scripts/bench-rocksdb.sh [PAIRS [VALUE [KEYS]]]
 #
-# The two take turns, with the same options: WAL on, nothing synced. Medians of operations a second,
-# and of the ratios of the pairs. Needs root, for the loop mount.
+# Store and ext4 take turns, with the same options: WAL on, nothing synced. Prints medians of
+# operations a second, and of the ratios of the pairs. Needs root, for the loop mount.
 . "$(dirname "$0")/lib.sh"
 
 pairs="${1:-5}" value="${2:-131072}" keys="${3:-12000}"
@@ -13,7 +13,7 @@ scripts/rocksdb.sh build
 work="$(mktemp -d)"
 cleanup() {
     umount "$work/ext4" 2>/dev/null || true
-    # The loop device holds its image for a moment more.
+    # The loop device keeps its image open for a moment longer.
     for _ in $(seq 50); do
         umount "$work" 2>/dev/null && break
         sleep 0.1
@@ -24,7 +24,7 @@ trap cleanup EXIT
 mount -t tmpfs -o size=7g tmpfs "$work"
 mkdir "$work/ext4"
 
-# $1: name of the result, the rest: how db_bench is run
+# $1: name of the result, the rest: arguments of db_bench
 bench() {
     local name="$1"
     shift

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# What collecting garbage of blob files costs over several drive capacities, at equal peak space:
+# The cost of collecting garbage of blob files over several drive capacities, at equal peak space:
 # scripts/collection.sh [SEEDS [OUT]]
 #
-# Nominal are 62 zones of ZONE MiB (4), of which the record ring takes six. Live data are 50, 65 and
-# 80 % of it, and four times the nominal drive is overwritten; on larger drives too, so that schemes
-# that find no space on the nominal one show what they need. The six schemes on drives of 1 and 1.5
-# are run for each seed, what else lies on the curves once. Drives are in memory and not timed. Each
-# run adds a line to OUT (docs/collection/runs.jsonl), where those that are there already are not run
-# again; the bound goes to bound.jsonl beside it, and the pictures and tables of docs/collection.md
-# are made.
+# The nominal drive has 62 zones of ZONE MiB (4), of which the record ring takes six. Live data are
+# 50, 65 and 80 % of the drive, and four times the nominal drive is overwritten, also on larger
+# drives, so that schemes that find no space on the nominal one show the space they need. The six
+# schemes on drives of 1 and 1.5 times the nominal size are run for each seed, the other points of
+# the curves once. Drives are in memory and not timed. Each run adds a line to OUT
+# (docs/collection/runs.jsonl); runs with a line there are not run again. The bound goes to
+# bound.jsonl in the same directory. Then the pictures and tables of docs/collection.md are made.
 . "$(dirname "$0")/lib.sh"
 
 seeds="${1:-3}"
@@ -43,8 +43,8 @@ run() {
     if grep -q "\"scheme\": \"$scheme\", \"setting\": \"$setting\", .*\"seed\": $seed,.*\"live\": $live," "$out"; then
         return
     fi
-    # Two zones more, and those that the record ring has to spare: one in 32, at least one, at most
-    # four. Without these, eight are the ring's.
+    # Two zones more, and the spare zones of the record ring: one in 32, at least one, at most four.
+    # Without the spare ones the ring has eight zones.
     size=$(awk "BEGIN {
         files = int(62 * $drive + 0.5)
         for (spares = 1; spares < 4 && files + 2 + spares >= 32 * (spares + 1);) spares++
@@ -74,7 +74,7 @@ schemes() {
         collect=off dead-ranges=on
 }
 
-# What else lies on the curves. $1: live share, $2: seed
+# The other points of the curves. $1: live share, $2: seed
 walk() {
     local live="$1" seed="$2" cutoff drive
     schemes "$live" "$seed" 2
@@ -84,7 +84,7 @@ walk() {
     done
     run "BAZA" "cut-off 0.1, drive 2" "$live" "$seed" 2 policy=baza cutoff=0.1
     run "Same-Victim" "drive 1.25" "$live" "$seed" 1.25 policy=baza same-victim=on
-    # Where zones are hardly cleaned: what RocksDB's collection does alone.
+    # Zones are hardly cleaned here: RocksDB's collection works alone.
     for drive in 1.5 2; do
         run "Same-Victim" "zones below 3 %, drive $drive" "$live" "$seed" "$drive" \
             policy=baza,clean-below=3 same-victim=on
@@ -107,7 +107,7 @@ walk() {
         collect=off dead-ranges=on
 }
 
-# Of what one writer could do at best.
+# The bound: the best that one writer could do.
 bound() {
     local live="$1" trace="$target_dir/collection.csv"
     ! grep -q "\"live\":$live," "$bounds" 2>/dev/null || return 0

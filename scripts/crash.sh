@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Power cuts at every command of simulated runs: scripts/crash.sh slice|full
 #
-# First whole lives of file systems and file stores on drives of many shapes, and of volumes on several
-# drives, with faults and power cuts, by seed.
-# For each subject it prints cut points, fates, a histogram of the commands in flight, and how many
-# crashed states were reopened and compared with what was promised. Then every defect that is built
-# in on purpose must be caught: a harness that finds nothing may be blind.
+# First it simulates whole lives of file systems and file stores on drives of many shapes, and of
+# volumes on several drives, with faults and power cuts, by seed.
+# For each subject it prints cut points, fates, a histogram of the commands in flight, and the
+# number of crashed states that were reopened and compared with the promises. Then every built-in
+# defect must be caught: a harness that finds nothing may be blind.
 . "$(dirname "$0")/lib.sh"
 
 case "${1:-slice}" in
-# Many seeds, each cut at up to the given number of commands. The tests' profile is optimised and has assertions;
-# with the features of the other tests it is built already.
+# Many seeds, each cut at up to the given number of commands. The tests' profile is optimised and
+# has assertions; with the features of the other tests the program is built already.
 slice)
     build=(build_as_tests) profile=debug
     lives=600 volumes=100 stores=80 effort="--cuts 150 --seconds"

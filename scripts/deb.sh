@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A Debian package of what was built: scripts/deb.sh BINARY [DIRECTORY]. `make deb` calls it.
+# Makes a Debian package of the built files: scripts/deb.sh BINARY [DIRECTORY]. `make deb` calls it.
 #
-# Needs dpkg-deb and binutils, nothing from the network. DEB_LEVEL (6): how hard to compress. Prints
-# where the package is.
+# Needs dpkg-deb and binutils, nothing from the network. DEB_LEVEL (6) is the level of compression.
+# Prints the path of the package.
 . "$(dirname "$0")/lib.sh"
 
 binary="${1:?which binary?}"
@@ -20,7 +20,7 @@ stage="$(mktemp -d)"
 trap 'rm -rf "$stage"' EXIT
 tree="$stage/tree"
 DESTDIR="$tree" PREFIX=/usr SBINDIR=/usr/sbin scripts/install.sh "$binary" >/dev/null
-# The plugin needs RocksDB, the rest does not: it is recommended, and all else installs without.
+# Only the plugin needs RocksDB: RocksDB is recommended, and the package installs without it.
 plugin="$tree/usr/lib/libfurrow_rocksdb.so" recommends=kmod
 if [ -f "$plugin" ]; then
     needed="$(objdump -p "$plugin" | sed -n 's/^ *NEEDED *\(librocksdb\.so.*\)/\1/p')"
@@ -30,9 +30,9 @@ if [ -f "$plugin" ]; then
 else
     say "without the RocksDB plugin, which is not built: 'make rocksdb deb' has it too"
 fi
-# dpkg has a list of its own.
+# dpkg keeps its own list of installed files.
 rm -r "$tree/usr/share/furrow"
-# Debian's place for them.
+# Debian's place for these documents.
 mv "$tree/usr/share/zsh/site-functions" "$tree/usr/share/zsh/vendor-completions"
 find "$tree/usr/share/man" -type f -exec gzip -9n {} +
 

@@ -10,7 +10,7 @@
 needed=$((3 * 1024 * 1024))
 
 work="$target_dir/demo-raid"
-# Shown on every line: short where it can be.
+# The path is shown on every line: keep it short.
 work="${work#"$root/"}"
 rm -rf "$work"
 mkdir -p "$work"
@@ -24,19 +24,19 @@ done
 say "building furrow, optimised (a few minutes the first time)"
 cargo build --release --locked -p furrow-cli
 export PATH="$target_dir/release:$PATH"
-# Sockets of this run alone: an array of somebody else is not touched.
+# Sockets of this run only: other arrays are not touched.
 FURROW_RUN="$(mktemp -d)"
 export FURROW_RUN
 uri="nbd+unix:///demo?socket=$FURROW_RUN/demo.nbd"
 
-# Whatever happens, no daemon and no drive is left behind.
+# Every exit stops the daemon; the drives stay only after a failure.
 finish() {
     local status=$?
     trap - EXIT INT TERM
-    # Fails where it has been stopped already.
+    # Fails if the array has been stopped already.
     furrow raid stop demo --force >/dev/null 2>&1 || true
     rm -rf "$FURROW_RUN"
-    # What failed can be looked at.
+    # After a failure the files stay for inspection.
     [ "$status" -eq 1 ] || rm -rf "$work"
     exit "$status"
 }
@@ -50,7 +50,7 @@ run() {
     say "\$ $*"
     "$@"
 }
-# The same for one that fails by design: a status of 1 says that an array is not well.
+# The same for a command that fails by design: status 1 says that an array is not healthy.
 show_status() {
     say
     say "\$ furrow raid status demo"
@@ -73,7 +73,7 @@ say "=== A disk image with a real file system: the sources of this repository"
 mkdir -p "$work/tree"
 git ls-files -z 2>/dev/null | xargs -0 -r cp --parents -t "$work/tree" 2>/dev/null ||
     cp -r crates docs scripts "$work/tree"
-# Some weight, so that there is time to pull a drive: it is random, and compresses to nothing.
+# Random content that does not compress, so that there is time to pull a drive.
 head -c 300M /dev/urandom >"$work/tree/weight"
 run mke2fs -q -t ext4 -d "$work/tree" "$work/disk.img" 512M
 rm -rf "$work/tree"
@@ -90,7 +90,7 @@ run nbdinfo --size "$uri"
 
 say
 say "=== The image is copied onto it, and drive 2 is pulled on the way"
-# At its 500th command from now: however fast the machine, that is in the middle of the copy.
+# At its 500th command from now: in the middle of the copy on every machine.
 run furrow raid fault demo 2 add disappear --nth 500
 run nbdcopy --flush "$work/disk.img" "$uri"
 show_status
@@ -125,7 +125,7 @@ compare
 say
 say "=== Stopped, and assembled again in another order"
 run furrow raid stop demo
-# Drives that were left out are not given: 0 and 2 are stale.
+# Drives 0 and 2 are stale and left out.
 run furrow raid examine "$work"/d[13-5].zns
 run furrow raid assemble "$work/d4.zns" "$work/d1.zns" "$work/d5.zns" "$work/d3.zns" --log "$work/log"
 show_status

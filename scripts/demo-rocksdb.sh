@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Stock db_bench on an emulated drive, three times the same: files placed by lifetime (the baseline of
-# the Same-Victim GC paper), blob files in the order they were made (BAZA), and that with
-# Same-Victim collection. Side by side: what each collector copied, space, throughput, zone maps.
+# Stock db_bench on an emulated drive, three times the same: files placed by lifetime (the baseline
+# of the Same-Victim GC paper), blob files placed in the order of creation (BAZA), and BAZA with
+# Same-Victim collection. Shown side by side: bytes that each collector copied, space, throughput,
+# zone maps.
 . "$(dirname "$0")/lib.sh"
 
 furrow="$target_dir/release/furrow"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A source tree on an emulated zoned drive, killed five times under load, checked: what `make demo`
-# runs. Everything it shows is done by `furrow demo`; this finds the tree and unpacks it.
+# runs. `furrow demo` does everything that is shown; this script finds the tree and unpacks it.
 #
 # FURROW_DEMO_SOURCE=DIR takes another tree of files, where there is no package of one.
 . "$(dirname "$0")/lib.sh"
@@ -9,7 +9,7 @@
 needed=$((6 * 1024 * 1024))
 
 work="$target_dir/demo"
-# Shown on every line: short where it can be.
+# The path is shown on every line: keep it short.
 work="${work#"$root/"}"
 mkdir -p "$work"
 free="$(df --output=avail -k "$work" | tail -n 1)"

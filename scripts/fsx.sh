@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# fsx, a judge of file systems, on a mount: scripts/fsx.sh [OPERATIONS] [SEED...]
+# Runs fsx, a test of file systems, on a mount: scripts/fsx.sh [OPERATIONS] [SEED...]
 #
-# Each seed is a run on a file system of its own, with syncs, reopened files, mapped reads and
+# Each seed is a run on its own file system, with syncs, reopened files, mapped reads and
 # writes and dropped caches among the operations; fsx checks every read. Other files fill the drive
-# to two thirds, so that it has to be cleaned all the while; they are part of the check. Then
+# to two thirds, so that cleaning runs all the time; these files are part of the check. Then
 # everything must have the same hash after a remount, and again after the daemon was killed and the
 # device mounted.
 . "$(dirname "$0")/lib.sh"
@@ -15,7 +15,7 @@ shift || true
 problem="$(fuse_problem)"
 [ -z "$problem" ] || fail "no mount is possible: $problem"
 have fsx || fail "missing: fsx. Run: cargo install --locked --version $FSX_VERSION fsx"
-# With the features of the other tests, which have built it already.
+# With the features of the other tests, which have built the command already.
 build_as_tests
 furrow="$target_dir/debug/furrow"
 
@@ -54,7 +54,7 @@ hash_of() { cat "$mount/file" "$mount"/ballast/* | sha256sum | cut -d ' ' -f 1; 
 # A number of a mount's status.
 status_of() { "$furrow" df --json "$mount" | sed -n "s/^ *\"$1\": *\([0-9]*\).*/\1/p"; }
 
-# Fills two thirds of the drive, in between with what is removed again.
+# Fills two thirds of the drive, with files in between that are removed again.
 fill() {
     mkdir "$mount/ballast" "$mount/gone"
     local number
@@ -89,7 +89,7 @@ for seed in "$@"; do
     second="$(hash_of)"
     [ "$first" = "$second" ] || fail "seed $seed: hash $first, after a remount $second"
     kill -9 "$(status_of pid)"
-    # Until the kernel has noticed; the process may stay on as a zombie nobody waits for.
+    # Waits until the kernel has noticed; the process may remain as a zombie.
     while stat "$mount" >/dev/null 2>&1; do sleep 0.05; done
     "$furrow" umount "$mount"
     "$furrow" mount "$work/disk.zns" "$mount" --log "$work/log"

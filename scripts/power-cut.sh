@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# fio verifies what it wrote over NBD, with the power of all drives cut in between:
+# fio writes over NBD, the power of all drives is cut, and fio verifies its data:
 # scripts/power-cut.sh [ROUNDS] [LEVEL]
 #
-# Each round fio writes at random with checksums (32 requests under way); in the middle it notes what
-# was acknowledged, and has the power of all drives cut at once; the daemon is killed, the array is
-# assembled from what the drives kept, and fio reads back all that it noted. The drives
-# have no volatile cache: with one only what was flushed must survive, which crates/cli/tests/power.rs
-# checks.
+# Each round fio writes at random with checksums (32 requests under way); in the middle it notes the
+# acknowledged writes, and has the power of all drives cut at once. The daemon is killed, the array
+# is assembled from the data that the drives kept, and fio reads back all noted writes. The drives
+# have no volatile cache: with a cache only flushed data must survive, which
+# crates/cli/tests/power.rs checks.
 . "$(dirname "$0")/lib.sh"
 
 rounds="${1:-5}" level="${2:-5}"
@@ -52,14 +52,14 @@ job() {
 for round in $(seq "$rounds"); do
     mapfile -t arguments < <(job "$round")
     rm -f ./*.state trigger
-    # At the trigger fio ends the job that it will verify, notes what was acknowledged, and has the
-    # power cut at once.
+    # At the trigger fio ends the job that it will verify, notes the acknowledged writes, and has
+    # the power cut at once.
     fio "${arguments[@]}" --do_verify=0 --rate=60m --verify_state_save=1 \
         --trigger-file="$work/trigger" \
         --trigger="$furrow raid fault p all add power-cut" >"fio-$round.log" 2>&1 &
     load=$!
     while [ "$(written)" -lt 2000 ]; do sleep 0.05; done
-    # Writes on while the power goes, so that there are commands in flight.
+    # Continues to write during the power cut, so that commands are in flight.
     fio --name=beside --ioengine=nbd --uri="$uri" --rw=randwrite --bsrange=4k-64k --iodepth=16 \
         --offset=160m --size=96m --time_based --runtime=60 --randseed="$((round + 1000))" \
         >"beside-$round.log" 2>&1 &
@@ -67,7 +67,7 @@ for round in $(seq "$rounds"); do
     sleep "0.$((RANDOM % 9 + 1))"
     : >trigger
     wait "$load" || true
-    # It ends with errors: that is the point.
+    # fio ends with errors, as it must.
     wait "$beside" && fail "round $round: the power was not cut"
     kill -9 "$(pid)"
     first="${drives[0]}"

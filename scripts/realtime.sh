@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A mount on a drive that takes its time, held against the drive: scripts/realtime.sh [SCALE]
+# Compares a mount on a timed drive with the drive's model: scripts/realtime.sh [SCALE]
 #
 # With timing=realtime the emulated drive answers when the drive it models would have. Where this
-# host is too slow for that, a time scale makes the drive slower: SCALE times (40 unless said),
-# for what is faster than one small zone. fio writes through FUSE; resets and finishes are timed
-# by hand. Printed: what the model says, what was measured, and the ratio.
+# host is too slow for that, a time scale makes the drive slower: SCALE times (default 40), for
+# everything faster than one small zone. fio writes through FUSE; resets and finishes are timed
+# by hand. Prints the model's figure, the measured one, and the ratio.
 . "$(dirname "$0")/lib.sh"
 
 scale="${1:-40}"
@@ -24,14 +24,14 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# One line of the result. $1: what, $2: unit, $3: expected, $4: measured
+# One line of the result. $1: name, $2: unit, $3: expected, $4: measured
 line() {
     awk -v what="$1" -v unit="$2" -v model="$3" -v found="$4" 'BEGIN {
         printf "%-52s %10.2f %10.2f %-6s %7.3f\n", what, model, found, unit, found / model }'
 }
 
-# MB/s that fio writes to new files on the mount, an fsync at the end of each included. Nothing is
-# allocated before: that would write everything twice.
+# MB/s that fio writes to new files on the mount, including an fsync at the end of each. fio does
+# not allocate first: that would write everything twice.
 # $1: MiB of each, the rest: files
 fio_rate() {
     local size="$1" file jobs=()
@@ -43,7 +43,7 @@ fio_rate() {
     written
 }
 
-# MB/s that fio writes to files on the mount once it has done so for 4 s, over 12 s.
+# MB/s that fio writes to files on the mount, over 12 s after a warm-up of 4 s.
 fio_steady() {
     local file jobs=()
     for file in "$@"; do jobs+=(--name="$file" --filename="$mount/$file"); done
@@ -53,13 +53,13 @@ fio_steady() {
     written
 }
 
-# What the last run of fio wrote, in MB/s.
+# Rate of the last run of fio, in MB/s.
 written() {
     awk '/"write" :/ { write = 1 } write && /"bw_bytes"/ { gsub(/[^0-9]/, ""); print $0 / 1e6; exit }' \
         "$work/fio.json"
 }
 
-# A fresh file system on a timed drive. $1: preset, $2: options, $3: width, $4: how it is timed
+# A fresh file system on a timed drive. $1: preset, $2: options, $3: width, $4: options of timing
 mounted() {
     rm -f "$work/disk.zns"
     "$furrow" device create "$work/disk.zns" --preset "$1" -o "$2" >/dev/null
@@ -77,14 +77,14 @@ zone_time() {
 
 printf '%-52s %10s %10s %-6s %7s\n' "" model measured "" ratio
 
-# One zone: permits for one to each stream. The buffer of 24 MiB would drain to the zone before and
-# hide the rate: 1 MiB here.
+# One zone: each stream has permits for one. A buffer of 24 MiB would drain to the zone before and
+# hide the rate, so it is 1 MiB here.
 mounted pm1731a zones=64,zone-size=96MiB,max-active=10,max-open=10 1 time-scale=1,model.buffer=1MiB
 line "pm1731a, one zone through FUSE, scale 1" MB/s 45 "$(fio_rate 180 file)"
 "$furrow" umount "$mount"
 
-# The drive's peak needs 55 zones busy all the time: several superzones of 16, which a stream gets
-# once it has written for a second, so that second is not counted. One file, then four.
+# The drive's peak needs 55 zones busy all the time: several superzones of 16. A stream gets them
+# after a second of writing, so the first second is not counted. One file, then four.
 for files in "one" "one two three four"; do
     mounted pm1731a zones=4096,zone-size=4MiB 16 "time-scale=$scale"
     # shellcheck disable=SC2086 # a list
@@ -98,7 +98,7 @@ line "zn540-1t, one zone = its peak, scale $scale" MB/s \
     "$(awk -v s="$scale" 'BEGIN { print 1150 * 1.048576 / s }')" "$(fio_rate 160 file)"
 "$furrow" umount "$mount"
 
-# What the closed forms of the published measurements say of a zone of 64 MiB that is half full.
+# The closed forms of the published measurements, for a zone of 64 MiB that is half full.
 rm -f "$work/disk.zns"
 "$furrow" device create "$work/disk.zns" --preset zn540-1t \
     -o zones=8,zone-size=64MiB,zone-capacity=64MiB >/dev/null

@@ -3,8 +3,8 @@
 #
 # KIND: db_bench (Debian's: random writes and overwrites of two threads, all synced, blob files and
 # their collection) or workload (plugins/rocksdb/workload.cc: updates and inserts, none synced). Of
-# content only length and checksum are recorded. PROFILE=debug takes what the tests built, else
-# release.
+# content only length and checksum are recorded. PROFILE=debug uses the build of the tests, the
+# default is release.
 . "$(dirname "$0")/lib.sh"
 
 kind="${1:-}" file="${2:-}" seed="${3:-1}"

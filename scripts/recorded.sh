@@ -2,11 +2,11 @@
 # Records the runs of stock db_bench that claims Z20 to Z23 and R26 replay: scripts/recorded.sh DIR
 #
 # Then `furrow-lab keep Z20 Z21 Z22 Z23 R26 --seeds 1 --recorded DIR` keeps their figures, and
-# docs/claims-recorded.md says what the recordings are. Needs 10 GB of memory and 4 GB in DIR, and a
-# machine with nothing else to do: the time that threads spend between their calls is recorded, and
-# what others take of the processors is in it.
+# docs/claims-recorded.md describes the recordings. Needs 10 GB of memory and 4 GB in DIR, and an
+# idle machine: the time that threads spend between their calls is recorded, and other load would
+# lengthen it.
 # OPERATIONS (500000, of 50 million published) and VALUES (4096 of each of R26's eight clients, of
-# 205000 published) are how long the runs are.
+# 205000 published) set the length of the runs.
 . "$(dirname "$0")/lib.sh"
 
 dir="${1:-}" operations="${OPERATIONS:-500000}" values="${VALUES:-4096}"
@@ -19,7 +19,7 @@ dir="$(realpath "$dir")"
 memory=mem:capacity=6GiB,zone-size=96MiB,max-active=64,max-open=64
 image="$dir/database.zns"
 
-# $1: store, $2: what the run is called, or nothing; the rest: arguments of db_bench
+# $1: store, $2: name of the run, or nothing; the rest: arguments of db_bench
 bench() {
     local uri="furrow://$1"
     [ -z "$2" ] || uri="$uri?record=$dir/$2.run"
@@ -29,7 +29,7 @@ bench() {
     grep -h "ops/sec" "$dir/db_bench.txt"
 }
 
-# As published: 16 threads, values of 1 KB. What was not published has db_bench's own values.
+# As published: 16 threads, values of 1 KB. Unpublished options have db_bench's defaults.
 z() {
     bench "$@" --threads=16 --num="$operations" --value_size=1000
 }

@@ -2,15 +2,15 @@
 # The RocksDB plugin: scripts/rocksdb.sh build|test|newer [SUITE]
 #
 # build: target/release/libfurrow_rocksdb.so. test: the same in the profile of tests, its own tests,
-# stock db_bench and ldb on a store, and what `make install` installs of it.
+# stock db_bench and ldb on a store, and the files that `make install` installs of it.
 #
 # newer: the same tests with the RocksDB of a newer Debian suite (trixie), whose packages are unpacked
 # below target/rocksdb-SUITE and run with their own C library. Nothing is installed, and the machine's
 # own apt is not touched. Needs the network, once.
 . "$(dirname "$0")/lib.sh"
 
-# Builds the core and the plugin. $1: directory of the profile. The tests' build has the library with a
-# defect, which power cuts must find.
+# Builds the core and the plugin. $1: directory of the profile. The tests' build also makes a
+# library with a defect, which power cuts must find.
 build() {
     local profile="$1"
     case "$profile" in
@@ -22,10 +22,10 @@ build() {
 }
 
 furrow="$target_dir/debug/furrow"
-# How db_bench and ldb are called, and where images go.
+# The commands for db_bench and ldb, and the directory of images.
 db_bench=(db_bench) ldb=(ldb) images="$target_dir/debug/rocksdb-plugin/images"
 
-# Stock programs on a store: what one writes another reads; a wrong URI is an error.
+# Stock programs on a store: one writes, another reads; a wrong URI is an error.
 stock() {
     local drive="$images/stock.zns" out="$images/stock.txt" found
     mkdir -p "$images"
@@ -60,12 +60,12 @@ stock() {
     say "stock db_bench and ldb on a store: 2000 keys, clean"
 }
 
-# What cannot work is said in a line, by those that look first, and nothing crashes.
+# Programs that cannot work are refused with one line, and nothing crashes.
 refused() {
     local drive="$images/refused.zns" out="$images/refused.txt"
     rm -f "$drive"
     "$furrow" device create "$drive" -o capacity=64MiB,zone-size=2MiB >/dev/null
-    # $1: what must be said, the rest: the arguments of `furrow run`
+    # $1: the expected message, the rest: the arguments of `furrow run`
     refuse() {
         local expected="$1" status=0
         shift
@@ -75,14 +75,14 @@ refused() {
     }
     refuse "furrow kv mkfs" --store "$drive" -- db_bench
     "$furrow" kv mkfs "$drive" >/dev/null
-    # A tool of RocksDB's is told the store by its option: this one opens nothing by DB::Open.
+    # RocksDB's tools take the store as an option: this one does not use DB::Open.
     refuse " none/CURRENT: no such file" --store "$drive" -- ldb --db=/none get key
     flock "$drive" bash -c "! '$furrow' run --store '$drive' -- ldb --db=/none get key >'$out' 2>&1"
     grep -q "in use by process [0-9]* (flock)" "$out" ||
         { cat "$out"; fail "it is not said who uses the store"; }
     refuse "cannot be written" --store "$drive" --report /no/such/file -- db_bench
     refuse "crash over others" -- ldb --fs_uri=zenfs://x scan
-    # Another RocksDB than the plugin's: two of them in one process crash.
+    # A RocksDB other than the plugin's: two in one process would crash.
     echo 'int other(void) { return 0; }' |
         gcc -x c - -shared -Wl,-soname,librocksdb.so.99 -o "$images/librocksdb.so.99"
     echo 'int other(void); int main(void) { return other(); }' |
@@ -92,8 +92,8 @@ refused() {
     say "what cannot work is refused"
 }
 
-# What is installed works from where it is: stock ldb, and a program of three lines that is compiled
-# against the headers by pkg-config. Then all of it is taken away.
+# The installed files work in their place: stock ldb, and a program of three lines that is compiled
+# against the headers by pkg-config. Then everything is uninstalled.
 installed() {
     local to="$images/installed" drive="$images/installed.zns" out="$images/installed.txt"
     rm -rf "$to" "$drive"
@@ -141,7 +141,7 @@ END
     say "installed and taken away: ldb, a program by pkg-config, one in C"
 }
 
-# Unpacks RocksDB of Debian's suite $1, and all that it needs, below $2.
+# Unpacks RocksDB of Debian's suite $1, and its dependencies, below $2.
 unpack() {
     local suite="$1" to="$2" source packages
     have apt-get && have dpkg || fail "missing: apt-get and dpkg. Newer packages come from Debian."
@@ -158,7 +158,7 @@ unpack() {
     apt=(-qq -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$to/apt/parts"
         -o "Dir::State::Lists=$to/apt/lists" -o Dir::State::status=/dev/null
         -o "Dir::Cache=$to/apt/cache" -o APT::Sandbox::User=root)
-    # Parts that the suite lacks (its security updates, say) do not matter.
+    # Missing parts of the suite (such as security updates) do not matter.
     apt-get "${apt[@]}" update >/dev/null 2>&1 || true
     packages="$(apt-cache "${apt[@]}" depends --recurse --no-recommends --no-suggests --no-conflicts \
         --no-breaks --no-replaces --no-enhances rocksdb-tools 2>/dev/null | sed -n '/^[a-z]/p' | sort -u)"

@@ -3,12 +3,13 @@
 # rocksdb|demo|demo-raid|bench|realtime
 #
 # On Debian and Ubuntu packages come from apt and cargo tools from `cargo install`, only those that
-# are missing. Anywhere else it names what is missing and stops. It never touches what is there.
+# are missing. On other systems the script names what is missing and stops. It never changes
+# installed packages.
 . "$(dirname "$0")/lib.sh"
 
 goal="${1:-build}"
 
-# Runs a command as root: directly, or through sudo where that asks nothing or can ask.
+# Runs a command as root: directly, or through sudo if sudo needs no password or can ask for one.
 as_root() {
     if [ "$(id -u)" -eq 0 ]; then
         "$@"
@@ -76,7 +77,7 @@ need_rust() {
     [ "$(printf '%s\n%s\n' "$wanted" "${found%%-*}" | sort -V | head -n 1)" = "$wanted" ] ||
         fail "Rust $found is too old, $wanted is needed: run 'rustup update stable', then again"
     have cc || install_package gcc "a C compiler, as Rust's linker"
-    # The linker alone is not enough: the C library's start files come with its headers.
+    # A linker is not enough: the C library's start files come with its headers.
     [ ! -x /usr/bin/apt-get ] || echo 'int main(void){return 0;}' |
         cc -x c - -o /dev/null 2>/dev/null || install_package libc6-dev "the C library's headers"
 }
@@ -94,7 +95,7 @@ need_lint() {
     need_deny
 }
 
-# Programs that speak to the NBD server in its tests.
+# NBD clients for the tests of the server.
 need_nbd_clients() {
     have nbdinfo || install_package libnbd-bin "nbdinfo, nbdcopy, nbdsh: NBD clients"
     PATH="/usr/bin:$PATH" python3 -c 'import nbd' 2>/dev/null ||
@@ -104,7 +105,7 @@ need_nbd_clients() {
     have nbdkit || install_package nbdkit "an NBD server to be compared with"
 }
 
-# What the RocksDB plugin is built against, and the programs it is tried with.
+# The headers for the RocksDB plugin, and the programs for its tests.
 need_rocksdb() {
     have g++ || install_package g++ "the RocksDB plugin is C++"
     have make || install_package make "builds the RocksDB plugin"
@@ -113,7 +114,8 @@ need_rocksdb() {
     have db_bench || install_package rocksdb-tools "db_bench and ldb"
 }
 
-# A module that is there but not loaded: load it. If that fails, the test that needs FUSE says so.
+# The module may exist without being loaded: load it. If that fails, the test that needs FUSE says
+# so.
 load_fuse() {
     [ -e /dev/fuse ] || ! have modprobe || as_root modprobe fuse 2>/dev/null || true
 }
@@ -125,7 +127,7 @@ need_sources() {
         have apt-get ||
             fail "missing: kernel sources, which are a package on Debian and Ubuntu only." \
                 "Set FURROW_DEMO_SOURCE to any tree of files, run again."
-        # Debian 12 has it by this name; elsewhere the newest.
+        # Debian 12 has the package by this name; elsewhere take the newest.
         if apt-cache show linux-source-6.1 >/dev/null 2>&1; then
             install_package linux-source-6.1 "80,000 files to copy"
         else

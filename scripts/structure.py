@@ -57,7 +57,7 @@ def blank(text):
             out.append(text[i:])
             break
         start, end, what = found.start(), found.end(), found.group()
-        # An identifier that ends in r or b is no prefix of a literal.
+        # An identifier that ends in r or b is not a prefix of a literal.
         word = start > 0 and (text[start - 1].isalnum() or text[start - 1] == "_")
         if word and what[0] in "br":
             out.append(text[i : start + 1])
@@ -240,7 +240,7 @@ def circles(graph):
 def structs(files, names):
     """Name -> (module, [(field, visibility, type)]) of structs with named fields."""
     found = {}
-    # A name may be told with the module in which, or below which, it is.
+    # A name may be given with a module that contains it.
     below = {name.split("::")[-1]: tuple(name.split("::")[:-1]) for name in names}
     for module, file in files.items():
         names = [name for name, top in below.items() if module[: len(top)] == top]
@@ -262,7 +262,7 @@ def structs(files, names):
         for m in re.finditer(r"\bstruct\s+(\w+)\s*(?:<[^>]*>)?\s*\(([^;]*)\)\s*;", file.code):
             head = re.match(r"(pub\s*(?:\(([^)]*)\))?\s*)?()(.*)", m.group(2).strip(), re.S)
             if m.group(1) in names and m.group(1) not in found:
-                # The one field of a handle is no state of its own.
+                # The one field of a handle is not a state.
                 found[m.group(1)] = (module, [("", visible_in(head, module), head.group(4))])
     return found
 

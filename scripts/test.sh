@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What must hold: scripts/test.sh [lint|long]
+# Runs the tests: scripts/test.sh [lint|long]
 #
-# Without a word: what runs for each change. lint: its quick part. long: all of it, then what takes
-# hours, for nights (FURROW_SECONDS for each search by seed, 1800 unless told).
+# Without an argument: the steps for each change. lint: the quick part. long: all of it, then the
+# steps that take hours, for nights (FURROW_SECONDS for each search by seed, default 1800).
 #
-# Every step runs even if an earlier one failed, so one run shows all that is wrong. The last lines
-# say what passed, what failed, what was skipped and why.
+# Every step runs even if an earlier one failed, so one run shows all failures. The last lines say
+# which steps passed, failed or were skipped, and why.
 . "$(dirname "$0")/lib.sh"
 
 passed=() failed=() skipped=()
@@ -15,7 +15,7 @@ lint | short | long) ;;
 *) fail "unknown tier '$tier': lint or long, or nothing for the tests of each change" ;;
 esac
 
-# What the short tier leaves to the long one. docs/HACKING.md says what each finds.
+# Steps that the short tier leaves to the long one. docs/HACKING.md lists them.
 long_only="pjdfstest, fsx beyond 5000 operations, RocksDB of a newer Debian, the plugin's long form,
          crash sweeps beyond their first seeds, simulations beyond theirs, damaged images, the fuzzer
          of NBD, power cuts under fio"
@@ -23,8 +23,8 @@ long_only="pjdfstest, fsx beyond 5000 operations, RocksDB of a newer Debian, the
 spent_file="$(mktemp)"
 trap 'rm -f "$spent_file"' EXIT
 
-# Processor seconds of all that ran so far, in $spent. The shell itself has to ask: a subshell has
-# children of its own.
+# Sets $spent to the processor seconds of all steps so far. The shell itself has to ask: a subshell
+# has its own children.
 read_spent() {
     times >"$spent_file"
     spent="$(awk 'NR == 2 { gsub("s", ""); for (i = 1; i <= 2; i++) { split($i, t, "m"); sum += 60 * t[1] + t[2] }
@@ -82,15 +82,15 @@ if [ "$tier" = lint ]; then
     exit
 fi
 
-# Tests that mount skip themselves if FURROW_WITHOUT_FUSE=1 and fail without FUSE otherwise, so
-# that a machine that lost /dev/fuse is not taken for one where mounts work.
+# Tests that mount skip themselves if FURROW_WITHOUT_FUSE=1 and fail without FUSE otherwise, so that
+# a machine without /dev/fuse is noticed.
 problem="$(fuse_problem)"
 if [ -n "$problem" ] && [ "${FURROW_WITHOUT_FUSE:-}" != 1 ]; then
     failed+=("mounts: $problem; FURROW_WITHOUT_FUSE=1 skips what needs a mount")
 fi
 
 step tests cargo test --quiet --workspace --locked --no-fail-fast
-# A change of an engine may not change figures of claims unseen.
+# A change of an engine must not change figures of claims unnoticed.
 gate() {
     build_as_tests && "$target_dir/debug/furrow-lab" gate docs --no-cache
 }
