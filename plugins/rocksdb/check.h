@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// What the tests of the plugin share.
+// Shared by the tests of the plugin.
 #pragma once
 
 #include <unistd.h>
@@ -90,7 +90,8 @@ inline rocksdb::Options BlobOptions(rocksdb::Env* env) {
   return options;
 }
 
-// Opens a database; `more` is its column families and where their handles go, if any are named.
+// Opens a database; `more` names its column families and the place for their handles, if there are
+// any.
 template <typename... More>
 std::unique_ptr<rocksdb::DB> OpenDatabase(const rocksdb::Options& options, const std::string& path,
                                           More... more) {

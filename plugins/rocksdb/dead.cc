@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 // Test of dead ranges: dead [SEED [STEPS]]
 //
-// A database of two column families is written, with snapshots, iterators and restarts, on a drive
-// that is cleaned all the time; whatever may be read is right.
+// Writes a database of two column families, with snapshots, iterators and restarts, on a drive that
+// is cleaned all the time, and compares everything readable.
 #include <algorithm>
 #include <cinttypes>
 #include <map>
@@ -105,7 +105,7 @@ class Database {
     CHECK_OK(status);
     CHECK(found == ValueOf(family, key, known->second), KeyOf(key) + ": another value");
   }
-  // Either by a snapshot, for which compaction keeps versions, or only by iterators, which keep the
+  // The view is a snapshot, for which compaction keeps versions, or only iterators, which keep the
   // table files of their time.
   View See(bool by_snapshot) {
     View view;

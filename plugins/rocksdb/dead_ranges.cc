@@ -53,7 +53,7 @@ class Collector : public rocksdb::TablePropertiesCollector {
     if (DecodeBlobIndex(value, key.size(), &range)) {
       ranges_.push_back(range);
     } else if (!inlined) {
-      // The table gets no property, so nothing is declared dead as long as it exists.
+      // The table gets no property, so nothing is declared dead as long as the table exists.
       understood_ = false;
     }
     return Status::OK();
@@ -118,7 +118,7 @@ bool DecodeRanges(const std::string& text, std::vector<BlobRange>* ranges) {
 }
 
 bool DecodeBlobIndex(const Slice& index, uint64_t key_bytes, BlobRange* range) {
-  // The value itself (0); file, offset, size, compression (1); the same behind an expiration (2).
+  // The value (0); file, offset, size, compression (1); the same after an expiration (2).
   Slice rest(index);
   if (rest.empty() || rest[0] < 1 || rest[0] > 2) return false;
   bool expires = rest[0] == 2;
@@ -181,7 +181,7 @@ bool DeadRanges::Attach(rocksdb::DB* db, const std::vector<rocksdb::ColumnFamily
   std::unique_lock<std::mutex> lock(mutex_);
   directory_ = db->GetName();
   for (const auto& [path, properties] : all) Add(path, *properties);
-  // Without these properties it is unknown what is alive.
+  // Without these properties the live ranges are unknown.
   if (!read) unknown_.insert("");
   attached_ = true;
   bool known = unknown_.empty();

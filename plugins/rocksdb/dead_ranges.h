@@ -5,11 +5,12 @@
 // A collector of table properties sees each blob index that goes into a table, and records the
 // ranges of blob files that it names as a property of the table. A range that some table named is
 // dead when the last such table file is gone: RocksDB deletes a table file when no version of the
-// database, and so no iterator and no reader, has it any more; what a snapshot sees, compaction
-// keeps in tables. When a database is opened, what no table of it names is dead.
+// database, and so no iterator and no reader, uses it any more; compaction keeps everything a
+// snapshot sees in tables. When a database is opened, ranges that none of its tables names are
+// dead.
 //
-// Collection of blob files by RocksDB is to be off (enable_blob_garbage_collection=false, or a
-// cut-off of 0): it still deletes files of which all is dead.
+// RocksDB's collection of blob files should be off (enable_blob_garbage_collection=false, or a
+// cut-off of 0): RocksDB still deletes files that are entirely dead.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +62,8 @@ class DeadRanges : public rocksdb::EventListener {
   static std::shared_ptr<rocksdb::TablePropertiesCollectorFactory> Factory();
 
   // Begins to declare dead ranges. Returns false if some table has no record of its references,
-  // because it was written without Factory(): nothing is declared until all such tables are gone.
+  // because the table was written without Factory(): nothing is declared until all such tables are
+  // gone.
   bool Attach(rocksdb::DB* db, const std::vector<rocksdb::ColumnFamilyHandle*>& families);
   void Detach();
 

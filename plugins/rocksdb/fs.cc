@@ -47,10 +47,11 @@ bool StartsWith(const std::string& text, const std::string& front) {
   return text.compare(0, front.size(), front) == 0;
 }
 
-// Who writes a file with this priority, as furrow_file_set_claim has it. RocksDB says it by the priority
-// of a file, but for one case: where writers are slowed down, flushes and compactions have the same. Its
-// threads are named for their pools then, and those of sub-compactions inherit the name. That of
-// DB::Open, which empties logs by flushes, is of none.
+// The writer of a file with this priority, as furrow_file_set_claim defines writers. RocksDB's
+// priority of a file identifies the writer, except where writers are slowed down: flushes and
+// compactions then have the same priority. There the name of the thread decides: threads are named
+// for their pools, and those of sub-compactions inherit the name. The thread of DB::Open, which
+// empties logs by flushes, is in no pool.
 int Claim(rocksdb::Env::IOPriority priority) {
   constexpr int kNone = 0, kCompaction = 1, kFlush = 2;
   char thread[16] = "";
@@ -152,7 +153,7 @@ struct AsyncRead {
 
   void End() { furrow_read_end(std::exchange(read, nullptr)); }
 
-  // Waits, copies to the caller's buffer and calls back; once.
+  // Waits, copies to the caller's buffer and calls back. Runs once.
   void Finish() {
     if (read == nullptr) return;
     size_t got = 0;
@@ -428,7 +429,7 @@ bool StoreFileSystem::IsHosts(const std::string& path) const {
   furrow_stat stat;
   std::string directory = DirName(path);
   // The store's root always exists: a name without a directory is on the host if only the host has
-  // it.
+  // the name.
   bool known = directory.empty() ? Stat(path, &stat).ok() : Stat(directory, &stat).ok();
   if (known) return false;
   return target()->FileExists(path, IOOptions(), nullptr).ok();
@@ -587,7 +588,7 @@ IOStatus StoreFileSystem::CreateDir(const std::string& path, const IOOptions& op
   return CreateDirIfMissing(path, options, dbg);
 }
 
-// With its parents: the store begins with none of the host's directories.
+// Also makes the parents: the store begins without the host's directories.
 IOStatus StoreFileSystem::CreateDirIfMissing(const std::string& path, const IOOptions& options,
                                              IODebugContext* dbg) {
   std::string normal = Normal(path);

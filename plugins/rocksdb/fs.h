@@ -27,7 +27,7 @@ struct Uri {
 bool ParseUri(const std::string& text, Uri* uri, std::string* why);
 
 // A file system whose files lie in a store. Paths are the store's; a file that is only read, in a
-// directory that the store has not, is the host's (an options file, say).
+// directory that the store does not have, is the host's (such as an options file).
 class StoreFileSystem : public rocksdb::FileSystemWrapper {
  public:
   // Opens the store; returns null with a reason in `why` on failure.
@@ -119,8 +119,8 @@ class StoreFileSystem : public rocksdb::FileSystemWrapper {
                                 bool* is_directory, rocksdb::IODebugContext* dbg) override;
   rocksdb::IOStatus Poll(std::vector<void*>& handles, size_t min_completions) override;
   rocksdb::IOStatus AbortIO(std::vector<void*>& handles) override;
-  // Older versions of RocksDB lack these functions (8.6, 10.6), so they do not say `override`; in
-  // newer versions the host's file system would answer otherwise.
+  // Older versions of RocksDB lack these functions (8.6, 10.6), so they are declared without
+  // `override`; in newer versions the host's file system would answer without them.
   virtual void SupportedOps(int64_t& operations);
   virtual rocksdb::IOStatus SyncFile(const std::string& path, const rocksdb::FileOptions& file,
                                      const rocksdb::IOOptions& options, bool use_fsync,
@@ -131,7 +131,7 @@ class StoreFileSystem : public rocksdb::FileSystemWrapper {
 
   // Whether `path` is a LOG file on the host, and where.
   bool IsHostLog(const std::string& path, std::string* host) const;
-  // Whether the store has `path`; `stat` tells what it is.
+  // Whether the store has `path`; sets `stat` if it has.
   rocksdb::IOStatus Stat(const std::string& path, furrow_stat* stat) const;
   // Whether a file to be read is on the host: the store has neither it nor its directory.
   bool IsHosts(const std::string& path) const;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 // A database that keeps its store full while it is overwritten: full URI [LIVE [CAPACITIES]]
 //
-// LIVE (0.70) is the share of the store's capacity that values take; the rest of what is in use is
-// garbage that RocksDB has not collected. As soon as 95 % are in use the oldest 3 % of the blob files
-// are collected, until less is: RocksDB writes what it collects before it removes anything, so a
-// larger share would need room that is not there. Keys are overwritten at random until CAPACITIES (1)
-// times the capacity has been written. Prints what was written by whom, as JSON; ends with 1 at the
-// first write that fails.
+// LIVE (0.70) is the share of the store's capacity that values take; the rest of the used space is
+// garbage that RocksDB has not collected. When 95 % are in use the oldest 3 % of the blob files are
+// collected, again and again until less is in use: RocksDB writes the collected values before it
+// removes files, so a larger share would need more space than there is. Keys are overwritten at
+// random until CAPACITIES (1) times the capacity has been written. Prints the bytes written, by
+// writer, as JSON; exits with 1 at the first write that fails.
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
@@ -55,7 +55,7 @@ int main(int count, char** arguments) {
   options.enable_blob_files = true;
   options.min_blob_size = 1024;
   options.blob_file_size = 256 << 10;
-  // Otherwise both grow without limit, and they are in the store.
+  // Otherwise both grow without limit, and both are in the store.
   options.max_log_file_size = 1 << 20;
   options.keep_log_file_num = 2;
   options.max_manifest_file_size = 1 << 20;

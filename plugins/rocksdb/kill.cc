@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 // Kills a database under load, again and again: kill FURROW DIRECTORY ROUNDS SEED [power [DEFECT]]
 //
-// A child writes, two threads of it, some writes synced and some not, and says of each through a
-// pipe when it begins and when it is acknowledged. It is killed at a random moment. Another child
-// opens the database and says what it holds: each key must be there as it was when a write to it,
-// or a later synced one, was acknowledged, or as a write made it that had begun since.
+// Two threads of a child write, some writes synced and some not. The child reports through a pipe
+// when each write begins and when it is acknowledged, and is killed at a random moment. Another
+// child opens the database and reports its content: each key must have the version of its last
+// write that was durable, or of a write that began later. A write is durable once it is
+// acknowledged as synced, or once a synced write that began after its return is acknowledged.
 //
-// With `power` it is the drive that ends: its power is cut at a random command, of RocksDB's
-// recovery too. Commands in flight are done, torn or not started, and of what was not flushed any
-// part is lost. DEFECT is one built into the store on purpose, which must be found.
+// With `power` the drive loses power instead, at a random command, which may be one of RocksDB's
+// recovery. Commands in flight are done, torn or not started, and any part of the unflushed data is
+// lost. DEFECT is a defect built into the store, which must be found.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,7 +28,7 @@
 
 using namespace rocksdb;
 
-// Only in the library into which a defect can be built (crates/capi/examples/defective.rs).
+// Exists only in the library for built-in defects (crates/capi/examples/defective.rs).
 extern "C" int furrow_build_in_defect(const char* name) __attribute__((weak));
 
 namespace {
@@ -38,17 +39,17 @@ const char* kShape =
     "capacity=192MiB,zone-size=4MiB,max-active=14,max-open=14,volatile-cache=on";
 // Exit status of a child whose drive failed.
 constexpr int kDriveFailed = 3;
-// Nothing that a child does takes this long, in seconds.
+// A child that takes longer than this number of seconds hangs.
 constexpr unsigned kHangs = 120;
 
 // A message of a child, written to the pipe in one piece.
 struct Event {
   enum Kind : uint32_t {
     kBegin = 1,    // a write begins
-    kReturned = 2, // it was acknowledged, unsynced
-    kSynced = 3,   // it was acknowledged, synced
-    kHeld = 4,     // the database holds this
-    kEnd = 5,      // that was all
+    kReturned = 2, // the write was acknowledged, unsynced
+    kSynced = 3,   // the write was acknowledged, synced
+    kHeld = 4,     // the database holds this version
+    kEnd = 5,      // end of the report
   };
   uint32_t kind;
   uint32_t key;
@@ -155,8 +156,8 @@ void Hold(const std::string& uri, int to) {
 
 // The allowed versions of a key.
 struct Known {
-  uint64_t durable = 0;  // at least this
-  uint64_t begun = 0;    // at most this
+  uint64_t durable = 0;  // the least version allowed
+  uint64_t begun = 0;    // the greatest version allowed
 };
 
 struct Child {
@@ -264,13 +265,13 @@ void CutAt(const std::string& furrow, const std::string& image, uint64_t command
   CHECK(system(add.c_str()) == 0, add);
 }
 
-// Whether the power was cut since then: the fault has struck.
+// Whether the power was cut since then: the fault is used up.
 bool WasCut(const std::string& furrow, const std::string& image) {
   std::string list = furrow + " device fault " + image + " list | grep -q power-cut";
   return system(list.c_str()) != 0;
 }
 
-// A store that a crash left is not damaged.
+// Checks that a crash left an undamaged store.
 void Check(const std::string& furrow, const std::string& image) {
   std::string check = furrow + " kv fsck " + image + " >/dev/null";
   CHECK(system(check.c_str()) == 0, check);
@@ -311,10 +312,10 @@ int main(int count, char** arguments) {
   for (uint64_t round = 1; round <= rounds; round++) {
     bool mixed = Next(&state) % 2 == 0;
     std::string how = mixed ? "mixed" : "sync";
-    // From the opening of the database to some seconds of load.
+    // The commands from the opening of the database to some seconds of load.
     useconds_t moment = Next(&state) % (Next(&state) % 4 == 0 ? 30000 : 700000);
     if (power) {
-      // The same range: the first hundred commands are mostly those of opening.
+      // The same range: most of the first hundred commands belong to opening.
       CutAt(furrow, image.path(), 1 + Next(&state) % (Next(&state) % 3 == 0 ? 100 : 1500));
       how += "-p";
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// Takes the place of DB::Open, and of what else opens, lists, repairs and destroys databases, in
-// programs that this library is preloaded into, so that stock programs use a store and Same-Victim
+// Replaces DB::Open, and the other functions that open, list, repair and destroy databases, in
+// programs into which this library is preloaded, so that stock programs use a store and Same-Victim
 // garbage collection without a change.
 //
 // FURROW_URI=furrow://...   databases lie in that store, also of programs without --fs_uri. All of
@@ -9,7 +9,7 @@
 // FURROW_SAME_VICTIM=1      Same-Victim collection, for databases that lie in a store;
 //                           as-printed: by equation 1 of the paper as it is printed
 // FURROW_SAME_VICTIM_LOG=F  adds a line to F for each compaction
-// FURROW_REPORT=F           writes what the store did to F when the program ends (register.cc)
+// FURROW_REPORT=F           writes the store's figures to F when the program ends (register.cc)
 //
 // Without these variables nothing changes.
 #include <dlfcn.h>
@@ -88,7 +88,7 @@ class WatchedDatabase : public StackableDB {
     return StackableDB::DestroyColumnFamilyHandle(handle);
   }
 
-  // StackableDB forwards none of these: DB's own answer is that they are not supported.
+  // StackableDB forwards none of these; by default DB answers that they are not supported.
   using StackableDB::DeleteRange;
   using StackableDB::Get;
   using StackableDB::KeyMayExist;

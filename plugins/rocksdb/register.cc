@@ -65,8 +65,8 @@ void Report(const char* path, const std::string& uri, furrow_store* store) {
   fclose(file);
 }
 
-// A program that ends by exit(), or by returning from main, loses nothing it wrote, as with files
-// of the system. A program that is killed keeps what it synced.
+// A program that ends by exit(), or by returning from main, loses no writes, as with files of the
+// system. A program that is killed loses only unsynced writes.
 void SyncAll() {
   std::lock_guard<std::mutex> guard(*opened_lock);
   for (auto& [uri, store] : *opened) {
@@ -113,8 +113,8 @@ rocksdb::FileSystem* Make(const std::string& uri, std::unique_ptr<rocksdb::FileS
   return result->get();
 }
 
-// Every URI that begins so, in order that RocksDB's tools report what is wrong with the rest: they
-// crash over unregistered schemes.
+// Matches every URI with this scheme, so that RocksDB's tools report what is wrong with the rest:
+// they crash over unregistered schemes.
 const auto registered = rocksdb::ObjectLibrary::Default()->AddFactory<rocksdb::FileSystem>(
     rocksdb::ObjectLibrary::PatternEntry("furrow", true).AddSeparator(":", false), Make);
 

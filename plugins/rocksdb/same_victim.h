@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// Same-Victim garbage collection: RocksDB's collection of blob files takes what the cleaning of
-// zones would take.
+// Same-Victim garbage collection: RocksDB's collection of blob files takes the files whose zones
+// cleaning would take.
 //
 // RocksDB collects the oldest blob files, a share of them. This keeps the share of each column
 // family at the files up to and including the smallest of the youngest blob files of the full
@@ -30,10 +30,10 @@ struct Cutoff {
   uint64_t k = 0;
   uint64_t n = 0;
   bool operator==(const Cutoff& other) const { return k == other.k && n == other.n; }
-  // The share for RocksDB, which rounds k' = share * n down; the half makes that k.
+  // The share for RocksDB, which rounds k' = share * n down; adding a half makes the result k.
   double Share() const;
-  // The number of files that the share selects of `of` files: it differs from k after files came or
-  // went.
+  // The number of files that the share selects of `of` files: it differs from k once files were
+  // added or deleted.
   uint64_t Files(uint64_t of) const;
 };
 
@@ -43,14 +43,14 @@ struct SameVictimOptions {
   // Collects only while less than this share of the zones is free, in percent; 0: always.
   uint32_t short_below = 0;
   // File on the host that gets a line for each compaction that begins: the share it used, and the
-  // one that would have been right at that moment. Empty: none.
+  // right share at that moment. Empty: none.
   std::string log;
 };
 
 // One for each database. Before DB::Open it goes into the listeners of the options; after that
 // Attach starts it; before the database is closed Detach stops it.
 //
-// A thread of its own sets the option: in a callback RocksDB would wait for itself.
+// A separate thread sets the option: in a callback RocksDB would wait for itself.
 class SameVictim : public rocksdb::EventListener {
  public:
   explicit SameVictim(furrow_store* store, SameVictimOptions options = {});
@@ -62,7 +62,7 @@ class SameVictim : public rocksdb::EventListener {
   void Add(rocksdb::ColumnFamilyHandle* family);
   // Must be called before a column family is closed or dropped.
   void Forget(rocksdb::ColumnFamilyHandle* family);
-  // Ends; returns when nothing uses the database any more. May be called twice.
+  // Ends the thread; returns when nothing uses the database any more. May be called twice.
   void Detach();
 
   // How often the option was set, and how many compactions began with a share that selected other
@@ -81,7 +81,7 @@ class SameVictim : public rocksdb::EventListener {
  private:
   void Run();
   void Nudge();
-  // The share that is right now.
+  // The right share at present.
   bool Ideal(rocksdb::ColumnFamilyHandle* family, Cutoff* cutoff) const;
 
   furrow_store* store_;

@@ -47,7 +47,7 @@ std::string ReadAll(FileSystem& fs, const std::string& path) {
   return found.ToString();
 }
 
-// Runs `body` in a child; the status that waitpid answers.
+// Runs `body` in a child. Returns the status from waitpid.
 int InChild(const std::function<void()>& body) {
   pid_t child = fork();
   CHECK(child >= 0, "fork");
@@ -121,7 +121,7 @@ void NamesAndContent() {
   CHECK_OK(fs->DeleteFile("/a/b/000001.sst", kIo, nullptr));
   CHECK(ReadAll(*fs, "/a/linked") == "short", "the other name");
 
-  // A path that the store does not have is read from the host.
+  // A path that is not in the store is read from the host.
   std::string host = directory + "/host.txt";
   FILE* text = fopen(host.c_str(), "w");
   CHECK(text != nullptr && fputs("of the host", text) >= 0 && fclose(text) == 0, host);
@@ -135,7 +135,7 @@ void DirectWrites() {
   auto file = Create(*fs, "/direct", direct);
   CHECK(file->use_direct_io() && file->GetRequiredBufferAlignment() == 4096, "direct");
   std::string content = Content(2, 5 * 4096);
-  // As RocksDB does it: the last page is padded, and written again with more in it.
+  // As RocksDB writes: the last page is padded, and later written again with more data.
   CHECK_OK(file->PositionedAppend(Slice(content.data(), 8192), 0, kIo, nullptr));
   CHECK_OK(file->PositionedAppend(Slice(content.data() + 4096, 16384), 4096, kIo, nullptr));
   CHECK_OK(file->Truncate(17000, kIo, nullptr));
@@ -165,7 +165,7 @@ void ManyReads() {
     CHECK_OK(requests[i].status);
     CHECK(requests[i].result.ToString() == content.substr(i * 149000, 5000), "many reads");
   }
-  // The first read is waited for, the second given up.
+  // The test waits for the first read, and gives up the second.
   int called = 0;
   std::vector<void*> handles(2);
   std::vector<IOHandleDeleter> deleters(2);
@@ -300,7 +300,7 @@ std::string Refusal(const std::string& uri) {
   return status.ToString();
 }
 
-// Is refused the store, with the name of its user.
+// Expects that the store is refused, with the name of its user.
 void BeRefused(const std::string& image) {
   std::string holder = "in use by process " + std::to_string(getppid()) + " (";
   std::string said = Refusal("furrow://" + image);
@@ -460,7 +460,8 @@ void FullStore() {
   CHECK_OK(fs->GetFreeSpace("/", kIo, &free, nullptr));
   CHECK(free < (8 << 20), "nearly nothing is free: " + std::to_string(free));
   for (int life = 0; life < 2; life++) {
-    // The second time by the database that was opened meanwhile: its logs need space to be flushed.
+    // The second time, the database that was opened meanwhile frees space: flushing its logs needs
+    // space.
     if (life == 1) {
       while (filled < 40000 && (status = put(filled)).ok()) filled++;
       CHECK(status.IsNoSpace(), status.ToString());
@@ -487,7 +488,7 @@ void FullStore() {
   delete db;
 }
 
-// What another program learns of a store in use.
+// The figures that another program gets of a store in use.
 void RunningStoresSayHowTheyAre() {
   std::string run = directory + "/run";
   CHECK(setenv("FURROW_RUN", run.c_str(), 1) == 0, "setenv");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// What differs between the versions of RocksDB that the plugin is built for.
+// Differences between the versions of RocksDB that the plugin is built for.
 #pragma once
 
 #include <memory>

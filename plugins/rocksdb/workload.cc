@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// The workloads of the Same-Victim GC paper, and one that goes on for several drive capacities, on
+// The workloads of the Same-Victim GC paper, and one that writes several drive capacities, on
 // RocksDB's interface: workload URI [NAME=VALUE...]
 //
-// Prints one line of JSON: what was written, what each collector copied, space and times.
+// Prints one line of JSON: bytes written, bytes that each collector copied, space and times.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -115,13 +115,13 @@ std::string KeyOf(uint64_t number) {
 }
 
 // The writes of the sustained workload, a function of the seed: records are loaded, then four of
-// five writes update a record drawn by a zipfian distribution, and the fifth replaces one that is
-// drawn evenly by a new one. So live data stays as much as it was.
+// five writes update a record drawn by a zipfian distribution, and the fifth replaces a record
+// drawn evenly by a new one. So the amount of live data stays the same.
 class Sustained {
  public:
   struct Write {
     uint64_t key;
-    // The key that is deleted with it.
+    // The key that is deleted with this write.
     uint64_t gone;
     bool deletes;
   };
@@ -132,7 +132,7 @@ class Sustained {
     next_ = records;
   }
   uint64_t records() const { return keys_.size(); }
-  // What is loaded first, in the order of hashes.
+  // The records that are loaded first, in the order of hashes.
   uint64_t Loaded(uint64_t record) const { return Key(record); }
   Write Next() {
     if (Unit(&state_) < 0.8) {
@@ -171,8 +171,8 @@ bool WriteTrace(const std::string& path, Sustained workload, uint64_t operations
   return fclose(file) == 0;
 }
 
-// Counts compactions out of level 0. Those within level 0, which RocksDB makes while another one
-// goes down, touch few keys and so collect almost nothing.
+// Counts compactions out of level 0. Compactions within level 0, which RocksDB runs while another
+// compaction out of level 0 runs, touch few keys and so collect almost nothing.
 class Downward : public EventListener {
  public:
   void OnCompactionCompleted(DB*, const CompactionJobInfo& info) override {
@@ -286,8 +286,8 @@ int main(int count, char** arguments) {
   WriteOptions write;
   write.disableWAL = settings.Number("wal") == 0;
 
-  // Values differ in their first bytes: what a store copies is the same for all.
-  // What takes a drive's room for long is zeros behind them, which a drive in memory does not keep.
+  // Values differ in their first bytes only, so that a store copies the same for all. Long runs
+  // write zeros behind these bytes, which a drive in memory does not store.
   const bool zeros = sustained || settings.Number("zeros") != 0;
   const std::string body =
       zeros ? std::string(value_size, '\0') : Content(settings.Number("seed"), value_size);
@@ -299,7 +299,7 @@ int main(int count, char** arguments) {
   auto put = [&](uint64_t key, uint64_t version, std::string* value) {
     CHECK_OK(try_put(key, version, value));
   };
-  // It is a result that a drive is too small for a scheme.
+  // A drive that is too small for a scheme is a result, not an error.
   Status failed;
   uint64_t written = 0;
   auto begun = std::chrono::steady_clock::now();
