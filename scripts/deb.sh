@@ -28,7 +28,7 @@ if [ -f "$plugin" ]; then
     [ -n "$library" ] || fail "no package has $needed, which the plugin was built for"
     recommends="kmod, $library"
 else
-    say "without the RocksDB plugin, which is not built: 'make rocksdb deb' has it too"
+    say "without the RocksDB plugin, which is not built: 'make rocksdb deb' includes it"
 fi
 # dpkg keeps its own list of installed files.
 rm -r "$tree/usr/share/furrow"

@@ -63,7 +63,7 @@ compare() {
     say "\$ nbdcopy $uri $work/back.img; cmp"
     nbdcopy "$uri" "$work/back.img"
     cmp -n "$(stat -c %s "$work/disk.img")" "$work/disk.img" "$work/back.img" ||
-        fail "the volume holds something else than what was written"
+        fail "the volume's content differs from the image"
     rm -f "$work/back.img"
     say "every byte is as it was written"
 }
@@ -94,7 +94,7 @@ say "=== The image is copied onto it, and drive 2 is pulled on the way"
 run furrow raid fault demo 2 add disappear --nth 500
 run nbdcopy --flush "$work/disk.img" "$uri"
 show_status
-furrow raid status demo >/dev/null && fail "the copy was over before the drive was pulled"
+furrow raid status demo >/dev/null && fail "the copy ended before the drive was pulled"
 compare
 
 say
@@ -135,5 +135,5 @@ truncate -s 512M "$work/back.img"
 run e2fsck -fn "$work/back.img"
 run furrow raid stop demo
 say
-say "=== What was told on the way"
+say "=== Events on the way"
 sed 's/^[^ ]* //' "$work/events"

@@ -29,7 +29,7 @@ refresh_linker() {
 
 if [ "$binary" = --uninstall ]; then
     [ -f "$dest$list" ] ||
-        fail "$dest$list is not there: nothing was installed below PREFIX=$prefix"
+        fail "$dest$list does not exist: nothing was installed below PREFIX=$prefix"
     mapfile -t installed <"$dest$list"
     for file in "${installed[@]}" "$list"; do
         [[ "$file" == */ ]] || rm -f "$dest$file"
@@ -41,11 +41,11 @@ if [ "$binary" = --uninstall ]; then
         rmdir --ignore-fail-on-non-empty "$dest$directory" 2>/dev/null || true
     done
     refresh_linker
-    say "uninstalled: everything that was listed in $dest$list"
+    say "uninstalled: every file listed in $dest$list"
     exit
 fi
 
-[ -x "$binary" ] || fail "$binary is not there: run 'make build' first"
+[ -x "$binary" ] || fail "$binary does not exist: run 'make build' first"
 made="$(mktemp -d)"
 trap 'rm -rf "$made"' EXIT
 # Directories that an earlier install made still belong to Furrow.
@@ -130,14 +130,14 @@ done || true
 directories "$list"
 install -D -m 644 "$made/installed" "$dest$list"
 say "installed: $dest$prefix/bin/furrow, helpers in $dest$sbindir"
-say "the laboratory (claims, benchmarks) is not installed: 'make lab' builds furrow-lab beside the command"
+say "the laboratory (claims, benchmarks) is not installed: 'make lab' builds furrow-lab in the directory of the command"
 if [ -n "$with_plugin" ]; then
     say "RocksDB: $dest$libdir/libfurrow_rocksdb.so, headers in $dest$includedir"
     # A plugin of older sources may not read the format of a newer command.
     [ ! "$binary" -nt "$plugin" ] ||
-        say "the plugin is older than the command: 'make rocksdb', then again, if sources changed"
+        say "the plugin is older than the command: run 'make rocksdb', then this again, if sources changed"
 else
-    say "without the RocksDB plugin, which is not built: 'make rocksdb', then again, installs it too"
+    say "without the RocksDB plugin, which is not built: run 'make rocksdb', then this again, to install it too"
 fi
 case "$sbindir" in
 /sbin | /usr/sbin) ;;

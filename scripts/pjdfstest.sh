@@ -75,4 +75,4 @@ judge "$work/all.toml"
 
 skipped="$(awk '$2 == "skipped" { print $1 }' "$work/out" | grep -v '::erofs_' | sort | tr '\n' ' ')"
 [ "${skipped% }" = "$may_skip" ] || fail "skipped: $skipped; expected: $may_skip"
-say "pjdfstest: everything passed but $may_skip, which cannot run; $((SECONDS - started)) s, fsck clean"
+say "pjdfstest: everything passed except $may_skip, which cannot run; $((SECONDS - started)) s, fsck clean"

@@ -23,7 +23,7 @@ finish() {
     local status=$?
     trap - EXIT INT TERM
     kill -9 "$(pid)" 2>/dev/null || true
-    if [ "$status" -eq 0 ]; then rm -rf "$work"; else say "kept for a look: $work"; fi
+    if [ "$status" -eq 0 ]; then rm -rf "$work"; else say "kept for inspection: $work"; fi
     exit "$status"
 }
 trap finish EXIT
@@ -75,11 +75,11 @@ for round in $(seq "$rounds"); do
     "$furrow" raid assemble "${drives[@]}" --log log
     ls ./*.state >/dev/null 2>&1 || fail "round $round: fio has kept no state"
     fio "${arguments[@]}" --verify_only=1 --verify_state_load=1 >"verify-$round.log" 2>&1 ||
-        { tail -n 20 "verify-$round.log"; fail "round $round: something acknowledged is lost"; }
+        { tail -n 20 "verify-$round.log"; fail "round $round: an acknowledged write is lost"; }
     verified="$(sed -n 's/.*issued rwts: total=\([0-9]*\),.*/\1/p' "verify-$round.log")"
     [ "${verified:-0}" -ge 100 ] ||
         { cat "fio-$round.log"; fail "round $round: too little was written to verify"; }
-    say "round $round: the power was cut, $verified acknowledged writes of fio's are all there"
+    say "round $round: the power was cut, $verified acknowledged writes of fio, none lost"
 done
 "$furrow" raid scrub p --wait
 "$furrow" raid stop p

@@ -54,7 +54,7 @@ stock() {
     rm -r "$images/host"
     "$furrow" kv fsck "$drive" >"$out" || { cat "$out"; fail "the store is damaged"; }
     ! "$furrow" run -- "${db_bench[@]}" --fs_uri=furrow:///no/such.zns >"$out" 2>&1 ||
-        fail "a store that is not there was taken"
+        fail "a store that does not exist was accepted"
     grep -q "no such file" "$out" || { cat "$out"; fail "a wrong URI is not explained"; }
     rm -f "$drive" "$out"
     say "stock db_bench and ldb on a store: 2000 keys, clean"
@@ -79,7 +79,7 @@ refused() {
     refuse " none/CURRENT: no such file" --store "$drive" -- ldb --db=/none get key
     flock "$drive" bash -c "! '$furrow' run --store '$drive' -- ldb --db=/none get key >'$out' 2>&1"
     grep -q "in use by process [0-9]* (flock)" "$out" ||
-        { cat "$out"; fail "it is not said who uses the store"; }
+        { cat "$out"; fail "the message does not name the user of the store"; }
     refuse "cannot be written" --store "$drive" --report /no/such/file -- db_bench
     refuse "crash over others" -- ldb --fs_uri=zenfs://x scan
     # A RocksDB other than the plugin's: two in one process would crash.
@@ -89,7 +89,7 @@ refused() {
         gcc -x c - -x none "$images/librocksdb.so.99" -Wl,-rpath,"$images" -o "$images/other"
     refuse "linked to librocksdb.so.99" --store "$drive" -- "$images/other"
     rm -f "$drive" "$out" "$images/librocksdb.so.99" "$images/other"
-    say "what cannot work is refused"
+    say "programs that cannot work are refused"
 }
 
 # The installed files work in their place: stock ldb, and a program of three lines that is compiled
@@ -138,7 +138,7 @@ END
     PREFIX="$to" scripts/install.sh --uninstall >/dev/null
     [ ! -e "$to/lib" ] && [ ! -e "$to/include" ] || fail "uninstall leaves $(find "$to" | tail -n 1)"
     rm -rf "$to" "$drive" "$out" "$images"/program* "$images"/plain*
-    say "installed and taken away: ldb, a program by pkg-config, one in C"
+    say "installed, used and uninstalled: ldb, a program by pkg-config, one in C"
 }
 
 # Unpacks RocksDB of Debian's suite $1, and its dependencies, below $2.
@@ -165,7 +165,7 @@ unpack() {
     [ -n "$packages" ] || fail "no package rocksdb-tools in the suite $suite of this machine's sources"
     # shellcheck disable=SC2086
     (cd "$to/debs" && apt-get "${apt[@]}" download librocksdb-dev $packages >/dev/null) ||
-        fail "the packages of $suite cannot be had: is there a network?"
+        fail "cannot download the packages of $suite: is there a network?"
     for package in "$to"/debs/*.deb; do dpkg -x "$package" "$to/tree"; done
     rm -rf "$to/apt" "$to/debs"
 }

@@ -25,7 +25,7 @@ apt_is_fresh=""
 # $1: package, $2: what it is for
 install_package() {
     if ! have apt-get; then
-        fail "missing: $2. This is no Debian or Ubuntu: install it (there: package $1), run again."
+        fail "missing: $2. This system is not Debian or Ubuntu: install it (there: package $1), run again."
     fi
     say "setup: installing package $1 ($2)"
     export DEBIAN_FRONTEND=noninteractive
