@@ -138,7 +138,7 @@ pub(crate) unsafe fn put<T>(to: *mut T, value: T, what: &str) -> Outcome {
     if to.is_null() {
         return Err(Failure::invalid(format!("{what}: a null pointer")));
     }
-    // SAFETY: as the caller promises; what was there is no value to be dropped.
+    // SAFETY: as the caller promises; the place holds no value to be dropped.
     unsafe { to.write(value) };
     Ok(())
 }

@@ -33,7 +33,7 @@ fn open() -> *mut furrow_store {
 
 fn counters(store: *const furrow_store) -> furrow_counters {
     let mut counted = std::mem::MaybeUninit::uninit();
-    // SAFETY: the store is open; what is filled in is used only if it was.
+    // SAFETY: the store is open; the counters are used only after a success.
     unsafe {
         assert_eq!(furrow_store_counters(store, counted.as_mut_ptr(), null_mut()), 0);
         counted.assume_init()
@@ -121,7 +121,7 @@ fn a_store_that_runs_says_how_it_is_and_threads_of_low_priority_leave_calls_to_o
     write(store, "mine");
     assert_eq!(counters(store).handed, after.handed);
 
-    // One who says nothing does not keep it from closing, and the socket is gone.
+    // A silent client does not keep the store from closing, and the socket is gone.
     let silent = UnixStream::connect(&found[0]).unwrap();
     let begun = Instant::now();
     // SAFETY: it is not used after this.

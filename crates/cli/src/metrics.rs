@@ -92,7 +92,8 @@ pub fn end(metrics: &Metrics) {
     }
 }
 
-/// Writes `text` to a file beside `path` and renames it, so that nobody reads half of it.
+/// Writes `text` to a file in the directory of `path` and renames it, so that nobody reads half of
+/// it.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
     // Collectors read only files that end in .prom.

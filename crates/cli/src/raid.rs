@@ -65,7 +65,7 @@ enum Action {
 struct Answered<T: clap::Args> {
     #[command(flatten)]
     args: T,
-    /// Print JSON: what was said, and how the array is then
+    /// Print JSON: the command's answer, and the array's state after it
     #[arg(long)]
     json: bool,
 }

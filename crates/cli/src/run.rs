@@ -167,7 +167,8 @@ fn check_uris(program: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-/// The plugin's path: given by FURROW_ROCKSDB, beside this program, or where it is installed.
+/// The plugin's path: from FURROW_ROCKSDB, in this program's directory, or where the plugin is
+/// installed.
 fn library() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os("FURROW_ROCKSDB") {
         let path = PathBuf::from(named);

@@ -55,7 +55,7 @@ fn a_rejected_member_is_named_for_what_it_is() {
     assert!(said.contains("d1.zns is replaced: left out"), "{said}");
     place.ok(&["raid", "stop", "a"]);
     place.refused(&["raid", "assemble", &d0, &d1, &d2], &["d1.zns", "has been replaced"]);
-    // An older image of a drive, beside the drive and instead of it.
+    // An older image of a drive, in addition to the drive and instead of it.
     fs::rename(&before, at("a-before.zns")).unwrap();
     let (state, why) = examined(&place, "a-before.zns");
     assert_eq!(state, "old");

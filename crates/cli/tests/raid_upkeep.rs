@@ -346,7 +346,7 @@ fn lost_data_is_a_problem_until_it_is_written_again_or_cleared() {
     let status = place.status();
     assert_eq!((lost(&status), &status["state"]), (wanted, &"damaged".into()));
 
-    // A block that is written again is not lost any more; what is cleared is found again.
+    // A block that is written again is not lost any more; cleared damage is found again.
     fill(&place, 18, 1, 3);
     assert_eq!(lost(&place.status()), BTreeSet::from([17, 90, 200]));
     place.ok(&["raid", "clear", "a"]);

@@ -1,8 +1,8 @@
 //! Tests of the source tree: rules that reviewers would otherwise check in every change.
 //!
-//! Each check is a function from a file (or the tree) to problems, run over every file that is
-//! part of the project; beside it is a self-test with a sample it must refuse, so a check that has
-//! stopped working shows. What clippy can check (`unwrap`, `todo!`, `dbg!`, undocumented items) is
+//! Each check is a function from a file (or the tree) to problems, run over every file that is part
+//! of the project; each has a self-test with a sample it must refuse, which exposes a check that
+//! has stopped working. What clippy can check (`unwrap`, `todo!`, `dbg!`, undocumented items) is
 //! left to clippy.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "reads the tree")]

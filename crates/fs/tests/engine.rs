@@ -320,8 +320,8 @@ fn nothing_is_written_after_an_unmount_and_nothing_acknowledged_in_it_is_lost() 
     }
 }
 
-/// Write-back starts at half of the dirty limit, so that a writer who is slower than the drive is
-/// never held up.
+/// Write-back starts at half of the dirty limit, so that a writer slower than the drive is never
+/// held up.
 #[test]
 fn writing_back_begins_before_anybody_is_held_up() {
     on_drive(SMALL, |rt, drive| async move {

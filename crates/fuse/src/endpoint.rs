@@ -174,7 +174,7 @@ pub enum Unmount {
     Force,
 }
 
-/// Unmounts what is mounted at `directory`.
+/// Unmounts the file system at `directory`.
 ///
 /// # Errors
 /// The kernel's error; EBUSY if in use (see [`Unmount`]), EINVAL if nothing is mounted.

@@ -182,7 +182,7 @@ fn reading_is_an_access() {
     let path = place.at("file");
     fs::write(&path, "read me").unwrap();
     fs::create_dir(place.at("d")).unwrap();
-    // The kernel caches what was just written, and answers reads of it itself.
+    // The kernel caches the data just written, and answers reads of it itself.
     place.remount();
     let atime = |name: &str| {
         let metadata = fs::symlink_metadata(place.at(name)).unwrap();

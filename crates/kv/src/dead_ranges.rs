@@ -140,7 +140,7 @@ impl Store {
         ((half * free.min(begin) / begin) as u32).max(least)
     }
 
-    /// The use of the zone that receives what is moved out of this one.
+    /// The use of the zone that receives blocks moved out of this one.
     pub(crate) fn moving_out_of(&self, zone: ZoneId) -> Use {
         let zones = &self.0.zones;
         match zones.policy() {

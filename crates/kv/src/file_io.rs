@@ -86,7 +86,7 @@ impl Store {
         self.appended(id, bytes.len(), before).await
     }
 
-    /// Appends what was prepared; false if the file's end is not where the preparation assumed it.
+    /// Appends the prepared data; false if the file's end is not where the preparation assumed it.
     ///
     /// # Errors
     /// As [`Store::append`].
@@ -170,7 +170,8 @@ impl Store {
         Ok(())
     }
 
-    /// Places what is gathered and ends the file's last block. Then none of the file is in memory.
+    /// Places the gathered blocks and ends the file's last block. Then none of the file is in
+    /// memory.
     ///
     /// # Errors
     /// As [`Store::append`].

@@ -1,7 +1,7 @@
 //! Checks a store without writing to its drive: whether the ring is sound, and its claims are true.
 //!
-//! The check goes on where opening a store would stop, as long as what was found can be
-//! interpreted. What a crash leaves is a note and no problem: the next opening repairs it.
+//! The check continues where opening a store would stop, as long as the records can be interpreted.
+//! A trace of a crash is a note and no problem: the next opening repairs it.
 //!
 //! Invariants
 //! - The drive gets only reads and zone reports.
@@ -410,7 +410,7 @@ impl Check<'_> {
                 last + 1
             );
             self.of_ring(Some((zone.0, end)), what);
-            // An incomplete snapshot does not tell what is missing.
+            // An incomplete snapshot does not show which entries are missing.
             half.broken = !half.replay.whole;
         } else {
             self.note(format!(
@@ -468,7 +468,7 @@ impl Check<'_> {
         self.report.checked.files = named.collect::<BTreeSet<FileId>>().len() as u64;
     }
 
-    /// Extents lie where they may, do not overlap, and hold what was written.
+    /// Extents lie in zones of content, do not overlap, and hold the content written there.
     async fn files(&mut self, replay: &Replay, ring: RingZones) {
         let mut taken = Vec::new();
         for (id, state) in &replay.files {

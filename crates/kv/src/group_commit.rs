@@ -365,7 +365,7 @@ impl Store {
         let inner = &*self.0;
         let (bodies, views) = loop {
             let (moves, mark) = (inner.moves.get(), inner.next_flight.get());
-            // A file that was truncated since its sync no longer has what was synced: it is
+            // A file that was truncated since its sync no longer has the synced content: it is
             // recorded in its present state.
             wanted.append(&mut inner.must_commit.borrow_mut());
             let views = self.view(wanted, &mut Bodies::new(RECORD_BYTES), views.clone());

@@ -327,7 +327,7 @@ fn what_is_no_store_is_refused_and_what_holds_something_is_not_overwritten() {
     rt.clear();
 }
 
-/// Whatever is damaged of the ring, opening ends, and what it yields is what was written.
+/// With any damage to the ring, opening ends, and it yields only content that was written.
 #[test]
 fn a_damaged_ring_is_an_error_or_an_older_half_and_no_panic() {
     for seed in 0..150 {

@@ -1,7 +1,7 @@
 //! Which superzone to clean next.
 //!
 //! Pure functions over an engine's facts about its superzones: how many blocks of each are valid,
-//! how long ago these last changed, and its interference group. Nothing here knows what is stored.
+//! how long ago these last changed, and its interference group. Nothing here knows the content.
 //!
 //! - [`Policy::Greedy`] takes the superzone whose cleaning copies least. It suits cleaning that a
 //!   user waits for.

@@ -303,7 +303,7 @@ impl Writer {
         self.start(zone, 0, None, predecessor);
     }
 
-    /// Holds back what is written to the open `zone` until `previous` is full.
+    /// Holds back writes to the open `zone` until `previous` is full.
     pub(crate) fn follow(&self, zone: ZoneId, previous: ZoneId) {
         self.open_zone_queue(zone).follow(self.open_zone_queue(previous));
     }

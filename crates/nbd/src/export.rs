@@ -22,7 +22,7 @@ impl<V: Volume> Export<V> {
         Export { name: name.into(), description: String::new(), volume, read_only: false }
     }
 
-    /// A description, which clients show beside the name.
+    /// A description, which clients show with the name.
     #[must_use]
     pub fn describe(mut self, description: impl Into<String>) -> Export<V> {
         self.description = description.into();

@@ -147,7 +147,8 @@ impl Stream {
         }
     }
 
-    /// Performs what is possible now of the TLS handshake. True once it has ended.
+    /// Performs the steps of the TLS handshake that are possible now. True once the handshake has
+    /// ended.
     pub(crate) fn shake_hands(&self) -> Result<bool, Errno> {
         let mut tls = self.tls.borrow_mut();
         let Some(tls) = tls.as_mut() else { return Ok(true) };

@@ -73,7 +73,7 @@ pub trait Volume: 'static {
     /// content or as zeroes, but always the same until they are written.
     fn trim(&self, block: u64, count: u64, fua: bool) -> impl Future<Output = Result<()>>;
 
-    /// Makes durable what was answered before this call.
+    /// Makes requests durable that were answered before this call.
     fn flush(&self) -> impl Future<Output = Result<()>>;
 
     /// The allocation of `count` blocks from `block` on: adjacent extents, the first of which

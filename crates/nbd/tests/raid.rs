@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A drive of half a gibibyte, 64 bytes beside each block.
+/// A drive of half a gibibyte, 64 out-of-band bytes per block.
 fn geometry() -> Geometry {
     Geometry {
         oob_bytes: 64,

@@ -58,10 +58,10 @@ fn map_slab() -> &'static mut [Memory; SLAB_PAGES] {
         std::alloc::handle_alloc_error(std::alloc::Layout::new::<[Memory; SLAB_PAGES]>());
     };
     let before = mapped.align_offset(SLAB);
-    // SAFETY: all within the mapping, of which nobody else knows: an aligned slab begins in its
-    // first half, what is unmapped is beside that, and advice changes no contents. The slab is
-    // zeroed, as the kernel maps it, which is a value of its type; it is never unmapped, and no
-    // other reference to it exists. Without the advice, or what unmapping gains, it works as well.
+    // SAFETY: all within the mapping, which nothing else knows: an aligned slab begins in its first
+    // half, the unmapped parts are outside the slab, and advice changes no contents. The kernel
+    // maps the slab as zeros, which are a value of its type; the slab is never unmapped, and no
+    // other reference to it exists. The advice and the unmapping may fail without harm.
     unsafe {
         let slab = mapped.byte_add(before);
         if before > 0 {

@@ -17,10 +17,10 @@
 //!    compiler does not see it. `thread_local!` is therefore banned in the whole workspace by
 //!    Clippy (`disallowed-macros`) except for the ring table of `port.rs`, which holds no engine
 //!    state. The same goes for lock guards kept across an `await` (`await_holding_lock`).
-//! 4. *The end is inside as well.* The engine is dropped during a hold; what is left in the cell
-//!    when the cell itself is dropped is dropped by its only owner.
-//! 5. *What does cross threads is made for it*: page counts and wakers are atomic, pools and the
-//!    inbox of wakes have locks of their own.
+//! 4. *The end is inside as well.* The engine is dropped during a hold. If the cell still holds
+//!    something when it is dropped itself, its only owner drops that.
+//! 5. *Everything that crosses threads is made for it*: page counts and wakers are atomic, pools
+//!    and the inbox of wakes have locks of their own.
 //!
 //! There is no queue here: a thread that fails to take the token leaves its request in a ring and
 //! relies on the holder (`hub.rs`).

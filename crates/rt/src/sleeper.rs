@@ -79,7 +79,7 @@ pub(crate) fn attend<S, R: Send>(
         if served != Served::Left {
             return ring;
         }
-        // Once the engine has ended nobody sleeps for it: what is left is dropped here.
+        // Once the engine has ended nobody sleeps for it: the remaining entries are dropped here.
         if !is_over() {
             return true;
         }

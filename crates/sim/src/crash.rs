@@ -536,7 +536,7 @@ fn try_cut<S: Subject>(
 /// called for every command of the run and of the recoveries, each counted from 0.
 ///
 /// # Errors
-/// With what does not hold, or what is wrong with `cuts`.
+/// The broken promise, or the fault in `cuts`.
 pub fn replay<S: Subject>(
     subject: &S,
     case: Case,

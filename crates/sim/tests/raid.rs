@@ -163,10 +163,10 @@ fn a_sound_volume_passes_the_audit() {
 /// without an out-of-band area, a scrub took rows whose metadata block was damaged for rows that
 /// had never been written, and left them without redundancy. 561: a drive was added while a segment
 /// was being opened without it, and its rebuild waited until that segment was full. 821, 20233: an
-/// older image of a member, or ruined headers of its segments, left so many stripes without a chunk
-/// that recovery found no space to rewrite them, since no replaced copy was released before the
-/// last stripe was rewritten. 988: a drive replaced a member when no segment was free, and the open
-/// segments, the only space left, were ended. 204, 843: where a crash had torn the header of a
+/// older image of a member, or ruined headers of its segments, left many stripes without a chunk,
+/// and recovery found no space to rewrite them all, since no replaced copy was released before
+/// the last stripe was rewritten. 988: a drive replaced a member when no segment was free, and the
+/// open segments, the only space left, were ended. 204, 843: where a crash had torn the header of a
 /// zone, stripes that had never counted were reported as possibly lost.
 #[test]
 fn what_failed_once_in_a_branch_holds() {

@@ -1,23 +1,23 @@
 //! Faults that can be injected into a drive, and the interface for that: the emulated drive
 //! implements it, a real drive does not.
 //!
-//! | fault | what happens | who must survive it, and how |
+//! | fault | what happens | what must survive it, and how |
 //! |---|---|---|
 //! | [`PowerCut`] | each command in flight done, torn or not started; see 1 | engine: 2 |
-//! | [`ReadError`] | 281h, no data | engine: that read fails, others go on |
+//! | [`ReadError`] | 281h, no data | engine: that read fails, others continue |
 //! | [`WriteError`] | 280h, nothing written, write pointer as before | ordered writer: 3 |
 //! | [`WriteTorn`] | 280h, write pointer anywhere in the write's range | ordered writer: 3 |
 //! | [`ZoneReadOnly`] | the zone can be read, never written (1BAh) | pool: retires it, moves out |
-//! | [`ZoneOffline`] | the zone is gone with its blocks (1BBh) | engine: files elsewhere go on |
+//! | [`ZoneOffline`] | the zone is gone with its blocks (1BBh) | engine: other files continue |
 //! | [`ZoneFull`] | the drive finishes the zone (Zone Active Excursion) | ordered writer: 4 |
 //! | [`Disappear`] | every command answers 006h, for a while or for good | engine: 5 |
 //! | [`Slow`] | the effect is there, the answer comes late | all: no order of answers counts |
-//! | [`ReorderAppends`] | appends in flight to a zone swap places | who appends: by the answer |
-//! | [`BitFlip`] | one bit of a stored block changes, nothing is said | readers: 6 |
+//! | [`ReorderAppends`] | appends in flight to a zone swap places | appender: by the answer |
+//! | [`BitFlip`] | one bit of a stored block changes, without an error | readers: 6 |
 //!
-//! 1. Blocks that were not flushed stay or go by [`Geometry::volatile_cache`]; the drive answers
-//!    nothing but errors until [`power_on`].
-//! 2. What was flushed is found again at the next mount.
+//! 1. Unflushed blocks stay or are lost by [`Geometry::volatile_cache`]; the drive answers nothing
+//!    but errors until [`power_on`].
+//! 2. Flushed data is found again at the next mount.
 //! 3. Drains, asks where the write pointer is, writes elsewhere, and only then acknowledges.
 //! 4. Goes on in another zone; the budget gets its permit back.
 //! 5. Read-only with an error; after the drive's return, a new mount.

@@ -4,8 +4,7 @@
 //!   their NVMe names and codes, errors with a kind to act on.
 //! - [`rules`] and [`machine`]: the zone state machine, one zone purely and a whole drive.
 //! - [`device`]: the interface every drive has, real or emulated; [`overlay`]: a view of a drive
-//!   that
-//!   keeps what is done to it in memory.
+//!   that keeps its writes in memory.
 //! - [`spec`], [`presets`], [`size`]: how drives are named and described in text.
 //!
 //! Everything is deterministic and sees nothing of the outside: no I/O, no clock, no threads.

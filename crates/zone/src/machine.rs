@@ -308,7 +308,8 @@ impl Machine {
         unwritten
     }
 
-    /// All closed zones must fit beside the explicitly opened ones, or none is opened.
+    /// The limit must have space for the explicitly opened zones and all closed ones, or none is
+    /// opened.
     fn check_open_all(&self) -> Result<(), Status> {
         let closed = self.active - self.open;
         let explicit = self.open - self.implicit;

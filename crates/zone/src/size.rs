@@ -20,7 +20,7 @@ const UNITS: &[(&str, u64)] = &[
 /// Reads an amount of bytes.
 ///
 /// # Errors
-/// With a clause that says what is wrong with `text`, to be put behind its name.
+/// A clause that says what is wrong with `text`, to follow the name of the value.
 pub fn parse(text: &str) -> Result<ByteLen, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

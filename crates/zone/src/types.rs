@@ -77,8 +77,8 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Blocks of 4 KiB, no limits, nothing beside the blocks: what most drives are a change of.
-    /// Sizes in blocks.
+    /// Blocks of 4 KiB, no limits, no out-of-band bytes: the base for most geometries. Sizes in
+    /// blocks.
     pub fn unlimited(zones: u32, zone_size: u64, zone_capacity: u64) -> Geometry {
         Geometry {
             zones,

@@ -277,7 +277,7 @@ fn command(row: &Row, zone: u32) -> Option<Command> {
     })
 }
 
-/// Carries out what is not a command.
+/// Carries out an event that is not a command.
 fn happen(row: &Row, machine: &mut Machine, zone: ZoneId) -> Status {
     let result = match row.command.as_str() {
         "goes-read-only" => machine.set_read_only(zone),
@@ -309,7 +309,7 @@ fn happen(row: &Row, machine: &mut Machine, zone: ZoneId) -> Status {
     result.err().unwrap_or(Status::Success)
 }
 
-/// Plays a row; says what is wrong with the outcome.
+/// Plays a row, and describes a wrong outcome.
 fn play(row: &Row) -> Result<(), String> {
     let mut geometry = geometry(row);
     if row.has("written-full")

@@ -104,7 +104,7 @@ impl<'a> Aging<'a> {
         Ok(data.len() as u64)
     }
 
-    /// Compares every block with what was written last.
+    /// Compares every block with its last version.
     ///
     /// # Errors
     /// The first difference, or the first error of the file system.

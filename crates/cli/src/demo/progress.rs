@@ -14,7 +14,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Adds to what is done.
+    /// Adds to the work done.
     pub fn add(&self, things: u64, bytes: u64) {
         self.things.fetch_add(things, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);

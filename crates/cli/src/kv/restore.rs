@@ -50,9 +50,8 @@ enum What {
 /// Runs the command.
 ///
 /// # Errors
-/// If something in the directory is neither file nor directory, would replace something, or does
-/// not fit: then nothing was copied. If something cannot be read or written: what was copied until
-/// then stays.
+/// If an entry of the directory is neither file nor directory, would replace something, or does not
+/// fit: then nothing was copied. If an entry cannot be read or written: files copied before stay.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let mut items = Vec::new();
     gather(&args.directory, &plain(&args.path), &mut items)?;

@@ -567,7 +567,7 @@ fn requests(server: &furrow_nbd::Status) -> BTreeMap<String, Requests> {
     ])
 }
 
-/// Fills in what is wrong, and what to do.
+/// Fills in the problem, and what to do.
 fn advise(status: &mut Status) {
     let name = status.array.clone();
     let with = |state: &str| -> Vec<String> {

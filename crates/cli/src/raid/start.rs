@@ -50,7 +50,7 @@ pub struct Args {
     #[arg(short, long)]
     name: Option<String>,
     /// Address of the server: unix:PATH or tcp:ADDRESS:PORT, may be given several times; without it
-    /// a Unix socket called NAME.nbd beside the control socket
+    /// a Unix socket called NAME.nbd in the directory of the control socket
     #[arg(short, long, value_name = "PLACE")]
     listen: Vec<Listen>,
     /// TLS: off, on (clients may do without), require

@@ -72,7 +72,7 @@ impl Inner {
     }
 
     /// Starts writing dirty data back, unless that is running already. Write-back begins at half of
-    /// the dirty limit, so that writers who are slower than the drive never wait for it.
+    /// the dirty limit, so that writers slower than the drive never wait for it.
     pub(crate) fn start_write_back(self: &Rc<Self>) {
         if self.write_back_running.replace(true) {
             return;

@@ -5,7 +5,7 @@
 //! u32. The permission bits of an inode with an access list are part of it: its owner's entry, its
 //! mask (or its group's entry, if there is no mask) and its others' entry.
 //!
-//! The kernel decides from a list who may do what; everything here is pure.
+//! The kernel decides from a list which access is allowed; everything here is pure.
 
 use crate::types::Kind;
 use furrow_zone::ErrorKind;

@@ -26,9 +26,9 @@
 //! ones zero-padded and read little-endian, `state = fold(state ^ bytes, K) ^ K rotated left by
 //! 23`; the hash is the upper half of `fold(state ^ (state >> 32), 0xD6E8_FEB8_6659_FD93)`. The
 //! seed is drawn at mkfs, so nobody can prepare names that collide on every file system. Names that
-//! collide on one file system can be prepared by someone who knows its seed: by reading its drive,
-//! or by guessing from cookies, which reveal the last bits of hashes. Such names make a look-up
-//! probe [`MAX_LEVELS`] buckets, and have no other effect.
+//! collide on one file system can be prepared by anyone with its seed: by reading its drive, or by
+//! guessing from cookies, which reveal the last bits of hashes. Such names make a look-up probe
+//! [`MAX_LEVELS`] buckets, and have no other effect.
 //!
 //! All functions are pure and take the block's bytes. Any function is safe on any bytes (no panic,
 //! no endless loop). [`check`] tells whether the bytes are a directory block; only then are the

@@ -41,7 +41,7 @@ impl Scratch {
         self.0.join("mnt")
     }
 
-    /// A file beside it.
+    /// A file in the same directory as the mount point.
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }

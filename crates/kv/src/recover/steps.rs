@@ -109,7 +109,7 @@ impl Reading {
         Ok(reading)
     }
 
-    /// The zone reports, and what was found.
+    /// The zone reports, and the opened half.
     ///
     /// # Errors
     /// Never, after all steps.

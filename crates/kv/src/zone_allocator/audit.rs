@@ -9,8 +9,8 @@ use furrow_zone::{Result, ZoneId};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl ZoneAllocator {
-    /// Compares the accounts of zones with what was counted, valid blocks and the files that are
-    /// logs, and with the pool, the permits and the writer.
+    /// Compares the accounts of zones with the counted valid blocks and the files that are logs,
+    /// and with the pool, the permits and the writer.
     ///
     /// # Errors
     /// `Corrupt`: which account, what was expected and what was found.

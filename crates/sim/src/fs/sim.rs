@@ -44,7 +44,7 @@ struct World {
 /// Runs the simulation of `seed`.
 ///
 /// # Errors
-/// Names the life, and what is wrong in it.
+/// Names the life and the failure in it.
 pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
     let mut rng = Rng::new(seed ^ 0x51_3e);
     let case = Case { seed, volatile: rng.one_in(2) };

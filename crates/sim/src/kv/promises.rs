@@ -367,7 +367,7 @@ impl Expected {
         let store = opened.map_err(|error| failed("open", &error))?;
         audit(&store)?;
         self.compare(&store).await?;
-        // The store is usable, and what was found stays.
+        // The store is usable, and keeps the content that was found.
         let count = 1 + Rng::new(seed ^ 0xaf7e5).below(30_000);
         let data = bytes(0, 1, 0, count);
         let id = store.create(AFTER, Lifetime::Short).map_err(|e| failed("create", &e))?;

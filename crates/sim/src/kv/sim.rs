@@ -84,7 +84,7 @@ impl Plan {
 /// Runs the simulation of `seed`.
 ///
 /// # Errors
-/// Describes what is wrong, and in which life.
+/// Describes the failure, and names the life.
 pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
     simulate_with(seed, None, sink)
 }

@@ -4,9 +4,9 @@
 //! superzone. A *commit* drains and flushes those blocks, appends the changed table entries to the
 //! delta log, flushes, and writes a checkpoint record with FUA to a ring of two zones; the next
 //! versions are written meanwhile. When a half of the delta log fills, a commit stores the whole
-//! table and the log goes on in the other half; superzones without a valid block are released.
-//! What is promised: after a crash the table is that of the last acknowledged commit, or of the
-//! one under way, and each block it names is what was written there.
+//! table and the log continues in the other half; superzones without a valid block are released.
+//! The promise: after a crash the table is that of the last acknowledged commit, or of the one
+//! under way, and each block that the table names has the content written there.
 //!
 //! The drive allows exactly as many active zones as streams are open: 1 for the ring, 1 for the
 //! delta log, 2 for data. The defects are those of `furrow-log` ([`LogDefect`]). Nothing is
@@ -251,7 +251,7 @@ async fn load(device: &Rc<dyn ZonedDevice>, defect: Option<LogDefect>) -> Result
     Ok(Found { checkpoint, zone, table })
 }
 
-/// Whether every block that the table names holds what was written there.
+/// Whether every block that the table names has the content written there.
 async fn verify(device: &Rc<dyn ZonedDevice>, table: &[Entry]) -> Result<(), String> {
     for (account, entry) in (0..).zip(table).filter(|(_, entry)| entry.version > 0) {
         let read = read_blocks(&**device, QueueId(0), entry.at, 1, &Pool::new(1)).await;

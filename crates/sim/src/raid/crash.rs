@@ -484,7 +484,7 @@ impl Reopening {
         let found = self.expected.blocks.compare(&volume).await?;
         met(&volume, |what| self.expected.count(what));
         let mut now = Blocks::found(found);
-        // The array is usable, and what was found stays.
+        // The array is usable, and keeps the content that was found.
         self.write_on(&volume, &mut now, &mut rng, 4).await?;
         self.mend(&volume, &parts, &without, &mut now, &mut rng).await?;
         audited(&volume)?;

@@ -52,7 +52,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Exactly what was found.
+    /// Exactly the content that was found.
     pub fn found(found: BTreeMap<u64, u64>) -> Blocks {
         let versions = found.into_iter().map(|(block, version)| (block, vec![version])).collect();
         Blocks { versions, under_way: BTreeMap::new() }

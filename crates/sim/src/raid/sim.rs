@@ -103,7 +103,7 @@ struct Plan {
 /// Runs the simulation of `seed`.
 ///
 /// # Errors
-/// Describes what is wrong, and in which life.
+/// Describes the failure, and names the life.
 pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
     let mut rng = Rng::new(seed ^ 0x11_7e5);
     let case = Case { seed, volatile: rng.one_in(2) };
@@ -303,7 +303,7 @@ struct Lived {
     seats: Vec<Option<u32>>,
     doubted: BTreeSet<Uuid>,
     drive: Snapshot,
-    /// All drives in the middle, with what was durable then on those with a cache.
+    /// All drives in the middle of the run; of those with a cache, the durable content.
     image: Option<Snapshot>,
     /// The array was assembled.
     began: bool,

@@ -35,8 +35,8 @@ pub(crate) fn may_hold(uid: Uid, states: &[Content], data: &[u8]) -> bool {
     })
 }
 
-/// What must hold after a crash behind some events, where what was expected before them was durable
-/// when they began: one state of each.
+/// The states allowed after a crash that follows some events, if the state before the events was
+/// durable when they began: one state for each.
 pub(crate) fn after(before: Expected, events: &[Event]) -> Expected {
     let Expected { names: mut all, mut contents } = before;
     let mut durable = 0;
