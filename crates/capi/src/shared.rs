@@ -226,7 +226,7 @@ impl Shared {
         }
         let mut open = lock(&OPEN);
         if Arc::strong_count(&shared) > 1 {
-            // While nobody else can change the count.
+            // At this time nobody else can change the count.
             drop(shared);
             return Ok(());
         }

@@ -90,7 +90,7 @@ fn a_store_that_runs_says_how_it_is_and_threads_of_low_priority_leave_calls_to_o
     assert_eq!(told["operations"][0]["operation"], "append");
     assert_eq!(told["operations"][0]["calls"], 1);
 
-    // Whatever comes, the next one is answered.
+    // After any request, the next one is answered.
     let endless = vec![b'x'; 100_000];
     let deep = format!("{}\n", "[".repeat(4000));
     for hostile in [&b"\n"[..], b"{}\n", b"\xff\xfe\0\n", b"{\"request\":\"stop\"}\n", &endless] {

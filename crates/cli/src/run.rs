@@ -116,7 +116,7 @@ fn uri(store: &DeviceSpec, args: &Args) -> Result<String> {
     Ok(format!("furrow://{store}?{}", options.join(",")))
 }
 
-/// True for a tool of RocksDB's that was not told yet where its files are.
+/// True for a tool of RocksDB's whose arguments do not say yet where its files are.
 fn takes_uri(program: &[OsString]) -> bool {
     let name = Path::new(&program[0]).file_name();
     let says_where = |word: &OsString| {

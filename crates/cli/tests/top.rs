@@ -195,7 +195,7 @@ fn top_and_df_show_all_mounts() {
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.contains("zones ") && text.contains("active zones"), "{text}");
     assert!(!text.contains(&there), "only one was named: {text}");
-    // One that died is said, and the others are shown.
+    // A daemon that died is reported, and the others are shown.
     place::kill(other.pid(), rustix::process::Signal::KILL);
     place::wait_until("the mount dies", || place::said(&place::furrow(&["df"])).contains("dead"));
     let out = place::furrow(&["df"]);

@@ -72,7 +72,7 @@ fn a_full_standard_error_changes_no_status_and_a_closed_pipe_ends_quietly() {
         let ended = command.stdout(Stdio::null()).stderr(full()).status().unwrap();
         assert_eq!(ended.code(), Some(status), "{arguments:?}");
     }
-    // Nowhere to answer to is a failure that is said.
+    // A command without a place for its answer fails with a message.
     let mut command = Command::new(FURROW);
     let output = command.args(["device", "show", &d0]).stdout(full()).output().unwrap();
     assert_eq!(output.status.code(), Some(1));

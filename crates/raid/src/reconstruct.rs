@@ -25,7 +25,7 @@ pub(crate) enum Seen {
     Whole(Whole),
     /// A block that belongs to no stripe by its metadata.
     Foreign,
-    /// Not what was written.
+    /// The content is not what was written.
     Damaged,
     /// The drive cannot read it.
     Unread,

@@ -128,7 +128,7 @@ fn payload(seed: u64, id: u64) -> Vec<u8> {
     bytes
 }
 
-/// What the clients of a run were told, in order.
+/// The answers to the clients of a run, in order.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Acknowledged(u64),

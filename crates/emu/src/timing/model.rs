@@ -4,7 +4,7 @@
 //! together with its source.
 //!
 //! ```toml
-//! base = "pm1731a"                        # optional: what is not said is as there
+//! base = "pm1731a"                        # optional: keys left out are taken from it
 //! buffer = "28MiB"
 //! group-rate = { value = "40MB/s", source = "measured", why = "eZNS, table 1" }
 //! ```

@@ -383,7 +383,7 @@ mod tests {
             prop_assert!(last - start(stripe) < WINDOW && last < stripes);
         }
 
-        /// A metadata block opens at its place, and lists what was noted.
+        /// A metadata block opens at its place, and lists the noted blocks.
         #[test]
         fn what_is_listed_is_found_where_it_was_written(
             chunk in 1..4u32, stripe in 0..200u32, segment in 1..9u64, bit in 0..4096 * 8usize,

@@ -2,10 +2,10 @@
 //!
 //! Clients write and trim; the volume is small, so that it cleans, and checkpoints often. In many
 //! runs members fail meanwhile, by a pulled drive or because somebody says so; later fresh drives
-//! take their places, and are rebuilt while the clients go on. Promised: each block has the content
-//! of its last acknowledged write or trim, or of a later one that was under way; with as many
-//! drives gone, in any combination, as the level allows, less those members that had failed and
-//! whose rebuild was not over.
+//! take their places, and are rebuilt while the clients continue. Promised: each block has the
+//! content of its last acknowledged write or trim, or of a later one that was under way; with as
+//! many drives gone, in any combination, as the level allows, less those members that had failed
+//! and whose rebuild had not ended.
 //!
 //! After each reopening the volume is written, failed members are replaced, some of them by spares,
 //! which a crash may leave waiting or half taken, perhaps rebuilt to the end, and everything is
@@ -550,7 +550,8 @@ impl Reopening {
             }
         }
         let whole = |known: &[(u32, Examined)]| {
-            // Two that went on without each other may have heard of as many events.
+            // Two halves that continued without each other may have counted the same number of
+            // events.
             let rank = |(_, one): &&(u32, Examined)| (one.events, one.record);
             let members = known.iter().max_by_key(rank)?.1.members.iter();
             let active = members.filter(|(_, state)| *state == MemberState::Active);
