@@ -72,7 +72,7 @@ void SyncAll() {
   for (auto& [uri, store] : *opened) {
     furrow_error error;
     if (furrow_store_sync_all(store, &error) != FURROW_OK && error.kind != FURROW_FORKED) {
-      fprintf(stderr, "furrow: %s: what was not synced is lost: %s\n", uri.c_str(),
+      fprintf(stderr, "furrow: %s: unsynced writes are lost: %s\n", uri.c_str(),
               error.message);
     }
     const char* report = getenv("FURROW_REPORT");

@@ -62,14 +62,14 @@ fn a_rejected_member_is_named_for_what_it_is() {
     assert!(why.contains("image of member 0 from before"), "{why}");
     assert_eq!(examined(&place, "d0.zns"), ("active".to_owned(), String::new()));
     let said = place.ok(&assemble);
-    assert!(said.contains("a-before.zns is old: left out: an image of member 0"), "{said}");
+    assert!(said.contains("a-before.zns is old: left out: an older image of member 0"), "{said}");
     place.ok(&["raid", "stop", "a"]);
     fs::rename(at("a-before.zns"), &d0).unwrap();
     assert_eq!(examined(&place, "d0.zns").0, "old");
     // The text names it too.
     let output = place.furrow(&["raid", "examine", &place.at("set")]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("d0.zns is old: an image of member 0"), "{text}");
+    assert!(text.contains("d0.zns is old: an older image of member 0"), "{text}");
 }
 
 #[test]

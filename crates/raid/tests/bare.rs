@@ -497,7 +497,7 @@ fn a_mix_of_drives_and_groups_are_refused() {
         assert_eq!(volume.shape().meta, MetaPlace::InBand);
         volume.fail(0).await.unwrap();
         let error = volume.replace(0, other, true).await.unwrap_err();
-        assert!(error.to_string().contains("less than 48"), "{error}");
+        assert!(error.to_string().contains("fewer than 48"), "{error}");
         volume.stop().await.unwrap();
     });
     rt.clear();

@@ -60,7 +60,7 @@ fn a_spare_is_one_in_every_assembly_until_it_is_taken() {
         let only = again(&rt2, &given(&[3])).await.unwrap_err();
         assert!(only.to_string().contains("only spares are given"), "{only}");
         let twice = again(&rt2, &given(&[0, 1, 3, 2, 3])).await.unwrap_err();
-        assert!(twice.to_string().contains("drive3 is a spare that is there once"), "{twice}");
+        assert!(twice.to_string().contains("drive3 is a second copy of a spare"), "{twice}");
         drop(foreign);
         let other = again(&rt2, &given(&[3, 5])).await.unwrap_err();
         assert!(other.to_string().contains("drive3 is a spare of array"), "{other}");
