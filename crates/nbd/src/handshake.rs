@@ -130,7 +130,7 @@ impl<V: Volume> Handshake<'_, V> {
                 option::ABORT | option::STARTTLS => {}
                 option::EXPORT_NAME => return Err(End::Broken),
                 _ => {
-                    let no = No(option_reply::TLS_REQUIRED, "this server wants TLS first");
+                    let no = No(option_reply::TLS_REQUIRED, "this server requires TLS first");
                     return self.refuse(option, no).await;
                 }
             }
@@ -188,7 +188,7 @@ impl<V: Volume> Handshake<'_, V> {
             return self.refuse(option, no).await;
         }
         let Some(connection) = self.tls.connection() else {
-            let no = No(option_reply::POLICY, "this server does without TLS");
+            let no = No(option_reply::POLICY, "this server does not offer TLS");
             return self.refuse(option, no).await;
         };
         // Plain-text bytes before TLS may come from anybody: they must not count as sent under TLS.
@@ -302,7 +302,7 @@ impl<V: Volume> Handshake<'_, V> {
             self.context = None;
         }
         if !self.structured {
-            return Err(No(option_reply::INVALID, "contexts need structured replies first"));
+            return Err(No(option_reply::INVALID, "contexts require structured replies first"));
         }
         let mut fields = Fields(data);
         let name = fields.string().ok_or_else(broken)?;

@@ -115,7 +115,7 @@ fn failed(at: &Listen, error: &io::Error, advice: &str) -> Error {
 fn clear(path: &Path, at: &Listen) -> Result<()> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
-        let message = format!("cannot listen at {at}: something else is there, no socket");
+        let message = format!("cannot listen at {at}: a file that is not a socket is there");
         return Err(Error::new(ErrorKind::Exists, message + "; choose another path"));
     }
     match UnixStream::connect(path) {
@@ -127,7 +127,9 @@ fn clear(path: &Path, at: &Listen) -> Result<()> {
             let removed = std::fs::remove_file(path);
             removed.map_err(|error| failed(at, &error, "a dead server's socket is in the way"))
         }
-        Err(error) => Err(failed(at, &error, "a socket is there and does not say whose it is")),
+        Err(error) => {
+            Err(failed(at, &error, "a socket is there, and the server behind it cannot be asked"))
+        }
     }
 }
 

@@ -131,7 +131,7 @@ impl Status {
         page.one("refused_total", "counter", "Connections refused", self.refused);
         page.one("failed_handshakes_total", "counter", "Failed handshakes", self.failed_handshakes);
         page.one("evicted_total", "counter", "Handshakes closed to make space", self.evicted);
-        page.one("idle_total", "counter", "Connections closed for silence", self.idle);
+        page.one("idle_total", "counter", "Connections closed because they were idle", self.idle);
         page.one("dropped_total", "counter", "Connections that broke the protocol", self.dropped);
         page.one("in_flight_bytes", "gauge", "Memory charged to requests", in_flight);
         each(&mut page, self, ("export_size_bytes", "gauge", "Size of the export"), |e| {

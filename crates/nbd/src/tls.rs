@@ -76,7 +76,7 @@ impl Identity {
         let key = PrivateKeyDer::from_pem_file(&path)
             .map_err(|error| bad(&path, error, "expected an unencrypted private key in PEM"))?;
         let config = builder.with_single_cert(chain, key).map_err(|error| {
-            bad(&path, error, &format!("expected the key of {CERTIFICATE} beside it"))
+            bad(&path, error, &format!("expected the key of {CERTIFICATE} in the same directory"))
         })?;
         Ok(Identity(Arc::new(config)))
     }
