@@ -188,7 +188,7 @@ fn zones_are_commanded_by_hand() {
     refused(
         &["device", "zone", "hand.zns", "write", "1", "--bytes", "2MiB"],
         1,
-        &["zone 1 takes 1 MiB more, not 2 MiB"],
+        &["zone 1 has 1 MiB left, 2 MiB are to be written"],
     );
     refused(&["device", "zone", "hand.zns", "close", "1"], 1, &["Close of zone 1"]);
     let fast = "hand.zns,timing=realtime,model.bufer=1MiB";

@@ -64,8 +64,8 @@ impl Old {
                  need it any more"
             ),
             Old::Behind(member) => format!(
-                "an older image of member {member}, from before later writes of the array, or the \
-                 drive lost writes that it had acknowledged"
+                "an older image of member {member}, or the drive lost writes that it had \
+                 acknowledged"
             ),
             Old::Copy(member) => format!("a second copy of member {member}"),
         }
