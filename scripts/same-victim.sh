@@ -24,7 +24,8 @@
 #   unlimited  as timed, workload A without a limit of active zones
 #   printed    as timed, workload A with equation 1 as it is printed
 #   all        all of these; those by the real clock six at a time
-#   table      docs/claims-same-victim.md from FILE; nothing is run
+#   table      from FILE, nothing is run: docs/claims-same-victim.md, and the figures of claims V1 to V9 in
+#              docs/data/claims.jsonl, of which `furrow-lab pages docs` makes the pages about claims
 . "$(dirname "$0")/lib.sh"
 
 out=docs/data/same-victim.jsonl
@@ -40,7 +41,7 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-[ "${#profiles[@]}" -gt 0 ] || fail "no profile; all runs all, several hours"
+[ "${#profiles[@]}" -gt 0 ] || fail "no profile; all runs all, two hours"
 
 program="$target_dir/release/rocksdb-plugin/workload"
 if [ "${profiles[*]}" != table ]; then

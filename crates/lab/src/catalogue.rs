@@ -8,9 +8,11 @@
 //! Not here: running, and the figures that result.
 
 mod claim;
+mod variant;
 mod verdict;
 
 pub use claim::{Claim, Figure, Paper, Relation, Series, SeriesPoint, Take, Trial};
+pub use variant::Variant;
 pub use verdict::Verdict;
 
 use crate::array::Array;
@@ -20,7 +22,7 @@ use crate::recorded::Replayed;
 use crate::scenario::Traces;
 use crate::workload::Workload;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use claim::label;
+use claim::{elsewhere, label};
 use furrow_emu::timing::quantity::Bytes;
 use furrow_zone::DeviceSpec;
 use furrow_zone::spec::Timing;
@@ -71,6 +73,9 @@ pub struct Source {
     /// The results of the work that hold: five sentences.
     #[serde(default)]
     pub holds: Vec<String>,
+    /// Whether its claims are run by the real clock and not in virtual time.
+    #[serde(default)]
+    pub real_time: bool,
 }
 
 /// A drive.
@@ -157,6 +162,8 @@ pub struct Catalogue {
     workloads: BTreeMap<String, Table>,
     /// Claims, in the order of the file.
     pub claims: Vec<Claim>,
+    /// Variants that show what figures depend on.
+    pub variants: Vec<Variant>,
     /// The recordings of claims that replay.
     pub traces: Traces,
 }
@@ -170,6 +177,8 @@ struct SetupFile {
     profile: BTreeMap<String, Profile>,
     host: BTreeMap<String, Host>,
     workload: BTreeMap<String, Table>,
+    #[serde(default)]
+    variant: Vec<Variant>,
 }
 
 #[derive(Deserialize)]
@@ -205,6 +214,7 @@ impl Catalogue {
             hosts: setup.host,
             workloads: setup.workload,
             claims: claims.claim,
+            variants: setup.variant,
             traces: Traces::default(),
         };
         catalogue.check()?;
@@ -217,6 +227,12 @@ impl Catalogue {
         }
         for (name, profile) in &self.profiles {
             check_profile(profile).with_context(|| format!("setup.toml: profile {name}"))?;
+        }
+        for variant in &self.variants {
+            for device in variant.applied(self).devices.values() {
+                let within = || format!("setup.toml: variant {}", variant.name);
+                check_device(&device.spec).with_context(within)?;
+            }
         }
         let mut known = BTreeSet::new();
         for claim in &self.claims {
@@ -231,6 +247,11 @@ impl Catalogue {
         find(&self.sources, "source", &claim.source)?;
         ensure!(!claim.figures.is_empty(), "no figures");
         claim.check()?;
+        for (id, name) in claim.moved.iter().filter_map(|name| elsewhere(name)) {
+            let other = self.claim(id).with_context(|| format!("`moved`: no claim `{id}`"))?;
+            let found = other.figures.iter().any(|f| f.name == name && f.is_trial());
+            ensure!(found, "`moved`: no figure of a trial of {id} is called `{name}`");
+        }
         for size in [Size::Scaled, Size::Full] {
             let trials = self.trials(claim, size)?;
             let points = || trials.iter().flat_map(|series| &series.points);

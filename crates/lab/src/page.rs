@@ -12,7 +12,7 @@ use crate::catalogue::{Catalogue, Claim, Figure, Verdict};
 use crate::plot::{Axis, Mark, Plot, Point};
 use crate::result::Sample;
 use crate::stored::{self, Kept};
-use crate::text;
+use crate::text::{self, anchor, cell, put};
 use std::fmt::Write as _;
 
 /// Papers in the order of the pages: names of sources.
@@ -20,14 +20,6 @@ const PAPERS: [&str; 4] = ["z-lfs", "hzfs", "zapraid", "same-victim"];
 
 /// Number of figures in a claim's line; the appendix has all.
 const SHOWN: usize = 3;
-
-/// Writes a line; a `String` accepts any.
-macro_rules! put {
-    ($out:expr $(, $argument:expr)* $(,)?) => {{
-        let _ = writeln!($out $(, $argument)*);
-    }};
-}
-use put;
 
 /// A file of the pages.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,18 +91,6 @@ impl<'a> Shown<'a> {
             _ => String::new(),
         }
     }
-
-    /// The claim's anchor in the appendix.
-    fn anchor(&self) -> String {
-        let text = format!("{} {}", self.claim.id, self.claim.what).to_lowercase();
-        let kept = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-'));
-        kept.collect::<String>().replace(' ', "-")
-    }
-}
-
-/// Escapes text for a cell of a table.
-fn cell(text: &str) -> String {
-    text.replace('|', "\\|").replace('\n', " ")
 }
 
 /// A text that ends with one line break.
@@ -136,36 +116,34 @@ pub fn files(catalogue: &Catalogue, kept: &[Kept]) -> Vec<File> {
         if claims.iter().all(|claim| claim.rows.is_empty()) {
             continue;
         }
-        let title = catalogue.sources.get(*paper).map_or("", |source| &source.title);
-        let text = ended(appendix::page(paper, title, claims, kept));
+        let Some(source) = catalogue.sources.get(*paper) else { continue };
+        let text = ended(appendix::page(paper, source, claims, kept, &catalogue.variants));
         files.push(File { path: format!("claims/{paper}.md"), text });
-        let text = picture(title, claims).svg();
+        let text = picture(&source.title, claims).svg();
         files.push(File { path: format!("claims/{paper}.svg"), text });
     }
     files
 }
 
-/// The rules of verdicts, for a reader of the first page.
-const RULES: &str = "\
-A figure has one of five verdicts, which a program computes from the numbers:
-
-- **reproduced**: a published point, met within 10 % on both sides;
-- **direction reproduced**: a published bound (\"up to\", \"at least\", a wide range) that \
-holds, or an effect of the published direction and of half to twice its size, on a logarithmic \
-scale;
-- **not reproduced**: neither; the line says the cause, and the appendix which experiment moved it;
-- **cannot be compared**: it was tried with something else than was published;
-- **calibrated**: the drive's model was fitted to it, so it shows nothing and counts for nothing.
-";
-
 fn summary(catalogue: &Catalogue, papers: &[(&str, Vec<Shown<'_>>)]) -> String {
     let mut out = String::from("# What holds of four papers\n\n");
-    out.push_str(
+    let timed =
+        |(paper, _): &&(&str, _)| catalogue.sources.get(*paper).is_some_and(|s| s.real_time);
+    let timed: Vec<&str> = papers.iter().filter(timed).map(|(paper, _)| *paper).collect();
+    let except = match &timed[..] {
+        [] => String::new(),
+        some => format!(", except those of {}, which are by the real clock", some.join(", ")),
+    };
+    put!(
+        out,
         "Made by `furrow-lab pages docs` from [data/claims.jsonl](data/claims.jsonl), which has \
-         the commit and the command of every figure. All figures are of emulated drives in \
-         virtual time, not of hardware. How they are made: [lab.md](lab.md).\n\n",
+         the commit and the command of every figure. All figures are of emulated drives, not of \
+         hardware, and in virtual time{except}. How they are made: [lab.md](lab.md).\n"
     );
-    out.push_str(RULES);
+    put!(out, "A figure has one of five verdicts, which a program computes from the numbers:\n");
+    for verdict in Verdict::ALL {
+        put!(out, "- **{verdict}**: {}", verdict.rule());
+    }
     let heads = Verdict::ALL.map(|verdict| format!(" {verdict} |")).concat();
     put!(out, "\n| published figures |{heads} not run |\n|---|--:|--:|--:|--:|--:|--:|");
     for (paper, claims) in papers {
@@ -186,6 +164,15 @@ fn summary(catalogue: &Catalogue, papers: &[(&str, Vec<Shown<'_>>)]) -> String {
             continue;
         }
         put!(out, "![Ours against published](claims/{paper}.svg)\n");
+        let without: Vec<String> = claims.iter().filter_map(not_drawn).collect();
+        if !without.is_empty() {
+            put!(
+                out,
+                "Logarithmic axes have no 0, so figures of 0 and below are not in the picture: \
+                 {}.\n",
+                without.join(", ")
+            );
+        }
         put!(out, "| claim | what | ours | published | verdict | cause |");
         put!(out, "|---|---|--:|--:|---|---|");
         for claim in claims.iter().filter(|claim| claim.published().next().is_some()) {
@@ -210,7 +197,7 @@ fn line(out: &mut String, paper: &str, claim: &Shown<'_>) {
         out,
         "| [{}](claims/{paper}.md#{}) | {} | {} | {} | {} | {} |",
         claim.claim.id,
-        claim.anchor(),
+        anchor(claim.claim),
         cell(&claim.claim.what),
         join(&with_unit),
         join(&|row| text::published(row.figure)),
@@ -219,17 +206,33 @@ fn line(out: &mut String, paper: &str, claim: &Shown<'_>) {
     );
 }
 
+/// A figure's place in the picture, if it has one: the published value and ours.
+fn place(row: &Row<'_>) -> Option<(f64, f64)> {
+    let ours = row.ours.mean;
+    let published = row.figure.paper?.nearest(ours);
+    (ours > 0.0 && published > 0.0).then_some((published, ours))
+}
+
+/// The claim's figures without a place in the picture: its name and their number.
+fn not_drawn(claim: &Shown<'_>) -> Option<String> {
+    match claim.published().filter(|row| place(row).is_none()).count() {
+        0 => None,
+        1 => Some(format!("one of {}", claim.claim.id)),
+        count => Some(format!("{count} of {}", claim.claim.id)),
+    }
+}
+
 /// Our figures against the published ones, with a shape for each verdict.
 fn picture(title: &str, claims: &[Shown<'_>]) -> Plot {
-    let mut plot = Plot::new(title, Axis::log("published"), Axis::log("ours")).sized(720, 560);
+    let axis = |what: &str| Axis::log(format!("{what}, each figure in its unit"));
+    let mut plot = Plot::new(title, axis("published"), axis("ours")).sized(720, 560);
     let (mut low, mut high) = (f64::INFINITY, 0.0f64);
     for verdict in Verdict::ALL {
         let rows = claims.iter().flat_map(|shown| shown.published().map(move |row| (shown, row)));
         let points = rows.filter(|(_, row)| row.verdict == verdict).filter_map(|(shown, row)| {
-            let ours = row.ours.mean;
-            let published = row.figure.paper?.nearest(ours);
-            let note = format!("{}: {}", shown.claim.id, row.figure.name);
-            (ours > 0.0 && published > 0.0).then(|| Point::new(published, ours).note(note))
+            let unit = text::unit(&row.figure.unit);
+            let note = format!("{}: {}, in {unit}", shown.claim.id, row.figure.name);
+            place(row).map(|(published, ours)| Point::new(published, ours).note(note))
         });
         let points: Vec<Point> = points.collect();
         for point in &points {

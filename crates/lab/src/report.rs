@@ -11,7 +11,7 @@ use crate::catalogue::{Catalogue, Claim, Engine, Point, Verdict};
 use crate::plot::escape;
 use crate::result::{ClaimResult, FigureResult};
 use crate::runner::{Finished, Order, Outcome};
-use crate::text;
+use crate::text::{self, anchor};
 use crate::workload::Workload;
 use std::fmt::Write as _;
 
@@ -35,14 +35,10 @@ struct Page<'a> {
 }
 
 /// Writes to the page; every argument is escaped.
-macro_rules! put {
+macro_rules! tag {
     ($page:expr, $form:literal $(, $argument:expr)* $(,)?) => {{
         let _ = writeln!($page.out, $form $(, escape(&$argument.to_string()))*);
     }};
-}
-
-fn anchor(claim: &Claim) -> String {
-    claim.id.to_ascii_lowercase()
 }
 
 fn class(verdict: Verdict) -> &'static str {
@@ -55,17 +51,17 @@ fn class(verdict: Verdict) -> &'static str {
 
 impl Page<'_> {
     fn head(&mut self) {
-        put!(self, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">");
-        put!(self, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
-        put!(self, "<meta name=\"color-scheme\" content=\"light dark\">");
-        put!(self, "<title>Furrow: claims tried</title>");
+        tag!(self, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">");
+        tag!(self, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
+        tag!(self, "<meta name=\"color-scheme\" content=\"light dark\">");
+        tag!(self, "<title>Furrow: claims tried</title>");
         let _ = writeln!(self.out, "<style>\n{STYLE}</style>\n</head>\n<body>\n<main>");
     }
 
     fn summary(&mut self, outcome: &Outcome<'_>, build: &Build) {
         let seeds: Vec<String> = self.order.seeds.iter().map(u64::to_string).collect();
-        put!(self, "<header>\n<h1>Claims tried</h1>");
-        put!(
+        tag!(self, "<header>\n<h1>Claims tried</h1>");
+        tag!(
             self,
             "<p class=\"lead\">{} claims of {} papers, on an emulated drive in virtual time. Size \
              {}, seeds {}, commit <code>{}</code>.</p>",
@@ -76,14 +72,17 @@ impl Page<'_> {
             build,
         );
         if build.changed {
-            put!(self, "<p class=\"warning\">The build differs from its commit.</p>");
+            tag!(self, "<p class=\"warning\">The build differs from its commit.</p>");
         }
-        put!(
+        tag!(
             self,
-            "<p>Ours is the mean over the seeds, ± half of the range. A figure is \
-             reproduced within 10 % of what was published. What was expected was written down \
-             before the first run.</p>\n</header>"
+            "<p>Ours is the mean over the seeds, ± half of the range. What was expected was \
+             written down before the first run.</p>\n<ul>"
         );
+        for verdict in Verdict::ALL {
+            tag!(self, "<li><b>{}</b>: {}</li>", verdict, verdict.rule());
+        }
+        tag!(self, "</ul>\n</header>");
         self.overview(outcome);
         for plot in plots::ratios(outcome) {
             let _ = writeln!(self.out, "<figure>{}</figure>", plot.svg());
@@ -98,15 +97,15 @@ impl Page<'_> {
     }
 
     fn overview(&mut self, outcome: &Outcome<'_>) {
-        put!(self, "<div class=\"wide\"><table class=\"overview\">\n<thead><tr><th>claim</th>");
-        put!(self, "<th>figure</th><th class=\"n\">ours</th><th class=\"n\">±</th><th>unit</th>");
-        put!(self, "<th class=\"n\">published</th><th class=\"n\">ratio</th>");
-        put!(self, "<th class=\"n\">expected</th><th>verdict</th></tr></thead>\n<tbody>");
+        tag!(self, "<div class=\"wide\"><table class=\"overview\">\n<thead><tr><th>claim</th>");
+        tag!(self, "<th>figure</th><th class=\"n\">ours</th><th class=\"n\">±</th><th>unit</th>");
+        tag!(self, "<th class=\"n\">published</th><th class=\"n\">ratio</th>");
+        tag!(self, "<th class=\"n\">expected</th><th>verdict</th></tr></thead>\n<tbody>");
         for finished in &outcome.claims {
             let claim = finished.claim;
             let main = |result: &&ClaimResult| result.main().count().max(1);
             let rows = finished.result.as_ref().ok().as_ref().map_or(1, main);
-            put!(
+            tag!(
                 self,
                 "<tr class=\"first\"><td rowspan=\"{}\"><a href=\"#{}\">{}</a></td>",
                 rows,
@@ -117,23 +116,23 @@ impl Page<'_> {
                 Ok(result) => {
                     for (at, figure) in result.main().enumerate() {
                         if at > 0 {
-                            put!(self, "<tr>");
+                            tag!(self, "<tr>");
                         }
                         self.figure_cells(figure);
                     }
                 }
-                Err(_) => put!(
+                Err(_) => tag!(
                     self,
                     "<td colspan=\"7\">not run</td><td><span class=\"miss\">failed</span></td></tr>"
                 ),
             }
         }
-        put!(self, "</tbody></table></div>");
+        tag!(self, "</tbody></table></div>");
     }
 
     fn figure_cells(&mut self, figure: &FigureResult) {
         let data = &figure.figure;
-        put!(
+        tag!(
             self,
             "<td>{}</td><td class=\"n\"><b>{}</b></td><td class=\"n\">{}</td><td>{}</td>\
              <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
@@ -153,33 +152,33 @@ impl Page<'_> {
     fn claim(&mut self, finished: &Finished<'_>) {
         let claim = finished.claim;
         let source = self.catalogue.sources.get(&claim.source);
-        put!(self, "<section id=\"{}\">\n<h2>{}</h2>", anchor(claim), claim.id);
-        put!(self, "<p class=\"lead\">{}</p>", claim.what);
-        put!(
+        tag!(self, "<section id=\"{}\">\n<h2>{}</h2>", anchor(claim), claim.id);
+        tag!(self, "<p class=\"lead\">{}</p>", claim.what);
+        tag!(
             self,
             "<p class=\"source\">{}</p>",
             source.map_or(claim.source.as_str(), |source| source.title.as_str())
         );
         match &finished.result {
             Ok(result) => self.result(claim, result),
-            Err(why) => put!(self, "<p class=\"warning\">Failed: {}</p>", why),
+            Err(why) => tag!(self, "<p class=\"warning\">Failed: {}</p>", why),
         }
-        put!(self, "</section>");
+        tag!(self, "</section>");
     }
 
     fn result(&mut self, claim: &Claim, result: &ClaimResult) {
-        put!(self, "<div class=\"wide\"><table>\n<thead><tr><th>figure</th>");
-        put!(self, "<th class=\"n\">ours</th><th class=\"n\">±</th><th>unit</th>");
-        put!(self, "<th class=\"n\">published</th><th class=\"n\">ratio</th>");
-        put!(self, "<th class=\"n\">expected</th><th>verdict</th></tr></thead>\n<tbody>");
+        tag!(self, "<div class=\"wide\"><table>\n<thead><tr><th>figure</th>");
+        tag!(self, "<th class=\"n\">ours</th><th class=\"n\">±</th><th>unit</th>");
+        tag!(self, "<th class=\"n\">published</th><th class=\"n\">ratio</th>");
+        tag!(self, "<th class=\"n\">expected</th><th>verdict</th></tr></thead>\n<tbody>");
         for figure in result.main() {
-            put!(self, "<tr>");
+            tag!(self, "<tr>");
             self.figure_cells(figure);
         }
-        put!(self, "</tbody></table></div>");
+        tag!(self, "</tbody></table></div>");
         for figure in &result.figures {
             if let Some(note) = &figure.figure.note {
-                put!(self, "<p class=\"note\">{}: {}.</p>", figure.figure.name, note);
+                tag!(self, "<p class=\"note\">{}: {}.</p>", figure.figure.name, note);
             }
         }
         for plot in plots::of_claim(claim, result) {
@@ -187,22 +186,22 @@ impl Page<'_> {
         }
         self.inside(claim, result);
         if let Some(forecast) = &claim.forecast {
-            put!(self, "<h3>Expected beforehand</h3>\n<p>{}</p>", forecast);
+            tag!(self, "<h3>Expected beforehand</h3>\n<p>{}</p>", forecast);
         }
         let missed = result.verdict() == Verdict::NotReproduced;
         match &claim.explanation {
             Some(text) => {
-                put!(
+                tag!(
                     self,
                     "<h3>{}</h3>",
                     if missed { "Why it is not reproduced" } else { "What was found" }
                 );
                 for paragraph in text.split("\n\n") {
-                    put!(self, "<p>{}</p>", paragraph);
+                    tag!(self, "<p>{}</p>", paragraph);
                 }
             }
             None if missed => {
-                put!(self, "<h3>Why it is not reproduced</h3>\n<p>Not explained yet.</p>");
+                tag!(self, "<h3>Why it is not reproduced</h3>\n<p>Not explained yet.</p>");
             }
             None => {}
         }
@@ -224,11 +223,11 @@ impl Page<'_> {
         if written.is_empty() {
             return;
         }
-        put!(self, "<h3>What was written</h3>\n<div class=\"wide\"><table>\n<thead><tr>");
-        put!(self, "<th>run</th><th class=\"n\">bytes for each asked for</th><th>of them</th>");
-        put!(self, "</tr></thead>\n<tbody>");
+        tag!(self, "<h3>What was written</h3>\n<div class=\"wide\"><table>\n<thead><tr>");
+        tag!(self, "<th>run</th><th class=\"n\">bytes for each asked for</th><th>of them</th>");
+        tag!(self, "</tr></thead>\n<tbody>");
         for (name, amplification, kinds) in written {
-            put!(
+            tag!(
                 self,
                 "<tr><td>{}</td><td class=\"n\">{}</td><td>{}</td></tr>",
                 name,
@@ -236,7 +235,7 @@ impl Page<'_> {
                 kinds
             );
         }
-        put!(self, "</tbody></table></div>");
+        tag!(self, "</tbody></table></div>");
     }
 
     /// Our own figures, which show what the other figures depend on.
@@ -244,11 +243,11 @@ impl Page<'_> {
         if result.figures.iter().all(|figure| !figure.figure.is_trial()) {
             return;
         }
-        put!(self, "<h3>What was tried</h3>\n<div class=\"wide\"><table>\n<thead><tr>");
-        put!(self, "<th>figure</th><th class=\"n\">ours</th><th class=\"n\">±</th>");
-        put!(self, "<th>unit</th></tr></thead>\n<tbody>");
+        tag!(self, "<h3>What was tried</h3>\n<div class=\"wide\"><table>\n<thead><tr>");
+        tag!(self, "<th>figure</th><th class=\"n\">ours</th><th class=\"n\">±</th>");
+        tag!(self, "<th>unit</th></tr></thead>\n<tbody>");
         for figure in result.figures.iter().filter(|figure| figure.figure.is_trial()) {
-            put!(
+            tag!(
                 self,
                 "<tr><td>{}</td><td class=\"n\"><b>{}</b></td><td class=\"n\">{}</td>\
                  <td>{}</td></tr>",
@@ -258,7 +257,7 @@ impl Page<'_> {
                 text::unit(&figure.figure.unit),
             );
         }
-        put!(self, "</tbody></table></div>");
+        tag!(self, "</tbody></table></div>");
         for plot in plots::of_trials(claim, result) {
             let _ = writeln!(self.out, "<figure>{}</figure>", plot.svg());
         }
@@ -267,7 +266,7 @@ impl Page<'_> {
     fn scenario(&mut self, result: &ClaimResult) {
         let points = || result.series.iter().flat_map(|r| r.series.points.iter().map(|p| &p.point));
         let Some(first) = points().next() else { return };
-        put!(self, "<h3>Scenario</h3>\n<dl>");
+        tag!(self, "<h3>Scenario</h3>\n<dl>");
         let all = |of: fn(&Point) -> String| {
             let mut found: Vec<String> = Vec::new();
             for text in points().map(of) {
@@ -278,7 +277,7 @@ impl Page<'_> {
             found
         };
         for device in all(|point| point.device.clone()) {
-            put!(self, "<dt>drive</dt><dd><code>{}</code></dd>", device);
+            tag!(self, "<dt>drive</dt><dd><code>{}</code></dd>", device);
         }
         for engine in all(|point| match point.profile.engine {
             Engine::None => point.profile.about.clone(),
@@ -296,12 +295,12 @@ impl Page<'_> {
                 format!("{}: {}", point.profile.about, point.profile.policy.describe())
             }
         }) {
-            put!(self, "<dt>engine</dt><dd>{}</dd>", engine);
+            tag!(self, "<dt>engine</dt><dd>{}</dd>", engine);
         }
         for host in all(|point| point.host.describe(point.profile.engine != Engine::None)) {
-            put!(self, "<dt>host</dt><dd>{}</dd>", host);
+            tag!(self, "<dt>host</dt><dd>{}</dd>", host);
         }
-        put!(self, "<dt>workload</dt><dd>{}</dd>", first.workload.describe());
+        tag!(self, "<dt>workload</dt><dd>{}</dd>", first.workload.describe());
         for result in &result.series {
             let Some(own) = result.series.points.first() else { continue };
             let over = result.series.over.as_deref();
@@ -321,14 +320,14 @@ impl Page<'_> {
                 says.push(format!("{over} {}", labels.join(", ")));
             }
             let says = if says.is_empty() { "as said".to_owned() } else { says.join("; ") };
-            put!(self, "<dt>{}</dt><dd>{}</dd>", result.series.name, says);
+            tag!(self, "<dt>{}</dt><dd>{}</dd>", result.series.name, says);
         }
-        put!(self, "</dl>");
+        tag!(self, "</dl>");
     }
 
     fn repeat(&mut self, claim: &Claim) {
-        put!(self, "<h3>To repeat it</h3>");
-        put!(
+        tag!(self, "<h3>To repeat it</h3>");
+        tag!(
             self,
             "<pre><code>furrow-lab run {} --{} --seeds {}</code></pre>",
             claim.id,
@@ -338,11 +337,11 @@ impl Page<'_> {
     }
 
     fn runs(&mut self, result: &ClaimResult) {
-        put!(self, "<details>\n<summary>All runs</summary>\n<div class=\"wide\"><table>");
-        put!(self, "<thead><tr><th>run</th><th>at</th><th class=\"n\">seed</th>");
-        put!(self, "<th class=\"n\">MB/s</th><th class=\"n\">operations/s</th>");
-        put!(self, "<th class=\"n\">mean µs</th><th class=\"n\">p50</th><th class=\"n\">p95</th>");
-        put!(self, "<th class=\"n\">p99</th><th class=\"n\">p99.9</th></tr></thead>\n<tbody>");
+        tag!(self, "<details>\n<summary>All runs</summary>\n<div class=\"wide\"><table>");
+        tag!(self, "<thead><tr><th>run</th><th>at</th><th class=\"n\">seed</th>");
+        tag!(self, "<th class=\"n\">MB/s</th><th class=\"n\">operations/s</th>");
+        tag!(self, "<th class=\"n\">mean µs</th><th class=\"n\">p50</th><th class=\"n\">p95</th>");
+        tag!(self, "<th class=\"n\">p99</th><th class=\"n\">p99.9</th></tr></thead>\n<tbody>");
         for series in &result.series {
             for (point, measures) in series.series.points.iter().zip(&series.measures) {
                 for (seed, m) in self.order.seeds.iter().zip(measures) {
@@ -357,19 +356,19 @@ impl Page<'_> {
                         micro(m.p999_ns),
                     ];
                     let at = if series.series.over.is_some() { &*point.label } else { "" };
-                    put!(
+                    tag!(
                         self,
                         "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td>",
                         series.series.name,
                         at,
                         seed
                     );
-                    cells.iter().for_each(|cell| put!(self, "<td class=\"n\">{}</td>", cell));
-                    put!(self, "</tr>");
+                    cells.iter().for_each(|cell| tag!(self, "<td class=\"n\">{}</td>", cell));
+                    tag!(self, "</tr>");
                 }
             }
         }
-        put!(self, "</tbody></table></div>\n</details>");
+        tag!(self, "</tbody></table></div>\n</details>");
     }
 
     /// Claims that cannot be run yet.
@@ -379,9 +378,9 @@ impl Page<'_> {
         if waiting.is_empty() {
             return;
         }
-        put!(self, "<section id=\"others\">\n<h2>Claims that cannot be tried yet</h2>");
-        put!(self, "<div class=\"wide\"><table><thead><tr><th>claim</th><th>what</th>");
-        put!(self, "<th>published</th><th>needs</th></tr></thead>\n<tbody>");
+        tag!(self, "<section id=\"others\">\n<h2>Claims that cannot be tried yet</h2>");
+        tag!(self, "<div class=\"wide\"><table><thead><tr><th>claim</th><th>what</th>");
+        tag!(self, "<th>published</th><th>needs</th></tr></thead>\n<tbody>");
         for claim in waiting {
             let figures: Vec<String> = claim
                 .figures
@@ -391,7 +390,7 @@ impl Page<'_> {
                     format!("{}: {value} {unit}", figure.name)
                 })
                 .collect();
-            put!(
+            tag!(
                 self,
                 "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
                 claim.id,
@@ -400,7 +399,7 @@ impl Page<'_> {
                 claim.needs.as_deref().unwrap_or_else(|| claim.lacks()),
             );
         }
-        put!(self, "</tbody></table></div>\n</section>");
+        tag!(self, "</tbody></table></div>\n</section>");
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The file is `docs/data/claims.jsonl`. The last line of a claim holds; earlier lines are its
 //! history. Lines whose command is `scripts/same-victim.sh` have none: `scripts/same-victim.py`
-//! replaces them, as it makes all of them anew from all runs. A line has the commit and the command
+//! replaces them, as it makes all of them from all runs. A line has the commit and the command
 //! that made it, so that it can be made again. Only figures are kept: the comparison with published
 //! ones follows from the catalogue.
 
@@ -19,6 +19,9 @@ use serde::{Deserialize, Serialize};
 pub struct Kept {
     /// The claim's ID.
     pub claim: String,
+    /// The variant of the laboratory that it was run in; none if in the one that counts.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub variant: String,
     /// The commit that the program was built from, in short.
     pub commit: String,
     /// The command that made the line.
@@ -72,6 +75,7 @@ impl Kept {
         });
         Ok(Kept {
             claim: claim.id.clone(),
+            variant: String::new(),
             commit: build.commit.clone(),
             command: command.to_owned(),
             size: order.size,
@@ -93,9 +97,14 @@ impl Kept {
     }
 }
 
-/// The line that holds for `claim`: its last one.
+/// The line that holds for `claim`: its last one that is of no variant.
 pub fn current<'a>(kept: &'a [Kept], claim: &str) -> Option<&'a Kept> {
-    kept.iter().rev().find(|line| line.claim == claim)
+    in_variant(kept, claim, "")
+}
+
+/// The line that holds for `claim` in `variant`: its last one.
+pub fn in_variant<'a>(kept: &'a [Kept], claim: &str, variant: &str) -> Option<&'a Kept> {
+    kept.iter().rev().find(|line| line.claim == claim && line.variant == variant)
 }
 
 /// The figures of `result` that differ from the stored ones by more than `band` percent, or are not
@@ -133,6 +142,7 @@ mod tests {
         };
         Kept {
             claim: "N1".into(),
+            variant: String::new(),
             commit: commit.into(),
             command: "furrow-lab keep N1".into(),
             size: Size::Scaled,
@@ -150,6 +160,10 @@ mod tests {
         assert_eq!(read, lines);
         assert_eq!(current(&read, "N1").unwrap().commit, "b");
         assert!(current(&read, "N2").is_none());
+        let varied = Kept { variant: "slow".into(), ..line("c", 3.0) };
+        let with = [&lines[..], &[varied]].concat();
+        assert_eq!(current(&with, "N1").unwrap().commit, "b");
+        assert_eq!(in_variant(&with, "N1", "slow").unwrap().commit, "c");
     }
 
     #[test]

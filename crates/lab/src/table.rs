@@ -5,16 +5,9 @@ use crate::cache::Build;
 use crate::catalogue::{Catalogue, Claim, Verdict};
 use crate::result::{ClaimResult, FigureResult, Processor};
 use crate::runner::{Finished, Order, Outcome};
-use crate::text;
+use crate::text::{self, anchor, cell, put};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-
-/// Writes a line; a `String` accepts any.
-macro_rules! put {
-    ($out:expr $(, $argument:expr)* $(,)?) => {{
-        let _ = writeln!($out $(, $argument)*);
-    }};
-}
 
 /// The document on `outcome`; `command` is the command that made it.
 pub fn markdown(
@@ -46,11 +39,6 @@ const PROCESSOR: &str = "\n*Processor*: what this machine's processor took for e
 the emulation of the drives included, of the run and of what it is compared with; *together*: the \
 figure if that is added to the times of the drives, which are what *ours* is made of. It differs \
 from one run to the next.\n";
-
-/// Escapes text for a cell.
-fn cell(text: &str) -> String {
-    text.replace('|', "\\|").replace('\n', " ")
-}
 
 fn head(out: &mut String, outcome: &Outcome<'_>, order: &Order, build: &Build, command: &str) {
     let seeds = match order.seeds.len() {
@@ -129,13 +117,6 @@ fn taken(processor: &Processor, unit: &str) -> String {
         says.push_str(&format!("; together {} {unit}", text::quantity(together)));
     }
     says
-}
-
-/// The heading's anchor, as Markdown renderers make it.
-fn anchor(claim: &Claim) -> String {
-    let text = format!("{} {}", claim.id, claim.what).to_lowercase();
-    let kept = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-'));
-    kept.collect::<String>().replace(' ', "-")
 }
 
 fn finding(out: &mut String, finished: &Finished<'_>) {

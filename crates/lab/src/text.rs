@@ -1,8 +1,16 @@
 //! Figures as people read them.
 
-use crate::catalogue::{Figure, Paper, Relation};
+use crate::catalogue::{Claim, Figure, Paper, Relation};
 use crate::plot::number;
 use crate::result::Sample;
+
+/// Writes a line; a `String` accepts any.
+macro_rules! put {
+    ($out:expr $(, $argument:expr)* $(,)?) => {{
+        let _ = writeln!($out $(, $argument)*);
+    }};
+}
+pub(crate) use put;
 
 /// A value with four digits.
 pub fn quantity(value: f64) -> String {
@@ -46,6 +54,18 @@ pub fn published(figure: &Figure) -> String {
             Relation::AtMost => format!("≤ {}", number(value)),
         },
     }
+}
+
+/// `text` for a cell of a table in Markdown.
+pub fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}
+
+/// The anchor of a heading with the claim's name and statement, as Markdown renderers make it.
+pub fn anchor(claim: &Claim) -> String {
+    let text = format!("{} {}", claim.id, claim.what).to_lowercase();
+    let kept = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-'));
+    kept.collect::<String>().replace(' ', "-")
 }
 
 /// A unit with its usual sign.

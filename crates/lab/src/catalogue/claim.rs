@@ -44,7 +44,8 @@ pub struct Claim {
     /// If it is not reproduced: the cause in a line, 15 words at most.
     #[serde(default)]
     pub cause: Option<String>,
-    /// The figures that moved when the cause was changed; none if no experiment was found.
+    /// The figures that moved when the cause was changed, those of another claim as `ID: name`;
+    /// none if no experiment was found.
     #[serde(default)]
     pub moved: Vec<String>,
     /// Why it cannot be compared with the published result, if it was tried with something else.
@@ -301,7 +302,7 @@ impl Claim {
         let words = self.cause.as_deref().unwrap_or_default().split_whitespace().count();
         ensure!(words <= CAUSE_WORDS, "a `cause` of {words} words, {CAUSE_WORDS} at most");
         ensure!(self.cause.is_some() || self.moved.is_empty(), "`moved`, but no `cause`");
-        for name in &self.moved {
+        for name in self.moved.iter().filter(|name| elsewhere(name).is_none()) {
             let found = self.figures.iter().any(|figure| figure.name == *name && figure.is_trial());
             ensure!(found, "`moved`: no figure of a trial is called `{name}`");
         }
@@ -375,6 +376,11 @@ impl Claim {
         ensure!(known, "run `{name}` has no value `{at}`");
         Ok(false)
     }
+}
+
+/// The claim and the name of a figure of another claim, in [`Claim::moved`].
+pub(super) fn elsewhere(name: &str) -> Option<(&str, &str)> {
+    name.split_once(": ")
 }
 
 /// A value of a series as text.

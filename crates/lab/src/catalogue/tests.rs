@@ -51,6 +51,35 @@ fn the_data_of_this_program_are_sound() {
     assert!(catalogue.claim("Z99").is_none());
 }
 
+/// A variant changes one thing in what a claim's published figures are made of, and no more is run.
+#[test]
+fn a_variant_changes_hosts_or_drives_and_keeps_published_figures() {
+    let variant = |text: &str| format!("[[variant]]\nname = \"v\"\n{text}\n");
+    let varied = |text: &str| {
+        let setup = format!("{}{}", setup(), variant(text));
+        let catalogue = Catalogue::parse(&setup, &claims()).unwrap();
+        let varied = catalogue.variants[0].applied(&catalogue);
+        let concerned = catalogue.variants[0].concerns(&varied, &varied.claims[0], Size::Scaled);
+        let claim = &varied.claims[0];
+        let trials = varied.trials(claim, Size::Scaled).unwrap();
+        assert_eq!(trials.len(), 1, "run `b` is of no published figure");
+        (trials[0].points[0].point.clone(), concerned)
+    };
+    let (plain, concerned) = varied("");
+    assert!(concerned && plain.host.cpu.0 == 0);
+    let (slow, concerned) = varied("cpu = \"5us\"");
+    assert!(concerned && slow.host.cpu.0 == 5_000 && slow.device == plain.device);
+    // Commands to the raw drive leave no dirty data.
+    assert!(!varied("dirty = \"1MiB\"").1);
+    let (drive, concerned) = varied("model.pm1731a = \"model.buffer=1MiB\"");
+    assert!(concerned && drive.device.ends_with(",model.buffer=1MiB"), "{}", drive.device);
+    let (other, concerned) = varied("model.j5100 = \"model.buffer=1MiB\"");
+    assert!(!concerned && other == plain);
+    let wrong = format!("{}{}", setup(), variant("model.pm1731a = \"bufer=1MiB\""));
+    let error = Catalogue::parse(&wrong, &claims()).unwrap_err();
+    assert!(format!("{error:#}").contains("variant v"), "{error:#}");
+}
+
 /// An unused entry is not shown to work: every entry is used by a claim or named here.
 #[test]
 fn every_device_and_workload_has_a_use() {

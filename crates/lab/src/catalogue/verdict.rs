@@ -44,6 +44,33 @@ impl Verdict {
         Verdict::Incomparable,
         Verdict::Calibrated,
     ];
+
+    /// When a figure has the verdict, for the documents: a part of a sentence, then sentences.
+    pub fn rule(self) -> &'static str {
+        match self {
+            Verdict::None => "nothing was published.",
+            Verdict::Reproduced => {
+                "a published point, met within 10 % on both sides, by seeds that agree. A range \
+                 whose ends are within 25 % of each other is a point."
+            }
+            Verdict::Direction => {
+                "a published bound that holds, or an effect in the published direction. An effect \
+                 is the ratio of two runs, its size the logarithm of the ratio. It must be 10 % at \
+                 least, and half to twice the published size; where \"up to\" an effect is \
+                 published, any part of it and up to twice its size. \"At least\", \"up to\" an \
+                 amount, and a wide range must be met exactly."
+            }
+            Verdict::NotReproduced => {
+                "neither. The line names the cause, and the appendix the experiment that moved it; \
+                 where no experiment did, both say so."
+            }
+            Verdict::Incomparable => "it was tried with something else than was published.",
+            Verdict::Calibrated => {
+                "the drive's model was fitted to the figure, so the figure shows nothing and \
+                 counts for nothing."
+            }
+        }
+    }
 }
 
 impl fmt::Display for Verdict {

@@ -1,21 +1,29 @@
 //! The appendix of a paper: all figures of its claims, trials, what was found, and history.
 
-use super::{Row, Shown, cell, put};
-use crate::catalogue::Verdict;
+use super::{Row, Shown};
+use crate::catalogue::{Source, Variant, Verdict};
 use crate::result::Sample;
-use crate::stored::Kept;
-use crate::text;
+use crate::stored::{self, Kept};
+use crate::text::{self, anchor, cell, put};
 use std::fmt::Write as _;
 
 /// The page about the claims of `paper`.
-pub(super) fn page(paper: &str, title: &str, claims: &[Shown<'_>], all: &[Kept]) -> String {
+pub(super) fn page(
+    paper: &str,
+    source: &Source,
+    claims: &[Shown<'_>],
+    all: &[Kept],
+    variants: &[Variant],
+) -> String {
     let mut out = format!("# {paper}: figures, trials, history\n\n");
+    let title = &source.title;
+    let clock = if source.real_time { "by the real clock" } else { "in virtual time" };
     put!(out, "{title}. The summary, and what the verdicts mean: [claims.md](../claims.md).\n");
     put!(
         out,
-        "Ours is the mean over the seeds, ± half of the range, on an emulated drive in virtual \
-         time. *Expected* was written before the first run of a claim; what was found was written \
-         after it.\n"
+        "Ours is the mean over the seeds, ± half of the range, on an emulated drive, {clock}. \
+         *Expected* was written before the first run of a claim; what was found was written after \
+         it.\n"
     );
     put!(out, "| claim | figure | ours | ± | unit | published | ratio | verdict |");
     put!(out, "|---|---|--:|--:|---|--:|--:|---|");
@@ -24,7 +32,11 @@ pub(super) fn page(paper: &str, title: &str, claims: &[Shown<'_>], all: &[Kept])
             figure(&mut out, claim, row);
         }
     }
-    claims.iter().for_each(|claim| section(&mut out, claim, all));
+    for claim in claims {
+        section(&mut out, claim);
+        sensitivity(&mut out, claim, all, variants);
+        history(&mut out, claim, all);
+    }
     let missing: Vec<&Shown<'_>> = claims.iter().filter(|claim| claim.rows.is_empty()).collect();
     if !missing.is_empty() {
         put!(out, "\n## Not run\n\n| claim | what | needs |\n|---|---|---|");
@@ -43,7 +55,7 @@ fn figure(out: &mut String, claim: &Shown<'_>, row: &Row<'_>) {
         out,
         "| [{}](#{}) | {} | {} | {} | {} | {} | {} | {} |",
         claim.claim.id,
-        claim.anchor(),
+        anchor(claim.claim),
         cell(&row.figure.name),
         text::quantity(row.ours.mean),
         text::spread(&row.ours),
@@ -55,7 +67,7 @@ fn figure(out: &mut String, claim: &Shown<'_>, row: &Row<'_>) {
 }
 
 /// The section with everything else about a claim.
-fn section(out: &mut String, shown: &Shown<'_>, all: &[Kept]) {
+fn section(out: &mut String, shown: &Shown<'_>) {
     let Some(kept) = shown.kept else { return };
     let claim = shown.claim;
     put!(out, "\n## {} {}\n", claim.id, claim.what);
@@ -88,7 +100,36 @@ fn section(out: &mut String, shown: &Shown<'_>, all: &[Kept]) {
             put!(out, "| {name} | {mean} | {spread} | {unit} |");
         }
     }
-    history(out, shown, all);
+}
+
+/// The published figures in each variant that was run.
+fn sensitivity(out: &mut String, shown: &Shown<'_>, all: &[Kept], variants: &[Variant]) {
+    let id = &shown.claim.id;
+    let lines = variants.iter().filter_map(|variant| stored::in_variant(all, id, &variant.name));
+    let lines: Vec<&Kept> = lines.collect();
+    let Some(first) = lines.first() else { return };
+    let seeds = match first.seeds.len() {
+        1 => "one seed only".to_owned(),
+        count => format!("{count} seeds"),
+    };
+    put!(
+        out,
+        "\n**Sensitivity**, {seeds}, commit `{}`, by `{}`. In each column one thing differs.\n",
+        first.commit,
+        first.command
+    );
+    let heads = lines.iter().map(|line| format!(" {} |", cell(&line.variant))).collect::<String>();
+    put!(out, "| figure | published |{heads}");
+    put!(out, "|---|--:|{}", "--:|".repeat(lines.len()));
+    for row in shown.published().filter(|row| !row.figure.fitted) {
+        let value = |line: &&Kept| match line.sample(row.figure) {
+            Some(sample) => format!(" {} |", text::quantity(sample.mean)),
+            None => " – |".to_owned(),
+        };
+        let values = lines.iter().map(value).collect::<String>();
+        let (name, unit) = (cell(&row.figure.name), text::unit(&row.figure.unit));
+        put!(out, "| {name}, {unit} | {} |{values}", text::published(row.figure));
+    }
 }
 
 fn cause(out: &mut String, shown: &Shown<'_>) {
@@ -98,7 +139,7 @@ fn cause(out: &mut String, shown: &Shown<'_>) {
             put!(out, "**Cause**: {cause} Shown by: {}.\n", claim.moved.join("; "));
         }
         (Some(cause), true) => {
-            put!(out, "**Cause**, a guess: {cause} No experiment moved it.\n");
+            put!(out, "**Suspected cause**: {cause} No experiment moved it.\n");
         }
         (None, _) => put!(out, "**No cause was found.**\n"),
     }
@@ -106,19 +147,24 @@ fn cause(out: &mut String, shown: &Shown<'_>) {
 
 /// Earlier lines of the claim, where a published figure differs from the line that holds.
 fn history(out: &mut String, shown: &Shown<'_>, all: &[Kept]) {
-    let lines: Vec<&Kept> = all.iter().filter(|line| line.claim == shown.claim.id).collect();
+    let of = |line: &&Kept| line.claim == shown.claim.id && line.variant.is_empty();
+    let lines: Vec<&Kept> = all.iter().filter(of).collect();
     let Some((_, before)) = lines.split_last().filter(|(_, before)| !before.is_empty()) else {
         return;
     };
-    put!(out, "\n| before | commit | ours | now |\n|---|---|--:|--:|");
+    let mut changed = Vec::new();
     for line in before {
         for row in shown.rows.iter().filter(|row| !row.figure.is_trial()) {
             let Some(Sample { mean, .. }) = line.sample(row.figure) else { continue };
             let (then, now) = (text::quantity(mean), text::quantity(row.ours.mean));
             if then != now {
                 let name = cell(&row.figure.name);
-                put!(out, "| {name} | `{}` | {then} | {now} |", line.commit);
+                changed.push(format!("| {name} | `{}` | {then} | {now} |", line.commit));
             }
         }
+    }
+    if !changed.is_empty() {
+        put!(out, "\n| before | commit | ours | now |\n|---|---|--:|--:|");
+        put!(out, "{}", changed.join("\n"));
     }
 }

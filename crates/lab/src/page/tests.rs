@@ -15,6 +15,7 @@ fn kept(commit: &str, values: &[(&str, f64)]) -> Kept {
     });
     Kept {
         claim: "N1".to_owned(),
+        variant: String::new(),
         commit: commit.to_owned(),
         command: "furrow-lab keep N1".to_owned(),
         size: Size::Scaled,
@@ -41,10 +42,12 @@ name = "r"
     let claims = fixture::claims(&[fixture::claim("N1", "shown (all of it)", "more", &rest)]);
     let rename = |text: &str| text.replace("[source.s]", "[source.z-lfs]");
     let claims = claims.replace("source = \"s\"", "source = \"z-lfs\"");
-    let catalogue = Catalogue::parse(&rename(fixture::SETUP), &claims).unwrap();
+    let setup = format!("{}[[variant]]\nname = \"slow\"\n", rename(fixture::SETUP));
+    let catalogue = Catalogue::parse(&setup, &claims).unwrap();
     let old = kept("old", &[("a", 1.5), ("b", 1.1), ("tried", 7.0)]);
     let new = kept("new", &[("a", 3.9), ("b", 1.1), ("tried", 8.0)]);
-    files(&catalogue, &[old, new])
+    let slow = Kept { variant: "slow".to_owned(), ..kept("new", &[("a", 2.5)]) };
+    files(&catalogue, &[old, new, slow])
 }
 
 #[test]
@@ -62,6 +65,9 @@ fn a_claim_is_one_line_with_its_cause_and_an_appendix() {
         "Commit `new`",
         "| tried | 8 | – | × |",
         "| a | `old` | 1.5 | 3.9 |",
+        "| figure | published | slow |",
+        "| a, × | 4 | 2.5 |",
+        "| b, × | 2 | – |",
     ] {
         assert!(pages[1].text.contains(wanted), "{wanted} is not in\n{}", pages[1].text);
     }
@@ -72,13 +78,30 @@ fn a_claim_is_one_line_with_its_cause_and_an_appendix() {
 }
 
 #[test]
+fn a_history_without_changes_is_no_table_and_figures_of_0_are_named() {
+    let rest = "figures = [{ name = \"a\", unit = \"x\", paper = 4, run = \"r\" }]\n\
+                [[claim.runs]]\nname = \"r\"\n";
+    let claims = fixture::claims(&[fixture::claim("N1", "shown", "more", rest)]);
+    let claims = claims.replace("source = \"s\"", "source = \"z-lfs\"");
+    let setup = fixture::SETUP.replace("[source.s]", "[source.z-lfs]\nreal_time = true");
+    let catalogue = Catalogue::parse(&setup, &claims).unwrap();
+    let pages = files(&catalogue, &[kept("old", &[("a", 0.0)]), kept("new", &[("a", 0.0)])]);
+    assert!(!pages[1].text.contains("| before |"), "{}", pages[1].text);
+    assert!(pages[0].text.contains("not in the picture: one of N1."), "{}", pages[0].text);
+    assert!(pages[0].text.contains("except those of z-lfs, which are by the real clock"));
+    assert!(pages[1].text.contains("by the real clock"));
+}
+
+#[test]
 fn a_missing_cause_or_experiment_is_said() {
     let open = pages("");
     assert!(open[0].text.contains("| No cause found. |"));
     assert!(open[1].text.contains("**No cause was found.**"));
+    let elsewhere = pages("cause = \"Slow dies.\"\nmoved = [\"N1: tried\"]");
+    assert!(elsewhere[1].text.contains("Shown by: N1: tried."));
     let guess = pages("cause = \"Slow dies.\"");
     assert!(guess[0].text.contains("| Slow dies. (no experiment moved it) |"));
-    assert!(guess[1].text.contains("a guess: Slow dies. No experiment moved it."));
+    assert!(guess[1].text.contains("**Suspected cause**: Slow dies. No experiment moved it."));
     let other = pages("incomparable = \"Another trace.\"");
     assert!(other[0].text.contains("| cannot be compared | Another trace. |"));
     assert!(other[0].text.contains("| 0 | 0 | 0 | 2 | 0 | 0 |"));
@@ -90,6 +113,8 @@ fn causes_are_short_and_their_experiments_exist() {
         "cause = \"a b c d e f g h i j k l m n o p\"",
         "cause = \"Slow dies.\"\nmoved = [\"a\"]",
         "cause = \"Slow dies.\"\nmoved = [\"none\"]",
+        "cause = \"Slow dies.\"\nmoved = [\"N2: tried\"]",
+        "cause = \"Slow dies.\"\nmoved = [\"N1: a\"]",
         "moved = [\"tried\"]",
     ] {
         assert!(std::panic::catch_unwind(|| pages(wrong)).is_err(), "{wrong}");

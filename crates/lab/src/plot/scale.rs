@@ -227,9 +227,9 @@ pub(crate) fn number(value: f64) -> String {
     let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
     let mut out = String::from(if value < 0.0 { "−" } else { "" });
     for (at, digit) in whole.chars().enumerate() {
-        // A thin space from five digits on: 2000, but 40 704.
-        if whole.len() > 4 && at > 0 && (whole.len() - at).is_multiple_of(3) {
-            out.push('\u{202f}');
+        // As the documents write it: 40,704.
+        if at > 0 && (whole.len() - at).is_multiple_of(3) {
+            out.push(',');
         }
         out.push(digit);
     }

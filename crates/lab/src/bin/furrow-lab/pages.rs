@@ -3,7 +3,7 @@
 
 use crate::claims::{Common, chosen, execute, status};
 use anyhow::{Context as _, bail, ensure};
-use furrow_lab::catalogue::{Catalogue, Claim};
+use furrow_lab::catalogue::{Catalogue, Claim, Variant};
 use furrow_lab::collection;
 use furrow_lab::page;
 use furrow_lab::runner::Order;
@@ -22,6 +22,10 @@ pub struct Keep {
     /// The folder of documents, whose data/claims.jsonl gets a line for each claim
     #[arg(long, value_name = "DIR", default_value = "docs")]
     docs: PathBuf,
+    /// Keep the published figures in each variant of hosts and drives (setup.toml) instead, for the
+    /// tables of sensitivity
+    #[arg(long)]
+    sensitivity: bool,
     #[command(flatten)]
     pub common: Common,
 }
@@ -52,8 +56,27 @@ fn read(path: &Path) -> anyhow::Result<Vec<Kept>> {
 
 /// Runs `furrow-lab keep`: runs claims, and adds a line for each.
 pub fn keep(catalogue: &Catalogue, keep: &Keep, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let claims = chosen(catalogue, &keep.ids)?;
+    if !keep.sensitivity {
+        return keep_in(catalogue, keep, None, out);
+    }
+    let mut worst = 0;
+    for variant in &catalogue.variants {
+        worst = worst.max(keep_in(&variant.applied(catalogue), keep, Some(variant), out)?);
+    }
+    Ok(worst)
+}
+
+/// Runs the claims of `keep` by a catalogue to which `variant` was applied, and adds a line for
+/// each that it concerns.
+fn keep_in(
+    catalogue: &Catalogue,
+    keep: &Keep,
+    variant: Option<&Variant>,
+    out: &mut dyn Write,
+) -> anyhow::Result<u8> {
     let (order, cache) = (keep.common.order(catalogue), keep.common.cache());
+    let mut claims = chosen(catalogue, &keep.ids)?;
+    claims.retain(|claim| variant.is_none_or(|v| v.concerns(catalogue, claim, order.size)));
     let outcome = execute(catalogue, &claims, &order, &cache)?;
     let path = keep.docs.join(DATA);
     let mut lines = Vec::new();
@@ -61,8 +84,13 @@ pub fn keep(catalogue: &Catalogue, keep: &Keep, out: &mut dyn Write) -> anyhow::
         let Ok(result) = &finished.result else { continue };
         let id = &finished.claim.id;
         let (size, seeds) = (order.size, order.seeds.len());
-        let command = format!("furrow-lab run {id} --{size} --seeds {seeds}");
+        let (verb, variant) = match variant {
+            None => ("run", String::new()),
+            Some(variant) => ("keep --sensitivity", variant.name.clone()),
+        };
+        let command = format!("furrow-lab {verb} {id} --{size} --seeds {seeds}");
         let line = Kept::new(finished.claim, result, &order, cache.build(), &command)?;
+        let line = Kept { variant, ..line };
         serde_json::to_writer(&mut lines, &line)?;
         lines.push(b'\n');
     }
