@@ -106,7 +106,7 @@ impl Store {
     }
 
     /// Bytes were appended to a file, which is locked: there may be enough to place, or too many.
-    /// If there is no room for them, the file is as it was `before`: its bytes, and its tail.
+    /// If there is no space for them, the file is as it was `before`: its bytes, and its tail.
     async fn appended(&self, id: FileId, bytes: usize, before: (u64, Page)) -> Result<()> {
         let now = self.0.rt.wall().0;
         let waiting = self.with(id, |file| {

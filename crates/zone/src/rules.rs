@@ -1,4 +1,4 @@
-//! The rules of one zone, as pure functions: (zone, operation, room) → new zone or a status.
+//! The rules of one zone, as pure functions: (zone, operation, headroom) → new zone or a status.
 //!
 //! This is the zone state machine of the ZNS Command Set Specification 1.1 ("Zone State Machine",
 //! "Zone Resources", the Write, Read and Zone Append commands and Zone Management Send). What it
@@ -153,7 +153,7 @@ pub(crate) fn writable(state: ZoneState) -> Result<(), Status> {
     }
 }
 
-/// Whether there is room to open a zone that is empty or closed. Active comes first: closing an
+/// Whether there is headroom to open a zone that is empty or closed. Active comes first: closing an
 /// implicitly opened zone frees no active resource. Thereby a lack is always Too Many Active Zones
 /// on a drive whose limits are the same (MAR = MOR), as the specification wants: there all zones
 /// being open means all being active, and none is left that is closed.

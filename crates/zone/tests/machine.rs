@@ -82,7 +82,7 @@ fn writes_obey_the_limits_as_appends_do() {
     assert_eq!(machine.implicitly_open().collect::<Vec<_>>(), [2, 3, 0].map(ZoneId));
 }
 
-/// FEMU: an explicit open did not close implicitly opened zones to make room.
+/// FEMU: an explicit open did not close implicitly opened zones to make headroom.
 #[test]
 fn an_explicit_open_closes_the_oldest_implicit_zone() {
     let mut machine = Machine::new(geometry()).unwrap();

@@ -60,7 +60,7 @@ impl Model {
         self.zones.insert(zone, (state, pointer));
     }
 
-    /// Makes room to open `zone`.
+    /// Makes headroom to open `zone`.
     fn make_room(&mut self, zone: u32) -> Status {
         let state = self.zones[&zone].0;
         let (open, active) = (self.geometry.max_open, self.geometry.max_active);
@@ -408,7 +408,7 @@ fn power_cycle(
         let torn = pointer == model.geometry.zone_capacity.0 && kept < pointer;
         let expected = match state {
             ZoneState::Full if torn => {
-                // No room for it among the active zones: stays full.
+                // No headroom for the zone among the active ones: it stays full.
                 let full = kept > 0 && machine.active_zones() == limit;
                 if full && after.state == ZoneState::Full {
                     ZoneState::Full

@@ -172,7 +172,7 @@ pub fn run(args: &Args, out: &mut dyn std::io::Write) -> Result<u8> {
 /// The arguments to start this command again as the daemon.
 fn again() -> Vec<OsString> {
     let mut words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    // They follow `raid assemble`, whatever stands before and after it.
+    // They follow `raid assemble`, with any words before and after it.
     let at = words.iter().position(|word| word == "assemble").map_or(words.len(), |at| at + 1);
     words.splice(at..at, ["--foreground", "--ready"].map(OsString::from));
     words

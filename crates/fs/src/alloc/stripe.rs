@@ -23,7 +23,7 @@ pub const DEFAULT_SEGMENT: u32 = 512;
 /// Why a [`Stripe`] cannot be built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StripeError {
-    /// One of the four numbers is zero, or a segment has no room for data and summary.
+    /// One of the four numbers is zero, or a segment has no space for data and summary.
     #[error(
         "stripe of width {width}, capacity {capacity}, subsegment {sub}, segment {segment} blocks: \
          each must be at least 1 and a segment at least 2"

@@ -314,7 +314,7 @@ fn parse_value(key: Key, text: &str) -> Result<Value, String> {
     }
 }
 
-/// Options as given, each with where it stands in the text.
+/// Options as given, each with its place in the text.
 #[derive(Default)]
 pub(super) struct Options {
     base: Option<Geometry>,
@@ -328,7 +328,7 @@ impl Options {
         self.base = Some(geometry);
     }
 
-    /// Takes in the option that stands at `part`.
+    /// Adds the option at `part` of the text.
     pub fn add(&mut self, text: &str, part: Range<usize>, scope: Scope) -> Result<(), Complaint> {
         let keys = || {
             let names = Key::ALL.into_iter().filter(|key| key.allowed(scope)).map(Key::name);
