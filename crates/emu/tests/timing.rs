@@ -386,7 +386,7 @@ fn a_seed_gives_these_nanoseconds() {
     }
 }
 
-const PM1731A: (u64, u64) = (5_610_624_204_324_991_471, 11_243_433_544);
+const PM1731A: (u64, u64) = (9_999_309_184_522_273_979, 11_242_704_743);
 const ZN540_1T: (u64, u64) = (17_945_736_254_328_486_111, 22_866_544_395);
 
 /// A command of the property test, and when it is submitted.

@@ -8,7 +8,7 @@ use crate::format::{
 };
 use crate::types::MkfsOptions;
 use furrow_log::address::blocks_per_zone;
-use furrow_log::format::{Descriptor, ExtentEntry};
+use furrow_log::format::{Descriptor, ExtentEntry, RECORD_LENGTH_MAX};
 use furrow_log::record::{RecordHeader, Uuid};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId};
 
@@ -473,7 +473,7 @@ impl Layout {
         }
         range("segment_blocks", self.segment_blocks, 2, SEGMENT.min(space as u32))?;
         range("subsegment_blocks", self.subsegment_blocks, 1, self.capacity)?;
-        range("unit_blocks", self.unit_blocks, 1, 1024.min(self.capacity))?;
+        range("unit_blocks", self.unit_blocks, 1, unit_most(self.capacity))?;
         if ![2, 4, 6].contains(&self.streams) {
             return Err(format!("streams is {}, expected 2, 4 or 6", self.streams));
         }
@@ -583,6 +583,11 @@ fn choose_segment(options: &MkfsOptions, capacity: u32, width: u32) -> Result<u3
     Ok(segment)
 }
 
+/// Most blocks of a table page: a zone holds it, and so does a record.
+pub(crate) fn unit_most(capacity: u32) -> u32 {
+    capacity.min(RECORD_LENGTH_MAX / BLOCK as u32)
+}
+
 fn choose_unit(options: &MkfsOptions, capacity: u32, total: u64) -> Result<u32> {
     // Larger table pages keep the index in each checkpoint short.
     let by_size = match total {
@@ -591,7 +596,7 @@ fn choose_unit(options: &MkfsOptions, capacity: u32, total: u64) -> Result<u32> 
         _ => 64,
     };
     let unit = options.unit_blocks.unwrap_or(by_size);
-    let most = capacity.min(1024);
+    let most = unit_most(capacity);
     if !(1..=most).contains(&unit) {
         return Err(invalid(format!(
             "table pages of {unit} blocks: 1 to {most} fit this drive's zones"

@@ -374,8 +374,8 @@ pub struct MkfsOptions {
     /// Blocks that lie side by side in one zone of a superzone; 32, or less on a drive of tiny
     /// zones, if absent.
     pub subsegment_blocks: Option<u32>,
-    /// Blocks per table page, the piece in which tables are written; 1 to 64 by the drive's size
-    /// if absent. 1 with [`furrow_policy::Metadata::Pair`].
+    /// Blocks per table page, the piece in which tables are written, up to a zone; 1 to 64 by the
+    /// drive's size if absent. 1 with [`furrow_policy::Metadata::Pair`], or a zone.
     pub unit_blocks: Option<u32>,
     /// Least blocks of half a delta log, whose zones are whole; by the drive's size if absent.
     pub delta_blocks: Option<u32>,

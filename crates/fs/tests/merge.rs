@@ -49,8 +49,7 @@ async fn holds(fs: &Fs, files: &[(Ino, u8)]) -> Result<()> {
 }
 
 /// Works, cuts the power at any point of the merge, and checks the result.
-fn run(rounds: u64, many: u64, metadata: Metadata) -> Counters {
-    let unit_blocks = (metadata == Metadata::Pair).then_some(1);
+fn run(rounds: u64, many: u64, metadata: Metadata, unit_blocks: Option<u32>) -> Counters {
     let make = MkfsOptions { unit_blocks, ..MkfsOptions::default() };
     let variant = FsVariant { metadata, ..FsVariant::default() };
     let options = MountOptions { variant, ..quiet() };
@@ -86,7 +85,7 @@ fn run(rounds: u64, many: u64, metadata: Metadata) -> Counters {
 
 #[test]
 fn merges_go_on_beside_operations_and_write_what_changed() {
-    let counters = run(100, 40, Metadata::Log);
+    let counters = run(100, 40, Metadata::Log, None);
     assert!(counters.merges > 1 && counters.merge_bytes > 0, "{counters:?}");
     assert_eq!(counters.merge_throttles, 0);
 }
@@ -123,6 +122,22 @@ fn a_log_that_fills_before_the_merge_is_over_makes_writers_slow() {
 
 #[test]
 fn plain_pairs_of_zones_need_no_log() {
-    let counters = run(100, 40, Metadata::Pair);
-    assert_eq!((counters.merges, counters.merge_throttles), (0, 0));
+    // A table page is a block, or fills a zone of 48 blocks.
+    for blocks in [1, 48] {
+        let counters = run(100, 40, Metadata::Pair, Some(blocks));
+        assert_eq!((counters.merges, counters.merge_throttles), (0, 0));
+    }
+}
+
+#[test]
+fn a_table_page_larger_than_a_zone_is_refused() {
+    let spec: DeviceSpec = DRIVE.parse().unwrap();
+    let rt = Rt::new(Config::simulated(1));
+    let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite).unwrap();
+    let make = MkfsOptions { unit_blocks: Some(49), ..MkfsOptions::default() };
+    let host = rt.clone();
+    let refused = rt.block_on(async move { Fs::format(&host, drive, &make).await.map(drop) });
+    rt.clear();
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("table pages of 49 blocks: 1 to 48 fit"), "{message}");
 }

@@ -56,6 +56,10 @@ pub struct Array {
     pub checkpoint: Bytes,
     /// Whether stripe tables are searched, as published, instead of looked up.
     pub search: bool,
+    /// Time that a search takes for 1,000 entries of a stripe table, in virtual time; 0: none. A
+    /// degraded read looks at the group's entries of each drive it reads, once for a chunk
+    /// (ZapRAID, section 3.2: `k·G` entries).
+    pub search_time: Time,
     /// Memory of the map; 0: the whole map.
     pub map: Bytes,
     /// Commands into which appends that wait for a zone are merged; 0: each chunk in its own, as
@@ -80,6 +84,7 @@ impl Default for Array {
             reserve: 25,
             checkpoint: Bytes(1 << 30),
             search: false,
+            search_time: Time(0),
             map: Bytes(0),
             pieces: 0,
             after: false,
@@ -208,6 +213,9 @@ impl Array {
         );
         if self.search {
             text.push_str(", stripe tables searched");
+        }
+        if self.search_time.0 > 0 {
+            text.push_str(&format!(", {} for 1,000 entries", self.search_time));
         }
         if self.map.0 > 0 {
             text.push_str(&format!(", {} of memory for the map", self.map));

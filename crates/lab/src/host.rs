@@ -3,6 +3,10 @@
 //! A comparison uses one host for all its runs, and every result is printed with its host: buffered
 //! results depend on the host's memory as much as on the drive.
 
+mod stage;
+
+pub use stage::Staged;
+
 use furrow_emu::timing::quantity::{Bytes, Time};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +33,10 @@ pub struct Host {
     /// One write in flight per zone, as with a kernel's zone write lock (mq-deadline).
     #[serde(default)]
     pub zone_lock: bool,
+    /// Time that the host's stack takes for each write command, one after the other; a profile may
+    /// have a stack of its own.
+    #[serde(default, skip_serializing_if = "no_time")]
+    pub stage: Time,
     /// Bytes read ahead for sequential readers of a file; 0: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub readahead: Bytes,
@@ -65,7 +73,11 @@ impl Host {
         if self.page_cpu.0 > 0 {
             cpu.push_str(&format!(" and {} for each 4KiB", self.page_cpu));
         }
-        let mut text = format!("requests {cap}, {lock}, processor time per operation {cpu}");
+        let stage = match self.stage.0 {
+            0 => String::new(),
+            _ => format!(", {} for each write command, one after the other", self.stage),
+        };
+        let mut text = format!("requests {cap}, {lock}{stage}, processor time per operation {cpu}");
         if engine {
             let flushers = match self.flushers {
                 0 => "the engine's own".to_owned(),

@@ -2,11 +2,14 @@
 //!
 //! A policy has a name because some engine carries it out. Where an engine has only one form, only
 //! that form can be named: a result tells what it was taken with, and no other form is accepted.
-//! `sync` is carried out here: `ordered` has data written before it asks for an fsync.
+//! Half of `sync` is carried out here: all but `co-update` have data written before they ask for an
+//! fsync.
 
-use furrow_emu::timing::quantity::Bytes;
+use furrow_emu::timing::quantity::{Bytes, Time};
 use furrow_fs::{MkfsOptions, MountOptions, Order as WriteOrder};
-use furrow_policy::{Commands, FsVariant, Metadata as Tables, Rule, StreamHeads, SuperzoneTurn};
+use furrow_policy::{
+    Commands, FsVariant, Metadata as Tables, Pieces, Rule, StreamHeads, SuperzoneTurn, SyncRecord,
+};
 use furrow_rt::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +63,9 @@ pub enum Sync {
     CoUpdate,
     /// Data first; when the data are on the drive, nodes and record. This is F2FS's order.
     Ordered,
+    /// Data, nodes, record, each when the ones before are on the drive: the order that HZFS finds
+    /// in existing file systems (its section IV-D).
+    Serial,
 }
 
 /// The place of changed table entries.
@@ -96,6 +102,13 @@ pub struct Policy {
     pub request: Option<Bytes>,
     /// Writes of a zone in flight.
     pub order: Order,
+    /// Commands that waiting blocks of a zone go in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pieces: Option<u32>,
+    /// Time that the system's own stack takes for each write command, one after the other, instead
+    /// of the host's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stage: Option<Time>,
     /// The writes of an fsync.
     pub sync: Sync,
     /// The place of changed table entries.
@@ -166,6 +179,9 @@ impl Policy {
                 "placement: {count} superzones, 1 to {SUPERZONES_MAX} are possible"
             ));
         }
+        if self.pieces == Some(0) {
+            return Err("pieces: 0 commands".to_owned());
+        }
         if self.data_zones.is_some_and(|zones| zones == 0) {
             return Err("data_zones: 0".to_owned());
         }
@@ -225,6 +241,11 @@ impl Policy {
                 true => SuperzoneTurn::Overlapping,
                 false => SuperzoneTurn::After,
             },
+            pieces: self.pieces.map_or(Pieces::ByZone, Pieces::Fixed),
+            record: match self.sync {
+                Sync::CoUpdate | Sync::Ordered => SyncRecord::AtOnce,
+                Sync::Serial => SyncRecord::AfterNodes,
+            },
             commands: self.request.map(blocks).map_or(Commands::Largest, Commands::AtMost),
             metadata: match self.metadata {
                 Metadata::DeltaLog => Tables::Log,
@@ -272,9 +293,18 @@ impl Policy {
             Order::Queued => "many writes in flight per zone".to_owned(),
             Order::Append => "many writes in flight per zone, data by Zone Append".to_owned(),
         });
+        match self.pieces {
+            None => {}
+            Some(1) => says.push("what waits for a zone in one command".to_owned()),
+            Some(pieces) => says.push(format!("what waits for a zone in {pieces} commands")),
+        }
+        if let Some(stage) = self.stage {
+            says.push(format!("{stage} for each write command in its own stack"));
+        }
         says.push(match self.sync {
             Sync::CoUpdate => "fsync by co-update".to_owned(),
             Sync::Ordered => "fsync in order: data, a wait, nodes".to_owned(),
+            Sync::Serial => "fsync in order: data, a wait, nodes, a wait, record".to_owned(),
         });
         says.push(match self.metadata {
             Metadata::DeltaLog => "tables by delta log".to_owned(),
@@ -331,6 +361,10 @@ mod tests {
         assert_eq!(left, [Rule::LeftOut, Rule::Kept, Rule::LeftOut]);
         let overlapping = variant.superzones == SuperzoneTurn::Overlapping;
         assert!(overlapping && rules.describe().contains("in turn"));
+        let serial: Policy = toml::from_str("sync = 'serial'\npieces = 1").unwrap();
+        let variant = serial.mount().variant;
+        assert_eq!((variant.record, variant.pieces), (SyncRecord::AfterNodes, Pieces::Fixed(1)));
+        assert!(serial.describe().contains("a wait, record"), "{}", serial.describe());
         let own = Policy::default().mount();
         assert_eq!((own.variant, own.order), (FsVariant::default(), WriteOrder::Queued));
         let says = policy.describe();
@@ -352,6 +386,7 @@ mod tests {
             ("unit = '1000'", "unit"),
             ("order = 'random'", "random"),
             ("sync = 'none'", "none"),
+            ("pieces = 0", "pieces"),
             ("metadata = 'in-place'", "in-place"),
             ("speed = 'high'", "speed"),
         ] {

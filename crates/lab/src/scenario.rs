@@ -3,7 +3,7 @@
 mod array;
 
 use crate::catalogue::{Engine, Point};
-use crate::host::Host;
+use crate::host::{Host, Staged};
 use crate::measure::Measures;
 use crate::recorded::{Recorded, Recordings, Replayed};
 use crate::target::{
@@ -67,6 +67,8 @@ pub fn replay(point: &Point, seed: u64, watch: &Arc<Watch>, traces: &Traces) -> 
         return measured;
     }
     let device: Rc<dyn ZonedDevice> = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite)?;
+    let stage = point.profile.policy.stage.unwrap_or(point.host.stage);
+    let device = Staged::before(&rt, device, stage.0);
     let (on, point, watch) = (rt.clone(), point.clone(), watch.clone());
     let measured = rt.block_on(async move {
         let (workload, host) = (&point.workload, &point.host);
@@ -380,6 +382,7 @@ mod tests {
             let host = Host {
                 memory: Bytes(8 << 20),
                 dirty: Bytes(2 << 20),
+                stage: Time(8_350),
                 cpu: Time(1_000),
                 ..Host::default()
             };

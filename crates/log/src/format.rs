@@ -18,8 +18,8 @@ pub const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"FRW1");
 /// Version of the record header this program writes.
 pub const RECORD_VERSION: u16 = 1;
 /// Longest record (header and body): a bound on the bytes that are read because of a damaged
-/// length.
-pub const RECORD_LENGTH_MAX: u32 = 64 << 20;
+/// length. A table page that fills a zone of 96 MiB is below it.
+pub const RECORD_LENGTH_MAX: u32 = 128 << 20;
 /// Body bytes of a record of one block.
 pub const BLOCK_BODY: usize = BLOCK_SIZE - RecordHeader::SIZE;
 

@@ -25,6 +25,8 @@ pub struct FsVariant {
     pub commands: Commands,
     /// How many commands go to a zone at once.
     pub pieces: Pieces,
+    /// When an fsync writes its record.
+    pub record: SyncRecord,
 }
 
 impl FsVariant {
@@ -129,4 +131,17 @@ pub enum Pieces {
     ByZone,
     /// Several, as suits large zones.
     Several,
+    /// This number; 1 merges everything that waits into one command.
+    Fixed(u32),
+}
+
+/// When an fsync writes its record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SyncRecord {
+    /// Together with data and nodes: one wait is for all three.
+    #[default]
+    AtOnce,
+    /// When data and nodes are on the drive: the order "data, node, global metadata" of existing
+    /// file systems (HZFS, section IV-D). For baselines.
+    AfterNodes,
 }

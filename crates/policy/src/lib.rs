@@ -19,7 +19,7 @@ mod raid;
 mod store;
 
 pub use defect::{FsDefect, LogDefect, RaidDefect, StoreDefect};
-pub use fs::{Commands, FsVariant, Metadata, Pieces, Rule, StreamHeads, SuperzoneTurn};
+pub use fs::{Commands, FsVariant, Metadata, Pieces, Rule, StreamHeads, SuperzoneTurn, SyncRecord};
 pub use raid::{AppendPieces, Appends, Join, RaidVariant, StripeTables, ZoneWrites};
 pub use store::StoreVariant;
 

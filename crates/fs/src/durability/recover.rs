@@ -107,6 +107,7 @@ fn writer(
         pieces: match options.variant.pieces {
             Pieces::ByZone if !layout.has_large_zones() => 1,
             Pieces::ByZone | Pieces::Several => PIECES,
+            Pieces::Fixed(pieces) => pieces,
         },
         defect: options.variant.defect.and_then(FsDefect::of_log),
         ..WriterOptions::default()

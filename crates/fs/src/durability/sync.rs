@@ -25,7 +25,7 @@ use crate::tree::node::attr;
 use crate::types::{Ino, Kind};
 use furrow_log::record::{RecordId, blocks_for, seal};
 use furrow_log::writer::{Durability, Kind as WriteKind, ZoneWrite};
-use furrow_policy::FsDefect;
+use furrow_policy::{FsDefect, SyncRecord};
 use furrow_rt::Pages;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use std::cell::RefCell;
@@ -423,6 +423,9 @@ impl Inner {
         let all = [inos, &carried].concat();
         self.append_files(&all).await?;
         self.write_ahead(&all).await?;
+        if self.core.borrow().env.options.variant.record == SyncRecord::AfterNodes {
+            self.write_before_record(&all).await?;
+        }
         let dispatched = self
             .run(|core| {
                 // An inode that was removed meanwhile needs nothing.
@@ -453,6 +456,32 @@ impl Inner {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Dispatches data and nodes of `inos` and waits for them, in variants whose record comes last.
+    async fn write_before_record(self: &Rc<Self>, inos: &[Ino]) -> Result<()> {
+        let mut own = Vec::new();
+        for ino in inos {
+            let dispatched = self.run(|core| {
+                core.prepare_write_file(*ino)?;
+                core.durability.watch();
+                let done = core.write_file(*ino);
+                own.extend(core.durability.watched());
+                done
+            });
+            let dispatched = dispatched.await;
+            self.after_dispatch();
+            dispatched?;
+        }
+        let mut lost = false;
+        for written in own {
+            lost |= written.await.is_err();
+        }
+        if !lost {
+            return Ok(());
+        }
+        let point = self.core.borrow().env.writer.sequence_point();
+        self.wait_durable_or_relocated(point).await
     }
 
     /// Dispatches the dirty blocks of `inos` except for the last few blocks of each.

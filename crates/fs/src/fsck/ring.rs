@@ -6,6 +6,7 @@ use crate::format::{
     self, CheckpointBody, HEADS_PER_STREAM, INCOMPAT_KNOWN, RO_COMPAT_KNOWN, StreamState,
     SummaryEntry, SuperblockBody, UnitRef, kind,
 };
+use crate::layout::unit_most;
 use furrow_log::format::{Descriptor, ExtentEntry};
 use furrow_log::record::{self, Expect, RecordHeader};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
@@ -257,7 +258,8 @@ fn plan_problems(
     let space = (u64::from(plan.width) * capacity).min(u64::from(u32::MAX));
     range("segment_blocks", u64::from(plan.segment_blocks), 2, space.clamp(2, 512));
     range("subsegment_blocks", u64::from(plan.sub), 1, capacity);
-    range("unit_blocks", u64::from(plan.unit_blocks), 1, capacity.min(1024));
+    let most = unit_most(capacity.try_into().unwrap_or(u32::MAX));
+    range("unit_blocks", u64::from(plan.unit_blocks), 1, u64::from(most));
     range("nodes", u64::from(plan.nodes), 2, (zones * capacity).max(64));
     if ![2, 4, 6].contains(&plan.streams) {
         problems.push(("streams", "2, 4 or 6".into(), u64::from(plan.streams)));

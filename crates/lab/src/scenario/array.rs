@@ -82,7 +82,10 @@ pub async fn run(
     }
     match workload.act {
         Act::None => {}
-        Act::Degrade => blocks.degrade(seed).await?,
+        Act::Degrade => {
+            blocks.degrade(seed).await?;
+            blocks.search(rt, array);
+        }
         Act::Recover => return recover(rt, blocks, &drives, &options).await,
         Act::Rebuild => return rebuild(rt, blocks, &spec).await,
     }

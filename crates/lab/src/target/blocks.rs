@@ -7,6 +7,7 @@
 //! Not here: the making of drives, and events that take a volume out of service (`scenario`).
 
 use super::Target;
+use crate::array::Array;
 use crate::inside::Array as Inside;
 use crate::workload::{Kind, Op, Workload};
 use anyhow::{Context as _, Result, ensure};
@@ -31,6 +32,8 @@ pub struct Blocks {
     places: Vec<u64>,
     size: u64,
     before: Counters,
+    /// Where time passes, and the nanoseconds that the search of a degraded read takes.
+    search: Option<(Rt, u64)>,
 }
 
 impl Blocks {
@@ -43,7 +46,19 @@ impl Blocks {
         let span = if workload.span.0 == 0 { whole } else { workload.span.0 };
         ensure!(span <= whole, "a span of {span} bytes, the volume has {whole}");
         let (before, page) = (volume.counters(), Page::zeroed());
-        Ok(Blocks { volume, page, span, places: Vec::new(), size: workload.size.0, before })
+        let (places, search) = (Vec::new(), None);
+        Ok(Blocks { volume, page, span, places, size: workload.size.0, before, search })
+    }
+
+    /// From now on a degraded read takes the time of its search, as `array` has it: of the entries
+    /// of a group, or of the whole segment, for each chunk that is read instead of the lost one.
+    pub fn search(&mut self, rt: &Rt, array: &Array) {
+        let (shape, config) = (self.volume.shape(), self.volume.config());
+        let stripes = shape.stripes(config.chunk_small);
+        let group = if config.group == 0 { stripes } else { config.group.min(stripes) };
+        let entries = u64::from(group) * u64::from(shape.placement.k);
+        let takes = entries * array.search_time.0 / 1_000;
+        self.search = (takes > 0).then(|| (rt.clone(), takes));
     }
 
     /// The volume.
@@ -134,12 +149,18 @@ impl Target for Blocks {
     }
 
     async fn perform(&self, _thread: u32, op: Op) -> Result<u64> {
-        let at = match self.places.is_empty() {
-            true => op.at,
-            false => self.places[(op.at / self.size) as usize],
+        let degraded = !self.places.is_empty();
+        let at = match degraded {
+            false => op.at,
+            true => self.places[(op.at / self.size) as usize],
         };
         match op.kind {
-            Kind::Read => read(&self.volume, at, op.bytes).await?,
+            Kind::Read => {
+                if let Some((rt, search)) = self.search.as_ref().filter(|_| degraded) {
+                    rt.sleep(*search).await;
+                }
+                read(&self.volume, at, op.bytes).await?;
+            }
             Kind::Write | Kind::Append => write(&self.volume, at, op.bytes, &self.page).await?,
         }
         if op.sync {
