@@ -52,7 +52,8 @@ pub struct Candidate {
     pub valid: u32,
     /// Blocks it can hold.
     pub capacity: u32,
-    /// Seconds since its valid blocks last changed.
+    /// How long ago its valid blocks last changed: in seconds, or in another unit that all
+    /// candidates share.
     pub age: u64,
     /// Interference group.
     pub group: u32,

@@ -1,6 +1,7 @@
 //! Cleaning: valid blocks are moved out of segments, and empty segments are reset.
 //!
-//! A victim is an ended segment with few valid blocks (greedy). Its valid blocks are read, checked
+//! A victim is an ended segment with few valid blocks, or an old one (cost-benefit), so that cold
+//! blocks gather in segments of their own. Its valid blocks are read, checked
 //! and written through the internal stream with their sequence numbers; each is remapped only if it
 //! was not overwritten in the meantime. A segment without valid blocks is reset, after a flush:
 //! whatever replaced its blocks is durable then.
@@ -85,25 +86,20 @@ impl Volume {
         })
     }
 
-    /// The ended segment with the fewest valid blocks. While no writer waits for space, a quarter
-    /// of the segment must be gained; otherwise any gain is enough.
+    /// The ended segment that is cleaned next; see [`choose_victim`].
     pub(crate) fn victim(&self) -> Option<u32> {
+        let (whole, next) = (self.0.shape.held, self.0.next_segment.get());
         let segments = self.0.segments.borrow();
-        let ended = segments.iter().enumerate().filter(|(_, segment)| is_ended(segment));
-        let whole = self.0.shape.held;
-        let most = if self.0.space.is_wanted() { whole } else { whole - whole / 4 };
-        let candidates: Vec<Candidate> = ended
-            .filter(|(_, segment)| !segment.stuck)
-            .map(|(slot, segment)| Candidate {
-                id: slot as u32,
-                valid: segment.valid + segment.leaves,
-                capacity: whole,
-                ..Candidate::default()
-            })
-            .collect();
-        let worth = Worth { garbage_permille: 0, valid_max: most.checked_sub(1)? };
-        let best = choose(&candidates, &[], Policy::Greedy, worth)?;
-        Some(candidates[best].id)
+        let ended = (0..).zip(&*segments).filter(|(_, s)| is_ended(s) && !s.stuck);
+        let candidates = ended.map(|(slot, segment)| Candidate {
+            id: slot,
+            valid: segment.valid + segment.leaves,
+            capacity: whole,
+            // In segments begun since: so it is the same on every clock, and after a restart.
+            age: next.saturating_sub(segment.sequence),
+            ..Candidate::default()
+        });
+        choose_victim(&candidates.collect::<Vec<_>>(), whole, self.0.space.is_wanted())
     }
 
     /// Moves the valid blocks out of a segment.
@@ -280,6 +276,18 @@ impl Volume {
     }
 }
 
+/// The segment with the most gain for the cost, weighed by age, among those of which a quarter is
+/// gained: so segments whose blocks are still being overwritten are left to become cheaper. If
+/// there is none and a writer waits for space, the segment with the fewest valid blocks.
+fn choose_victim(candidates: &[Candidate], whole: u32, wanted: bool) -> Option<u32> {
+    let best = |policy, most: u32| {
+        let worth = Worth { garbage_permille: 0, valid_max: most.checked_sub(1)? };
+        choose(candidates, &[], policy, worth).map(|best| candidates[best].id)
+    };
+    let worthy = best(Policy::CostBenefit, whole - whole / 4);
+    worthy.or_else(|| if wanted { best(Policy::Greedy, whole) } else { None })
+}
+
 /// Whether an ended segment has no valid blocks, on the drives as in memory.
 pub(crate) fn is_empty(segment: &Segment) -> bool {
     let held = segment.leaves > 0 || segment.needed > 0 || segment.fallback > 0;
@@ -289,4 +297,34 @@ pub(crate) fn is_empty(segment: &Segment) -> bool {
 /// Whether a segment is written to its end, and nothing keeps it.
 fn is_ended(segment: &Segment) -> bool {
     matches!(segment.state, SegmentState::Sealed | SegmentState::Truncated) && !segment.pinned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(id: u32, valid: u32, age: u64) -> Candidate {
+        Candidate { id, valid, capacity: 100, age, ..Candidate::default() }
+    }
+
+    /// A young segment may be overwritten further; the garbage of an old one stays until the
+    /// segment is cleaned.
+    #[test]
+    fn an_old_segment_is_cleaned_before_a_young_one_with_somewhat_more_garbage() {
+        let all = [segment(1, 50, 2), segment(2, 60, 20)];
+        assert_eq!(choose_victim(&all, 100, true), Some(2));
+        assert_eq!(choose_victim(&all[..1], 100, false), Some(1));
+    }
+
+    /// However old it is, a segment of which less than a quarter is gained is cleaned only for a
+    /// writer that waits, and then the one that gains most.
+    #[test]
+    fn a_small_gain_is_taken_only_while_a_writer_waits() {
+        let all = [segment(1, 99, 1_000_000), segment(2, 80, 1), segment(3, 100, 5)];
+        assert_eq!(choose_victim(&all, 100, false), None);
+        assert_eq!(choose_victim(&all, 100, true), Some(2));
+        assert_eq!(choose_victim(&all[2..], 100, true), None);
+        let all = [segment(1, 99, 1_000_000), segment(2, 70, 1)];
+        assert_eq!(choose_victim(&all, 100, true), Some(2));
+    }
 }
