@@ -551,7 +551,8 @@ impl Reopening {
         }
         let whole = |known: &[(u32, Examined)]| {
             // Two halves that continued without each other may have counted the same number of
-            // events.
+            // events. The rule is written out here instead of taken from `furrow_raid::newest`: a
+            // defect there must not also choose the drives that are lost, and so hide itself.
             let rank = |(_, one): &&(u32, Examined)| (one.events, one.record);
             let members = known.iter().max_by_key(rank)?.1.members.iter();
             let active = members.filter(|(_, state)| *state == MemberState::Active);
