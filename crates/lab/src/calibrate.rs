@@ -36,8 +36,8 @@ const GOLDEN: &str = include_str!("../data/golden.csv");
 const SUBMITTERS: u32 = 16;
 
 /// Nanoseconds that a kernel takes for each write command, one after the other: through it, 4 KiB
-/// writes reach 20 % of the peak (Z-LFS, section 3). It is not the drive that takes them: 16 clients
-/// of eZNS, whose stack is another, have 89.4 us a write (Z-LFS, table 1), 5.6 us a command.
+/// writes reach 20 % of the peak (Z-LFS, section 3). They are not the drive's: 16 clients of eZNS,
+/// whose stack is another, have 89.4 us a write (Z-LFS, table 1), 5.6 us a command.
 const KERNEL_STAGE: u64 = 8_350;
 
 /// One measurement.
