@@ -165,7 +165,7 @@ fn what_is_not_forgotten_survives_cleaning_and_restarts() {
 }
 
 #[test]
-fn a_file_of_two_names_is_not_forgotten_and_what_is_cut_off_is_written_anew() {
+fn a_file_of_two_names_is_not_forgotten_and_a_truncated_range_is_written_again() {
     let rt = Rt::new(Config::simulated(5));
     let device = drive(&rt);
     let rt2 = rt.clone();

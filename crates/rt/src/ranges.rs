@@ -275,7 +275,7 @@ mod tests {
     /// Compared with a model: no two holders overlap, and of two overlapping requests the first is
     /// served first.
     #[test]
-    fn whoever_overlaps_goes_in_order() {
+    fn overlapping_entries_go_in_order() {
         for seed in 0..200 {
             let rt = Rt::new(Config::shuffled(seed));
             let (ranges, log) = (Ranges::default(), Rc::new(RefCell::new(Vec::new())));

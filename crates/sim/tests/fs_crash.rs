@@ -180,7 +180,7 @@ fn a_merge_that_skips_a_unit_is_caught() {
 
 /// If cleaning computes a new checksum for the blocks it moves, damage looks whole.
 #[test]
-fn a_checksum_made_anew_by_cleaning_is_caught() {
+fn a_checksum_recomputed_by_cleaning_is_caught() {
     is_caught(FsDefect::RecomputedCrc, true);
 }
 

@@ -619,7 +619,7 @@ fn a_superzone_with_a_damaged_summary_is_emptied() {
 }
 
 #[test]
-fn a_lost_root_is_made_anew_and_all_is_in_lost_found() {
+fn a_lost_root_is_made_again_and_all_is_in_lost_found() {
     let damage =
         async |inner: Rc<Inner>, _: Fs| -> Result<Vec<u32>> { Ok(vec![addr_of(&inner, 1).await]) };
     let lost = &["/dir", "/dir/"];
