@@ -11,7 +11,7 @@ use crate::catalogue::{Catalogue, Claim, Engine, Point, Verdict};
 use crate::plot::escape;
 use crate::result::{ClaimResult, FigureResult};
 use crate::runner::{Finished, Order, Outcome};
-use crate::text::{self, anchor};
+use crate::text;
 use crate::workload::Workload;
 use std::fmt::Write as _;
 
@@ -109,7 +109,7 @@ impl Page<'_> {
                 self,
                 "<tr class=\"first\"><td rowspan=\"{}\"><a href=\"#{}\">{}</a></td>",
                 rows,
-                anchor(claim),
+                section_id(claim),
                 claim.id,
             );
             match &finished.result {
@@ -152,7 +152,7 @@ impl Page<'_> {
     fn claim(&mut self, finished: &Finished<'_>) {
         let claim = finished.claim;
         let source = self.catalogue.sources.get(&claim.source);
-        tag!(self, "<section id=\"{}\">\n<h2>{}</h2>", anchor(claim), claim.id);
+        tag!(self, "<section id=\"{}\">\n<h2>{}</h2>", section_id(claim), claim.id);
         tag!(self, "<p class=\"lead\">{}</p>", claim.what);
         tag!(
             self,
@@ -418,6 +418,11 @@ fn differences(base: &Workload, other: &Workload, over: Option<&str>) -> Vec<Str
         value => value.to_string(),
     };
     changed.map(|(name, value)| format!("{name} {}", text(value))).collect()
+}
+
+/// The id of a claim's section: it stays the same when the claim's statement is worded otherwise.
+fn section_id(claim: &Claim) -> String {
+    claim.id.to_ascii_lowercase()
 }
 
 #[cfg(test)]
