@@ -371,7 +371,6 @@ fn start(
         records: Cell::new(start.records),
         checkpoint: State::new(start.checkpoint, image),
         ranges: Ranges::default(),
-        pending: Rc::default(),
         space: crate::space::state::Space::default(),
         wanted: Notify::new(),
         in_flight: Cell::new(0),

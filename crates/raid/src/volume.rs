@@ -18,7 +18,6 @@ use crate::meta::OpenMeta;
 use crate::shape::{Config, Shape};
 use crate::table::StripeTable;
 use crate::write::open::Open;
-use crate::write::pending::Pending;
 use crate::write::stripe::Stream;
 use furrow_log::{DurableSnapshot, Snapshot, Uuid};
 use furrow_policy::{RaidDefect, RaidVariant, StripeTables};
@@ -191,9 +190,7 @@ pub(crate) struct Inner {
     pub(crate) events: Cell<u64>,
     pub(crate) records: Cell<u64>,
     pub(crate) checkpoint: crate::checkpoint::state::State,
-    /// Held by writes until they have their sequence numbers, by trims until they are durable.
     pub(crate) ranges: Ranges,
-    pub(crate) pending: Rc<Pending>,
     pub(crate) space: crate::space::state::Space,
     /// The volume's background tasks may have something to do.
     pub(crate) wanted: Notify,

@@ -3,8 +3,7 @@
 //! `router` picks the stream of a block; the stream's `stripe` builder gathers blocks; a `segment`
 //! writer gives full stripes a place in its `open` segment, one after the other; a `flight` sends
 //! the chunks of a stripe, with the parity that `encode` makes, and changes the map when the chunks
-//! are durable. `item` has the types that pass from stage to stage; `pending` says which of several
-//! writes of a block is the newest.
+//! are durable. `item` has the types that pass from stage to stage.
 //!
 //! Invariant: a stage calls only the stages after it. The end of a flight is reported through
 //! [`flight::FlightObserver`].
@@ -13,7 +12,6 @@ mod encode;
 pub(crate) mod flight;
 pub(crate) mod item;
 pub(crate) mod open;
-pub(crate) mod pending;
 mod router;
 pub(crate) mod segment;
 pub(crate) mod stripe;
@@ -45,6 +43,7 @@ impl Volume {
         if count == 0 {
             return if fua { self.flush_drives().await } else { Ok(()) };
         }
+        let _held = self.0.ranges.hold(block..block + count).await;
         let (mut at, mut data) = (block, data.into_iter());
         while at < block + count {
             let piece = self.piece(at, block + count - at);
@@ -63,18 +62,13 @@ impl Volume {
         data: impl Iterator<Item = Page>,
         count: u64,
     ) -> Result<()> {
-        // Held until the blocks are in stripes: so writes get their sequence numbers in the order
-        // in which they came, and no write of the range is in flight with a trim.
-        let held = self.0.ranges.hold(block..block + count).await;
         let pins = self.pin(Pinner::User, (block, count), true).await?;
         self.check_alive()?;
         let call = Call::pinning(pins);
         let (mut left, mut stream) = (count as u32, None);
         for (lba, page) in (block..).zip(data) {
             let stream = stream.get_or_insert_with(|| self.route(self.purpose(left)));
-            let pending = Some(self.0.pending.begin(lba));
-            let item = Item { pending, ..self.item(block::DATA, lba, page) };
-            self.put(stream, item, &call);
+            self.put(stream, self.item(block::DATA, lba, page), &call);
             left -= 1;
             if stream.filled().is_multiple_of(stream.writer.chunk) && left > 0 {
                 // A chunk is full: the rest of the request may take another stream.
@@ -82,7 +76,6 @@ impl Volume {
                 *stream = next;
             }
         }
-        drop(held);
         self.count(|counters| counters.written += count);
         if !self.has(RaidDefect::EarlyAck) {
             call.wait().await?;
@@ -94,7 +87,7 @@ impl Volume {
         let sequence = self.next_sequence();
         let crc = crc32c(page.bytes());
         let identity = Identity { lba, sequence, crc, kind };
-        Item { identity, page, from: None, trimmed: 0, pending: None }
+        Item { identity, page, from: None, trimmed: 0 }
     }
 
     pub(crate) fn next_sequence(&self) -> u64 {
@@ -148,9 +141,7 @@ impl Volume {
                     if self.has(RaidDefect::FreshSequence) {
                         identity.sequence = self.next_sequence();
                     }
-                    let from = Some(from);
-                    let item = Item { identity, page, from, trimmed: 0, pending: None };
-                    self.put(&stream, item, &call);
+                    self.put(&stream, Item { identity, page, from: Some(from), trimmed: 0 }, &call);
                 }
                 calls.push(call);
             }
@@ -173,6 +164,7 @@ impl Volume {
         if count == 0 {
             return Ok(());
         }
+        let _held = self.0.ranges.hold(block..block + count).await;
         let mut at = block;
         while at < block + count {
             let piece = self.piece(at, block + count - at);
@@ -186,10 +178,6 @@ impl Volume {
     }
 
     async fn trim_piece(&self, block: u64, count: u64) -> Result<()> {
-        // A trim is one record for all its blocks, so it cannot give way to a newer write of some:
-        // until it is durable, no block of the range is written.
-        let _held = self.0.ranges.hold(block..block + count).await;
-        self.0.pending.settle(block..block + count).await;
         let pins = self.pin(Pinner::User, (block, count), false).await?;
         self.check_alive()?;
         // A trim's sequence number decides which blocks it discards: later writes have higher
@@ -207,8 +195,7 @@ impl Volume {
         let stream = self.route(Use::Small);
         let crc = crc32c(page.bytes());
         let identity = Identity { lba: block, sequence, crc, kind: block::TRIM };
-        let item = Item { identity, page, from: None, trimmed: count, pending: None };
-        self.put(&stream, item, &call);
+        self.put(&stream, Item { identity, page, from: None, trimmed: count }, &call);
         call.wait().await
     }
 

@@ -6,12 +6,10 @@ use crate::common::{
     self, check_runs, config, devices, drives, geometry, made, pages, power_cycle, reopened,
 };
 use furrow_emu::{Emulator, Fault, FaultKind, When};
-use furrow_raid::{Config, Level, MemberState, Options, Volume, assemble, create};
+use furrow_raid::{Config, Level, MemberState, Options, Volume, assemble};
 use furrow_rt::{Config as RtConfig, Rng, Rt};
 use furrow_zone::{BlockCount, ErrorKind, ZoneId, ZonedDevice};
-use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 type Model = BTreeMap<u64, u64>;
 
@@ -236,50 +234,4 @@ fn where_no_drive_can_go_only_reads_are_answered() {
         });
         rt.clear();
     }
-}
-
-/// A small write waits for the rest of its stripe while a large one of the same block is
-/// acknowledged. The large one is newer: it stays, although the stripe of the small one is sent
-/// after it, and after a checkpoint that does not tell how new a block is. A trim waits for the
-/// small write.
-#[test]
-fn of_writes_that_overlap_the_newest_stays() {
-    let rt = Rt::new(RtConfig::simulated(1));
-    let geometry = geometry(14, 80);
-    let all = drives(&rt, &geometry, 4);
-    let (config, rt2) = (config(Level::Raid5, &geometry), rt.clone());
-    rt.block_on(async move {
-        let options = Options { pad_after: 1_000_000_000, ..Options::default() };
-        let volume = create(&rt2, devices(&all), &config, &options, false).await.unwrap();
-        let ended = Rc::new(Cell::new(0));
-        let small = |block: u64, version| {
-            let (volume, ended) = (volume.clone(), ended.clone());
-            rt2.spawn(async move {
-                volume.write(block, pages(block, 1, version), false).await.unwrap();
-                ended.set(ended.get() + 1);
-            })
-        };
-        let first = small(5, 1);
-        rt2.sleep(1_000_000).await;
-        volume.write(0, pages(0, 12, 2), false).await.unwrap();
-        assert_eq!(ended.get(), 0, "the large write waited for the small one");
-        volume.checkpoint(false).await.unwrap();
-        first.await;
-        let mut model: Model = (0..12).map(|block| (block, 2)).collect();
-        check_runs(&volume, &model, 7).await;
-
-        let second = small(3, 3);
-        rt2.sleep(1_000_000).await;
-        volume.trim(2, 2, false).await.unwrap();
-        assert_eq!(ended.get(), 2, "the trim did not wait for the write");
-        second.await;
-        model.retain(|block, _| !(2..4).contains(block));
-        check_runs(&volume, &model, 7).await;
-
-        power_cycle(&rt2, &all, volume.clone()).await;
-        drop(volume);
-        let volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
-        check_runs(&volume, &model, 7).await;
-    });
-    rt.clear();
 }

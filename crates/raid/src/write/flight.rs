@@ -190,10 +190,9 @@ impl Volume {
         flight
     }
 
-    /// Leaves out blocks that were overwritten: since they were read to be moved, or by a newer
-    /// write that is durable already. Recovery takes any block that was written after a
-    /// checkpoint's snapshot to be newer than the checkpoint's: so a block has to be current when
-    /// it is dispatched.
+    /// Leaves out blocks that were overwritten since they were read to be moved. Recovery takes any
+    /// copy that was written after a checkpoint's snapshot to be newer than the checkpoint's: so a
+    /// copy has to be current when it is dispatched.
     fn drop_outdated(&self, stripe: &mut Stripe) {
         for item in &mut stripe.items {
             if !self.is_current(item) {
@@ -204,13 +203,10 @@ impl Volume {
         }
     }
 
-    /// Whether no newer write of a block is durable; for a block to be moved, whether it has not
-    /// been written since it was read. Its segment has to be the same, too: only cleaning keeps a
-    /// segment from being released and its slot from being used again; repairs and scrubs do not.
+    /// Whether a block to be moved has not been written since it was read. Its segment has to be
+    /// the same, too: only cleaning keeps a segment from being released and its slot from being
+    /// used again; repairs and scrubs do not.
     fn is_current(&self, item: &Item) -> bool {
-        if let Some(write) = &item.pending {
-            return !write.is_outdated(item.identity.sequence);
-        }
         let Some(from) = item.from else { return true };
         let map = self.0.map.borrow();
         let now = match item.identity.kind {
@@ -331,9 +327,6 @@ impl Volume {
         }
         if !self.0.lost_blocks.is_empty() {
             self.0.lost_blocks.remove(item.identity.lba..item.identity.lba + 1);
-        }
-        if let Some(write) = &item.pending {
-            write.set_durable(item.identity.sequence);
         }
         let old = self.0.map.borrow_mut().set(item.identity.lba, number);
         self.credit(number);

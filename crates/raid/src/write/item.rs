@@ -4,7 +4,6 @@
 use crate::format::block;
 use crate::meta::Identity;
 use crate::paging::Pins;
-use crate::write::pending::PendingWrite;
 use furrow_rt::Page;
 use furrow_zone::{Error, Result};
 use smallvec::SmallVec;
@@ -111,8 +110,6 @@ pub(crate) struct Item {
     pub(crate) from: Option<Origin>,
     /// For a trim record: the number of blocks, from its address on, that the trim discards.
     pub(crate) trimmed: u64,
-    /// For a block that a user writes: other writes of the block may be in flight.
-    pub(crate) pending: Option<PendingWrite>,
 }
 
 /// A stripe before it is dispatched.

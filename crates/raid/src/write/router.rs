@@ -95,8 +95,7 @@ mod tests {
                 let page = Page::from_slice(&[lba as u8 + 1; 9]);
                 let (crc, sequence) = (crc32c(page.bytes()), volume.next_sequence());
                 let identity = Identity { lba, sequence, crc, kind: block::DATA };
-                let item = Item { identity, page, from: None, trimmed: 0, pending: None };
-                volume.put(&stream, item, &call);
+                volume.put(&stream, Item { identity, page, from: None, trimmed: 0 }, &call);
             }
             let lined = stream.writer.line();
             assert!(lined > 1);
