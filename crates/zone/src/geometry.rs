@@ -91,9 +91,6 @@ impl Geometry {
             }
             _ => {}
         }
-        if self.max_append == Some(BlockCount(0)) {
-            return zero("max_append");
-        }
         if self.max_transfer == Some(BlockCount(0)) {
             return zero("max_transfer");
         }
@@ -119,7 +116,8 @@ impl Geometry {
         BlockCount(u64::from(self.zones).saturating_mul(self.zone_size.0))
     }
 
-    /// Largest append, `None` = no limit: ZASL, or MDTS if ZASL is 0.
+    /// Largest append, `None` = no limit: ZASL, or MDTS if ZASL is 0. 0 on a drive that takes no
+    /// append: callers write at the write pointer instead.
     #[inline]
     pub fn append_limit(&self) -> Option<BlockCount> {
         self.max_append.or(self.max_transfer)

@@ -59,7 +59,7 @@ pub struct Geometry {
     pub max_open: Option<u32>,
     /// Most zones active (open or closed) at once (MAR), `None` = no limit. At least `max_open`.
     pub max_active: Option<u32>,
-    /// Largest append (ZASL); `None` = as `max_transfer`.
+    /// Largest append (ZASL); `None` = as `max_transfer`, 0 = the drive takes no append.
     pub max_append: Option<BlockCount>,
     /// Largest read or write (MDTS), `None` = no limit.
     pub max_transfer: Option<BlockCount>,

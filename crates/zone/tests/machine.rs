@@ -44,6 +44,15 @@ fn states(machine: &Machine) -> Vec<ZoneState> {
     machine.report(ZoneId(0), zones).iter().map(|report| report.state).collect()
 }
 
+/// Block devices of the Linux kernel take no append.
+#[test]
+fn a_drive_without_appends_takes_writes() {
+    let none = Geometry { max_append: Some(BlockCount(0)), ..geometry() };
+    let mut machine = Machine::new(none).unwrap();
+    assert_eq!(machine.apply(&append(0, 1)), Err(Status::InvalidField));
+    assert!(machine.apply(&write(0, 1)).is_ok());
+}
+
 // ---- Mistakes seen in other emulators --------------------------------------------------------
 
 /// FEMU, once QEMU: the boundary of an append was checked at the address in the command, which is

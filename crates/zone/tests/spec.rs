@@ -114,6 +114,8 @@ fn options_change_what_they_say_and_what_must_follow() {
         geometry("mem:max-active=none,max-open=none,max-append=none,max-transfer=none,dies=none");
     assert_eq!((free.max_open, free.max_active, free.dies), (None, None, None));
     assert_eq!((free.max_append, free.max_transfer), (None, None));
+    let none = geometry("mem:max-append=0B");
+    assert_eq!(none.append_limit(), Some(BlockCount(0)), "a drive that takes no append");
     let flags = geometry("mem:read-across=on,unwritten-fails=on,volatile-cache=off");
     assert!(flags.read_across_zones && flags.unwritten_reads_fail && !flags.volatile_cache);
     let odd =

@@ -345,6 +345,11 @@ fn what_depends_on_appends_waits_for_them() {
     // Another order has no appends.
     let queued = Writer::with_options(&rt, toy, options(Order::Queued, 1, 8));
     assert_eq!((queued.append_limit(), writer.append_limit()), (0, 8));
+    // Neither has a drive that takes none.
+    let none = Geometry { max_append: Some(BlockCount(0)), ..geometry(2, 64) };
+    let block_device = Toy::on(&rt, none, 2);
+    let writer = Writer::with_options(&rt, block_device, options(Order::Append, 1, 8));
+    assert_eq!(writer.append_limit(), 0);
     rt.clear();
 }
 

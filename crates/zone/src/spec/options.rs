@@ -27,7 +27,7 @@ pub enum Key {
     MaxOpen,
     /// `max-active`: zones active at once, or `none`. Without `max-open` lowers that as needed.
     MaxActive,
-    /// `max-append`: largest append, or `none` for that of `max-transfer`.
+    /// `max-append`: largest append, or `none` for that of `max-transfer`; 0 for no appends.
     MaxAppend,
     /// `max-transfer`: largest read or write, or `none`. Without `max-append` lowers that.
     MaxTransfer,
