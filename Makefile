@@ -2,7 +2,7 @@
 # Each target installs what it needs on Debian and Ubuntu; see scripts/setup.sh.
 
 .DEFAULT_GOAL := help
-.PHONY: help build lab rocksdb install uninstall deb test test-long lint demo demo-raid demo-rocksdb crash crash-full bench realtime
+.PHONY: help build lab rocksdb install uninstall deb test test-guest test-long lint demo demo-raid demo-rocksdb crash crash-full bench realtime
 
 help: ## list the targets
 	@echo 'Furrow: a storage stack for zoned flash, in user space.'
@@ -30,6 +30,10 @@ deb: build ## a Debian package of it: target/furrow_VERSION_ARCHITECTURE.deb
 test: ## for each change: lints, tests, crash sweep, fsx on a mount (about 20 minutes)
 	@scripts/setup.sh test
 	@scripts/test.sh
+
+test-guest: ## real zoned drives, on a current kernel in QEMU (about 10 minutes)
+	@scripts/setup.sh test-guest
+	@scripts/guest.sh
 
 test-long: ## for nights: make test, then longer sweeps, simulations and what stock tools ask
 	@scripts/setup.sh test-long

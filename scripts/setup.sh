@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what a make target needs: scripts/setup.sh build|deb|lint|test|test-long|
+# Installs what a make target needs: scripts/setup.sh build|deb|lint|test|test-guest|test-long|
 # rocksdb|demo|demo-raid|bench|realtime
 #
 # On Debian and Ubuntu packages come from apt and cargo tools from `cargo install`, only those that
@@ -160,6 +160,13 @@ test | test-long)
         need_tool pjdfstest "$PJDFSTEST_VERSION" "a judge of POSIX, run on a mount"
     fi
     ;;
+test-guest)
+    need_tool fsx "$FSX_VERSION" "a judge of file systems, run on a mount"
+    have qemu-system-x86_64 || install_package qemu-system-x86 "the guest"
+    have depmod || install_package kmod "the guest's modules"
+    have cpio || install_package cpio "the guest's first file system"
+    have xz || install_package xz-utils "to unpack the guest's modules"
+    ;;
 rocksdb) need_rocksdb ;;
 demo)
     need_sources
@@ -179,6 +186,6 @@ realtime)
     have fio || install_package fio "the load on the mount"
     load_fuse
     ;;
-*) fail "unknown goal '$goal': build, deb, lint, test, test-long, rocksdb, demo," \
+*) fail "unknown goal '$goal': build, deb, lint, test, test-guest, test-long, rocksdb, demo," \
     "demo-raid, bench or realtime" ;;
 esac

@@ -4,12 +4,13 @@ use crate::control::{Control, Source};
 use crate::error::{Failure, Outcome, furrow_kind};
 use crate::record::{Recorder, recorded};
 use crate::tally::{Counted, Tally};
-use furrow_emu::{Emulator, OpenMode};
+use furrow_emu::OpenMode;
 use furrow_kv::trace::Op;
 use furrow_kv::{FormatOptions, Options, Store};
+use furrow_linux::{Access, Drive};
 use furrow_rt::{Config, Pool, Port, Rt, Stopped};
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Error, ErrorKind};
+use furrow_zone::{Error, ErrorKind, ZonedDevice};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::future::Future;
@@ -81,7 +82,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Engine {
     pub(crate) store: Store,
     /// Lives as long as the store.
-    _device: Rc<Emulator>,
+    _device: Rc<dyn ZonedDevice>,
 }
 
 /// An open store. The last user closes it.
@@ -124,11 +125,19 @@ fn name_of(spec: &DeviceSpec) -> String {
     path.map_or_else(|| spec.to_string(), |path| path.display().to_string())
 }
 
+/// Opens a drive of the system, or an emulated one.
+fn open_drive(rt: &Rt, spec: &DeviceSpec) -> Result<Rc<dyn ZonedDevice>, Error> {
+    Ok(match spec {
+        DeviceSpec::Node(path) => Rc::new(Drive::open(rt, path, Access::ReadWrite)?),
+        _ => furrow_emu::open(rt, spec, OpenMode::ReadWrite)?,
+    })
+}
+
 fn start(rt: &Rt, spec: &DeviceSpec, mut options: Options) -> Result<Engine, Error> {
     if let Some(change) = CHANGE.get() {
         change(&mut options);
     }
-    let device = furrow_emu::open(rt, spec, OpenMode::ReadWrite)?;
+    let device = open_drive(rt, spec)?;
     let drive = device.clone();
     let in_memory = matches!(spec, DeviceSpec::Memory(_));
     let (inner, theirs) = (rt.clone(), device.clone());
@@ -164,7 +173,7 @@ pub(crate) fn format(device: &str, label: String) -> Outcome {
     let spec = parse(device)?;
     let rt = Rt::new(config()?);
     let engine = rt.clone();
-    let made = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite).and_then(|drive| {
+    let made = open_drive(&rt, &spec).and_then(|drive| {
         let options = FormatOptions { label, ..FormatOptions::default() };
         rt.block_on(async move { Store::format(&engine, drive, &options).await })
     });

@@ -71,7 +71,7 @@ struct Create {
 /// Show a drive's properties and how it is used.
 #[derive(Args)]
 struct Show {
-    /// The drive: an image (disk.zns) or one in memory (mem:...).
+    /// The drive: an image (disk.zns), one in memory (mem:...), or a real one (/dev/nvme0n1).
     device: String,
     /// Print JSON.
     #[arg(long)]
@@ -83,7 +83,7 @@ struct Show {
 /// Neighbouring equal zones are one line, unless --all.
 #[derive(Args)]
 struct Report {
-    /// The drive: an image (disk.zns) or one in memory (mem:...).
+    /// The drive: an image (disk.zns), one in memory (mem:...), or a real one (/dev/nvme0n1).
     device: String,
     /// First zone to list.
     #[arg(long, value_name = "ZONE", default_value_t = 0)]
@@ -164,8 +164,16 @@ fn create(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A drive to look at.
+struct Opened {
+    rt: Rt,
+    drive: Rc<dyn ZonedDevice>,
+    /// The same drive, if it is emulated.
+    emulated: Option<Rc<Emulator>>,
+}
+
 /// Opens `device`, and warns of damage that was repaired.
-fn open(device: &str, mode: OpenMode) -> anyhow::Result<(Rt, Rc<Emulator>)> {
+fn open(device: &str, mode: OpenMode) -> anyhow::Result<Opened> {
     let spec: DeviceSpec = device.parse()?;
     // A drive with virtual time can be inspected too.
     let config = match how_it_runs(&spec).timing {
@@ -173,11 +181,17 @@ fn open(device: &str, mode: OpenMode) -> anyhow::Result<(Rt, Rc<Emulator>)> {
         _ => Config::real(),
     };
     let rt = Rt::new(config);
-    let drive = crate::holds::emulated(&rt, &spec, mode)?;
+    let (drive, emulated) = match &spec {
+        DeviceSpec::Node(_) => (crate::holds::open(&rt, &spec, mode)?, None),
+        _ => {
+            let drive = crate::holds::emulated(&rt, &spec, mode)?;
+            (drive.clone() as Rc<dyn ZonedDevice>, Some(drive))
+        }
+    };
     for warning in drive.warnings() {
         crate::complain(&format!("warning: {warning}"));
     }
-    Ok((rt, drive))
+    Ok(Opened { rt, drive, emulated })
 }
 
 /// How `spec` says that its drive runs.
@@ -227,18 +241,20 @@ fn timing_json(run: &spec::Run, preset: &str) -> Value {
     })
 }
 
-fn zones_of(drive: &Emulator, first: u32, count: u32) -> anyhow::Result<Vec<ZoneReport>> {
+fn zones_of(drive: &dyn ZonedDevice, first: u32, count: u32) -> anyhow::Result<Vec<ZoneReport>> {
     drive
         .report(ZoneId(first), count)
         .map_err(|status| anyhow::anyhow!("{}: report zones: {status}", drive.name()))
 }
 
 fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
-    let (_rt, drive) = open(&args.device, OpenMode::ReadOnly)?;
+    let Opened { drive, emulated, rt: _rt } = open(&args.device, OpenMode::ReadOnly)?;
     let geometry = drive.geometry();
-    let zones = zones_of(&drive, 0, geometry.zones)?;
-    let image = drive.with_image(|image| {
-        (uuid(image.uuid()), image.preset().to_owned(), image.allocated_bytes())
+    let zones = zones_of(&*drive, 0, geometry.zones)?;
+    let image = emulated.as_ref().and_then(|drive| {
+        drive.with_image(|image| {
+            (uuid(image.uuid()), image.preset().to_owned(), image.allocated_bytes())
+        })
     });
     let spec: DeviceSpec = args.device.parse()?;
     let run = how_it_runs(&spec);
@@ -248,7 +264,7 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
         _ => "",
     };
     if args.json {
-        let mut value = show_json(&drive, &zones, image.as_ref());
+        let mut value = show_json(&*drive, &zones, image.as_ref());
         value["timing"] = timing_json(&run, preset);
         return show::json(out, &value);
     }
@@ -261,17 +277,26 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
         rows.push(("on the host", size(ByteLen(*allocated))));
     }
     describe(geometry, &mut rows);
-    rows.extend(timing_rows(&run, preset));
+    if emulated.is_some() {
+        rows.extend(timing_rows(&run, preset));
+    }
     rows.push(("zone states", states(geometry, &zones)));
     let written = written_blocks(geometry, &zones);
     rows.push(("written", size(geometry.bytes(BlockCount(written)))));
-    rows.push(("faults", drive.faults().len().to_string()));
+    if emulated.is_some() {
+        rows.push(("faults", faults(&*drive).to_string()));
+    }
     let mut table = Table::new();
     table.load_style(NOTHING);
     for (name, value) in rows {
         table.add_row([name.to_owned(), value]);
     }
     Ok(print_table(out, &table)?)
+}
+
+/// Faults to inject that a drive has.
+fn faults(drive: &dyn ZonedDevice) -> usize {
+    drive.fault_injection().map_or(0, |injection| injection.faults().len())
 }
 
 fn describe(geometry: &Geometry, rows: &mut Vec<(&'static str, String)>) {
@@ -295,7 +320,11 @@ fn describe(geometry: &Geometry, rows: &mut Vec<(&'static str, String)>) {
     }
     rows.push(("most open", limit(geometry.max_open)));
     rows.push(("most active", limit(geometry.max_active)));
-    rows.push(("largest append", transfer(geometry.append_limit())));
+    let append = match geometry.append_limit() {
+        Some(BlockCount(0)) => "none: it takes writes only".to_owned(),
+        limit => transfer(limit),
+    };
+    rows.push(("largest append", append));
     rows.push(("largest transfer", transfer(geometry.max_transfer)));
     rows.push(("reads across zones", yes(geometry.read_across_zones, "allowed", "refused")));
     rows.push((
@@ -358,7 +387,7 @@ fn states(geometry: &Geometry, zones: &[ZoneReport]) -> String {
 }
 
 fn show_json(
-    drive: &Emulator,
+    drive: &dyn ZonedDevice,
     zones: &[ZoneReport],
     image: Option<&(String, String, u64)>,
 ) -> Value {
@@ -393,18 +422,18 @@ fn show_json(
         "dies": geometry.dies,
         "zone_states": states,
         "written_blocks": written_blocks(geometry, zones),
-        "faults": drive.faults().len(),
+        "faults": faults(drive),
         "warnings": drive.warnings(),
     })
 }
 
 fn report(args: &Report, out: &mut dyn Write) -> anyhow::Result<()> {
-    let (_rt, drive) = open(&args.device, OpenMode::ReadOnly)?;
+    let Opened { drive, rt: _rt, .. } = open(&args.device, OpenMode::ReadOnly)?;
     let geometry = drive.geometry();
     if args.first >= geometry.zones {
         anyhow::bail!("{}: no zone {}: it has {} zones", drive.name(), args.first, geometry.zones);
     }
-    let zones = zones_of(&drive, args.first, args.count.unwrap_or(u32::MAX))?;
+    let zones = zones_of(&*drive, args.first, args.count.unwrap_or(u32::MAX))?;
     if args.json {
         let zones: Vec<Value> = zones
             .iter()

@@ -7,6 +7,7 @@
 
 use anyhow::Result as Anyhow;
 use furrow_emu::{Emulator, OpenMode};
+use furrow_linux::{Access, Drive};
 use furrow_log::address::blocks_per_zone;
 use furrow_log::record::{Uuid, peek};
 use furrow_log::{BlockAddr, read_blocks};
@@ -270,9 +271,20 @@ pub fn of_unmounted(device: &str) -> Option<String> {
 /// Opens a drive; an error says what `spec` is if it is no zoned drive.
 ///
 /// # Errors
-/// Those of [`furrow_emu::open`].
+/// Those of [`furrow_emu::open`] and [`Drive::open`].
 pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<dyn ZonedDevice>, Error> {
-    emulated(rt, spec, mode).map(|drive| drive as Rc<dyn ZonedDevice>)
+    let DeviceSpec::Node(path) = spec else {
+        return emulated(rt, spec, mode).map(|drive| drive as Rc<dyn ZonedDevice>);
+    };
+    let access = match mode {
+        OpenMode::ReadWrite => Access::ReadWrite,
+        OpenMode::ReadOnly => Access::ReadOnly,
+    };
+    let drive = Drive::open(rt, path, access);
+    drive.map(|drive| Rc::new(drive) as Rc<dyn ZonedDevice>).map_err(|error| match error.kind() {
+        ErrorKind::WrongFormat => without_zones(Path::new(path)).unwrap_or(error),
+        _ => error,
+    })
 }
 
 /// Opens an emulated drive, for the commands that make and show those.
@@ -284,7 +296,6 @@ pub fn emulated(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<Emulato
         (DeviceSpec::Image(image), ErrorKind::WrongFormat) => {
             without_zones(Path::new(&image.path)).unwrap_or(error)
         }
-        (DeviceSpec::Node(path), _) => without_zones(Path::new(path)).unwrap_or(error),
         _ => error,
     })
 }

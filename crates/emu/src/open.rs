@@ -23,7 +23,7 @@ pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<Emulator>> 
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "{path}: real drives are not supported by this version yet: use an image \
+                    "{path}: a drive of the system, and this needs an emulated one: an image \
                      ('furrow device create') or mem:"
                 ),
             ));

@@ -107,7 +107,7 @@ fn what_the_system_has_is_not_supported_yet() {
     let spec: DeviceSpec = "/dev/nvme0n2".parse().expect("a spec");
     let error = open(&rt, &spec, OpenMode::ReadWrite).expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("real drives are not supported by this version yet"));
+    assert!(error.to_string().contains("a drive of the system, and this needs an emulated one"));
 }
 
 /// One damaged record is a write that was torn: the older record holds, and a warning says so.

@@ -1,6 +1,6 @@
 //! `furrow device fault`: the faults that an image's drive will have when it is next used.
 
-use super::{JSON_VERSION, open};
+use super::{JSON_VERSION, Opened, open};
 use crate::show::{self, print_table, table};
 use anyhow::{anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum};
@@ -176,7 +176,10 @@ pub(super) fn run(args: &FaultArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         Action::List { .. } => OpenMode::ReadOnly,
         _ => OpenMode::ReadWrite,
     };
-    let (_rt, drive) = open(&args.image, mode)?;
+    let Opened { emulated, rt: _rt, .. } = open(&args.image, mode)?;
+    let Some(drive) = emulated else {
+        bail!("{}: a real drive: faults are injected into emulated ones", args.image);
+    };
     if drive.with_image(|_| ()).is_none() {
         bail!("{}: a drive in memory keeps no faults: name an image", args.image);
     }

@@ -1,10 +1,10 @@
 //! `furrow device zone`: zone commands by hand, with the time that the drive took.
 
-use super::{JSON_VERSION, open, state_name};
+use super::{JSON_VERSION, Opened, open, state_name};
 use crate::show::{self, print_table, table};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use furrow_emu::{Emulator, OpenMode};
+use furrow_emu::OpenMode;
 use furrow_rt::{PAGE_SIZE, Page, Pages};
 use furrow_zone::{
     Action, BlockCount, ByteLen, Command, Geometry, Lba, QueueId, Request, Target, ZoneId,
@@ -65,10 +65,10 @@ pub(super) fn run(args: &ZoneArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     if args.bytes.is_some() && args.what != What::Write {
         bail!("--bytes is for 'write'");
     }
-    let (rt, drive) = open(&args.device, OpenMode::ReadWrite)?;
+    let Opened { rt, drive, .. } = open(&args.device, OpenMode::ReadWrite)?;
     let mut lines = Vec::new();
     for zone in &args.zones {
-        let before = report(&drive, *zone)?;
+        let before = report(&*drive, *zone)?;
         let (what, bytes, depth, clock) = (args.what, args.bytes, args.depth, rt.clone());
         let target = drive.clone();
         let (nanoseconds, written) = rt.block_on(async move {
@@ -76,7 +76,7 @@ pub(super) fn run(args: &ZoneArgs, out: &mut dyn Write) -> anyhow::Result<()> {
             let written = perform(&target, what, &before, bytes, depth).await?;
             anyhow::Ok((clock.now().since(began), written))
         })?;
-        lines.push(Line { before, after: report(&drive, *zone)?, nanoseconds, written });
+        lines.push(Line { before, after: report(&*drive, *zone)?, nanoseconds, written });
     }
     show(args, drive.geometry(), &lines, out)
 }
@@ -89,7 +89,7 @@ struct Line {
     written: ByteLen,
 }
 
-fn report(drive: &Emulator, zone: u32) -> anyhow::Result<ZoneReport> {
+fn report(drive: &dyn ZonedDevice, zone: u32) -> anyhow::Result<ZoneReport> {
     let zones = drive.geometry().zones;
     if zone >= zones {
         bail!("{}: no zone {zone}: it has {zones}, the last is {}", drive.name(), zones - 1);
@@ -102,7 +102,7 @@ fn report(drive: &Emulator, zone: u32) -> anyhow::Result<ZoneReport> {
 
 /// Executes `what` and returns how much was written.
 async fn perform(
-    drive: &Rc<Emulator>,
+    drive: &Rc<dyn ZonedDevice>,
     what: What,
     zone: &ZoneReport,
     bytes: Option<ByteLen>,
@@ -126,7 +126,7 @@ async fn perform(
 
 /// Writes zeros at the write pointer of `zone`, `depth` requests at once.
 async fn fill(
-    drive: &Rc<Emulator>,
+    drive: &Rc<dyn ZonedDevice>,
     zone: &ZoneReport,
     bytes: Option<ByteLen>,
     depth: u16,

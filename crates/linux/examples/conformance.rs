@@ -1,0 +1,37 @@
+//! Holds a zoned block device against the rules of zones: `conformance DEVICE [SEED [STEPS]]`. The
+//! content of the device is lost.
+
+#![allow(clippy::disallowed_methods, reason = "a command has arguments")]
+
+use furrow_linux::{Access, Drive, conformance};
+use furrow_rt::{Config, Rt};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |index: usize, otherwise| match arguments.get(index) {
+        Some(text) => text.parse().map_err(|_| format!("{text}: not a number")),
+        None => Ok(otherwise),
+    };
+    let run = || {
+        let path = arguments.first().ok_or("name a zoned block device")?;
+        let (seed, steps) = (number(1, 1)?, number(2, 1500)?);
+        let rt = Rt::new(Config::real());
+        let drive = Drive::open(&rt, path, Access::ReadWrite).map_err(|error| error.to_string())?;
+        let found = rt.block_on(async move { conformance::run(&drive, seed, steps).await });
+        rt.clear();
+        found
+    };
+    match run() {
+        Ok(found) => {
+            found.table().iter().for_each(|line| println!("{line}"));
+            let (cases, differ) = found.cases();
+            println!("{} commands in {cases} cases, {differ} differ", found.commands());
+            ExitCode::SUCCESS
+        }
+        Err(what) => {
+            eprintln!("conformance: {what}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! What an error of the kernel means for a command, given a fresh report of its zone. Pure.
+//!
+//! The kernel's block layer turns a drive's statuses into few errnos (`block/blk-core.c`, table
+//! `blk_errors`), most into EIO. So the rules of zones say what the drive must have answered: a
+//! write that is not at the reported write pointer was refused for that. Errors of the way to the
+//! drive (a time-out, a reset link) say nothing about the drive, and the command is sent again.
+
+use furrow_zone::rules::{self, Headroom, Op};
+use furrow_zone::{BlockCount, Status, Zone, ZoneReport};
+use rustix::io::Errno;
+
+/// Times that a command is sent again after an error of the way to the drive.
+const TRIES: u32 = 5;
+/// Milliseconds before it is first sent again; four times as long before each further time, so that
+/// together it is 34 seconds. The kernel's own time-outs, often 30 s each, come on top.
+const PAUSE: u64 = 100;
+
+/// What is done about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The command gets this answer.
+    Answer(Status),
+    /// The command is sent again after `milliseconds`, from its block `done` on.
+    Again { milliseconds: u64, done: u64 },
+}
+
+/// What the command was about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// A read that ends before block `end` of its zone.
+    Read { end: u64 },
+    /// A change of the zone, conventional zones left out.
+    Zone(Op),
+    /// A write to a conventional zone, or a flush.
+    Other,
+}
+
+/// True if the drive has disappeared.
+pub(crate) fn is_gone(errno: Errno) -> bool {
+    matches!(errno, Errno::NODEV | Errno::NXIO)
+}
+
+/// True for an error of the way to the drive, or of the kernel.
+fn is_of_the_way(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::INTR
+            | Errno::AGAIN
+            | Errno::NOMEM
+            | Errno::BUSY
+            | Errno::TIMEDOUT
+            | Errno::TIME
+            | Errno::NOLINK
+            | Errno::CANCELED
+    )
+}
+
+/// Judges `errno`, with which a command failed that was sent again `tries` times. `zone` is a fresh
+/// report, `None` if the command concerns no zone or the drive does not report.
+pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneReport>) -> Verdict {
+    if is_gone(errno) {
+        return Verdict::Answer(Status::InternalError);
+    }
+    let of_the_way = is_of_the_way(errno);
+    let mut done = 0;
+    if let Some(zone) = zone {
+        let state = as_zone(zone);
+        let verdict = match asked {
+            Asked::Read { end } => match rules::read(state, BlockCount(end), true) {
+                Status::Success => None,
+                status => Some(status),
+            },
+            Asked::Zone(op) => {
+                if let Op::Write { offset, blocks } = op
+                    && of_the_way
+                {
+                    // The drive may have carried out what it could not answer.
+                    let written = zone.write_pointer.0.saturating_sub(offset.0);
+                    if written >= blocks.0 {
+                        return Verdict::Answer(Status::Success);
+                    }
+                    done = written;
+                }
+                let rest = match op {
+                    Op::Write { offset, blocks } => Op::Write {
+                        offset: BlockCount(offset.0 + done),
+                        blocks: BlockCount(blocks.0 - done),
+                    },
+                    op => op,
+                };
+                rules::step(state, rest, Headroom::UNLIMITED).err()
+            }
+            Asked::Other => None,
+        };
+        if let Some(status) = verdict {
+            return Verdict::Answer(status);
+        }
+    }
+    // The kernel keeps write pointers of its own and refuses writes by them. After a write that
+    // failed its pointer may be wrong until a report, which it has seen by now.
+    let of_the_kernel = errno == Errno::IO && tries == 0 && zone.is_some();
+    if of_the_kernel && matches!(asked, Asked::Zone(Op::Write { .. })) {
+        return Verdict::Again { milliseconds: 0, done: 0 };
+    }
+    if of_the_way && tries < TRIES {
+        return Verdict::Again { milliseconds: PAUSE << (2 * tries), done };
+    }
+    Verdict::Answer(match (errno, asked) {
+        // BLK_STS_ZONE_OPEN_RESOURCE and BLK_STS_ZONE_ACTIVE_RESOURCE.
+        (Errno::TOOMANYREFS, _) => Status::TooManyOpen,
+        (Errno::OVERFLOW, _) => Status::TooManyActive,
+        (Errno::NOSPC, _) => Status::CapacityExceeded,
+        (Errno::INVAL | Errno::OPNOTSUPP | Errno::NOTTY, _) => Status::InvalidField,
+        // It does not answer, for as long as anybody waits.
+        _ if of_the_way => Status::InternalError,
+        (_, Asked::Read { .. }) => Status::UnrecoveredRead,
+        _ => Status::WriteFault,
+    })
+}
+
+fn as_zone(report: &ZoneReport) -> Zone {
+    let ZoneReport { state, capacity, write_pointer, .. } = *report;
+    Zone { state, capacity, write_pointer }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use furrow_zone::{Action, ZoneId, ZoneState};
+
+    fn zone(state: ZoneState, written: u64) -> ZoneReport {
+        let (zone, capacity) = (ZoneId(3), BlockCount(100));
+        ZoneReport { zone, state, capacity, write_pointer: BlockCount(written) }
+    }
+
+    fn write(offset: u64, blocks: u64) -> Asked {
+        Asked::Zone(Op::Write { offset: BlockCount(offset), blocks: BlockCount(blocks) })
+    }
+
+    fn answer(errno: Errno, asked: Asked, zone: &ZoneReport) -> Status {
+        match judge(errno, asked, 0, Some(zone)) {
+            Verdict::Answer(status) => status,
+            again => panic!("{again:?}"),
+        }
+    }
+
+    #[test]
+    fn the_rules_say_why_a_drive_refused() {
+        let open = zone(ZoneState::ImplicitlyOpen, 10);
+        assert_eq!(answer(Errno::IO, write(12, 1), &open), Status::ZoneInvalidWrite);
+        assert_eq!(answer(Errno::IO, write(10, 91), &open), Status::ZoneBoundary);
+        let of = |state| answer(Errno::IO, write(10, 1), &zone(state, 0));
+        assert_eq!(of(ZoneState::ReadOnly), Status::ZoneReadOnly);
+        assert_eq!(of(ZoneState::Offline), Status::ZoneOffline);
+        let full = zone(ZoneState::Full, 100);
+        assert_eq!(answer(Errno::IO, write(10, 1), &full), Status::ZoneFull);
+        let close = Asked::Zone(Op::Manage(Action::Close));
+        assert_eq!(answer(Errno::IO, close, &full), Status::InvalidTransition);
+    }
+
+    #[test]
+    fn what_the_rules_allow_failed_in_the_drive() {
+        let open = zone(ZoneState::ImplicitlyOpen, 10);
+        let again = Verdict::Again { milliseconds: 0, done: 0 };
+        assert_eq!(judge(Errno::IO, write(10, 1), 0, Some(&open)), again, "once, after a report");
+        let second = judge(Errno::IO, write(10, 1), 1, Some(&open));
+        assert_eq!(second, Verdict::Answer(Status::WriteFault));
+        assert_eq!(answer(Errno::TOOMANYREFS, write(10, 1), &open), Status::TooManyOpen);
+        assert_eq!(answer(Errno::OVERFLOW, write(10, 1), &open), Status::TooManyActive);
+        let read = |end| answer(Errno::NODATA, Asked::Read { end }, &open);
+        assert_eq!((read(10), read(11)), (Status::UnrecoveredRead, Status::Unwritten));
+        let offline = zone(ZoneState::Offline, 0);
+        assert_eq!(answer(Errno::IO, Asked::Read { end: 1 }, &offline), Status::ZoneOffline);
+    }
+
+    #[test]
+    fn a_lost_way_is_tried_for_longer_than_the_kernel_waits() {
+        let open = zone(ZoneState::ImplicitlyOpen, 10);
+        let mut waited = 0;
+        for tries in 0..TRIES {
+            match judge(Errno::TIMEDOUT, write(10, 4), tries, Some(&open)) {
+                Verdict::Again { milliseconds, done: 0 } => waited += milliseconds,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!((30_000..60_000).contains(&waited), "{waited}");
+        let last = judge(Errno::TIMEDOUT, write(10, 4), TRIES, Some(&open));
+        assert_eq!(last, Verdict::Answer(Status::InternalError), "the drive fails");
+        assert_eq!(judge(Errno::IO, Asked::Other, 0, None), Verdict::Answer(Status::WriteFault));
+    }
+
+    #[test]
+    fn what_was_written_before_the_way_was_lost_is_not_written_twice() {
+        let after = |written| {
+            let open = zone(ZoneState::ImplicitlyOpen, written);
+            judge(Errno::NOLINK, write(10, 4), 0, Some(&open))
+        };
+        assert_eq!(after(14), Verdict::Answer(Status::Success));
+        assert_eq!(after(12), Verdict::Again { milliseconds: PAUSE, done: 2 });
+        assert_eq!(after(9), Verdict::Answer(Status::ZoneInvalidWrite));
+        // The zone is full because the write filled it.
+        let full = zone(ZoneState::Full, 100);
+        let last = judge(Errno::NOLINK, write(96, 4), 0, Some(&full));
+        assert_eq!(last, Verdict::Answer(Status::Success));
+    }
+
+    #[test]
+    fn a_drive_that_is_gone_is_not_asked_again() {
+        for errno in [Errno::NODEV, Errno::NXIO] {
+            let verdict = judge(errno, Asked::Other, 0, None);
+            assert_eq!(verdict, Verdict::Answer(Status::InternalError));
+        }
+    }
+}

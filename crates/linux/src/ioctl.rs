@@ -1,0 +1,130 @@
+//! The kernel's calls for zoned block devices, as `include/uapi/linux/blkzoned.h` defines them.
+
+#![allow(unsafe_code, reason = "an ioctl's argument is typed by its number only")]
+
+use furrow_zone::Action;
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Setter, Updater, ioctl, opcode};
+use std::fs::File;
+
+/// Bytes of the kernel's sectors, whatever the drive's blocks are.
+pub(crate) const SECTOR: u64 = 512;
+
+/// Zones of one call.
+const BATCH: usize = 128;
+
+/// `struct blk_zone`: one zone's descriptor. Addresses and lengths in sectors.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Descriptor {
+    pub start: u64,
+    pub length: u64,
+    pub write_pointer: u64,
+    /// See [`CONVENTIONAL`].
+    pub kind: u8,
+    /// `enum blk_zone_cond`.
+    pub condition: u8,
+    pub non_sequential: u8,
+    pub reset_recommended: u8,
+    pub reserved: [u8; 4],
+    /// 0 from a kernel that does not tell.
+    pub capacity: u64,
+    pub reserved_too: [u8; 24],
+}
+
+/// The kind of a zone without a write pointer (`BLK_ZONE_TYPE_CONVENTIONAL`).
+pub(crate) const CONVENTIONAL: u8 = 1;
+
+/// `struct blk_zone_report` with its descriptors.
+#[repr(C)]
+struct Report {
+    sector: u64,
+    zones: u32,
+    flags: u32,
+    descriptors: [Descriptor; BATCH],
+}
+
+/// `struct blk_zone_report` alone, for the number of the call.
+#[repr(C)]
+struct ReportHead {
+    _sector: u64,
+    _zones: u32,
+    _flags: u32,
+}
+
+/// `struct blk_zone_range`.
+#[repr(C)]
+struct Range {
+    sector: u64,
+    sectors: u64,
+}
+
+const REPORT: Opcode = opcode::read_write::<ReportHead>(0x12, 130);
+const RESET: Opcode = opcode::write::<Range>(0x12, 131);
+const OPEN: Opcode = opcode::write::<Range>(0x12, 134);
+const CLOSE: Opcode = opcode::write::<Range>(0x12, 135);
+const FINISH: Opcode = opcode::write::<Range>(0x12, 136);
+
+/// Descriptors of up to `count` zones from the one at `sector` on; fewer at the end of the drive.
+///
+/// # Errors
+/// The errno of the call.
+pub(crate) fn report(file: &File, sector: u64, count: u32) -> Result<Vec<Descriptor>, Errno> {
+    let mut found = Vec::new();
+    let mut next = sector;
+    while found.len() < count as usize {
+        let wanted = (count as usize - found.len()).min(BATCH);
+        let descriptors = [Descriptor::default(); BATCH];
+        let mut report = Report { sector: next, zones: wanted as u32, flags: 0, descriptors };
+        // SAFETY: the kernel reads a head that asks for at most `BATCH` zones, and writes it and as
+        // many descriptors: what `Report` has space for.
+        unsafe { ioctl(file, Updater::<REPORT, Report>::new(&mut report)) }?;
+        let got = (report.zones as usize).min(wanted);
+        found.extend_from_slice(&report.descriptors[..got]);
+        match found.last() {
+            Some(last) if got == wanted => next = last.start + last.length,
+            _ => break,
+        }
+    }
+    Ok(found)
+}
+
+/// Changes the state of the zones in `sectors` from `sector` on.
+///
+/// # Errors
+/// The errno of the call; `INVAL` for [`Action::Offline`], which the kernel does not offer.
+pub(crate) fn manage(file: &File, action: Action, sector: u64, sectors: u64) -> Result<(), Errno> {
+    let range = Range { sector, sectors };
+    // SAFETY: each of these calls reads a `struct blk_zone_range` and writes nothing.
+    unsafe {
+        match action {
+            Action::Reset => ioctl(file, Setter::<RESET, Range>::new(range)),
+            Action::Open => ioctl(file, Setter::<OPEN, Range>::new(range)),
+            Action::Close => ioctl(file, Setter::<CLOSE, Range>::new(range)),
+            Action::Finish => ioctl(file, Setter::<FINISH, Range>::new(range)),
+            Action::Offline => Err(Errno::INVAL),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_and_numbers_are_the_kernels() {
+        assert_eq!((size_of::<Descriptor>(), size_of::<ReportHead>()), (64, 16));
+        assert_eq!(size_of::<Report>(), 16 + 64 * BATCH);
+        assert_eq!(std::mem::offset_of!(Descriptor, capacity), 32);
+        // As strace(1) and the header give them on x86 and ARM.
+        assert_eq!([REPORT, RESET, OPEN], [0xc010_1282, 0x4010_1283, 0x4010_1286]);
+        assert_eq!([CLOSE, FINISH], [0x4010_1287, 0x4010_1288]);
+    }
+
+    #[test]
+    fn a_file_is_no_zoned_device() {
+        let file = File::open("/dev/null").expect("a system with /dev/null");
+        assert_eq!(report(&file, 0, 1), Err(Errno::NOTTY));
+        assert_eq!(manage(&file, Action::Offline, 0, 8), Err(Errno::INVAL));
+    }
+}

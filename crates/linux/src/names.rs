@@ -1,0 +1,154 @@
+//! Block devices by name: their lasting names, and what stands in the way of using one.
+
+use crate::sysfs::{Limits, Model};
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Why a drive cannot be used, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obstacle {
+    /// A word for programs.
+    pub code: &'static str,
+    /// A sentence for people.
+    pub what: String,
+}
+
+impl Obstacle {
+    fn new(code: &'static str, what: impl Into<String>) -> Obstacle {
+        Obstacle { code, what: what.into() }
+    }
+}
+
+/// The name of the block device at `path` below `/dev/disk/by-id`, which stays the same when drives
+/// are added: the first in the alphabet. `None` if it has none.
+pub fn by_id(path: &Path) -> Option<PathBuf> {
+    let node = path.canonicalize().ok()?;
+    let mut names: Vec<PathBuf> = fs::read_dir("/dev/disk/by-id")
+        .ok()?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|name| name.canonicalize().is_ok_and(|target| target == node))
+        .collect();
+    names.sort();
+    names.into_iter().next()
+}
+
+/// The folder of a block device in sysfs.
+pub(crate) fn folder(path: &Path) -> Result<PathBuf, Obstacle> {
+    let name = path.display();
+    let meta = fs::metadata(path)
+        .map_err(|error| Obstacle::new("not-found", format!("{name}: {error}")))?;
+    if !meta.file_type().is_block_device() {
+        let what = format!("{name}: not a block device");
+        return Err(Obstacle::new("no-block-device", what));
+    }
+    let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
+    Ok(PathBuf::from(format!("/sys/dev/block/{major}:{minor}")))
+}
+
+/// What prevents the use of the block device at `path`, most important first; it is not opened.
+/// Empty: it can be opened, unless another program has it.
+pub fn obstacles(path: &Path) -> Vec<Obstacle> {
+    match folder(path) {
+        Ok(folder) => in_folder(&folder, &mounts_of(&folder)),
+        Err(obstacle) => vec![obstacle],
+    }
+}
+
+/// Mount points of the device with this folder in sysfs.
+fn mounts_of(folder: &Path) -> Vec<String> {
+    let Some(number) = folder.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let of_device = |line: &str| {
+        let mut fields = line.split(' ').skip(2);
+        (fields.next() == Some(number)).then(|| fields.nth(1).unwrap_or("?").to_owned())
+    };
+    mounts.lines().filter_map(of_device).collect()
+}
+
+fn in_folder(folder: &Path, mounts: &[String]) -> Vec<Obstacle> {
+    let mut found = Vec::new();
+    if folder.join("partition").exists() {
+        let what = "it is a partition: give the whole drive";
+        found.push(Obstacle::new("partition", what));
+        return found;
+    }
+    let limits = match Limits::read(folder) {
+        Ok(limits) => limits,
+        Err(what) => return vec![Obstacle::new("no-zones", what)],
+    };
+    match limits.model {
+        Model::HostManaged => {}
+        Model::None => found.push(Obstacle::new(
+            "no-zones",
+            "it has no zones: Furrow needs a zoned drive (NVMe ZNS, or host-managed SMR)",
+        )),
+        Model::HostAware => found.push(Obstacle::new(
+            "host-aware",
+            "it is host-aware: such a drive moves data by its own rules and promises no write \
+             pointer to rely on; use a host-managed one",
+        )),
+    }
+    for mount in mounts {
+        let what = format!("it is mounted on {mount}: unmount it");
+        found.push(Obstacle::new("mounted", what));
+    }
+    let mut children = entries(folder);
+    children.retain(|child| folder.join(child).join("partition").exists());
+    if !children.is_empty() {
+        let what = format!("it is partitioned ({}): delete the partitions", children.join(", "));
+        found.push(Obstacle::new("partitioned", what));
+    }
+    let holders = entries(&folder.join("holders"));
+    if !holders.is_empty() {
+        let what = format!("it is part of {}: take it out there", holders.join(", "));
+        found.push(Obstacle::new("held", what));
+    }
+    if limits.read_only {
+        let what = "the kernel has it read-only: blockdev --setrw, or a switch on the drive";
+        found.push(Obstacle::new("read-only", what));
+    }
+    found
+}
+
+fn entries(folder: &Path) -> Vec<String> {
+    let list = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<_> = list.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(name: &str, zoned: &str, more: &[&str]) -> PathBuf {
+        let folder =
+            std::env::temp_dir().join(format!("furrow-names-{}-{name}", std::process::id()));
+        fs::create_dir_all(folder.join("queue")).expect("a folder");
+        fs::write(folder.join("queue/zoned"), zoned).expect("a file");
+        for path in more {
+            fs::create_dir_all(folder.join(path)).expect("a folder");
+        }
+        folder
+    }
+
+    fn codes(folder: &Path, mounts: &[String]) -> Vec<&'static str> {
+        let found = in_folder(folder, mounts);
+        fs::remove_dir_all(folder).expect("ours");
+        found.iter().map(|obstacle| obstacle.code).collect()
+    }
+
+    #[test]
+    fn each_obstacle_is_named() {
+        assert!(codes(&device("free", "host-managed", &["holders"]), &[]).is_empty());
+        assert_eq!(codes(&device("aware", "host-aware", &[]), &[]), ["host-aware"]);
+        assert_eq!(codes(&device("plain", "none", &[]), &[]), ["no-zones"]);
+        let used = device("used", "host-managed", &["sda1/partition", "holders/dm-0"]);
+        assert_eq!(codes(&used, &["/mnt".to_owned()]), ["mounted", "partitioned", "held"]);
+        assert_eq!(codes(&device("part", "host-managed", &["partition"]), &[]), ["partition"]);
+        let missing = obstacles(Path::new("/dev/no-such-drive"));
+        assert_eq!(missing[0].code, "not-found");
+        assert_eq!(obstacles(Path::new("/dev/null"))[0].code, "no-block-device");
+    }
+}

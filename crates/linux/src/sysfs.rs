@@ -1,0 +1,140 @@
+//! The limits of a block device that the kernel shows as files in sysfs
+//! (`Documentation/ABI/stable/sysfs-block`).
+
+use std::path::Path;
+use std::str::FromStr;
+
+/// How a drive treats writes to its zones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Model {
+    /// It has no zones.
+    None,
+    /// It takes writes anywhere, and is fast where they are sequential.
+    HostAware,
+    /// It takes sequential writes only.
+    HostManaged,
+}
+
+/// The limits of a block device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub model: Model,
+    /// Sectors of 512 bytes per zone.
+    pub zone_sectors: u64,
+    /// Most zones open at once; 0: no limit.
+    pub max_open: u32,
+    /// Most zones active at once; 0: no limit.
+    pub max_active: u32,
+    /// Bytes of a logical block.
+    pub logical_block: u64,
+    /// Bytes of which writes to sequential zones are a multiple.
+    pub write_granularity: u64,
+    /// KiB of the largest request.
+    pub max_kib: u64,
+    /// Pieces of memory of the largest request.
+    pub max_segments: u64,
+    /// Completed writes may be lost until a flush.
+    pub write_back: bool,
+    /// The device refuses writes.
+    pub read_only: bool,
+}
+
+impl Limits {
+    /// Reads the files below `folder`, the device's folder in sysfs. What a kernel does not show
+    /// has the value that restricts nothing.
+    ///
+    /// # Errors
+    /// With a sentence, if the folder has no queue.
+    pub(crate) fn read(folder: &Path) -> Result<Limits, String> {
+        let model = match text(folder, "queue/zoned").as_deref() {
+            Some("none") => Model::None,
+            Some("host-aware") => Model::HostAware,
+            Some("host-managed") => Model::HostManaged,
+            Some(other) => return Err(format!("the kernel calls its zones {other:?}")),
+            None => return Err("the kernel shows no queue/zoned in sysfs for it".to_owned()),
+        };
+        let logical_block = number(folder, "queue/logical_block_size").unwrap_or(512);
+        Ok(Limits {
+            model,
+            zone_sectors: number(folder, "queue/chunk_sectors").unwrap_or(0),
+            max_open: number(folder, "queue/max_open_zones").unwrap_or(0),
+            max_active: number(folder, "queue/max_active_zones").unwrap_or(0),
+            logical_block,
+            write_granularity: number(folder, "queue/zone_write_granularity")
+                .filter(|bytes| *bytes > 0)
+                .unwrap_or(logical_block),
+            max_kib: number(folder, "queue/max_sectors_kb").unwrap_or(u64::MAX),
+            max_segments: number(folder, "queue/max_segments").unwrap_or(u64::MAX),
+            write_back: text(folder, "queue/write_cache").as_deref() == Some("write back"),
+            read_only: number(folder, "ro") == Some(1),
+        })
+    }
+}
+
+fn text(folder: &Path, name: &str) -> Option<String> {
+    Some(std::fs::read_to_string(folder.join(name)).ok()?.trim().to_owned())
+}
+
+fn number<T: FromStr>(folder: &Path, name: &str) -> Option<T> {
+    text(folder, name)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn folder(name: &str, files: &[(&str, &str)]) -> std::path::PathBuf {
+        let folder =
+            std::env::temp_dir().join(format!("furrow-sysfs-{}-{name}", std::process::id()));
+        fs::create_dir_all(folder.join("queue")).expect("a folder");
+        for (file, text) in files {
+            fs::write(folder.join(file), format!("{text}\n")).expect("a file");
+        }
+        folder
+    }
+
+    #[test]
+    fn a_zns_drive_of_a_current_kernel() {
+        let folder = folder(
+            "zns",
+            &[
+                ("queue/zoned", "host-managed"),
+                ("queue/chunk_sectors", "262144"),
+                ("queue/max_open_zones", "16"),
+                ("queue/max_active_zones", "32"),
+                ("queue/logical_block_size", "512"),
+                ("queue/zone_write_granularity", "4096"),
+                ("queue/max_sectors_kb", "512"),
+                ("queue/max_segments", "127"),
+                ("queue/write_cache", "write back"),
+                ("ro", "0"),
+            ],
+        );
+        let expected = Limits {
+            model: Model::HostManaged,
+            zone_sectors: 262_144,
+            max_open: 16,
+            max_active: 32,
+            logical_block: 512,
+            write_granularity: 4096,
+            max_kib: 512,
+            max_segments: 127,
+            write_back: true,
+            read_only: false,
+        };
+        assert_eq!(Limits::read(&folder), Ok(expected));
+        fs::remove_dir_all(folder).expect("ours");
+    }
+
+    #[test]
+    fn an_older_kernel_shows_less_and_a_folder_without_queue_nothing() {
+        let folder = folder("old", &[("queue/zoned", "host-aware"), ("queue/chunk_sectors", "8")]);
+        let limits = Limits::read(&folder).expect("it has zones");
+        assert_eq!((limits.model, limits.zone_sectors), (Model::HostAware, 8));
+        assert_eq!((limits.logical_block, limits.write_granularity), (512, 512));
+        assert_eq!((limits.max_open, limits.write_back), (0, false));
+        fs::remove_dir_all(&folder).expect("ours");
+        assert!(Limits::read(&folder).unwrap_err().contains("queue/zoned"));
+    }
+}

@@ -1,0 +1,137 @@
+//! Threads that make the calls which block: zone management and zone reports.
+//!
+//! A reset of a disk's zone takes up to a second, and an engine's thread must not wait for it. The
+//! answers are collected here; the drive's event becomes readable.
+
+use crate::ioctl::{self, Descriptor};
+use furrow_zone::Action;
+use furrow_zone::rules;
+use rustix::io::Errno;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// Calls made at once.
+const THREADS: usize = 4;
+
+/// A call; addresses in sectors.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Job {
+    /// Change the state of a zone.
+    Manage { action: Action, sector: u64, sectors: u64 },
+    /// Change the state of each of the `count` zones of `sectors` sectors from `sector` on that the
+    /// action concerns.
+    ManageAll { action: Action, sector: u64, sectors: u64, count: u32 },
+    /// Report one zone.
+    Report { sector: u64 },
+}
+
+/// What came of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Answer {
+    Managed(Result<(), Errno>),
+    Reported(Result<Descriptor, Errno>),
+}
+
+type Answers = Arc<Mutex<Vec<(usize, Answer)>>>;
+
+/// The threads of a drive.
+pub(crate) struct Workers {
+    jobs: Option<Sender<(usize, Job)>>,
+    answers: Answers,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Workers {
+    /// Starts them; they write to `event` after each call.
+    ///
+    /// # Errors
+    /// If the system has no thread left.
+    pub(crate) fn start(device: &Arc<File>, event: &Arc<OwnedFd>) -> std::io::Result<Workers> {
+        let (jobs, queue) = channel();
+        let queue = Arc::new(Mutex::new(queue));
+        let answers = Answers::default();
+        let mut workers =
+            Workers { jobs: Some(jobs), answers: answers.clone(), threads: Vec::new() };
+        for _ in 0..THREADS {
+            let (device, event) = (device.clone(), event.clone());
+            let (queue, answers) = (queue.clone(), answers.clone());
+            let work = move || work(&device, &event, &queue, &answers);
+            let thread = std::thread::Builder::new().name("furrow-zones".into()).spawn(work)?;
+            workers.threads.push(thread);
+        }
+        Ok(workers)
+    }
+
+    /// Has `job` done; its answer carries `key`.
+    pub(crate) fn ask(&self, key: usize, job: Job) {
+        if let Some(jobs) = &self.jobs {
+            // The threads end after this sender only.
+            let _ = jobs.send((key, job));
+        }
+    }
+
+    /// Takes the answers that have come.
+    pub(crate) fn answers(&self) -> Vec<(usize, Answer)> {
+        std::mem::take(&mut self.answers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Workers {
+    /// Waits for the threads: they hold the device open, and with it the right to it.
+    fn drop(&mut self) {
+        self.jobs = None;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work(
+    device: &File,
+    event: &OwnedFd,
+    queue: &Mutex<Receiver<(usize, Job)>>,
+    answers: &Mutex<Vec<(usize, Answer)>>,
+) {
+    loop {
+        let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok((key, job)) = next else { return };
+        let answer = carry_out(device, job);
+        answers.lock().unwrap_or_else(PoisonError::into_inner).push((key, answer));
+        // It fails only if the counter is full, and then the event is readable.
+        let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+    }
+}
+
+fn carry_out(device: &File, job: Job) -> Answer {
+    match job {
+        Job::Manage { action, sector, sectors } => {
+            Answer::Managed(ioctl::manage(device, action, sector, sectors))
+        }
+        Job::ManageAll { action, sector, sectors, count } => {
+            Answer::Managed(manage_all(device, action, (sector, sectors, count)))
+        }
+        Job::Report { sector } => {
+            let report = ioctl::report(device, sector, 1);
+            Answer::Reported(report.and_then(|zones| zones.first().copied().ok_or(Errno::NXIO)))
+        }
+    }
+}
+
+fn manage_all(
+    device: &File,
+    action: Action,
+    (sector, sectors, count): (u64, u64, u32),
+) -> Result<(), Errno> {
+    for zone in ioctl::report(device, sector, count)? {
+        let state = crate::layout::state(&zone);
+        if zone.kind != ioctl::CONVENTIONAL
+            && state.is_some_and(|state| rules::selected(action, state))
+        {
+            ioctl::manage(device, action, zone.start, sectors)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# Tests real zoned drives in a guest: a current Debian kernel in QEMU, without KVM.
+#
+# scripts/guest.sh [PART...]: runs the parts given, or all: nvme, null, smr, array (see
+# scripts/guest-init.sh). The kernel is fetched by an apt of its own below the target folder, whose
+# configuration and lists are not the machine's; nothing is installed. Where the network does not
+# give it, FURROW_GUEST_KERNEL names a folder with the unpacked packages linux-binary-* and
+# linux-modules-*, and busybox-static.
+. "$(dirname "$0")/lib.sh"
+
+parts="${*:-nvme null smr array}"
+guest="$(realpath -m "$target_dir")/guest"
+mkdir -p "$guest"
+
+for tool in qemu-system-x86_64 cpio xz depmod modprobe fsx python3; do
+    have "$tool" || fail "missing: $tool. Run: scripts/setup.sh test-guest"
+done
+
+# Calls apt with sources, lists and cache of its own. $1: apt-get or apt-cache, then its arguments
+own_apt() {
+    "$1" -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$guest/apt/parts" \
+        -o "Dir::State::Lists=$guest/apt/lists" -o "Dir::Cache=$guest/apt/cache" \
+        -o APT::Sandbox::User=root -q "${@:2}"
+}
+
+# Fetches the kernel and a shell, once.
+fetch_kernel() {
+    [ ! -e "$guest/kernel/complete" ] || return 0
+    say "guest: fetching Debian's newest kernel (130 MB, once)"
+    mkdir -p "$guest"/apt/{parts,lists/partial,cache/archives/partial} "$guest/kernel"
+    cat >"$guest/apt/parts/guest.sources" <<END
+Types: deb
+URIs: http://deb.debian.org/debian
+Suites: sid
+Components: main
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+END
+    own_apt apt-get update >"$guest/apt/log" 2>&1 || fail "apt: see $guest/apt/log"
+    local version
+    version="$(own_apt apt-cache depends linux-image-amd64 |
+        sed -n 's/.*Depends: linux-image-\([0-9].*-amd64\)$/\1/p' | head -n 1)"
+    [ -n "$version" ] || fail "apt names no kernel: see 'linux-image-amd64' in $guest/apt/lists"
+    (cd "$guest/apt" && own_apt apt-get download "linux-binary-$version" "linux-modules-$version" \
+        busybox-static) >>"$guest/apt/log" 2>&1 || fail "apt: see $guest/apt/log"
+    local package
+    for package in "$guest"/apt/*.deb; do
+        dpkg -x "$package" "$guest/kernel"
+        rm "$package"
+    done
+    touch "$guest/kernel/complete"
+}
+
+# Copies a program with the libraries it needs into the guest. $1: program
+add_program() {
+    install -D -m 755 "$1" "$guest/tree/bin/$(basename "$1")"
+    local library
+    for library in $(ldd "$1" | grep -o '/[^ ]*'); do
+        install -D -m 755 "$library" "$guest/tree$library"
+    done
+}
+
+kernel="${FURROW_GUEST_KERNEL:-}"
+if [ -z "$kernel" ]; then
+    fetch_kernel
+    kernel="$guest/kernel"
+fi
+modules=("$kernel"/usr/lib/modules/*)
+[ -e "${modules[0]}/vmlinuz" ] || fail "no kernel in $kernel/usr/lib/modules"
+version="$(basename "${modules[0]}")"
+
+# FURROW_GUEST_BUILT=1: the programs are there.
+if [ -z "${FURROW_GUEST_BUILT:-}" ]; then
+    cargo build --quiet --locked --package furrow-cli
+    cargo build --quiet --locked --package furrow-linux --example conformance
+fi
+rm -rf "$guest/tree"
+mkdir -p "$guest/tree"/{bin,dev,proc,sys,run,mnt,modules}
+add_program "$target_dir/debug/furrow"
+add_program "$target_dir/debug/examples/conformance"
+add_program "$(command -v fsx)"
+install -m 755 "$(find "$kernel" -type f -name busybox -perm -u+x | head -n 1)" \
+    "$guest/tree/bin/busybox"
+install -m 755 scripts/guest-init.sh "$guest/tree/init"
+[ -e "${modules[0]}/modules.dep" ] || depmod -b "$kernel/usr" "$version"
+for module in nvme null_blk sd_mod scsi_debug; do
+    modprobe -d "$kernel/usr" -S "$version" --show-depends "$module" | while read -r _ file _; do
+        name="$(basename "${file%.xz}")"
+        [ -e "$guest/tree/modules/$name" ] || xz -dc "$file" >"$guest/tree/modules/$name"
+        grep -qx "$name" "$guest/tree/modules/order-$module" 2>/dev/null ||
+            echo "$name" >>"$guest/tree/modules/order-$module"
+    done
+done
+(cd "$guest/tree" && find . | cpio --quiet -o -H newc) >"$guest/initramfs"
+
+# Five NVMe drives with zones: one alone, four for an array. Capacity below size, few open zones.
+drives=()
+for number in 0 1 2 3 4; do
+    rm -f "$guest/drive-$number"
+    truncate -s 1G "$guest/drive-$number"
+    drives+=(-drive "file=$guest/drive-$number,if=none,id=file$number,format=raw"
+        -device "nvme,id=nvme$number,serial=furrow$number,zoned.zasl=5"
+        -device "nvme-ns,drive=file$number,bus=nvme$number,zoned=true,zoned.zone_size=16M,zoned.zone_capacity=12M,zoned.max_open=14,zoned.max_active=28,logical_block_size=4096,physical_block_size=4096")
+done
+
+console="$guest/console"
+: >"$console"
+rm -f "$guest/monitor"
+started=$SECONDS
+timeout 900 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3G -nodefaults -no-reboot \
+    -display none -kernel "${modules[0]}/vmlinuz" -initrd "$guest/initramfs" \
+    -append "console=ttyS0 quiet panic=-1 furrow=${parts// /,}" \
+    -serial "file:$console" -monitor "unix:$guest/monitor,server,nowait" "${drives[@]}" &
+qemu=$!
+trap 'kill "$qemu" 2>/dev/null || true' EXIT
+
+# The guest asks for a drive's removal by a line on its console.
+removed=""
+while kill -0 "$qemu" 2>/dev/null; do
+    if [ -z "$removed" ] && grep -q '^REMOVE ' "$console"; then
+        removed="$(sed -n 's/^REMOVE \([a-z0-9]*\).*/\1/p' "$console" | head -n 1)"
+        python3 - "$guest/monitor" "device_del $removed" <<'END'
+import socket, sys, time
+monitor = socket.socket(socket.AF_UNIX)
+monitor.connect(sys.argv[1])
+monitor.sendall((sys.argv[2] + "\n").encode())
+time.sleep(1)
+END
+    fi
+    sleep 0.5
+done
+tr -d '\r' <"$console" | sed -n '/^GUEST /s/^GUEST //p'
+grep -q '^GUEST end' "$console" || fail "the guest did not get to its end: see $console"
+! grep -q '^GUEST FAIL' "$console" || fail "a part failed: see $console"
+say "guest: kernel $version, $((SECONDS - started)) s"
