@@ -19,6 +19,9 @@ pub struct Memory {
     pub nodes: u64,
     /// Of these two: pages not yet handed to the drive.
     pub dirty: u64,
+    /// Pages handed to the drive that the drive has not answered; some are in `data` or `nodes`, the
+    /// others in `writes`.
+    pub in_flight: u64,
     /// The cache's index of its pages, and lists of the dirty ones.
     pub cache_index: u64,
     /// Pages in flight to the drive that the cache does not hold, or for which it has newer
@@ -35,7 +38,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The sum of all parts (dirty pages are counted once).
+    /// The sum of all parts (pages that are dirty or in flight are counted once).
     pub fn total(&self) -> u64 {
         self.parts().iter().map(|part| part.2).sum()
     }

@@ -133,6 +133,7 @@ impl Core {
             data: pages.data as u64 * PAGE,
             nodes: pages.nodes as u64 * PAGE,
             dirty: self.cache.dirty_pages() as u64 * PAGE,
+            in_flight: self.durability.in_flight() as u64 * PAGE,
             cache_index: self.cache.index_bytes(),
             writes: on_the_way.saturating_sub(pages.shared as u64) * PAGE,
             tables: self.tables.nat().bytes()

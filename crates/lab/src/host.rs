@@ -3,8 +3,10 @@
 //! A comparison uses one host for all its runs, and every result is printed with its host: buffered
 //! results depend on the host's memory as much as on the drive.
 
+mod pauses;
 mod stage;
 
+pub use pauses::Pauses;
 pub use stage::Staged;
 
 use furrow_emu::timing::quantity::{Bytes, Time};
@@ -23,6 +25,10 @@ pub struct Host {
     /// Dirty data at which writing back begins; 0: the engine's own limit.
     #[serde(default)]
     pub background: Bytes,
+    /// How long a writer pauses that has dirtied its share, as a Linux kernel holds up its writers
+    /// (see [`Pauses`]); 0: the engine holds each write up at the dirty limit.
+    #[serde(default, skip_serializing_if = "no_time")]
+    pub pause: Time,
     /// Tasks that write back at once; 0: the engine's own.
     #[serde(default)]
     pub flushers: u32,
@@ -84,6 +90,9 @@ impl Host {
                 count => count.to_string(),
             };
             let own = |bytes| or("the engine's own", bytes);
+            if self.pause.0 > 0 {
+                text.push_str(&format!(", writers pause for {}", self.pause));
+            }
             text.push_str(&format!(
                 ", memory {}, dirty limit {}, background limit {}, flushers {flushers}, \
                  readahead {}",

@@ -7,7 +7,7 @@
 
 use super::Target;
 use crate::catalogue::Profile;
-use crate::host::Host;
+use crate::host::{Host, Pauses};
 use crate::inside::{Ended, Moment, Space, Written};
 use crate::policy::Sync;
 use crate::workload::{Fill, Kind, Mode, Op, Order, Workload};
@@ -128,6 +128,12 @@ impl Library {
         Ok(self.fs.fsync(file, data_only).await?)
     }
 
+    /// Bytes of the cache that are dirty or in flight.
+    fn dirty(&self) -> u64 {
+        let (now, _) = self.fs.memory();
+        now.dirty + now.in_flight
+    }
+
     /// See [`Target::moment`].
     pub(super) fn moment(&self) -> Moment {
         let (total, held) = self.fs.permits();
@@ -164,6 +170,8 @@ pub struct Files {
     workload: Workload,
     /// Bytes read ahead for a sequential reader; 0: none.
     ahead: u64,
+    /// Pauses of writers, if the host has them.
+    pauses: Option<Pauses>,
     /// Begin of the measured time.
     open: Nanos,
     /// Endings of names, without repetition: each client has a file of each.
@@ -215,9 +223,15 @@ impl Files {
         }
         let sequential = workload.order == Order::Sequential;
         let ahead = if sequential { host.readahead.0 } else { 0 };
+        let pauses = (host.pause.0 > 0).then(|| {
+            let limit = library.options.dirty_pages.unwrap_or(library.options.cache_pages / 2);
+            let background = library.options.background_pages.unwrap_or(limit / 2);
+            let bytes = |pages: usize| (pages * PAGE_SIZE) as u64;
+            Pauses::new(rt, host.pause.0, workload.clients(), bytes(background), bytes(limit))
+        });
         let open = rt.now().after(workload.warm.0);
         let (library, workload) = (Rc::new(library), workload.clone());
-        Ok(Files { library, files, workload, ahead, open, endings })
+        Ok(Files { library, files, workload, ahead, pauses, open, endings })
     }
 
     /// The file that client `thread` uses at this moment.
@@ -300,6 +314,10 @@ impl Target for Files {
             return Ok(done);
         }
         self.library.write(file.ino, op.at, op.bytes).await?;
+        if let Some(pauses) = &self.pauses {
+            let dirty = || self.library.dirty();
+            pauses.dirtied(thread, op.bytes, dirty).await;
+        }
         if op.sync {
             self.library.fsync(file.ino, true).await?;
         } else if self.workload.mode == Mode::Direct {
