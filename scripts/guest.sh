@@ -82,7 +82,7 @@ install -m 755 "$(find "$kernel" -type f -name busybox -perm -u+x | head -n 1)" 
     "$guest/tree/bin/busybox"
 install -m 755 scripts/guest-init.sh "$guest/tree/init"
 [ -e "${modules[0]}/modules.dep" ] || depmod -b "$kernel/usr" "$version"
-for module in nvme null_blk sd_mod scsi_debug; do
+for module in nvme null_blk sd_mod scsi_debug nbd; do
     modprobe -d "$kernel/usr" -S "$version" --show-depends "$module" | while read -r _ file _; do
         name="$(basename "${file%.xz}")"
         [ -e "$guest/tree/modules/$name" ] || xz -dc "$file" >"$guest/tree/modules/$name"

@@ -16,6 +16,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+mod check;
 pub mod fault;
 mod presets;
 mod zone;
@@ -29,6 +30,7 @@ Examples:
   furrow device show disk.zns
   furrow device report mem:zn540-1t --json
   furrow device presets pm1731a
+  furrow device check /dev/nvme0n1
   furrow device fault disk.zns add write-error --zone 3 --times 1";
 
 /// Make and look at zoned drives.
@@ -42,6 +44,7 @@ pub struct DeviceArgs {
 #[derive(Subcommand)]
 enum Action {
     Create(Create),
+    Check(check::CheckArgs),
     Show(Show),
     Report(Report),
     Fault(fault::FaultArgs),
@@ -127,6 +130,7 @@ fn option_help() -> String {
 pub fn run(args: DeviceArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     match args.action {
         Action::Create(args) => create(&args, out)?,
+        Action::Check(args) => return check::run(&args, out),
         Action::Show(args) => show(&args, out)?,
         Action::Report(args) => report(&args, out)?,
         Action::Fault(args) => fault::run(&args, out)?,

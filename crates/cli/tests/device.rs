@@ -108,7 +108,7 @@ fn what_cannot_be_is_refused_in_one_line() {
     refused(&["device", "create", "x.zns", "-o", "size=1"], 1, &["unknown key `size`"]);
     assert!(!Path::new(env!("CARGO_TARGET_TMPDIR")).join("x.zns").exists(), "nothing is made");
     refused(&["device", "show", "missing.zns"], 1, &["missing.zns: no such file", "create"]);
-    refused(&["device", "show", "/dev/nvme0n2"], 1, &["real drives are not supported by this"]);
+    refused(&["device", "show", "/dev/nvme0n2"], 1, &["/dev/nvme0n2: No such file"]);
     refused(&["device", "show", "mem:zn541"], 1, &["unknown preset"]);
     refused(&["device", "report", "refused.zns", "--first", "99"], 1, &["no zone 99: it has 2"]);
     refused(&["device", "fault", "refused.zns", "clear", "4"], 1, &["no fault 4"]);
@@ -197,4 +197,31 @@ fn zones_are_commanded_by_hand() {
     let simulated = "hand.zns,timing=virtual,model=zn540-1t";
     let out = done(&["device", "zone", simulated, "reset", "1"]);
     assert!(out.contains("0.002 ms"), "{out}");
+}
+
+#[test]
+fn a_check_names_what_is_in_the_way_and_writes_nothing() {
+    scratch("fits.zns");
+    done(&["device", "create", "fits.zns"]);
+    let before = done(&["device", "report", "fits.zns", "--json"]);
+    let text = done(&["device", "check", "fits.zns"]);
+    assert_eq!(text.matches(": fits").count(), 3, "{text}");
+    assert_eq!(done(&["device", "report", "fits.zns", "--json"]), before);
+    let document = json(&["device", "check", "fits.zns", "--json"]);
+    assert_eq!(document["front_ends"].as_array().map(Vec::len), Some(3));
+    done(&["mkfs", "fits.zns"]);
+    let used = furrow(&["device", "check", "fits.zns"]);
+    assert_eq!(used.status, 1);
+    assert!(used.out.contains("it holds a Furrow file system"), "{}", used.out);
+    scratch("few.zns");
+    done(&["device", "create", "few.zns", "-o", "max-active=2,max-open=2"]);
+    let few = furrow(&["device", "check", "few.zns"]);
+    assert_eq!(few.status, 1);
+    for front_end in ["file system: ", "volume (RAID-5 of four such drives): ", "store: "] {
+        let line = few.out.lines().find(|line| line.trim().starts_with(front_end));
+        assert!(line.is_some_and(|line| line.contains("active zones")), "{}", few.out);
+    }
+    let missing = furrow(&["device", "check", "/dev/no-such-drive"]);
+    assert_eq!(missing.status, 1);
+    assert!(missing.out.contains("/dev/no-such-drive: No such file"), "{}", missing.out);
 }

@@ -97,7 +97,7 @@ pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneRe
         }
     }
     // The kernel keeps write pointers of its own and refuses writes by them. After a write that
-    // failed its pointer may be wrong until a report, which it has seen by now.
+    // failed its pointer may be wrong until a report, which it has made by now.
     let of_the_kernel = errno == Errno::IO && tries == 0 && zone.is_some();
     if of_the_kernel && matches!(asked, Asked::Zone(Op::Write { .. })) {
         return Verdict::Again { milliseconds: 0, done: 0 };

@@ -1,0 +1,136 @@
+//! `furrow device check`: what stands between a drive and each front end, before anything is
+//! written.
+//!
+//! A file system and a store are made on a view of the drive that stays in memory; a volume's shape
+//! is computed. So the answer is what the front end itself says.
+
+use crate::holds::{self, Holds};
+use crate::show;
+use clap::Args;
+use furrow_emu::OpenMode;
+use furrow_fs::{Fs, MkfsOptions};
+use furrow_kv::{FormatOptions, Store};
+use furrow_raid::{Config, Level, Shape};
+use furrow_rt::Rt;
+use furrow_zone::spec::DeviceSpec;
+use furrow_zone::{Error, Overlay, ZonedDevice};
+use serde_json::json;
+use std::io::Write;
+use std::path::Path;
+use std::rc::Rc;
+
+/// Version of the JSON document.
+const JSON_VERSION: u32 = 1;
+/// Drives of the volume that is tried.
+const MEMBERS: usize = 4;
+
+/// Say what stands between a drive and each front end.
+///
+/// Nothing is written. Exit status 0 if the drive can be used for a file system, a volume and a
+/// store as it is, 1 if something is in the way of one of them.
+#[derive(Args)]
+pub(super) struct CheckArgs {
+    /// The drive: a real one (/dev/nvme0n1), or an image (disk.zns).
+    device: String,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A front end, and why it cannot use the drive.
+struct Fit {
+    front_end: &'static str,
+    why: Option<Error>,
+}
+
+/// Runs the command; prints to `out`. 1 if something is in the way.
+pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
+    let spec: DeviceSpec = args.device.parse()?;
+    let (mut obstacles, mut by_id) = (Vec::new(), None);
+    if let DeviceSpec::Node(path) = &spec {
+        obstacles = furrow_linux::obstacles(Path::new(path));
+        by_id = furrow_linux::by_id(Path::new(path));
+    }
+    let mut obstacles: Vec<(&str, String)> =
+        obstacles.into_iter().map(|obstacle| (obstacle.code, obstacle.what)).collect();
+    let rt = Rt::new(crate::daemon::config()?);
+    let mut fits = Vec::new();
+    match holds::open(&rt, &spec, OpenMode::ReadOnly) {
+        // What the kernel shows says more.
+        Err(error) if obstacles.is_empty() => obstacles.push(("unusable", error.to_string())),
+        Err(_) => {}
+        Ok(drive) => {
+            obstacles.extend(drive.warnings().iter().map(|text| ("warning", text.clone())));
+            let engine = rt.clone();
+            let tried = rt.block_on(async move {
+                let holds = Holds::of(&*drive).await?;
+                Ok::<_, Error>((holds, try_all(&engine, drive).await))
+            });
+            let (holds, tried) = tried?;
+            if !matches!(holds, Holds::Nothing) {
+                obstacles.push(("not-empty", format!("it holds {}", holds.describe())));
+            }
+            fits = tried;
+        }
+    }
+    rt.clear();
+    let stopped = fits.iter().any(|fit| fit.why.is_some());
+    let status = u8::from(stopped || obstacles.iter().any(|(code, _)| *code != "warning"));
+    if args.json {
+        let fits = fits.iter().map(|fit| {
+            let why = fit.why.as_ref().map(Error::to_string);
+            json!({ "front_end": fit.front_end, "fits": fit.why.is_none(), "why": why })
+        });
+        let obstacles = obstacles.iter().map(|(code, what)| json!({ "code": code, "what": what }));
+        let document = json!({
+            "version": JSON_VERSION,
+            "device": args.device,
+            "by_id": by_id.map(|path| path.display().to_string()),
+            "obstacles": obstacles.collect::<Vec<_>>(),
+            "front_ends": fits.collect::<Vec<_>>(),
+        });
+        show::json(out, &document)?;
+        return Ok(status);
+    }
+    match by_id {
+        Some(path) => writeln!(out, "{} ({})", args.device, path.display())?,
+        None => writeln!(out, "{}", args.device)?,
+    }
+    for (_, what) in &obstacles {
+        writeln!(out, "  {what}")?;
+    }
+    for Fit { front_end, why } in &fits {
+        match why {
+            None => writeln!(out, "  {front_end}: fits")?,
+            Some(error) => writeln!(out, "  {front_end}: {error}")?,
+        }
+    }
+    Ok(status)
+}
+
+/// Tries each front end on a view of `drive`.
+async fn try_all(rt: &Rt, drive: Rc<dyn ZonedDevice>) -> Vec<Fit> {
+    let view = || Overlay::new(rt, drive.clone()).map(Rc::new);
+    let fs = match view() {
+        Ok(view) => {
+            let options = MkfsOptions { force: true, ..MkfsOptions::default() };
+            Fs::format(rt, view, &options).await.err()
+        }
+        Err(error) => Some(error),
+    };
+    let store = match view() {
+        Ok(view) => {
+            let options = FormatOptions { force: true, ..FormatOptions::default() };
+            Store::format(rt, view, &options).await.err()
+        }
+        Err(error) => Some(error),
+    };
+    let geometry = drive.geometry();
+    let config = Config::new(Level::Raid5, geometry);
+    let volume = Shape::new(&config, &[geometry; MEMBERS]).err();
+    vec![
+        Fit { front_end: "file system", why: fs },
+        Fit { front_end: "volume (RAID-5 of four such drives)", why: volume },
+        Fit { front_end: "store", why: store },
+    ]
+}
