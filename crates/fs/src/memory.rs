@@ -19,8 +19,8 @@ pub struct Memory {
     pub nodes: u64,
     /// Of these two: pages not yet handed to the drive.
     pub dirty: u64,
-    /// Pages handed to the drive that the drive has not answered; some are in `data` or `nodes`, the
-    /// others in `writes`.
+    /// Pages handed to the drive that the drive has not answered; some are in `data` or `nodes`,
+    /// the others in `writes`.
     pub in_flight: u64,
     /// The cache's index of its pages, and lists of the dirty ones.
     pub cache_index: u64,

@@ -105,8 +105,8 @@ fn a_volatile_cache_is_flushed_once() {
     assert!(many.flushes <= 6, "{} flushes for 32", many.flushes);
 }
 
-/// At most four records are in flight; later fsyncs share the next records, and wait for at most one
-/// more round.
+/// At most four records are in flight; later fsyncs share the next records, and wait for at most
+/// one more round.
 #[test]
 fn many_fsyncs_share_records() {
     let many = cost(",volatile-cache=off", Order::Queued, 32);

@@ -112,8 +112,8 @@ impl SyncLog {
         self.waiters.len()
     }
 
-    /// The fsyncs that share the next record, if one can begin: of the fsyncs under way, each record
-    /// gets an equal share.
+    /// The fsyncs that share the next record, if one can begin: of the fsyncs under way, each
+    /// record gets an equal share.
     fn next_group(&mut self) -> Option<Group> {
         let waiting = self.waiters.len();
         if self.in_flight >= RECORDS_IN_FLIGHT || waiting == 0 {

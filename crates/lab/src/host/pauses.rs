@@ -61,8 +61,8 @@ struct Measured {
 }
 
 impl Pauses {
-    /// Pauses of `pause` nanoseconds for `writers` tasks of a host whose limits are `background` and
-    /// `limit` dirty bytes.
+    /// Pauses of `pause` nanoseconds for `writers` tasks of a host whose limits are `background`
+    /// and `limit` dirty bytes.
     pub fn new(rt: &Rt, pause: u64, writers: u32, background: u64, limit: u64) -> Pauses {
         let pages = |bytes: u64| bytes as f64 / PAGE_SIZE as f64;
         let (background, limit) = (pages(background), pages(limit));
@@ -106,7 +106,8 @@ impl Pauses {
         let dirtied = writer.dirtied.replace(0) as f64;
         let dirty = dirty as f64;
         if dirty <= self.free_run || rate == 0.0 {
-            // The kernel looks again after the root of the pages that are left (`dirty_poll_interval`).
+            // The kernel looks again after as many pages as the root of those that are left
+            // (`dirty_poll_interval`).
             writer.allowed.set(((self.limit - dirty).max(1.0).sqrt() as u64).max(1));
             return 0;
         }
