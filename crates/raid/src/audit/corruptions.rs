@@ -194,7 +194,9 @@ fn r4_a_mapping_block_is_not_dirty() {
         rig.volume.checkpoint(false).await.unwrap();
         rig.write(3, 1).await;
         assert!(rig.volume.0.map.borrow_mut().lose_dirty(Map::leaf(3)));
-        rig.refuses("mapping block 0");
+        rig.refuses(
+            "mapping block 0: expected not so, found changed, and not among the dirty ones",
+        );
     });
 }
 
