@@ -57,15 +57,18 @@ pub struct Errors {
 #[derive(Default)]
 pub(crate) struct Refusals {
     zones: Cell<u32>,
-    /// Sequence number of the segment of the last refusal.
-    last: Cell<Option<u64>>,
+    /// Sequence numbers of the segments whose zones were counted: writes to several segments are in
+    /// flight at a time, and their refusals come in any order.
+    segments: RefCell<Vec<u64>>,
 }
 
 impl Refusals {
     /// Counts a refused write, once for each zone: many writes are in flight for a segment's zone,
     /// and a write that fails fails all of them. With `None` the refusal counts in any case.
     fn note(&self, segment: Option<u64>) -> u32 {
-        if self.last.replace(segment) != segment || segment.is_none() {
+        let mut segments = self.segments.borrow_mut();
+        if !segment.is_some_and(|segment| segments.contains(&segment)) {
+            segments.extend(segment);
             self.zones.set(self.zones.get() + 1);
         }
         self.zones.get()
@@ -74,7 +77,7 @@ impl Refusals {
     /// A zone was written to its end, or another drive took the member's place.
     pub(crate) fn forget(&self) {
         self.zones.set(0);
-        self.last.set(None);
+        self.segments.take();
     }
 }
 
@@ -261,5 +264,23 @@ async fn note_failure(volume: Volume) {
     volume.0.wanted.notify_all();
     for stream in &volume.0.streams {
         volume.dispatch_ready(&stream.writer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes to two segments are refused in turn: these are two zones, and a zone of no segment is
+    /// a third.
+    #[test]
+    fn a_zone_is_counted_once() {
+        let refusals = Refusals::default();
+        for segment in [4, 5, 4, 5, 4] {
+            refusals.note(Some(segment));
+        }
+        assert_eq!((refusals.note(Some(5)), refusals.note(None)), (2, 3));
+        refusals.forget();
+        assert_eq!(refusals.note(Some(5)), 1);
     }
 }

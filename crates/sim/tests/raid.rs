@@ -147,6 +147,16 @@ fn what_failed_once_in_a_volumes_lives_holds() {
     }
 }
 
+/// Six zones of a drive of a RAID-0 array became read-only while two segments were written. Each
+/// change from one segment's refusals to the other's counted as a further zone, and the volume ended
+/// writes although four segments were left.
+#[test]
+fn a_needed_drive_is_written_while_it_has_zones() {
+    if let Err(why) = sim::simulate(1614, &mut |_| {}) {
+        panic!("seed 1614: {why}");
+    }
+}
+
 /// Seeds in which an audit refused a volume that kept its promises. 79: the record of a trim was on
 /// the drives, and the volume failed before the trim was answered. 403: a chunk was damaged before
 /// recovery read it.
