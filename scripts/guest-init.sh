@@ -111,7 +111,7 @@ smr() {
     file_system /dev/sda 500
 }
 
-# A RAID-5 of four drives over NBD. The host removes one while it is written to.
+# A RAID-5 of four drives over NBD. The host removes one between two writes.
 array() {
     local nbd=/dev/nbd0
     load nbd nbds_max=1

@@ -16,32 +16,22 @@ for tool in qemu-system-x86_64 cpio xz depmod modprobe fsx python3; do
     have "$tool" || fail "missing: $tool. Run: scripts/setup.sh test-guest"
 done
 
-# Calls apt with sources, lists and cache of its own. $1: apt-get or apt-cache, then its arguments
-own_apt() {
-    "$1" -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$guest/apt/parts" \
-        -o "Dir::State::Lists=$guest/apt/lists" -o "Dir::Cache=$guest/apt/cache" \
-        -o APT::Sandbox::User=root -q "${@:2}"
-}
-
 # Fetches the kernel and a shell, once.
 fetch_kernel() {
     [ ! -e "$guest/kernel/complete" ] || return 0
     say "guest: fetching Debian's newest kernel (130 MB, once)"
-    mkdir -p "$guest"/apt/{parts,lists/partial,cache/archives/partial} "$guest/kernel"
-    cat >"$guest/apt/parts/guest.sources" <<END
-Types: deb
-URIs: http://deb.debian.org/debian
-Suites: sid
-Components: main
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
-END
-    own_apt apt-get update >"$guest/apt/log" 2>&1 || fail "apt: see $guest/apt/log"
-    local version
-    version="$(own_apt apt-cache depends linux-image-amd64 |
+    local version apt
+    other_suite sid "$guest/apt"
+    mkdir -p "$guest/kernel"
+    # Missing parts of the suite (such as security updates) do not matter.
+    apt-get "${apt[@]}" update >/dev/null 2>&1 || true
+    version="$(apt-cache "${apt[@]}" depends linux-image-amd64 2>/dev/null |
         sed -n 's/.*Depends: linux-image-\([0-9].*-amd64\)$/\1/p' | head -n 1)"
-    [ -n "$version" ] || fail "apt names no kernel: see 'linux-image-amd64' in $guest/apt/lists"
-    (cd "$guest/apt" && own_apt apt-get download "linux-binary-$version" "linux-modules-$version" \
-        busybox-static) >>"$guest/apt/log" 2>&1 || fail "apt: see $guest/apt/log"
+    [ -n "$version" ] ||
+        fail "no linux-image-amd64 in the suite sid of this machine's sources: set FURROW_GUEST_KERNEL"
+    (cd "$guest/apt" && apt-get "${apt[@]}" download "linux-binary-$version" \
+        "linux-modules-$version" busybox-static >/dev/null) ||
+        fail "cannot download the kernel $version: is there a network?"
     local package
     for package in "$guest"/apt/*.deb; do
         dpkg -x "$package" "$guest/kernel"

@@ -33,6 +33,25 @@ have() { command -v "$1" >/dev/null 2>&1; }
 # target folder.
 export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin:$(realpath -m "$target_dir")/tools/bin"
 
+# Prepares to fetch packages of another Debian suite, from the machine's own sources, without a trace in the
+# machine's apt: the options in the array $apt give apt a configuration, lists and a cache of its own.
+# $1: suite, $2: folder for them
+other_suite() {
+    local source
+    mkdir -p "$2"/{parts,lists/partial,cache/archives/partial}
+    for source in /etc/apt/sources.list.d/*.sources; do
+        [ ! -f "$source" ] ||
+            sed "s/^Suites:.*/Suites: $1/" "$source" >"$2/parts/$(basename "$source")"
+    done
+    for source in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
+        [ ! -f "$source" ] || sed -nE "s/^(deb (\[[^]]*\] )?[^ ]+) [^ ]+/\1 $1/p" "$source" \
+            >"$2/parts/$(basename "$source")"
+    done
+    apt=(-qq -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$2/parts"
+        -o "Dir::State::Lists=$2/lists" -o Dir::State::status=/dev/null
+        -o "Dir::Cache=$2/cache" -o APT::Sandbox::User=root)
+}
+
 # Prints why a FUSE mount cannot work here; nothing if it can.
 fuse_problem() {
     if [ ! -e /dev/fuse ]; then

@@ -143,21 +143,11 @@ END
 
 # Unpacks RocksDB of Debian's suite $1, and its dependencies, below $2.
 unpack() {
-    local suite="$1" to="$2" source packages
+    local suite="$1" to="$2" packages package apt
     have apt-get && have dpkg || fail "missing: apt-get and dpkg. Newer packages come from Debian."
     rm -rf "$to"
-    mkdir -p "$to"/apt/parts "$to"/apt/lists/partial "$to"/apt/cache/archives/partial "$to"/debs
-    for source in /etc/apt/sources.list.d/*.sources; do
-        [ ! -f "$source" ] ||
-            sed "s/^Suites:.*/Suites: $suite/" "$source" >"$to/apt/parts/$(basename "$source")"
-    done
-    for source in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
-        [ ! -f "$source" ] || sed -nE "s/^(deb (\[[^]]*\] )?[^ ]+) [^ ]+/\1 $suite/p" "$source" \
-            >"$to/apt/parts/$(basename "$source")"
-    done
-    apt=(-qq -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$to/apt/parts"
-        -o "Dir::State::Lists=$to/apt/lists" -o Dir::State::status=/dev/null
-        -o "Dir::Cache=$to/apt/cache" -o APT::Sandbox::User=root)
+    mkdir -p "$to"/debs
+    other_suite "$suite" "$to/apt"
     # Missing parts of the suite (such as security updates) do not matter.
     apt-get "${apt[@]}" update >/dev/null 2>&1 || true
     packages="$(apt-cache "${apt[@]}" depends --recurse --no-recommends --no-suggests --no-conflicts \
