@@ -148,8 +148,8 @@ fn what_failed_once_in_a_volumes_lives_holds() {
 }
 
 /// Six zones of a drive of a RAID-0 array became read-only while two segments were written. Each
-/// change from one segment's refusals to the other's counted as a further zone, and the volume ended
-/// writes although four segments were left.
+/// change from one segment's refusals to the other's counted as a further zone, and the volume
+/// ended writes although four segments were left.
 #[test]
 fn a_needed_drive_is_written_while_it_has_zones() {
     if let Err(why) = sim::simulate(1614, &mut |_| {}) {
