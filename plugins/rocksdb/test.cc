@@ -335,7 +335,7 @@ void WrongUris() {
       {"furrow://\xff\xfe", "not UTF-8"},
       {"furrow://" + std::string(100000, 'x'), "x"},
       {"furrow:///", "directory"},
-      {"furrow:///dev/null", "not supported"},
+      {"furrow:///dev/null", "not a block device"},
       {"furrow:///etc/passwd", "not an emulated drive's image"},
       {memory + "?nonsense=1", "nonsense"},
       {memory + "?\xff", "not UTF-8"},
