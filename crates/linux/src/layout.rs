@@ -121,23 +121,11 @@ pub(crate) fn state(zone: &Descriptor) -> Option<ZoneState> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sysfs::Model;
 
     const SIZE: u64 = 1024;
 
     fn limits() -> Limits {
-        Limits {
-            model: Model::HostManaged,
-            zone_sectors: SIZE,
-            max_open: 4,
-            max_active: 8,
-            logical_block: 512,
-            write_granularity: 4096,
-            max_kib: 512,
-            max_segments: 127,
-            write_back: true,
-            read_only: false,
-        }
+        Limits { zone_sectors: SIZE, max_open: 4, max_active: 8, ..Limits::example() }
     }
 
     fn zone(number: u64, kind: u8, condition: u8) -> Descriptor {

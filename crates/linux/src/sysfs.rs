@@ -80,6 +80,25 @@ fn number<T: FromStr>(folder: &Path, name: &str) -> Option<T> {
 }
 
 #[cfg(test)]
+impl Limits {
+    /// The limits of an NVMe drive, for tests.
+    pub(crate) fn example() -> Limits {
+        Limits {
+            model: Model::HostManaged,
+            zone_sectors: 262_144,
+            max_open: 16,
+            max_active: 32,
+            logical_block: 512,
+            write_granularity: 4096,
+            max_kib: 512,
+            max_segments: 127,
+            write_back: true,
+            read_only: false,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::fs;
@@ -111,19 +130,7 @@ mod tests {
                 ("ro", "0"),
             ],
         );
-        let expected = Limits {
-            model: Model::HostManaged,
-            zone_sectors: 262_144,
-            max_open: 16,
-            max_active: 32,
-            logical_block: 512,
-            write_granularity: 4096,
-            max_kib: 512,
-            max_segments: 127,
-            write_back: true,
-            read_only: false,
-        };
-        assert_eq!(Limits::read(&folder), Ok(expected));
+        assert_eq!(Limits::read(&folder), Ok(Limits::example()));
         fs::remove_dir_all(folder).expect("ours");
     }
 

@@ -26,8 +26,8 @@ const MEMBERS: usize = 4;
 
 /// Say what stands between a drive and each front end.
 ///
-/// Nothing is written. Exit status 0 if the drive can be used for a file system, a volume and a
-/// store as it is, 1 if something is in the way of one of them.
+/// The check writes nothing. The exit status is 0 if a file system, a volume and a store can all
+/// use the drive, and 1 if an obstacle stands between the drive and one of the three.
 #[derive(Args)]
 pub(super) struct CheckArgs {
     /// The drive: a real one (/dev/nvme0n1), or an image (disk.zns).
