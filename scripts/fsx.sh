@@ -28,27 +28,6 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# posix_fadvise is left out: it has no effect to check.
-configuration() {
-    cat <<END
-flen = $1
-[weights]
-close_open = 1
-invalidate = 0.3
-truncate = 1
-read = 10
-write = 10
-mapread = 5
-mapwrite = 5
-fsync = 0.1
-fdatasync = 0.1
-sendfile = 1
-copy_file_range = 1
-posix_fallocate = 0.5
-punch_hole = 1
-END
-}
-
 hash_of() { cat "$mount/file" "$mount"/ballast/* | sha256sum | cut -d ' ' -f 1; }
 
 # A number of a mount's status.
@@ -71,7 +50,7 @@ for seed in "$@"; do
     number=$((number + 1))
     # Odd runs in a small file, where operations overlap; even ones in one of many nodes.
     if [ $((number % 2)) -eq 1 ]; then length=262144; else length=16777216; fi
-    configuration "$length" >"$work/fsx.toml"
+    fsx_configuration "$length" >"$work/fsx.toml"
     rm -f "$work/disk.zns"
     "$furrow" device create "$work/disk.zns" -o capacity=512MiB,zone-size=2MiB >/dev/null
     "$furrow" mkfs "$work/disk.zns" >/dev/null

@@ -45,38 +45,18 @@ conform() {
     grep -v '| equal |' /run/table | cut -c 1-300 | sed 's/^/GUEST   /'
 }
 
-fsx_options() {
-    cat <<END
-flen = 262144
-[weights]
-close_open = 1
-invalidate = 0.3
-truncate = 1
-read = 10
-write = 10
-mapread = 5
-mapwrite = 5
-fsync = 0.1
-fdatasync = 0.1
-copy_file_range = 1
-posix_fallocate = 0.5
-punch_hole = 1
-END
-}
-
 # The daemon's process id.
 pid_of() { furrow df --json "$1" | sed -n 's/^ *"pid": *\([0-9]*\).*/\1/p'; }
 
 # A file system on a drive: made, used, killed, recovered. $1: device, $2: operations of fsx
 file_system() {
-    fsx_options >/run/fsx.toml
     step "$1: device show" furrow device show "$1"
     sed 's/^/GUEST   /' /run/out
     step "$1: mkfs" furrow mkfs "$1"
     step "$1: a second mkfs is refused" sh -c "! furrow mkfs $1"
     step "$1: mount" furrow mount "$1" /mnt --log /run/log
     step "$1: in use is refused" sh -c "! furrow device report $1"
-    step "$1: fsx, $2 operations" fsx -q -f /run/fsx.toml -N "$2" -S 1 -P /run /mnt/file
+    step "$1: fsx, $2 operations" fsx -q -f /fsx.toml -N "$2" -S 1 -P /run /mnt/file
     step "$1: fill and sync" sh -c 'dd if=/dev/urandom of=/mnt/big bs=1M count=60 && sync /mnt/big'
     cat /mnt/file /mnt/big | sha256sum >/run/before
     step "$1: sync" furrow sync /mnt

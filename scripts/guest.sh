@@ -71,6 +71,7 @@ add_program "$(command -v fsx)"
 install -m 755 "$(find "$kernel" -type f -name busybox -perm -u+x | head -n 1)" \
     "$guest/tree/bin/busybox"
 install -m 755 scripts/guest-init.sh "$guest/tree/init"
+fsx_configuration 262144 >"$guest/tree/fsx.toml"
 [ -e "${modules[0]}/modules.dep" ] || depmod -b "$kernel/usr" "$version"
 for module in nvme null_blk sd_mod scsi_debug nbd; do
     modprobe -d "$kernel/usr" -S "$version" --show-depends "$module" | while read -r _ file _; do

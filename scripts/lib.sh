@@ -52,6 +52,28 @@ other_suite() {
         -o "Dir::Cache=$2/cache" -o APT::Sandbox::User=root)
 }
 
+# Prints the configuration of fsx for a file of at most $1 bytes. posix_fadvise is left out: it has no effect
+# to check.
+fsx_configuration() {
+    cat <<END
+flen = $1
+[weights]
+close_open = 1
+invalidate = 0.3
+truncate = 1
+read = 10
+write = 10
+mapread = 5
+mapwrite = 5
+fsync = 0.1
+fdatasync = 0.1
+sendfile = 1
+copy_file_range = 1
+posix_fallocate = 0.5
+punch_hole = 1
+END
+}
+
 # Prints why a FUSE mount cannot work here; nothing if it can.
 fuse_problem() {
     if [ ! -e /dev/fuse ]; then
