@@ -250,7 +250,7 @@ impl Walk<'_> {
             _ => Pages::new(),
         };
         let outcome = self.device.submit(QueueId(0), Request::with_data(command, data)).await;
-        // What zeros and errors a read of blocks never written gives, the geometry leaves open.
+        // The geometry leaves open whether a read of blocks never written gives zeros or an error.
         let lenient = demanded == Status::Unwritten && outcome.status.is_ok();
         let answered = if lenient { demanded } else { outcome.status };
         let row = self.found.note(what, before.state, demanded);

@@ -39,7 +39,9 @@ pub(crate) fn folder(path: &Path) -> Result<PathBuf, Obstacle> {
     let meta = fs::metadata(path)
         .map_err(|error| Obstacle::new("not-found", format!("{name}: {error}")))?;
     if !meta.file_type().is_block_device() {
-        let what = format!("{name}: not a block device");
+        let what = format!(
+            "{name}: not a block device: give a zoned one, or an image ('furrow device create')"
+        );
         return Err(Obstacle::new("no-block-device", what));
     }
     let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));

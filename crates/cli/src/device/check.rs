@@ -56,7 +56,7 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     let rt = Rt::new(crate::daemon::config()?);
     let mut fits = Vec::new();
     match holds::open(&rt, &spec, OpenMode::ReadOnly) {
-        // What the kernel shows says more.
+        // The obstacles that the kernel shows explain more than this error.
         Err(error) if obstacles.is_empty() => obstacles.push(("unusable", error.to_string())),
         Err(_) => {}
         Ok(drive) => {

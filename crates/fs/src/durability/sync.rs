@@ -412,8 +412,9 @@ impl Inner {
             let left = core.less("SyncLog::sharing", fsyncs, group.len() as u32);
             core.durability.sync.sharing = left;
             for (ino, ticket) in group {
-                let result = inos.binary_search(&ino).map_or(Ok(()), |at| results[at].clone());
-                core.durability.sync.answers.complete(ticket, result);
+                // An fsync without a result is not durable, so its answer must not be success.
+                let at = inos.binary_search(&ino).expect("invariant: the record was for the group");
+                core.durability.sync.answers.complete(ticket, results[at].clone());
             }
             if core.durability.sync.waiters.is_empty() {
                 return;
