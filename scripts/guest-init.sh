@@ -105,7 +105,10 @@ array() {
     step "array: a client of the kernel" nbd-client -b 4096 -N guest 127.0.0.1 10809 "$nbd"
     dd if=/dev/urandom of=/run/data bs=1M count=64 2>/dev/null
     step "array: write" dd if=/run/data of="$nbd" bs=1M conv=fsync
-    echo "REMOVE nvme3"
+    # The kernel numbers the drives in the order in which they answer, so the host is told by serial.
+    local serial
+    serial="$(tr -d ' ' </sys/block/nvme3n1/device/serial)"
+    echo "REMOVE nvme${serial#furrow}"
     local wait=0
     while [ -e /dev/nvme3n1 ] && [ "$wait" -lt 30 ]; do sleep 1; wait=$((wait + 1)); done
     step "array: the drive is gone" test ! -e /dev/nvme3n1
