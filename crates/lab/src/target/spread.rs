@@ -2,9 +2,10 @@
 //!
 //! Each file's data go to one of a few open zones, file i to zone i modulo their number, with one
 //! write in flight per zone. Metadata are in place on a conventional second drive. An fsync writes
-//! the file's data, flushes the drive if its cache is volatile, and then commits its change to the
-//! journal on the second drive: one block, and a flush. Clients that ask while a block is being
-//! written share the next one. Buffered writes stay in memory. Half of the dirty limit sets off
+//! the file's data, and then commits its change to the journal on the second drive: one block.
+//! Clients that ask while a block is being written share the next one. Either write is followed by
+//! a flush if the drive's cache is volatile; to another drive, Linux sends none (`blk_insert_flush`,
+//! `bdev_write_cache`). Buffered writes stay in memory. Half of the dirty limit sets off
 //! writing back, file by file, in commands of up to 1 MiB; the whole limit holds writers up.
 //!
 //! Left out, each in favour of the model: writes of metadata to their places, space and time of
@@ -251,7 +252,7 @@ async fn command(device: &dyn ZonedDevice, thread: u32, command: Command) -> Res
     Ok(())
 }
 
-/// A journal in place: one block at a time, and a flush.
+/// A journal in place: one block at a time, and a flush if the drive's cache is volatile.
 struct Journal {
     device: Rc<dyn ZonedDevice>,
     blocks: u64,
@@ -278,7 +279,7 @@ impl Journal {
         Ok(Journal { device, blocks, begun, done, progress: Notify::new() })
     }
 
-    /// Waits until a block that was not begun before is written and flushed.
+    /// Waits until a block that was not begun before is durable.
     async fn commit(&self, thread: u32) -> Result<()> {
         let wanted = self.begun.get() + 1;
         while self.done.get() < wanted {
@@ -290,7 +291,9 @@ impl Journal {
             self.begun.set(self.begun.get() + 1);
             let write = Command::Write { lba, blocks: BlockCount(1) };
             command(&*self.device, thread, write).await?;
-            command(&*self.device, thread, Command::Flush).await?;
+            if self.device.geometry().volatile_cache {
+                command(&*self.device, thread, Command::Flush).await?;
+            }
             self.done.set(self.begun.get());
             self.progress.notify_all();
         }
@@ -376,21 +379,23 @@ mod tests {
         assert!((0.95..1.05).contains(&(rate(4, 8) / rate(2, 8))));
     }
 
-    /// A block of the journal takes 15 us and a flush; clients that ask in the meantime share the
-    /// next.
+    /// A block of the journal takes 15 us, and a flush if the cache is volatile; clients that ask in
+    /// the meantime share the next.
     #[test]
     fn an_fsync_waits_for_its_data_and_then_for_the_journal() {
         let one = |more: &str, journal: &str| {
             run(&format!("{WRITES}depth = 1\nfsync = 1\n{more}"), journal).unwrap()
         };
         let direct = run(&format!("{WRITES}threads = 1\ndepth = 1\nmode = 'direct'"), "").unwrap();
-        let (alone, slow) = (one("threads = 1", ""), one("threads = 1", ",model.flush=1ms"));
+        let volatile = ",volatile-cache=on,model.flush=1ms";
+        let (alone, slow) = (one("threads = 1", ""), one("threads = 1", volatile));
         assert!(alone.p50_ns > direct.p50_ns + 10_000, "{alone:?} {direct:?}");
+        assert_eq!(one("threads = 1", ",model.flush=1ms").p50_ns, alone.p50_ns);
         assert!(slow.p50_ns > alone.p50_ns + 900_000, "{slow:?}");
-        let shared = one("threads = 8", ",model.flush=1ms");
+        let shared = one("threads = 8", volatile);
         // Two groups of four clients take turns.
         assert!(shared.ops > 3 * slow.ops, "{} {}", shared.ops, slow.ops);
-        assert!(shared.p50_ns < 3_000_000, "{shared:?}");
+        assert!(shared.p50_ns < slow.p50_ns * 5 / 2, "{shared:?} {slow:?}");
     }
 
     #[test]
