@@ -237,7 +237,7 @@ impl<E: 'static> Port<E> {
         if let Some(answer) = pending {
             value = shared.with_clock_moving(|| answer.wait());
         }
-        value.ok_or_else(|| shared.over.get().cloned().unwrap_or_default())
+        value.ok_or_else(|| shared.reason())
     }
 
     /// As [`Port::try_call`], but this thread never holds the engine: the present holder or the
@@ -268,7 +268,7 @@ impl<E: 'static> Port<E> {
             shared.attend(&mut |_, _| {});
         }
         let value = shared.with_clock_moving(|| answer.wait());
-        value.ok_or_else(|| shared.over.get().cloned().unwrap_or_default())
+        value.ok_or_else(|| shared.reason())
     }
 
     /// Runs a last request and ends the engine: its tasks and state are dropped, and its reactor
@@ -428,6 +428,12 @@ impl<E: 'static> Shared<E> {
             }));
         }
         self.doorbell.ring();
+    }
+
+    /// Why a call has no answer. A panic drops the reply while it unwinds, before the engine's
+    /// holder catches it and notes the reason, so the reason may still be on its way.
+    fn reason(&self) -> Stopped {
+        self.over.wait().clone()
     }
 
     /// Leaves a request in this thread's ring.
