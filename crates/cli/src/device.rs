@@ -245,16 +245,18 @@ fn timing_json(run: &spec::Run, preset: &str) -> Value {
     })
 }
 
-fn zones_of(drive: &dyn ZonedDevice, first: u32, count: u32) -> anyhow::Result<Vec<ZoneReport>> {
-    drive
-        .report(ZoneId(first), count)
-        .map_err(|status| anyhow::anyhow!("{}: report zones: {status}", drive.name()))
+fn zones_of(opened: &Opened, first: u32, count: u32) -> anyhow::Result<Vec<ZoneReport>> {
+    let drive = opened.drive.clone();
+    let asked = drive.clone();
+    let reports = opened.rt.block_on(async move { asked.report(ZoneId(first), count).await });
+    reports.map_err(|status| anyhow::anyhow!("{}: report zones: {status}", drive.name()))
 }
 
 fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
-    let Opened { drive, emulated, rt: _rt } = open(&args.device, OpenMode::ReadOnly)?;
+    let opened = open(&args.device, OpenMode::ReadOnly)?;
+    let Opened { drive, emulated, .. } = &opened;
     let geometry = drive.geometry();
-    let zones = zones_of(&*drive, 0, geometry.zones)?;
+    let zones = zones_of(&opened, 0, geometry.zones)?;
     let image = emulated.as_ref().and_then(|drive| {
         drive.with_image(|image| {
             (uuid(image.uuid()), image.preset().to_owned(), image.allocated_bytes())
@@ -268,7 +270,7 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
         _ => "",
     };
     if args.json {
-        let mut value = show_json(&*drive, &zones, image.as_ref());
+        let mut value = show_json(&**drive, &zones, image.as_ref());
         value["timing"] = timing_json(&run, preset);
         return show::json(out, &value);
     }
@@ -288,7 +290,7 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
     let written = written_blocks(geometry, &zones);
     rows.push(("written", size(geometry.bytes(BlockCount(written)))));
     if emulated.is_some() {
-        rows.push(("faults", faults(&*drive).to_string()));
+        rows.push(("faults", faults(&**drive).to_string()));
     }
     let mut table = Table::new();
     table.load_style(NOTHING);
@@ -432,12 +434,13 @@ fn show_json(
 }
 
 fn report(args: &Report, out: &mut dyn Write) -> anyhow::Result<()> {
-    let Opened { drive, rt: _rt, .. } = open(&args.device, OpenMode::ReadOnly)?;
+    let opened = open(&args.device, OpenMode::ReadOnly)?;
+    let drive = &opened.drive;
     let geometry = drive.geometry();
     if args.first >= geometry.zones {
         anyhow::bail!("{}: no zone {}: it has {} zones", drive.name(), args.first, geometry.zones);
     }
-    let zones = zones_of(&*drive, args.first, args.count.unwrap_or(u32::MAX))?;
+    let zones = zones_of(&opened, args.first, args.count.unwrap_or(u32::MAX))?;
     if args.json {
         let zones: Vec<Value> = zones
             .iter()

@@ -10,7 +10,7 @@ use furrow_emu::OpenMode;
 use furrow_fs::{Finding, FsckOptions, FsckReport, fsck};
 use furrow_rt::{Completion, Config, Rt};
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Command, Geometry, Outcome, QueueId, Request, Status, ZoneId, ZoneReport};
+use furrow_zone::{Command, Geometry, Outcome, QueueId, Reports, Request, ZoneId};
 use furrow_zone::{Error, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::io::{IsTerminal, Write};
@@ -186,8 +186,12 @@ impl ZonedDevice for Watched {
         self.drive().submit(queue, request)
     }
 
-    fn report(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status> {
-        self.drive().report(first, count)
+    fn report(&self, first: ZoneId, count: u32) -> Reports<'_> {
+        Box::pin(async move { self.drive().report(first, count).await })
+    }
+
+    fn answers(&self) -> bool {
+        self.drive().answers()
     }
 
     fn name(&self) -> String {

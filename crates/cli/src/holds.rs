@@ -54,7 +54,7 @@ impl Holds {
     /// `Io` if the drive does not report its zones.
     pub async fn of(device: &dyn ZonedDevice) -> Result<Holds, Error> {
         let geometry = device.geometry();
-        let zones = device.report(ZoneId(0), geometry.zones);
+        let zones = device.report(ZoneId(0), geometry.zones).await;
         let zones = zones.map_err(|status| Error::device(&device.name(), "zone report", status))?;
         let broken = |state| matches!(state, ZoneState::Offline | ZoneState::ReadOnly);
         let used = zones.iter().find(|zone| {

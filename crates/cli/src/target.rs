@@ -51,7 +51,9 @@ impl Target {
     pub fn status(&self) -> Result<Status> {
         match self {
             Target::Mounted(directory) => report::ask_status(directory),
-            Target::Device(device) => inspect(device, |fs, info| Ok(report::status(fs, info))),
+            Target::Device(device) => {
+                inspect(device, async |fs, info| Ok(report::status(fs, info)))
+            }
         }
     }
 
@@ -63,7 +65,7 @@ impl Target {
         match self {
             Target::Mounted(directory) => report::ask_map(directory),
             Target::Device(device) => {
-                inspect(device, |fs, info| report::map(fs, info, 0, usize::MAX))
+                inspect(device, async |fs, info| report::map(fs, info, 0, usize::MAX).await)
             }
         }
     }
@@ -114,7 +116,7 @@ pub fn text(name: &OsStr) -> Result<String> {
 /// Opens `device` read-only in this thread, inspects its file system, and closes it.
 fn inspect<T: 'static>(
     device: &str,
-    look: impl FnOnce(&Fs, &Info) -> Result<T, Error> + 'static,
+    look: impl AsyncFnOnce(&Fs, &Info) -> Result<T, Error> + 'static,
 ) -> Result<T> {
     let spec: DeviceSpec = device.parse()?;
     let rt = Rt::new(Config::real());
@@ -133,7 +135,7 @@ fn inspect<T: 'static>(
             Ok(fs) => fs,
         };
         drop(drive);
-        let found = look(&fs, &info);
+        let found = look(&fs, &info).await;
         fs.unmount().await?;
         found
     });

@@ -24,8 +24,8 @@ use faults::Verdict;
 use furrow_rt::{Clock, Completion, CompletionTable, Nanos, Rng, Rt, Source, Ticket};
 use furrow_zone::fault::{Fault, FaultInjection};
 use furrow_zone::{
-    Command, Error, ErrorKind, Geometry, Lba, Machine, Outcome, QueueId, Request, Result, Status,
-    Target, ZoneId, ZoneReport, ZonedDevice,
+    Command, Error, ErrorKind, Geometry, Lba, Machine, Outcome, QueueId, Reports, Request, Result,
+    Status, Target, ZoneId, ZoneReport, ZonedDevice, reported,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -159,6 +159,17 @@ impl Emulator {
             writable: true,
         };
         Ok(Emulator::start(rt, start, options))
+    }
+
+    /// As [`ZonedDevice::report`]: an emulated drive knows its zones at once.
+    ///
+    /// # Errors
+    /// `InternalError` if the drive is off or was removed.
+    pub fn report_now(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status> {
+        match self.0.power.get() {
+            Power::On => Ok(self.0.core.borrow().machine.report(first, count)),
+            Power::Gone(_) | Power::Off => Err(Status::InternalError),
+        }
     }
 
     /// The drive in an open image.
@@ -596,11 +607,12 @@ impl ZonedDevice for Emulator {
         completion
     }
 
-    fn report(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status> {
-        match self.0.power.get() {
-            Power::On => Ok(self.0.core.borrow().machine.report(first, count)),
-            Power::Gone(_) | Power::Off => Err(Status::InternalError),
-        }
+    fn report(&self, first: ZoneId, count: u32) -> Reports<'_> {
+        reported(self.report_now(first, count))
+    }
+
+    fn answers(&self) -> bool {
+        matches!(self.0.power.get(), Power::On)
     }
 
     fn oldest(&self) -> Option<u64> {

@@ -151,7 +151,7 @@ fn blocks_above_the_write_pointer_never_show() {
     let finish = manage(0, Action::Finish, &geometry);
     assert!(run(&rt, &drive, Request::bare(finish)).status.is_ok());
     assert_eq!(get(&rt, &drive, 0, 10), Ok(whole));
-    let report = drive.report(ZoneId(0), 1).expect("a drive that answers")[0];
+    let report = drive.report_now(ZoneId(0), 1).expect("a drive that answers")[0];
     assert_eq!((report.state, report.write_pointer), (ZoneState::Full, BlockCount(50)));
     rt.clear();
 }

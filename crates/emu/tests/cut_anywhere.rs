@@ -108,7 +108,7 @@ impl Bounds {
         let copy = Emulator::from_snapshot(&rt, &after, Options::simulated());
         let durable =
             if volatile { self.durable.borrow().clone() } else { self.executed.borrow().clone() };
-        for report in copy.report(ZoneId(0), ZONES).expect("a drive that answers") {
+        for report in copy.report_now(ZoneId(0), ZONES).expect("a drive that answers") {
             let zone = report.zone.0;
             let (least, most) = (durable[zone as usize], self.submitted.borrow()[zone as usize]);
             let written = report.write_pointer.0;

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 fn zone(drive: &Emulator, zone: u32) -> furrow_zone::ZoneReport {
-    drive.report(ZoneId(zone), 1).expect("a drive that answers")[0]
+    drive.report_now(ZoneId(zone), 1).expect("a drive that answers")[0]
 }
 
 fn faulty(fault: Fault) -> (Rt, Emulator) {
@@ -144,7 +144,7 @@ fn a_drive_that_disappears_returns_after_its_commands() {
     for _ in 0..10 {
         assert_eq!(put(&rt, &drive, 2, 1, 20), Status::InternalError);
     }
-    assert_eq!(drive.report(ZoneId(0), 1), Err(Status::InternalError));
+    assert_eq!(drive.report_now(ZoneId(0), 1), Err(Status::InternalError));
     drive.power_on();
     assert!(put(&rt, &drive, 2, 1, 20).is_ok());
     assert_eq!(zone(&drive, 0).state, ZoneState::ImplicitlyOpen, "no power cycle");

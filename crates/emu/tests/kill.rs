@@ -95,7 +95,7 @@ fn write_until_killed(path: &Path) {
 /// not matter: it is not written before a reset.
 fn restored(drive: &Emulator) -> Machine {
     let mut machine = Machine::new(drive.geometry().clone()).expect("a valid geometry");
-    let report = drive.report(ZoneId(0), drive.geometry().zones).expect("a drive that answers");
+    let report = drive.report_now(ZoneId(0), drive.geometry().zones).expect("a drive that answers");
     for zone in report {
         let to = furrow_zone::Zone {
             state: zone.state,
@@ -153,7 +153,7 @@ impl Expected {
 
     fn matches(&self, rt: &Rt, drive: &Emulator) -> Result<u64, String> {
         let geometry = drive.geometry();
-        let report = drive.report(ZoneId(0), geometry.zones).expect("a drive that answers");
+        let report = drive.report_now(ZoneId(0), geometry.zones).expect("a drive that answers");
         if report != self.machine.report(ZoneId(0), geometry.zones) {
             return Err(format!("zones are {report:?}"));
         }

@@ -219,7 +219,7 @@ impl Rig {
     fn compare_all(&self, model: &Model) {
         let geometry = model.machine.geometry();
         let all = geometry.zones;
-        assert_eq!(self.drive.report(ZoneId(0), all), Ok(model.machine.report(ZoneId(0), all)));
+        assert_eq!(self.drive.report_now(ZoneId(0), all), Ok(model.machine.report(ZoneId(0), all)));
         for zone in 0..geometry.zones {
             for offset in 0..geometry.zone_size.0 {
                 let lba = geometry.start(ZoneId(zone)).0 + offset;

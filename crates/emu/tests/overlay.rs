@@ -39,10 +39,10 @@ fn pages(rng: &mut Rng, bytes: usize) -> Pages {
 }
 
 /// A random command, in most cases a valid one.
-fn command(rng: &mut Rng, drive: &dyn ZonedDevice) -> Request {
+async fn command(rng: &mut Rng, drive: &dyn ZonedDevice) -> Request {
     let geometry = drive.geometry();
     let zone = ZoneId(rng.below(u64::from(geometry.zones)) as u32);
-    let report = drive.report(zone, 1).expect("a report")[0];
+    let report = drive.report(zone, 1).await.expect("a report")[0];
     let start = geometry.start(zone).0;
     let blocks = BlockCount(1 + rng.below(12));
     let data = pages(rng, geometry.bytes(blocks).0 as usize);
@@ -88,8 +88,8 @@ async fn content(drive: &dyn ZonedDevice) -> Vec<Option<Vec<u64>>> {
 
 /// The report of every zone, with implicitly open zones as closed: no report says which zone was
 /// opened first, and the drive closes that one to let another open.
-fn zones(drive: &dyn ZonedDevice) -> Vec<ZoneReport> {
-    let mut reports = drive.report(ZoneId(0), drive.geometry().zones).expect("a report");
+async fn zones(drive: &dyn ZonedDevice) -> Vec<ZoneReport> {
+    let mut reports = drive.report(ZoneId(0), drive.geometry().zones).await.expect("a report");
     for report in &mut reports {
         if report.state == ZoneState::ImplicitlyOpen {
             report.state = ZoneState::Closed;
@@ -144,20 +144,20 @@ proptest! {
         let result: Result<(), TestCaseError> = rt.block_on(async move {
             let mut rng = Rng::new(seed);
             for _ in 0..60 {
-                let request = command(&mut rng, &direct);
+                let request = command(&mut rng, &direct).await;
                 let (a, b) = (submit(&direct, &request).await, submit(&below, &request).await);
                 prop_assert_eq!(a, b);
             }
             let before = content(&below).await;
-            let view = Overlay::new(&on, Rc::new(below.clone())).expect("a view");
+            let view = Overlay::new(&on, Rc::new(below.clone())).await.expect("a view");
             let mut changed = 0;
             for _ in 0..120 {
-                let request = command(&mut rng, &direct);
+                let request = command(&mut rng, &direct).await;
                 let (a, b) = (submit(&direct, &request).await, submit(&view, &request).await);
                 prop_assert_eq!(&a, &b, "{:?}", request.command);
                 let is_change = !matches!(request.command, Command::Read { .. });
                 changed += usize::from(is_change && a.0 == 0);
-                prop_assert_eq!(zones(&direct), zones(&view));
+                prop_assert_eq!(zones(&direct).await, zones(&view).await);
             }
             prop_assert_eq!(view.changes(), changed);
             let after = content(&direct).await;
@@ -181,7 +181,7 @@ fn a_drive_that_somebody_else_used_is_left_alone() {
     let below = drive(&rt, &geometry);
     let on = rt.clone();
     rt.block_on(async move {
-        let view = Overlay::new(&on, Rc::new(below.clone())).expect("a view");
+        let view = Overlay::new(&on, Rc::new(below.clone())).await.expect("a view");
         let mut rng = Rng::new(5);
         let write = |at: u64, rng: &mut Rng| {
             let command = Command::Write { lba: Lba(at), blocks: BlockCount(1) };

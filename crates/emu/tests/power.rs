@@ -186,10 +186,10 @@ fn a_power_cut_in_place_answers_what_was_in_flight_and_stays_dark() {
     let first = drive.submit(QueueId(0), Request::with_data(write(0, 4), data));
     drive.power_cut(&Fates::of(vec![Fate::Torn(3)], 0));
     assert_eq!(rt.block_on(first).status, Status::InternalError);
-    assert_eq!(drive.report(ZoneId(0), 1), Err(Status::InternalError));
+    assert_eq!(drive.report_now(ZoneId(0), 1), Err(Status::InternalError));
     assert_eq!(put(&rt, &drive, 64, 1, 1), Status::InternalError);
     drive.power_on();
-    let report = drive.report(ZoneId(0), 1).expect("power is on");
+    let report = drive.report_now(ZoneId(0), 1).expect("power is on");
     assert_eq!(report[0].write_pointer, BlockCount(3));
     assert_eq!(report[0].state, ZoneState::Closed);
     assert!(put(&rt, &drive, 3, 1, 7).is_ok());

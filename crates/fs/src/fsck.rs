@@ -142,7 +142,7 @@ impl FsckReport {
 /// `WrongFormat` if there is no file system or one of a newer version or with features unknown
 /// here, `Unsupported` or `Io` if the drive cannot be used. Everything else is a finding.
 pub async fn fsck(device: Rc<dyn ZonedDevice>, options: &FsckOptions) -> Result<FsckReport> {
-    let mut fsck = Fsck::new(device, *options)?;
+    let mut fsck = Fsck::new(device, *options).await?;
     let Some(volume) = ring::read(&mut fsck).await? else { return Ok(fsck.report) };
     let Some(tables) = tables::read(&mut fsck, &volume).await else { return Ok(fsck.report) };
     let mut walk = tree::walk(&mut fsck, &volume, &tables).await;
@@ -163,10 +163,10 @@ struct Fsck {
 }
 
 impl Fsck {
-    fn new(device: Rc<dyn ZonedDevice>, options: FsckOptions) -> Result<Fsck> {
+    async fn new(device: Rc<dyn ZonedDevice>, options: FsckOptions) -> Result<Fsck> {
         let geometry = device.geometry().clone();
         BlockAddr::check(&geometry).map_err(|error| error.at(device.name()))?;
-        let reports = furrow_log::survey::reports(&*device)?;
+        let reports = furrow_log::survey::reports(&*device).await?;
         let report = FsckReport::default();
         Ok(Fsck { device, geometry, reports, pages: Pool::new(1024), options, report })
     }

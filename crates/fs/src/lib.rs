@@ -513,7 +513,9 @@ impl Fs {
     ///
     /// # Errors
     /// `Io` if the drive does not report.
-    pub fn zone_map(&self) -> Result<Vec<ZoneInfo>> {
-        self.0.core.borrow().zone_map()
+    pub async fn zone_map(&self) -> Result<Vec<ZoneInfo>> {
+        let device = self.0.core.borrow().env.device.clone();
+        let reports = durability::recover::report(&*device).await?;
+        Ok(self.0.core.borrow().zone_map(&reports))
     }
 }

@@ -66,7 +66,7 @@ async fn refuse_used(
     options: &MkfsOptions,
     pages: &Pool,
 ) -> Result<()> {
-    let reports = report(device)?;
+    let reports = report(device).await?;
     let logs = layout.ring_start..layout.main_start;
     if let Some(bad) = reports.iter().find(|r| broken(r.state) && logs.contains(&r.zone.0)) {
         let message = format!(
@@ -94,9 +94,9 @@ async fn refuse_used(
 }
 
 /// The superzones, without the zones that cannot be written.
-fn descriptors(device: &dyn ZonedDevice, layout: &Layout) -> Result<Vec<Descriptor>> {
+async fn descriptors(device: &dyn ZonedDevice, layout: &Layout) -> Result<Vec<Descriptor>> {
     let bad: Vec<ZoneId> =
-        report(device)?.iter().filter(|r| broken(r.state)).map(|r| r.zone).collect();
+        report(device).await?.iter().filter(|r| broken(r.state)).map(|r| r.zone).collect();
     let first = ZoneId(layout.main_start);
     let mut all = describe(device.geometry(), first, layout.width as u8, &bad)?;
     all.truncate(layout.superzones as usize);
@@ -115,7 +115,8 @@ async fn empty(writer: &Writer) -> Result<()> {
         let conventional = geometry.is_conventional(zone.zone);
         !conventional && !broken(zone.state) && zone.state != ZoneState::Empty
     };
-    let used: Vec<ZoneId> = report(&*device)?.iter().filter(|r| holds(r)).map(|r| r.zone).collect();
+    let used: Vec<ZoneId> =
+        report(&*device).await?.iter().filter(|r| holds(r)).map(|r| r.zone).collect();
     ZonePool::wipe(writer, used.into_iter()).await
 }
 
@@ -145,7 +146,7 @@ async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Resul
         4 => 2,
         _ => 1,
     };
-    let mut all = descriptors(&**writer.device(), layout)?;
+    let mut all = descriptors(&**writer.device(), layout).await?;
     let Some(home) = all.iter().position(|d| d.missing.get() == 0) else {
         let message = "every superzone has a zone that cannot be written";
         return Err(Error::new(ErrorKind::Io, message));

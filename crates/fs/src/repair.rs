@@ -178,7 +178,7 @@ impl Repair {
         if repair.before.is_ok() && (repair.before.clean || mounts(rt, &device).await) {
             return Ok(repair);
         }
-        let view = Overlay::new(rt, device.clone())?;
+        let view = Overlay::new(rt, device.clone()).await?;
         let mut log = Log::default();
         let lost = ring::lost_checkpoint(device).await?;
         let made = mend(rt, &view, options, (&repair.before, lost), &mut log).await;
@@ -275,7 +275,7 @@ fn quietly() -> MountOptions {
 
 /// Whether the file system can be recovered after a crash.
 async fn mounts(rt: &Rt, device: &Rc<dyn ZonedDevice>) -> bool {
-    let Ok(view) = Overlay::new(rt, device.clone()) else { return false };
+    let Ok(view) = Overlay::new(rt, device.clone()).await else { return false };
     let view: Rc<dyn ZonedDevice> = Rc::new(view);
     let Ok(fs) = Fs::mount(rt, view.clone(), quietly()).await else { return false };
     let ended = fs.unmount().await;

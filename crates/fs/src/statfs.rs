@@ -6,7 +6,7 @@ use crate::format::{BLOCK, LEAF_POINTERS, NAME_MAX};
 use crate::memory::{Memory, PAGE, set_bytes};
 use crate::types::{Ino, Kind, StatFs, ZoneInfo, ZoneUse};
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
-use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState};
 
 impl Core {
     /// See [`crate::Fs::statfs`].
@@ -56,11 +56,10 @@ impl Core {
         Ok(Ino(head.parent.get()))
     }
 
-    /// See [`crate::Fs::zone_map`].
-    pub(crate) fn zone_map(&self) -> Result<Vec<ZoneInfo>> {
-        let reports = crate::durability::recover::report(&*self.env.device)?;
+    /// See [`crate::Fs::zone_map`]; `reports` are those of all zones.
+    pub(crate) fn zone_map(&self, reports: &[ZoneReport]) -> Vec<ZoneInfo> {
         let mut map = Vec::with_capacity(reports.len());
-        for report in &reports {
+        for report in reports {
             let written = crate::durability::recover::written(report, &self.env.geometry);
             let broken = matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline);
             let (usage, valid) = self.zone_use(report.zone);
@@ -71,7 +70,7 @@ impl Core {
                 valid,
             });
         }
-        Ok(map)
+        map
     }
 
     fn zone_use(&self, zone: ZoneId) -> (ZoneUse, u32) {

@@ -248,8 +248,8 @@ async fn half_garbage(fs: &Fs, blocks: u64) -> Result<Ino> {
 }
 
 /// Zones that hold data and are fully written.
-fn full_data_zones(fs: &Fs) -> Result<Vec<usize>> {
-    let zones = fs.zone_map()?.into_iter().enumerate();
+async fn full_data_zones(fs: &Fs) -> Result<Vec<usize>> {
+    let zones = fs.zone_map().await?.into_iter().enumerate();
     let full = zones
         .filter(|(_, zone)| matches!(zone.usage, ZoneUse::Data(_)) && !zone.open && zone.valid > 0);
     Ok(full.map(|(index, _)| index).collect())
@@ -262,11 +262,11 @@ fn a_damaged_block_stays_and_is_named_while_cleaning_goes_on() {
         let kept = half_garbage(&fs, 300).await?;
         fs.unmount().await?;
         let fs = mount(&rt, &drive, quiet()).await?;
-        let zones = full_data_zones(&fs)?;
+        let zones = full_data_zones(&fs).await?;
         assert!(zones.len() > 5, "{zones:?}");
         // One flipped bit in each block of one zone, a read error in another.
         let (rotten, unread) = (zones[1], zones[3]);
-        let valid = fs.zone_map()?[rotten].valid;
+        let valid = fs.zone_map().await?[rotten].valid;
         for offset in 0..48 {
             let fault = Fault::new(FaultKind::BitFlip);
             drive.inject(fault.at_blocks(at(&drive, rotten, offset), BlockCount(1))).unwrap();
@@ -284,7 +284,7 @@ fn a_damaged_block_stays_and_is_named_while_cleaning_goes_on() {
         let zone = format!("zone {rotten} offset");
         assert!(named(&zone) && named("expected CRC") && named("inode"), "{:?}", report.failures);
         // Blocks that could not be moved are in their old places, and are not tried again.
-        let map = fs.zone_map()?;
+        let map = fs.zone_map().await?;
         assert_eq!((map[rotten].valid, map[unread].usage), (valid, ZoneUse::Data(1)));
         let again = fs.clean(CleanOptions { garbage_percent: 0, ..Default::default() }).await?;
         assert_eq!(again.failed_blocks, 0, "{again:?}");
@@ -304,7 +304,7 @@ fn a_damaged_block_stays_and_is_named_while_cleaning_goes_on() {
         // Only overwriting or removing the file frees its space.
         fs.unlink(Ino::ROOT, b"kept").await?;
         fs.sync().await?;
-        assert_eq!(fs.zone_map()?[rotten].usage, ZoneUse::Free);
+        assert_eq!(fs.zone_map().await?[rotten].usage, ZoneUse::Free);
         fs.unmount().await
     });
 }
@@ -317,7 +317,7 @@ fn a_damaged_summary_costs_a_search_but_no_block() {
         let kept = half_garbage(&fs, 200).await?;
         fs.unmount().await?;
         let fs = mount(&rt, &drive, quiet()).await?;
-        let zones = full_data_zones(&fs)?;
+        let zones = full_data_zones(&fs).await?;
         // Segments have 25 blocks here; a zone has two.
         for (zone, offset) in [(zones[0], 24), (zones[0], 49), (zones[2], 24)] {
             let place = at(&drive, zone, offset);

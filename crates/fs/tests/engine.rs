@@ -300,14 +300,14 @@ fn nothing_is_written_after_an_unmount_and_nothing_acknowledged_in_it_is_lost() 
             }
             fs.unmount().await?;
             let zones = drive.geometry().zones;
-            let left = drive.report(furrow_zone::ZoneId(0), zones).unwrap();
+            let left = drive.report(furrow_zone::ZoneId(0), zones).await.unwrap();
             common::sound(drive.clone()).await?;
             let mut kept = Vec::new();
             for (name, task) in all {
                 kept.push((name, task.await));
             }
             rt.sleep(60 * furrow_rt::Nanos::SECOND).await;
-            let later = drive.report(furrow_zone::ZoneId(0), zones).unwrap();
+            let later = drive.report(furrow_zone::ZoneId(0), zones).await.unwrap();
             assert!(left == later, "seed {seed}: written after the unmount");
             let fs = mount(&rt, &drive).await?;
             for (name, kept) in kept.into_iter().filter(|(_, kept)| *kept > 0) {

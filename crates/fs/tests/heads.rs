@@ -268,7 +268,7 @@ fn superzones_of_a_class_are_on_dies_of_their_own_as_long_as_there_are_any() {
         for round in 0..40 {
             fill(&fs, warm, 2 * SEGMENT, round).await?;
             let mut groups: BTreeMap<usize, u32> = BTreeMap::new();
-            for (zone, info) in fs.zone_map()?.iter().enumerate() {
+            for (zone, info) in fs.zone_map().await?.iter().enumerate() {
                 if info.open && matches!(info.usage, ZoneUse::Data(_)) {
                     *groups.entry(zone % 8).or_default() += 1;
                 }
@@ -304,8 +304,8 @@ fn a_split_gives_each_stream_its_own_number_and_keeps_it() {
 }
 
 /// Blocks written in each zone of the two halves of the sync log, four zones each.
-fn sync_log(fs: &Fs) -> [Vec<u32>; 2] {
-    let zones = fs.zone_map().unwrap().into_iter();
+async fn sync_log(fs: &Fs) -> [Vec<u32>; 2] {
+    let zones = fs.zone_map().await.unwrap().into_iter();
     let log = zones.filter(|zone| zone.usage == ZoneUse::SyncLog);
     let written: Vec<u32> = log.map(|zone| zone.written).collect();
     [written[..4].to_vec(), written[4..].to_vec()]
@@ -333,7 +333,7 @@ fn records_are_spread_over_the_zones_of_the_sync_log() {
                 fs.fsync(ino, false).await?;
                 files.push((ino, tag));
             }
-            for half in sync_log(&fs) {
+            for half in sync_log(&fs).await {
                 let (least, fullest) = (half.iter().min(), half.iter().max());
                 assert!(fullest <= least.map(|least| least + 1).as_ref(), "{half:?}");
                 most = most.max(fullest.copied().unwrap_or(0));

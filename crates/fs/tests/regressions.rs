@@ -73,12 +73,12 @@ async fn crash_after_an_fsync_behind_a_cut(
     fs: Fs,
     kept: Ino,
     syncing: impl Future<Output = Result<()>>,
-    look: impl FnOnce(&Fs) -> Result<()>,
+    look: impl AsyncFnOnce(&Fs) -> Result<()>,
 ) -> Result<Fs> {
     write(&fs, kept, 0, b"new").await?;
     fs.fsync(kept, false).await?;
     syncing.await?;
-    look(&fs)?;
+    look(&fs).await?;
     drop(fs);
     let fs = mount(rt, drive, 512).await?;
     assert_eq!(fs.read(kept, 0, 3).await?.to_vec(), b"new");
@@ -93,22 +93,22 @@ fn a_stream_does_not_queue_behind_a_superzone_that_is_now_anothers() {
         let cold = file(&fs, "a.jpg").await?;
         write(&fs, cold, 0, &vec![1; PER * 4096]).await?;
         fs.sync().await?;
-        let map = fs.zone_map()?;
+        let map = fs.zone_map().await?;
         let at = map.iter().position(|z| z.usage == ZoneUse::Data(2)).unwrap();
         assert_eq!(map[at].written, 193, "the superzone is full");
         fs.unlink(Ino::ROOT, b"a.jpg").await?;
         fs.sync().await?;
-        assert_eq!(fs.zone_map()?[at].usage, ZoneUse::Free);
+        assert_eq!(fs.zone_map().await?[at].usage, ZoneUse::Free);
         // The warm data stream reaches the same superzone.
         let warm = file(&fs, "warm").await?;
         let mut turns = 0;
-        while fs.zone_map()?[at].usage == ZoneUse::Free {
+        while fs.zone_map().await?[at].usage == ZoneUse::Free {
             write(&fs, warm, 0, &vec![2; 100 * 4096]).await?;
             fs.sync().await?;
             turns += 1;
             assert!(turns < 2000);
         }
-        assert_eq!(fs.zone_map()?[at].usage, ZoneUse::Data(1));
+        assert_eq!(fs.zone_map().await?[at].usage, ZoneUse::Data(1));
         // The cold stream continues.
         let cold = file(&fs, "b.jpg").await?;
         write(&fs, cold, 0, &[3; 4096]).await?;
@@ -154,9 +154,9 @@ fn replay_takes_no_node_id_that_a_record_names() {
 fn no_sync_record_is_written_to_a_half_about_to_be_reset() {
     on_drive(SMALL, |rt, drive| async move {
         let fs = mount(&rt, &drive, 65_536).await?;
-        let sync: Vec<u32> = (0..96u32)
-            .filter(|z| fs.zone_map().unwrap()[*z as usize].usage == ZoneUse::SyncLog)
-            .collect();
+        let map = fs.zone_map().await?;
+        let sync: Vec<u32> =
+            (0..96u32).filter(|z| map[*z as usize].usage == ZoneUse::SyncLog).collect();
         let reset = Rc::new(Cell::new(0u32));
         let seen = reset.clone();
         let starts: Vec<_> =
@@ -259,7 +259,7 @@ fn a_record_behind_a_cut_survives_the_release_of_what_it_depended_on() {
             async move { fs.sync().await }
         });
         rt.yield_now().await;
-        let released = |fs: &Fs| {
+        let released = async |fs: &Fs| {
             assert!(fs.counters().zone_resets > resets, "something was released");
             Ok(())
         };
@@ -367,7 +367,7 @@ fn what_a_truncation_cut_off_does_not_come_back() {
 fn fsync_goes_on_after_a_crash_that_left_the_sync_half_full() {
     on_drive(SMALL, |rt, drive| async move {
         let fs = mount(&rt, &drive, 65_536).await?;
-        let map = fs.zone_map()?;
+        let map = fs.zone_map().await?;
         let second = map.iter().rposition(|z| z.usage == ZoneUse::SyncLog).unwrap();
         let start = drive.geometry().start(furrow_zone::ZoneId(second as u32));
         let shot: Rc<RefCell<Option<furrow_emu::Snapshot>>> = Rc::default();
@@ -400,7 +400,8 @@ fn recovery_stays_within_six_active_zones() {
     let spec = "zones=64,zone-size=1MiB,zone-capacity=772KiB,max-active=6,max-open=6,channels=1";
     on_drive(spec, |rt, drive| async move {
         let fs = mount(&rt, &drive, 65_536).await?;
-        let first = fs.zone_map()?.iter().rposition(|z| z.usage == ZoneUse::SyncLog).unwrap() + 1;
+        let first =
+            fs.zone_map().await?.iter().rposition(|z| z.usage == ZoneUse::SyncLog).unwrap() + 1;
         // Some superzones are old; the ones used next are not.
         for i in 0..40 {
             let ino = file(&fs, &format!("f{i}")).await?;
@@ -566,8 +567,8 @@ fn a_record_behind_a_cut_does_not_bring_back_what_the_checkpoint_released() {
             Poll::Ready(())
         })
         .await;
-        let show = |fs: &Fs| {
-            let free = fs.zone_map()?.iter().filter(|z| z.usage == ZoneUse::Free).count();
+        let show = async |fs: &Fs| {
+            let free = fs.zone_map().await?.iter().filter(|z| z.usage == ZoneUse::Free).count();
             println!("{free} free before");
             Ok(())
         };

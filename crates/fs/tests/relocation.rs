@@ -34,8 +34,8 @@ async fn mounted(rt: &Rt, drive: &Emulator, order: Order) -> Result<Fs> {
 }
 
 /// The first and the last zone for which `wanted` holds.
-fn area(fs: &Fs, wanted: impl Fn(&ZoneInfo) -> bool) -> (u32, u32) {
-    let zones = fs.zone_map().unwrap();
+async fn area(fs: &Fs, wanted: impl Fn(&ZoneInfo) -> bool) -> (u32, u32) {
+    let zones = fs.zone_map().await.unwrap();
     let first = zones.iter().position(&wanted).unwrap() as u32;
     let last = zones.iter().rposition(wanted).unwrap() as u32;
     (first, last + 1)
@@ -99,7 +99,7 @@ fn an_fsync_outlives_the_zone_it_was_written_to() {
                 let failures = rt.block_on(async move {
                     let fs = mounted(&on, &device, order).await.unwrap();
                     let fault = Fault::new(kind).when(When::Nth(nth)).times(1);
-                    strike(&device, fault, area(&fs, holds_files));
+                    strike(&device, fault, area(&fs, holds_files).await);
                     for n in 0..20u8 {
                         let ino = write(&fs, &format!("f{n}"), n, 9).await.unwrap();
                         let synced = fs.fsync(ino, false).await;
@@ -129,7 +129,7 @@ fn zones_fail_again_and_again_under_many_clients() {
         let (on, device) = (rt.clone(), drive.clone());
         let failures = rt.block_on(async move {
             let fs = mounted(&on, &device, order).await.unwrap();
-            let place = area(&fs, holds_files);
+            let place = area(&fs, holds_files).await;
             for kind in [FaultKind::WriteError, FaultKind::WriteTorn] {
                 strike(&device, Fault::new(kind).when(When::Every(23)).times(6), place);
             }
@@ -167,7 +167,7 @@ fn the_superzone_that_failed_is_emptied() {
         let ino = write(&fs, "f0", 0, 100).await.unwrap();
         fs.fsync(ino, false).await.unwrap();
         let fault = Fault::new(FaultKind::ZoneReadOnly).when(When::Nth(1)).times(1);
-        strike(&device, fault, area(&fs, |zone| matches!(zone.usage, ZoneUse::Data(_))));
+        strike(&device, fault, area(&fs, |zone| matches!(zone.usage, ZoneUse::Data(_))).await);
         let ino = write(&fs, "f1", 1, 100).await.unwrap();
         fs.fsync(ino, false).await.unwrap();
         assert_eq!(fs.counters().zone_failures, 1);
@@ -177,7 +177,7 @@ fn the_superzone_that_failed_is_emptied() {
         }
         fs.sync().await.unwrap();
         let retired = |zone: &&ZoneInfo| zone.usage == ZoneUse::Retired;
-        let zones = fs.zone_map().unwrap();
+        let zones = fs.zone_map().await.unwrap();
         assert_eq!(zones.iter().filter(retired).count(), 1);
         assert_eq!(zones.iter().find(retired).unwrap().valid, 0);
         assert_eq!(fs.clean_failures(), Vec::<String>::new());
@@ -200,7 +200,7 @@ fn the_sync_log_goes_on_in_its_other_half() {
                 let fs = mounted(&on, &device, Order::Queued).await.unwrap();
                 let first = write(&fs, "f0", 0, 5).await.unwrap();
                 fs.fsync(first, false).await.unwrap();
-                let zones = area(&fs, |zone| zone.usage == ZoneUse::SyncLog);
+                let zones = area(&fs, |zone| zone.usage == ZoneUse::SyncLog).await;
                 strike(&device, Fault::new(kind).when(When::Nth(nth)).times(1), zones);
                 for n in 1..30u8 {
                     let ino = write(&fs, &format!("f{n}"), n, 5).await.unwrap();
@@ -227,7 +227,7 @@ fn without_checkpoints_or_tables_the_engine_is_read_only() {
             let ino = write(&fs, "f0", 0, 5).await.unwrap();
             fs.fsync(ino, false).await.unwrap();
             let fault = Fault::new(FaultKind::WriteError).when(When::Nth(1)).times(1);
-            strike(&device, fault, area(&fs, |zone| zone.usage == usage));
+            strike(&device, fault, area(&fs, |zone| zone.usage == usage).await);
             let error = fs.sync().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Io, "{error}");
             let refused = write(&fs, "f1", 1, 5).await.unwrap_err();

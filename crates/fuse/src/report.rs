@@ -186,8 +186,8 @@ pub fn status(fs: &Fs, info: &Info) -> Status {
 ///
 /// # Errors
 /// If the drive does not report its zones.
-pub fn map(fs: &Fs, info: &Info, first: usize, count: usize) -> Result<MapPage, Error> {
-    let all: Vec<ZoneInfo> = fs.zone_map()?;
+pub async fn map(fs: &Fs, info: &Info, first: usize, count: usize) -> Result<MapPage, Error> {
+    let all: Vec<ZoneInfo> = fs.zone_map().await?;
     let zones = all.iter().enumerate().skip(first).take(count).map(|(zone, z)| Zone {
         zone: zone as u64,
         usage: use_name(z.usage).to_owned(),
@@ -247,7 +247,7 @@ pub(crate) async fn answer(fs: &Fs, shared: &Shared, question: Question) -> Resu
         }
         Question::Status => serde_json::to_string(&status(fs, info)),
         Question::Stat => serde_json::to_string(&shared.stat(fs)),
-        Question::Map(first) => serde_json::to_string(&map(fs, info, first, PAGE)?),
+        Question::Map(first) => serde_json::to_string(&map(fs, info, first, PAGE).await?),
         Question::Gc(superzones) => serde_json::to_string(&clean(fs, superzones).await?),
     };
     text.map_err(|error| Error::new(ErrorKind::Invalid, format!("report: {error}")))

@@ -244,9 +244,7 @@ impl Store {
     /// The error, if the store failed.
     pub(crate) fn give_up_zone(&self, zone: ZoneId, error: &Error) -> Result<()> {
         let writer = &self.0.zones.writer;
-        if error.is_gone()
-            || !writer.device().report(zone, 1).is_ok_and(|reports| !reports.is_empty())
-        {
+        if error.is_gone() || !writer.device().answers() {
             return Err(self.die(error));
         }
         self.0.zones.abandon(zone);

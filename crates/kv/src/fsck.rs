@@ -157,7 +157,7 @@ struct Check<'a> {
 /// does not report its zones. Everything else is in the report.
 pub async fn check(device: &dyn ZonedDevice, options: &CheckOptions) -> Result<CheckReport> {
     BlockAddr::check(device.geometry()).map_err(|error| error.at(device.name()))?;
-    let reports = survey::reports(device)?;
+    let reports = survey::reports(device).await?;
     let pages = Pool::new(2 * PIECE as usize);
     let mut check = Check { device, options, reports, pages, report: CheckReport::default() };
     check.run().await?;

@@ -457,7 +457,7 @@ pub async fn identify(device: &dyn ZonedDevice) -> Result<Option<Uuid>> {
         return Ok(None);
     }
     let pages = Pool::new(8);
-    let reports = survey::reports(device)?;
+    let reports = survey::reports(device).await?;
     let first = geometry.conventional_zones;
     for report in reports.iter().skip(first as usize).take(MAY_BEGIN as usize) {
         // The superblock or, if that is damaged, the first record of the snapshot behind it.

@@ -89,7 +89,7 @@ impl Store {
             let message = "a label has at most 63 bytes, none of them zero";
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let reports = survey::reports(&*device)?;
+        let reports = survey::reports(&*device).await?;
         let pages = Pool::new(256);
         refuse_used(&*device, &reports, options.force)?;
         let failed: BTreeSet<ZoneId> =
@@ -124,8 +124,13 @@ impl Store {
             turn: 0,
             replay: Replay { next_file: 1, ..Replay::default() },
         };
-        let store =
-            found.store(rt, writer, &survey::reports(&*device)?, pages, Options::default())?;
+        let store = found.store(
+            rt,
+            writer,
+            &survey::reports(&*device).await?,
+            pages,
+            Options::default(),
+        )?;
         let bodies = store.0.snapshot(&[], 0);
         store.begin_half(bodies).await?;
         store.0.zones.writer.completed().await;

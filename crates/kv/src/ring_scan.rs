@@ -264,7 +264,7 @@ pub(crate) async fn find(
 pub async fn is_store(device: &dyn ZonedDevice) -> Result<bool> {
     let geometry = device.geometry();
     let pages = Pool::new(8);
-    let reports = survey::reports(device)?;
+    let reports = survey::reports(device).await?;
     for zone in (geometry.conventional_zones..geometry.zones).take(MAY_BEGIN as usize) {
         if blocks_begun(&reports[zone as usize], geometry) == 0 {
             continue;

@@ -10,8 +10,8 @@ use furrow_kv::{
 use furrow_log::{BlockAddr, read_blocks, record};
 use furrow_rt::{Completion, Config, Page, Pages, Pool, Rng, Rt};
 use furrow_zone::{
-    BlockCount, Command, ErrorKind, Geometry, Lba, Outcome, QueueId, Request, Status, ZoneId,
-    ZoneReport, ZoneState, ZonedDevice,
+    BlockCount, Command, ErrorKind, Geometry, Lba, Outcome, QueueId, Reports, Request, ZoneId,
+    ZoneState, ZonedDevice,
 };
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ impl ZonedDevice for Watched {
         self.drive.submit(queue, request)
     }
 
-    fn report(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status> {
+    fn report(&self, first: ZoneId, count: u32) -> Reports<'_> {
         self.drive.report(first, count)
     }
 
@@ -168,7 +168,7 @@ fn a_snapshot_is_what_the_next_opening_finds_and_changes_nothing() {
                     changes: Cell::new(0),
                     reads: Cell::new(0),
                 });
-                let before = device.report(ZoneId(0), 48).unwrap();
+                let before = device.report_now(ZoneId(0), 48).unwrap();
                 let snapshot = Snapshot::open(watched.clone()).await.unwrap();
                 let was = looked_at(&snapshot).await;
                 let report = check(&*watched, &CheckOptions::default()).await.unwrap();
@@ -176,7 +176,7 @@ fn a_snapshot_is_what_the_next_opening_finds_and_changes_nothing() {
                 assert_eq!(report.checked.verified, report.checked.blocks);
                 assert_eq!(watched.changes.get(), 0);
                 assert!(watched.reads.get() > 0);
-                assert_eq!(device.report(ZoneId(0), 48).unwrap(), before);
+                assert_eq!(device.report_now(ZoneId(0), 48).unwrap(), before);
                 store = opened(&rt2, &device).await;
                 let room = |space: Space| (space.capacity, space.used, space.available);
                 assert_eq!(room(snapshot.space()), room(store.space()), "{seed} {life}");
@@ -347,7 +347,7 @@ fn a_damaged_ring_is_told_or_is_no_store_and_no_panic() {
 async fn with_other_records(rt: &Rt, from: &Rc<Emulator>, rng: &mut Rng) -> Rc<Emulator> {
     let to = drive(rt);
     let pages = Pool::new(64);
-    for report in from.report(ZoneId(0), 48).unwrap() {
+    for report in from.report_now(ZoneId(0), 48).unwrap() {
         let count = report.write_pointer.0 as u32;
         if report.state == ZoneState::Empty || count == 0 {
             continue;

@@ -169,7 +169,8 @@ impl Rig {
     /// Reads a zone that was written. Returns the number of commands.
     fn read_zone(&mut self) -> Result<u64> {
         let zone = ZoneId(0);
-        let report = self.drive.report(zone, 1).map_err(|status| anyhow::anyhow!("{status}"))?;
+        let report =
+            self.drive.report_now(zone, 1).map_err(|status| anyhow::anyhow!("{status}"))?;
         if report[0].write_pointer.0 == 0 {
             self.zone = 0;
             self.write_zone(Work::Write)?;

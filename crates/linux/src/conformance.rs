@@ -146,29 +146,30 @@ impl Walk<'_> {
     async fn reset(&mut self) -> Result<(), String> {
         self.machine = Machine::new(self.geometry.clone()).map_err(|error| error.to_string())?;
         for zone in (self.first..self.geometry.zones).map(ZoneId) {
-            if self.report(zone)?.state != ZoneState::Empty {
+            if self.report(zone).await?.state != ZoneState::Empty {
                 self.manage(zone, Action::Reset).await;
             }
-            let report = self.report(zone)?;
+            let report = self.report(zone).await?;
             if report.state != ZoneState::Empty {
                 return Err(format!("zone {zone} is {:?} after a reset", report.state));
             }
-            self.adopt(zone)?;
+            self.adopt(zone).await?;
         }
         self.lives.iter_mut().for_each(|life| *life += 1);
         Ok(())
     }
 
-    fn report(&self, zone: ZoneId) -> Result<Zone, String> {
-        let reports = self.device.report(zone, 1).map_err(|status| format!("report: {status}"))?;
+    async fn report(&self, zone: ZoneId) -> Result<Zone, String> {
+        let reports =
+            self.device.report(zone, 1).await.map_err(|status| format!("report: {status}"))?;
         let report = reports.first().ok_or("an empty report")?;
         let (state, write_pointer) = (report.state, report.write_pointer);
         Ok(Zone { state, capacity: report.capacity, write_pointer })
     }
 
     /// Sets the machine's zone to what the drive reports.
-    fn adopt(&mut self, zone: ZoneId) -> Result<(), String> {
-        let report = self.report(zone)?;
+    async fn adopt(&mut self, zone: ZoneId) -> Result<(), String> {
+        let report = self.report(zone).await?;
         self.machine.restore(zone, report).map_err(|error| error.to_string())
     }
 
@@ -183,7 +184,7 @@ impl Walk<'_> {
         let index = self.rng.below(u64::from(ZONES));
         let zone = ZoneId(self.first + index as u32);
         let start = self.geometry.start(zone).0;
-        let now = self.report(zone)?;
+        let now = self.report(zone).await?;
         let most = self.geometry.max_transfer.map_or(64, |most| most.0.min(64));
         let per_page = PAGE_SIZE as u64 / self.geometry.block_size.0;
         let blocks = 1 + self.rng.below(most / per_page) * per_page;
@@ -276,7 +277,7 @@ impl Walk<'_> {
         if matches!(command, Command::Manage { action: Action::Reset, .. }) {
             self.lives[index] += 1;
         }
-        let after = self.report(zone)?;
+        let after = self.report(zone).await?;
         let wanted = self.machine.zone(zone).ok_or("no such zone")?;
         let reported = (wanted.state, wanted.reported_pointer());
         if reported != (after.state, after.write_pointer) {
@@ -284,7 +285,7 @@ impl Walk<'_> {
             row.times -= 1;
             let (state, at) = (after.state, after.write_pointer);
             differ(row, format!("then {state:?} at {at}, not {:?} at {}", reported.0, reported.1));
-            self.adopt(zone)?;
+            self.adopt(zone).await?;
         }
         Ok(())
     }
@@ -303,7 +304,7 @@ impl Walk<'_> {
                 differ(row, format!("answers {answered}"));
             }
             let _ = self.machine.apply(&command);
-            self.adopt(zone)?;
+            self.adopt(zone).await?;
         }
         Ok(())
     }

@@ -15,8 +15,8 @@ use crate::workers::{Answer, Job, Workers};
 use furrow_rt::{Clock, Completion, CompletionTable, Nanos, PAGE_SIZE, Rt, Source, Ticket};
 use furrow_zone::rules::Op;
 use furrow_zone::{
-    Action, BlockCount, Command, Error, ErrorKind, Geometry, Lba, Outcome, QueueId, Request,
-    Status, Target, ZoneId, ZoneReport, ZonedDevice,
+    Action, BlockCount, Command, Error, ErrorKind, Geometry, Lba, Outcome, QueueId, Reports,
+    Request, Status, Target, ZoneId, ZoneReport, ZonedDevice, reported,
 };
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -74,13 +74,15 @@ struct Inner {
     folder: PathBuf,
     geometry: Geometry,
     access: Access,
-    file: Arc<File>,
     event: Arc<OwnedFd>,
     ring: RefCell<Ring>,
     workers: Workers,
     table: CompletionTable<Outcome>,
     lanes: RefCell<BTreeMap<ZoneId, Lane<Part>>>,
     flights: RefCell<Slab<Flight>>,
+    /// Reports that the engine asked for and has not got.
+    asking: RefCell<Slab<Ticket>>,
+    asked: CompletionTable<Result<Vec<ioctl::Descriptor>, Errno>>,
     gone: Cell<bool>,
     warnings: Vec<String>,
 }
@@ -149,13 +151,14 @@ impl Drive {
             warnings: warnings(path, &geometry, zones.len()),
             geometry,
             access,
-            file,
             event: event.clone(),
             ring: RefCell::new(ring),
             workers,
             table: CompletionTable::new(),
             lanes: RefCell::default(),
             flights: RefCell::default(),
+            asking: RefCell::default(),
+            asked: CompletionTable::new(),
             gone: Cell::new(false),
         }));
         rt.add_source(Rc::new(Sender(Rc::downgrade(&drive.0))));
@@ -361,6 +364,10 @@ impl Inner {
                 Answer::Managed(Ok(())) => self.land(key, Status::Success),
                 Answer::Managed(Err(errno)) => self.failed(key, errno),
                 Answer::Reported(report) => self.explained(key, report),
+                Answer::ReportedAll(reports) => {
+                    let ticket = self.asking.borrow_mut().remove(key);
+                    self.asked.complete(ticket, reports);
+                }
             }
         }
         any
@@ -607,27 +614,36 @@ impl ZonedDevice for Drive {
         completion
     }
 
-    fn report(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status> {
+    fn report(&self, first: ZoneId, count: u32) -> Reports<'_> {
         let inner = &*self.0;
         let geometry = &inner.geometry;
         if inner.gone.get() {
-            return Err(Status::InternalError);
+            return reported(Err(Status::InternalError));
         }
         let count = count.min(geometry.zones.saturating_sub(first.0));
         let sector = geometry.start(first).0 * geometry.block_size.0 / SECTOR;
-        match ioctl::report(&inner.file, sector, count) {
-            Ok(zones) => Ok((first.0..)
-                .map(ZoneId)
-                .zip(&zones)
-                .map(|(zone, from)| layout::zone_report(geometry, zone, from))
-                .collect()),
-            Err(errno) => {
-                if is_gone(errno) || !inner.folder.exists() {
-                    inner.disappear();
+        let (ticket, answer) = inner.asked.open();
+        let key = inner.asking.borrow_mut().insert(ticket);
+        inner.workers.ask(key, Job::ReportAll { sector, count });
+        Box::pin(async move {
+            match answer.await {
+                Ok(zones) => Ok((first.0..)
+                    .map(ZoneId)
+                    .zip(&zones)
+                    .map(|(zone, from)| layout::zone_report(geometry, zone, from))
+                    .collect()),
+                Err(errno) => {
+                    if is_gone(errno) || !inner.folder.exists() {
+                        inner.disappear();
+                    }
+                    Err(Status::InternalError)
                 }
-                Err(Status::InternalError)
             }
-        }
+        })
+    }
+
+    fn answers(&self) -> bool {
+        !self.0.gone.get() && self.0.folder.exists()
     }
 
     fn oldest(&self) -> Option<u64> {
@@ -643,6 +659,7 @@ impl ZonedDevice for Drive {
             oob: Vec::new(),
         };
         self.0.table.give_up(lost);
+        self.0.asked.give_up(|| Err(Errno::NODEV));
     }
 
     fn warnings(&self) -> &[String] {

@@ -24,15 +24,18 @@ pub(crate) enum Job {
     /// Change the state of each of the `count` zones of `sectors` sectors from `sector` on that the
     /// action concerns.
     ManageAll { action: Action, sector: u64, sectors: u64, count: u32 },
-    /// Report one zone.
+    /// Report one zone, whose command failed.
     Report { sector: u64 },
+    /// Report `count` zones.
+    ReportAll { sector: u64, count: u32 },
 }
 
 /// What came of a call.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Answer {
     Managed(Result<(), Errno>),
     Reported(Result<Descriptor, Errno>),
+    ReportedAll(Result<Vec<Descriptor>, Errno>),
 }
 
 type Answers = Arc<Mutex<Vec<(usize, Answer)>>>;
@@ -116,6 +119,9 @@ fn carry_out(device: &File, job: Job) -> Answer {
         Job::Report { sector } => {
             let report = ioctl::report(device, sector, 1);
             Answer::Reported(report.and_then(|zones| zones.first().copied().ok_or(Errno::NXIO)))
+        }
+        Job::ReportAll { sector, count } => {
+            Answer::ReportedAll(ioctl::report(device, sector, count))
         }
     }
 }

@@ -7,8 +7,8 @@
 use furrow_log::{Kind, Order, Writer, ZoneWrite};
 use furrow_rt::{Completion, CompletionTable, Config, Page, Pages, Rt};
 use furrow_zone::{
-    BlockCount, Command, Geometry, Lba, Outcome, QueueId, Request, Status, ZoneId, ZoneReport,
-    ZonedDevice,
+    BlockCount, Command, Geometry, Lba, Outcome, QueueId, Reports, Request, Status, ZoneId,
+    ZonedDevice, reported,
 };
 use std::rc::Rc;
 
@@ -37,8 +37,8 @@ impl ZonedDevice for Null {
         self.table.complete(ticket, outcome);
         completion
     }
-    fn report(&self, _: ZoneId, _: u32) -> Result<Vec<ZoneReport>, Status> {
-        Ok(Vec::new())
+    fn report(&self, _: ZoneId, _: u32) -> Reports<'_> {
+        reported(Ok(Vec::new()))
     }
     fn name(&self) -> String {
         "null".into()

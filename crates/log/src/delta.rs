@@ -418,13 +418,15 @@ impl DeltaLog {
     ///
     /// # Errors
     /// `Io` if the drive does not report.
-    pub fn found(writer: &Writer, layout: DeltaLayout, pages: &Pool, half: u8) -> Result<DeltaLog> {
+    pub async fn found(
+        writer: &Writer,
+        layout: DeltaLayout,
+        pages: &Pool,
+        half: u8,
+    ) -> Result<DeltaLog> {
         let (writer, pages) = (writer.clone(), pages.clone());
-        let report = |zone: &ZoneId| report_one(&**writer.device(), *zone);
-        let reports: Vec<ZoneReport> =
-            layout.half_zones(half).iter().map(report).collect::<Result<_>>()?;
-        let others: Vec<ZoneReport> =
-            layout.half_zones(1 - half).iter().map(report).collect::<Result<_>>()?;
+        let reports = reports_of(&writer, layout.half_zones(half)).await?;
+        let others = reports_of(&writer, layout.half_zones(1 - half)).await?;
         let written = |report: &ZoneReport| report.state != ZoneState::Empty;
         let current = reports.iter().rposition(written).unwrap_or(0);
         let at = match reports[current].state {
@@ -443,18 +445,16 @@ impl DeltaLog {
     ///
     /// # Errors
     /// `Io` if the drive does not report.
-    pub fn recover(
+    pub async fn recover(
         writer: &Writer,
         layout: DeltaLayout,
         pages: &Pool,
         permit: Option<Permit>,
         half: u8,
     ) -> Result<DeltaLog> {
-        let log = DeltaLog::found(writer, layout, pages, half)?;
+        let log = DeltaLog::found(writer, layout, pages, half).await?;
         let (writer, layout) = (&log.writer, &log.layout);
-        let report = |zone: &ZoneId| report_one(&**writer.device(), *zone);
-        let zones = layout.half_zones(half);
-        let reports: Vec<ZoneReport> = zones.iter().map(report).collect::<Result<_>>()?;
+        let reports = reports_of(writer, layout.half_zones(half)).await?;
         let written = |report: &ZoneReport| report.state != ZoneState::Empty;
         let current = reports.iter().rposition(written).unwrap_or(0);
         let mut short = None;
@@ -658,12 +658,21 @@ impl DeltaLog {
     }
 }
 
-fn report_one(device: &dyn ZonedDevice, zone: ZoneId) -> Result<ZoneReport> {
-    let what = format!("report of zone {zone}");
-    let reports = device.report(zone, 1).map_err(|s| Error::device(&device.name(), &what, s))?;
-    reports.first().copied().ok_or_else(|| {
-        Error::new(ErrorKind::Io, format!("{}: {what}: the drive has no such zone", device.name()))
-    })
+/// The reports of `zones`, in their order.
+async fn reports_of(writer: &Writer, zones: &[ZoneId]) -> Result<Vec<ZoneReport>> {
+    let device = writer.device();
+    let mut reports = Vec::with_capacity(zones.len());
+    for zone in zones {
+        let what = format!("report of zone {zone}");
+        let answer = device.report(*zone, 1).await;
+        let answer = answer.map_err(|status| Error::device(&device.name(), &what, status))?;
+        let report = answer.first().copied().ok_or_else(|| {
+            let what = format!("{}: {what}: the drive has no such zone", device.name());
+            Error::new(ErrorKind::Io, what)
+        })?;
+        reports.push(report);
+    }
+    Ok(reports)
 }
 
 mod audit;

@@ -644,7 +644,7 @@ impl ZonePool {
         let device = self.0.writer.device();
         for zone in &left {
             let gone = |_| Error::device(&device.name(), format!("reset of zone {zone}"), status);
-            let reports = device.report(*zone, 1).map_err(gone)?;
+            let reports = device.report(*zone, 1).await.map_err(gone)?;
             if reports.is_empty() {
                 return Err(gone(status));
             }

@@ -364,18 +364,18 @@ pub async fn empty_zone(
     zone: ZoneId,
     proof: &DurableSnapshot,
 ) -> Result<bool> {
-    let state = || {
+    let state = async || {
         let refused = |s| Error::device(&device.name(), format!("report of zone {zone}"), s);
-        let reports = device.report(zone, 1).map_err(refused)?;
+        let reports = device.report(zone, 1).await.map_err(refused)?;
         Ok::<_, Error>(reports.first().map(|report| report.state))
     };
     let is_bad = |state| matches!(state, Some(ZoneState::ReadOnly | ZoneState::Offline));
-    if state()? == Some(ZoneState::Empty) || pool.try_release_zone(zone, proof).await? {
+    if state().await? == Some(ZoneState::Empty) || pool.try_release_zone(zone, proof).await? {
         return Ok(true);
     }
     // The zone holds an older half and could still be written. It must not stay next to a newer
     // half.
-    match is_bad(state()?) {
+    match is_bad(state().await?) {
         true => Ok(false),
         false => Err(Error::new(
             ErrorKind::Io,

@@ -16,10 +16,11 @@ use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneReport, ZonedD
 ///
 /// # Errors
 /// `Io` if the drive does not answer, or does not report each zone exactly once.
-pub fn reports(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
+pub async fn reports(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
     let zones = device.geometry().zones;
     let mut reports = device
         .report(ZoneId(0), zones)
+        .await
         .map_err(|status| Error::device(&device.name(), "report of zones", status))?;
     reports.sort_by_key(|report| report.zone);
     let wrong = |what: String| Err(Error::new(ErrorKind::Io, format!("{}: {what}", device.name())));
@@ -65,23 +66,30 @@ mod tests {
     use crate::writer::{Order, ZoneWrite};
     use furrow_rt::{Config, Rt};
     use furrow_zone::ZoneState;
+    use std::rc::Rc;
+
+    fn reported_by(rt: &Rt, toy: &Rc<Toy>) -> Result<Vec<ZoneReport>> {
+        let toy = toy.clone();
+        rt.block_on(async move { reports(&*toy).await })
+    }
 
     #[test]
     fn a_report_that_is_not_complete_is_refused() {
+        let rt = Rt::new(Config::simulated(1));
         let toy = Toy::new(geometry(5, 16), 1);
-        assert_eq!(reports(&*toy).unwrap().len(), 5);
+        assert_eq!(reported_by(&rt, &toy).unwrap().len(), 5);
         for (listed, what) in [
             (vec![0, 1, 2, 3], "4 zones reported, expected 5"),
             (vec![0, 1, 1, 3, 4], "report of zone 1, expected that of zone 2"),
             (vec![0, 1, 2, 3, 4, 4], "6 zones reported, expected 5"),
         ] {
             toy.wish(|wishes| wishes.listed = Some(listed.into_iter().map(ZoneId).collect()));
-            let error = reports(&*toy).unwrap_err().to_string();
+            let error = reported_by(&rt, &toy).unwrap_err().to_string();
             assert!(error.contains(what), "{error}");
         }
         // A drive may report its zones in any order.
         toy.wish(|wishes| wishes.listed = Some([4, 2, 0, 1, 3].map(ZoneId).into()));
-        let zones: Vec<u32> = reports(&*toy).unwrap().iter().map(|r| r.zone.0).collect();
+        let zones: Vec<u32> = reported_by(&rt, &toy).unwrap().iter().map(|r| r.zone.0).collect();
         assert_eq!(zones, [0, 1, 2, 3, 4]);
     }
 
@@ -97,12 +105,12 @@ mod tests {
             drop(writer.submit(ZoneWrite::zeros_to(ZoneId(zone), 4)));
         }
         rt.run_ready();
-        let found = reports(&*toy).unwrap();
+        let found = reported_by(&rt, &toy).unwrap();
         assert_eq!(surplus(writer.geometry(), &found), 0);
         writer.open_empty(ZoneId(4));
         drop(writer.submit(ZoneWrite::zeros_to(ZoneId(4), 1)));
         rt.run_ready();
-        let found = reports(&*toy).unwrap();
+        let found = reported_by(&rt, &toy).unwrap();
         assert_eq!(surplus(writer.geometry(), &found), 1);
         let again = Writer::new(&rt, toy.clone(), Order::Queued, 1);
         let left: Vec<ZoneReport> = strays(&found, |zone| zone == ZoneId(3)).copied().collect();
@@ -112,7 +120,8 @@ mod tests {
                 finish(&again, &report).await.unwrap();
             }
         });
-        let states: Vec<ZoneState> = reports(&*toy).unwrap().iter().map(|r| r.state).collect();
+        let states: Vec<ZoneState> =
+            reported_by(&rt, &toy).unwrap().iter().map(|r| r.state).collect();
         assert_eq!(states[1], ZoneState::Full);
         assert!(states[3].is_active());
         rt.clear();

@@ -4,8 +4,8 @@
 use furrow_rt::{Completion, CompletionTable, Pages, Rng, Rt, Source, Ticket};
 use furrow_zone::machine::{Effect, Machine};
 use furrow_zone::{
-    Action, BlockCount, Command, Geometry, Lba, Outcome, QueueId, Request, Status, Target, ZoneId,
-    ZoneReport, ZonedDevice,
+    Action, BlockCount, Command, Geometry, Lba, Outcome, QueueId, Reports, Request, Status, Target,
+    ZoneId, ZoneReport, ZonedDevice, reported,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -59,6 +59,17 @@ pub(crate) struct Toy {
 }
 
 impl Toy {
+    pub(crate) fn report_now(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status> {
+        let state = self.state.borrow();
+        if state.wishes.gone {
+            return Err(Status::InternalError);
+        }
+        if let Some(listed) = &state.wishes.listed {
+            return Ok(listed.iter().flat_map(|zone| state.machine.report(*zone, 1)).collect());
+        }
+        Ok(state.machine.report(first, count))
+    }
+
     pub(crate) fn new(geometry: Geometry, seed: u64) -> Rc<Toy> {
         let state = State {
             machine: Machine::new(geometry.clone()).unwrap(),
@@ -295,15 +306,12 @@ impl ZonedDevice for Toy {
         completion
     }
 
-    fn report(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status> {
-        let state = self.state.borrow();
-        if state.wishes.gone {
-            return Err(Status::InternalError);
-        }
-        if let Some(listed) = &state.wishes.listed {
-            return Ok(listed.iter().flat_map(|zone| state.machine.report(*zone, 1)).collect());
-        }
-        Ok(state.machine.report(first, count))
+    fn report(&self, first: ZoneId, count: u32) -> Reports<'_> {
+        reported(self.report_now(first, count))
+    }
+
+    fn answers(&self) -> bool {
+        !self.state.borrow().wishes.gone
     }
 
     fn name(&self) -> String {

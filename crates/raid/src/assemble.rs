@@ -197,7 +197,7 @@ pub async fn examine(device: &dyn ZonedDevice) -> Result<Examined> {
 /// # Errors
 /// As [`examine`].
 pub(crate) async fn find(device: &dyn ZonedDevice) -> Result<(Found, Vec<ZoneReport>)> {
-    let zones = reports(device)?;
+    let zones = reports(device).await?;
     let found = newest_state(device, &zones, &Pool::new(64)).await?;
     let Some(found) = found else {
         return Err(Error::new(
@@ -231,7 +231,9 @@ pub async fn create(
     let geometries: Vec<_> = devices.iter().map(|device| device.geometry()).collect();
     let shape = Shape::new(config, &geometries)?;
     if !force {
-        devices.iter().try_for_each(|device| check_empty(&**device))?;
+        for device in &devices {
+            check_empty(&**device).await?;
+        }
     }
     let mut rng = rt.fork_rng();
     let uuid = Uuid::random(&mut rng);
@@ -261,9 +263,9 @@ pub async fn create(
 ///
 /// # Errors
 /// `Exists` if the drive is not empty, `Io` if it does not answer.
-pub fn check_empty(device: &dyn ZonedDevice) -> Result<()> {
+pub async fn check_empty(device: &dyn ZonedDevice) -> Result<()> {
     let used = |zone: &ZoneReport| !matches!(zone.state, ZoneState::Empty | ZoneState::Offline);
-    let Some(used) = reports(device)?.into_iter().find(used) else { return Ok(()) };
+    let Some(used) = reports(device).await?.into_iter().find(used) else { return Ok(()) };
     let (name, zone) = (device.name(), used.zone);
     let what = format!(
         "{name}: zone {zone} is not empty: use --force if what the drive holds may be lost"
@@ -281,7 +283,7 @@ pub(crate) async fn erase_but(
     device: &dyn ZonedDevice,
     ring: Option<u32>,
 ) -> Result<Vec<ZoneReport>> {
-    let zones = reports(device)?;
+    let zones = reports(device).await?;
     let kept = ring.map(|ring| ZoneId(ring_start(device.geometry()) + ring));
     let held = |zone: &&ZoneReport| {
         Some(zone.zone) != kept
@@ -297,7 +299,7 @@ pub(crate) async fn erase_but(
             return Err(Error::device(&device.name(), what, status));
         }
     }
-    reports(device)
+    reports(device).await
 }
 
 /// A member, with the events it last knew of and the number of the newest state record on its

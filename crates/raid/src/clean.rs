@@ -6,6 +6,7 @@
 //! was not overwritten in the meantime. A segment without valid blocks is reset, after a flush:
 //! whatever replaced its blocks is durable then.
 
+use crate::drive::Drive;
 use crate::event::Event;
 use crate::format::{NONE, block};
 use crate::map::Map;
@@ -40,12 +41,17 @@ impl Volume {
     /// A read failed: if the zone is lost, its segment continues without it.
     pub(crate) fn note_lost_zone(&self, index: u32, zone: ZoneId) {
         let Some(drive) = self.0.members[index as usize].drive() else { return };
-        let offline = |reports: Vec<furrow_zone::ZoneReport>| {
-            reports.first().is_some_and(|report| report.state == ZoneState::Offline)
-        };
-        if !drive.device.report(zone, 1).is_ok_and(offline) {
-            return;
-        }
+        let volume = self.clone();
+        self.0.rt.spawn_detached(async move {
+            let reports = drive.device.report(zone, 1).await.unwrap_or_default();
+            if reports.first().is_some_and(|report| report.state == ZoneState::Offline) {
+                volume.zone_lost(index, zone, &drive);
+            }
+        });
+    }
+
+    /// Goes on without `zone` of `drive`, which is member `index`: the zone is offline.
+    fn zone_lost(&self, index: u32, zone: ZoneId, drive: &Rc<Drive>) {
         let mut segments = self.0.segments.borrow_mut();
         let holds = |s: &&mut Segment| is_ended(s) && s.zones[index as usize] == Some(zone);
         let Some(segment) = segments.iter_mut().find(holds) else { return };
@@ -54,6 +60,7 @@ impl Volume {
         self.tell(Event::ZoneLost { member: index, zone: zone.0 });
         drive.note_loose(zone);
         // It cannot be reset, so it leaves the pool.
+        let drive = drive.clone();
         self.0.rt.spawn_detached(async move { drop(drive.empty(zone).await) });
         self.0.wanted.notify_all();
     }

@@ -287,7 +287,7 @@ impl Drive {
 
     /// True if the drive answers.
     pub(crate) fn answers(&self) -> bool {
-        self.device.report(ZoneId(0), 1).is_ok_and(|reports| !reports.is_empty())
+        self.device.answers()
     }
 
     /// Writes a state record; durable when this returns.

@@ -195,5 +195,5 @@ async fn check_free(device: &dyn ZonedDevice) -> Result<()> {
         );
         return Err(Error::new(ErrorKind::Exists, what));
     }
-    check_empty(device)
+    check_empty(device).await
 }

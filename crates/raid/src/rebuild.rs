@@ -82,7 +82,7 @@ impl Volume {
         self.check_vacant(index)?;
         self.check_replacement(&*device)?;
         if !force {
-            check_empty(&*device)?;
+            check_empty(&*device).await?;
         }
         self.0.watchdog.add(&device);
         let seated = async {

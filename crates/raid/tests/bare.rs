@@ -296,7 +296,7 @@ fn a_damaged_metadata_block_costs_nothing_and_a_scrub_mends_it() {
         drop(volume);
         // The listings in memory are dropped.
         let volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
-        for zone in all[2].report(ZoneId(2), 18).unwrap() {
+        for zone in all[2].report_now(ZoneId(2), 18).unwrap() {
             let decay = Fault { when: When::Every(3), ..Fault::new(FaultKind::BitFlip) };
             all[2].inject(decay.at_zone(zone.zone)).unwrap();
         }
@@ -314,7 +314,7 @@ fn a_damaged_metadata_block_costs_nothing_and_a_scrub_mends_it() {
 /// The metadata blocks of a drive, by zone and block, in zones that are full, or in the others.
 async fn metadata_blocks(drive: &Emulator, pages: &Pool, full: bool) -> BTreeSet<(ZoneId, u32)> {
     let mut found = BTreeSet::new();
-    let zones = drive.report(ZoneId(2), drive.geometry().zones - 2).unwrap();
+    let zones = drive.report_now(ZoneId(2), drive.geometry().zones - 2).unwrap();
     for zone in zones.iter().filter(|zone| (zone.state == ZoneState::Full) == full) {
         for block in 0..furrow_log::address::blocks_per_zone(drive.geometry()) {
             let at = BlockAddr::new(drive.geometry(), zone.zone, block);

@@ -8,7 +8,7 @@ use crate::common::{
 use furrow_emu::{Emulator, Fault, FaultKind, Options as DriveOptions, Snapshot};
 use furrow_raid::{Level, MemberState, Options, assemble, examine, is_stale, newest};
 use furrow_rt::{Config as RtConfig, Rng, Rt};
-use furrow_zone::{BlockCount, ErrorKind, Lba, ZoneId, ZonedDevice};
+use furrow_zone::{BlockCount, ErrorKind, Lba, ZoneId};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -166,7 +166,7 @@ fn a_mapping_block_that_is_lost_keeps_nobody_waiting() {
             for zone in 2..geometry.zones {
                 let first = Lba(u64::from(zone) * geometry.zone_size.0);
                 let header = Fault::new(FaultKind::BitFlip).at_blocks(first, BlockCount(1));
-                if drive.report(ZoneId(zone), 1).unwrap()[0].write_pointer.0 > 0 {
+                if drive.report_now(ZoneId(zone), 1).unwrap()[0].write_pointer.0 > 0 {
                     drive.inject(header).unwrap();
                 }
             }

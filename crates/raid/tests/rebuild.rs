@@ -236,7 +236,7 @@ fn a_scrub_finds_damage_names_it_and_mends_it() {
 
 /// The zone of a drive that holds the most blocks.
 fn fullest(drive: &Emulator) -> ZoneId {
-    let zones = drive.report(ZoneId(2), drive.geometry().zones - 2).unwrap();
+    let zones = drive.report_now(ZoneId(2), drive.geometry().zones - 2).unwrap();
     zones.iter().filter(|zone| zone.state == ZoneState::Full).map(|zone| zone.zone).next().unwrap()
 }
 

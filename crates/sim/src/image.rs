@@ -147,7 +147,7 @@ impl Image {
 pub(crate) async fn read(drive: &Emulator) -> Result<Vec<(Vec<u8>, bool)>, String> {
     let count = drive.geometry().zones;
     let reports: Vec<ZoneReport> =
-        drive.report(ZoneId(0), count).map_err(|status| status.to_string())?;
+        drive.report_now(ZoneId(0), count).map_err(|status| status.to_string())?;
     let pool = Pool::new(64);
     let mut zones = Vec::new();
     for report in reports {

@@ -251,7 +251,7 @@ fn zone_records(bytes: &[u8], check_crc: bool) -> Vec<Record> {
 
 async fn scan(device: &Rc<dyn ZonedDevice>, check_crc: bool) -> Result<Scan, String> {
     let zones = device.geometry().zones;
-    let report = device.report(ZoneId(0), zones).map_err(|status| status.to_string())?;
+    let report = device.report(ZoneId(0), zones).await.map_err(|status| status.to_string())?;
     let mut by_id: BTreeMap<u64, Vec<Record>> = BTreeMap::new();
     let mut last_of_zone = BTreeMap::new();
     for zone in report.iter().filter(|zone| zone.state != ZoneState::Empty) {

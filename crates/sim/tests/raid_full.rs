@@ -20,7 +20,7 @@ const ZONES: u32 = 13;
 /// Makes open zones full and empty zones read-only. So the only space left is the space that
 /// recovery frees.
 fn wear(drive: &Emulator) {
-    let reports = drive.report(ZoneId(0), DRIVES * ZONES).unwrap();
+    let reports = drive.report_now(ZoneId(0), DRIVES * ZONES).unwrap();
     for report in reports.iter().filter(|report| report.zone.0 % ZONES >= RING_ZONES) {
         let kind = match report.state {
             state if state.is_active() => FaultKind::ZoneFull,
@@ -60,7 +60,7 @@ fn live(seed: u64, again: Option<u64>) -> Option<Recovered> {
         let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
         let parts = Part::split(&rt, &device, DRIVES);
         // If the drive has no power already, commands submitted since have not started.
-        let power_cut = || match drive.report(ZoneId(0), 1) {
+        let power_cut = || match drive.report_now(ZoneId(0), 1) {
             Ok(_) => drive.power_cut(&Fates::seeded(seed ^ again.unwrap_or(0))),
             Err(_) => drive.power_cut(&Fates::nothing(0)),
         };

@@ -3,6 +3,8 @@
 use crate::fault::FaultInjection;
 use crate::{BlockCount, Command, Geometry, Lba, QueueId, Status, ZoneId, ZoneState};
 use furrow_rt::{Completion, Pages};
+use std::future::{Future, ready};
+use std::pin::Pin;
 
 /// A command with its payload.
 #[derive(Debug)]
@@ -58,6 +60,14 @@ pub struct ZoneReport {
     pub write_pointer: BlockCount,
 }
 
+/// A drive's reports on their way.
+pub type Reports<'a> = Pin<Box<dyn Future<Output = Result<Vec<ZoneReport>, Status>> + 'a>>;
+
+/// Reports that are known already, as those of an emulated drive.
+pub fn reported<'a>(reports: Result<Vec<ZoneReport>, Status>) -> Reports<'a> {
+    Box::pin(ready(reports))
+}
+
 /// A zoned drive.
 ///
 /// Commands of one queue start in the order submitted; commands of different queues start in any
@@ -71,11 +81,17 @@ pub trait ZonedDevice {
     /// the command.
     fn submit(&self, queue: QueueId, request: Request) -> Completion<Outcome>;
 
-    /// State of `count` zones from `first` (fewer at the end of the drive).
+    /// State of `count` zones from `first` (fewer at the end of the drive). The states are those of
+    /// some moment between the call and the answer.
     ///
     /// # Errors
     /// With the drive's status if it does not report.
-    fn report(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status>;
+    fn report(&self, first: ZoneId, count: u32) -> Reports<'_>;
+
+    /// False if the drive is known to be gone: removed, or without power.
+    fn answers(&self) -> bool {
+        true
+    }
 
     /// The number of the oldest command that the drive has not answered, counted from 0; `None` if
     /// all are answered, or it cannot tell.

@@ -23,7 +23,7 @@ pub mod spec;
 pub mod types;
 
 pub use command::{Action, Command, Status, Target, ZoneState};
-pub use device::{Outcome, Request, ZoneReport, ZonedDevice};
+pub use device::{Outcome, Reports, Request, ZoneReport, ZonedDevice, reported};
 pub use error::{Error, ErrorKind, Result};
 pub use fault::{Fault, FaultInjection, FaultKind, Place, When};
 pub use machine::{Effect, Machine};

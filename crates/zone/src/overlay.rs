@@ -22,8 +22,8 @@
 
 use crate::machine::{Effect, Machine};
 use crate::{
-    BlockCount, Command, Error, ErrorKind, Geometry, Lba, Outcome, QueueId, Request, Result,
-    Status, Zone, ZoneId, ZoneReport, ZoneState, ZonedDevice,
+    BlockCount, Command, Error, ErrorKind, Geometry, Lba, Outcome, QueueId, Reports, Request,
+    Result, Status, Zone, ZoneId, ZoneReport, ZoneState, ZonedDevice, reported,
 };
 use furrow_rt::{Completion, CompletionTable, PAGE_SIZE, Page, Pages, Rt};
 use std::cell::RefCell;
@@ -76,13 +76,13 @@ impl Overlay {
     /// # Errors
     /// `Unsupported` if the drive has out-of-band bytes, `Io` if it does not report its zones,
     /// `Corrupt` if its report breaks its own limits.
-    pub fn new(rt: &Rt, below: Rc<dyn ZonedDevice>) -> Result<Overlay> {
+    pub async fn new(rt: &Rt, below: Rc<dyn ZonedDevice>) -> Result<Overlay> {
         let geometry = below.geometry().clone();
         if geometry.oob_bytes > 0 {
             let message = format!("{}: views of drives with out-of-band bytes", below.name());
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let before = report(&*below)?;
+        let before = report(&*below).await?;
         let mut machine = Machine::new(geometry)?;
         for zone in &before {
             let write_pointer =
@@ -132,7 +132,7 @@ impl Overlay {
             let kind = |report: &ZoneReport| (report.state.is_active(), report.write_pointer);
             a.state == b.state || (kind(a) == kind(b) && a.state.is_active())
         };
-        let now = report(&*below)?;
+        let now = report(&*below).await?;
         if let Some((was, is)) = self.0.before.iter().zip(&now).find(|pair| !same(*pair)) {
             let message = format!(
                 "{}: zone {} was {:?} at {} and is {:?} at {} now: somebody else uses the drive",
@@ -359,8 +359,12 @@ impl ZonedDevice for Overlay {
         self.answer(outcome)
     }
 
-    fn report(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status> {
-        Ok(self.0.state.borrow().machine.report(first, count))
+    fn report(&self, first: ZoneId, count: u32) -> Reports<'_> {
+        reported(Ok(self.0.state.borrow().machine.report(first, count)))
+    }
+
+    fn answers(&self) -> bool {
+        self.0.below.answers()
     }
 
     fn name(&self) -> String {
@@ -372,9 +376,9 @@ fn bare(status: Status) -> Outcome {
     Outcome { status, lba: Lba(0), data: Pages::new(), oob: Vec::new() }
 }
 
-fn report(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
+async fn report(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
     let zones = device.geometry().zones;
-    let reports = device.report(ZoneId(0), zones);
+    let reports = device.report(ZoneId(0), zones).await;
     let reports =
         reports.map_err(|status| Error::device(&device.name(), "report zones", status))?;
     if reports.len() != zones as usize {

@@ -110,15 +110,15 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
 
 /// Tries each front end on a view of `drive`.
 async fn try_all(rt: &Rt, drive: Rc<dyn ZonedDevice>) -> Vec<Fit> {
-    let view = || Overlay::new(rt, drive.clone()).map(Rc::new);
-    let fs = match view() {
+    let view = async || Overlay::new(rt, drive.clone()).await.map(Rc::new);
+    let fs = match view().await {
         Ok(view) => {
             let options = MkfsOptions { force: true, ..MkfsOptions::default() };
             Fs::format(rt, view, &options).await.err()
         }
         Err(error) => Some(error),
     };
-    let store = match view() {
+    let store = match view().await {
         Ok(view) => {
             let options = FormatOptions { force: true, ..FormatOptions::default() };
             Store::format(rt, view, &options).await.err()

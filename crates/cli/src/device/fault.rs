@@ -354,7 +354,8 @@ mod tests {
         apply_words(&*drive, "d0", &words, 1, &mut out).unwrap();
         assert_eq!(drive.fault_injection().unwrap().faults().len(), 1);
         // A view of a drive cannot inject faults.
-        let view = Overlay::new(&rt, drive).unwrap();
+        let engine = rt.clone();
+        let view = rt.block_on(async move { Overlay::new(&engine, drive).await }).unwrap();
         let error = apply_words(&view, "d0", &words, 1, &mut out).unwrap_err().to_string();
         assert_eq!(error, "d0: the drive cannot be told to fail: only emulated drives can");
     }

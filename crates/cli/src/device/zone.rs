@@ -5,7 +5,7 @@ use crate::show::{self, print_table, table};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use furrow_emu::OpenMode;
-use furrow_rt::{PAGE_SIZE, Page, Pages};
+use furrow_rt::{PAGE_SIZE, Page, Pages, Rt};
 use furrow_zone::{
     Action, BlockCount, ByteLen, Command, Geometry, Lba, QueueId, Request, Target, ZoneId,
     ZoneReport, ZonedDevice, size,
@@ -68,7 +68,7 @@ pub(super) fn run(args: &ZoneArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let Opened { rt, drive, .. } = open(&args.device, OpenMode::ReadWrite)?;
     let mut lines = Vec::new();
     for zone in &args.zones {
-        let before = report(&*drive, *zone)?;
+        let before = report(&rt, &drive, *zone)?;
         let (what, bytes, depth, clock) = (args.what, args.bytes, args.depth, rt.clone());
         let target = drive.clone();
         let (nanoseconds, written) = rt.block_on(async move {
@@ -76,7 +76,7 @@ pub(super) fn run(args: &ZoneArgs, out: &mut dyn Write) -> anyhow::Result<()> {
             let written = perform(&target, what, &before, bytes, depth).await?;
             anyhow::Ok((clock.now().since(began), written))
         })?;
-        lines.push(Line { before, after: report(&*drive, *zone)?, nanoseconds, written });
+        lines.push(Line { before, after: report(&rt, &drive, *zone)?, nanoseconds, written });
     }
     show(args, drive.geometry(), &lines, out)
 }
@@ -89,12 +89,13 @@ struct Line {
     written: ByteLen,
 }
 
-fn report(drive: &dyn ZonedDevice, zone: u32) -> anyhow::Result<ZoneReport> {
+fn report(rt: &Rt, drive: &Rc<dyn ZonedDevice>, zone: u32) -> anyhow::Result<ZoneReport> {
     let zones = drive.geometry().zones;
     if zone >= zones {
         bail!("{}: no zone {zone}: it has {zones}, the last is {}", drive.name(), zones - 1);
     }
-    match drive.report(ZoneId(zone), 1) {
+    let asked = drive.clone();
+    match rt.block_on(async move { asked.report(ZoneId(zone), 1).await }) {
         Ok(reports) => Ok(reports[0]),
         Err(status) => bail!("{}: report of zone {zone}: {status}", drive.name()),
     }

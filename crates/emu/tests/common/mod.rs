@@ -97,5 +97,5 @@ pub fn image_of(geometry: &Geometry, tag: u64, blocks: u64) -> Vec<u8> {
 }
 
 pub fn pointer(drive: &Emulator, zone: u32) -> u64 {
-    drive.report(ZoneId(zone), 1).expect("a drive that answers")[0].write_pointer.0
+    drive.report_now(ZoneId(zone), 1).expect("a drive that answers")[0].write_pointer.0
 }

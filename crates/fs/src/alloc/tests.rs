@@ -14,8 +14,7 @@ use furrow_log::writer::{Kind as WriteKind, Order, Writer};
 use furrow_policy::FsVariant;
 use furrow_rt::{Completion, CompletionTable, Config, Nanos, Page, Pages, Pool, Rt};
 use furrow_zone::{
-    Action, Command, Geometry, Lba, Outcome, QueueId, Request, Result, Status, ZoneId, ZoneReport,
-    ZonedDevice,
+    Action, Command, Geometry, Lba, Outcome, QueueId, Reports, Request, Status, ZoneId, ZonedDevice,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,7 +44,7 @@ impl ZonedDevice for NoDrive {
         completion
     }
 
-    fn report(&self, _: ZoneId, _: u32) -> Result<Vec<ZoneReport>, Status> {
+    fn report(&self, _: ZoneId, _: u32) -> Reports<'_> {
         panic!("the allocator asked for a report");
     }
 

@@ -130,7 +130,7 @@ fn pool(writer: &Writer, found: &Found, scan: &SyncScan) -> Result<ZonePool> {
 }
 
 /// The delta logs at the positions of the checkpoint.
-fn delta_logs(
+async fn delta_logs(
     writer: &Writer,
     pages: &Pool,
     found: &Found,
@@ -142,8 +142,8 @@ fn delta_logs(
     let mut logs = Vec::new();
     for ((delta, half), extents) in deltas.into_iter().zip(halves).zip(&found.extents) {
         let delta = match read_only {
-            true => DeltaLog::found(writer, delta, pages, half)?,
-            false => DeltaLog::recover(writer, delta, pages, None, half)?,
+            true => DeltaLog::found(writer, delta, pages, half).await?,
+            false => DeltaLog::recover(writer, delta, pages, None, half).await?,
         };
         logs.push(Log::new(delta, extents.clone()));
     }
@@ -182,7 +182,7 @@ fn sync_log(found: &Found, scan: &SyncScan, geometry: &Geometry) -> SyncLog {
 /// Builds the state of the checkpoint, part by part, with the changes that the records make to the
 /// pool.
 #[allow(clippy::too_many_arguments)]
-pub(crate) fn assemble(
+pub(crate) async fn assemble(
     rt: &Rt,
     device: Rc<dyn ZonedDevice>,
     options: MountOptions,
@@ -197,7 +197,7 @@ pub(crate) fn assemble(
     let writer = writer(rt, &device, &options, &found.layout);
     let body = &found.image.body;
     let zones = pool(&writer, found, scan)?;
-    let logs = delta_logs(&writer, &pages, found, deltas, options.read_only)?;
+    let logs = delta_logs(&writer, &pages, found, deltas, options.read_only).await?;
     let table_zones = TableZones::recover(&layout, &zones, &found.reports);
     let tables = Tables::new(layout.nodes, nat, logs, table_zones, found.table_pages.clone());
     let on = (&geometry, layout.clone());

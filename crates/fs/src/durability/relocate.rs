@@ -38,6 +38,7 @@ use furrow_log::budget::Permit;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_policy::FsDefect;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// The zones to close after the failure of a zone.
@@ -59,7 +60,8 @@ impl Core {
     }
 
     /// Stops all writes to the superzones and log halves of zones that failed since the last call.
-    fn leave_failed(&mut self) -> Result<Vec<Closing>> {
+    /// `states` holds what the drive reports of those that [`Core::failed_in_sync_log`] names.
+    fn leave_failed(&mut self, states: &BTreeMap<ZoneId, ZoneState>) -> Result<Vec<Closing>> {
         if let Some(error) = self.env.writer.flush_failed() {
             return Err(error);
         }
@@ -73,7 +75,9 @@ impl Core {
             if !able || !self.is_replaceable(zone) {
                 return Err(failure.error);
             }
-            let Some(closing) = self.leave(zone) else { return Err(failure.error) };
+            let Some(closing) = self.leave(zone, states.get(&zone)) else {
+                return Err(failure.error);
+            };
             self.durability.relocation.any = true;
             self.durability
                 .relocation
@@ -84,7 +88,15 @@ impl Core {
         Ok(closings)
     }
 
-    fn leave(&mut self, failed: ZoneId) -> Option<Closing> {
+    /// Failed zones of the sync log that are not left yet.
+    fn failed_in_sync_log(&self) -> Vec<ZoneId> {
+        let left = &self.durability.relocation.lost;
+        let failures = self.env.writer.failures().into_iter().map(|failure| failure.zone);
+        let files = |zone: &ZoneId| self.env.layout.superzone_of(*zone).is_some();
+        failures.filter(|zone| !left.contains_key(zone) && !files(zone)).collect()
+    }
+
+    fn leave(&mut self, failed: ZoneId, state: Option<&ZoneState>) -> Option<Closing> {
         if let Some(index) = self.env.layout.superzone_of(failed) {
             let id = SuperzoneId(index);
             let permit = self.alloc.leave_superzone(id);
@@ -92,9 +104,7 @@ impl Core {
             return Some(Closing { failed, zones: self.alloc.zones().get(id).zones, permit });
         }
         // Such a zone could not be reset when its records are no longer needed.
-        let report = self.env.device.report(failed, 1).ok()?;
-        let state = report.first()?.state;
-        if matches!(state, ZoneState::ReadOnly | ZoneState::Offline) {
+        if matches!(state?, ZoneState::ReadOnly | ZoneState::Offline) {
             return None;
         }
         let half = (0..2).find(|half| self.env.layout.sync_half(*half).contains(&failed))?;
@@ -215,7 +225,8 @@ impl Inner {
 
     /// Closes the superzones and log halves of zones that failed.
     pub(crate) async fn close_failed(self: &Rc<Self>) -> Result<()> {
-        let left = self.core.borrow_mut().leave_failed();
+        let states = self.states_in_sync_log().await;
+        let left = self.core.borrow_mut().leave_failed(&states);
         let closings = left.inspect_err(|error| self.fail(error))?;
         for closing in closings {
             let inner = self.clone();
@@ -243,6 +254,23 @@ impl Inner {
                 }
             }
             self.progress.wait().await;
+        }
+    }
+
+    /// What the drive reports of the failed zones of the sync log that are not left yet; nothing of
+    /// a zone that it does not report.
+    async fn states_in_sync_log(&self) -> BTreeMap<ZoneId, ZoneState> {
+        let mut states = BTreeMap::new();
+        let mut asked = BTreeSet::new();
+        loop {
+            // Another zone may fail while the drive reports.
+            let failed = self.core.borrow().failed_in_sync_log();
+            let Some(zone) = failed.into_iter().find(|zone| asked.insert(*zone)) else {
+                return states;
+            };
+            let device = self.core.borrow().env.device.clone();
+            let reports = device.report(zone, 1).await.unwrap_or_default();
+            states.extend(reports.first().map(|report| (zone, report.state)));
         }
     }
 

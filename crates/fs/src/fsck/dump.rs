@@ -81,7 +81,7 @@ pub struct Dump {
 /// `WrongFormat` if there is no file system, `NotFound` or `NotDirectory` if there is no such
 /// part, `Unsupported` or `Io` if the drive cannot be used.
 pub async fn dump(device: Rc<dyn ZonedDevice>, part: &Part) -> Result<Dump> {
-    let mut fsck = Fsck::new(device, FsckOptions::default())?;
+    let mut fsck = Fsck::new(device, FsckOptions::default()).await?;
     let value = show(&mut fsck, part).await?;
     let report = fsck.report;
     Ok(Dump { value, findings: report.findings, notes: report.notes })

@@ -289,7 +289,7 @@ pub(crate) struct LostCheckpoint {
 pub(crate) async fn lost_checkpoint(
     device: std::rc::Rc<dyn furrow_zone::ZonedDevice>,
 ) -> Result<Option<LostCheckpoint>> {
-    let mut fsck = Fsck::new(device, super::FsckOptions { verify_data: false })?;
+    let mut fsck = Fsck::new(device, super::FsckOptions { verify_data: false }).await?;
     let Some(plan) = superblocks(&mut fsck).await? else { return Ok(None) };
     let mut zones = Vec::new();
     for ring in 0..RING_ZONES {

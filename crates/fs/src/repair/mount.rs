@@ -64,7 +64,8 @@ pub(super) async fn mount(
     }
     let deltas = delta_layouts(device.geometry(), &found.layout, &mount)?;
     let read = tables::read(&*device, &found, &pages, &deltas, log).await;
-    let inner = assemble(rt, device, mount, &found, &scan, (read.nat, read.sit), pages, deltas)?;
+    let inner =
+        assemble(rt, device, mount, &found, &scan, (read.nat, read.sit), pages, deltas).await?;
     for superzone in closed {
         inner.core.borrow().alloc.zones().mark_full(SuperzoneId(superzone));
     }
@@ -103,7 +104,7 @@ async fn find(
 ) -> Result<(Found, Option<RecordHeader>)> {
     let geometry = device.geometry();
     BlockAddr::check(geometry)?;
-    let reports = report(device)?;
+    let reports = report(device).await?;
     let ring: Vec<ZoneId> = (geometry.conventional_zones..geometry.zones)
         .take(RING_ZONES as usize)
         .map(ZoneId)

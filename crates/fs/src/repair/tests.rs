@@ -420,7 +420,7 @@ async fn records(inner: &Rc<Inner>, kind: u16, zones: std::ops::Range<u32>) -> V
         (core.env.device.clone(), core.env.geometry.clone(), core.env.pages.clone())
     };
     let mut found = Vec::new();
-    for report in device.report(ZoneId(0), geometry.zones).unwrap() {
+    for report in device.report(ZoneId(0), geometry.zones).await.unwrap() {
         if !zones.contains(&report.zone.0) {
             continue;
         }
@@ -539,7 +539,8 @@ async fn forge_checkpoint(fs: &Fs) -> Result<()> {
         (core.env.device.clone(), core.env.layout.clone(), core.env.pages.clone(), ring)
     };
     let geometry = device.geometry();
-    let end = crate::durability::recover::written(&device.report(ring, 1).unwrap()[0], geometry);
+    let reports = device.report(ring, 1).await.unwrap();
+    let end = crate::durability::recover::written(&reports[0], geometry);
     let newest = crate::durability::recover::read::newest_checkpoint(
         &*device,
         &layout,

@@ -84,7 +84,7 @@ pub(super) async fn walk(
         inner,
         options,
         log,
-        reports: report(&*device)?,
+        reports: report(&*device).await?,
         seen: BTreeSet::new(),
         owners: all.iter().map(|(nid, _, addr)| (*addr, (*nid, NODE_SLOT))).collect(),
         lost: BTreeSet::new(),

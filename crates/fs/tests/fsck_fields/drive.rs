@@ -9,7 +9,8 @@ use furrow_log::format::{DeltaGroup, Descriptor, ExtentEntry, RecordHeader};
 use furrow_log::record::{crc32c, crc32c_append, peek};
 use furrow_rt::{Completion, CompletionTable};
 use furrow_zone::{
-    Command, Geometry, Lba, Outcome, QueueId, Request, Status, ZoneId, ZoneReport, ZonedDevice,
+    Command, Geometry, Lba, Outcome, QueueId, Reports, Request, Status, ZoneId, ZoneReport,
+    ZonedDevice, reported,
 };
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -46,9 +47,9 @@ impl ZonedDevice for Drive {
         completion
     }
 
-    fn report(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status> {
+    fn report(&self, first: ZoneId, count: u32) -> Reports<'_> {
         let all = self.reports.iter().skip(first.0 as usize);
-        Ok(all.take(count as usize).copied().collect())
+        reported(Ok(all.take(count as usize).copied().collect()))
     }
 
     fn name(&self) -> String {
@@ -64,7 +65,7 @@ impl Drive {
     pub async fn read(device: &dyn ZonedDevice) -> Drive {
         let geometry = device.geometry().clone();
         assert_eq!(geometry.block_size.0 as usize, BLOCK);
-        let reports = device.report(ZoneId(0), geometry.zones).unwrap();
+        let reports = device.report(ZoneId(0), geometry.zones).await.unwrap();
         let pool = furrow_rt::Pool::new(64);
         let mut base = BTreeMap::new();
         let capacity = geometry.zone_capacity.0 as u32;

@@ -122,7 +122,7 @@ impl Reading {
     }
 
     async fn survey(&mut self) -> Result<()> {
-        self.reports = survey::reports(&*self.device)?;
+        self.reports = survey::reports(&*self.device).await?;
         Ok(())
     }
 
@@ -228,7 +228,7 @@ impl Opening {
     /// This comes before anything is written down. It changes no decision: in a finished zone,
     /// content counts only if it is found there.
     async fn finish_strays(&mut self) -> Result<()> {
-        self.reports = survey::reports(&*self.device)?;
+        self.reports = survey::reports(&*self.device).await?;
         let surplus = survey::surplus(self.writer.geometry(), &self.reports);
         if surplus == 0 {
             return Ok(());
@@ -241,7 +241,7 @@ impl Opening {
             survey::finish(&self.writer, &report).await?;
             self.writer.forget(report.zone);
         }
-        self.reports = survey::reports(&*self.device)?;
+        self.reports = survey::reports(&*self.device).await?;
         Ok(())
     }
 

@@ -8,8 +8,7 @@
 
 use furrow_rt::{Completion, CompletionTable, Nanos, Rt};
 use furrow_zone::{
-    Command, FaultInjection, Geometry, Outcome, QueueId, Request, Status, ZoneId, ZoneReport,
-    ZonedDevice,
+    Command, FaultInjection, Geometry, Outcome, QueueId, Reports, Request, ZoneId, ZonedDevice,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -57,8 +56,12 @@ impl ZonedDevice for Staged {
         answer
     }
 
-    fn report(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status> {
+    fn report(&self, first: ZoneId, count: u32) -> Reports<'_> {
         self.drive.report(first, count)
+    }
+
+    fn answers(&self) -> bool {
+        self.drive.answers()
     }
 
     fn give_up(&self) {

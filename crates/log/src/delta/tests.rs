@@ -184,7 +184,9 @@ impl Run {
         let permit = self.budget.try_acquire(Class::Metadata, 1);
         let half = self.log.position().0;
         let (layout, pages) = (layout(&self.toy), Pool::new(16));
-        self.log = DeltaLog::recover(&writer, layout, &pages, permit, half).unwrap();
+        let recovered =
+            async move { DeltaLog::recover(&writer, layout, &pages, permit, half).await };
+        self.log = self.rt.block_on(recovered).unwrap();
     }
 
     fn check(&self) {
@@ -384,7 +386,9 @@ fn recovery_fills_what_a_power_cut_left_short() {
         toy.machine(|machine| machine.apply(&command).map(drop)).unwrap();
     }
     let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
-    let mut log = DeltaLog::recover(&writer, layout(&toy), &Pool::new(4), None, 0).unwrap();
+    let layout = layout(&toy);
+    let found = async move { DeltaLog::recover(&writer, layout, &Pool::new(4), None, 0).await };
+    let mut log = rt.block_on(found).unwrap();
     assert_eq!((log.position(), log.space_left()), ((0, 15), 9));
     let mut list = Vec::new();
     append(&rt, &mut log, id(2, 1), &[(0, 1, vec![1; 12])], &mut list);
@@ -410,7 +414,8 @@ fn recovery_keeps_to_one_active_zone() {
     let writer = Writer::new(&rt, toy.clone(), Order::Queued, 4);
     let halves = [(0..3).map(ZoneId).collect(), (3..6).map(ZoneId).collect()];
     let layout = DeltaLayout::new(toy.geometry(), halves, &TABLES, KIND).unwrap();
-    let mut log = DeltaLog::recover(&writer, layout, &Pool::new(4), None, 0).unwrap();
+    let found = async move { DeltaLog::recover(&writer, layout, &Pool::new(4), None, 0).await };
+    let mut log = rt.block_on(found).unwrap();
     assert_eq!(log.position(), (0, 24));
     let mut list = Vec::new();
     append(&rt, &mut log, id(2, 1), &[(0, 1, vec![1; 12])], &mut list);

@@ -326,7 +326,7 @@ fn dead_zones_of_free_superzones_leave_at_mount() {
     for zone in [2, 6] {
         bench.toy.machine(|machine| machine.set_offline(ZoneId(zone)).unwrap());
     }
-    bench.pool.adopt_reports(&bench.toy.report(ZoneId(0), 13).unwrap());
+    bench.pool.adopt_reports(&bench.toy.report_now(ZoneId(0), 13).unwrap());
     assert_eq!(bench.pool.get(SuperzoneId(0)).zones.len(), 3);
     assert_eq!(bench.pool.get(SuperzoneId(1)).zones.len(), 4);
 }

@@ -83,7 +83,7 @@ impl Writer {
     }
 
     async fn finish_if_any(&self, zone: ZoneId) -> Result<()> {
-        let state = self.state(zone)?;
+        let state = self.state(zone).await?;
         if !state.is_some_and(|state| state.is_active() || state == ZoneState::Empty) {
             return Ok(());
         }
@@ -92,7 +92,7 @@ impl Writer {
         let answer = self.0.device.submit(self.queue(zone), Request::bare(command)).await;
         if answer.status.is_ok() {
             self.0.counters.borrow_mut().finishes += 1;
-        } else if self.state(zone)?.is_some_and(ZoneState::is_active) {
+        } else if self.state(zone).await?.is_some_and(ZoneState::is_active) {
             let what = format!("finish of zone {zone}");
             return Err(Error::device(&self.0.device.name(), what, answer.status));
         }
@@ -100,8 +100,8 @@ impl Writer {
     }
 
     /// The state of `zone` that the drive reports.
-    fn state(&self, zone: ZoneId) -> Result<Option<ZoneState>> {
-        let reports = self.0.device.report(zone, 1);
+    async fn state(&self, zone: ZoneId) -> Result<Option<ZoneState>> {
+        let reports = self.0.device.report(zone, 1).await;
         let refused = |s| Error::device(&self.0.device.name(), format!("report zone {zone}"), s);
         Ok(reports.map_err(refused)?.first().map(|report| report.state))
     }

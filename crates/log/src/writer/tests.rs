@@ -472,7 +472,7 @@ fn a_wrong_write_pointer_is_a_failure() {
     let rt = Rt::new(Config::simulated(3));
     let toy = Toy::on(&rt, geometry(1, 64), 3);
     let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
-    let report = toy.report(ZoneId(0), 1).unwrap()[0];
+    let report = toy.report_now(ZoneId(0), 1).unwrap()[0];
     let write_pointer = BlockCount(5);
     writer.open_reported(&ZoneReport { state: ZoneState::Closed, write_pointer, ..report });
     let done = write(&writer, 0, 1);
@@ -667,7 +667,7 @@ fn a_zone_torn_within_a_block_is_levelled() {
     let rest = Command::Write { lba: Lba(8), blocks: BlockCount(3) };
     toy.machine(|machine| machine.apply(&torn).and(machine.apply(&rest)).unwrap());
     let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
-    let report = toy.report(ZoneId(0), 1).unwrap()[0];
+    let report = toy.report_now(ZoneId(0), 1).unwrap()[0];
     assert_eq!(writer.open_reported(&report), 2);
     let done = write(&writer, 0, 6);
     rt.block_on(done).unwrap();
@@ -693,7 +693,7 @@ fn a_torn_block_is_levelled_when_asked_and_a_torn_end_at_once() {
         toy.machine(|machine| machine.apply(&command).unwrap());
     }
     let writer = Writer::new(&rt, toy.clone(), Order::Queued, 1);
-    let reports = toy.report(ZoneId(0), 3).unwrap();
+    let reports = toy.report_now(ZoneId(0), 3).unwrap();
     assert_eq!(writer.open_reported(&reports[0]), 2);
     let budget = Budget::new(2, &[]);
     for zone in [1, 2] {
@@ -705,7 +705,7 @@ fn a_torn_block_is_levelled_when_asked_and_a_torn_end_at_once() {
     assert_eq!(writer.position(ZoneId(0)), 2);
     let drained = writer.clone();
     rt.block_on(async move { drained.drain().await }).unwrap();
-    let report = |zone| toy.report(ZoneId(zone), 1).unwrap()[0];
+    let report = |zone| toy.report_now(ZoneId(zone), 1).unwrap()[0];
     assert_eq!(report(0).write_pointer, BlockCount(11), "nothing was to be written there");
     assert_eq!([report(1).state, report(2).state], [ZoneState::Full; 2]);
     assert_eq!(budget.available(), 2, "a full zone gives its permit back");

@@ -498,7 +498,8 @@ async fn run(
             Fs::mount(&rt, device.clone(), setup.mount.clone()).await.map_err(told("mount"))?;
         if mount == 0 {
             learn_shared(&fs, &history).await?;
-            history.borrow_mut().know_metadata(faults::metadata_zones(&fs));
+            let zones = faults::metadata_zones(&fs).await;
+            history.borrow_mut().know_metadata(zones);
         } else {
             exactly(&fs, &history).await.map_err(|why| why.at("after a clean remount"))?;
         }
@@ -627,7 +628,7 @@ pub(crate) fn same(seen: Option<Recovered>, found: &Recovered) -> Result<(), Tro
 /// Flips a bit in each of a few written blocks.
 fn flip_bits(emulator: &Emulator, rng: &mut Rng) {
     let geometry = emulator.geometry().clone();
-    let Ok(report) = emulator.report(ZoneId(0), geometry.zones) else { return };
+    let Ok(report) = emulator.report_now(ZoneId(0), geometry.zones) else { return };
     let written: Vec<_> = report.iter().filter(|zone| zone.write_pointer.0 > 0).collect();
     for _ in 0..1 + rng.below(6) {
         let zone = written[rng.below(written.len() as u64) as usize];

@@ -29,12 +29,12 @@ pub fn explains(kind: ErrorKind) -> bool {
 }
 
 /// The zones that hold metadata only. A file system cannot do without them.
-pub fn metadata_zones(fs: &Fs) -> BTreeSet<ZoneId> {
+pub async fn metadata_zones(fs: &Fs) -> BTreeSet<ZoneId> {
     let is_metadata = |usage| {
         use ZoneUse::{Checkpoint, DeltaLog, SyncLog, Tables};
         matches!(usage, Checkpoint | DeltaLog | Tables | SyncLog)
     };
-    let zones = fs.zone_map().unwrap_or_default();
+    let zones = fs.zone_map().await.unwrap_or_default();
     // Metadata zones come first. A failed metadata zone is among them, and is shown as retired.
     let last = zones.iter().rposition(|info| is_metadata(info.usage));
     let mut count = last.map_or(0, |last| last + 1);
@@ -81,7 +81,7 @@ pub fn at_rest(emulator: &Emulator, seed: u64) {
     emulator.power_on();
     let mut rng = Rng::new(seed ^ 0xa7_4e57);
     let geometry = emulator.geometry().clone();
-    let Ok(report) = emulator.report(ZoneId(0), geometry.zones) else { return };
+    let Ok(report) = emulator.report_now(ZoneId(0), geometry.zones) else { return };
     let used: Vec<_> = report.iter().filter(|zone| zone.write_pointer.0 > 0).collect();
     let kind = rng.below(16);
     let fault = match kind {
@@ -115,7 +115,7 @@ struct Damage {
 
 fn damage(emulator: &Emulator, expected: &Expected) -> Result<Damage, String> {
     let zones = emulator.geometry().zones;
-    let report = emulator.report(ZoneId(0), zones).map_err(|status| status.to_string())?;
+    let report = emulator.report_now(ZoneId(0), zones).map_err(|status| status.to_string())?;
     let mut damage = Damage { offline: false, closed: false, metadata: false };
     for zone in &report {
         let dead = matches!(zone.state, ZoneState::Offline | ZoneState::ReadOnly);

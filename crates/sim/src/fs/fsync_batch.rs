@@ -216,7 +216,7 @@ pub async fn sync_around_damage(
     if let Err(error) = changed.await {
         return unless_full(error);
     }
-    let damaged = nodes_of(&drive, metadata_zones(&fs).len(), own.large, kind).await;
+    let damaged = nodes_of(&drive, metadata_zones(&fs).await.len(), own.large, kind).await;
     for lba in &damaged {
         let flip = Fault::new(FaultKind::BitFlip).at_blocks(*lba, BlockCount(1));
         // A block that a crash tore cannot be read in any case.

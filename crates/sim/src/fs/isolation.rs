@@ -207,7 +207,7 @@ pub async fn work_around_damage(
     let fs = Fs::mount(&rt, Rc::new(sound.clone()), mount_options(&setup, true)).await;
     let fs = fs.map_err(told("mount for reading"))?;
     let recovered = check(&fs, &expected).await?;
-    let first = metadata_zones(&fs).len();
+    let first = metadata_zones(&fs).await.len();
     fs.unmount().await.map_err(told("unmount"))?;
     let written = |zone: &furrow_zone::ZoneReport| zone.write_pointer.0 > 0;
     let zones: Vec<_> = drive.report().into_iter().skip(first).filter(written).collect();

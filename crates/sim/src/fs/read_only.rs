@@ -15,7 +15,7 @@ fn done(emulator: &Emulator) -> u64 {
 }
 
 fn zones(emulator: &Emulator) -> Option<Vec<ZoneReport>> {
-    emulator.report(ZoneId(0), emulator.geometry().zones).ok()
+    emulator.report_now(ZoneId(0), emulator.geometry().zones).ok()
 }
 
 /// Mounts for reading: everything promised must be there, changes must be refused, and the drive

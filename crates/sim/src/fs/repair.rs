@@ -110,7 +110,7 @@ async fn files(fs: &Fs) -> Tree {
 
 /// The files and links that a mount of `device` shows. The device does not change.
 async fn look(rt: &Rt, device: Rc<dyn ZonedDevice>) -> Option<Tree> {
-    let view = Overlay::new(rt, device).ok()?;
+    let view = Overlay::new(rt, device).await.ok()?;
     let fs = Fs::mount(rt, Rc::new(view), quiet()).await.ok()?;
     let tree = files(&fs).await;
     let _ = fs.unmount().await;

@@ -344,7 +344,7 @@ async fn one_life(
     if let Some(fault) = plan.zone {
         // The fault spares the metadata zones, without which there is no file system; the crash
         // sweep tests these.
-        let first = metadata_zones(&fs).len() as u32;
+        let first = metadata_zones(&fs).await.len() as u32;
         let start = device.geometry().start(ZoneId(first));
         let end = device.geometry().start(ZoneId(setup.geometry.zones));
         let fault = fault.at_blocks(start, BlockCount(end.0 - start.0));
@@ -367,7 +367,7 @@ async fn one_life(
             Ok(()) => {
                 emulator.clear_faults(None).map_err(|error| error.to_string())?;
                 // A drive that went away after the last command is checked in the next life.
-                if device.report(ZoneId(0), 1).is_ok() {
+                if device.answers() {
                     fsck(&device, "after unmount").await?;
                 }
             }

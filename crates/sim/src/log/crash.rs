@@ -197,14 +197,14 @@ fn options(defect: Option<LogDefect>) -> WriterOptions {
     WriterOptions { order: Order::Queued, queues: QUEUES, depth: 4, defect, ..Default::default() }
 }
 
-fn report(device: &dyn ZonedDevice, zone: ZoneId) -> Result<ZoneReport, String> {
-    let reports = device.report(zone, 1).map_err(|status| format!("report: {status}"))?;
+async fn report(device: &dyn ZonedDevice, zone: ZoneId) -> Result<ZoneReport, String> {
+    let reports = device.report(zone, 1).await.map_err(|status| format!("report: {status}"))?;
     reports.first().copied().ok_or_else(|| format!("no zone {zone}"))
 }
 
 /// The whole records of a ring zone. Blocks of a torn record may lie between them.
 async fn scan(device: &dyn ZonedDevice, zone: ZoneId) -> Result<Vec<Checkpoint>, String> {
-    let written = report(device, zone)?.write_pointer.0 as u32;
+    let written = report(device, zone).await?.write_pointer.0 as u32;
     let from = BlockAddr::new(device.geometry(), zone, 0);
     let pages =
         read_blocks(device, QueueId(0), from, written, &Pool::new(4)).await.map_err(text)?;
@@ -301,8 +301,9 @@ impl Ledger {
         let pool = ZonePool::new(&writer, &checkpoint.descriptors, 2).map_err(text)?;
         let pages = Pool::new(16);
         let layout = layout(&*device, defect)?;
-        let log =
-            DeltaLog::recover(&writer, layout, &pages, None, checkpoint.half).map_err(text)?;
+        let log = DeltaLog::recover(&writer, layout, &pages, None, checkpoint.half)
+            .await
+            .map_err(text)?;
         let state = State {
             epoch: checkpoint.epoch + 1,
             next: checkpoint.number + 1,
@@ -317,9 +318,9 @@ impl Ledger {
         };
         let state = RefCell::new(state);
         let ledger = Rc::new(Ledger { device, writer, pool, pages, state });
-        ledger.recover_ring(zone)?;
-        ledger.recover_active()?;
-        let reports = survey::reports(&*ledger.device).map_err(text)?;
+        ledger.recover_ring(zone).await?;
+        ledger.recover_active().await?;
+        let reports = survey::reports(&*ledger.device).await.map_err(text)?;
         let strays = survey::strays(&reports, |zone| ledger.writer.is_open(zone));
         for report in strays.copied().collect::<Vec<_>>() {
             survey::finish(&ledger.writer, &report).await.map_err(text)?;
@@ -329,14 +330,15 @@ impl Ledger {
         Ok((ledger, table))
     }
 
-    fn report(&self, zone: ZoneId) -> Result<ZoneReport, String> {
-        report(&*self.device, zone)
+    async fn report(&self, zone: ZoneId) -> Result<ZoneReport, String> {
+        report(&*self.device, zone).await
     }
 
     /// Continues behind the newest checkpoint, or behind the content of the other zone if that was
     /// begun because the first was full.
-    fn recover_ring(&self, newest: usize) -> Result<(), String> {
-        let (here, there) = (self.report(RING[newest])?, self.report(RING[1 - newest])?);
+    async fn recover_ring(&self, newest: usize) -> Result<(), String> {
+        let (here, there) =
+            (self.report(RING[newest]).await?, self.report(RING[1 - newest]).await?);
         let full = |report: &ZoneReport| report.state == ZoneState::Full;
         let begun = !full(&there) && there.state != ZoneState::Empty;
         let ring = if full(&here) && begun { 1 - newest } else { newest };
@@ -347,13 +349,13 @@ impl Ledger {
     }
 
     /// Aligns the write pointers of the superzone that was being written.
-    fn recover_active(&self) -> Result<(), String> {
+    async fn recover_active(&self) -> Result<(), String> {
         let ids = (0..self.pool.total()).map(SuperzoneId);
         for id in ids.filter(|id| self.pool.state(*id) == SuperzoneState::Active) {
             let zones = self.pool.get(id).zones;
             let mut rows = 0;
             for zone in &zones {
-                rows = rows.max(self.writer.open_reported(&self.report(*zone)?));
+                rows = rows.max(self.writer.open_reported(&self.report(*zone).await?));
                 self.writer.keep_permit(*zone);
             }
             zones.iter().for_each(|zone| {
@@ -381,9 +383,10 @@ impl Ledger {
             self.release_half(other).await?;
         }
         for id in (0..self.pool.total()).map(SuperzoneId) {
-            let touched = self.pool.get(id).zones.into_iter().map(|zone| self.report(zone));
-            let touched = touched.collect::<Result<Vec<_>, _>>()?;
-            let touched = touched.iter().any(|report| report.state != ZoneState::Empty);
+            let mut touched = false;
+            for zone in self.pool.get(id).zones {
+                touched |= self.report(zone).await?.state != ZoneState::Empty;
+            }
             if self.pool.state(id) == SuperzoneState::Free && touched {
                 let durable = self.durable()?;
                 durable.note_empty(id);

@@ -7,8 +7,7 @@
 
 use furrow_rt::{Completion, CompletionTable, Rt};
 use furrow_zone::{
-    Command, Geometry, Lba, Outcome, QueueId, Request, Status, Target, ZoneId, ZoneReport,
-    ZonedDevice,
+    Command, Geometry, Lba, Outcome, QueueId, Reports, Request, Status, Target, ZoneId, ZonedDevice,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -158,16 +157,22 @@ impl ZonedDevice for Part {
         completion
     }
 
-    fn report(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status> {
-        if self.is_gone() {
-            return Err(Status::InternalError);
-        }
-        let count = count.min(self.geometry.zones.saturating_sub(first.0));
-        let mut reports = self.base.report(ZoneId(self.first + first.0), count)?;
-        for report in &mut reports {
-            report.zone.0 -= self.first;
-        }
-        Ok(reports)
+    fn report(&self, first: ZoneId, count: u32) -> Reports<'_> {
+        Box::pin(async move {
+            if self.is_gone() {
+                return Err(Status::InternalError);
+            }
+            let count = count.min(self.geometry.zones.saturating_sub(first.0));
+            let mut reports = self.base.report(ZoneId(self.first + first.0), count).await?;
+            for report in &mut reports {
+                report.zone.0 -= self.first;
+            }
+            Ok(reports)
+        })
+    }
+
+    fn answers(&self) -> bool {
+        !self.is_gone() && self.base.answers()
     }
 
     fn oldest(&self) -> Option<u64> {

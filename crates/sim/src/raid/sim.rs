@@ -402,13 +402,13 @@ const CLIENTS: u64 = 3;
 
 impl Life {
     fn is_off(&self) -> bool {
-        self.emulator.report(ZoneId(0), 1).is_err()
+        self.emulator.report_now(ZoneId(0), 1).is_err()
     }
 
     /// Zones of a drive that can never be written again.
     fn lost_zones(&self, seat: u32) -> u32 {
         let zones = self.array.geometry.zones;
-        let reports = self.emulator.report(ZoneId(seat * zones), zones).unwrap_or_default();
+        let reports = self.emulator.report_now(ZoneId(seat * zones), zones).unwrap_or_default();
         let dead =
             |zone: &&ZoneReport| matches!(zone.state, ZoneState::ReadOnly | ZoneState::Offline);
         reports.iter().filter(dead).count() as u32

@@ -131,7 +131,7 @@ pub(crate) async fn superblock_of_checkpoints(
 pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found> {
     let geometry = device.geometry();
     BlockAddr::check(geometry)?;
-    let reports = report(device)?;
+    let reports = report(device).await?;
     let first = geometry.conventional_zones;
     let (mut layout, mut unread) = (None, None);
     for zone in (first..geometry.zones).take(RING_ZONES as usize) {

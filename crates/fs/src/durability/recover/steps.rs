@@ -229,7 +229,7 @@ impl Mount {
         let (device, options) = (self.device.clone(), self.options.clone());
         let (found, scan) = (self.found()?, self.sync_scan()?);
         let pages = self.pages.clone();
-        let inner = assemble(&self.rt, device, options, found, scan, tables, pages, deltas)?;
+        let inner = assemble(&self.rt, device, options, found, scan, tables, pages, deltas).await?;
         self.inner = Some(inner);
         Ok(())
     }

@@ -74,7 +74,7 @@ impl Life {
 
     pub(super) fn reports(&self) -> Vec<ZoneReport> {
         let zones = self.emulator.geometry().zones;
-        self.emulator.report(ZoneId(0), zones).unwrap_or_default()
+        self.emulator.report_now(ZoneId(0), zones).unwrap_or_default()
     }
 
     /// Zones of content that went offline with their content.

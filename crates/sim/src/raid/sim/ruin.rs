@@ -59,7 +59,7 @@ async fn look(part: &Part, index: u32, seen: &mut Vec<Seen>) {
     let geometry = part.geometry().clone();
     let sectors = 4096 / geometry.block_size.0;
     let capacity = (geometry.zone_capacity.0 / sectors) as u32;
-    let Ok(reports) = part.report(ZoneId(0), geometry.zones) else { return };
+    let Ok(reports) = part.report(ZoneId(0), geometry.zones).await else { return };
     for report in reports.iter().skip(RING_ZONES as usize) {
         let zone = report.zone.0;
         let at = |offset: u32| u64::from(zone) * geometry.zone_size.0 + u64::from(offset) * sectors;
