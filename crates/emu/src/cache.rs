@@ -5,12 +5,43 @@
 //! *submitted*, not those of commands that happened to be executed before it. So an engine that
 //! relies on the latter is caught.
 //!
-//! Simplification: resets, finishes and writes to conventional zones are durable at once.
+//! Blocks of conventional zones are written over and over: the cache keeps what each had before
+//! ([`Overwrite`]). Of these writes any blocks survive a power cut, independent of each other and
+//! of the order of the writes. That is so on a medium in memory; on an image they are durable at
+//! once.
+//!
+//! Simplification: resets and finishes are durable at once.
 
+use crate::memory::Entry;
+use furrow_rt::Rng;
 use furrow_zone::{BlockCount, Machine, Zone, ZoneId};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
-/// The blocks that a flush will make durable: (zone, its resets so far, blocks written).
-pub(crate) type Barrier = Box<[(ZoneId, u32, u64)]>;
+/// What a flush will make durable.
+#[derive(Clone, Debug)]
+pub(crate) struct Barrier {
+    /// Zone, its resets so far, blocks written.
+    zones: Box<[(ZoneId, u32, u64)]>,
+    /// Number of the first write to conventional zones that it does not cover.
+    overwrites: u64,
+}
+
+/// Blocks of conventional zones to set back.
+pub(crate) type TakenBack = Vec<(ZoneId, u64, Entry)>;
+
+/// A write to a conventional zone that is not durable.
+#[derive(Clone, Debug)]
+struct Overwrite {
+    number: u64,
+    /// All of it survives: it was written with FUA.
+    durable: bool,
+    zone: ZoneId,
+    /// First block.
+    offset: u64,
+    /// The blocks before the write.
+    before: Arc<[Entry]>,
+}
 
 #[derive(Clone, Debug, Default)]
 struct Durability {
@@ -24,11 +55,48 @@ struct Durability {
 pub(crate) struct Cache {
     zones: Vec<Durability>,
     dirty: Vec<ZoneId>,
+    /// In order of execution.
+    overwrites: Vec<Overwrite>,
+    /// Number of the next overwrite.
+    next: u64,
 }
 
 impl Cache {
     pub fn new(zones: u32) -> Cache {
-        Cache { zones: vec![Durability::default(); zones as usize], dirty: Vec::new() }
+        let zones = vec![Durability::default(); zones as usize];
+        Cache { zones, dirty: Vec::new(), overwrites: Vec::new(), next: 0 }
+    }
+
+    /// A conventional zone is about to be written from block `offset` on, with FUA if `durable`;
+    /// `before` are its blocks.
+    pub fn overwrote(&mut self, zone: ZoneId, offset: u64, before: Arc<[Entry]>, durable: bool) {
+        self.overwrites.push(Overwrite { number: self.next, durable, zone, offset, before });
+        self.next += 1;
+    }
+
+    /// The blocks that a power cut takes back, in the order in which to set them. Of each write all
+    /// blocks survive, or none, or each by chance.
+    pub fn taken_back(&self, fate: crate::power::Unflushed, rng: &mut Rng) -> TakenBack {
+        use crate::power::Unflushed;
+        let mut survived = BTreeSet::new();
+        let mut back = Vec::new();
+        for write in self.overwrites.iter().rev() {
+            let draw = match fate {
+                _ if write.durable => 1,
+                Unflushed::Lost => 0,
+                Unflushed::Kept => 1,
+                Unflushed::Seeded => rng.below(3),
+            };
+            for (block, before) in (write.offset..).zip(write.before.iter()) {
+                let kept = draw == 1 || (draw == 2 && rng.one_in(2));
+                if kept {
+                    survived.insert((write.zone, block));
+                } else if !survived.contains(&(write.zone, block)) {
+                    back.push((write.zone, block, before.clone()));
+                }
+            }
+        }
+        back
     }
 
     pub fn durable(&self, zone: ZoneId) -> u64 {
@@ -65,16 +133,19 @@ impl Cache {
     /// The blocks that a flush submitted now covers.
     pub fn barrier(&self, machine: &Machine) -> Barrier {
         let written = |zone| machine.zone(zone).map_or(0, |z: Zone| z.write_pointer.0);
-        self.dirty
+        let zones = self
+            .dirty
             .iter()
             .map(|&zone| (zone, self.zones[zone.0 as usize].resets, written(zone)))
-            .collect()
+            .collect();
+        Barrier { zones, overwrites: self.next }
     }
 
     /// Applies a completed flush. Returns the zones of which more blocks are durable now.
     pub fn flushed(&mut self, barrier: &Barrier, machine: &Machine) -> Vec<ZoneId> {
         let mut advanced = Vec::new();
-        for &(zone, resets, written) in barrier {
+        self.overwrites.retain(|write| write.number >= barrier.overwrites);
+        for &(zone, resets, written) in &barrier.zones {
             let entry = &mut self.zones[zone.0 as usize];
             if entry.resets == resets && entry.durable < written {
                 entry.durable = written;
@@ -99,5 +170,6 @@ impl Cache {
             entry.listed = false;
         }
         self.dirty.clear();
+        self.overwrites.clear();
     }
 }

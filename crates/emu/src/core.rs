@@ -240,6 +240,7 @@ impl Core {
         match self.machine.apply(&request.command) {
             Ok(Effect::Written { lba, zone, offset, .. }) => {
                 let span = Span { zone, offset: offset.0, blocks: blocks.0 };
+                self.overwrite(span, request.fua);
                 if let Err(error) = self.medium.write(span, &request.data, &request.oob) {
                     return answer(error.of_write(), lba);
                 }
@@ -249,6 +250,17 @@ impl Core {
             }
             Ok(_) => answer(Status::InternalError, Lba(0)),
             Err(status) => answer(status, Lba(0)),
+        }
+    }
+
+    /// Notes what blocks of a conventional zone are before they are written.
+    #[inline]
+    fn overwrite(&mut self, span: Span, fua: bool) {
+        if !self.machine.geometry().is_conventional(span.zone) {
+            return;
+        }
+        if let (Some(cache), Medium::Memory(memory)) = (&mut self.cache, &self.medium) {
+            cache.overwrote(span.zone, span.offset, memory.stored(span), fua);
         }
     }
 
@@ -434,6 +446,7 @@ impl Core {
         }
         let done = done.min(blocks.0);
         let span = Span { zone, offset, blocks: done };
+        self.overwrite(span, false);
         let stored = self.medium.write(span, &request.data, &request.oob);
         if stored.is_ok() && !self.machine.geometry().is_conventional(zone) {
             self.wrote(zone, 0, false);

@@ -28,7 +28,7 @@ const CHUNK: usize = 64;
 
 /// One block.
 #[derive(Clone, Default)]
-enum Entry {
+pub(crate) enum Entry {
     #[default]
     Zeros,
     /// All of a page.
@@ -244,6 +244,18 @@ impl Memory {
         }
     }
 
+    /// The blocks of `span` as they are stored.
+    pub(crate) fn stored(&self, span: Span) -> Arc<[Entry]> {
+        let blocks = span.offset..span.offset + span.blocks;
+        let entry = |block: u64| self.entry(span.zone.0 as usize, block as usize);
+        blocks.map(|block| entry(block).cloned().unwrap_or_default()).collect()
+    }
+
+    /// Sets a block to what was stored in it earlier.
+    pub(crate) fn set_back(&mut self, zone: usize, block: usize, entry: Entry) {
+        *self.entry_mut(zone, block) = entry;
+    }
+
     /// Flips one bit of a stored block.
     pub(crate) fn flip(&mut self, zone: usize, block: usize, bit: u64) -> Result<(), MediumError> {
         let mut page = Page::zeroed();
@@ -268,6 +280,12 @@ impl Memory {
     pub fn stored_bytes(&self) -> u64 {
         let chunks = self.zones.iter().flat_map(|zone| &zone.chunks).flatten();
         chunks.flat_map(|chunk| &chunk.0).map(|entry| entry.bytes() as u64).sum()
+    }
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Entry({} bytes)", self.bytes())
     }
 }
 

@@ -4,11 +4,13 @@
 //! carried out in order of submission within a queue; a write whose predecessor was not done finds
 //! the write pointer at another block and is refused, so it has not started either. Then, on a
 //! drive with a volatile cache, each zone's write pointer falls back to a block between the end of
-//! the durable blocks and the end of the written blocks; then the zones go through the power cycle
-//! of the state machine. Resets and finishes that were done stay done.
+//! the durable blocks and the end of the written blocks, and of the writes to conventional zones
+//! any blocks survive; then the zones go through the power cycle of the state machine. Resets and
+//! finishes that were done stay done.
 
 use crate::core::Core;
 use crate::emulator::CommandInfo;
+use crate::medium::Medium;
 use furrow_rt::Rng;
 use furrow_zone::{BlockCount, Command, QueueId, Request, ZoneId};
 
@@ -162,6 +164,11 @@ pub(crate) fn cut(core: &mut Core, parcels: &mut [Parcel], fates: &Fates) {
     });
     for (zone, left) in shrunk {
         core.medium.truncate(zone, left);
+    }
+    if let Medium::Memory(memory) = &mut core.medium {
+        for (zone, block, before) in cache.taken_back(fates.unflushed, &mut rng) {
+            memory.set_back(zone.0 as usize, block as usize, before);
+        }
     }
     cache.settle(&core.machine);
     core.cache = Some(cache);

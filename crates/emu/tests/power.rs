@@ -2,10 +2,11 @@
 //! the fates of the commands in flight determine.
 
 use crate::common::*;
-use furrow_emu::{Emulator, Fate, Fates, Options, Unflushed};
-use furrow_rt::{Config, Rt};
+use furrow_emu::{Emulator, Fate, Fates, Medium, Options, Plain, Unflushed};
+use furrow_rt::{Config, Page, Pages, Rt};
 use furrow_zone::{
-    Action, BlockCount, Command, Geometry, QueueId, Request, Status, ZoneId, ZoneState, ZonedDevice,
+    Action, BlockCount, Command, Geometry, PlainDevice, QueueId, Request, Status, ZoneId,
+    ZoneState, ZonedDevice,
 };
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -222,4 +223,65 @@ fn one_seed_gives_one_run_and_shuffling_keeps_each_queues_order() {
     assert_eq!(order(1), order(1));
     let orders: std::collections::BTreeSet<_> = (0..10).map(|seed| order(seed).0).collect();
     assert!(orders.len() > 5, "the seed decides the order across queues");
+}
+
+/// Of what was not flushed any sectors of a plain drive survive, also of the second of two writes
+/// without the first; what was flushed survives whole.
+#[test]
+fn a_plain_drive_loses_any_sectors_that_were_not_flushed() {
+    const SECTORS: u64 = 64;
+    let rt = Rt::new(Config::simulated(1));
+    let geometry = Plain::geometry(SECTORS * 512, true);
+    let medium = Medium::memory(&geometry);
+    let drive = Emulator::new(&rt, geometry, medium, Options::simulated()).expect("valid");
+    let plain = Plain::new(&rt, Rc::new(drive.clone()));
+    let fill = |byte: u8| (0..8).map(|_| Page::from_slice(&[byte; 4096])).collect::<Pages>();
+    let write = |byte| assert!(rt.block_on(plain.write(0, fill(byte))).status.is_ok());
+    write(1);
+    assert!(rt.block_on(plain.flush()).status.is_ok());
+    write(2);
+    write(3);
+    let snapshot = drive.snapshot();
+    let mut seen = [false; 4];
+    let mut mixed = 0;
+    for seed in 0..60 {
+        for unflushed in [Unflushed::Lost, Unflushed::Kept, Unflushed::Seeded] {
+            let fates = Fates { commands: None, unflushed, seed };
+            let rt = Rt::new(Config::simulated(2));
+            let after = snapshot.power_cut(&fates);
+            let drive = Emulator::from_snapshot(&rt, &after, Options::simulated());
+            let plain = Plain::new(&rt, Rc::new(drive));
+            let pages = rt.block_on(plain.read(0, fill(9))).data;
+            let bytes = pages.iter().flat_map(|page| page.chunks(512).map(|sector| sector[7]));
+            let bytes: Vec<u8> = bytes.collect();
+            match unflushed {
+                Unflushed::Lost => assert!(bytes.iter().all(|byte| *byte == 1)),
+                Unflushed::Kept => assert!(bytes.iter().all(|byte| *byte == 3)),
+                Unflushed::Seeded => {
+                    bytes.iter().for_each(|byte| seen[usize::from(*byte)] = true);
+                    mixed += u32::from(bytes.iter().any(|byte| *byte != bytes[0]));
+                }
+            }
+        }
+    }
+    assert_eq!(seen, [false, true, true, true]);
+    assert!(mixed > 10, "{mixed}");
+}
+
+/// A discarded sector reads as it likes, until it is written.
+#[test]
+fn a_discarded_sector_changes_from_read_to_read() {
+    let rt = Rt::new(Config::simulated(1));
+    let geometry = Plain::geometry(64 * 512, true);
+    let medium = Medium::memory(&geometry);
+    let drive = Emulator::new(&rt, geometry, medium, Options::simulated()).expect("valid");
+    let plain = Plain::new(&rt, Rc::new(drive));
+    let page = |byte: u8| Pages::from_iter([Page::from_slice(&[byte; 4096])]);
+    assert!(rt.block_on(plain.write(4096, page(7))).status.is_ok());
+    assert!(rt.block_on(plain.discard(4096, 4096)).status.is_ok());
+    let read = || rt.block_on(plain.read(4096, page(9))).data[0].bytes().to_vec();
+    let reads: Vec<Vec<u8>> = (0..20).map(|_| read()).collect();
+    assert!(reads.iter().any(|bytes| *bytes != reads[0]));
+    assert!(rt.block_on(plain.write(4096, page(7))).status.is_ok());
+    assert!((0..20).all(|_| read().iter().all(|byte| *byte == 7)));
 }

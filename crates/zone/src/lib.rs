@@ -3,8 +3,8 @@
 //! - [`types`], [`command`], [`error`]: units that do not mix, commands, states and statuses by
 //!   their NVMe names and codes, errors with a kind to act on.
 //! - [`rules`] and [`machine`]: the zone state machine, one zone purely and a whole drive.
-//! - [`device`]: the interface every drive has, real or emulated; [`overlay`]: a view of a drive
-//!   that keeps its writes in memory.
+//! - [`device`]: the interface every drive has, real or emulated; [`plain`]: that of a drive
+//!   without zones; [`overlay`]: a view of a drive that keeps its writes in memory.
 //! - [`spec`], [`presets`], [`size`]: how drives are named and described in text.
 //!
 //! Everything is deterministic and sees nothing of the outside: no I/O, no clock, no threads.
@@ -16,6 +16,7 @@ pub mod fault;
 mod geometry;
 pub mod machine;
 pub mod overlay;
+pub mod plain;
 pub mod presets;
 pub mod rules;
 pub mod size;
@@ -28,6 +29,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use fault::{Fault, FaultInjection, FaultKind, Place, When};
 pub use machine::{Effect, Machine};
 pub use overlay::Overlay;
+pub use plain::PlainDevice;
 pub use rules::Zone;
 pub use spec::DeviceSpec;
 pub use types::{BlockCount, ByteLen, DeviceId, Geometry, Lba, QueueId, ZoneId};
