@@ -14,13 +14,13 @@ case "${1:-slice}" in
 slice)
     build=(build_as_tests) profile=debug
     lives=600 volumes=100 stores=80 effort="--cuts 150 --seconds"
-    fs=20 fsync=7 rot=7 raid=18 kv=8 ledger=3 toy=3
+    fs=20 fsync=7 rot=7 raid=18 kv=8 soft=4 soft_fs=4 ledger=3 toy=3
     ;;
 # Every command of every run.
 full)
     build=(cargo build --locked --release -p furrow-sim) profile=release
     lives=50000 volumes=1000 stores=10000 effort="--reopens"
-    fs=300000 fsync=50000 rot=50000 raid=50000 kv=50000 ledger=50000 toy=20000
+    fs=300000 fsync=50000 rot=50000 raid=50000 kv=50000 soft=50000 soft_fs=50000 ledger=50000 toy=20000
     ;;
 *) fail "unknown form '$1': slice or full" ;;
 esac
@@ -61,6 +61,8 @@ sweep fsync "$fsync"
 sweep rot "$rot"
 sweep raid "$raid"
 sweep kv "$kv"
+sweep soft "$soft"
+sweep soft-fs "$soft_fs"
 sweep ledger "$ledger"
 sweep toy "$toy"
 say
@@ -74,6 +76,9 @@ for defect in EarlyAck TornStripe FreshSequence TrimWithoutRecord Unlisted Early
     caught "raid:$defect" --cuts 40
 done
 for defect in SkippedFlush EarlyAck EarlyRelease UncheckedCommit EarlyRingReset; do caught "kv:$defect" --cuts 100; done
+for defect in SkippedFlush LateRecord VolatileGeneration EarlyLife UncheckedRange DiscardBelieved; do
+    caught "soft:$defect"
+done
 for defect in SkippedFlush EarlyAck IgnoredExtent EarlyRelease; do caught "ledger:$defect"; done
 for defect in SkippedFlush EarlyAck DroppedCrc ReuseBeforeRelease; do caught "toy:$defect"; done
 say

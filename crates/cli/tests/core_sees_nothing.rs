@@ -37,15 +37,17 @@ const LOG: &[&str] = &[
     "zerocopy",
 ];
 const FS: &[&str] = &["furrow-fs"];
+const SOFT: &[&str] = &["furrow-soft"];
 const RAID: &[&str] = &["furrow-raid"];
 const KV: &[&str] = &["furrow-kv"];
 
 /// The folder of each core crate and exactly its dependency tree. Procedural macros are left out:
 /// they run in the compiler.
-const CORE: [(&str, &[&[&str]]); 6] = [
+const CORE: [(&str, &[&[&str]]); 7] = [
     ("policy", &[POLICY]),
     ("zone", &[RT, ZONE]),
     ("log", &[RT, ZONE, POLICY, LOG]),
+    ("soft", &[RT, ZONE, POLICY, LOG, SOFT]),
     ("fs", &[RT, ZONE, POLICY, LOG, FS]),
     ("raid", &[RT, ZONE, POLICY, LOG, RAID]),
     ("kv", &[RT, ZONE, POLICY, LOG, KV]),

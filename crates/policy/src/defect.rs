@@ -163,3 +163,32 @@ impl StoreDefect {
         StoreDefect::EarlyRingReset,
     ];
 }
+
+/// A defect of soft zones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SoftDefect {
+    /// A flush does not flush the plain drive.
+    SkippedFlush,
+    /// The journal's record is written after the flush that should cover it.
+    LateRecord,
+    /// A reset discards the zone before its new generation is durable.
+    VolatileGeneration,
+    /// A zone is written again before its discard is answered.
+    EarlyLife,
+    /// Recovery believes every range that a record names.
+    UncheckedRange,
+    /// Recovery does not write again what it found by checksum, which may be discarded content.
+    DiscardBelieved,
+}
+
+impl SoftDefect {
+    /// All of them.
+    pub const ALL: [SoftDefect; 6] = [
+        SoftDefect::SkippedFlush,
+        SoftDefect::LateRecord,
+        SoftDefect::VolatileGeneration,
+        SoftDefect::EarlyLife,
+        SoftDefect::UncheckedRange,
+        SoftDefect::DiscardBelieved,
+    ];
+}

@@ -16,11 +16,13 @@
 mod defect;
 mod fs;
 mod raid;
+mod soft;
 mod store;
 
-pub use defect::{FsDefect, LogDefect, RaidDefect, StoreDefect};
+pub use defect::{FsDefect, LogDefect, RaidDefect, SoftDefect, StoreDefect};
 pub use fs::{Commands, FsVariant, Metadata, Pieces, Rule, StreamHeads, SuperzoneTurn, SyncRecord};
 pub use raid::{AppendPieces, Appends, Join, RaidVariant, StripeTables, ZoneWrites};
+pub use soft::SoftVariant;
 pub use store::StoreVariant;
 
 /// How a variant prints itself, without the names of its values.
@@ -37,6 +39,7 @@ mod tests {
         assert_eq!(format!("{:?}", FsVariant::default()), "the product");
         assert_eq!(format!("{:?}", RaidVariant::default()), "the product");
         assert_eq!(format!("{:?}", StoreVariant::default()), "the product");
+        assert_eq!(format!("{:?}", SoftVariant::default()), "the product");
         let early = FsVariant { early_quota: Rule::LeftOut, ..FsVariant::default() };
         assert_eq!(format!("{early:?}"), "an experiment");
         let defective = StoreVariant { defect: Some(StoreDefect::EarlyAck) };
@@ -50,5 +53,6 @@ mod tests {
         assert_eq!(size_of::<Option<RaidDefect>>(), 1);
         assert_eq!(size_of::<Option<StoreDefect>>(), 1);
         assert_eq!(size_of::<Option<LogDefect>>(), 1);
+        assert_eq!(size_of::<Option<SoftDefect>>(), 1);
     }
 }

@@ -1,8 +1,8 @@
 //! Whole-stack simulation: crash sweeps, models, canaries.
 //!
-//! By subject (`fs`, `raid`, `kv`, `log`, `toy`) and kind: `crash` cuts the power at every command
-//! of a run, `sim` leads a subject through several lives, `damage` flips bits of its image. The
-//! other files are the harness that subjects share.
+//! By subject (`fs`, `raid`, `kv`, `log`, `soft`, `toy`) and kind: `crash` cuts the power at every
+//! command of a run, `sim` leads a subject through several lives, `damage` flips bits of its image.
+//! The other files are the harness that subjects share.
 
 pub mod crash;
 pub mod fates;
@@ -12,5 +12,6 @@ pub mod kv;
 pub mod log;
 pub mod raid;
 pub mod simulation;
+pub mod soft;
 pub mod sweep;
 pub mod toy;

@@ -5,7 +5,7 @@
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use furrow_emu::CommandInfo;
-use furrow_policy::{FsDefect, LogDefect, RaidDefect, StoreDefect};
+use furrow_policy::{FsDefect, LogDefect, RaidDefect, SoftDefect, StoreDefect};
 use furrow_sim::crash::{Case, Effort, Figures, Subject, Trace, replay};
 use furrow_sim::fs::crash::FsSubject;
 use furrow_sim::fs::damage::damaged;
@@ -17,6 +17,7 @@ use furrow_sim::kv::recorded::RecordedSubject;
 use furrow_sim::log::crash::LogSubject;
 use furrow_sim::raid::crash::RaidSubject;
 use furrow_sim::simulation::{Sink, Summary};
+use furrow_sim::soft::crash::{SoftFsSubject, SoftSubject};
 use furrow_sim::sweep::{Goal, sweep};
 use furrow_sim::toy::{self, Toy};
 use furrow_sim::{fs, kv, raid};
@@ -102,8 +103,9 @@ struct DamageArgs {
 struct CrashArgs {
     /// Subject: fs, fsync (fs with many clients that sync often, in every run), rot (fs on a drive
     /// whose blocks decay), raid (a volume), kv (a file store), recorded (a file store with the
-    /// calls of --recording), ledger (the log crate alone) or toy; or fs:DEFECT and so on for one
-    /// of their built-in defects.
+    /// calls of --recording), soft (soft zones on a plain drive), soft-fs (fs on soft zones),
+    /// ledger (the log crate alone) or toy; or fs:DEFECT and so on for one of their built-in
+    /// defects.
     #[arg(long, default_value = "fs")]
     subject: String,
     /// recorded: the recording to replay, a file of 'furrow run --record' or of record=FILE in a
@@ -160,6 +162,8 @@ enum Chosen {
     Log(LogSubject),
     Raid(RaidSubject),
     Kv(KvSubject),
+    Soft(SoftSubject),
+    SoftFs(SoftFsSubject),
     Recorded(Box<RecordedSubject>),
 }
 
@@ -181,6 +185,13 @@ impl Chosen {
                 Ok(Chosen::Raid(RaidSubject { defect: defect_of(defect, &RaidDefect::ALL)? }))
             }
             "kv" => Ok(Chosen::Kv(KvSubject { defect: defect_of(defect, &StoreDefect::ALL)? })),
+            "soft" => {
+                Ok(Chosen::Soft(SoftSubject { defect: defect_of(defect, &SoftDefect::ALL)? }))
+            }
+            "soft-fs" => {
+                let defect = defect_of(defect, &SoftDefect::ALL)?;
+                Ok(Chosen::SoftFs(SoftFsSubject { defect }))
+            }
             "recorded" => {
                 let Some(path) = recording else { bail!("--subject recorded needs --recording") };
                 let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
@@ -191,7 +202,8 @@ impl Chosen {
                 Ok(Chosen::Recorded(Box::new(replay)))
             }
             _ => bail!(
-                "no subject {kind:?}: there are fs, fsync, rot, raid, kv, recorded, ledger and toy"
+                "no subject {kind:?}: there are fs, fsync, rot, raid, kv, recorded, soft, soft-fs, \
+                 ledger and toy"
             ),
         }
     }
@@ -421,6 +433,8 @@ fn crash(args: &CrashArgs) -> Result<ExitCode> {
         Chosen::Log(ledger) => Ok(crash_subject(&ledger, args)),
         Chosen::Raid(volume) => Ok(crash_subject(&volume, args)),
         Chosen::Kv(store) => Ok(crash_subject(&store, args)),
+        Chosen::Soft(zones) => Ok(crash_subject(&zones, args)),
+        Chosen::SoftFs(files) => Ok(crash_subject(&files, args)),
         Chosen::Recorded(recorded) => Ok(crash_subject(&*recorded, args)),
     }
 }
@@ -489,6 +503,8 @@ fn again(args: &ReplayArgs) -> Result<ExitCode> {
         Chosen::Log(ledger) => replay(&ledger, case, &args.cuts, trace),
         Chosen::Raid(volume) => replay(&volume, case, &args.cuts, trace),
         Chosen::Kv(store) => replay(&store, case, &args.cuts, trace),
+        Chosen::Soft(zones) => replay(&zones, case, &args.cuts, trace),
+        Chosen::SoftFs(files) => replay(&files, case, &args.cuts, trace),
         Chosen::Recorded(recorded) => replay(&*recorded, case, &args.cuts, trace),
     };
     match result {

@@ -10,4 +10,5 @@ mod kv_recorded;
 mod log;
 mod raid;
 mod raid_full;
+mod soft;
 mod toy;

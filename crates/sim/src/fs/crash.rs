@@ -480,7 +480,7 @@ pub(crate) async fn durably<T>(
     result
 }
 
-async fn run(
+pub(crate) async fn run(
     rt: Rt,
     device: Rc<dyn ZonedDevice>,
     case: Case,
@@ -578,17 +578,18 @@ pub(crate) async fn fsck(device: &Rc<dyn ZonedDevice>, when: &str) -> Result<(),
     Err(Trouble::Wrong(format!("fsck {when}: {}", findings.join("; "))))
 }
 
-async fn reopen(
+/// Compares what is on `device` with what is expected, and uses it. `emulator` is the same drive if
+/// its commands can be counted.
+pub(crate) async fn reopen(
     rt: Rt,
-    emulator: Emulator,
+    (device, emulator): (Rc<dyn ZonedDevice>, Option<Emulator>),
     case: Case,
     setup: Setup,
     expected: Expected,
 ) -> Result<(), Trouble> {
-    let device: Rc<dyn ZonedDevice> = Rc::new(emulator.clone());
     let choice = rt.random();
-    let seen = match choice % 5 {
-        0 => Some(read_only::look(&rt, &emulator, &setup.mount, &expected).await?),
+    let seen = match (choice % 5, emulator) {
+        (0, Some(drive)) => Some(read_only::look(&rt, &drive, &setup.mount, &expected).await?),
         _ => None,
     };
     if choice.is_multiple_of(3) {
@@ -784,7 +785,7 @@ impl Subject for FsSubject {
             let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
             return Ok(rt.block_on(reopen_rotten(rt.clone(), device, setup, expected.clone()))?);
         }
-        let drive = drive.clone();
+        let drive: (Rc<dyn ZonedDevice>, _) = (Rc::new(drive.clone()), Some(drive.clone()));
         Ok(rt.block_on(reopen(rt.clone(), drive, case, setup, expected.clone()))?)
     }
 }

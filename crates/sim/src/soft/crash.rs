@@ -1,0 +1,255 @@
+//! Soft zones under the crash harness. The harness cuts the power of the *plain* drive: any sectors
+//! that were not flushed are lost, in any order, and discarded ones read as they like.
+//!
+//! Two subjects: clients that use zones directly, whose oracle is the contract of a zoned drive
+//! with a volatile cache; and the file system's clients and oracle, on soft zones.
+
+use crate::crash::{Case, Subject};
+use crate::fs;
+use crate::fs::crash::Setup;
+use crate::soft::zones::{self, Expected, History};
+use furrow_emu::{Emulator, Plain};
+use furrow_log::Uuid;
+use furrow_policy::{SoftDefect, SoftVariant};
+use furrow_rt::{Rng, Rt};
+use furrow_soft::{Access, MakeOptions, SoftDrive, make};
+use furrow_zone::{BlockCount, ByteLen, Geometry, PlainDevice, ZonedDevice};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+const BLOCK: u64 = 4096;
+/// Zones that a quarter of the cases have in addition.
+const MANY: u64 = 60;
+
+/// What soft zones are made like in a case.
+#[derive(Clone, Copy)]
+struct Shape {
+    zones: u64,
+    zone_blocks: u64,
+    /// Blocks of records in each half of the journal.
+    records: u32,
+}
+
+impl Shape {
+    /// Bytes of a plain drive that is large enough.
+    fn bytes(self) -> u64 {
+        let table = (self.zones * 12).div_ceil(BLOCK) + 2;
+        (self.zones * self.zone_blocks + 2 * (table + u64::from(self.records)) + 4) * BLOCK
+    }
+}
+
+/// Makes soft zones of `shape` on `device`, which is an emulated plain drive.
+async fn prepare(rt: &Rt, device: Rc<dyn ZonedDevice>, shape: Shape) -> Result<(), String> {
+    let options = MakeOptions {
+        zone: ByteLen(shape.zone_blocks * BLOCK),
+        records: Some(shape.records),
+        uuid: Uuid([0x50; 16]),
+    };
+    let plain = Plain::new(rt, device);
+    make(&plain, &options).await.map(drop).map_err(|error| format!("make: {error}"))
+}
+
+/// Opens the soft zones on `device`.
+async fn open(
+    rt: &Rt,
+    device: Rc<dyn ZonedDevice>,
+    access: Access,
+    defect: Option<SoftDefect>,
+) -> Result<Rc<SoftDrive>, String> {
+    let plain: Rc<dyn PlainDevice> = Rc::new(Plain::new(rt, device));
+    let opened = SoftDrive::open(rt, plain, access, SoftVariant { defect }).await;
+    opened.map(Rc::new).map_err(|error| format!("open: {error}"))
+}
+
+fn name(kind: &str, defect: Option<SoftDefect>) -> String {
+    match defect {
+        None => kind.to_owned(),
+        Some(defect) => format!("{kind}:{defect:?}"),
+    }
+}
+
+/// Clients that use soft zones directly.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SoftSubject {
+    /// The defect built in, if any.
+    pub defect: Option<SoftDefect>,
+}
+
+impl SoftSubject {
+    fn shape(case: Case) -> Shape {
+        let mut rng = Rng::new(case.seed ^ 0x50f7);
+        // The table of many zones has more than one sector: it can be torn.
+        let more = if case.seed % 4 == 3 { MANY } else { 0 };
+        Shape {
+            zones: more + 4 + rng.below(8),
+            zone_blocks: 5 + rng.below(30),
+            records: 2 + rng.below(12) as u32,
+        }
+    }
+}
+
+impl Subject for SoftSubject {
+    type History = History;
+    type Expected = Expected;
+
+    fn name(&self) -> String {
+        name("soft", self.defect)
+    }
+
+    fn drive(&self, case: Case) -> Geometry {
+        Plain::geometry(SoftSubject::shape(case).bytes(), case.volatile)
+    }
+
+    fn prepare(&self, rt: &Rt, device: Rc<dyn ZonedDevice>, case: Case) -> Result<(), String> {
+        let engine = rt.clone();
+        rt.block_on(async move { prepare(&engine, device, SoftSubject::shape(case)).await })
+    }
+
+    fn run(
+        &self,
+        rt: &Rt,
+        device: Rc<dyn ZonedDevice>,
+        case: Case,
+        history: Rc<RefCell<History>>,
+    ) -> Result<(), String> {
+        let (engine, defect) = (rt.clone(), self.defect);
+        rt.block_on(async move {
+            let drive = open(&engine, device, Access::ReadWrite, defect).await?;
+            zones::run(engine, drive, case.seed, history).await
+        })
+    }
+
+    fn mark(history: &History) -> usize {
+        history.mark()
+    }
+
+    fn expect(&self, history: &History, mark: usize) -> Expected {
+        history.cut(mark)
+    }
+
+    fn again(&self, expected: &mut Expected) {
+        expected.probed(MANY as u32 + 12);
+    }
+
+    fn reopen(
+        &self,
+        rt: &Rt,
+        drive: &Emulator,
+        case: Case,
+        expected: &Expected,
+    ) -> Result<(), String> {
+        let (engine, defect, expected) = (rt.clone(), self.defect, expected.clone());
+        let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
+        rt.block_on(async move {
+            if engine.random().is_multiple_of(3) {
+                let drive = open(&engine, device.clone(), Access::ReadOnly, defect).await?;
+                let found = zones::check(&*drive, case.seed, &expected).await;
+                found.map_err(|why| format!("opened for reading: {why}"))?;
+            }
+            let drive = open(&engine, device.clone(), Access::ReadWrite, defect).await?;
+            let mut found = zones::check(&*drive, case.seed, &expected).await?;
+            zones::probe(&engine, &*drive, case.seed, &mut found).await?;
+            drop(drive);
+            // All of it was flushed, and recovery changes nothing.
+            let drive = open(&engine, device, Access::ReadWrite, defect).await?;
+            let again = zones::check(&*drive, case.seed, &found).await;
+            again.map(drop).map_err(|why| format!("opened again: {why}"))
+        })
+    }
+}
+
+/// The file system on soft zones.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SoftFsSubject {
+    /// The defect of soft zones that is built in, if any.
+    pub defect: Option<SoftDefect>,
+}
+
+impl SoftFsSubject {
+    fn setup(case: Case) -> Setup {
+        let setup = Setup::draw(case, None);
+        let setup = match () {
+            () if Setup::is_full(case) => setup.full(case),
+            () if Setup::is_merging(case) => setup.merging(case),
+            () if case.seed.is_multiple_of(2) => setup,
+            () => setup.busy(case),
+        };
+        // Soft zones have no limits, channels or dies.
+        let geometry = Geometry {
+            zone_size: setup.geometry.zone_capacity,
+            max_open: None,
+            max_active: None,
+            max_transfer: Some(BlockCount(16)),
+            ..setup.geometry
+        };
+        Setup { geometry, ..setup }
+    }
+
+    fn shape(case: Case) -> Shape {
+        let geometry = SoftFsSubject::setup(case).geometry;
+        Shape {
+            zones: u64::from(geometry.zones),
+            zone_blocks: geometry.zone_capacity.0,
+            records: 4 + (case.seed % 29) as u32,
+        }
+    }
+}
+
+impl Subject for SoftFsSubject {
+    type History = fs::history::History;
+    type Expected = fs::history::Expected;
+
+    fn name(&self) -> String {
+        name("soft-fs", self.defect)
+    }
+
+    fn drive(&self, case: Case) -> Geometry {
+        Plain::geometry(SoftFsSubject::shape(case).bytes(), case.volatile)
+    }
+
+    fn prepare(&self, rt: &Rt, device: Rc<dyn ZonedDevice>, case: Case) -> Result<(), String> {
+        let (engine, setup) = (rt.clone(), SoftFsSubject::setup(case));
+        rt.block_on(async move {
+            prepare(&engine, device.clone(), SoftFsSubject::shape(case)).await?;
+            let drive = open(&engine, device, Access::ReadWrite, None).await?;
+            Ok(fs::crash::prepare(engine, drive, setup).await?)
+        })
+    }
+
+    fn run(
+        &self,
+        rt: &Rt,
+        device: Rc<dyn ZonedDevice>,
+        case: Case,
+        history: Rc<RefCell<Self::History>>,
+    ) -> Result<(), String> {
+        let (engine, defect, setup) = (rt.clone(), self.defect, SoftFsSubject::setup(case));
+        rt.block_on(async move {
+            let drive = open(&engine, device, Access::ReadWrite, defect).await?;
+            Ok(fs::crash::run(engine, drive, case, setup, false, history).await?)
+        })
+    }
+
+    fn mark(history: &Self::History) -> usize {
+        history.mark()
+    }
+
+    fn expect(&self, history: &Self::History, mark: usize) -> Self::Expected {
+        history.cut(mark)
+    }
+
+    fn reopen(
+        &self,
+        rt: &Rt,
+        drive: &Emulator,
+        case: Case,
+        expected: &Self::Expected,
+    ) -> Result<(), String> {
+        let (engine, defect, expected) = (rt.clone(), self.defect, expected.clone());
+        let (setup, device) = (SoftFsSubject::setup(case), Rc::new(drive.clone()));
+        rt.block_on(async move {
+            let drive = open(&engine, device, Access::ReadWrite, defect).await?;
+            Ok(fs::crash::reopen(engine, (drive, None), case, setup, expected).await?)
+        })
+    }
+}

@@ -1,0 +1,501 @@
+//! Clients that use zones directly, and the contract of a zoned drive as their oracle.
+//!
+//! Each client has zones of its own and draws what it does from the seed: writes, several at once;
+//! flushes; writes with FUA; finishes; resets, some with a write right behind. What a block holds
+//! follows from zone, place and *life* (resets of the zone); a part of the blocks is zeros, and a
+//! part is the same in each life, so that an old life or a discarded block can look like a new one.
+//!
+//! After a power cut a zone is in its last life whose reset was answered, or in a later one that
+//! was begun; it ends between what a flush covers and what was written; and every block reads as it
+//! was written, each time.
+
+use furrow_rt::{PAGE_SIZE, Page, Pages, Rng, Rt};
+use furrow_zone::{
+    Action, BlockCount, Command, Lba, QueueId, Request, Status, Target, ZoneId, ZoneState,
+    ZonedDevice,
+};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// An event of a run. Blocks count from the zone's start, `to` is the first block behind.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// A write was sent in the zone's life.
+    Sent {
+        zone: u32,
+        life: u32,
+        to: u32,
+    },
+    /// A write was answered.
+    Answered {
+        zone: u32,
+        life: u32,
+        to: u32,
+    },
+    /// A write with FUA was answered.
+    Durable {
+        zone: u32,
+        life: u32,
+        to: u32,
+    },
+    FlushSent(u32),
+    FlushAnswered(u32),
+    FinishSent {
+        zone: u32,
+        life: u32,
+    },
+    FinishAnswered {
+        zone: u32,
+        life: u32,
+    },
+    /// A reset that begins the next life was sent.
+    ResetSent {
+        zone: u32,
+    },
+    /// The reset that begins this life was answered.
+    ResetAnswered {
+        zone: u32,
+        life: u32,
+    },
+}
+
+/// The events of a run.
+#[derive(Clone, Debug, Default)]
+pub struct History(Vec<Event>);
+
+/// One life of a zone.
+#[derive(Clone, Copy, Debug, Default)]
+struct Life {
+    /// Blocks sent, answered, and certainly durable.
+    sent: u32,
+    answered: u32,
+    durable: u32,
+    finish_sent: bool,
+    finished: bool,
+}
+
+/// The lives of a zone that a power cut may leave.
+#[derive(Clone, Debug)]
+struct Lives {
+    /// Number of the first.
+    first: u32,
+    lives: Vec<Life>,
+}
+
+impl Default for Lives {
+    fn default() -> Lives {
+        Lives { first: 0, lives: vec![Life::default()] }
+    }
+}
+
+/// What must hold after a crash, by zone.
+#[derive(Clone, Debug, Default)]
+pub struct Expected(BTreeMap<u32, Lives>);
+
+/// Blocks that [`probe`] writes to a zone.
+const PROBED: u32 = 3;
+
+impl Expected {
+    /// Allows for what a [`probe`] may have done: more blocks in a life, or the next life.
+    pub fn probed(&mut self, zones: u32) {
+        for zone in 0..zones {
+            let lives = &mut self.0.entry(zone).or_default().lives;
+            lives.iter_mut().for_each(|life| life.sent += PROBED);
+            lives.push(Life { sent: PROBED, ..Life::default() });
+        }
+    }
+
+    fn life(&mut self, zone: u32, life: u32) -> Option<&mut Life> {
+        let lives = self.0.entry(zone).or_default();
+        lives.lives.get_mut(life.checked_sub(lives.first)? as usize)
+    }
+}
+
+impl History {
+    /// The number of events.
+    pub fn mark(&self) -> usize {
+        self.0.len()
+    }
+
+    /// What must hold after a crash when the history had `mark` events.
+    pub fn cut(&self, mark: usize) -> Expected {
+        let mut expected = Expected::default();
+        // What each flush under way covers.
+        let mut flushes: BTreeMap<u32, Vec<(u32, u32, u32)>> = BTreeMap::new();
+        for event in &self.0[..mark] {
+            match *event {
+                Event::Sent { zone, life, to } => {
+                    expected.life(zone, life).into_iter().for_each(|l| l.sent = to);
+                }
+                Event::Answered { zone, life, to } => {
+                    let life = expected.life(zone, life);
+                    life.into_iter().for_each(|l| l.answered = l.answered.max(to));
+                }
+                Event::Durable { zone, life, to } => {
+                    let life = expected.life(zone, life);
+                    life.into_iter().for_each(|l| l.durable = l.durable.max(to));
+                }
+                Event::FlushSent(id) => {
+                    let covered = expected.0.iter().flat_map(|(zone, lives)| {
+                        let each = (lives.first..).zip(&lives.lives);
+                        each.map(|(number, life)| (*zone, number, life.answered))
+                    });
+                    flushes.insert(id, covered.collect());
+                }
+                Event::FlushAnswered(id) => {
+                    for (zone, life, to) in flushes.remove(&id).unwrap_or_default() {
+                        let life = expected.life(zone, life);
+                        life.into_iter().for_each(|l| l.durable = l.durable.max(to));
+                    }
+                }
+                Event::FinishSent { zone, life } => {
+                    expected.life(zone, life).into_iter().for_each(|l| l.finish_sent = true);
+                }
+                Event::FinishAnswered { zone, life } => {
+                    expected.life(zone, life).into_iter().for_each(|l| {
+                        l.finished = true;
+                        l.durable = l.sent;
+                    });
+                }
+                Event::ResetSent { zone } => {
+                    let lives = expected.0.entry(zone).or_default();
+                    lives.lives.push(Life::default());
+                }
+                Event::ResetAnswered { zone, life } => {
+                    let lives = expected.0.entry(zone).or_default();
+                    let over = life.saturating_sub(lives.first) as usize;
+                    lives.lives.drain(..over.min(lives.lives.len() - 1));
+                    lives.first = life;
+                }
+            }
+        }
+        expected
+    }
+}
+
+/// The content of a block.
+fn content(seed: u64, zone: u32, life: u32, block: u32) -> Page {
+    let place = u64::from(zone) << 32 | u64::from(block);
+    let mut rng = Rng::new(seed ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut page = Page::zeroed();
+    match rng.below(4) {
+        0 => return page,
+        1 => {}
+        _ => rng = Rng::new(rng.next() ^ u64::from(life)),
+    }
+    for bytes in page.make_mut().chunks_mut(16) {
+        bytes[..8].copy_from_slice(&rng.next().to_le_bytes());
+    }
+    page
+}
+
+fn start(device: &dyn ZonedDevice, zone: u32) -> Lba {
+    device.geometry().start(ZoneId(zone))
+}
+
+fn manage(device: &dyn ZonedDevice, zone: u32, action: Action) -> Request {
+    Request::bare(Command::Manage { target: Target::Zone(start(device, zone)), action })
+}
+
+fn checked(status: Status, what: &str) -> Result<(), String> {
+    if status.is_ok() { Ok(()) } else { Err(format!("{what}: {status}")) }
+}
+
+/// A client's zone.
+#[derive(Clone, Copy, Default)]
+struct Mine {
+    life: u32,
+    pointer: u32,
+    full: bool,
+}
+
+struct Client {
+    rt: Rt,
+    device: Rc<dyn ZonedDevice>,
+    seed: u64,
+    rng: Rng,
+    history: Rc<RefCell<History>>,
+    zones: BTreeMap<u32, Mine>,
+    /// Numbers of flushes, unlike those of other clients.
+    flush: u32,
+}
+
+impl Client {
+    fn tell(&self, event: Event) {
+        self.history.borrow_mut().0.push(event);
+    }
+
+    /// Sends a write to `zone` of at most `most` blocks; its answer is noted by a task.
+    fn write(&mut self, zone: u32, most: u64, fua: bool) -> Option<furrow_rt::JoinHandle<Status>> {
+        let mine = *self.zones.get(&zone)?;
+        let capacity = self.device.geometry().zone_capacity.0 as u32;
+        let blocks = (1 + self.rng.below(most) as u32).min(capacity - mine.pointer);
+        if blocks == 0 || mine.full {
+            return None;
+        }
+        let (life, from) = (mine.life, mine.pointer);
+        let to = from + blocks;
+        let data: Pages = (from..to).map(|block| content(self.seed, zone, life, block)).collect();
+        let lba = start(&*self.device, zone).0 + u64::from(from);
+        let blocks = BlockCount(u64::from(blocks));
+        let command = match self.rng.one_in(4) {
+            true => Command::Append { zone_start: start(&*self.device, zone), blocks },
+            false => Command::Write { lba: Lba(lba), blocks },
+        };
+        self.tell(Event::Sent { zone, life, to });
+        let request = Request { fua, ..Request::with_data(command, data) };
+        let answer = self.device.submit(QueueId(0), request);
+        self.zones.insert(zone, Mine { pointer: to, ..mine });
+        let history = self.history.clone();
+        Some(self.rt.spawn(async move {
+            let outcome = answer.await;
+            if outcome.status.is_ok() {
+                history.borrow_mut().0.push(match fua {
+                    true => Event::Durable { zone, life, to },
+                    false => Event::Answered { zone, life, to },
+                });
+            }
+            match outcome.lba.0 == lba {
+                true => outcome.status,
+                false => Status::InternalError,
+            }
+        }))
+    }
+
+    async fn flush(&mut self) -> Result<(), String> {
+        self.flush += 1;
+        self.tell(Event::FlushSent(self.flush));
+        let answer = self.device.submit(QueueId(0), Request::bare(Command::Flush)).await;
+        checked(answer.status, "flush")?;
+        self.tell(Event::FlushAnswered(self.flush));
+        Ok(())
+    }
+
+    async fn reset(&mut self, zone: u32) -> Result<(), String> {
+        let life = self.zones.get(&zone).map_or(0, |mine| mine.life) + 1;
+        self.tell(Event::ResetSent { zone });
+        let reset = self.device.submit(QueueId(0), manage(&*self.device, zone, Action::Reset));
+        self.zones.insert(zone, Mine { life, ..Mine::default() });
+        let behind = match self.rng.one_in(2) {
+            true => self.write(zone, 4, self.seed.is_multiple_of(2)),
+            false => None,
+        };
+        checked(reset.await.status, "reset")?;
+        self.tell(Event::ResetAnswered { zone, life });
+        match behind {
+            Some(write) => checked(write.await, "write behind a reset"),
+            None => Ok(()),
+        }
+    }
+
+    async fn finish(&mut self, zone: u32) -> Result<(), String> {
+        let Some(mine) = self.zones.get_mut(&zone) else { return Ok(()) };
+        let life = mine.life;
+        if u64::from(mine.pointer) == self.device.geometry().zone_capacity.0 {
+            return Ok(());
+        }
+        mine.full = true;
+        self.tell(Event::FinishSent { zone, life });
+        let request = manage(&*self.device, zone, Action::Finish);
+        checked(self.device.submit(QueueId(0), request).await.status, "finish")?;
+        self.tell(Event::FinishAnswered { zone, life });
+        Ok(())
+    }
+
+    async fn work(mut self, steps: u32) -> Result<(), String> {
+        let zones: Vec<u32> = self.zones.keys().copied().collect();
+        for _ in 0..steps {
+            let zone = zones[self.rng.below(zones.len() as u64) as usize];
+            let full = self.zones.get(&zone).is_some_and(|mine| {
+                mine.full || u64::from(mine.pointer) == self.device.geometry().zone_capacity.0
+            });
+            match self.rng.below(12) {
+                _ if full && self.rng.one_in(2) => self.reset(zone).await?,
+                0..=5 => {
+                    // Several at once, to several zones.
+                    let mut sent = Vec::new();
+                    for _ in 0..1 + self.rng.below(3) {
+                        let zone = zones[self.rng.below(zones.len() as u64) as usize];
+                        sent.extend(self.write(zone, 6, false));
+                    }
+                    for write in sent {
+                        checked(write.await, "write")?;
+                    }
+                }
+                6 | 7 => self.flush().await?,
+                8 => {
+                    if let Some(write) = self.write(zone, 3, true) {
+                        checked(write.await, "write with FUA")?;
+                    }
+                }
+                9 => self.finish(zone).await?,
+                10 => self.reset(zone).await?,
+                _ => {
+                    let Some(mine) = self.zones.get(&zone).copied() else { continue };
+                    let (life, to) = (mine.life, mine.pointer);
+                    compare(&*self.device, self.seed, (zone, life), to).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs clients to their end.
+pub async fn run(
+    rt: Rt,
+    device: Rc<dyn ZonedDevice>,
+    seed: u64,
+    history: Rc<RefCell<History>>,
+) -> Result<(), String> {
+    let mut rng = Rng::new(seed ^ 0x20e5);
+    let clients = 1 + rng.below(3) as u32;
+    let zones = device.geometry().zones;
+    let tasks: Vec<_> = (0..clients)
+        .map(|number| {
+            let zones = (0..zones).filter(|zone| zone % clients == number);
+            let client = Client {
+                rt: rt.clone(),
+                device: device.clone(),
+                seed,
+                rng: Rng::new(rng.next()),
+                history: history.clone(),
+                zones: zones.map(|zone| (zone, Mine::default())).collect(),
+                flush: number << 24,
+            };
+            rt.spawn(client.work(20 + (seed % 30) as u32))
+        })
+        .collect();
+    for task in tasks {
+        task.await?;
+    }
+    Ok(())
+}
+
+/// The block at `block` of `zone`; `None` if it was never written.
+async fn read(device: &dyn ZonedDevice, zone: u32, block: u32) -> Result<Option<Page>, String> {
+    let lba = Lba(start(device, zone).0 + u64::from(block));
+    let command = Command::Read { lba, blocks: BlockCount(1) };
+    let pages = Pages::from_iter([Page::zeroed()]);
+    let outcome = device.submit(QueueId(0), Request::with_data(command, pages)).await;
+    match outcome.status {
+        Status::Success => Ok(outcome.data.first().cloned()),
+        Status::Unwritten => Ok(None),
+        status => Err(format!("read of block {block} of zone {zone}: {status}")),
+    }
+}
+
+/// Compares the first `to` blocks of a zone in a life with what was written there.
+async fn compare(
+    device: &dyn ZonedDevice,
+    seed: u64,
+    (zone, life): (u32, u32),
+    to: u32,
+) -> Result<(), String> {
+    for block in 0..to {
+        let found = read(device, zone, block).await?;
+        let expected = content(seed, zone, life, block);
+        let Some(found) = found else {
+            return Err(format!("block {block} of zone {zone} was never written"));
+        };
+        if found.bytes() != expected.bytes() {
+            let at = (0..PAGE_SIZE).find(|at| found[*at] != expected[*at]).unwrap_or(0);
+            return Err(format!(
+                "zone {zone}, life {life}: block {block} holds something else from byte {at} on"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Compares a reopened drive with what is expected. Returns what is certain from now on.
+pub async fn check(
+    device: &dyn ZonedDevice,
+    seed: u64,
+    expected: &Expected,
+) -> Result<Expected, String> {
+    let reports = device.report(ZoneId(0), device.geometry().zones);
+    let mut certain = Expected::default();
+    for report in reports.map_err(|status| format!("report: {status}"))? {
+        let zone = report.zone.0;
+        let lives = expected.0.get(&zone).cloned().unwrap_or_default();
+        let mut end = match report.state {
+            ZoneState::Full => device.geometry().zone_capacity.0 as u32,
+            _ => report.write_pointer.0 as u32,
+        };
+        while report.state == ZoneState::Full && end > 0 {
+            if read(device, zone, end - 1).await?.is_some() {
+                break;
+            }
+            end -= 1;
+        }
+        let capacity = device.geometry().zone_capacity.0 as u32;
+        let finished = report.state == ZoneState::Full && end < capacity;
+        let mut why = Vec::new();
+        let mut held = None;
+        for (number, life) in (lives.first..).zip(&lives.lives) {
+            let allowed = end >= life.durable
+                && end <= life.sent
+                && (!finished || life.finish_sent)
+                && (!life.finished || report.state == ZoneState::Full);
+            if !allowed {
+                why.push(format!("life {number} is {life:?}"));
+                continue;
+            }
+            let same = match compare(device, seed, (zone, number), end).await {
+                Ok(()) => compare(device, seed, (zone, number), end).await,
+                Err(why) => Err(why),
+            };
+            match same {
+                Ok(()) => held = Some((number, *life)),
+                Err(different) => why.push(different),
+            }
+        }
+        let Some((first, _)) = held else {
+            let state = report.state;
+            return Err(format!("zone {zone} is {state:?} up to block {end}: {}", why.join("; ")));
+        };
+        let life = Life {
+            sent: end,
+            answered: end,
+            durable: end,
+            finish_sent: report.state == ZoneState::Full,
+            finished: report.state == ZoneState::Full,
+        };
+        certain.0.insert(zone, Lives { first, lives: vec![life] });
+    }
+    Ok(certain)
+}
+
+/// Uses a reopened drive, of which `certain` is known, and flushes.
+pub async fn probe(
+    rt: &Rt,
+    device: &dyn ZonedDevice,
+    seed: u64,
+    certain: &mut Expected,
+) -> Result<(), String> {
+    let capacity = device.geometry().zone_capacity.0 as u32;
+    for (&zone, lives) in &mut certain.0 {
+        if rt.random().is_multiple_of(2) {
+            continue;
+        }
+        let life = &mut lives.lives[0];
+        if life.finished || life.sent == capacity {
+            let request = manage(device, zone, Action::Reset);
+            checked(device.submit(QueueId(0), request).await.status, "reset after recovery")?;
+            lives.first += 1;
+            *life = Life::default();
+        }
+        let (from, to) = (life.sent, (life.sent + PROBED).min(capacity));
+        let data = (from..to).map(|block| content(seed, zone, lives.first, block)).collect();
+        let lba = Lba(start(device, zone).0 + u64::from(from));
+        let command = Command::Write { lba, blocks: BlockCount(u64::from(to - from)) };
+        let answer = device.submit(QueueId(0), Request::with_data(command, data)).await;
+        checked(answer.status, "write after recovery")?;
+        let full = to == capacity;
+        *life = Life { sent: to, answered: to, durable: to, finish_sent: full, finished: full };
+    }
+    let answer = device.submit(QueueId(0), Request::bare(Command::Flush)).await;
+    checked(answer.status, "flush after recovery")
+}

@@ -1,0 +1,655 @@
+//! A plain drive as a [`ZonedDevice`]: commands, rounds of the journal, resets.
+//!
+//! A *round* takes what no record names yet, writes a record of it while its data may still be on
+//! the way, waits for both, and flushes the plain drive. All who asked meanwhile wait for the next
+//! round. A zone that is being reset has a *gate*: later commands of the zone wait there, in order.
+
+use crate::format::{BLOCK, Lasting, LastingState, Layout, Superblock};
+use crate::journal::{Entry, Journal, Placed};
+use crate::make::{checked, write};
+use crate::recover::{Found, look};
+use crate::state::{DataWrite, Later, State};
+use furrow_log::{Uuid, crc32c};
+use furrow_policy::{SoftDefect, SoftVariant};
+use furrow_rt::{Completion, CompletionTable, Notify, Page, Pages, Pool, Rng, Rt, Ticket};
+use furrow_zone::machine::Effect;
+use furrow_zone::rules::selected;
+use furrow_zone::{
+    Action, Command, Error, Geometry, Lba, Outcome, PlainDevice, QueueId, Reports, Request, Status, Target,
+    ZoneId, ZoneState, ZonedDevice, reported,
+};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Blocks after which the layer begins a round by itself. After twice as many, writers wait:
+/// recovery reads about as many.
+const ROUND: u64 = (64 << 20) / BLOCK;
+
+/// How soft zones are opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// For reading and writing. Opening writes.
+    ReadWrite,
+    /// For reading: writes and changes of zones are refused.
+    ReadOnly,
+}
+
+struct Inner {
+    rt: Rt,
+    plain: Rc<dyn PlainDevice>,
+    superblock: Superblock,
+    geometry: Geometry,
+    access: Access,
+    variant: SoftVariant,
+    /// Blocks of the plain drive that are read from memory.
+    kept: BTreeMap<u64, Page>,
+    pool: Pool,
+    table: CompletionTable<Outcome>,
+    state: RefCell<State>,
+    /// Something that a task may wait for has happened.
+    changed: Notify,
+    warnings: Vec<String>,
+    /// Flushes of the plain drive.
+    flushes: Cell<u64>,
+}
+
+/// Soft zones, open. Cloning shares them.
+#[derive(Clone)]
+pub struct SoftDrive(Rc<Inner>);
+
+/// What recovery found on a plain drive, and wrote down there if the zones are to be written.
+#[derive(Debug)]
+pub struct Recovered {
+    found: Found,
+    kept: BTreeMap<u64, Page>,
+    access: Access,
+    variant: SoftVariant,
+}
+
+/// Recovers the soft zones on `plain`, which nobody else may write to. With
+/// [`Access::ReadWrite`], what recovery decided is durable afterwards. `rng` gives numbers that no
+/// other opening of the drive had.
+///
+/// # Errors
+/// `WrongFormat` if there are none, or of a newer version; `Corrupt` if they are damaged; `Io`.
+pub async fn recover(
+    plain: &dyn PlainDevice,
+    access: Access,
+    rng: &mut Rng,
+    variant: SoftVariant,
+) -> Result<Recovered, Error> {
+    let pool = Pool::new(64);
+    let mut found = look(plain, variant, &pool).await?;
+    let mut kept = BTreeMap::new();
+    match access {
+        Access::ReadWrite => {
+            settle(plain, &mut found, Uuid::random(rng), variant, &pool).await?;
+        }
+        // What cannot be written again is kept: the drive may not return it once more.
+        Access::ReadOnly => {
+            for Placed { at, pages } in found.take_believed() {
+                kept.extend((at / BLOCK..).zip(pages));
+            }
+        }
+    }
+    Ok(Recovered { found, kept, access, variant })
+}
+
+impl SoftDrive {
+    /// Opens the soft zones on `plain`: [`recover`] and [`SoftDrive::start`].
+    ///
+    /// # Errors
+    /// As [`recover`].
+    pub async fn open(
+        rt: &Rt,
+        plain: Rc<dyn PlainDevice>,
+        access: Access,
+        variant: SoftVariant,
+    ) -> Result<SoftDrive, Error> {
+        let mut rng = Rng::new(rt.random());
+        let recovered = recover(&*plain, access, &mut rng, variant).await?;
+        SoftDrive::start(rt, plain, recovered)
+    }
+
+    /// The drive on `plain` that was recovered, on which nothing has been written since.
+    ///
+    /// # Errors
+    /// `Corrupt` if the state of a zone is impossible.
+    pub fn start(
+        rt: &Rt,
+        plain: Rc<dyn PlainDevice>,
+        recovered: Recovered,
+    ) -> Result<SoftDrive, Error> {
+        let Recovered { found, kept, access, variant } = recovered;
+        let layout = found.superblock.layout;
+        let geometry = layout.geometry(plain.max_transfer());
+        let mut warnings = found.warnings;
+        warnings.extend_from_slice(plain.warnings());
+        let state = State::new(geometry.clone(), found.zones, found.journal, &layout)
+            .map_err(|error| error.at(plain.name()))?;
+        Ok(SoftDrive(Rc::new(Inner {
+            rt: rt.clone(),
+            plain,
+            superblock: found.superblock,
+            geometry,
+            access,
+            variant,
+            kept,
+            pool: Pool::new(64),
+            table: CompletionTable::new(),
+            state: RefCell::new(state),
+            changed: Notify::new(),
+            warnings,
+            flushes: Cell::new(0),
+        })))
+    }
+
+    /// The superblock.
+    pub fn superblock(&self) -> &Superblock {
+        &self.0.superblock
+    }
+
+    /// Flushes of the plain drive since it was opened.
+    pub fn flushes(&self) -> u64 {
+        self.0.flushes.get()
+    }
+}
+
+/// Writes down what recovery decided: first the blocks that were believed by checksum, then the
+/// table of zones, in the half that recovery did not use.
+async fn settle(
+    plain: &dyn PlainDevice,
+    found: &mut Found,
+    nonce: Uuid,
+    variant: SoftVariant,
+    pool: &Pool,
+) -> Result<(), Error> {
+    let again = found.take_believed();
+    if !again.is_empty() && !variant.has(SoftDefect::DiscardBelieved) {
+        for place in again {
+            write(plain, "write of recovered blocks", place).await?;
+        }
+        checked(plain, "flush", &plain.flush().await)?;
+    }
+    let layout = found.superblock.layout;
+    let table = found.journal.turn(nonce, &found.zones, &layout, pool);
+    write(plain, "write of the table of zones", table).await?;
+    checked(plain, "flush", &plain.flush().await)?;
+    found.journal.complete = found.journal.sequence;
+    Ok(())
+}
+
+fn outcome(status: Status, lba: Lba) -> Outcome {
+    Outcome { status, lba, data: Default::default(), oob: Vec::new() }
+}
+
+impl Inner {
+    fn layout(&self) -> &Layout {
+        &self.superblock.layout
+    }
+
+    fn answer(&self, ticket: Ticket, status: Status) {
+        self.table.complete(ticket, outcome(status, Lba(0)));
+    }
+
+    /// Reads from byte `at` of the plain drive on.
+    fn read(self: &Rc<Self>, at: u64, data: Pages) -> Completion<Outcome> {
+        let blocks = at / BLOCK..at / BLOCK + data.len() as u64;
+        let read = self.plain.read(at, data);
+        if self.kept.range(blocks.clone()).next().is_none() {
+            return read;
+        }
+        let (ticket, completion) = self.table.open();
+        let this = self.clone();
+        self.rt.spawn_detached(async move {
+            let mut outcome = read.await;
+            for (block, page) in blocks.zip(&mut outcome.data) {
+                if let Some(kept) = this.kept.get(&block) {
+                    *page = kept.clone();
+                }
+            }
+            this.table.complete(ticket, outcome);
+        });
+        completion
+    }
+
+    /// The status of a command that is refused before its zone is looked at.
+    fn refuse(&self, request: &Request) -> Option<Status> {
+        let writes = !matches!(request.command, Command::Read { .. } | Command::Flush);
+        if writes && self.access == Access::ReadOnly {
+            return Some(Status::WriteFault);
+        }
+        if let Some(status) = self.state.borrow().broken
+            && !matches!(request.command, Command::Read { .. })
+        {
+            return Some(status);
+        }
+        match request.command {
+            Command::Read { blocks, .. }
+            | Command::Write { blocks, .. }
+            | Command::Append { blocks, .. } => {
+                let fits = blocks.0 == request.data.len() as u64 && request.oob.is_empty();
+                (!fits).then_some(Status::InvalidField)
+            }
+            Command::Manage { action: Action::Offline, .. } => Some(Status::InvalidField),
+            _ => None,
+        }
+    }
+
+    fn accept(self: &Rc<Self>, request: Request, ticket: Ticket) {
+        let command = request.command;
+        if let Command::Manage { target: Target::All, action } = command {
+            return self.accept_all(action, ticket);
+        }
+        let applied = self.state.borrow_mut().machine.apply(&command);
+        match applied {
+            Err(status) => self.answer(ticket, status),
+            Ok(Effect::Written { lba, zone, offset, .. }) => {
+                let from = offset.0 as u32;
+                self.gated(zone, Later::Write(DataWrite { request, zone, from, lba, ticket }));
+            }
+            Ok(Effect::Managed { zone, before: old }) => match command {
+                Command::Manage { action: Action::Reset, .. } => {
+                    let end = (old.state != ZoneState::Empty).then_some(old.write_pointer.0);
+                    let end = end.map(|end| end as u32);
+                    self.gated(zone, Later::Reset(zone, end, ticket));
+                }
+                Command::Manage { action: Action::Finish, .. } if old.state != ZoneState::Full => {
+                    self.gated(zone, Later::Finish(zone, ticket));
+                }
+                // Which zones are open is not kept.
+                _ => self.answer(ticket, Status::Success),
+            },
+            Ok(Effect::Flushed) => {
+                let round = self.state.borrow_mut().ask();
+                self.run();
+                let this = self.clone();
+                self.rt.spawn_detached(async move {
+                    let status = this.wait_for(round).await;
+                    this.answer(ticket, status);
+                });
+            }
+            Ok(_) => self.answer(ticket, Status::Success),
+        }
+    }
+
+    /// A change of every zone that the action concerns: one command each.
+    fn accept_all(self: &Rc<Self>, action: Action, ticket: Ticket) {
+        let zones = (0..self.geometry.zones).map(ZoneId);
+        let state = |zone| self.state.borrow().machine.zone(zone).map(|zone| zone.state);
+        let chosen: Vec<ZoneId> =
+            zones.filter(|zone| state(*zone).is_some_and(|now| selected(action, now))).collect();
+        let mut answers = Vec::new();
+        for zone in chosen {
+            let (one, completion) = self.table.open();
+            answers.push(completion);
+            let target = Target::Zone(self.geometry.start(zone));
+            self.accept(Request::bare(Command::Manage { target, action }), one);
+        }
+        let this = self.clone();
+        self.rt.spawn_detached(async move {
+            let mut status = Status::Success;
+            for answer in answers {
+                let one = answer.await.status;
+                status = if status.is_ok() { one } else { status };
+            }
+            this.answer(ticket, status);
+        });
+    }
+
+    /// Carries `later` out, or has it wait for the reset of its zone.
+    fn gated(self: &Rc<Self>, zone: ZoneId, later: Later) {
+        if let Some(waiting) = self.state.borrow_mut().gates.get_mut(&zone) {
+            return waiting.push_back(later);
+        }
+        self.carry_out(later);
+    }
+
+    fn carry_out(self: &Rc<Self>, later: Later) {
+        match later {
+            Later::Write(write) => self.begin_write(write),
+            Later::Finish(zone, ticket) => self.begin_finish(zone, ticket),
+            Later::Reset(zone, end, ticket) => self.begin_reset(zone, end, ticket),
+        }
+    }
+
+    fn begin_write(self: &Rc<Self>, write: DataWrite) {
+        let DataWrite { request, zone, from, lba, ticket } = write;
+        let (number, round, asks) = {
+            let mut state = self.state.borrow_mut();
+            let generation = state.generation(zone);
+            let sums = request.data.iter().map(|page| crc32c(&page[..]));
+            state.pending.wrote(zone, generation, from, sums);
+            let number = state.next;
+            state.next += 1;
+            state.in_flight.insert(number, zone);
+            let blocks = state.pending.blocks();
+            // If too much waits for a record, the writer waits for the round that is under way.
+            let most = Journal::most(self.layout()) / 2;
+            let held = blocks >= 2 * ROUND || state.pending.bytes() > most;
+            let asked = (request.fua || held || blocks >= ROUND).then(|| state.ask());
+            let round = match asked {
+                Some(round) if request.fua => Some(round),
+                Some(round) if held => Some(round - 1),
+                _ => None,
+            };
+            let asks = asked.is_some();
+            (number, round, asks)
+        };
+        let answer = self.plain.write(self.layout().at(zone, from), request.data);
+        // The record of the round goes beside the data.
+        if asks {
+            self.run();
+        }
+        let this = self.clone();
+        self.rt.spawn_detached(async move {
+            let mut status = answer.await.status;
+            {
+                let mut state = this.state.borrow_mut();
+                if !status.is_ok() {
+                    state.fail(zone, from);
+                } else if !state.holds(zone, from) {
+                    // A write before it failed.
+                    status = Status::WriteFault;
+                }
+                state.in_flight.remove(&number);
+            }
+            this.changed.notify_all();
+            if let Some(round) = round
+                && status.is_ok()
+            {
+                status = this.wait_for(round).await;
+                if status.is_ok() && !this.state.borrow().holds(zone, from) {
+                    status = Status::WriteFault;
+                }
+            }
+            this.table.complete(ticket, outcome(status, lba));
+        });
+    }
+
+    fn begin_finish(self: &Rc<Self>, zone: ZoneId, ticket: Ticket) {
+        let round = {
+            let mut state = self.state.borrow_mut();
+            let (generation, pointer) = (state.generation(zone), state.written(zone));
+            let to = Lasting { generation, pointer, state: LastingState::Full };
+            state.pending.changed(zone, to);
+            state.ask()
+        };
+        self.run();
+        let this = self.clone();
+        self.rt.spawn_detached(async move {
+            let status = this.wait_for(round).await;
+            this.answer(ticket, status);
+        });
+    }
+
+    /// Resets `zone`, of which `end` blocks were written.
+    fn begin_reset(self: &Rc<Self>, zone: ZoneId, end: Option<u32>, ticket: Ticket) {
+        let Some(end) = end else { return self.answer(ticket, Status::Success) };
+        {
+            let mut state = self.state.borrow_mut();
+            state.pending.forget(zone, 0);
+            state.gates.entry(zone).or_default();
+        }
+        let this = self.clone();
+        self.rt.spawn_detached(async move {
+            let status = this.reset(zone, end).await;
+            this.answer(ticket, status);
+            this.open_gate(zone);
+        });
+    }
+
+    async fn reset(self: &Rc<Self>, zone: ZoneId, end: u32) -> Status {
+        loop {
+            let waiting = self.changed.wait();
+            if !self.state.borrow().is_written(zone) {
+                break;
+            }
+            waiting.await;
+        }
+        let length = u64::from(end) * BLOCK;
+        let discard = || self.plain.discard(self.layout().at(zone, 0), length);
+        if self.variant.has(SoftDefect::VolatileGeneration) && end > 0 {
+            discard().await;
+        }
+        let (round, generation) = {
+            let mut state = self.state.borrow_mut();
+            state.pending.forget(zone, 0);
+            let generation = state.generation(zone) + 1;
+            let to = Lasting { generation, ..Lasting::default() };
+            state.pending.changed(zone, to);
+            (state.ask(), generation)
+        };
+        if self.variant.has(SoftDefect::VolatileGeneration) {
+            self.state.borrow_mut().lasting[zone.0 as usize].generation = generation;
+            return Status::Success;
+        }
+        self.run();
+        let status = self.wait_for(round).await;
+        if !status.is_ok() || end == 0 {
+            return status;
+        }
+        if self.variant.has(SoftDefect::EarlyLife) {
+            // Sent when the zone may be written already.
+            let this = self.clone();
+            self.rt.spawn_detached(async move {
+                this.rt.yield_now().await;
+                this.plain.discard(this.layout().at(zone, 0), length).await;
+            });
+            return Status::Success;
+        }
+        // A drive that takes no discards keeps what it has, which nobody believes.
+        match discard().await.status {
+            Status::InternalError => Status::InternalError,
+            _ => Status::Success,
+        }
+    }
+
+    /// Carries out what waited for the reset of `zone`, up to the next reset.
+    fn open_gate(self: &Rc<Self>, zone: ZoneId) {
+        loop {
+            let later = {
+                let mut state = self.state.borrow_mut();
+                let Some(waiting) = state.gates.get_mut(&zone) else { return };
+                match waiting.pop_front() {
+                    Some(later) => later,
+                    None => {
+                        state.gates.remove(&zone);
+                        return;
+                    }
+                }
+            };
+            let ends = matches!(later, Later::Reset(..));
+            self.carry_out(later);
+            if ends {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the round is done. The status of everything in it.
+    async fn wait_for(&self, round: u64) -> Status {
+        loop {
+            let waiting = self.changed.wait();
+            {
+                let state = self.state.borrow();
+                if state.done >= round {
+                    return Status::Success;
+                }
+                if let Some(status) = state.broken {
+                    return status;
+                }
+            }
+            waiting.await;
+        }
+    }
+
+    /// Begins the rounds that were asked for, unless one is under way.
+    fn run(self: &Rc<Self>) {
+        {
+            let mut state = self.state.borrow_mut();
+            if state.running || state.broken.is_some() || state.asked <= state.begun {
+                return;
+            }
+            state.running = true;
+        }
+        let this = self.clone();
+        self.rt.spawn_detached(async move {
+            let failed = this.rounds().await.err();
+            {
+                let mut state = this.state.borrow_mut();
+                state.running = false;
+                if let Some(error) = failed {
+                    let gone = error.is_gone();
+                    state.broken =
+                        Some(if gone { Status::InternalError } else { Status::WriteFault });
+                }
+            }
+            this.changed.notify_all();
+        });
+    }
+
+    async fn rounds(&self) -> Result<(), Error> {
+        loop {
+            {
+                let mut state = self.state.borrow_mut();
+                if state.asked <= state.begun {
+                    return Ok(());
+                }
+                state.begun += 1;
+            }
+            // A small journal takes what waits in parts.
+            loop {
+                let entries = {
+                    let mut state = self.state.borrow_mut();
+                    state.pending.take(Journal::most(self.layout()))
+                };
+                self.round(entries).await?;
+                if self.state.borrow().pending.bytes() <= Journal::most(self.layout()) {
+                    break;
+                }
+            }
+            {
+                let mut state = self.state.borrow_mut();
+                state.done = state.begun;
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    /// Makes `entries`, and the data that they name, durable.
+    async fn round(&self, mut entries: Vec<Entry>) -> Result<(), Error> {
+        let last = self.state.borrow().next;
+        let late = self.variant.has(SoftDefect::LateRecord);
+        if !late {
+            self.append(&entries).await?;
+        }
+        // Writes that were sent later are not waited for.
+        loop {
+            let waiting = self.changed.wait();
+            let first = self.state.borrow().in_flight.keys().next().copied();
+            if first.is_none_or(|first| first >= last) {
+                break;
+            }
+            waiting.await;
+        }
+        let failures = self.state.borrow_mut().take_failures();
+        if !failures.is_empty() {
+            let fits = self.state.borrow().journal.fits(&failures, self.layout());
+            let first = entries.len();
+            entries.extend(failures);
+            // The table of another half shows nothing of this round: all of it follows there.
+            self.append(if fits { &entries[first..] } else { &entries }).await?;
+        }
+        if !self.variant.has(SoftDefect::SkippedFlush) {
+            self.flushes.set(self.flushes.get() + 1);
+            checked(&*self.plain, "flush", &self.plain.flush().await)?;
+        }
+        if late {
+            self.append(&entries).await?;
+        }
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        entries.iter().for_each(|entry| entry.apply(&mut state.lasting));
+        state.journal.complete = state.journal.sequence;
+        Ok(())
+    }
+
+    /// Writes a record, behind a table in the other half if this one is full.
+    async fn append(&self, entries: &[Entry]) -> Result<(), Error> {
+        let (table, record) = {
+            let mut state = self.state.borrow_mut();
+            let layout = self.layout();
+            let State { journal, lasting, .. } = &mut *state;
+            let table = (!journal.fits(entries, layout)).then(|| {
+                let nonce = Uuid::random(&mut Rng::new(self.rt.random()));
+                journal.turn(nonce, lasting, layout, &self.pool)
+            });
+            (table, journal.append(entries, layout, &self.pool))
+        };
+        let plain = &*self.plain;
+        match table {
+            None => write(plain, "write of the journal", record).await,
+            Some(table) => {
+                let written = write(plain, "write of the table of zones", table).await;
+                written.and(write(plain, "write of the journal", record).await)
+            }
+        }
+    }
+}
+
+impl ZonedDevice for SoftDrive {
+    fn geometry(&self) -> &Geometry {
+        &self.0.geometry
+    }
+
+    fn submit(&self, _: QueueId, request: Request) -> Completion<Outcome> {
+        let inner = &self.0;
+        let refused = inner.refuse(&request);
+        if let (Command::Read { lba, .. }, None) = (request.command, refused)
+            && inner.state.borrow().machine.check(&request.command).is_ok()
+            && let Some((zone, offset)) = inner.geometry.locate(lba)
+        {
+            return inner.read(inner.layout().at(zone, offset.0 as u32), request.data);
+        }
+        let (ticket, completion) = inner.table.open();
+        match refused {
+            Some(status) => inner.answer(ticket, status),
+            None => inner.accept(request, ticket),
+        }
+        completion
+    }
+
+    fn report(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status> {
+        match self.0.state.borrow().broken {
+            Some(Status::InternalError) => Err(Status::InternalError),
+            _ => Ok(self.0.state.borrow().machine.report(first, count)),
+        }
+    }
+
+    fn oldest(&self) -> Option<u64> {
+        self.0.table.oldest()
+    }
+
+    fn give_up(&self) {
+        self.0.state.borrow_mut().broken = Some(Status::InternalError);
+        self.0.plain.give_up();
+        self.0.table.give_up(|| outcome(Status::InternalError, Lba(0)));
+        self.0.changed.notify_all();
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.0.warnings
+    }
+
+    fn name(&self) -> String {
+        self.0.plain.name()
+    }
+}
+
+impl std::fmt::Debug for SoftDrive {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SoftDrive({})", self.0.plain.name())
+    }
+}

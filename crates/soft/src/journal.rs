@@ -1,0 +1,362 @@
+//! The journal: what a record says, and where the next one goes. Pure.
+
+use crate::format::{BLOCK, CHANGES_FIXED, Change, Lasting, LastingState, Layout, ZoneEntry, kind};
+use furrow_log::record::{self, RecordId, blocks_for};
+use furrow_log::{RecordHeader, Uuid};
+use furrow_rt::{Pages, Pool};
+use furrow_zone::ZoneId;
+use std::collections::BTreeMap;
+use zerocopy::{FromBytes, IntoBytes, little_endian::U64};
+
+/// Consecutive blocks of a zone that no record names yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// First block.
+    pub from: u32,
+    /// CRC32C of each block.
+    pub checksums: Vec<u32>,
+}
+
+/// A change that a record carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// Blocks were written, in this life of the zone.
+    Written(ZoneId, u32, Run),
+    /// The zone has another lasting state.
+    State(ZoneId, Lasting),
+}
+
+impl Entry {
+    /// The bytes of a range of `blocks` blocks.
+    pub(crate) const fn bytes(blocks: usize) -> usize {
+        Change::SIZE + 4 * blocks
+    }
+
+    fn put(&self, body: &mut Vec<u8>) {
+        let change = |kind, state, zone: ZoneId, generation: u32, from: u32, count: u32| Change {
+            kind,
+            state,
+            reserved: [0; 2],
+            zone: zone.0.into(),
+            generation: generation.into(),
+            from: from.into(),
+            count: count.into(),
+        };
+        match self {
+            Entry::Written(zone, generation, run) => {
+                let count = run.checksums.len() as u32;
+                let head = change(0, 0, *zone, *generation, run.from, count);
+                body.extend_from_slice(head.as_bytes());
+                run.checksums.iter().for_each(|sum| body.extend_from_slice(&sum.to_le_bytes()));
+            }
+            Entry::State(zone, Lasting { generation, pointer, state }) => {
+                let head = change(1, *state as u8, *zone, *generation, *pointer, 0);
+                body.extend_from_slice(head.as_bytes());
+            }
+        }
+    }
+
+    /// Applies the change to the lasting states of all zones, as if all its blocks were there.
+    pub(crate) fn apply(&self, zones: &mut [Lasting]) {
+        match self {
+            Entry::Written(zone, _, run) => {
+                if let Some(zone) = zones.get_mut(zone.0 as usize) {
+                    zone.pointer = run.from + run.checksums.len() as u32;
+                }
+            }
+            Entry::State(zone, lasting) => {
+                if let Some(zone) = zones.get_mut(zone.0 as usize) {
+                    *zone = *lasting;
+                }
+            }
+        }
+    }
+}
+
+/// The entries of the body of a record of changes, and the sequence number of its half's table.
+/// `None` if the body is none, although its checksum is right.
+pub(crate) fn parse(body: &[u8], layout: &Layout) -> Option<(u64, Vec<Entry>)> {
+    let (table, mut rest) = U64::read_from_prefix(body).ok()?;
+    let mut entries = Vec::new();
+    while !rest.is_empty() {
+        let (change, behind) = Change::read_from_prefix(rest).ok()?;
+        let (zone, generation) = (ZoneId(change.zone.get()), change.generation.get());
+        let (from, count) = (change.from.get(), change.count.get());
+        if zone.0 >= layout.zones || from > layout.zone_blocks {
+            return None;
+        }
+        rest = behind;
+        entries.push(match change.kind {
+            0 if count > 0 && count <= layout.zone_blocks - from => {
+                let (sums, behind) = rest.split_at_checked(4 * count as usize)?;
+                rest = behind;
+                let sum =
+                    |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+                let checksums = sums.chunks_exact(4).map(sum).collect();
+                Entry::Written(zone, generation, Run { from, checksums })
+            }
+            1 => {
+                let state = LastingState::from_byte(change.state)?;
+                Entry::State(zone, Lasting { generation, pointer: from, state })
+            }
+            _ => return None,
+        });
+    }
+    Some((table.get(), entries))
+}
+
+/// What no record names yet.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    runs: BTreeMap<ZoneId, (u32, Run)>,
+    states: Vec<(ZoneId, Lasting)>,
+    blocks: u64,
+}
+
+impl Pending {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs.is_empty() && self.states.is_empty()
+    }
+
+    /// Blocks in it.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Bytes of entries for all of it.
+    pub(crate) fn bytes(&self) -> usize {
+        (self.runs.len() + self.states.len()) * Change::SIZE + 4 * self.blocks as usize
+    }
+
+    /// Adds blocks from `from` on, which follow the zone's others.
+    pub(crate) fn wrote(
+        &mut self,
+        zone: ZoneId,
+        generation: u32,
+        from: u32,
+        sums: impl Iterator<Item = u32>,
+    ) {
+        let fresh = || (generation, Run { from, checksums: Vec::new() });
+        let (_, run) = self.runs.entry(zone).or_insert_with(fresh);
+        let before = run.checksums.len();
+        run.checksums.extend(sums);
+        self.blocks += (run.checksums.len() - before) as u64;
+    }
+
+    /// Adds a change of state.
+    pub(crate) fn changed(&mut self, zone: ZoneId, to: Lasting) {
+        self.states.push((zone, to));
+    }
+
+    /// Forgets the zone's blocks from `from` on.
+    pub(crate) fn forget(&mut self, zone: ZoneId, from: u32) {
+        let Some((_, run)) = self.runs.get_mut(&zone) else { return };
+        let kept = from.saturating_sub(run.from) as usize;
+        self.blocks -= run.checksums.len().saturating_sub(kept) as u64;
+        run.checksums.truncate(kept);
+        if run.checksums.is_empty() {
+            self.runs.remove(&zone);
+        }
+    }
+
+    /// Takes entries of together at most `most` bytes, or a single block if less: ranges first,
+    /// because the changes of state were asked after them.
+    pub(crate) fn take(&mut self, most: usize) -> Vec<Entry> {
+        let (mut taken, mut left) = (Vec::new(), most.max(Entry::bytes(1)));
+        while let Some(entry) = self.runs.first_entry() {
+            let zone = *entry.key();
+            let (generation, mut run) = entry.remove();
+            let fit = left.saturating_sub(Change::SIZE) / 4;
+            let rest = run.checksums.split_off(fit.min(run.checksums.len()));
+            let from = run.from + run.checksums.len() as u32;
+            if !run.checksums.is_empty() {
+                left -= Entry::bytes(run.checksums.len());
+                self.blocks -= run.checksums.len() as u64;
+                taken.push(Entry::Written(zone, generation, run));
+            }
+            if !rest.is_empty() {
+                self.runs.insert(zone, (generation, Run { from, checksums: rest }));
+                return taken;
+            }
+        }
+        let fit = (left / Change::SIZE).min(self.states.len());
+        taken.extend(self.states.drain(..fit).map(|(zone, to)| Entry::State(zone, to)));
+        taken
+    }
+}
+
+/// Blocks and their place: a record, a table, content of a zone.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    /// Byte of the plain drive.
+    pub at: u64,
+    pub pages: Pages,
+}
+
+/// The writing end of the journal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Journal {
+    pub device: Uuid,
+    /// The half that is written.
+    pub half: usize,
+    /// Counts halves.
+    pub turn: u64,
+    /// Drawn for this turn: records of other turns at the same place have others.
+    pub nonce: Uuid,
+    /// Next block among the half's records.
+    pub next: u32,
+    /// Of the record written last.
+    pub sequence: u64,
+    /// Of the half's table.
+    pub table: u64,
+    /// All records up to this one, and all that they name, are durable.
+    pub complete: u64,
+}
+
+impl Journal {
+    fn id(&self, kind: u16) -> RecordId {
+        RecordId {
+            kind,
+            epoch: self.turn,
+            checkpoint: self.complete,
+            sequence: self.sequence,
+            device: self.device,
+            object: self.nonce,
+        }
+    }
+
+    /// Bytes of entries that a record may have, in an empty half.
+    pub(crate) fn most(layout: &Layout) -> usize {
+        layout.records() as usize * BLOCK as usize - RecordHeader::SIZE - CHANGES_FIXED
+    }
+
+    /// True if a record of `entries` fits in the half.
+    pub(crate) fn fits(&self, entries: &[Entry], layout: &Layout) -> bool {
+        let size = |entry: &Entry| match entry {
+            Entry::Written(_, _, run) => Entry::bytes(run.checksums.len()),
+            Entry::State(..) => Change::SIZE,
+        };
+        let bytes = CHANGES_FIXED + entries.iter().map(size).sum::<usize>();
+        self.next + blocks_for(bytes) <= layout.records()
+    }
+
+    /// Continues in the other half, whose table shows `zones`.
+    pub(crate) fn turn(
+        &mut self,
+        nonce: Uuid,
+        zones: &[Lasting],
+        layout: &Layout,
+        pool: &Pool,
+    ) -> Placed {
+        self.half ^= 1;
+        self.turn += 1;
+        self.nonce = nonce;
+        self.next = 0;
+        self.sequence += 1;
+        self.table = self.sequence;
+        let mut body = Vec::with_capacity(zones.len() * ZoneEntry::SIZE);
+        zones.iter().for_each(|zone| body.extend_from_slice(zone.entry().as_bytes()));
+        let pages = record::seal(&self.id(kind::TABLE), &body, pool);
+        Placed { at: layout.half_at(self.half), pages }
+    }
+
+    /// A record of `entries` at the next place.
+    pub(crate) fn append(&mut self, entries: &[Entry], layout: &Layout, pool: &Pool) -> Placed {
+        self.sequence += 1;
+        let mut body = self.table.to_le_bytes().to_vec();
+        entries.iter().for_each(|entry| entry.put(&mut body));
+        let pages = record::seal(&self.id(kind::CHANGES), &body, pool);
+        let block = u64::from(layout.table + self.next);
+        self.next += pages.len() as u32;
+        Placed { at: layout.half_at(self.half) + block * BLOCK, pages }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use furrow_zone::ByteLen;
+    use proptest::prelude::*;
+
+    fn layout() -> Layout {
+        Layout::plan(ByteLen(4 << 20), ByteLen(64 << 10), Some(4)).expect("it fits")
+    }
+
+    fn journal() -> Journal {
+        let (device, nonce) = (Uuid([1; 16]), Uuid([2; 16]));
+        Journal { device, half: 0, turn: 1, nonce, next: 0, sequence: 1, table: 1, complete: 1 }
+    }
+
+    proptest! {
+        /// What is taken in parts is what was added, and reads back as it was written.
+        #[test]
+        fn entries_are_taken_whole_and_read_back(
+            writes in proptest::collection::vec((0u32..20, 1usize..9), 1..40),
+            most in 0usize..400,
+        ) {
+            let (mut pending, mut ends) = (Pending::default(), [0u32; 20]);
+            let mut zones = vec![Lasting::default(); 20];
+            for (zone, blocks) in &writes {
+                let end = &mut ends[*zone as usize];
+                if *end as usize + blocks > 16 { continue; }
+                let sums = (*end..).take(*blocks);
+                pending.wrote(ZoneId(*zone), 0, *end, sums);
+                *end += *blocks as u32;
+            }
+            pending.changed(ZoneId(3), Lasting { pointer: ends[3], ..Lasting::default() });
+            let (mut all, pool) = (0, Pool::new(4));
+            while !pending.is_empty() {
+                let entries = pending.take(most);
+                prop_assert!(!entries.is_empty());
+                let placed = journal().append(&entries, &layout(), &pool);
+                let bytes: Vec<u8> = placed.pages.iter().flat_map(|p| p.iter().copied()).collect();
+                let expect = record::Expect { kind: kind::CHANGES, ..Default::default() };
+                let (_, body) = record::open(&bytes, &expect).expect("just sealed");
+                prop_assert_eq!(parse(body, &layout()), Some((1, entries.clone())));
+                for entry in &entries {
+                    if let Entry::Written(zone, _, run) = entry {
+                        prop_assert_eq!(zones[zone.0 as usize].pointer, run.from);
+                        prop_assert_eq!(run.checksums[0], run.from, "the sums above");
+                        all += run.checksums.len() as u64;
+                    }
+                    entry.apply(&mut zones);
+                }
+            }
+            prop_assert_eq!(all, ends.iter().map(|end| u64::from(*end)).sum::<u64>());
+            prop_assert_eq!((pending.blocks(), pending.bytes()), (0, 0));
+            let pointers: Vec<u32> = zones.iter().map(|zone| zone.pointer).collect();
+            prop_assert_eq!(pointers, ends.to_vec());
+        }
+
+        /// No bytes of a body panic.
+        #[test]
+        fn any_body_is_parsed_or_refused(body in proptest::collection::vec(0u8..4, 0..100)) {
+            let _ = parse(&body, &layout());
+        }
+    }
+
+    #[test]
+    fn what_failed_is_forgotten() {
+        let mut pending = Pending::default();
+        pending.wrote(ZoneId(1), 0, 4, 0..6);
+        pending.forget(ZoneId(1), 7);
+        assert_eq!(pending.blocks(), 3);
+        pending.forget(ZoneId(1), 2);
+        assert!(pending.is_empty() && pending.blocks() == 0);
+    }
+
+    #[test]
+    fn a_half_that_is_full_turns() {
+        let (mut journal, layout, pool) = (journal(), layout(), Pool::new(4));
+        let state = [Entry::State(ZoneId(0), Lasting::default())];
+        for _ in 0..4 {
+            assert!(journal.fits(&state, &layout));
+            journal.append(&state, &layout, &pool);
+        }
+        assert!(!journal.fits(&state, &layout));
+        let zones = vec![Lasting::default(); layout.zones as usize];
+        let table = journal.turn(Uuid([3; 16]), &zones, &layout, &pool);
+        assert_eq!((table.at, journal.half, journal.turn), (layout.half_at(1), 1, 2));
+        assert!(journal.fits(&state, &layout));
+    }
+}

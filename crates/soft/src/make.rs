@@ -1,0 +1,129 @@
+//! Making soft zones on a plain drive.
+
+use crate::format::{BLOCK, Lasting, Layout, Superblock, kind};
+use crate::journal::{Journal, Placed};
+use furrow_log::Uuid;
+use furrow_log::record::{self, RecordId};
+use furrow_rt::{Page, Pages, Pool};
+use furrow_zone::{ByteLen, Error, Outcome, PlainDevice, Result};
+
+/// Bytes at the front that are overwritten with zeros: signatures of other programs lie there.
+const FRONT: u64 = 68 << 10;
+/// Most bytes of one discard.
+const DISCARD: u64 = 1 << 30;
+
+/// What soft zones are made like.
+#[derive(Clone, Copy, Debug)]
+pub struct MakeOptions {
+    /// Bytes of each zone, a multiple of 4 KiB.
+    pub zone: ByteLen,
+    /// Blocks of 4 KiB for the records of each half of the journal; `None`: as many as suit the
+    /// drive.
+    pub records: Option<u32>,
+    /// The drive's UUID, which no other drive has.
+    pub uuid: Uuid,
+}
+
+/// The error for `what` if the plain drive refused it.
+pub(crate) fn checked(plain: &dyn PlainDevice, what: &str, outcome: &Outcome) -> Result<()> {
+    match outcome.status.is_ok() {
+        true => Ok(()),
+        false => Err(Error::device(&plain.name(), what, outcome.status)),
+    }
+}
+
+/// Writes `pages` from byte `at` on, in as many commands as it takes, all sent at once.
+pub(crate) async fn write(
+    plain: &dyn PlainDevice,
+    what: &str,
+    Placed { at, pages }: Placed,
+) -> Result<()> {
+    let most = (plain.max_transfer().0 / BLOCK).max(1) as usize;
+    let part = |(index, part): (usize, &[Page])| {
+        plain.write(at + (index * most) as u64 * BLOCK, part.iter().cloned().collect())
+    };
+    let sent: Vec<_> = pages.chunks(most).enumerate().map(part).collect();
+    let mut first = Ok(());
+    for answer in sent {
+        first = first.and(checked(plain, what, &answer.await));
+    }
+    first
+}
+
+/// Reads `blocks` blocks from byte `at` on.
+pub(crate) async fn read(
+    plain: &dyn PlainDevice,
+    what: &str,
+    at: u64,
+    blocks: u32,
+    pool: &Pool,
+) -> Result<Pages> {
+    let most = (plain.max_transfer().0 / BLOCK).max(1) as u32;
+    let (mut pages, mut done) = (Pages::new(), 0);
+    while done < blocks {
+        let now = most.min(blocks - done);
+        let data = (0..now).map(|_| pool.take_dirty()).collect();
+        let outcome = plain.read(at + u64::from(done) * BLOCK, data).await;
+        checked(plain, what, &outcome)?;
+        pages.extend(outcome.data);
+        done += now;
+    }
+    Ok(pages)
+}
+
+/// The two copies of a superblock.
+fn copies(superblock: &Superblock, pool: &Pool) -> [Placed; 2] {
+    let id = RecordId { kind: kind::SUPERBLOCK, device: superblock.uuid, ..RecordId::default() };
+    let body = superblock.layout.body();
+    let pages = record::seal(&id, zerocopy::IntoBytes::as_bytes(&body), pool);
+    [superblock.layout.blocks - 1, 0].map(|at| Placed { at: at * BLOCK, pages: pages.clone() })
+}
+
+/// Makes soft zones on `plain`, all of them empty. What the drive held is lost.
+///
+/// # Errors
+/// As [`Layout::plan`]; `Io` if the drive refuses a command: it holds nothing usable then.
+pub async fn make(plain: &dyn PlainDevice, options: &MakeOptions) -> Result<Superblock> {
+    let pool = Pool::new(64);
+    let layout = Layout::plan(plain.size(), options.zone, options.records);
+    let layout = layout.map_err(|error| error.at(plain.name()))?;
+    let superblock = Superblock { uuid: options.uuid, layout };
+    let zeros = |at: u64, blocks: u64| Placed {
+        at: at * BLOCK,
+        pages: (0..blocks).map(|_| pool.take()).collect(),
+    };
+    // While the journal is made, the drive is neither what it was nor has soft zones.
+    for place in [zeros(0, (FRONT / BLOCK).min(layout.blocks)), zeros(layout.blocks - 1, 1)] {
+        write(plain, "write of zeros", place).await?;
+    }
+    checked(plain, "flush", &plain.flush().await)?;
+    let (mut at, end) = (layout.journal * BLOCK, (layout.blocks - 1) * BLOCK);
+    while at < end {
+        // Nothing depends on it, and not every drive takes it.
+        let length = DISCARD.min(end - at);
+        if !plain.discard(at, length).await.status.is_ok() {
+            break;
+        }
+        at += length;
+    }
+    let zones = vec![Lasting::default(); layout.zones as usize];
+    let mut journal = Journal {
+        device: options.uuid,
+        half: 1,
+        turn: 0,
+        nonce: Uuid::NIL,
+        next: 0,
+        sequence: 0,
+        table: 0,
+        complete: 0,
+    };
+    let table = journal.turn(options.uuid, &zones, &layout, &pool);
+    write(plain, "write of the table of zones", table).await?;
+    write(plain, "write of zeros", zeros(layout.half_at(1) / BLOCK, 1)).await?;
+    checked(plain, "flush", &plain.flush().await)?;
+    for copy in copies(&superblock, &pool) {
+        write(plain, "write of the superblock", copy).await?;
+    }
+    checked(plain, "flush", &plain.flush().await)?;
+    Ok(superblock)
+}

@@ -1,0 +1,4 @@
+//! The tests of soft zones, in one program.
+
+mod format_doc;
+mod zones;

@@ -1,0 +1,295 @@
+//! Soft zones on an emulated plain drive: the rules of zones, flushes, power cuts, damage.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use furrow_emu::{Emulator, Fates, Medium, Options, Plain, Snapshot, Unflushed};
+use furrow_linux::conformance;
+use furrow_log::Uuid;
+use furrow_policy::SoftVariant;
+use furrow_rt::{Config, Page, Pages, Rt};
+use furrow_soft::{Access, MakeOptions, SoftDrive, make};
+use furrow_zone::{
+    Action, BlockCount, ByteLen, Command, Error, ErrorKind, Fault, FaultKind, Lba, PlainDevice,
+    QueueId, Request, Status, Target, ZoneId, ZoneState, ZonedDevice,
+};
+use std::rc::Rc;
+
+const BYTES: u64 = 6 << 20;
+const ZONE: u64 = 128 << 10;
+const BLOCKS: u64 = ZONE / 4096;
+
+fn on<T: 'static>(
+    config: Config,
+    start: Option<&Snapshot>,
+    work: impl AsyncFnOnce(Rt, Emulator) -> T + 'static,
+) -> T {
+    let rt = Rt::new(config);
+    let drive = match start {
+        Some(snapshot) => Emulator::from_snapshot(&rt, snapshot, Options::simulated()),
+        None => {
+            let geometry = Plain::geometry(BYTES, true);
+            let medium = Medium::memory(&geometry);
+            Emulator::new(&rt, geometry, medium, Options::simulated()).unwrap()
+        }
+    };
+    let engine = rt.clone();
+    let done = rt.block_on(async move { work(engine, drive).await });
+    rt.clear();
+    done
+}
+
+async fn made(rt: &Rt, drive: &Emulator, records: u32) -> SoftDrive {
+    let plain = Plain::new(rt, Rc::new(drive.clone()));
+    let options = MakeOptions { zone: ByteLen(ZONE), records: Some(records), uuid: Uuid([7; 16]) };
+    make(&plain, &options).await.unwrap();
+    opened(rt, drive, Access::ReadWrite).await.unwrap()
+}
+
+async fn opened(rt: &Rt, drive: &Emulator, access: Access) -> Result<SoftDrive, Error> {
+    let plain = Rc::new(Plain::new(rt, Rc::new(drive.clone())));
+    SoftDrive::open(rt, plain, access, SoftVariant::default()).await
+}
+
+fn write(zone: u64, from: u64, blocks: u64, fill: u8) -> Request {
+    let data: Pages = (0..blocks).map(|_| Page::from_slice(&[fill; 4096])).collect();
+    let command = Command::Write { lba: Lba(zone * BLOCKS + from), blocks: BlockCount(blocks) };
+    Request::with_data(command, data)
+}
+
+fn manage(zone: u64, action: Action) -> Request {
+    Request::bare(Command::Manage { target: Target::Zone(Lba(zone * BLOCKS)), action })
+}
+
+async fn sent(drive: &SoftDrive, request: Request) -> Status {
+    drive.submit(QueueId(0), request).await.status
+}
+
+async fn read(drive: &SoftDrive, zone: u64, block: u64) -> Result<u8, Status> {
+    let command = Command::Read { lba: Lba(zone * BLOCKS + block), blocks: BlockCount(1) };
+    let pages = Pages::from_iter([Page::zeroed()]);
+    let outcome = drive.submit(QueueId(0), Request::with_data(command, pages)).await;
+    match outcome.status {
+        Status::Success => Ok(outcome.data[0][17]),
+        status => Err(status),
+    }
+}
+
+fn zone(drive: &SoftDrive, zone: u32) -> (ZoneState, u64) {
+    let report = drive.report(ZoneId(zone), 1).unwrap()[0];
+    (report.state, report.write_pointer.0)
+}
+
+#[test]
+fn soft_zones_obey_the_rules_of_zones() {
+    for seed in 0..4 {
+        on(Config::shuffled(seed), None, async move |rt, drive| {
+            let soft = made(&rt, &drive, 5).await;
+            let found = conformance::run(&soft, seed, 1500).await.unwrap();
+            assert_eq!(found.cases().1, 0, "{}", found.table().join("\n"));
+            assert!(found.commands() > 1500);
+        });
+    }
+}
+
+#[test]
+fn a_flush_is_one_flush_of_the_drive_and_none_if_nothing_is_new() {
+    on(Config::simulated(1), None, async |rt, drive| {
+        let soft = made(&rt, &drive, 64).await;
+        let (before, writes) = (soft.flushes(), drive.counters().writes);
+        for round in 0..10 {
+            assert!(sent(&soft, write(3, round, 1, 1)).await.is_ok());
+            assert!(sent(&soft, Request::bare(Command::Flush)).await.is_ok());
+        }
+        assert_eq!(soft.flushes() - before, 10);
+        assert_eq!(drive.counters().writes - writes, 20, "ten writes, ten records");
+        assert!(sent(&soft, Request::bare(Command::Flush)).await.is_ok());
+        assert_eq!(soft.flushes() - before, 10);
+        // Those who ask together share a flush.
+        let all: Vec<_> = (0..5)
+            .flat_map(|zone| {
+                let fua = Request { fua: true, ..write(10 + zone, 0, 2, 1) };
+                [soft.submit(QueueId(0), fua), soft.submit(QueueId(0), write(20 + zone, 0, 1, 1))]
+            })
+            .collect();
+        for one in all {
+            assert!(one.await.status.is_ok());
+        }
+        assert!(soft.flushes() - before <= 12, "{}", soft.flushes() - before);
+    });
+}
+
+#[test]
+fn a_power_cut_keeps_what_was_flushed_and_a_prefix_of_the_rest() {
+    for (fate, seed) in [(Unflushed::Lost, 1), (Unflushed::Kept, 2), (Unflushed::Seeded, 3)] {
+        let snapshot = on(Config::shuffled(seed), None, async |rt, drive| {
+            let soft = made(&rt, &drive, 8).await;
+            assert!(sent(&soft, write(0, 0, 4, 9)).await.is_ok());
+            assert!(sent(&soft, Request::bare(Command::Flush)).await.is_ok());
+            assert!(sent(&soft, write(0, 4, 4, 8)).await.is_ok());
+            assert!(sent(&soft, write(1, 0, 16, 7)).await.is_ok());
+            drive.snapshot()
+        });
+        let fates = Fates { commands: Some(Vec::new()), unflushed: fate, seed };
+        on(Config::shuffled(seed), Some(&snapshot.power_cut(&fates)), async |rt, drive| {
+            for access in [Access::ReadOnly, Access::ReadWrite] {
+                let soft = opened(&rt, &drive, access).await.unwrap();
+                // Without a record nothing is believed, though it may be there.
+                assert_eq!(zone(&soft, 0), (ZoneState::Closed, 4));
+                assert_eq!(zone(&soft, 1), (ZoneState::Empty, 0));
+                assert_eq!(read(&soft, 0, 3).await, Ok(9));
+                assert_eq!(read(&soft, 0, 4).await, Err(Status::Unwritten));
+                let expected = match access {
+                    Access::ReadOnly => Status::WriteFault,
+                    Access::ReadWrite => Status::Success,
+                };
+                assert_eq!(sent(&soft, write(0, 4, 1, 5)).await, expected);
+            }
+        });
+    }
+}
+
+#[test]
+fn states_of_zones_outlive_the_power() {
+    let snapshot = on(Config::simulated(1), None, async |rt, drive| {
+        let soft = made(&rt, &drive, 8).await;
+        for number in 0..4 {
+            assert!(sent(&soft, write(number, 0, 3, 1)).await.is_ok());
+        }
+        assert!(sent(&soft, manage(1, Action::Finish)).await.is_ok());
+        assert!(sent(&soft, manage(2, Action::Reset)).await.is_ok());
+        assert!(sent(&soft, write(4, 0, 16, 1)).await.is_ok());
+        assert!(sent(&soft, write(4, 16, 16, 1)).await.is_ok());
+        assert!(sent(&soft, manage(5, Action::Finish)).await.is_ok());
+        assert!(sent(&soft, manage(5, Action::Reset)).await.is_ok());
+        assert!(sent(&soft, Request::bare(Command::Flush)).await.is_ok());
+        drive.snapshot()
+    });
+    on(Config::simulated(2), Some(&snapshot.power_cut(&Fates::nothing(1))), async |rt, drive| {
+        let soft = opened(&rt, &drive, Access::ReadWrite).await.unwrap();
+        assert_eq!(zone(&soft, 0), (ZoneState::Closed, 3));
+        assert_eq!(zone(&soft, 1), (ZoneState::Full, BLOCKS));
+        assert_eq!(read(&soft, 1, 3).await, Err(Status::Unwritten), "it was finished there");
+        assert_eq!(zone(&soft, 2), (ZoneState::Empty, 0));
+        assert_eq!(zone(&soft, 4), (ZoneState::Full, BLOCKS));
+        assert_eq!(zone(&soft, 5), (ZoneState::Empty, 0));
+    });
+}
+
+#[test]
+fn a_command_behind_a_reset_waits_for_it_in_order() {
+    for seed in 0..20 {
+        on(Config::shuffled(seed), None, async |rt, drive| {
+            let soft = made(&rt, &drive, 3).await;
+            assert!(sent(&soft, write(6, 0, 5, 1)).await.is_ok());
+            let commands = [
+                manage(6, Action::Reset),
+                write(6, 0, 2, 2),
+                write(6, 2, 1, 3),
+                manage(6, Action::Reset),
+                write(6, 0, 1, 4),
+                manage(6, Action::Finish),
+            ];
+            let answers = commands.map(|request| soft.submit(QueueId(0), request));
+            for answer in answers {
+                assert!(answer.await.status.is_ok());
+            }
+            assert_eq!(read(&soft, 6, 0).await, Ok(4));
+            assert_eq!(read(&soft, 6, 1).await, Err(Status::Unwritten));
+            let again = opened(&rt, &drive, Access::ReadOnly).await.unwrap();
+            assert_eq!(zone(&again, 6), (ZoneState::Full, BLOCKS));
+            assert_eq!(read(&again, 6, 0).await, Ok(4));
+        });
+    }
+}
+
+#[test]
+fn a_zone_that_fails_a_write_can_be_read_and_not_written() {
+    on(Config::shuffled(5), None, async |rt, drive| {
+        let soft = made(&rt, &drive, 2).await;
+        assert!(sent(&soft, write(2, 0, 2, 1)).await.is_ok());
+        let at = soft.superblock().layout.first * 8 + (2 * BLOCKS + 2) * 8;
+        let fault = Fault::new(FaultKind::WriteError).at_blocks(Lba(at), BlockCount(8));
+        drive.inject(fault).unwrap();
+        let first = soft.submit(QueueId(0), write(2, 2, 2, 2));
+        let second = soft.submit(QueueId(0), write(2, 4, 2, 3));
+        let flush = soft.submit(QueueId(0), Request::bare(Command::Flush));
+        assert_eq!(first.await.status, Status::WriteFault);
+        let _ = second.await;
+        assert!(flush.await.status.is_ok());
+        assert_eq!(zone(&soft, 2).0, ZoneState::ReadOnly);
+        assert_eq!(read(&soft, 2, 1).await, Ok(1));
+        assert_eq!(sent(&soft, write(2, 6, 1, 1)).await, Status::ZoneReadOnly);
+        let again = opened(&rt, &drive, Access::ReadWrite).await.unwrap();
+        assert_eq!(zone(&again, 2).0, ZoneState::ReadOnly);
+        assert_eq!(read(&again, 2, 1).await, Ok(1));
+    });
+}
+
+#[test]
+fn after_a_failed_flush_nothing_is_written() {
+    on(Config::simulated(1), None, async |rt, drive| {
+        let soft = made(&rt, &drive, 8).await;
+        assert!(sent(&soft, write(0, 0, 1, 1)).await.is_ok());
+        let journal = Lba(soft.superblock().layout.journal * 8);
+        let blocks = BlockCount(u64::from(soft.superblock().layout.half) * 16);
+        let fault = Fault::new(FaultKind::WriteError).at_blocks(journal, blocks);
+        drive.inject(fault).unwrap();
+        assert_eq!(sent(&soft, Request::bare(Command::Flush)).await, Status::WriteFault);
+        assert_eq!(sent(&soft, write(0, 1, 1, 1)).await, Status::WriteFault);
+        assert_eq!(sent(&soft, Request::bare(Command::Flush)).await, Status::WriteFault);
+        assert_eq!(read(&soft, 0, 0).await, Ok(1));
+    });
+}
+
+/// Flips a byte of block `block` of the plain drive.
+async fn damage(rt: &Rt, drive: &Emulator, block: u64) {
+    let plain = Plain::new(rt, Rc::new(drive.clone()));
+    let mut data = plain.read(block * 4096, Pages::from_iter([Page::zeroed()])).await.data;
+    data[0].make_mut()[100] ^= 1;
+    assert!(plain.write(block * 4096, data).await.status.is_ok());
+}
+
+#[test]
+fn damage_is_told_from_a_power_cut() {
+    on(Config::simulated(1), None, async |rt, drive| {
+        let soft = made(&rt, &drive, 16).await;
+        for round in 0..4 {
+            assert!(sent(&soft, write(0, round, 1, 1)).await.is_ok());
+            assert!(sent(&soft, Request::bare(Command::Flush)).await.is_ok());
+        }
+        let layout = soft.superblock().layout;
+        let refused = async |why: &str| {
+            let error = opened(&rt, &drive, Access::ReadWrite).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            assert!(error.to_string().contains(why), "{error}");
+        };
+        // The half in use is the second: opening turned once. Its last record is in doubt, and may
+        // be damaged; the others may not.
+        let records = layout.journal + u64::from(layout.half + layout.table);
+        damage(&rt, &drive, records + 1).await;
+        refused("record 4 of the journal").await;
+        damage(&rt, &drive, records + 1).await;
+        damage(&rt, &drive, layout.journal + u64::from(layout.half)).await;
+        refused("the table of half 1").await;
+        damage(&rt, &drive, layout.journal + u64::from(layout.half)).await;
+        damage(&rt, &drive, 0).await;
+        let soft = opened(&rt, &drive, Access::ReadOnly).await.unwrap();
+        assert!(soft.warnings()[0].contains("superblock is damaged"), "{:?}", soft.warnings());
+        assert_eq!(zone(&soft, 0), (ZoneState::Closed, 4));
+        damage(&rt, &drive, layout.blocks - 1).await;
+        refused("superblock").await;
+    });
+}
+
+#[test]
+fn what_is_no_soft_drive_is_none() {
+    on(Config::simulated(1), None, async |rt, drive| {
+        let plain = Plain::new(&rt, Rc::new(drive.clone()));
+        assert_eq!(furrow_soft::identify(&plain).await.unwrap(), None);
+        let error = opened(&rt, &drive, Access::ReadOnly).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WrongFormat);
+        let soft = made(&rt, &drive, 4).await;
+        let found = furrow_soft::identify(&plain).await.unwrap();
+        assert_eq!(found.as_ref(), Some(soft.superblock()));
+    });
+}
