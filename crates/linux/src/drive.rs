@@ -10,7 +10,7 @@ use crate::lane::{Lane, Step};
 use crate::layout;
 use crate::names;
 use crate::ring::{self, Kind, Piece, Ring};
-use crate::sysfs::Limits;
+use crate::sysfs::{Limits, Model};
 use crate::workers::{Answer, Job, Workers};
 use furrow_rt::{Clock, Completion, CompletionTable, Nanos, PAGE_SIZE, Rt, Source, Ticket};
 use furrow_zone::rules::Op;
@@ -37,6 +37,34 @@ pub enum Access {
     ReadWrite,
     /// For reading: writes and changes of zones are refused.
     ReadOnly,
+}
+
+/// Refuses the device at `path` if one of `obstacles` is in the way.
+pub(crate) fn refuse_obstacles(
+    path: &str,
+    mut obstacles: Vec<names::Obstacle>,
+    access: Access,
+) -> Result<(), Error> {
+    obstacles.retain(|one| one.code != "read-only" || access == Access::ReadWrite);
+    let Some(obstacle) = obstacles.first() else { return Ok(()) };
+    let kind = match obstacle.code {
+        "mounted" | "partitioned" | "held" => ErrorKind::Busy,
+        "read-only" => ErrorKind::ReadOnly,
+        "not-found" => ErrorKind::NotFound,
+        _ => ErrorKind::WrongFormat,
+    };
+    Err(Error::new(kind, format!("{path}: {}", obstacle.what)))
+}
+
+/// A device node or a file, open.
+pub(crate) struct Opened {
+    pub name: String,
+    /// Its folder in sysfs; any folder that lasts for a file.
+    pub folder: PathBuf,
+    pub geometry: Geometry,
+    pub access: Access,
+    pub file: Arc<File>,
+    pub warnings: Vec<String>,
 }
 
 /// A command and its submitter's ticket.
@@ -74,6 +102,8 @@ struct Inner {
     folder: PathBuf,
     geometry: Geometry,
     access: Access,
+    /// False: a drive without zones.
+    zoned: bool,
     event: Arc<OwnedFd>,
     ring: RefCell<Ring>,
     workers: Workers,
@@ -112,16 +142,7 @@ impl Drive {
             };
             Error::new(kind, obstacle.what)
         })?;
-        let mut obstacles = names::obstacles(at);
-        obstacles.retain(|one| one.code != "read-only" || access == Access::ReadWrite);
-        if let Some(obstacle) = obstacles.first() {
-            let kind = match obstacle.code {
-                "mounted" | "partitioned" | "held" => ErrorKind::Busy,
-                "read-only" => ErrorKind::ReadOnly,
-                _ => ErrorKind::WrongFormat,
-            };
-            return Err(refusal(kind, &obstacle.what));
-        }
+        refuse_obstacles(path, names::obstacles(at), access)?;
         let limits =
             Limits::read(&folder).map_err(|what| refusal(ErrorKind::WrongFormat, &what))?;
         let file = Arc::new(open_node(at, access)?);
@@ -131,26 +152,41 @@ impl Drive {
         let zones = ioctl::report(&file, 0, u32::MAX).map_err(|e| failed("zone report", e))?;
         let geometry = layout::geometry(&limits, &zones)
             .map_err(|what| refusal(ErrorKind::WrongFormat, &what))?;
+        let warnings = warnings(path, &geometry, zones.len());
+        let opened = Opened { name: path.to_owned(), folder, geometry, access, file, warnings };
+        Drive::start(rt, opened, Model::HostManaged)
+    }
+
+    /// A drive on a file that is open, with a ring and threads of its own. `model` says whether it
+    /// has zones: without any, `opened` has one conventional zone, which stands for all of it.
+    ///
+    /// # Errors
+    /// `Unsupported` (no io_uring), `Io`.
+    pub(crate) fn start(rt: &Rt, opened: Opened, model: Model) -> Result<Drive, Error> {
+        let Opened { name, folder, geometry, access, file, warnings } = opened;
+        let failed = |what: &str, why: &dyn std::fmt::Display| {
+            Error::new(ErrorKind::Io, format!("{name}: {what}: {why}"))
+        };
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|errno| failed("eventfd", errno))?;
+            .map_err(|errno| failed("eventfd", &errno))?;
         let event = Arc::new(event);
         let ring = Ring::new(&file, &event).map_err(|error| {
             let what = format!(
-                "{path}: io_uring: {error}: real drives need it: allow it (sysctl \
+                "{name}: io_uring: {error}: real drives need it: allow it (sysctl \
                  kernel.io_uring_disabled=0, and in the container's system call filter)"
             );
             Error::new(ErrorKind::Unsupported, what)
         })?;
-        let workers = Workers::start(&file, &event)
-            .map_err(|error| refusal(ErrorKind::Io, &format!("no thread: {error}")))?;
+        let workers = Workers::start(&file, &event).map_err(|error| failed("no thread", &error))?;
         let drive = Drive(Rc::new_cyclic(|this| Inner {
             rt: rt.clone(),
             this: this.clone(),
-            name: path.to_owned(),
+            name,
             folder,
-            warnings: warnings(path, &geometry, zones.len()),
+            warnings,
             geometry,
             access,
+            zoned: model == Model::HostManaged,
             event: event.clone(),
             ring: RefCell::new(ring),
             workers,
@@ -174,6 +210,23 @@ impl Drive {
         });
         Ok(drive)
     }
+
+    /// Tells a drive without zones that the content of `length` bytes from `offset` on is not
+    /// needed any more.
+    pub(crate) fn discard(&self, offset: u64, length: u64) -> Completion<Outcome> {
+        let (ticket, completion) = self.0.table.open();
+        // It is refused as a change of all zones would be, and concerns none.
+        let command = Command::Manage { target: Target::All, action: Action::Reset };
+        let part = Part { ticket, request: Request::bare(command) };
+        match self.0.refuse(&part.request) {
+            Some(status) => self.0.answer(part, status),
+            None => {
+                let task = Task::Manage(Job::Discard { offset, length });
+                self.0.fly(vec![(Step::Manage, part)], None, task, Vec::new());
+            }
+        }
+        completion
+    }
 }
 
 /// What the drive's user should know.
@@ -184,7 +237,7 @@ fn warnings(path: &str, geometry: &Geometry, zones: usize) -> Vec<String> {
     }
 }
 
-fn open_node(path: &Path, access: Access) -> Result<File, Error> {
+pub(crate) fn open_node(path: &Path, access: Access) -> Result<File, Error> {
     use rustix::fs::OFlags;
     let flags = OFlags::EXCL | OFlags::DIRECT | OFlags::CLOEXEC;
     OpenOptions::new()
@@ -332,6 +385,10 @@ impl Inner {
             }),
             Command::Flush | Command::Append { .. } => transfer(Kind::Flush, Lba(0), 0),
         };
+        self.fly(parts, lane, task, pieces);
+    }
+
+    fn fly(&self, parts: Vec<(Step, Part)>, lane: Option<ZoneId>, task: Task, pieces: Vec<Piece>) {
         let flight = Flight { parts, lane, task, pieces, done: 0, tries: 0, errno: None };
         let key = self.flights.borrow_mut().insert(flight);
         self.send(key);
@@ -414,7 +471,11 @@ impl Inner {
         }
     }
 
+    /// The zone whose report explains an error.
     fn zone_of(&self, flight: &Flight) -> Option<ZoneId> {
+        if !self.zoned {
+            return None;
+        }
         let (_, part) = flight.parts.first()?;
         let lba = match part.request.command {
             Command::Read { lba, .. } | Command::Write { lba, .. } => lba,

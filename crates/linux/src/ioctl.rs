@@ -64,6 +64,8 @@ const RESET: Opcode = opcode::write::<Range>(0x12, 131);
 const OPEN: Opcode = opcode::write::<Range>(0x12, 134);
 const CLOSE: Opcode = opcode::write::<Range>(0x12, 135);
 const FINISH: Opcode = opcode::write::<Range>(0x12, 136);
+/// `BLKDISCARD`, whose number says nothing of its argument.
+const DISCARD: Opcode = opcode::none(0x12, 119);
 
 /// Descriptors of up to `count` zones from the one at `sector` on; fewer at the end of the drive.
 ///
@@ -107,6 +109,21 @@ pub(crate) fn manage(file: &File, action: Action, sector: u64, sectors: u64) -> 
     }
 }
 
+/// Discards `length` bytes of a block device from `offset` on (BLKDISCARD). A file has nothing to
+/// discard: its blocks stay allocated.
+///
+/// # Errors
+/// The errno of the call; `OPNOTSUPP` from a device that takes no discards.
+pub(crate) fn discard(file: &File, offset: u64, length: u64) -> Result<(), Errno> {
+    let is_file = rustix::fs::fstat(file)
+        .map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file());
+    if is_file? {
+        return Ok(());
+    }
+    // SAFETY: the call reads two numbers and writes nothing.
+    unsafe { ioctl(file, Setter::<DISCARD, [u64; 2]>::new([offset, length])) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,7 +135,7 @@ mod tests {
         assert_eq!(std::mem::offset_of!(Descriptor, capacity), 32);
         // As strace(1) and the header give them on x86 and ARM.
         assert_eq!([REPORT, RESET, OPEN], [0xc010_1282, 0x4010_1283, 0x4010_1286]);
-        assert_eq!([CLOSE, FINISH], [0x4010_1287, 0x4010_1288]);
+        assert_eq!([CLOSE, FINISH, DISCARD], [0x4010_1287, 0x4010_1288, 0x1277]);
     }
 
     #[test]

@@ -77,6 +77,33 @@ pub(crate) fn geometry(limits: &Limits, zones: &[Descriptor]) -> Result<Geometry
     Ok(geometry)
 }
 
+/// The geometry that stands for a drive of `size` bytes without zones: one conventional zone of
+/// blocks of 4 KiB. `limits` are those of a block device; a file has none.
+///
+/// # Errors
+/// With a sentence, if the drive cannot be used.
+pub(crate) fn plain_geometry(size: u64, limits: Option<&Limits>) -> Result<Geometry, String> {
+    let mut transfer = LARGEST;
+    if let Some(limits) = limits {
+        if limits.logical_block > PAGE {
+            let block = limits.logical_block;
+            return Err(format!("it has blocks of {block} bytes, and at most 4096 can be used"));
+        }
+        transfer = transfer.min(limits.max_kib.saturating_mul(1024));
+        transfer = transfer.min(limits.max_segments * PAGE);
+    }
+    let blocks = size / PAGE;
+    let geometry = Geometry {
+        conventional_zones: 1,
+        max_append: Some(BlockCount(0)),
+        max_transfer: Some(BlockCount((transfer / PAGE).max(1))),
+        volatile_cache: true,
+        ..Geometry::unlimited(1, blocks, blocks)
+    };
+    geometry.validate().map_err(|_| format!("{size} bytes: too small"))?;
+    Ok(geometry)
+}
+
 /// Sectors that can be written in a zone.
 fn capacity(zone: &Descriptor) -> u64 {
     if zone.capacity == 0 { zone.length } else { zone.capacity.min(zone.length) }

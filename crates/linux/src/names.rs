@@ -52,8 +52,25 @@ pub(crate) fn folder(path: &Path) -> Result<PathBuf, Obstacle> {
 /// Empty: it can be opened, unless another program has it.
 pub fn obstacles(path: &Path) -> Vec<Obstacle> {
     match folder(path) {
-        Ok(folder) => in_folder(&folder, &mounts_of(&folder)),
+        Ok(folder) => in_folder(&folder, &mounts_of(&folder), Model::HostManaged),
         Err(obstacle) => vec![obstacle],
+    }
+}
+
+/// As [`obstacles`], for a block device without zones that soft zones are to be on. A partition can
+/// be used.
+pub fn plain_obstacles(path: &Path) -> Vec<Obstacle> {
+    match folder(path) {
+        Ok(folder) => in_folder(&folder, &mounts_of(&folder), Model::None),
+        Err(obstacle) => vec![obstacle],
+    }
+}
+
+/// The folder with the limits of the device of `folder`: for a partition that of its drive.
+pub(crate) fn with_limits(folder: &Path) -> PathBuf {
+    match folder.join("partition").exists() {
+        true => folder.join(".."),
+        false => folder.to_owned(),
     }
 }
 
@@ -68,22 +85,27 @@ fn mounts_of(folder: &Path) -> Vec<String> {
     mounts.lines().filter_map(of_device).collect()
 }
 
-fn in_folder(folder: &Path, mounts: &[String]) -> Vec<Obstacle> {
+/// `wanted`: the kind of drive that can be used.
+fn in_folder(folder: &Path, mounts: &[String], wanted: Model) -> Vec<Obstacle> {
     let mut found = Vec::new();
-    if folder.join("partition").exists() {
+    if wanted == Model::HostManaged && folder.join("partition").exists() {
         let what = "it is a partition: give the whole drive";
         found.push(Obstacle::new("partition", what));
         return found;
     }
-    let limits = match Limits::read(folder) {
+    let limits = match Limits::read(&with_limits(folder)) {
         Ok(limits) => limits,
         Err(what) => return vec![Obstacle::new("no-zones", what)],
     };
     match limits.model {
-        Model::HostManaged => {}
+        model if model == wanted => {}
+        Model::HostManaged => found.push(Obstacle::new(
+            "zoned",
+            "it has zones of its own, which are better than soft ones: use it without --soft",
+        )),
         Model::None => found.push(Obstacle::new(
             "no-zones",
-            "it has no zones: Furrow needs a zoned drive (NVMe ZNS, or host-managed SMR)",
+            "it has no zones: 'furrow device create --soft' makes soft zones on it",
         )),
         Model::HostAware => found.push(Obstacle::new(
             "host-aware",
@@ -136,7 +158,7 @@ mod tests {
     }
 
     fn codes(folder: &Path, mounts: &[String]) -> Vec<&'static str> {
-        let found = in_folder(folder, mounts);
+        let found = in_folder(folder, mounts, Model::HostManaged);
         fs::remove_dir_all(folder).expect("ours");
         found.iter().map(|obstacle| obstacle.code).collect()
     }
@@ -149,6 +171,18 @@ mod tests {
         let used = device("used", "host-managed", &["sda1/partition", "holders/dm-0"]);
         assert_eq!(codes(&used, &["/mnt".to_owned()]), ["mounted", "partitioned", "held"]);
         assert_eq!(codes(&device("part", "host-managed", &["partition"]), &[]), ["partition"]);
+        let plain = |name, zoned, more: &[&str]| {
+            let folder = device(name, zoned, more);
+            let found = in_folder(&folder, &[], Model::None);
+            fs::remove_dir_all(folder).expect("ours");
+            found.iter().map(|obstacle| obstacle.code).collect::<Vec<_>>()
+        };
+        assert!(plain("for-soft", "none", &[]).is_empty());
+        assert_eq!(plain("with-zones", "host-managed", &[]), ["zoned"]);
+        let part = device("disk", "none", &["disk1/partition"]);
+        assert!(in_folder(&part.join("disk1"), &[], Model::None).is_empty(), "a partition");
+        assert_eq!(in_folder(&part, &[], Model::None)[0].code, "partitioned");
+        fs::remove_dir_all(part).expect("ours");
         let missing = obstacles(Path::new("/dev/no-such-drive"));
         assert_eq!(missing[0].code, "not-found");
         assert_eq!(obstacles(Path::new("/dev/null"))[0].code, "no-block-device");

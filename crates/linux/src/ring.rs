@@ -148,6 +148,9 @@ impl Ring {
         loop {
             self.answers(&mut dropped);
             if self.with_kernel == 0 {
+                // The kernel ends a ring some time after its user: until then the ring would keep
+                // the device open, and with it the right to it.
+                let _ = self.uring.submitter().unregister_files();
                 return;
             }
             // An error is a signal, or a lack of memory that passes.

@@ -28,6 +28,8 @@ pub(crate) enum Job {
     Report { sector: u64 },
     /// Report `count` zones.
     ReportAll { sector: u64, count: u32 },
+    /// Tell a block device without zones that bytes are not needed any more.
+    Discard { offset: u64, length: u64 },
 }
 
 /// What came of a call.
@@ -116,6 +118,7 @@ fn carry_out(device: &File, job: Job) -> Answer {
         Job::ManageAll { action, sector, sectors, count } => {
             Answer::Managed(manage_all(device, action, (sector, sectors, count)))
         }
+        Job::Discard { offset, length } => Answer::Managed(ioctl::discard(device, offset, length)),
         Job::Report { sector } => {
             let report = ioctl::report(device, sector, 1);
             Answer::Reported(report.and_then(|zones| zones.first().copied().ok_or(Errno::NXIO)))

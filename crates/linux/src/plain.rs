@@ -1,0 +1,259 @@
+//! Drives without zones: block devices, their partitions, and files.
+//!
+//! They are reached as zoned ones are: a drive with one conventional zone, by the same ring.
+
+use crate::drive::{Access, Drive, Opened, open_node, refuse_obstacles};
+use crate::layout::plain_geometry;
+use crate::names;
+use crate::sysfs::{Limits, Model};
+use furrow_rt::{Clock, Completion, PAGE_SIZE, Pages, Rt};
+use furrow_zone::{
+    BlockCount, ByteLen, Command, Error, ErrorKind, Geometry, Lba, Outcome, PlainDevice, QueueId,
+    Request, Result, ZonedDevice,
+};
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::Errno;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{ErrorKind as IoKind, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A block device or file without zones, opened for this process alone. Clones share it; it is open
+/// until the last clone and the last drive on it are dropped.
+#[derive(Clone, Debug)]
+pub struct PlainFile {
+    name: String,
+    folder: PathBuf,
+    geometry: Geometry,
+    access: Access,
+    file: Arc<File>,
+    warnings: Vec<String>,
+}
+
+fn io_error(name: &str, what: &str, error: &std::io::Error) -> Error {
+    let kind = match error.kind() {
+        IoKind::NotFound => ErrorKind::NotFound,
+        IoKind::PermissionDenied => ErrorKind::Denied,
+        IoKind::AlreadyExists => ErrorKind::Exists,
+        IoKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
+        IoKind::StorageFull | IoKind::QuotaExceeded => ErrorKind::NoSpace,
+        IoKind::FileTooLarge => ErrorKind::TooLarge,
+        IoKind::IsADirectory => ErrorKind::IsDirectory,
+        _ => ErrorKind::Io,
+    };
+    Error::new(kind, format!("{name}: {what}: {error}"))
+}
+
+/// Makes a file of `size` bytes at `path`, whose blocks are allocated.
+///
+/// # Errors
+/// `Exists`; `NoSpace`; `Unsupported` if the file system does not allocate; `Io`. There is no file
+/// then unless one existed.
+pub fn allocate(path: &Path, size: ByteLen) -> Result<()> {
+    let name = path.display().to_string();
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+    let file = file.map_err(|error| io_error(&name, "cannot be created", &error))?;
+    let allocated = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size.0);
+    let synced = allocated.map_err(std::io::Error::from).and_then(|()| file.sync_all());
+    synced.map_err(|error| {
+        // This call made the file, and it holds nothing.
+        let _ = std::fs::remove_file(path);
+        let mut failed = io_error(&name, &format!("{size} bytes cannot be allocated"), &error);
+        if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) {
+            let what = format!("{failed}: put it on a file system that allocates (ext4, XFS)");
+            failed = Error::new(ErrorKind::Unsupported, what);
+        }
+        failed
+    })
+}
+
+/// Opens a file, past the page cache where its file system can.
+fn open_file(path: &Path, access: Access) -> Result<(File, bool)> {
+    let name = path.display().to_string();
+    let open = |flags: OFlags| {
+        OpenOptions::new()
+            .read(true)
+            .write(access == Access::ReadWrite)
+            .custom_flags(flags.bits() as i32)
+            .open(path)
+    };
+    let (file, direct) = match open(OFlags::DIRECT | OFlags::CLOEXEC) {
+        Err(error) if error.kind() == IoKind::InvalidInput => (open(OFlags::CLOEXEC), false),
+        other => (other, true),
+    };
+    let file = file.map_err(|error| io_error(&name, "cannot be opened", &error))?;
+    let locked = match access {
+        Access::ReadWrite => file.try_lock(),
+        Access::ReadOnly => file.try_lock_shared(),
+    };
+    locked.map_err(|error| match error {
+        TryLockError::WouldBlock => Error::new(
+            ErrorKind::Busy,
+            format!("{name}: in use by another process (fuser shows it): end that first"),
+        ),
+        TryLockError::Error(error) => io_error(&name, "cannot be locked", &error),
+    })?;
+    Ok((file, direct))
+}
+
+impl PlainFile {
+    /// Opens the block device or file at `path`. No other program can mount or open the device so,
+    /// or lock the file, meanwhile.
+    ///
+    /// # Errors
+    /// `NotFound`, `Denied`, `Busy` (in use), `WrongFormat` (it has zones, or cannot be used),
+    /// `Io`. Nothing has been written.
+    pub fn open(path: &str, access: Access) -> Result<PlainFile> {
+        let at = Path::new(path);
+        let meta =
+            std::fs::metadata(at).map_err(|error| io_error(path, "cannot be used", &error))?;
+        let wrong = |what: &str| Error::new(ErrorKind::WrongFormat, format!("{path}: {what}"));
+        let kind = meta.file_type();
+        let (folder, limits, mut file, direct) = if kind.is_block_device() {
+            let folder = names::folder(at).map_err(|obstacle| wrong(&obstacle.what))?;
+            refuse_obstacles(path, names::plain_obstacles(at), access)?;
+            let limits = Limits::read(&names::with_limits(&folder)).map_err(|what| wrong(&what))?;
+            (folder, Some(limits), open_node(at, access)?, true)
+        } else if kind.is_file() {
+            let (file, direct) = open_file(at, access)?;
+            (PathBuf::from("/"), None, file, direct)
+        } else {
+            return Err(wrong("neither a block device nor a file"));
+        };
+        let size = file.seek(SeekFrom::End(0));
+        let size = size.map_err(|error| io_error(path, "its size", &error))?;
+        let geometry = plain_geometry(size, limits.as_ref()).map_err(|what| wrong(&what))?;
+        let mut warnings = Vec::new();
+        if !direct {
+            warnings.push(format!(
+                "{path}: its file system knows no direct access: the page cache is used"
+            ));
+        }
+        let (name, file) = (path.to_owned(), Arc::new(file));
+        Ok(PlainFile { name, folder, geometry, access, file, warnings })
+    }
+
+    /// The first bytes, up to `most`, for signatures.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn front(&self, most: usize) -> Result<Vec<u8>> {
+        // Direct access wants aligned memory.
+        let mut page = furrow_rt::Page::zeroed();
+        let mut bytes = Vec::new();
+        while bytes.len() < most {
+            let read = self.file.read_at(&mut page.make_mut()[..], bytes.len() as u64);
+            match read.map_err(|error| io_error(&self.name, "cannot be read", &error))? {
+                PAGE_SIZE => bytes.extend_from_slice(&page[..]),
+                rest => {
+                    bytes.extend_from_slice(&page[..rest]);
+                    break;
+                }
+            }
+        }
+        bytes.truncate(most);
+        Ok(bytes)
+    }
+
+    /// A drive on it, on the executor `rt`, whose clock must be real.
+    ///
+    /// # Errors
+    /// `Unsupported` (no io_uring), `Io`.
+    pub fn start(&self, rt: &Rt) -> Result<PlainDrive> {
+        if rt.config().clock == Clock::Virtual {
+            let what = format!("{}: a real drive needs a real clock", self.name);
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        let PlainFile { name, folder, geometry, access, file, warnings } = self.clone();
+        let opened = Opened { name, folder, geometry, access, file, warnings };
+        Drive::start(rt, opened, Model::None).map(PlainDrive)
+    }
+}
+
+/// A block device or file without zones, with a ring of its own. Cloning shares it.
+#[derive(Clone, Debug)]
+pub struct PlainDrive(Drive);
+
+impl PlainDrive {
+    fn range(&self, offset: u64, pages: usize) -> (Lba, BlockCount) {
+        (Lba(offset / PAGE_SIZE as u64), BlockCount(pages as u64))
+    }
+}
+
+impl PlainDevice for PlainDrive {
+    fn size(&self) -> ByteLen {
+        self.0.geometry().capacity()
+    }
+
+    fn max_transfer(&self) -> ByteLen {
+        let geometry = self.0.geometry();
+        geometry.bytes(geometry.max_transfer.unwrap_or(BlockCount(1)))
+    }
+
+    fn read(&self, offset: u64, data: Pages) -> Completion<Outcome> {
+        let (lba, blocks) = self.range(offset, data.len());
+        self.0.submit(QueueId(0), Request::with_data(Command::Read { lba, blocks }, data))
+    }
+
+    fn write(&self, offset: u64, data: Pages) -> Completion<Outcome> {
+        let (lba, blocks) = self.range(offset, data.len());
+        self.0.submit(QueueId(0), Request::with_data(Command::Write { lba, blocks }, data))
+    }
+
+    fn flush(&self) -> Completion<Outcome> {
+        self.0.submit(QueueId(0), Request::bare(Command::Flush))
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> Completion<Outcome> {
+        self.0.discard(offset, length)
+    }
+
+    fn give_up(&self) {
+        self.0.give_up();
+    }
+
+    fn warnings(&self) -> &[String] {
+        self.0.warnings()
+    }
+
+    fn name(&self) -> String {
+        self.0.name()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use furrow_rt::{Config, Page};
+
+    #[test]
+    fn a_file_is_written_read_flushed_and_locked() {
+        let path = std::env::temp_dir().join(format!("furrow-plain-{}", std::process::id()));
+        allocate(&path, ByteLen(1 << 20)).expect("a file system that allocates");
+        assert_eq!(allocate(&path, ByteLen(1)).expect_err("it exists").kind(), ErrorKind::Exists);
+        let name = path.display().to_string();
+        let file = PlainFile::open(&name, Access::ReadWrite).expect("a file");
+        let busy = PlainFile::open(&name, Access::ReadOnly).expect_err("locked");
+        assert_eq!(busy.kind(), ErrorKind::Busy);
+        let rt = Rt::new(Config::real());
+        let drive = file.start(&rt).expect("a kernel with io_uring");
+        assert_eq!(drive.size(), ByteLen(1 << 20));
+        rt.block_on(async move {
+            let data: Pages = (1..4).map(|fill| Page::from_slice(&[fill; PAGE_SIZE])).collect();
+            assert!(drive.write(8 * 4096, data).await.status.is_ok());
+            assert!(drive.flush().await.status.is_ok());
+            assert!(drive.discard(0, 4096).await.status.is_ok());
+            let pages = (0..2).map(|_| Page::zeroed()).collect();
+            let read = drive.read(9 * 4096, pages).await;
+            assert_eq!((read.data[0][5], read.data[1][4095]), (2, 3));
+            let beyond = (0..2).map(|_| Page::zeroed()).collect();
+            assert!(!drive.read((1 << 20) - 4096, beyond).await.status.is_ok());
+        });
+        rt.clear();
+        assert_eq!(file.front(6).expect("it can be read"), [0; 6]);
+        drop(file);
+        assert!(PlainFile::open(&name, Access::ReadOnly).is_ok());
+        std::fs::remove_file(&path).expect("ours");
+    }
+}
