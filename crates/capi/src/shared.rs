@@ -7,8 +7,9 @@ use crate::tally::{Counted, Tally};
 use furrow_emu::OpenMode;
 use furrow_kv::trace::Op;
 use furrow_kv::{FormatOptions, Options, Store};
-use furrow_linux::{Access, Drive};
+use furrow_linux::{Access, Drive, PlainFile};
 use furrow_rt::{Config, Pool, Port, Rt, Stopped};
+use furrow_soft::{SoftDrive, is_superblock};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, ErrorKind, ZonedDevice};
 use std::collections::{BTreeMap, BTreeSet};
@@ -125,8 +126,33 @@ fn name_of(spec: &DeviceSpec) -> String {
     path.map_or_else(|| spec.to_string(), |path| path.display().to_string())
 }
 
-/// Opens a drive of the system, or an emulated one.
+/// Opens the soft zones on the block device or file at `path`; `None` if it has none.
+fn open_soft(rt: &Rt, path: &str) -> Result<Option<Rc<dyn ZonedDevice>>, Error> {
+    let mut front = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(4096).read_to_end(&mut front));
+    if read.is_err() || !is_superblock(&front) {
+        return Ok(None);
+    }
+    let file = PlainFile::open(path, Access::ReadWrite)?;
+    let plain = Rc::new(file.start(rt)?);
+    let engine = rt.clone();
+    let opened = rt.block_on(async move {
+        let access = furrow_soft::Access::ReadWrite;
+        SoftDrive::open(&engine, plain, access, Default::default()).await
+    });
+    Ok(Some(Rc::new(opened?)))
+}
+
+/// Opens a drive of the system, one of soft zones, or an emulated one.
 fn open_drive(rt: &Rt, spec: &DeviceSpec) -> Result<Rc<dyn ZonedDevice>, Error> {
+    let path = match spec {
+        DeviceSpec::Node(path) => path,
+        DeviceSpec::Image(image) => &image.path,
+        DeviceSpec::Memory(_) => "",
+    };
+    if let Some(drive) = open_soft(rt, path)? {
+        return Ok(drive);
+    }
     Ok(match spec {
         DeviceSpec::Node(path) => Rc::new(Drive::open(rt, path, Access::ReadWrite)?),
         _ => furrow_emu::open(rt, spec, OpenMode::ReadWrite)?,

@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use furrow_emu::{Emulator, Identity, OpenMode};
 use furrow_rt::{Config, Rt};
+use furrow_soft::Superblock;
 use furrow_zone::spec::{self, DeviceSpec, Timing};
 use furrow_zone::{BlockCount, ByteLen, Geometry, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use serde_json::{Value, json};
@@ -27,6 +28,7 @@ const JSON_VERSION: u32 = 1;
 const AFTER_HELP: &str = "\
 Examples:
   furrow device create disk.zns --preset pm1731a -o capacity=8GiB
+  furrow device create --soft /dev/sdX --zone-size 64MiB
   furrow device show disk.zns
   furrow device report mem:zn540-1t --json
   furrow device presets pm1731a
@@ -52,10 +54,13 @@ enum Action {
     Zone(zone::ZoneArgs),
 }
 
-/// Make an emulated drive in a sparse file.
+/// Make an emulated drive in a sparse file, or soft zones.
+///
+/// Soft zones (--soft) are zones on a block device that has none, or in a file whose blocks are all
+/// allocated: for use, not for experiments.
 #[derive(Args)]
 struct Create {
-    /// The file to make.
+    /// The file to make; with --soft a block device, or a file.
     image: PathBuf,
     /// Start from a known drive; 'furrow device create --help' lists them.
     #[arg(long, value_name = "NAME", long_help = preset_help())]
@@ -63,7 +68,16 @@ struct Create {
     /// Differences from the preset: key=value, joined by commas or given several times.
     #[arg(short = 'o', long = "option", value_name = "KEY=VALUE,...", long_help = option_help())]
     options: Vec<String>,
-    /// Replace an existing file and lose its content.
+    /// Make soft zones on a block device without zones, or in a file.
+    #[arg(long, conflicts_with_all = ["preset", "options"])]
+    soft: bool,
+    /// Soft zones: bytes of each zone.
+    #[arg(long, value_name = "SIZE", requires = "soft", default_value = "64MiB")]
+    zone_size: String,
+    /// Soft zones in a file that does not exist: its size.
+    #[arg(long, value_name = "SIZE", requires = "soft")]
+    size: Option<String>,
+    /// Replace an existing file, or what a drive holds, and lose its content.
     #[arg(long)]
     force: bool,
     /// Print JSON.
@@ -141,6 +155,9 @@ pub fn run(args: DeviceArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
 }
 
 fn create(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
+    if args.soft {
+        return create_soft(args, out);
+    }
     let parts = args.preset.iter().chain(&args.options).map(String::as_str);
     let geometry = spec::parse_geometry(&parts.collect::<Vec<_>>().join(","))?;
     let identity = Identity::fresh(args.preset.as_deref().unwrap_or_default())?;
@@ -168,12 +185,46 @@ fn create(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn create_soft(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
+    let bytes = |option: &str, text: &str| {
+        let amount = furrow_zone::size::parse(text);
+        amount.map_err(|why| anyhow::anyhow!("--{option} {text}: the value {why}"))
+    };
+    let zone = bytes("zone-size", &args.zone_size)?;
+    let wanted = args.size.as_deref().map(|text| bytes("size", text)).transpose()?;
+    let made = crate::soft::create(&args.image, zone, wanted, args.force)?;
+    let (name, zones) = (args.image.display().to_string(), made.layout.zones);
+    let capacity = ByteLen(u64::from(zones) * zone.0);
+    if args.json {
+        let value = json!({
+            "version": JSON_VERSION,
+            "device": name,
+            "uuid": made.uuid.to_string(),
+            "soft": true,
+            "zones": zones,
+            "zone_capacity_bytes": zone.0,
+            "capacity_bytes": capacity.0,
+        });
+        return show::json(out, &value);
+    }
+    writeln!(
+        out,
+        "{name}: soft zones, {} in {zones} zones of {}, UUID {}",
+        size(capacity),
+        size(zone),
+        made.uuid
+    )?;
+    Ok(())
+}
+
 /// A drive to look at.
 struct Opened {
     rt: Rt,
     drive: Rc<dyn ZonedDevice>,
     /// The same drive, if it is emulated.
     emulated: Option<Rc<Emulator>>,
+    /// Its superblock, if it has soft zones.
+    soft: Option<Superblock>,
 }
 
 /// Opens `device`, and warns of damage that was repaired.
@@ -185,17 +236,22 @@ fn open(device: &str, mode: OpenMode) -> anyhow::Result<Opened> {
         _ => Config::real(),
     };
     let rt = Rt::new(config);
-    let (drive, emulated) = match &spec {
-        DeviceSpec::Node(_) => (crate::holds::open(&rt, &spec, mode)?, None),
-        _ => {
-            let drive = crate::holds::emulated(&rt, &spec, mode)?;
-            (drive.clone() as Rc<dyn ZonedDevice>, Some(drive))
-        }
+    let (mut emulated, mut soft) = (None, None);
+    let drive: Rc<dyn ZonedDevice> = if crate::soft::is_soft(&spec) {
+        let drive = crate::soft::open(&rt, &spec, mode)?;
+        soft = Some(*drive.superblock());
+        drive
+    } else if matches!(spec, DeviceSpec::Node(_)) {
+        crate::holds::open(&rt, &spec, mode)?
+    } else {
+        let drive = crate::holds::emulated(&rt, &spec, mode)?;
+        emulated = Some(drive.clone());
+        drive
     };
     for warning in drive.warnings() {
         crate::complain(&format!("warning: {warning}"));
     }
-    Ok(Opened { rt, drive, emulated })
+    Ok(Opened { rt, drive, emulated, soft })
 }
 
 /// How `spec` says that its drive runs.
@@ -254,7 +310,7 @@ fn zones_of(opened: &Opened, first: u32, count: u32) -> anyhow::Result<Vec<ZoneR
 
 fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
     let opened = open(&args.device, OpenMode::ReadOnly)?;
-    let Opened { drive, emulated, .. } = &opened;
+    let Opened { drive, emulated, soft, .. } = &opened;
     let geometry = drive.geometry();
     let zones = zones_of(&opened, 0, geometry.zones)?;
     let image = emulated.as_ref().and_then(|drive| {
@@ -271,10 +327,15 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
     };
     if args.json {
         let mut value = show_json(&**drive, &zones, image.as_ref());
+        value["soft"] = json!(soft.as_ref().map(|superblock| superblock.uuid.to_string()));
         value["timing"] = timing_json(&run, preset);
         return show::json(out, &value);
     }
     let mut rows = vec![("device", drive.name())];
+    if let Some(superblock) = &soft {
+        rows.push(("kind", "soft zones on a plain drive".to_owned()));
+        rows.push(("UUID", superblock.uuid.to_string()));
+    }
     if let Some((uuid, preset, allocated)) = &image {
         rows.push(("UUID", uuid.clone()));
         if !preset.is_empty() {

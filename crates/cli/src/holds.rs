@@ -5,6 +5,7 @@
 //! that is not empty and says what would be lost. A command that reads a file system (or a file
 //! store) and finds none says what there is instead. No advice destroys data without saying so.
 
+use crate::soft;
 use anyhow::Result as Anyhow;
 use furrow_emu::{Emulator, OpenMode};
 use furrow_linux::{Access, Drive};
@@ -22,7 +23,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 /// Bytes at the front in which signatures of other programs are searched.
-const FRONT: u64 = 68 << 10;
+pub const FRONT: u64 = 68 << 10;
 const BLOCK: usize = 4096;
 /// Zones behind the conventional ones in which file systems and members begin.
 const RING_ZONES: u32 = 2;
@@ -271,8 +272,11 @@ pub fn of_unmounted(device: &str) -> Option<String> {
 /// Opens a drive; an error says what `spec` is if it is no zoned drive.
 ///
 /// # Errors
-/// Those of [`furrow_emu::open`] and [`Drive::open`].
+/// Those of [`furrow_emu::open`], [`Drive::open`] and [`soft::open`].
 pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<dyn ZonedDevice>, Error> {
+    if soft::is_soft(spec) {
+        return soft::open(rt, spec, mode).map(|drive| drive as Rc<dyn ZonedDevice>);
+    }
     let DeviceSpec::Node(path) = spec else {
         return emulated(rt, spec, mode).map(|drive| drive as Rc<dyn ZonedDevice>);
     };
@@ -302,8 +306,8 @@ pub fn emulated(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<Emulato
 
 /// Why `path` is no drive of ours; `None` if it is an image after all, or has zones.
 fn without_zones(path: &Path) -> Option<Error> {
-    const NEEDS: &str = "Furrow needs a zoned drive: furrow device create FILE makes an emulated \
-                         one in a new file";
+    const NEEDS: &str = "Furrow needs zones: furrow device create FILE makes an emulated drive in \
+                         a new file, and with --soft soft zones, also on a block device";
     let name = path.display();
     let meta = std::fs::metadata(path).ok()?;
     let kind = meta.file_type();
@@ -314,6 +318,10 @@ fn without_zones(path: &Path) -> Option<Error> {
         }
     } else if kind.is_file() {
         let front = front(path).unwrap_or_default();
+        if furrow_soft::is_superblock(&front) {
+            let what = "soft zones, and this needs an emulated drive";
+            return Some(Error::new(ErrorKind::Unsupported, format!("{name}: {what}")));
+        }
         // An image of a newer format says so.
         if front.starts_with(b"FURROWZN") {
             return None;
@@ -357,7 +365,7 @@ async fn block(device: &dyn ZonedDevice, zone: ZoneId, number: u32) -> Option<Ve
 }
 
 /// The owner of a known signature at the front of a drive, if there is one.
-fn signature(front: &[u8]) -> Option<&'static str> {
+pub fn signature(front: &[u8]) -> Option<&'static str> {
     const KNOWN: [(usize, &[u8], &str); 20] = [
         (0, b"XFSB", "an XFS file system"),
         (0, b"LUKS\xba\xbe", "a LUKS volume"),

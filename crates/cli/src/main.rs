@@ -30,6 +30,7 @@ mod mkfs;
 mod mount;
 mod raid;
 mod run;
+mod soft;
 mod stat;
 mod sync;
 mod target;

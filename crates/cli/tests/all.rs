@@ -25,5 +25,6 @@ mod power;
 mod product;
 mod raid;
 mod raid_upkeep;
+mod soft;
 mod tidy;
 mod uses;

@@ -621,11 +621,15 @@ impl ZonedDevice for SoftDrive {
         completion
     }
 
-    fn report(&self, first: ZoneId, count: u32) -> Result<Vec<ZoneReport>, Status> {
-        match self.0.state.borrow().broken {
-            Some(Status::InternalError) => Err(Status::InternalError),
-            _ => Ok(self.0.state.borrow().machine.report(first, count)),
-        }
+    fn report(&self, first: ZoneId, count: u32) -> Reports<'_> {
+        reported(match self.answers() {
+            false => Err(Status::InternalError),
+            true => Ok(self.0.state.borrow().machine.report(first, count)),
+        })
+    }
+
+    fn answers(&self) -> bool {
+        self.0.state.borrow().broken != Some(Status::InternalError)
     }
 
     fn oldest(&self) -> Option<u64> {

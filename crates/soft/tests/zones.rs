@@ -74,8 +74,8 @@ async fn read(drive: &SoftDrive, zone: u64, block: u64) -> Result<u8, Status> {
     }
 }
 
-fn zone(drive: &SoftDrive, zone: u32) -> (ZoneState, u64) {
-    let report = drive.report(ZoneId(zone), 1).unwrap()[0];
+async fn zone(drive: &SoftDrive, zone: u32) -> (ZoneState, u64) {
+    let report = drive.report(ZoneId(zone), 1).await.unwrap()[0];
     (report.state, report.write_pointer.0)
 }
 
@@ -134,8 +134,8 @@ fn a_power_cut_keeps_what_was_flushed_and_a_prefix_of_the_rest() {
             for access in [Access::ReadOnly, Access::ReadWrite] {
                 let soft = opened(&rt, &drive, access).await.unwrap();
                 // Without a record nothing is believed, though it may be there.
-                assert_eq!(zone(&soft, 0), (ZoneState::Closed, 4));
-                assert_eq!(zone(&soft, 1), (ZoneState::Empty, 0));
+                assert_eq!(zone(&soft, 0).await, (ZoneState::Closed, 4));
+                assert_eq!(zone(&soft, 1).await, (ZoneState::Empty, 0));
                 assert_eq!(read(&soft, 0, 3).await, Ok(9));
                 assert_eq!(read(&soft, 0, 4).await, Err(Status::Unwritten));
                 let expected = match access {
@@ -166,12 +166,12 @@ fn states_of_zones_outlive_the_power() {
     });
     on(Config::simulated(2), Some(&snapshot.power_cut(&Fates::nothing(1))), async |rt, drive| {
         let soft = opened(&rt, &drive, Access::ReadWrite).await.unwrap();
-        assert_eq!(zone(&soft, 0), (ZoneState::Closed, 3));
-        assert_eq!(zone(&soft, 1), (ZoneState::Full, BLOCKS));
+        assert_eq!(zone(&soft, 0).await, (ZoneState::Closed, 3));
+        assert_eq!(zone(&soft, 1).await, (ZoneState::Full, BLOCKS));
         assert_eq!(read(&soft, 1, 3).await, Err(Status::Unwritten), "it was finished there");
-        assert_eq!(zone(&soft, 2), (ZoneState::Empty, 0));
-        assert_eq!(zone(&soft, 4), (ZoneState::Full, BLOCKS));
-        assert_eq!(zone(&soft, 5), (ZoneState::Empty, 0));
+        assert_eq!(zone(&soft, 2).await, (ZoneState::Empty, 0));
+        assert_eq!(zone(&soft, 4).await, (ZoneState::Full, BLOCKS));
+        assert_eq!(zone(&soft, 5).await, (ZoneState::Empty, 0));
     });
 }
 
@@ -196,7 +196,7 @@ fn a_command_behind_a_reset_waits_for_it_in_order() {
             assert_eq!(read(&soft, 6, 0).await, Ok(4));
             assert_eq!(read(&soft, 6, 1).await, Err(Status::Unwritten));
             let again = opened(&rt, &drive, Access::ReadOnly).await.unwrap();
-            assert_eq!(zone(&again, 6), (ZoneState::Full, BLOCKS));
+            assert_eq!(zone(&again, 6).await, (ZoneState::Full, BLOCKS));
             assert_eq!(read(&again, 6, 0).await, Ok(4));
         });
     }
@@ -216,11 +216,11 @@ fn a_zone_that_fails_a_write_can_be_read_and_not_written() {
         assert_eq!(first.await.status, Status::WriteFault);
         let _ = second.await;
         assert!(flush.await.status.is_ok());
-        assert_eq!(zone(&soft, 2).0, ZoneState::ReadOnly);
+        assert_eq!(zone(&soft, 2).await.0, ZoneState::ReadOnly);
         assert_eq!(read(&soft, 2, 1).await, Ok(1));
         assert_eq!(sent(&soft, write(2, 6, 1, 1)).await, Status::ZoneReadOnly);
         let again = opened(&rt, &drive, Access::ReadWrite).await.unwrap();
-        assert_eq!(zone(&again, 2).0, ZoneState::ReadOnly);
+        assert_eq!(zone(&again, 2).await.0, ZoneState::ReadOnly);
         assert_eq!(read(&again, 2, 1).await, Ok(1));
     });
 }
@@ -275,7 +275,7 @@ fn damage_is_told_from_a_power_cut() {
         damage(&rt, &drive, 0).await;
         let soft = opened(&rt, &drive, Access::ReadOnly).await.unwrap();
         assert!(soft.warnings()[0].contains("superblock is damaged"), "{:?}", soft.warnings());
-        assert_eq!(zone(&soft, 0), (ZoneState::Closed, 4));
+        assert_eq!(zone(&soft, 0).await, (ZoneState::Closed, 4));
         damage(&rt, &drive, layout.blocks - 1).await;
         refused("superblock").await;
     });

@@ -47,8 +47,12 @@ struct Fit {
 pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     let spec: DeviceSpec = args.device.parse()?;
     let (mut obstacles, mut by_id) = (Vec::new(), None);
+    let soft = crate::soft::is_soft(&spec);
     if let DeviceSpec::Node(path) = &spec {
-        obstacles = furrow_linux::obstacles(Path::new(path));
+        obstacles = match soft {
+            true => furrow_linux::plain_obstacles(Path::new(path)),
+            false => furrow_linux::obstacles(Path::new(path)),
+        };
         by_id = furrow_linux::by_id(Path::new(path));
     }
     let mut obstacles: Vec<(&str, String)> =
@@ -86,6 +90,7 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
             "version": JSON_VERSION,
             "device": args.device,
             "by_id": by_id.map(|path| path.display().to_string()),
+            "soft_zones": soft,
             "obstacles": obstacles.collect::<Vec<_>>(),
             "front_ends": fits.collect::<Vec<_>>(),
         });
@@ -95,6 +100,9 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     match by_id {
         Some(path) => writeln!(out, "{} ({})", args.device, path.display())?,
         None => writeln!(out, "{}", args.device)?,
+    }
+    if soft {
+        writeln!(out, "  it has soft zones")?;
     }
     for (_, what) in &obstacles {
         writeln!(out, "  {what}")?;

@@ -415,7 +415,7 @@ pub async fn check(
     seed: u64,
     expected: &Expected,
 ) -> Result<Expected, String> {
-    let reports = device.report(ZoneId(0), device.geometry().zones);
+    let reports = device.report(ZoneId(0), device.geometry().zones).await;
     let mut certain = Expected::default();
     for report in reports.map_err(|status| format!("report: {status}"))? {
         let zone = report.zone.0;

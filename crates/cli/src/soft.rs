@@ -1,0 +1,122 @@
+//! Soft zones: recognising, opening and making them, on a block device without zones or in a file.
+
+use crate::holds::{FRONT, signature};
+use furrow_emu::{Identity, OpenMode};
+use furrow_linux::{Access, PlainFile, allocate};
+use furrow_log::Uuid;
+use furrow_rt::{Config, Rng, Rt};
+use furrow_soft::{MakeOptions, SoftDrive, Superblock, is_superblock, make, recover};
+use furrow_zone::spec::DeviceSpec;
+use furrow_zone::{ByteLen, Error, ErrorKind};
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+use std::rc::Rc;
+
+/// The path of a drive that may have soft zones.
+pub fn path(spec: &DeviceSpec) -> Option<&str> {
+    match spec {
+        DeviceSpec::Node(path) => Some(path),
+        DeviceSpec::Image(image) => Some(&image.path),
+        DeviceSpec::Memory(_) => None,
+    }
+}
+
+/// Whether `spec` names a block device or a file with soft zones, damaged or not.
+pub fn is_soft(spec: &DeviceSpec) -> bool {
+    let Some(path) = path(spec) else { return false };
+    let mut front = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(4096).read_to_end(&mut front));
+    read.is_ok() && is_superblock(&front)
+}
+
+/// Opens the soft zones that `spec` names. An executor of its own recovers them, so `rt` may be
+/// running.
+///
+/// # Errors
+/// Those of [`PlainFile::open`] and [`recover`]; `Invalid` for options of emulated drives.
+pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<SoftDrive>, Error> {
+    let path = path(spec).unwrap_or_default();
+    if let DeviceSpec::Image(image) = spec
+        && (image.sync || image.run != Default::default())
+    {
+        let what = format!("{path}: soft zones take no options: they are no emulated drive");
+        return Err(Error::new(ErrorKind::Invalid, what));
+    }
+    let (access, soft) = match mode {
+        OpenMode::ReadWrite => (Access::ReadWrite, furrow_soft::Access::ReadWrite),
+        OpenMode::ReadOnly => (Access::ReadOnly, furrow_soft::Access::ReadOnly),
+    };
+    let file = PlainFile::open(path, access)?;
+    let own = Rt::new(Config { ..*rt.config() });
+    let plain = file.start(&own)?;
+    let mut rng = Rng::new(rt.random());
+    let recovered =
+        own.block_on(async move { recover(&plain, soft, &mut rng, Default::default()).await });
+    own.clear();
+    SoftDrive::start(rt, Rc::new(file.start(rt)?), recovered?).map(Rc::new)
+}
+
+/// Makes soft zones of `zone` bytes on the block device or file at `path`. A file that does not
+/// exist is made, with `size` bytes.
+///
+/// # Errors
+/// `Exists` if it holds something, unless `force`; `Invalid` if a size is missing or not the
+/// file's; those of [`allocate`], [`PlainFile::open`] and [`make`].
+pub fn create(
+    path: &Path,
+    zone: ByteLen,
+    size: Option<ByteLen>,
+    force: bool,
+) -> Result<Superblock, Error> {
+    let name = path.display().to_string();
+    let invalid = |what: String| Error::new(ErrorKind::Invalid, format!("{name}: {what}"));
+    let fresh = !path.exists();
+    if fresh {
+        let size =
+            size.ok_or_else(|| invalid("no such file: give --size, and it is made".to_owned()))?;
+        allocate(path, size)?;
+    }
+    let made = on_existing(&name, zone, size, force || fresh);
+    if fresh && made.is_err() {
+        // This call made the file.
+        let _ = std::fs::remove_file(path);
+    }
+    made
+}
+
+fn on_existing(
+    name: &str,
+    zone: ByteLen,
+    size: Option<ByteLen>,
+    force: bool,
+) -> Result<Superblock, Error> {
+    let file = PlainFile::open(name, Access::ReadWrite)?;
+    let front = file.front(FRONT as usize)?;
+    let held = match signature(&front) {
+        _ if is_superblock(&front) => Some("soft zones"),
+        _ if front.starts_with(b"FURROWZN") => Some("an emulated drive"),
+        Some(other) => Some(other),
+        None if front.iter().any(|byte| *byte != 0) => Some("data of an unknown kind"),
+        None => None,
+    };
+    if let Some(held) = held.filter(|_| !force) {
+        let what = format!(
+            "{name}: not empty, it holds {held}: choose another drive; --force destroys what it \
+             holds"
+        );
+        return Err(Error::new(ErrorKind::Exists, what));
+    }
+    let rt = Rt::new(Config::real());
+    let plain = file.start(&rt)?;
+    let found = furrow_zone::PlainDevice::size(&plain);
+    if let Some(size) = size.filter(|size| size.0 / 4096 != found.0 / 4096) {
+        let what = format!("{name}: {found} bytes, not {size}: leave out --size");
+        return Err(Error::new(ErrorKind::Invalid, what));
+    }
+    let uuid = Uuid(Identity::fresh("")?.uuid);
+    let options = MakeOptions { zone, records: None, uuid };
+    let made = rt.block_on(async move { make(&plain, &options).await });
+    rt.clear();
+    made
+}

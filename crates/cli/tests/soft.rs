@@ -1,0 +1,111 @@
+//! Soft zones in a file, by the commands: made, shown, checked, used, damaged.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a command")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use crate::array::{Place, check, fill};
+use std::fs;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+
+const SIZE: u64 = 96 << 20;
+
+fn create<'a>(drive: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let arguments = ["device", "create", "--soft", drive, "--zone-size", "1MiB"];
+    [&arguments, more].concat()
+}
+
+#[test]
+fn soft_zones_in_a_file_are_a_drive_for_every_command() {
+    let place = Place::empty("soft");
+    let drive = place.at("d.soft");
+    place.refused(&create(&drive, &[]), &["no such file", "--size"]);
+    let said = place.ok(&create(&drive, &["--size", "96MiB"]));
+    assert!(said.contains("soft zones") && said.contains("zones of 1 MiB"), "{said}");
+    let meta = fs::metadata(&drive).unwrap();
+    assert!(meta.len() == SIZE && meta.blocks() * 512 >= SIZE, "all blocks are allocated");
+    let said = place.ok(&["device", "check", &drive]);
+    assert!(said.contains("it has soft zones") && said.contains("file system: fits"), "{said}");
+    let said = place.ok(&["device", "show", &drive]);
+    assert!(said.contains("soft zones on a plain drive"), "{said}");
+    place.ok(&["mkfs", "-L", "soft", &drive]);
+    place.ok(&["fsck", &drive]);
+    let said = place.ok(&["device", "report", &drive]);
+    assert!(said.contains("closed") || said.contains("full"), "{said}");
+    let said = place.ok(&["dump", "superblock", &drive]);
+    assert!(said.contains("soft"), "{said}");
+    place.refused(&["mkfs", &drive], &["not empty", "a Furrow file system"]);
+    place.refused(
+        &["device", "fault", &drive, "list"],
+        &["a real drive: faults are injected into emulated ones"],
+    );
+    place.refused(&["fsck", &format!("{drive},timing=realtime")], &["no options"]);
+    place.ok(&["kv", "mkfs", "-f", &drive]);
+    let file = place.at("some");
+    fs::write(&file, [7; 10_000]).unwrap();
+    place.ok(&["kv", "put", &drive, &file, "some"]);
+    place.ok(&["kv", "get", &drive, "some", &place.at("back")]);
+    assert_eq!(fs::read(place.at("back")).unwrap(), [7; 10_000]);
+    place.ok(&["kv", "fsck", &drive]);
+    // Making soft zones again destroys them, so it must be asked for.
+    place.refused(&create(&drive, &[]), &["not empty", "soft zones", "--force"]);
+    place.refused(&create(&drive, &["--force", "--size", "1GiB"]), &["not 1073741824"]);
+    place.ok(&create(&drive, &["--force"]));
+    let said = place.ok(&["device", "report", &drive]);
+    assert!(!said.contains("closed") && said.contains("empty"), "{said}");
+}
+
+#[test]
+fn soft_zones_are_not_made_over_what_others_wrote_and_damage_is_told() {
+    let place = Place::empty("soft-damage");
+    let drive = place.at("d.soft");
+    let file = fs::File::options().read(true).write(true).create_new(true).open(&drive).unwrap();
+    file.set_len(SIZE).unwrap();
+    file.write_at(b"\x53\xef", 1080).unwrap();
+    place.refused(&create(&drive, &[]), &["an ext2, ext3 or ext4 file system", "--force"]);
+    file.write_at(b"\x11\x11", 1080).unwrap();
+    place.refused(&create(&drive, &[]), &["data of an unknown kind"]);
+    place.ok(&create(&drive, &["--force"]));
+    place.ok(&["mkfs", &drive]);
+    // A program holds it.
+    file.try_lock().unwrap();
+    place.refused(&["mkfs", "-f", &drive], &["in use"]);
+    file.unlock().unwrap();
+    let mut block = [0; 4096];
+    file.read_at(&mut block, 0).unwrap();
+    file.write_at(&[block[100] ^ 1], 100).unwrap();
+    let output = place.furrow(&["device", "check", &drive]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("superblock is damaged") && said.contains("copy is used"), "{said}");
+    file.write_at(&block, 0).unwrap();
+    // Every block of the journal.
+    for at in 256..2048 {
+        file.write_at(&[1], at * 4096 + 8).unwrap();
+    }
+    place.refused(&["fsck", &drive], &["the table of each half", "damaged"]);
+    file.set_len(SIZE / 2).unwrap();
+    place.refused(&["fsck", &drive], &["it was cut short"]);
+    file.set_len(4096).unwrap();
+    place.refused(&["fsck", &drive], &["d.soft"]);
+}
+
+/// A volume whose members are soft zones keeps what was flushed when its daemon is killed.
+#[test]
+fn a_volume_on_soft_zones_outlives_its_daemon() {
+    let place = Place::empty("soft-raid");
+    let drives: Vec<String> = (0..3).map(|n| place.at(&format!("d{n}.soft"))).collect();
+    for drive in &drives {
+        place.ok(&create(drive, &["--size", "64MiB"]));
+    }
+    let [a, b, c] = [&drives[0], &drives[1], &drives[2]];
+    place.ok(&["raid", "create", "-l", "5", "-n", "a", a, b, c]);
+    let said = place.ok(&["raid", "examine", a]);
+    assert!(said.contains("member"), "{said}");
+    let log = place.at("log");
+    let assemble = ["raid", "assemble", "--log", &log, a, b, c];
+    place.ok(&assemble);
+    fill(&place, 0, 64, 1);
+    place.refused(&["device", "show", a], &["in use"]);
+    place.kill();
+    place.ok(&assemble);
+    check(&place, 0, 64, 1);
+}
