@@ -15,8 +15,8 @@ use furrow_rt::{Completion, CompletionTable, Notify, Page, Pages, Pool, Rng, Rt,
 use furrow_zone::machine::Effect;
 use furrow_zone::rules::selected;
 use furrow_zone::{
-    Action, Command, Error, Geometry, Lba, Outcome, PlainDevice, QueueId, Reports, Request, Status, Target,
-    ZoneId, ZoneState, ZonedDevice, reported,
+    Action, Command, Error, Geometry, Lba, Outcome, PlainDevice, QueueId, Reports, Request, Status,
+    Target, ZoneId, ZoneState, ZonedDevice, reported,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
