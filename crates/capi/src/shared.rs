@@ -128,9 +128,7 @@ fn name_of(spec: &DeviceSpec) -> String {
 
 /// Opens the soft zones on the block device or file at `path`; `None` if it has none.
 fn open_soft(rt: &Rt, path: &str) -> Result<Option<Rc<dyn ZonedDevice>>, Error> {
-    let mut front = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(4096).read_to_end(&mut front));
-    if read.is_err() || !is_superblock(&front) {
+    if !is_superblock(&PlainFile::first_block(path)) {
         return Ok(None);
     }
     let file = PlainFile::open(path, Access::ReadWrite)?;

@@ -8,8 +8,6 @@ use furrow_rt::{Config, Rng, Rt};
 use furrow_soft::{MakeOptions, SoftDrive, Superblock, is_superblock, make, recover};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{ByteLen, Error, ErrorKind};
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -24,10 +22,7 @@ pub fn path(spec: &DeviceSpec) -> Option<&str> {
 
 /// Whether `spec` names a block device or a file with soft zones, damaged or not.
 pub fn is_soft(spec: &DeviceSpec) -> bool {
-    let Some(path) = path(spec) else { return false };
-    let mut front = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(4096).read_to_end(&mut front));
-    read.is_ok() && is_superblock(&front)
+    path(spec).is_some_and(|path| is_superblock(&PlainFile::first_block(path)))
 }
 
 /// Opens the soft zones that `spec` names. An executor of its own recovers them, so `rt` may be

@@ -109,3 +109,14 @@ fn a_volume_on_soft_zones_outlives_its_daemon() {
     place.ok(&assemble);
     check(&place, 0, 64, 1);
 }
+
+/// A pipe in the place of a drive is refused: opening it would wait for a writer for ever.
+#[test]
+fn a_pipe_is_no_drive() {
+    let place = Place::empty("soft-pipe");
+    let pipe = place.at("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    place.refused(&["device", "show", &pipe], &["pipe"]);
+    place.refused(&["mkfs", &pipe], &["pipe"]);
+}

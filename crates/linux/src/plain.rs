@@ -14,7 +14,7 @@ use furrow_zone::{
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{ErrorKind as IoKind, Seek, SeekFrom};
+use std::io::{ErrorKind as IoKind, Read as _, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -132,6 +132,22 @@ impl PlainFile {
         }
         let (name, file) = (path.to_owned(), Arc::new(file));
         Ok(PlainFile { name, folder, geometry, access, file, warnings })
+    }
+
+    /// The first block of the file or block device at `path`, or less if there is less; nothing if
+    /// it cannot be read. Other kinds of files, such as pipes, are not opened: that could wait for
+    /// ever.
+    pub fn first_block(path: &str) -> Vec<u8> {
+        let mut front = Vec::new();
+        let kind = std::fs::metadata(path).map(|metadata| metadata.file_type());
+        if kind.is_ok_and(|kind| kind.is_file() || kind.is_block_device()) {
+            let read = File::open(path)
+                .and_then(|file| file.take(PAGE_SIZE as u64).read_to_end(&mut front));
+            if read.is_err() {
+                front.clear();
+            }
+        }
+        front
     }
 
     /// The first bytes, up to `most`, for signatures.
