@@ -5,7 +5,9 @@
 //! volume's format does not have it; the model uses the same zones, writer and drives.
 
 use furrow_emu::timing::quantity::{Bytes, Time};
-use furrow_policy::{AppendPieces, Appends, Join, RaidVariant, StripeTables, ZoneWrites};
+use furrow_policy::{
+    AppendPieces, Appends, Join, Lifetimes, RaidVariant, StripeTables, ZoneWrites,
+};
 use furrow_raid::{Config, Level, Options, is_bare};
 use furrow_rt::PAGE_SIZE;
 use furrow_zone::Geometry;
@@ -190,6 +192,10 @@ impl Array {
                 pieces => AppendPieces::Fixed(pieces),
             },
             appends: if self.way == Way::ZoneAppend { Appends::All } else { Appends::First },
+            lifetimes: match self.way {
+                Way::Grouped => Lifetimes::Apart,
+                _ => Lifetimes::Mixed,
+            },
             tables: if self.search { StripeTables::Searched } else { StripeTables::Places },
             ..RaidVariant::default()
         }

@@ -21,7 +21,7 @@ mod store;
 
 pub use defect::{FsDefect, LogDefect, RaidDefect, SoftDefect, StoreDefect};
 pub use fs::{Commands, FsVariant, Metadata, Pieces, Rule, StreamHeads, SuperzoneTurn, SyncRecord};
-pub use raid::{AppendPieces, Appends, Join, RaidVariant, StripeTables, ZoneWrites};
+pub use raid::{AppendPieces, Appends, Join, Lifetimes, RaidVariant, StripeTables, ZoneWrites};
 pub use soft::SoftVariant;
 pub use store::StoreVariant;
 

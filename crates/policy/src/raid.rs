@@ -17,6 +17,8 @@ pub struct RaidVariant {
     pub appends: Appends,
     /// What stripe tables record.
     pub tables: StripeTables,
+    /// How users' blocks of different lifetimes are written.
+    pub lifetimes: Lifetimes,
 }
 
 impl RaidVariant {
@@ -84,4 +86,14 @@ pub enum StripeTables {
     /// The stripe of each place, as published: tables are smaller, but a chunk has to be searched
     /// in its group.
     Searched,
+}
+
+/// How users' blocks of different lifetimes are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lifetimes {
+    /// To segments of their own, where lifetimes differ.
+    #[default]
+    Apart,
+    /// To the same segments, as published.
+    Mixed,
 }

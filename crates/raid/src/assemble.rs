@@ -7,6 +7,7 @@ use crate::drive::{Drive, Found, newest_state, reports, ring_start};
 use crate::format::{ArrayBody, MAPPED, MemberEntry, NONE, SegmentEntry};
 use crate::hot_spare;
 use crate::level::{Level, Placement};
+use crate::lifetime::Lifetime;
 use crate::map::Map;
 use crate::member::{Errors, Member, MemberState, Refusals};
 use crate::meta::MetaPlace;
@@ -19,7 +20,7 @@ use crate::write::item::Use;
 use crate::write::stripe::Stream;
 use furrow_log::Uuid;
 use furrow_log::record::crc32c;
-use furrow_policy::Appends;
+use furrow_policy::{Appends, Lifetimes};
 use furrow_rt::{Notify, Page, Pool, Ranges, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::cell::{Cell, RefCell};
@@ -339,18 +340,7 @@ fn start(
     start: Start,
     image: Image,
 ) -> Volume {
-    let append_all = options.variant.appends == Appends::All;
-    let mut streams = Vec::new();
-    for number in 0..config.small {
-        let group = if number == 0 || append_all { config.group } else { 1 };
-        streams.push(Stream::new(Use::Small, config.chunk_small, group));
-    }
-    for _ in 0..config.large {
-        let group = if append_all { config.group } else { 1 };
-        streams.push(Stream::new(Use::Large, config.chunk_large, group));
-    }
-    let internal = internal_chunk(&config);
-    streams.push(Stream::new(Use::Internal, internal, 1));
+    let streams = streams(&config, &shape, &members, options);
     let zero = Page::zeroed();
     let segments = vec![Segment::free(shape.placement.n); shape.slots as usize];
     Volume(Rc::new(Inner {
@@ -388,6 +378,7 @@ fn start(
         stopping: Cell::new(false),
         stopped: Cell::new(false),
         counters: RefCell::default(),
+        lifetimes: crate::lifetime::Lifetimes::new(&shape),
         lost_blocks: crate::lost_blocks::LostBlocks::default(),
         watchdog: watchdog.clone(),
         recovered: Cell::default(),
@@ -396,6 +387,44 @@ fn start(
         config,
         shape,
     }))
+}
+
+/// The streams of a volume. If slots and drives allow another open segment, the larger requests get
+/// a further stream; writes of different lifetimes alone use it.
+fn streams(
+    config: &Config,
+    shape: &Shape,
+    members: &[Member],
+    options: &Options,
+) -> Vec<Rc<Stream>> {
+    let append_all = options.variant.appends == Appends::All;
+    let apart = options.clean && options.variant.lifetimes == Lifetimes::Apart;
+    let mut drives = members.iter().filter_map(Member::drive);
+    let spare = apart
+        && (if config.large > 0 { config.large } else { config.small }) <= 2
+        && shape.slots >= shape.least(config) + 2
+        && drives.all(|drive| drive.budget.total() > config.permits());
+    let of = |purpose: Use, count: u32, spare: bool| {
+        let chunk = match purpose {
+            Use::Small => config.chunk_small,
+            Use::Large => config.chunk_large,
+            Use::Internal => internal_chunk(config),
+        };
+        (0..count + u32::from(spare)).map(move |number| {
+            let first = purpose == Use::Small && number == 0;
+            let group = if first || append_all { config.group } else { 1 };
+            let lifetime = match number {
+                0 => Lifetime::Short,
+                1 if count + u32::from(spare) > 2 => Lifetime::Middle,
+                _ => Lifetime::Long,
+            };
+            Stream::new((purpose, number == count), lifetime, chunk, group)
+        })
+    };
+    let large = config.large > 0;
+    let small = of(Use::Small, config.small, spare && !large);
+    let large = of(Use::Large, config.large, spare && large);
+    small.chain(large).chain(of(Use::Internal, 1, false)).collect()
 }
 
 /// One of the drives given to [`assemble`], and its newest record.

@@ -23,6 +23,7 @@ mod event;
 pub mod format;
 mod hot_spare;
 pub mod level;
+mod lifetime;
 mod lost_blocks;
 mod map;
 mod member;

@@ -65,6 +65,11 @@ impl Config {
         }
     }
 
+    /// Active zones that the array needs on each drive.
+    pub(crate) fn permits(&self) -> u32 {
+        self.small + self.large + PERMITS_RESERVED
+    }
+
     /// Refuses a drive that allows fewer active zones than the array needs: each open segment has a
     /// zone on every drive.
     ///
@@ -72,7 +77,7 @@ impl Config {
     /// `Invalid`; the message begins with `who`, which ends in a verb: "drive 3 has".
     pub(crate) fn check_permits(&self, who: &str, geometry: &Geometry) -> Result<()> {
         let permits = geometry.max_active.unwrap_or(u32::MAX);
-        let needed = self.small + self.large + PERMITS_RESERVED;
+        let needed = self.permits();
         if needed <= permits {
             return Ok(());
         }

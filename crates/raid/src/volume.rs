@@ -212,6 +212,7 @@ pub(crate) struct Inner {
     pub(crate) stopping: Cell<bool>,
     pub(crate) stopped: Cell<bool>,
     pub(crate) counters: RefCell<Counters>,
+    pub(crate) lifetimes: crate::lifetime::Lifetimes,
     pub(crate) lost_blocks: crate::lost_blocks::LostBlocks,
     pub(crate) watchdog: crate::watchdog::Watchdog,
     /// Number of times that scrubs were told to end.

@@ -43,6 +43,7 @@ impl Volume {
         if count == 0 {
             return if fua { self.flush_drives().await } else { Ok(()) };
         }
+        let _under_way = self.begin_write();
         let _held = self.0.ranges.hold(block..block + count).await;
         let (mut at, mut data) = (block, data.into_iter());
         while at < block + count {
@@ -65,14 +66,16 @@ impl Volume {
         let pins = self.pin(Pinner::User, (block, count), true).await?;
         self.check_alive()?;
         let call = Call::pinning(pins);
+        let lifetime = self.lifetime(block, count);
         let (mut left, mut stream) = (count as u32, None);
         for (lba, page) in (block..).zip(data) {
-            let stream = stream.get_or_insert_with(|| self.route(self.purpose(left)));
+            let stream =
+                stream.get_or_insert_with(|| self.route_apart(self.purpose(left), lifetime));
             self.put(stream, self.item(block::DATA, lba, page), &call);
             left -= 1;
             if stream.filled().is_multiple_of(stream.writer.chunk) && left > 0 {
                 // A chunk is full: the rest of the request may take another stream.
-                let next = self.route(self.purpose(left));
+                let next = self.route_apart(self.purpose(left), lifetime);
                 *stream = next;
             }
         }

@@ -13,6 +13,11 @@ impl Volume {
         self.0.recovered.get()
     }
 
+    /// Whether the recovery is finished: the members have state records of what it found.
+    pub fn is_recovered(&self) -> bool {
+        self.0.space.recovery.borrow().is_none()
+    }
+
     pub(crate) fn note_recovered(&self, change: impl FnOnce(&mut Recovered)) {
         let mut recovered = self.0.recovered.get();
         change(&mut recovered);

@@ -1,9 +1,11 @@
 //! Router: which stream a block is written through, and which segment writer stripes wait for.
 
+use crate::lifetime::Lifetime;
 use crate::volume::Volume;
 use crate::write::item::{Item, Stripe, Use};
 use crate::write::segment::SegmentWriter;
 use crate::write::stripe::Stream;
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -17,13 +19,33 @@ impl Volume {
     /// The stream for a purpose (ZapRAID, section 3.4): preferably one with a stripe that is partly
     /// filled, then an idle one, then Zone Write before Zone Append, then the one that wrote least.
     pub(crate) fn route(&self, purpose: Use) -> Rc<Stream> {
-        let of = |stream: &&Rc<Stream>| stream.purpose() == purpose;
+        self.route_apart(purpose, None)
+    }
+
+    /// Like [`Volume::route`], but with `lifetime` only the streams for this lifetime, or for the
+    /// next longer one, if there are any.
+    pub(crate) fn route_apart(&self, purpose: Use, lifetime: Option<Lifetime>) -> Rc<Stream> {
+        let spare = lifetime.is_some() && self.may_open_spare();
+        let of = |stream: &&Rc<Stream>| stream.purpose() == purpose && (spare || !stream.spare);
         let begun = |stream: &Rc<Stream>| stream.filled() > 0;
         let best = self.0.streams.iter().filter(of).min_by_key(|stream| {
             let writer = &stream.writer;
-            (!begun(stream), !writer.is_idle(), writer.group > 1, stream.written())
+            let other = lifetime.map_or(0, |lifetime| match stream.lifetime.cmp(&lifetime) {
+                Ordering::Equal => 0,
+                Ordering::Greater => 1,
+                Ordering::Less => 2,
+            });
+            (other, !begun(stream), !writer.is_idle(), writer.group > 1, stream.written())
         });
         best.expect("invariant: there is a stream for everything").clone()
+    }
+
+    /// Whether the drives allow the active zones of the spare stream, too: a drive that was added
+    /// since may allow fewer.
+    fn may_open_spare(&self) -> bool {
+        let needed = self.0.config.permits() + 1;
+        let mut drives = self.0.members.iter().filter_map(|member| member.drive());
+        drives.all(|drive| drive.budget.total() >= needed)
     }
 
     /// Gives the `internal` writer the internal stripes that are queued at a writer of users' data.
@@ -110,5 +132,51 @@ mod tests {
             volume.stop().await.unwrap();
         });
         rt.clear();
+    }
+
+    /// The streams of a volume on drives of `zones` zones of which `active` may be active.
+    fn streams(zones: u32, active: u32, large: u32) -> Vec<(Lifetime, bool)> {
+        let rt = Rt::new(RtConfig::simulated(1));
+        let geometry = Geometry {
+            oob_bytes: 64,
+            max_open: Some(active),
+            max_active: Some(active),
+            ..Geometry::unlimited(zones, 256, 256)
+        };
+        let drives = (0..3).map(|_| {
+            let medium = Medium::memory(&geometry);
+            let drive = Emulator::new(&rt, geometry.clone(), medium, DriveOptions::simulated());
+            Rc::new(drive.unwrap()) as Rc<dyn ZonedDevice>
+        });
+        let (drives, engine) = (drives.collect(), rt.clone());
+        let config = Config { large, ..Config::new(Level::Raid5, &geometry) };
+        let found = rt.block_on(async move {
+            let volume =
+                create(&engine, drives, &config, &Options::default(), false).await.unwrap();
+            let purpose = volume.purpose(64);
+            let route = |lifetime| volume.route_apart(purpose, lifetime);
+            for lifetime in [None, Some(Lifetime::Short), Some(Lifetime::Long)] {
+                assert!(lifetime.is_some() || !route(lifetime).spare);
+            }
+            let all = [Lifetime::Short, Lifetime::Middle, Lifetime::Long];
+            let of = |lifetime| route(Some(lifetime));
+            all.map(|lifetime| (of(lifetime).lifetime, of(lifetime).spare)).to_vec()
+        });
+        rt.clear();
+        found
+    }
+
+    /// Blocks of each lifetime have a stream of their own as far as there are streams, and the
+    /// drives allow one more than the array needs.
+    #[test]
+    fn each_lifetime_has_a_stream_if_the_drives_allow_it() {
+        use Lifetime::{Long, Middle, Short};
+        let apart = [(Short, false), (Middle, false), (Long, false)];
+        assert_eq!(streams(48, 14, 3), apart);
+        assert_eq!(streams(48, 14, 2), [apart[0], apart[1], (Long, true)]);
+        assert_eq!(streams(48, 14, 1), [apart[0], (Long, true), (Long, true)]);
+        // Too few active zones, or too few slots.
+        assert_eq!(streams(48, 6, 2), [apart[0], (Long, false), (Long, false)]);
+        assert_eq!(streams(14, 14, 1), [apart[0]; 3]);
     }
 }

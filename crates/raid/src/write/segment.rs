@@ -12,6 +12,7 @@ use crate::write::flight::FlightObserver;
 use crate::write::item::{Stripe, Use};
 use crate::write::open::Open;
 use furrow_log::budget::{Class, Permit};
+use furrow_rt::Notify;
 use furrow_zone::{Error, Result};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -33,6 +34,8 @@ pub(crate) struct SegmentWriter {
     ready: RefCell<VecDeque<Stripe>>,
     pub(crate) open: RefCell<Option<Rc<Open>>>,
     opening: Cell<bool>,
+    /// The writer does not wait for a segment any more, or nothing is in line for the segment.
+    moved_on: Notify,
 }
 
 impl SegmentWriter {
@@ -44,6 +47,7 @@ impl SegmentWriter {
             ready: RefCell::default(),
             open: RefCell::default(),
             opening: Cell::new(false),
+            moved_on: Notify::new(),
         }
     }
 
@@ -78,8 +82,22 @@ impl SegmentWriter {
         self.ready.borrow().is_empty() && open.as_ref().is_none_or(|open| open.in_flight.get() == 0)
     }
 
+    /// While stripes in line wait for a segment, waits until they do not any more. Returns whether
+    /// they did.
+    pub(crate) async fn moves_on(&self) -> bool {
+        let waits = || self.opening.get() && self.line() > 0;
+        if !waits() {
+            return false;
+        }
+        while waits() {
+            self.moved_on.wait().await;
+        }
+        true
+    }
+
     /// Takes the stripes in line, for another writer.
     pub(crate) fn take_line(&self) -> VecDeque<Stripe> {
+        self.moved_on.notify_all();
         self.ready.take()
     }
 
@@ -90,7 +108,7 @@ impl SegmentWriter {
 
     /// Nothing can be written any more: the calls of stripes in line are told of the error.
     pub(crate) fn abandon(&self, error: Option<&Error>) {
-        self.ready.take().iter().for_each(|stripe| stripe.over(error));
+        self.take_line().iter().for_each(|stripe| stripe.over(error));
     }
 }
 
@@ -309,6 +327,7 @@ async fn open_next(volume: Volume, writer: Rc<SegmentWriter>) {
         Err(error) => writer.abandon(Some(&error)),
     }
     writer.opening.set(false);
+    writer.moved_on.notify_all();
     volume.dispatch_ready(&writer);
     if writer.purpose == Use::Internal {
         volume.0.wanted.notify_all();

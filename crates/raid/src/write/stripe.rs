@@ -1,5 +1,6 @@
 //! Stripe builder: collects blocks until a stripe is full or its time limit has passed.
 
+use crate::lifetime::Lifetime;
 use crate::volume::Volume;
 use crate::write::item::{Call, Item, Stripe, Use};
 use crate::write::segment::SegmentWriter;
@@ -19,12 +20,23 @@ pub(crate) struct Stream {
     timer: Cell<bool>,
     /// Blocks written through the stream: the one that wrote least is preferred.
     written: Cell<u64>,
+    /// The blocks that it takes where lifetimes are separated.
+    pub(crate) lifetime: Lifetime,
+    /// Used only where lifetimes are separated.
+    pub(crate) spare: bool,
     pub(crate) writer: Rc<SegmentWriter>,
 }
 
 impl Stream {
-    pub(crate) fn new(purpose: Use, chunk: u32, group: u32) -> Rc<Stream> {
+    pub(crate) fn new(
+        (purpose, spare): (Use, bool),
+        lifetime: Lifetime,
+        chunk: u32,
+        group: u32,
+    ) -> Rc<Stream> {
         Rc::new(Stream {
+            lifetime,
+            spare,
             filling: RefCell::default(),
             last: Cell::default(),
             timer: Cell::new(false),
@@ -97,6 +109,11 @@ async fn pad_in_time(volume: Volume, stream: Rc<Stream>) {
         volume.0.rt.sleep_until(due).await;
         if stream.filling.borrow().items.is_empty() {
             break;
+        }
+        // The stripe would have to wait for the segment as well: further blocks may fill it.
+        if stream.writer.moves_on().await {
+            stream.last.set(volume.0.rt.now_coarse());
+            continue;
         }
         if stream.last.get().after(volume.0.options.pad_after) <= volume.0.rt.now() {
             volume.close_stripe(&stream);

@@ -571,7 +571,8 @@ impl Shared {
             seats,
             drive,
             image: self.image.take(),
-            began: true,
+            // Without space for the records of its recovery, an array leaves no trace of a life.
+            began: self.volume.is_recovered(),
             doubted,
             operations: self.begun.get(),
             off,

@@ -1,0 +1,226 @@
+//! Lifetimes of users' blocks: how long a block written now is likely to stay.
+//!
+//! Blocks that die together should be written together: then a segment is almost empty when it is
+//! cleaned, or keeps almost all of its blocks. A region is expected to be overwritten as it was
+//! before: each overwrite moves the mean of its blocks' lifetimes by a quarter of the difference.
+//! Time is counted in blocks that users wrote, so it does not depend on a clock, and lifetimes are
+//! compared with the volume's length in segments. Nothing of this is on the drives: after a
+//! restart, regions are learnt again.
+//!
+//! The idea is SepBIT's (FAST '22), which takes the lifetime of the overwritten block alone; with
+//! few segments the mean of several lifetimes separates better.
+
+use crate::shape::Shape;
+use crate::volume::Volume;
+use furrow_policy::Lifetimes as Placed;
+use std::cell::{Cell, RefCell};
+
+/// Blocks of a region, at least: 64 KiB.
+const REGION: u64 = 16;
+/// Most regions: their table takes 4 MiB. Regions of larger volumes are larger.
+const REGIONS: u64 = 1 << 19;
+/// Overwrites after which older ones count half.
+const RECENT: u32 = 1024;
+
+/// How long a block is likely to stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Lifetime {
+    /// Until a twelfth of the volume's segments were written.
+    Short,
+    Middle,
+    /// Longer than until two thirds of the segments were written, or unknown.
+    Long,
+}
+
+/// A region: its last write, and the mean lifetime of its blocks, in units of time.
+#[derive(Clone, Copy, Default)]
+struct Region {
+    /// 0: not written since the volume was assembled.
+    last: u32,
+    /// `u32::MAX`: not overwritten since.
+    mean: u32,
+}
+
+/// The lifetimes of a volume's regions.
+///
+/// Invariant: of `recent` overwrites, `short` were of short lifetime.
+pub(crate) struct Lifetimes {
+    regions: RefCell<Vec<Region>>,
+    /// Blocks of a region.
+    size: u64,
+    /// Blocks in a unit of time: a 64th of a segment.
+    unit: u64,
+    /// Units below which a lifetime is short, and from which it is long.
+    bounds: (u32, u32),
+    /// Blocks that users wrote.
+    now: Cell<u64>,
+    recent: Cell<u32>,
+    short: Cell<u32>,
+    /// Users' writes under way, those included that wait for others of the same blocks.
+    under_way: Cell<u32>,
+}
+
+impl Lifetimes {
+    pub(crate) fn new(shape: &Shape) -> Lifetimes {
+        let size = REGION.max(shape.blocks.div_ceil(REGIONS).next_power_of_two());
+        let (segment, slots) = (u64::from(shape.per_segment()), u64::from(shape.slots));
+        let unit = (segment / 64).max(1);
+        let units = |blocks: u64| u32::try_from(blocks / unit).unwrap_or(u32::MAX);
+        Lifetimes {
+            regions: RefCell::default(),
+            size,
+            unit,
+            bounds: (units(segment * slots / 12), units(segment * slots / 3 * 2)),
+            now: Cell::new(0),
+            recent: Cell::new(0),
+            short: Cell::new(0),
+            under_way: Cell::new(0),
+        }
+    }
+
+    /// Notes a user's write of `count` blocks, and says how long the first of them is likely to
+    /// stay.
+    fn note(&self, block: u64, count: u64) -> Lifetime {
+        self.now.set(self.now.get() + count);
+        // Not 0: the write at time 0 would be none.
+        let now = (self.now.get() / self.unit + 1) as u32;
+        let mut regions = self.regions.borrow_mut();
+        let (first, last) = (block / self.size, (block + count - 1) / self.size);
+        if regions.len() as u64 <= last {
+            regions.resize(last as usize + 1, Region { last: 0, mean: u32::MAX });
+        }
+        // Each write of a part of a region is one of several that overwrite the region once.
+        let parts = (self.size / count.min(self.size)) as u32;
+        for region in &mut regions[first as usize..=last as usize] {
+            let before = std::mem::replace(&mut region.last, now);
+            if before > 0 {
+                let life = now.wrapping_sub(before).saturating_mul(parts);
+                // However long it was not written, a few short lifetimes make it short again.
+                let mean = region.mean.min(life.saturating_mul(16).max(self.bounds.1));
+                region.mean = mean - mean / 4 + life / 4;
+            }
+        }
+        let lifetime = self.of(regions[first as usize].mean);
+        self.recent.set(self.recent.get() + 1);
+        self.short.set(self.short.get() + u32::from(lifetime == Lifetime::Short));
+        if self.recent.get() == RECENT {
+            self.recent.set(RECENT / 2);
+            self.short.set(self.short.get() / 2);
+        }
+        lifetime
+    }
+
+    fn of(&self, mean: u32) -> Lifetime {
+        match mean {
+            mean if mean < self.bounds.0 => Lifetime::Short,
+            mean if mean < self.bounds.1 => Lifetime::Middle,
+            _ => Lifetime::Long,
+        }
+    }
+
+    /// Whether an eighth or more of the recent writes, but not almost all, were of blocks that stay
+    /// for a short time only. Otherwise a separation gains nothing.
+    fn differ(&self) -> bool {
+        let (all, short) = (u64::from(self.recent.get()), u64::from(self.short.get()));
+        all >= u64::from(RECENT) / 4 && short * 8 >= all && short * 8 <= all * 7
+    }
+}
+
+impl Volume {
+    /// Notes a user's write. Returns how long its blocks are likely to stay, if they should be
+    /// separated by that: the volume cleans, lifetimes differ, and enough writes are under way that
+    /// stripes fill up.
+    pub(crate) fn lifetime(&self, block: u64, count: u64) -> Option<Lifetime> {
+        let options = &self.0.options;
+        if !options.clean || options.variant.lifetimes == Placed::Mixed {
+            return None;
+        }
+        let lifetime = self.0.lifetimes.note(block, count);
+        let cleans = self.0.counters.borrow().cleaned > 0;
+        (cleans && self.0.lifetimes.differ() && self.is_busy()).then_some(lifetime)
+    }
+
+    /// A user's write begins, and is under way until the result is dropped.
+    pub(crate) fn begin_write(&self) -> UnderWay<'_> {
+        let writes = &self.0.lifetimes.under_way;
+        writes.set(writes.get() + 1);
+        UnderWay(writes)
+    }
+
+    /// Whether so many writes are under way that every stream has several.
+    fn is_busy(&self) -> bool {
+        let streams = self.0.streams.len() as u32;
+        self.0.lifetimes.under_way.get() >= 4 * streams
+    }
+}
+
+/// A user's write that is under way.
+pub(crate) struct UnderWay<'a>(&'a Cell<u32>);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lifetimes() -> Lifetimes {
+        Lifetimes {
+            regions: RefCell::default(),
+            size: 16,
+            unit: 1,
+            bounds: (1_000, 10_000),
+            now: Cell::new(0),
+            recent: Cell::new(0),
+            short: Cell::new(0),
+            under_way: Cell::new(0),
+        }
+    }
+
+    #[test]
+    fn what_is_overwritten_often_is_expected_to_be_overwritten_soon() {
+        let lifetimes = lifetimes();
+        let (hot, cold) = (0, 16 * 500);
+        assert_eq!(lifetimes.note(hot, 16), Lifetime::Long);
+        for round in 0..2_000 {
+            let now = lifetimes.note(hot, 16);
+            assert!(round < 20 || now == Lifetime::Short, "{round}");
+            lifetimes.note(cold + 16 * (round % 400), 16);
+        }
+        // 800 writes of 16 blocks lie between two of the same region.
+        assert_eq!(lifetimes.note(cold + 16 * 7, 16), Lifetime::Long);
+        assert!(lifetimes.differ());
+    }
+
+    /// Small writes hit a region more often than each of its blocks.
+    #[test]
+    fn a_region_that_is_written_block_by_block_lives_as_long_as_its_blocks() {
+        let lifetimes = lifetimes();
+        for _ in 0..50 {
+            for block in 0..200 {
+                lifetimes.note(block, 1);
+            }
+        }
+        // Blocks are overwritten after 200 blocks, regions after one.
+        assert_eq!(lifetimes.note(3, 1), Lifetime::Short);
+        for _ in 0..50 {
+            for block in 0..2_000 {
+                lifetimes.note(block, 1);
+            }
+        }
+        assert_ne!(lifetimes.note(3, 1), Lifetime::Long);
+    }
+
+    #[test]
+    fn lifetimes_that_are_all_alike_separate_nothing() {
+        let (even, hot) = (lifetimes(), lifetimes());
+        for i in 0..5_000 {
+            even.note(16 * (i % 100), 16);
+            hot.note(16 * (i % 10), 16);
+        }
+        assert!(!even.differ() && !hot.differ());
+    }
+}
