@@ -96,4 +96,7 @@ pub enum Lifetimes {
     Apart,
     /// To the same segments, as published.
     Mixed,
+    /// To segments of their own from the first write on, as if neighbours had different lifetimes:
+    /// a simulation writes too little to learn any.
+    Always,
 }

@@ -398,7 +398,7 @@ fn streams(
     options: &Options,
 ) -> Vec<Rc<Stream>> {
     let append_all = options.variant.appends == Appends::All;
-    let apart = options.clean && options.variant.lifetimes == Lifetimes::Apart;
+    let apart = options.clean && options.variant.lifetimes != Lifetimes::Mixed;
     let mut drives = members.iter().filter_map(Member::drive);
     let spare = apart
         && (if config.large > 0 { config.large } else { config.small }) <= 2

@@ -32,6 +32,10 @@ pub(crate) enum Lifetime {
     Long,
 }
 
+impl Lifetime {
+    const ALL: [Lifetime; 3] = [Lifetime::Short, Lifetime::Middle, Lifetime::Long];
+}
+
 /// A region: its last write, and the mean lifetime of its blocks, in units of time.
 #[derive(Clone, Copy, Default)]
 struct Region {
@@ -132,8 +136,11 @@ impl Volume {
     /// stripes fill up.
     pub(crate) fn lifetime(&self, block: u64, count: u64) -> Option<Lifetime> {
         let options = &self.0.options;
-        if !options.clean || options.variant.lifetimes == Placed::Mixed {
-            return None;
+        match options.variant.lifetimes {
+            _ if !options.clean => return None,
+            Placed::Mixed => return None,
+            Placed::Always => return Some(Lifetime::ALL[(block % 3) as usize]),
+            Placed::Apart => {}
         }
         let lifetime = self.0.lifetimes.note(block, count);
         let cleans = self.0.counters.borrow().cleaned > 0;

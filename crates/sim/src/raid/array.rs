@@ -3,7 +3,7 @@
 use crate::crash::Case;
 use crate::fs::crash::in_sectors;
 use crate::raid::part::Part;
-use furrow_policy::{RaidDefect, RaidVariant};
+use furrow_policy::{Lifetimes, RaidDefect, RaidVariant};
 use furrow_raid::{Config, DriveOptions, Level, Options, Placement, Shape, Volume};
 use furrow_raid::{assemble, examine};
 use furrow_rt::{Rng, Rt};
@@ -79,13 +79,18 @@ impl Array {
             reserve: 25,
             ..Config::new(level, &geometry)
         };
+        // Seeds that failed before this existed are none of these, and keep their runs.
+        let lifetimes = match case.seed % 8 {
+            2 | 3 => Lifetimes::Always,
+            _ => Lifetimes::Apart,
+        };
         let options = Options {
             drive: DriveOptions { queues: 2, depth: 1 + rng.below(6) as u32 },
             depth: 1 + rng.below(6) as u32,
             checkpoint_blocks: 20 + rng.below(200),
             map_memory: u64::from(bounded),
             rebuild_pause: [0, 0, 30_000, 300_000][rng.below(4) as usize],
-            variant: RaidVariant { defect, ..RaidVariant::default() },
+            variant: RaidVariant { defect, lifetimes, ..RaidVariant::default() },
             ..Options::default()
         };
         let mut array = Array { level, drives, config, options, geometry };
