@@ -337,6 +337,8 @@ fn without_zones(path: &Path) -> Option<Error> {
         }
     } else if kind.is_dir() {
         "a directory".to_owned()
+    } else if kind.is_fifo() {
+        "a pipe".to_owned()
     } else {
         "no drive".to_owned()
     };

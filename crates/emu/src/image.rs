@@ -25,7 +25,7 @@ use furrow_zone::{BlockCount, Error, ErrorKind, Geometry, Result, Zone, ZoneId, 
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind as IoKind, IoSlice, IoSliceMut, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt as _};
 use std::path::Path;
 use zerocopy::IntoBytes;
 
@@ -215,6 +215,11 @@ impl Image {
     pub(crate) fn open(path: &Path, mode: OpenMode, sync: bool) -> Result<Opened> {
         let name = path.display().to_string();
         let writable = mode == OpenMode::ReadWrite;
+        // Opening a pipe would wait for its writer for ever.
+        if std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_fifo()) {
+            let what = format!("{name}: a pipe, not an emulated drive's image");
+            return Err(Error::new(ErrorKind::WrongFormat, what));
+        }
         let file = OpenOptions::new().read(true).write(writable).open(path).map_err(|error| {
             if error.kind() == IoKind::NotFound {
                 return Error::new(
