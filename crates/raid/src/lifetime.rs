@@ -36,7 +36,7 @@ impl Lifetime {
     const ALL: [Lifetime; 3] = [Lifetime::Short, Lifetime::Middle, Lifetime::Long];
 }
 
-/// A region: its last write, and the mean lifetime of its blocks, in units of time.
+/// The last write of a region, and the mean lifetime of the region's blocks, in units of time.
 #[derive(Clone, Copy, Default)]
 struct Region {
     /// 0: not written since the volume was assembled.
@@ -99,7 +99,8 @@ impl Lifetimes {
             let before = std::mem::replace(&mut region.last, now);
             if before > 0 {
                 let life = now.wrapping_sub(before).saturating_mul(parts);
-                // However long it was not written, a few short lifetimes make it short again.
+                // A few short lifetimes make the mean short again, however long the region had not
+                // been written.
                 let mean = region.mean.min(life.saturating_mul(16).max(self.bounds.1));
                 region.mean = mean - mean / 4 + life / 4;
             }
@@ -131,9 +132,9 @@ impl Lifetimes {
 }
 
 impl Volume {
-    /// Notes a user's write. Returns how long its blocks are likely to stay, if they should be
-    /// separated by that: the volume cleans, lifetimes differ, and enough writes are under way that
-    /// stripes fill up.
+    /// Notes a user's write. Returns how long the blocks of the write are likely to stay, if blocks
+    /// are to be separated by lifetime now: the volume has cleaned segments, lifetimes differ, and
+    /// enough writes are under way to fill the stripes of every stream.
     pub(crate) fn lifetime(&self, block: u64, count: u64) -> Option<Lifetime> {
         let options = &self.0.options;
         match options.variant.lifetimes {
@@ -154,7 +155,8 @@ impl Volume {
         UnderWay(writes)
     }
 
-    /// Whether so many writes are under way that every stream has several.
+    /// Whether users have at least four writes under way for each stream, so that stripes of every
+    /// stream fill up soon.
     fn is_busy(&self) -> bool {
         let streams = self.0.streams.len() as u32;
         self.0.lifetimes.under_way.get() >= 4 * streams

@@ -22,8 +22,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Blocks after which the layer begins a round by itself. After twice as many, writers wait:
-/// recovery reads about as many.
+/// Blocks written since the last record after which a round begins although nobody asked for a
+/// flush. Writers wait once twice as many blocks are in no record. So recovery has to read about
+/// twice this number of blocks at most.
 const ROUND: u64 = (64 << 20) / BLOCK;
 
 /// How soft zones are opened.
