@@ -118,11 +118,7 @@ fn config() -> Outcome<Config> {
 
 /// A name that is the same for all names of a drive.
 fn name_of(spec: &DeviceSpec) -> String {
-    let path = match spec {
-        DeviceSpec::Image(image) => std::fs::canonicalize(&image.path).ok(),
-        DeviceSpec::Node(path) => std::fs::canonicalize(path).ok(),
-        DeviceSpec::Memory(_) => None,
-    };
+    let path = spec.path().and_then(|path| std::fs::canonicalize(path).ok());
     path.map_or_else(|| spec.to_string(), |path| path.display().to_string())
 }
 
@@ -143,12 +139,9 @@ fn open_soft(rt: &Rt, path: &str) -> Result<Option<Rc<dyn ZonedDevice>>, Error> 
 
 /// Opens a drive of the system, one of soft zones, or an emulated one.
 fn open_drive(rt: &Rt, spec: &DeviceSpec) -> Result<Rc<dyn ZonedDevice>, Error> {
-    let path = match spec {
-        DeviceSpec::Node(path) => path,
-        DeviceSpec::Image(image) => &image.path,
-        DeviceSpec::Memory(_) => "",
-    };
-    if let Some(drive) = open_soft(rt, path)? {
+    if let Some(path) = spec.path()
+        && let Some(drive) = open_soft(rt, path)?
+    {
         return Ok(drive);
     }
     Ok(match spec {

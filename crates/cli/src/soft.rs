@@ -11,18 +11,9 @@ use furrow_zone::{ByteLen, Error, ErrorKind};
 use std::path::Path;
 use std::rc::Rc;
 
-/// The path of a drive that may have soft zones.
-pub fn path(spec: &DeviceSpec) -> Option<&str> {
-    match spec {
-        DeviceSpec::Node(path) => Some(path),
-        DeviceSpec::Image(image) => Some(&image.path),
-        DeviceSpec::Memory(_) => None,
-    }
-}
-
 /// Whether `spec` names a block device or a file with soft zones, damaged or not.
 pub fn is_soft(spec: &DeviceSpec) -> bool {
-    path(spec).is_some_and(|path| is_superblock(&PlainFile::first_block(path)))
+    spec.path().is_some_and(|path| is_superblock(&PlainFile::first_block(path)))
 }
 
 /// Opens the soft zones that `spec` names. An executor of its own recovers them, so `rt` may be
@@ -31,7 +22,7 @@ pub fn is_soft(spec: &DeviceSpec) -> bool {
 /// # Errors
 /// Those of [`PlainFile::open`] and [`recover`]; `Invalid` for options of emulated drives.
 pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<SoftDrive>, Error> {
-    let path = path(spec).unwrap_or_default();
+    let path = spec.path().unwrap_or_default();
     if let DeviceSpec::Image(image) = spec
         && (image.sync || image.run != Default::default())
     {

@@ -92,12 +92,9 @@ fn without_touching(path: &Path) -> PathBuf {
 /// The name of `device` in the mount table: for an image the full path of its file, else the name
 /// as given.
 pub fn source_name(device: &str) -> String {
-    let path = match device.parse() {
-        Ok(DeviceSpec::Image(image)) => PathBuf::from(image.path),
-        Ok(DeviceSpec::Node(path)) => PathBuf::from(path),
-        _ => return device.to_owned(),
-    };
-    match path.canonicalize() {
+    let spec: Option<DeviceSpec> = device.parse().ok();
+    let Some(path) = spec.as_ref().and_then(DeviceSpec::path) else { return device.to_owned() };
+    match Path::new(path).canonicalize() {
         Ok(path) => path.to_str().map_or_else(|| device.to_owned(), str::to_owned),
         Err(_) => device.to_owned(),
     }

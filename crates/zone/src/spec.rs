@@ -47,6 +47,17 @@ pub enum DeviceSpec {
     Memory(Box<Memory>),
 }
 
+impl DeviceSpec {
+    /// The file or node that holds the drive; `None` for a drive in memory.
+    pub fn path(&self) -> Option<&str> {
+        match self {
+            DeviceSpec::Node(path) => Some(path),
+            DeviceSpec::Image(image) => Some(&image.path),
+            DeviceSpec::Memory(_) => None,
+        }
+    }
+}
+
 /// An image file, and how to run its drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {

@@ -434,7 +434,7 @@ impl Demo<'_> {
             out,
             "kill {round} of {}, {} ms into the load: usable again after {recovered:.2} s; \
              {fsyncs} fsyncs acknowledged, all kept ({files} files, {blocks} blocks; \
-             {unsynced_files} files never fsynced)",
+             files never fsynced: {unsynced_files})",
             self.kills,
             after.as_millis(),
         )?;
