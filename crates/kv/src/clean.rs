@@ -38,8 +38,11 @@ impl Store {
                 match store.make_space().await {
                     Ok(true) => store.0.zones.freed.notify_all(),
                     Ok(false) => {
-                        // Writers that wait are told that there is nothing to free.
-                        store.0.zones.freed.notify_all();
+                        // Writers that wait are told that there is nothing to free, or by the end
+                        // of a reset that there is. Told before it, they would only ask again.
+                        if !store.0.zones.is_releasing() {
+                            store.0.zones.freed.notify_all();
+                        }
                         wanted.await;
                     }
                     Err(error) => drop(store.die(&error)),
@@ -72,7 +75,8 @@ impl Store {
             self.clean_zone(victim).await?;
             return Ok(true);
         }
-        if waited_for && !self.0.retired.borrow().is_empty() {
+        // The end of a group commit may leave zones empty, or zones worth cleaning.
+        if waited_for && (!self.0.retired.borrow().is_empty() || self.0.committing.get()) {
             self.join_group_commit(None).await?;
             return Ok(true);
         }

@@ -30,8 +30,10 @@ use std::rc::Rc;
 
 /// Permits of a drive that has no limit.
 const UNLIMITED: u32 = 64;
-/// Permits that are not for files: two for halves of the ring, one for cleaning.
-const KEPT: [(Class, u32); 2] = [(Class::Metadata, 2), (Class::Cleaning, 1)];
+/// Reserved permits: two for halves of the ring, one for cleaning, one for files. Without the last,
+/// zones of moved blocks could hold all others, and a file would wait for a cleaning that nobody
+/// wants.
+const KEPT: [(Class, u32); 3] = [(Class::Metadata, 2), (Class::Cleaning, 1), (Class::User, 1)];
 
 pub(crate) fn is_bad(report: &ZoneReport) -> bool {
     matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline)

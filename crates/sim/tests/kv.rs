@@ -62,6 +62,18 @@ fn a_store_lives_through_power_cuts_and_faults() {
     }
 }
 
+/// Seeds in which a store stood still. 689, 756: a writer waited for a group commit, and asked the
+/// cleaner without end, which answered that there was nothing to free. 877, 986: zones of moved
+/// blocks held all permits, and a file waited for one.
+#[test]
+fn a_writer_that_waits_for_space_gets_some_or_an_error() {
+    for seed in [689, 756, 877, 986] {
+        if let Err(why) = simulate(seed, &mut |_| {}) {
+            panic!("seed {seed}: {why}");
+        }
+    }
+}
+
 #[test]
 fn one_seed_is_one_run() {
     for seed in [100, 101] {
