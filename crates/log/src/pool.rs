@@ -659,7 +659,8 @@ impl ZonePool {
         writer.device().submit(writer.queue(zone), Request::bare(command))
     }
 
-    async fn unpinned(&self, zones: &[ZoneId]) {
+    /// Waits until no read pins any of `zones`. Afterwards a new read may pin them.
+    pub async fn unpinned(&self, zones: &[ZoneId]) {
         std::future::poll_fn(|cx| {
             let mut pins = self.0.pins.borrow_mut();
             if zones.iter().all(|zone| pins.count[zone.0 as usize] == 0) {

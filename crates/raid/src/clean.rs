@@ -240,6 +240,8 @@ impl Volume {
             let Some(durable) = durable[index].clone() else { continue };
             drive.note_loose(zone);
             flights.push(self.0.rt.spawn(async move {
+                // Also a zone that cannot be reset stays the segment's while a read may look there.
+                drive.zones.unpinned(&[zone]).await;
                 let emptied = drive.empty_by(zone, &durable).await;
                 // Another segment may begin in it while other zones of this one are still being
                 // reset.

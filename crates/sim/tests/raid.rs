@@ -200,6 +200,15 @@ fn what_may_have_been_acknowledged_is_not_taken_for_torn() {
     }
 }
 
+/// A segment was released while reads were on their way into it. Its worn zone, which cannot be
+/// reset, left the segment at once, and a read of a volume without redundancy failed.
+#[test]
+fn a_worn_zone_stays_in_its_segment_until_reads_are_over() {
+    if let Err(why) = sim::simulate(1533, &mut |_| {}) {
+        panic!("seed 1533: {why}");
+    }
+}
+
 /// The branches reach the situations they test: more than once in a few seeds.
 #[test]
 fn branches_reach_what_they_are_for() {
