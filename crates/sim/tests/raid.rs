@@ -177,10 +177,11 @@ fn a_sound_volume_passes_the_audit() {
 /// and recovery found no space to rewrite them all, since no replaced copy was released before
 /// the last stripe was rewritten. 988: a drive replaced a member when no segment was free, and the
 /// open segments, the only space left, were ended. 204, 843: where a crash had torn the header of a
-/// zone, stripes that had never counted were reported as possibly lost.
+/// zone, stripes that had never counted were reported as possibly lost. 1984: a drive was replaced
+/// while a segment waited for permits, and the new drive's zone got a permit of the old one.
 #[test]
 fn what_failed_once_in_a_branch_holds() {
-    for seed in [204, 561, 821, 843, 988, 4352, 20233] {
+    for seed in [204, 561, 821, 843, 988, 1984, 4352, 20233] {
         if let Err(why) = sim::simulate(seed, &mut |_| {}) {
             panic!("seed {seed}: {why}");
         }

@@ -3,6 +3,7 @@
 //! Zone Appends of a group of stripes land anywhere within the group. The next group begins only
 //! when no stripe of this one is in flight (ZapRAID, section 3.2).
 
+use crate::drive::Drive;
 use crate::format::NONE;
 use crate::member::Member;
 use crate::meta::Identity;
@@ -296,18 +297,25 @@ impl Volume {
             let mut permits = Vec::new();
             for member in &self.0.members {
                 permits.push(match member.drive() {
-                    Some(drive) => Some(drive.budget.acquire(Class::User, 1).await),
+                    Some(drive) => {
+                        let permit = drive.budget.acquire(Class::User, 1).await;
+                        Some((drive, permit))
+                    }
                     None => None,
                 });
             }
             // A drive may have come during the wait for the others' permits. The segment would have
-            // no zone of the drive, and a rebuild would wait until the segment is full.
-            let came = |(member, permit): (&Member, &Option<Permit>)| {
-                permit.is_none() && member.drive().is_some()
+            // no zone of the drive, and a rebuild would wait until the segment is full. Where
+            // another drive was before it, the permit is that drive's.
+            let came = |(member, known): (&Member, &Option<(Rc<Drive>, Permit)>)| {
+                let is_known = |now| known.as_ref().is_some_and(|(old, _)| Rc::ptr_eq(old, &now));
+                member.drive().is_some_and(|now| !is_known(now))
             };
             if self.free_segments() <= floor || self.0.members.iter().zip(&permits).any(came) {
                 continue;
             }
+            let permits =
+                permits.into_iter().map(|known| known.map(|(_, permit)| permit)).collect();
             if writer.purpose != Use::Internal {
                 self.space_found();
             }
