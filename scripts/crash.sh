@@ -53,9 +53,22 @@ caught() {
     fi
 }
 
-"$sim" 1 --runs "$lives" --quiet || failed=1
-"$sim" --subject raid 1 --runs "$volumes" --quiet || failed=1
-"$sim" --subject kv 1 --runs "$stores" --quiet || failed=1
+# A simulation takes one processor: all three run at once, and what they print comes in order.
+outputs="$(mktemp -d)"
+trap 'rm -rf "$outputs"' EXIT
+running=()
+# $1: subject, $2: runs
+simulate() {
+    "$sim" --subject "$1" 1 --runs "$2" --quiet >"$outputs/$1" 2>&1 &
+    running+=("$1:$!")
+}
+simulate raid "$volumes"
+simulate fs "$lives"
+simulate kv "$stores"
+for one in "${running[@]}"; do
+    wait "${one#*:}" || failed=1
+    cat "$outputs/${one%:*}"
+done
 sweep fs "$fs"
 sweep fsync "$fsync"
 sweep rot "$rot"
