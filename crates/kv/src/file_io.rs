@@ -9,11 +9,13 @@ use crate::prepared_append::PreparedAppend;
 use crate::store::Store;
 use crate::zone_allocator::Use;
 use crate::zone_allocator::{Choice, SpaceTicket, Want};
+use furrow_log::pool::ReadPin;
 use furrow_log::record::{self, Expect, RecordId, crc32c};
 use furrow_log::writer::{Kind, WriteHandle, ZoneWrite};
 use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
 use furrow_rt::{Nanos, PAGE_SIZE, Page, Pages, either};
 use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId};
+use smallvec::SmallVec;
 use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -554,7 +556,7 @@ impl Store {
 
     /// At least one block, from `block` on.
     async fn read_run(&self, id: FileId, block: u32, end: u32) -> Result<Pages> {
-        let (pin, extent, count) = {
+        let (pins, extent, count) = {
             let files = self.0.files.borrow();
             let missing = || Error::new(ErrorKind::NotFound, format!("file {} is gone", id.0));
             let file = files.get(&id).ok_or_else(missing)?;
@@ -569,11 +571,14 @@ impl Store {
             }
             let on_drive = |block: &u32| !file.flying.contains_key(block);
             let count = (block..end.min(extent.end())).take_while(on_drive).count() as u32;
-            (self.0.zones.pool.pin(self.zone_of(extent.at)), extent, count)
+            // Cleaning may move the extent while the blocks are read: the checksums stay as well.
+            let pin = |(at, _)| self.0.zones.pool.pin(self.zone_of(at));
+            let pins: SmallVec<[ReadPin; 2]> = extent.places().map(pin).collect();
+            (pins, extent, count)
         };
         let inside = block - extent.first;
         let read = self.read_checked(id, &extent, inside, count).await;
-        drop(pin);
+        drop(pins);
         read.map_err(|error| {
             let zone = self.zone_of(extent.at);
             let place = extent.at.plus(inside).offset(self.0.zones.writer.geometry());
@@ -581,7 +586,8 @@ impl Store {
         })
     }
 
-    /// Reads blocks of an extent from the drive and checks their checksums.
+    /// Reads blocks of an extent from the drive and checks their checksums. The caller pins the zones
+    /// of both.
     pub(crate) async fn read_checked(
         &self,
         id: FileId,
@@ -616,9 +622,7 @@ impl Store {
             return Ok(sums.clone());
         }
         let writer = &self.0.zones.writer;
-        let pin = self.0.zones.pool.pin(self.zone_of(at));
         let pages = read_blocks(&**writer.device(), QueueId(0), at, 1, &self.0.pages).await?;
-        drop(pin);
         let what = |error: Error| error.at(format!("checksums at {at}"));
         let expect = Expect { kind: kind::SUMS, device: None, object: Some(self.0.uuid) };
         let (header, body) = record::open(pages[0].bytes(), &expect).map_err(what)?;
