@@ -100,6 +100,8 @@ pub struct GroupLoad {
 /// - Every zone of a superzone has it as its owner in `owners`.
 /// - Nothing is placed in the zones of a free superzone. A retired superzone has no zones; any
 ///   other has at least one.
+/// - A superzone is not handed out between the loss of a zone and the next checkpoint: recovery
+///   has the superzone's zones, and with them the order of its blocks, from the checkpoint.
 /// - `narrow` is set if a superzone lacks a zone.
 struct Inner {
     writer: Writer,
@@ -476,14 +478,20 @@ impl ZonePool {
     }
 
     /// Removes read-only and offline zones from *free* superzones, at mount, after recovery's
-    /// roll-forward. Such zones of other superzones hold data; they are removed when the superzone
-    /// is released.
+    /// roll-forward. A superzone that lost zones is full, like one after its release. Such zones of
+    /// other superzones hold data; they are removed when the superzone is released.
     pub fn adopt_reports(&self, reports: &[ZoneReport]) {
-        for report in reports {
-            let dead = matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline);
-            let free = |id| self.state(id) == SuperzoneState::Free;
-            if dead && self.owner(report.zone).is_some_and(free) {
-                self.drop_zone(report.zone);
+        let dead =
+            |report: &&ZoneReport| matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline);
+        let free = |id: &SuperzoneId| self.state(*id) == SuperzoneState::Free;
+        let owned = reports.iter().filter(dead).map(|report| report.zone);
+        let owned = owned.filter_map(|zone| Some((zone, self.owner(zone).filter(free)?)));
+        // All are found before the first superzone changes.
+        let narrowed: Vec<(ZoneId, SuperzoneId)> = owned.collect();
+        for (zone, id) in narrowed {
+            self.drop_zone(zone);
+            if self.state(id) == SuperzoneState::Free {
+                self.mark_full(id);
             }
         }
     }
@@ -506,9 +514,10 @@ impl ZonePool {
     }
 
     /// Releases a superzone: waits until no read pins it and no write of it is in flight, resets
-    /// its zones, removes the zones that cannot be reset, and makes the superzone free. The release
-    /// continues if the future is dropped. A free superzone can be released too: that empties zones
-    /// in which a crash left blocks.
+    /// its zones, removes the zones that cannot be reset, and makes the superzone free. A superzone
+    /// that lost zones stays full: the next checkpoint records which, and the release after it makes
+    /// the superzone free. The release continues if the future is dropped. A free superzone can be
+    /// released too: that empties zones in which a crash left blocks.
     ///
     /// # Errors
     /// `Invalid` if `proof` does not show the superzone empty, `Busy` if the superzone is active,
@@ -545,8 +554,14 @@ impl ZonePool {
             pool.0.narrow.set(pool.0.narrow.get() || !bad.is_empty());
             superzone.zones.retain(|zone| !bad.contains(zone));
             superzone.generation = superzone.generation.wrapping_add(1);
-            let left = !superzone.zones.is_empty();
-            pool.turn(superzone, if left { SuperzoneState::Free } else { SuperzoneState::Retired });
+            let state = match (superzone.zones.is_empty(), bad.is_empty()) {
+                (true, _) => SuperzoneState::Retired,
+                (false, false) => SuperzoneState::Full,
+                (false, true) => SuperzoneState::Free,
+            };
+            pool.turn(superzone, state);
+            // A full superzone is released again by a snapshot that records which zones it lacks.
+            superzone.empty_since = None;
             Ok(())
         });
         task.await

@@ -217,11 +217,17 @@ fn a_bad_zone_shortens_its_superzone() {
     release().unwrap();
     let superzone = bench.pool.get(id);
     assert_eq!(superzone.zones, [ZoneId(5), ZoneId(7), ZoneId(8)]);
-    assert_eq!(superzone.state, SuperzoneState::Free);
+    // It is not handed out before a snapshot records what it lacks.
+    assert_eq!(superzone.state, SuperzoneState::Full);
     assert_eq!(superzone.descriptor().missing.get(), 0b10);
     let stored = bench.pool.descriptors();
     let again = ZonePool::new(&bench.writer, &stored, 1).unwrap();
     assert_eq!(again.get(id), superzone);
+    let before = bench.pool.durable().unwrap();
+    assert!(!before.shows_empty(id));
+    release().unwrap();
+    assert_eq!(bench.pool.state(id), SuperzoneState::Free);
+    assert_eq!(bench.pool.get(id).zones, superzone.zones);
 
     bench.toy.wish(|wishes| wishes.no_reset = (5..9).map(ZoneId).collect());
     release().unwrap();
@@ -328,6 +334,7 @@ fn dead_zones_of_free_superzones_leave_at_mount() {
     }
     bench.pool.adopt_reports(&bench.toy.report_now(ZoneId(0), 13).unwrap());
     assert_eq!(bench.pool.get(SuperzoneId(0)).zones.len(), 3);
+    assert_eq!(bench.pool.state(SuperzoneId(0)), SuperzoneState::Full);
     assert_eq!(bench.pool.get(SuperzoneId(1)).zones.len(), 4);
 }
 
