@@ -39,6 +39,8 @@ fn what_failed_once_holds() {
     // A superzone that had lost a zone was written to before a checkpoint recorded the loss: for
     // recovery and check the order of its blocks was another.
     run(2609);
+    // The power was cut beside a step of recovery, and an audit refused what was left in memory.
+    run(3053);
     // A close that could not free the file failed, though the file was closed.
     run(3659);
     // A full drive had no space left for the writes of recovery.
