@@ -20,6 +20,7 @@ use std::rc::Rc;
 mod check;
 pub mod fault;
 mod presets;
+mod serve;
 mod zone;
 
 /// Version of the JSON documents printed here.
@@ -33,6 +34,7 @@ Examples:
   furrow device report mem:zn540-1t --json
   furrow device presets pm1731a
   furrow device check /dev/nvme0n1
+  furrow device serve disk.zns --ublk
   furrow device fault disk.zns add write-error --zone 3 --times 1";
 
 /// Make and look at zoned drives.
@@ -49,6 +51,7 @@ enum Action {
     Check(check::CheckArgs),
     Show(Show),
     Report(Report),
+    Serve(serve::ServeArgs),
     Fault(fault::FaultArgs),
     Presets(presets::PresetsArgs),
     Zone(zone::ZoneArgs),
@@ -147,6 +150,7 @@ pub fn run(args: DeviceArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
         Action::Check(args) => return check::run(&args, out),
         Action::Show(args) => show(&args, out)?,
         Action::Report(args) => report(&args, out)?,
+        Action::Serve(args) => serve::run(&args, out)?,
         Action::Fault(args) => fault::run(&args, out)?,
         Action::Presets(args) => presets::run(&args, out)?,
         Action::Zone(args) => zone::run(&args, out)?,

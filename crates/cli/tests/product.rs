@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Installed packages, and their parts other than engines.
-const PRODUCT: [&str; 4] = ["furrow-cli", "furrow-fuse", "furrow-nbd", "furrow-capi"];
+const PRODUCT: [&str; 5] =
+    ["furrow-cli", "furrow-fuse", "furrow-nbd", "furrow-ublk", "furrow-capi"];
 /// Crates that only experiments and tests may name.
 const LABORATORY: [&str; 3] = ["furrow-policy", "furrow-sim", "furrow-lab"];
 /// Crates that take a variant and must not re-export its name.

@@ -1,0 +1,155 @@
+//! What a block device of the kernel is served from.
+
+use crate::abi::{self, SECTOR, ZoneDescriptor, attribute, group};
+use crate::request::Request;
+use furrow_rt::Pages;
+use rustix::io::Errno;
+use std::future::Future;
+
+/// What a device is like. Lengths in the kernel's sectors of 512 bytes, unless named otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Properties {
+    /// Bytes of a block: 512 or 4096.
+    pub block_bytes: u32,
+    /// Size of the device.
+    pub sectors: u64,
+    /// Largest transfer in bytes, at most 32 MiB.
+    pub transfer_bytes: u32,
+    /// The device takes no writes.
+    pub read_only: bool,
+    /// What was written is durable after a flush only.
+    pub volatile_cache: bool,
+    /// The device takes discards and writes of zeroes.
+    pub discards: bool,
+    /// The zones of a zoned device.
+    pub zones: Option<ZoneLimits>,
+}
+
+/// The zones of a device, and the limits of how many are in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ZoneLimits {
+    /// Sectors of each zone: a power of two.
+    pub sectors: u32,
+    /// Most zones open at once, 0: no limit.
+    pub max_open: u32,
+    /// Most zones active at once, 0: no limit.
+    pub max_active: u32,
+    /// Largest append in sectors, at least a block.
+    pub max_append: u32,
+}
+
+/// Largest discard, in sectors (1 GiB).
+const DISCARD: u32 = 1 << 21;
+
+impl Properties {
+    /// As the kernel takes them.
+    pub(crate) fn parameters(&self) -> abi::Parameters {
+        let attributes = [
+            (self.read_only, attribute::READ_ONLY),
+            (self.volatile_cache, attribute::VOLATILE_CACHE | attribute::FUA),
+        ];
+        let attributes = attributes.iter().filter(|(is, _)| *is).map(|(_, bit)| bit).sum();
+        let shift = self.block_bytes.ilog2() as u8;
+        let mut parameters = abi::Parameters {
+            length: size_of::<abi::Parameters>() as u32,
+            groups: group::BASIC,
+            basic: abi::Basic {
+                attributes,
+                logical_shift: shift,
+                physical_shift: shift,
+                optimal_shift: shift,
+                minimal_shift: shift,
+                largest: self.transfer_bytes / SECTOR as u32,
+                chunk: self.zones.map_or(0, |zones| zones.sectors),
+                sectors: self.sectors,
+                boundary_mask: 0,
+            },
+            ..Default::default()
+        };
+        if self.discards {
+            parameters.groups |= group::DISCARD;
+            parameters.discard = abi::Discard {
+                granularity: self.block_bytes,
+                largest: DISCARD,
+                largest_zeroes: DISCARD,
+                segments: 1,
+                ..Default::default()
+            };
+        }
+        if let Some(zones) = self.zones {
+            parameters.groups |= group::ZONED;
+            parameters.zoned = abi::ZonedLimits {
+                max_open: zones.max_open,
+                max_active: zones.max_active,
+                max_append: zones.max_append,
+                ..Default::default()
+            };
+        }
+        parameters
+    }
+}
+
+/// What came of a request.
+#[derive(Debug)]
+pub enum Done {
+    /// A command without payload, or a write.
+    Plain,
+    /// A read: the blocks.
+    Read(Pages),
+    /// An append: the first sector written.
+    Appended(u64),
+    /// A report: descriptors of zones as the kernel has them (`struct blk_zone`), 64 bytes each.
+    Report(Vec<u8>),
+}
+
+impl Done {
+    pub(crate) fn report(zones: &[ZoneDescriptor]) -> Done {
+        use zerocopy::IntoBytes as _;
+        Done::Report(zones.as_bytes().to_vec())
+    }
+}
+
+/// What carries out the requests of a block device.
+///
+/// A backend gets only requests that suit its [`Properties`]: whole blocks within the device, of
+/// at most the largest transfer; commands of zones at the start of a zone, and only if there are
+/// zones; writes only if it takes them.
+pub trait Backend: 'static {
+    /// What the device is like; it does not change.
+    fn properties(&self) -> Properties;
+
+    /// Carries out `request`; `data` is the payload of a write or append. Many are under way at
+    /// once, and are answered in any order.
+    fn carry_out(&self, request: Request, data: Pages)
+    -> impl Future<Output = Result<Done, Errno>>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_the_properties() {
+        let zones = ZoneLimits { sectors: 32768, max_open: 14, max_active: 28, max_append: 2048 };
+        let zoned = Properties {
+            block_bytes: 4096,
+            sectors: 64 * 32768,
+            transfer_bytes: 1 << 20,
+            read_only: true,
+            volatile_cache: true,
+            discards: false,
+            zones: Some(zones),
+        };
+        let parameters = zoned.parameters();
+        assert_eq!((parameters.length, parameters.groups), (112, 1 | 8));
+        assert_eq!(parameters.basic.attributes, 1 | 4 | 8);
+        assert_eq!((parameters.basic.logical_shift, parameters.basic.largest), (12, 2048));
+        assert_eq!((parameters.basic.chunk, parameters.basic.sectors), (32768, 64 * 32768));
+        let limits = parameters.zoned;
+        assert_eq!((limits.max_open, limits.max_active, limits.max_append), (14, 28, 2048));
+        let plain = Properties { zones: None, discards: true, read_only: false, ..zoned };
+        let parameters = plain.parameters();
+        assert_eq!((parameters.groups, parameters.basic.chunk), (1 | 2, 0));
+        assert_eq!((parameters.discard.granularity, parameters.discard.segments), (4096, 1));
+    }
+}

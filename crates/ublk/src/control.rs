@@ -1,0 +1,247 @@
+//! Commands that make, start, stop and remove devices: calls of `/dev/ublk-control`, which block.
+
+#![allow(unsafe_code, reason = "the kernel reads and writes memory that a ring entry names")]
+
+use crate::abi::{ControlCommand, DeviceInfo, Parameters, STATE_DEAD, control, feature};
+use furrow_zone::{Error, ErrorKind};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::io::Errno;
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use zerocopy::IntoBytes as _;
+
+const NODE: &str = "/dev/ublk-control";
+
+/// All ones: no device, no queue.
+const NONE: u32 = u32::MAX;
+
+/// What tells our devices from others' (`ublksrv_flags`, which the kernel only keeps): "furrow".
+const MARK: u64 = u64::from_le_bytes(*b"furrow\0\0");
+
+/// The control node, open.
+pub(crate) struct Control {
+    node: File,
+    ring: IoUring<squeue::Entry128, cqueue::Entry>,
+}
+
+impl Control {
+    /// Opens the node.
+    ///
+    /// # Errors
+    /// `Unsupported` if the kernel has no ublk or no io_uring, `Denied`, `Io`.
+    pub(crate) fn open() -> Result<Control, Error> {
+        let node = OpenOptions::new().read(true).write(true).open(NODE).map_err(|error| {
+            let (kind, advice) = match error.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::NOENT | Errno::NODEV | Errno::NXIO) => (
+                    ErrorKind::Unsupported,
+                    ": this kernel has no ublk, or has not loaded it: modprobe ublk_drv (Linux \
+                     6.6 or later)",
+                ),
+                Some(Errno::ACCESS | Errno::PERM) => (ErrorKind::Denied, ": run this as root"),
+                _ => (ErrorKind::Io, ""),
+            };
+            Error::new(kind, format!("{NODE}: {error}{advice}"))
+        })?;
+        let ring = IoUring::builder().build(4).map_err(|error| {
+            let what = format!(
+                "io_uring: {error}: ublk needs it: allow it (sysctl kernel.io_uring_disabled=0, \
+                 and in the container's system call filter)"
+            );
+            Error::new(ErrorKind::Unsupported, what)
+        })?;
+        Ok(Control { node, ring })
+    }
+
+    /// Sends a command and waits for its answer. `command` names memory of the caller's, which
+    /// lives longer than this call.
+    fn call(&mut self, number: u32, command: ControlCommand) -> Result<i32, Errno> {
+        let mut bytes = [0; 80];
+        bytes[..size_of::<ControlCommand>()].copy_from_slice(command.as_bytes());
+        let node = types::Fd(self.node.as_raw_fd());
+        let entry = opcode::UringCmd80::new(node, number).cmd(bytes).build();
+        // SAFETY: the memory that the command names lives until the answer has come, for which
+        // this waits; the node stays open as long.
+        if unsafe { self.ring.submission().push(&entry) }.is_err() {
+            return Err(Errno::BUSY);
+        }
+        loop {
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if error.raw_os_error() == Some(Errno::INTR.raw_os_error()) => {}
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
+                    return Err(Errno::from_raw_os_error(errno));
+                }
+            }
+            if let Some(answer) = self.ring.completion().next() {
+                let result = answer.result();
+                return if result < 0 {
+                    Err(Errno::from_raw_os_error(-result))
+                } else {
+                    Ok(result)
+                };
+            }
+        }
+    }
+
+    /// Features that the kernel's ublk has; 0 for one that does not tell, older than 6.5.
+    fn features(&mut self) -> u64 {
+        let mut features = 0u64;
+        let address = (&raw mut features).expose_provenance() as u64;
+        let command =
+            ControlCommand { device: NONE, queue: !0, length: 8, address, ..Default::default() };
+        self.call(control::GET_FEATURES, command).map_or(0, |_| features)
+    }
+
+    /// Makes a device, which has no block device yet. `number` is chosen by the kernel if `None`.
+    ///
+    /// # Errors
+    /// `Unsupported` if the kernel cannot have such devices, `Denied`, `Exists`, `Io`.
+    pub(crate) fn add(
+        &mut self,
+        number: Option<u32>,
+        depth: u16,
+        largest: u32,
+        zoned: bool,
+    ) -> Result<DeviceInfo, Error> {
+        let mut wanted = feature::USER_COPY;
+        if zoned {
+            wanted |= feature::ZONED;
+        }
+        if self.features() & wanted != wanted {
+            let what = match zoned {
+                true => "this kernel's ublk has no zones: they need Linux 6.6 or later",
+                false => "this kernel's ublk has no user copy: it needs Linux 6.6 or later",
+            };
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        let device = number.unwrap_or(NONE);
+        let mut info = DeviceInfo {
+            queues: 1,
+            depth,
+            largest,
+            device,
+            pid: std::process::id() as i32,
+            features: wanted | feature::IOCTL_NUMBERS,
+            mark: MARK,
+            ..Default::default()
+        };
+        let command = with_info(device, &mut info);
+        self.call(control::ADD, command).map_err(|errno| match (errno, number) {
+            (Errno::EXIST, Some(number)) => {
+                let what = format!("/dev/ublkb{number}: the number is taken: choose another");
+                Error::new(ErrorKind::Exists, what)
+            }
+            (Errno::PERM | Errno::ACCESS, _) => {
+                let what = format!("{NODE}: add a device: {errno}: this needs CAP_SYS_ADMIN");
+                Error::new(ErrorKind::Denied, what)
+            }
+            (Errno::INVAL, _) if zoned => Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{NODE}: add a zoned device: {errno}: a kernel without CONFIG_BLK_DEV_ZONED"
+                ),
+            ),
+            _ => failed("add a device", errno),
+        })?;
+        if info.features & wanted != wanted {
+            let _ = self.delete(info.device);
+            let what = format!("{NODE}: the kernel's ublk has not what this device needs");
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        Ok(info)
+    }
+
+    /// Sets the properties of a device that is not started.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn set(&mut self, device: u32, parameters: &Parameters) -> Result<(), Error> {
+        let command = ControlCommand {
+            device,
+            queue: !0,
+            length: size_of::<Parameters>() as u16,
+            address: std::ptr::from_ref(parameters).expose_provenance() as u64,
+            ..Default::default()
+        };
+        match self.call(control::SET_PARAMETERS, command) {
+            Ok(_) => Ok(()),
+            Err(errno) => Err(failed("set the device's properties", errno)),
+        }
+    }
+
+    /// Starts a device: its block device appears. The kernel reads from it before this returns.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn start(&mut self, device: u32) -> Result<(), Error> {
+        let data = u64::from(std::process::id());
+        let command = ControlCommand { device, queue: !0, data, ..Default::default() };
+        match self.call(control::START, command) {
+            Ok(_) => Ok(()),
+            Err(errno) => Err(failed("start the device", errno)),
+        }
+    }
+
+    /// Stops a device: what is dirty is written, the block device is removed, and every request
+    /// that waits for the server is ended.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn stop(&mut self, device: u32) -> Result<(), Error> {
+        let command = ControlCommand { device, queue: !0, ..Default::default() };
+        match self.call(control::STOP, command) {
+            Ok(_) | Err(Errno::NODEV) => Ok(()),
+            Err(errno) => Err(failed("stop the device", errno)),
+        }
+    }
+
+    /// Removes a device, whose character device must be closed.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn delete(&mut self, device: u32) -> Result<(), Error> {
+        let command = ControlCommand { device, queue: !0, ..Default::default() };
+        match self.call(control::DELETE, command) {
+            Ok(_) | Err(Errno::NODEV) => Ok(()),
+            Err(errno) => Err(failed("remove the device", errno)),
+        }
+    }
+
+    /// Removes the devices that servers of ours have left, because they were killed.
+    pub(crate) fn remove_left(&mut self) {
+        let Ok(entries) = std::fs::read_dir("/dev") else { return };
+        let number = |name: std::ffi::OsString| {
+            name.to_str().and_then(|name| name.strip_prefix("ublkc")?.parse::<u32>().ok())
+        };
+        for device in entries.flatten().filter_map(|entry| number(entry.file_name())) {
+            let mut info = DeviceInfo::default();
+            let command = with_info(device, &mut info);
+            let told = self.call(control::GET_INFO, command);
+            // A device that was made and is not started yet is dead too, but its server lives.
+            let is_left = info.mark == MARK && info.state == STATE_DEAD && !is_running(info.pid);
+            if told.is_ok() && is_left {
+                let _ = self.delete(device);
+            }
+        }
+    }
+}
+
+fn with_info(device: u32, info: &mut DeviceInfo) -> ControlCommand {
+    ControlCommand {
+        device,
+        queue: !0,
+        length: size_of::<DeviceInfo>() as u16,
+        address: std::ptr::from_mut(info).expose_provenance() as u64,
+        ..Default::default()
+    }
+}
+
+/// False for the number that the kernel sets when a server has gone, -1.
+fn is_running(pid: i32) -> bool {
+    std::path::Path::new(&format!("/proc/{pid}")).exists()
+}
+
+fn failed(what: &str, errno: Errno) -> Error {
+    Error::new(ErrorKind::Io, format!("{NODE}: {what}: {errno}"))
+}

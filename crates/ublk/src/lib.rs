@@ -1,0 +1,40 @@
+//! Drives and volumes as block devices of the Linux kernel, by its driver ublk.
+//!
+//! ```text
+//! program ── /dev/ublkbN ── kernel ── /dev/ublkcN ── Queue ── Server ── Backend
+//! ```
+//!
+//! [`Server::start`] makes `/dev/ublkbN` and answers its requests as tasks of the engine's
+//! executor, by what a [`Backend`] does: a [`Drive`], any
+//! [`ZonedDevice`](furrow_zone::ZonedDevice) as a zoned block device, or an [`Exported`]
+//! `furrow_raid::Volume` as an ordinary one. Payload is copied between the kernel's request and
+//! pages (user copy, which zones need). There is one queue: an engine has one thread.
+//!
+//! Invariants: every request that the kernel hands over is answered once, and one that breaks the
+//! rules with an errno; a backend gets only requests that are whole blocks within the device. A
+//! server that ends without [`Server::stop`], also by SIGKILL, leaves no device that hangs: the
+//! kernel then fails what is under way and removes the block device. Its number stays taken until
+//! the next server is started.
+//!
+//! The decisions are pure and need no driver: the kernel's layouts, requests, drives and volumes.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a front end: device nodes, threads for calls that block"
+)]
+
+mod abi;
+mod backend;
+mod control;
+mod drive;
+mod queue;
+mod request;
+mod server;
+mod volume;
+
+pub use backend::{Backend, Done, Properties, ZoneLimits};
+pub use drive::Drive;
+pub use request::{Operation, Request};
+pub use server::{Device, Server};
+pub use volume::Exported;

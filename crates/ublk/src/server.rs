@@ -1,0 +1,331 @@
+//! A served device, from its start to its end.
+
+use crate::backend::{Backend, Done, Properties};
+use crate::control::Control;
+use crate::queue::Queue;
+use crate::request::{Operation, Request};
+use furrow_rt::{Clock, Nanos, Notify, PAGE_SIZE, Pages, Pool, Rt, Source, either, within};
+use furrow_zone::{Error, ErrorKind};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use std::cell::{Cell, RefCell};
+use std::fs::{File, OpenOptions};
+use std::os::fd::OwnedFd;
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Requests under way at once.
+const DEPTH: u16 = 64;
+
+/// Pages kept for reuse: four of the largest writes.
+const PAGES: usize = 1024;
+
+/// Nanoseconds that udev may take to make a node.
+const NODE_PATIENCE: u64 = 5 * Nanos::SECOND;
+
+/// Nanoseconds that the kernel may take to start a device, which it reads from meanwhile.
+const START_PATIENCE: u64 = 120 * Nanos::SECOND;
+
+/// Nanoseconds that requests may take to end after the device was stopped.
+const STOP_PATIENCE: u64 = 30 * Nanos::SECOND;
+
+/// A block device that is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// The number of the device.
+    pub number: u32,
+}
+
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "/dev/ublkb{}", self.number)
+    }
+}
+
+/// The server of one block device. It must run on the thread that started it.
+pub struct Server<B: Backend>(Rc<Inner<B>>);
+
+struct Inner<B> {
+    rt: Rt,
+    this: Weak<Inner<B>>,
+    backend: B,
+    properties: Properties,
+    device: Device,
+    queue: RefCell<Option<Queue>>,
+    event: Arc<OwnedFd>,
+    pool: Pool,
+    /// Tags that the kernel still uses.
+    tags: Cell<u16>,
+    /// An error by which a tag ended, other than the end of the device.
+    failed: Cell<Option<Errno>>,
+    /// Notified when the kernel uses no tag any more.
+    over: Notify,
+}
+
+impl<B: Backend> Server<B> {
+    /// Makes a block device for `backend`, and serves it on the executor `rt`, whose clock must be
+    /// real. `number` is N of `/dev/ublkbN`; `None` leaves the choice to the kernel. Devices that
+    /// were left by servers that were killed are removed first.
+    ///
+    /// # Errors
+    /// `Unsupported` if the kernel has no ublk, or cannot have such a device; `Denied`; `Exists` if
+    /// the number is taken; `Io`. No device is left then.
+    pub async fn start(rt: &Rt, backend: B, number: Option<u32>) -> Result<Server<B>, Error> {
+        if rt.config().clock == Clock::Virtual {
+            return Err(Error::new(ErrorKind::Invalid, "a block device needs a real clock"));
+        }
+        let properties = backend.properties();
+        let mut control = Control::open()?;
+        control.remove_left();
+        let zoned = properties.zones.is_some();
+        let info = control.add(number, DEPTH, properties.transfer_bytes, zoned)?;
+        let device = Device { number: info.device };
+        match Server::serve(rt, backend, properties, device.clone(), &mut control).await {
+            Ok(server) => Ok(server),
+            Err(error) => {
+                let number = device.number;
+                let _ = on_thread(rt, move || control.delete(number)).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn serve(
+        rt: &Rt,
+        backend: B,
+        properties: Properties,
+        device: Device,
+        control: &mut Control,
+    ) -> Result<Server<B>, Error> {
+        let number = device.number;
+        control.set(number, &properties.parameters())?;
+        let node = open_node(rt, number).await?;
+        let failed = |what: &str, why: &dyn std::fmt::Display| {
+            Error::new(ErrorKind::Io, format!("/dev/ublkc{number}: {what}: {why}"))
+        };
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| failed("eventfd", &errno))?;
+        let event = Arc::new(event);
+        let queue =
+            Queue::open(node, DEPTH, &event).map_err(|error| failed("its queue", &error))?;
+        let server = Server(Rc::new_cyclic(|this| Inner {
+            rt: rt.clone(),
+            this: this.clone(),
+            backend,
+            properties,
+            device,
+            queue: RefCell::new(Some(queue)),
+            event: event.clone(),
+            pool: Pool::new(PAGES),
+            tags: Cell::new(DEPTH),
+            failed: Cell::new(None),
+            over: Notify::new(),
+        }));
+        rt.add_source(Rc::new(Sender(Rc::downgrade(&server.0))));
+        let (inner, engine) = (Rc::downgrade(&server.0), rt.clone());
+        rt.spawn_detached(async move {
+            loop {
+                engine.readable(event.clone()).await;
+                // Empties the counter.
+                let _ = rustix::io::read(&event, &mut [0u8; 8]);
+                let Some(inner) = inner.upgrade() else { return };
+                inner.take_arrivals();
+            }
+        });
+        // The kernel reads from the device before it answers: this thread must serve.
+        let starting = on_thread(rt, move || Control::open()?.start(number));
+        let started = either(within(rt, START_PATIENCE, starting), server.gone()).await;
+        let error = match started {
+            Ok(Some(Ok(()))) => return Ok(server),
+            Ok(Some(Err(error))) => error,
+            Ok(None) => failed("start", &"the kernel does not answer"),
+            Err(()) => {
+                let errno = server.0.failed.get().unwrap_or(Errno::NODEV);
+                failed("the kernel refuses its queue", &errno)
+            }
+        };
+        let _ = server.end().await;
+        Err(error)
+    }
+
+    /// The block device.
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// Waits until the kernel has no use for this server any more: somebody else has removed the
+    /// device.
+    pub async fn gone(&self) {
+        while self.0.tags.get() > 0 {
+            self.0.over.wait().await;
+        }
+    }
+
+    /// Removes the block device: what is dirty in it is written first. A file system that is
+    /// mounted on it gets errors from then on.
+    ///
+    /// # Errors
+    /// `Io`. The device is removed by the kernel when the process ends.
+    pub async fn stop(self) -> Result<(), Error> {
+        let number = self.0.device.number;
+        self.end().await?;
+        on_thread(&self.0.rt.clone(), move || Control::open()?.delete(number)).await
+    }
+
+    /// Stops the device and closes its queue.
+    async fn end(&self) -> Result<(), Error> {
+        let (rt, number) = (self.0.rt.clone(), self.0.device.number);
+        let stopped = on_thread(&rt, move || Control::open()?.stop(number)).await;
+        let ended = within(&rt, STOP_PATIENCE, self.gone()).await;
+        drop(self.0.queue.take());
+        match (stopped, ended) {
+            (Err(error), _) => Err(error),
+            (Ok(()), Some(())) => Ok(()),
+            (Ok(()), None) => {
+                let what = format!("{}: requests did not end", self.0.device);
+                Err(Error::new(ErrorKind::Io, what))
+            }
+        }
+    }
+}
+
+impl<B: Backend> Inner<B> {
+    /// Takes the requests that have come, each as a task. True if there were any.
+    fn take_arrivals(&self) -> bool {
+        let mut arrivals = Vec::new();
+        if let Some(queue) = &mut *self.queue.borrow_mut() {
+            queue.arrivals(&mut arrivals);
+        }
+        for (tag, result) in &arrivals {
+            match result {
+                0 => {
+                    let Some(this) = self.this.upgrade() else { return false };
+                    let tag = *tag;
+                    self.rt.spawn_detached(async move { this.serve(tag).await });
+                }
+                error if *error < 0 => self.end_tag(Errno::from_raw_os_error(-error)),
+                // An answer that was not asked for.
+                _ => self.end_tag(Errno::PROTO),
+            }
+        }
+        !arrivals.is_empty()
+    }
+
+    /// The kernel does not use a tag any more, because of `errno`.
+    fn end_tag(&self, errno: Errno) {
+        if errno != Errno::NODEV {
+            self.failed.set(Some(errno));
+        }
+        self.tags.set(self.tags.get().saturating_sub(1));
+        if self.tags.get() == 0 {
+            self.over.notify_all();
+        }
+    }
+
+    /// Carries out the request of `tag` and answers it.
+    async fn serve(&self, tag: u16) {
+        let (result, appended) = match self.carry_out(tag).await {
+            Ok(answer) => answer,
+            Err(errno) => (-errno.raw_os_error(), 0),
+        };
+        if let Some(queue) = &mut *self.queue.borrow_mut() {
+            queue.answer(tag, result, appended);
+        }
+    }
+
+    /// Bytes done, and the first sector of an append.
+    async fn carry_out(&self, tag: u16) -> Result<(i32, u64), Errno> {
+        let descriptor = self.with_queue(|queue| Ok(queue.request(tag)))?;
+        let request = Request::parse(descriptor, &self.properties)?;
+        let bytes = request.bytes();
+        let mut data = Pages::new();
+        if matches!(request.operation, Operation::Write | Operation::Append) {
+            data.extend((0..bytes.div_ceil(PAGE_SIZE)).map(|_| self.pool.take_dirty()));
+            if let Some(last) = data.last_mut().filter(|_| !bytes.is_multiple_of(PAGE_SIZE)) {
+                last.make_mut().fill(0);
+            }
+            self.with_queue(|queue| queue.take_payload(tag, bytes, &mut data))?;
+        }
+        match self.backend.carry_out(request, data).await? {
+            Done::Plain => Ok((bytes as i32, 0)),
+            Done::Appended(sector) => Ok((bytes as i32, sector)),
+            Done::Read(pages) => {
+                self.with_queue(|queue| queue.give_payload(tag, bytes, &pages))?;
+                Ok((bytes as i32, 0))
+            }
+            Done::Report(zones) => {
+                self.with_queue(|queue| queue.give_bytes(tag, &zones))?;
+                // The kernel's buffer may have space for more zones than it asks for, and the
+                // request is over only if all of it is answered. It cuts off what is too much.
+                Ok((self.properties.transfer_bytes as i32, 0))
+            }
+        }
+    }
+
+    fn with_queue<T>(&self, act: impl FnOnce(&Queue) -> Result<T, Errno>) -> Result<T, Errno> {
+        self.queue.borrow().as_ref().map_or(Err(Errno::NODEV), act)
+    }
+}
+
+impl<B> Drop for Inner<B> {
+    fn drop(&mut self) {
+        // Ends the task that waits for the event.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+}
+
+/// Sends answers and takes requests whenever the executor polls its sources.
+struct Sender<B>(Weak<Inner<B>>);
+
+impl<B: Backend> Source for Sender<B> {
+    fn poll(&self) -> bool {
+        let Some(inner) = self.0.upgrade() else { return false };
+        let sent = match &mut *inner.queue.borrow_mut() {
+            Some(queue) => queue.has_unsent() && queue.submit(),
+            None => return false,
+        };
+        inner.take_arrivals() | sent
+    }
+}
+
+/// Opens the character device, which udev may be about to make.
+async fn open_node(rt: &Rt, number: u32) -> Result<File, Error> {
+    let path = format!("/dev/ublkc{number}");
+    let until = rt.now().after(NODE_PATIENCE);
+    loop {
+        match OpenOptions::new().read(true).write(true).open(&path) {
+            Ok(node) => return Ok(node),
+            Err(error) if rt.now() >= until => {
+                return Err(Error::new(ErrorKind::Io, format!("{path}: {error}")));
+            }
+            Err(_) => rt.sleep(10 * Nanos::MILLI).await,
+        }
+    }
+}
+
+/// Makes a call that blocks, on a thread of its own.
+async fn on_thread<T: Send + 'static>(
+    rt: &Rt,
+    call: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let failed = |why: &dyn std::fmt::Display| Error::new(ErrorKind::Io, format!("ublk: {why}"));
+    let event =
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| failed(&e))?;
+    let (event, answer) = (Arc::new(event), Arc::new(Mutex::new(None)));
+    let (theirs, place) = (event.clone(), answer.clone());
+    std::thread::Builder::new()
+        .name("furrow-ublk".into())
+        .spawn(move || {
+            let result = call();
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            let _ = rustix::io::write(&theirs, &1u64.to_ne_bytes());
+        })
+        .map_err(|error| failed(&error))?;
+    loop {
+        rt.readable(event.clone()).await;
+        if let Some(result) = answer.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return result;
+        }
+        let _ = rustix::io::read(&event, &mut [0u8; 8]);
+    }
+}
