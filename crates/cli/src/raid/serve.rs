@@ -36,6 +36,9 @@ const STOP_PATIENCE: u64 = 120 * Nanos::SECOND;
 /// Most time for hooks after the array has stopped.
 const HOOKS_AT_END: Duration = Duration::from_secs(10);
 
+/// The volume as a block device of the kernel.
+pub type BlockDevice = furrow_ublk::Server<furrow_ublk::Exported>;
+
 /// A drive the daemon has open.
 #[derive(Clone)]
 pub struct Drive {
@@ -51,6 +54,8 @@ pub struct Daemon {
     name: String,
     volume: Volume,
     server: Server<Volume>,
+    /// The kernel's block device of the volume.
+    block_device: RefCell<Option<BlockDevice>>,
     read_only: bool,
     /// Drives by member; for failed members the former drive.
     drives: RefCell<Vec<Option<Drive>>>,
@@ -77,6 +82,8 @@ pub struct Parts {
     pub volume: Volume,
     /// The server of its export.
     pub server: Server<Volume>,
+    /// The kernel's block device of the volume.
+    pub block_device: Option<BlockDevice>,
     /// Clients may not write.
     pub read_only: bool,
     /// The members' drives, by member.
@@ -90,12 +97,14 @@ pub struct Parts {
 impl Daemon {
     /// Makes a daemon of `parts`, which begins to monitor the array.
     pub fn start(rt: &Rt, parts: Parts) -> Rc<Daemon> {
-        let Parts { name, volume, server, read_only, drives, spares, notices } = parts;
+        let Parts { name, volume, server, block_device, read_only, .. } = parts;
+        let (drives, spares, notices) = (parts.drives, parts.spares, parts.notices);
         let daemon = Rc::new(Daemon {
             rt: rt.clone(),
             name,
             volume,
             server,
+            block_device: RefCell::new(block_device),
             read_only,
             drives: RefCell::new(drives),
             spares: RefCell::new(spares.into()),
@@ -171,6 +180,13 @@ impl Daemon {
         self.stopping.set(true);
         self.volume.stop_scrub();
         // A drive that does not answer may block requests forever.
+        let block_device = self.block_device.take();
+        if let Some(device) = block_device {
+            let stopped = within(&self.rt, STOP_PATIENCE, device.stop()).await;
+            if let Some(Err(error)) = stopped {
+                self.note("block-device-left", None, error.to_string());
+            }
+        }
         let _ = within(&self.rt, STOP_PATIENCE, self.server.shutdown()).await;
         let _ = within(&self.rt, STOP_PATIENCE, self.scrub_ended()).await;
         let stopped = within(&self.rt, STOP_PATIENCE, self.volume.stop()).await;
@@ -237,6 +253,8 @@ impl Daemon {
         let (lost_blocks, lost) = volume.lost();
         let range =
             |range: &Range<u64>| LostRange { first: range.start, blocks: range.end - range.start };
+        let mut listening = server.listening.clone();
+        listening.extend(self.block_device.borrow().iter().map(|d| d.device().to_string()));
         let mut status = Status {
             version: VERSION,
             array: self.name.clone(),
@@ -257,7 +275,7 @@ impl Daemon {
             damaged_blocks: self.damaged.get(),
             may_fail: if volume.failed().is_some() { 0 } else { may_fail },
             read_only: self.read_only,
-            listening: server.listening.clone(),
+            listening,
             clients: server.connections.len() as u64,
             members,
             spares: self.spares.borrow().iter().map(|spare| spare.spec.to_string()).collect(),

@@ -6,7 +6,7 @@ use super::devices::{self, Named, Says, same};
 use super::notice::Notices;
 use super::old;
 use super::request::Request;
-use super::serve::{Daemon, Drive, Parts, open_drive};
+use super::serve::{BlockDevice, Daemon, Drive, Parts, open_drive};
 use crate::daemon;
 use crate::holds;
 use crate::metrics::{self, Metrics};
@@ -33,7 +33,7 @@ const FAILURE: u8 = 1;
 /// Nanoseconds in which clients that wait for the end are told of it.
 const FAREWELL: u64 = 2 * Nanos::SECOND;
 
-/// Assemble an array from its drives and serve it over NBD
+/// Assemble an array from its drives and serve it over NBD, or as a block device
 ///
 /// Returns once a daemon serves the array, until furrow raid stop or SIGTERM to the daemon. Drives
 /// may be given in any order. Some may be missing, as far as the level allows, if they certainly
@@ -53,6 +53,10 @@ pub struct Args {
     /// a Unix socket called NAME.nbd in the directory of the control socket
     #[arg(short, long, value_name = "PLACE")]
     listen: Vec<Listen>,
+    /// Make the volume a block device of this machine's kernel too, /dev/ublkbN (needs root and
+    /// ublk: modprobe ublk_drv)
+    #[arg(long)]
+    ublk: bool,
     /// TLS: off, on (clients may do without), require
     #[arg(long, value_enum, default_value_t = Mode::Off, requires_if("on", "tls_certs"))]
     #[arg(requires_if("require", "tls_certs"))]
@@ -391,6 +395,10 @@ fn start(
     };
     let server_options = furrow_nbd::Options { tls, limits };
     let server = Server::bind(rt, places, exports, server_options)?;
+    let block_device = match args.ublk {
+        true => Some(block_device(rt, &volume, args.read_only)?),
+        false => None,
+    };
     let gone = (0..).zip(&members).filter(|(_, (_, state, _))| *state == MemberState::Failed);
     let gone: Vec<String> = gone.map(|(index, _): (u32, _)| index.to_string()).collect();
     let mut warnings = left_out;
@@ -408,8 +416,16 @@ fn start(
         ));
     }
     let warning = (!warnings.is_empty()).then(|| warnings.join("; "));
-    let parts = Parts { name, volume, server, read_only: args.read_only, drives, spares, notices };
+    let read_only = args.read_only;
+    let parts = Parts { name, volume, server, block_device, read_only, drives, spares, notices };
     Ok((Daemon::start(rt, parts), warning))
+}
+
+/// Makes `volume` a block device of the kernel.
+fn block_device(rt: &Rt, volume: &Volume, read_only: bool) -> Result<BlockDevice> {
+    let (engine, served) = (rt.clone(), furrow_ublk::Exported::new(volume.clone(), read_only));
+    let server = async move { furrow_ublk::Server::start(&engine, served, None).await };
+    Ok(rt.block_on(server)?)
 }
 
 /// The daemon changes its working directory.
