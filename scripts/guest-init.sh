@@ -124,6 +124,159 @@ array() {
     step "array: stop" furrow raid stop --force guest
 }
 
+# Starts a server of a block device and waits until it serves. $1: drive, then options
+serve() {
+    furrow device serve "$@" --ublk >/run/served 2>&1 &
+    server=$!
+    local wait=0
+    while ! grep -q 'served as' /run/served && [ "$wait" -lt 300 ] && kill -0 "$server" 2>/dev/null; do
+        sleep 0.2
+        wait=$((wait + 1))
+    done
+    tell "  $(cat /run/served)"
+    grep -q 'served as' /run/served
+}
+
+# True once nothing of device $1 is left in /dev.
+device_gone() {
+    local wait=0
+    while [ -e "/dev/ublkb$1" ] && [ "$wait" -lt 100 ]; do sleep 0.2; wait=$((wait + 1)); done
+    [ ! -e "/dev/ublkb$1" ]
+}
+
+# An emulated drive and a volume as block devices of the kernel.
+ublk() {
+    local queue=/sys/block/ublkb0/queue image=/run/drive.zns
+    furrow device create "$image" -o \
+        zones=64,zone-size=16MiB,zone-capacity=12MiB,max-open=14,max-active=28
+    step "ublk: without the module it is named" \
+        sh -c "! furrow device serve $image --ublk 2>/run/said && grep 'modprobe ublk_drv' /run/said"
+    load ublk_drv
+    furrow device create /run/odd.zns -o zones=64,zone-size=12MiB
+    step "ublk: zones of an odd size are refused" sh -c \
+        "! furrow device serve /run/odd.zns --ublk 2>/run/said && grep 'power of two' /run/said"
+    step "ublk: serve" serve "$image"
+    step "ublk: it is zoned, with the drive's limits" sh -c "grep host-managed $queue/zoned &&
+        grep -x 14 $queue/max_open_zones && grep -x 28 $queue/max_active_zones &&
+        grep -x 64 $queue/nr_zones && grep -x 32768 $queue/chunk_sectors &&
+        grep -x 131072 $queue/zone_append_max_bytes"
+    step "ublk: the drive is in use" sh -c "! furrow device show $image"
+    conform /dev/ublkb0 3
+    file_system /dev/ublkb0 500
+    kill -TERM "$server"
+    step "ublk: SIGTERM ends the server in order" wait "$server"
+    step "ublk: and removes the device" test ! -e /dev/ublkb0 -a ! -e /dev/ublkc0
+    step "ublk: what was written is on the drive" furrow fsck "$image"
+    [ ! -e /bin/mkfs.btrfs ] || zoned_btrfs
+    killed_server
+    volume_device
+}
+
+# A file system of the kernel's on an emulated drive; its data are zone appends.
+zoned_btrfs() {
+    local image=/run/btrfs.zns
+    furrow device create "$image" -o zones=64,zone-size=16MiB,max-open=14,max-active=28
+    dd if=/dev/urandom of=/run/data bs=1M count=40 2>/dev/null
+    load btrfs
+    step "ublk: serve a drive for btrfs" serve "$image"
+    step "ublk: mkfs.btrfs, zoned" /bin/mkfs.btrfs -q -f -O zoned /dev/ublkb0
+    step "ublk: mount btrfs" mount -t btrfs /dev/ublkb0 /mnt
+    step "ublk: files on btrfs" sh -c "cp /run/data /mnt/a && cp -r /modules /mnt/b && sync"
+    step "ublk: remove some" sh -c "rm /mnt/b/*.ko && sync"
+    step "ublk: umount btrfs" umount /mnt
+    kill -TERM "$server"
+    step "ublk: the server of btrfs ends in order" wait "$server"
+    step "ublk: serve the same drive again" serve "$image"
+    step "ublk: mount btrfs again" mount -t btrfs /dev/ublkb0 /mnt
+    step "ublk: the same bytes on btrfs" cmp /run/data /mnt/a
+    step "ublk: umount btrfs again" umount /mnt
+    step "ublk: the drive has what btrfs wrote" furrow device report /dev/ublkb0
+    sed 's/^/GUEST   /' /run/out | head -n 12
+    kill -TERM "$server"
+    step "ublk: the last server ends in order" wait "$server"
+    rm "$image"
+}
+
+# A server that is killed while it is written to.
+killed_server() {
+    local image=/run/slow.zns
+    furrow device create "$image" -o zones=64,zone-size=16MiB,zone-capacity=12MiB
+    step "ublk: serve a drive that takes time" serve "$image,timing=realtime,time-scale=5000"
+    dd if=/dev/zero of=/dev/ublkb0 bs=64K count=100 oflag=direct 2>/run/dd &
+    local writer=$!
+    sleep 1
+    kill -9 "$server"
+    wait "$server"
+    step "ublk: a killed server's device goes" device_gone 0
+    wait "$writer" && tell "FAIL ublk: the writer of a killed server's device ended without an error"
+    step "ublk: its writer gets an error" grep 'dd: error writing' /run/dd
+    tell "  $(head -n 1 /run/dd)"
+    step "ublk: the number is free again" serve "$image"
+    step "ublk: it is the same number" grep -q 'as /dev/ublkb0,' /run/served
+    kill -INT "$server"
+    step "ublk: Ctrl-C ends the server in order" wait "$server"
+    step "ublk: and removes the device once more" test ! -e /dev/ublkb0 -a ! -e /dev/ublkc0
+}
+
+# A RAID-5 volume as a block device.
+volume_device() {
+    local device=/dev/ublkb0 number
+    for number in 1 2 3 4; do
+        furrow device create "/run/d$number.zns" -o zones=32,zone-size=8MiB,max-open=14,max-active=28
+    done
+    step "ublk: create an array" furrow raid create --level 5 --name served \
+        /run/d1.zns /run/d2.zns /run/d3.zns /run/d4.zns
+    step "ublk: assemble it" furrow raid assemble --ublk --log /run/log \
+        /run/d1.zns /run/d2.zns /run/d3.zns /run/d4.zns
+    sed 's/^/GUEST   /' /run/out
+    dd if=/dev/urandom of=/run/data bs=1M count=24 2>/dev/null
+    step "ublk: it has flush and FUA, discard and write zeroes" \
+        sh -c "cd /sys/block/ublkb0/queue; grep -x 'write back' write_cache && grep -x 1 fua &&
+            grep -x none zoned && [ \$(cat discard_max_bytes) -gt 0 ] &&
+            [ \$(cat write_zeroes_max_bytes) -gt 0 ]"
+    step "ublk: write the volume" dd if=/run/data of=$device bs=1M conv=fsync
+    echo 3 >/proc/sys/vm/drop_caches
+    step "ublk: read it" sh -c "dd if=$device bs=1M count=24 | cmp - /run/data"
+    step "ublk: synchronous direct writes (FUA)" \
+        /bin/dd if=/run/data of=$device bs=64K count=32 seek=512 oflag=direct,dsync
+    step "ublk: read them" sh -c "dd if=$device bs=64K skip=512 count=32 iflag=direct >/run/back &&
+        dd if=/run/data bs=64K count=32 | cmp - /run/back"
+    step "ublk: discard" blkdiscard -o 1048576 -l 1048576 $device
+    step "ublk: what was discarded reads as zeroes" \
+        sh -c "dd if=$device bs=1M skip=1 count=1 iflag=direct >/run/back &&
+            dd if=/dev/zero bs=1M count=1 | cmp - /run/back"
+    step "ublk: write zeroes" /bin/blkdiscard -f -z -o 4194304 -l 65536 $device
+    step "ublk: they are zeroes, and their neighbours are not" \
+        sh -c "dd if=$device bs=64K skip=64 count=1 iflag=direct >/run/back &&
+            dd if=/dev/zero bs=64K count=1 | cmp - /run/back &&
+            dd if=$device bs=64K skip=65 count=1 iflag=direct >/run/back &&
+            dd if=/run/data bs=64K skip=65 count=1 | cmp - /run/back"
+    step "ublk: what is beyond the end is refused" sh -c \
+        "! dd if=/run/data of=$device bs=4096 count=1 oflag=direct seek=\$((\$(cat /sys/block/ublkb0/size) / 8))"
+    if [ -e /bin/mke2fs ]; then
+        load ext4
+        step "ublk: mkfs.ext4" /bin/mke2fs -q -t ext4 -F $device
+        step "ublk: mount ext4" mount -t ext4 -o discard $device /mnt
+        step "ublk: files on ext4" sh -c "cp /run/data /mnt/a && cp -r /modules /mnt/b && sync"
+        step "ublk: remove some" sh -c "rm /mnt/b/*.ko && sync && fstrim /mnt"
+        step "ublk: umount ext4" umount /mnt
+        step "ublk: mount ext4 again" mount -t ext4 $device /mnt
+        step "ublk: the same bytes" cmp /run/data /mnt/a
+        step "ublk: umount ext4 again" umount /mnt
+    fi
+    step "ublk: status names the device" sh -c "furrow raid status >/run/status; grep $device /run/status"
+    step "ublk: stop the array" furrow raid stop served
+    step "ublk: the device is gone" device_gone 0
+    step "ublk: assemble the array again" furrow raid assemble --ublk --log /run/log \
+        /run/d1.zns /run/d2.zns /run/d3.zns /run/d4.zns
+    if [ -e /bin/mke2fs ]; then
+        step "ublk: mount ext4 on it" mount -t ext4 $device /mnt
+        step "ublk: the same bytes once more" cmp /run/data /mnt/a
+        step "ublk: umount ext4 at last" umount /mnt
+    fi
+    step "ublk: stop it again" furrow raid stop served
+}
+
 load nvme
 sleep 2
 tell "kernel $(uname -r), drives: $(ls /dev | grep -E '^nvme[0-9]n1$' | tr '\n' ' ')"

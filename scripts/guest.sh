@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Tests real zoned drives in a guest: a current Debian kernel in QEMU, without KVM.
 #
-# scripts/guest.sh [PART...]: runs the parts given, or all: nvme, null, smr, array (see
-# scripts/guest-init.sh). The kernel is fetched by an apt of its own below the target folder, whose
+# scripts/guest.sh [PART...]: runs the parts given, or all: nvme, null, smr, array, ublk (see
+# scripts/guest-init.sh). FURROW_GUEST_PROFILE=release tests release builds. The kernel is fetched by an apt of its own below the target folder, whose
 # configuration and lists are not the machine's; nothing is installed. Where the network does not
 # give it, FURROW_GUEST_KERNEL names a folder with the unpacked packages linux-binary-* and
 # linux-modules-*, and busybox-static.
 . "$(dirname "$0")/lib.sh"
 
-parts="${*:-nvme null smr array}"
+parts="${*:-nvme null smr array ublk}"
+profile="${FURROW_GUEST_PROFILE:-debug}"
 guest="$(realpath -m "$target_dir")/guest"
 mkdir -p "$guest"
 
@@ -43,6 +44,8 @@ fetch_kernel() {
 # Copies a program with the libraries it needs into the guest. $1: program
 add_program() {
     install -D -m 755 "$1" "$guest/tree/bin/$(basename "$1")"
+    # Debug information would make the guest boot slowly.
+    ! have strip || strip --strip-debug "$guest/tree/bin/$(basename "$1")"
     local library
     for library in $(ldd "$1" | grep -o '/[^ ]*'); do
         install -D -m 755 "$library" "$guest/tree$library"
@@ -60,20 +63,26 @@ version="$(basename "${modules[0]}")"
 
 # FURROW_GUEST_BUILT=1: the programs are there.
 if [ -z "${FURROW_GUEST_BUILT:-}" ]; then
-    cargo build --quiet --locked --package furrow-cli
-    cargo build --quiet --locked --package furrow-linux --example conformance
+    optimised=()
+    [ "$profile" = debug ] || optimised=(--profile "$profile")
+    cargo build --quiet --locked "${optimised[@]}" --package furrow-cli
+    cargo build --quiet --locked "${optimised[@]}" --package furrow-linux --example conformance
 fi
 rm -rf "$guest/tree"
 mkdir -p "$guest/tree"/{bin,dev,proc,sys,run,mnt,modules}
-add_program "$target_dir/debug/furrow"
-add_program "$target_dir/debug/examples/conformance"
+add_program "$target_dir/$profile/furrow"
+add_program "$target_dir/$profile/examples/conformance"
 add_program "$(command -v fsx)"
+# What the shell's own commands cannot do, and the kernel's file systems where the machine has them.
+for program in dd blkdiscard mke2fs mkfs.btrfs; do
+    ! have "$program" || add_program "$(command -v "$program")"
+done
 install -m 755 "$(find "$kernel" -type f -name busybox -perm -u+x | head -n 1)" \
     "$guest/tree/bin/busybox"
 install -m 755 scripts/guest-init.sh "$guest/tree/init"
 fsx_configuration 262144 >"$guest/tree/fsx.toml"
 [ -e "${modules[0]}/modules.dep" ] || depmod -b "$kernel/usr" "$version"
-for module in nvme null_blk sd_mod scsi_debug nbd; do
+for module in nvme null_blk sd_mod scsi_debug nbd ublk_drv ext4 btrfs; do
     modprobe -d "$kernel/usr" -S "$version" --show-depends "$module" | while read -r _ file _; do
         name="$(basename "${file%.xz}")"
         [ -e "$guest/tree/modules/$name" ] || xz -dc "$file" >"$guest/tree/modules/$name"

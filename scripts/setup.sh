@@ -166,6 +166,8 @@ test-guest)
     have depmod || install_package kmod "the guest's modules"
     have cpio || install_package cpio "the guest's first file system"
     have xz || install_package xz-utils "to unpack the guest's modules"
+    have mke2fs || install_package e2fsprogs "ext4 on a volume"
+    have mkfs.btrfs || install_package btrfs-progs "zoned btrfs on an emulated drive"
     ;;
 rocksdb) need_rocksdb ;;
 demo)
