@@ -126,10 +126,12 @@ array() {
 
 # Starts a server of a block device and waits until it serves. $1: drive, then options
 serve() {
+    # The last server's line would be taken for this one's.
+    rm -f /run/served
     furrow device serve "$@" --ublk >/run/served 2>&1 &
     server=$!
     local wait=0
-    while ! grep -q 'served as' /run/served && [ "$wait" -lt 300 ] && kill -0 "$server" 2>/dev/null; do
+    while ! grep -qs 'served as' /run/served && [ "$wait" -lt 300 ] && kill -0 "$server" 2>/dev/null; do
         sleep 0.2
         wait=$((wait + 1))
     done
