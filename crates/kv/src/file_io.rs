@@ -586,8 +586,8 @@ impl Store {
         })
     }
 
-    /// Reads blocks of an extent from the drive and checks their checksums. The caller pins the zones
-    /// of both.
+    /// Reads blocks of an extent from the drive and checks their checksums. The caller pins the
+    /// zones of both.
     pub(crate) async fn read_checked(
         &self,
         id: FileId,

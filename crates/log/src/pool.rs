@@ -515,9 +515,9 @@ impl ZonePool {
 
     /// Releases a superzone: waits until no read pins it and no write of it is in flight, resets
     /// its zones, removes the zones that cannot be reset, and makes the superzone free. A superzone
-    /// that lost zones stays full: the next checkpoint records which, and the release after it makes
-    /// the superzone free. The release continues if the future is dropped. A free superzone can be
-    /// released too: that empties zones in which a crash left blocks.
+    /// that lost zones stays full: the next checkpoint records which, and the release after it
+    /// makes the superzone free. The release continues if the future is dropped. A free superzone
+    /// can be released too: that empties zones in which a crash left blocks.
     ///
     /// # Errors
     /// `Invalid` if `proof` does not show the superzone empty, `Busy` if the superzone is active,

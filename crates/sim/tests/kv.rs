@@ -131,7 +131,7 @@ fn what_failed_once_holds() {
     // Neither a failed flush before finishing a zone, nor a failure to finish it because the drive
     // was away, made the store fail.
     let flush = [25, 372, 605];
-    // A read had no hold on the zone of the checksums while it read the blocks: cleaning moved both.
+    // While a read got the blocks, nothing kept the zone of their checksums: cleaning reset it.
     let sums = [2922];
     let first = permits.into_iter().chain(stopped).chain(twice);
     for seed in first.chain(torn).chain(flush).chain(sums) {

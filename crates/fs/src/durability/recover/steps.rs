@@ -179,8 +179,8 @@ impl Mount {
     fn audit(&self, audit: fn(&Core) -> Result<()>) -> Result<()> {
         let inner = self.inner()?;
         let core = inner.core.borrow();
-        // A write that fails beside a step makes the engine fail, and its pages stay in the cache as
-        // the only copy: the accounts do not close any more.
+        // A write that fails beside a step makes the engine fail. The write's pages stay in the
+        // cache, as the only copy, and the accounts do not close any more.
         if core.health.failed().is_some() { Ok(()) } else { audit(&core) }
     }
 
