@@ -220,6 +220,42 @@ killed_server() {
     step "ublk: and removes the device once more" test ! -e /dev/ublkb0 -a ! -e /dev/ublkc0
 }
 
+# A volume whose daemon is killed under a writer and started again.
+kept_volume() {
+    local device=/dev/ublkb0 writer
+    step "ublk: assemble the array, to be kept" furrow raid assemble --ublk --keep --log /run/log \
+        /run/d1.zns /run/d2.zns /run/d3.zns /run/d4.zns
+    [ ! -e /bin/mke2fs ] || step "ublk: mount ext4 to be kept" mount -t ext4 $device /mnt
+    [ -e /bin/mke2fs ] || mkdir -p /mnt
+    step "ublk: write without a flush" dd if=/run/data of=/mnt/direct bs=64K count=64 oflag=direct
+    (for number in 1 2 3 4 5 6 7 8; do
+        dd if=/run/data of="/mnt/kept-$number" bs=1M count=4 conv=fsync || exit 1
+    done) 2>/run/dd &
+    writer=$!
+    sleep 0.5
+    kill -9 "$(furrow raid status --json | sed -n 's/^ *"pid": *\([0-9]*\).*/\1/p' | head -n 1)"
+    sleep 2
+    step "ublk: the device is kept" test -b $device
+    tell "  written before the kill: $(grep -c 'records out' /run/dd) of 8 files"
+    step "ublk: assemble it once more" furrow raid assemble --ublk --keep --log /run/log \
+        /run/d1.zns /run/d2.zns /run/d3.zns /run/d4.zns
+    cp /run/out /run/assembled
+    sed 's/^/GUEST   /' /run/assembled
+    wait "$writer" || tell "FAIL ublk: the writer got an error: $(tail -n 2 /run/dd)"
+    step "ublk: it was the same device" grep "$device" /run/assembled
+    step "ublk: umount, the writer noticed nothing" umount /mnt
+    step "ublk: mount what was kept" mount -t ext4 $device /mnt
+    for number in 1 2 3 4 5 6 7 8; do
+        dd if=/run/data bs=1M count=4 2>/dev/null | cmp - "/mnt/kept-$number" ||
+            tell "FAIL ublk: kept-$number differs"
+    done
+    step "ublk: what was not flushed was kept" \
+        sh -c "dd if=/run/data bs=64K count=64 | cmp - /mnt/direct"
+    step "ublk: umount what was kept" umount /mnt
+    step "ublk: stop what was kept" furrow raid stop served
+    step "ublk: a kept device is removed in order" device_gone 0
+}
+
 # A RAID-5 volume as a block device.
 volume_device() {
     local device=/dev/ublkb0 number
@@ -277,6 +313,7 @@ volume_device() {
         step "ublk: umount ext4 at last" umount /mnt
     fi
     step "ublk: stop it again" furrow raid stop served
+    kept_volume
 }
 
 load nvme

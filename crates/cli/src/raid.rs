@@ -47,7 +47,7 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Action {
     Create(create::Args),
-    Assemble(Answered<start::Args>),
+    Assemble(Box<Answered<start::Args>>),
     Examine(examine::Args),
     Status(status::Args),
     Fail(Answered<manage::Fail>),

@@ -14,12 +14,19 @@ pub(crate) mod feature {
     pub const USER_COPY: u64 = 1 << 7;
     /// A zoned block device; needs `USER_COPY`.
     pub const ZONED: u64 = 1 << 8;
+    /// The device outlives its server: requests wait for the next one.
+    pub const RECOVERY: u64 = 1 << 3;
+    /// Requests that the server had are given to the next one again.
+    pub const REISSUE: u64 = 1 << 4;
     /// Commands are numbered as ioctls are.
     pub const IOCTL_NUMBERS: u64 = 1 << 6;
 }
 
 /// State of a device whose server has gone (`UBLK_S_DEV_DEAD`).
 pub(crate) const STATE_DEAD: u16 = 0;
+
+/// State of a device that waits for its next server (`UBLK_S_DEV_QUIESCED`).
+pub(crate) const STATE_WAITING: u16 = 2;
 
 /// `struct ublksrv_ctrl_cmd`: what a control command carries.
 #[repr(C)]
@@ -205,6 +212,8 @@ pub(crate) mod control {
     pub const START: Opcode = opcode::read_write::<ControlCommand>(b'u', 0x06);
     pub const STOP: Opcode = opcode::read_write::<ControlCommand>(b'u', 0x07);
     pub const SET_PARAMETERS: Opcode = opcode::read_write::<ControlCommand>(b'u', 0x08);
+    pub const START_RECOVERY: Opcode = opcode::read_write::<ControlCommand>(b'u', 0x10);
+    pub const END_RECOVERY: Opcode = opcode::read_write::<ControlCommand>(b'u', 0x11);
     pub const GET_FEATURES: Opcode = opcode::read::<ControlCommand>(b'u', 0x13);
 }
 
@@ -252,6 +261,8 @@ mod tests {
         assert_eq!([control::ADD, control::DELETE], [0xc020_7504, 0xc020_7505]);
         assert_eq!([control::START, control::STOP], [0xc020_7506, 0xc020_7507]);
         assert_eq!(control::SET_PARAMETERS, 0xc020_7508);
+        let recovery = [control::START_RECOVERY, control::END_RECOVERY];
+        assert_eq!(recovery, [0xc020_7510, 0xc020_7511]);
         assert_eq!([queue::FETCH, queue::COMMIT_AND_FETCH], [0xc010_7520, 0xc010_7521]);
         assert_eq!(payload_offset(0), 0x8000_0000);
         assert_eq!(payload_offset(3) - payload_offset(0), 3 * (32 << 20));

@@ -2,7 +2,9 @@
 
 #![allow(unsafe_code, reason = "the kernel reads and writes memory that a ring entry names")]
 
-use crate::abi::{ControlCommand, DeviceInfo, Parameters, STATE_DEAD, control, feature};
+use crate::abi::{
+    ControlCommand, DeviceInfo, Parameters, STATE_DEAD, STATE_WAITING, control, feature,
+};
 use furrow_zone::{Error, ErrorKind};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::io::Errno;
@@ -94,6 +96,7 @@ impl Control {
     }
 
     /// Makes a device, which has no block device yet. `number` is chosen by the kernel if `None`.
+    /// With `kept_for` it outlives its server, and [`Control::waiting`] finds it by that.
     ///
     /// # Errors
     /// `Unsupported` if the kernel cannot have such devices, `Denied`, `Exists`, `Io`.
@@ -103,8 +106,12 @@ impl Control {
         depth: u16,
         largest: u32,
         zoned: bool,
+        kept_for: Option<u64>,
     ) -> Result<DeviceInfo, Error> {
         let mut wanted = feature::USER_COPY;
+        if kept_for.is_some() {
+            wanted |= feature::RECOVERY | feature::REISSUE;
+        }
         if zoned {
             wanted |= feature::ZONED;
         }
@@ -123,7 +130,7 @@ impl Control {
             device,
             pid: std::process::id() as i32,
             features: wanted | feature::IOCTL_NUMBERS,
-            mark: MARK,
+            mark: kept_for.map_or(MARK, mark_of),
             ..Default::default()
         };
         let command = with_info(device, &mut info);
@@ -208,13 +215,48 @@ impl Control {
         }
     }
 
+    /// The number of the device that was kept for `kept_for` and waits for a server.
+    pub(crate) fn waiting(&mut self, kept_for: u64) -> Option<u32> {
+        all_devices().into_iter().find(|device| {
+            let mut info = DeviceInfo::default();
+            let command = with_info(*device, &mut info);
+            let told = self.call(control::GET_INFO, command).is_ok();
+            told && info.mark == mark_of(kept_for) && info.state == STATE_WAITING
+        })
+    }
+
+    /// Takes over a device that waits for a server. Its queue can be opened then.
+    ///
+    /// # Errors
+    /// `Busy` while the kernel still ends the last server; `Io`.
+    pub(crate) fn start_recovery(&mut self, device: u32) -> Result<(), Error> {
+        let command = ControlCommand { device, queue: !0, ..Default::default() };
+        match self.call(control::START_RECOVERY, command) {
+            Ok(_) => Ok(()),
+            Err(Errno::BUSY) => {
+                let what = format!("/dev/ublkb{device}: its last server has not ended");
+                Err(Error::new(ErrorKind::Busy, what))
+            }
+            Err(errno) => Err(failed("take over a device", errno)),
+        }
+    }
+
+    /// Ends the taking over, when the queue is open: requests come.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn end_recovery(&mut self, device: u32) -> Result<(), Error> {
+        let data = u64::from(std::process::id());
+        let command = ControlCommand { device, queue: !0, data, ..Default::default() };
+        match self.call(control::END_RECOVERY, command) {
+            Ok(_) => Ok(()),
+            Err(errno) => Err(failed("take over a device", errno)),
+        }
+    }
+
     /// Removes the devices that servers of ours have left, because they were killed.
     pub(crate) fn remove_left(&mut self) {
-        let Ok(entries) = std::fs::read_dir("/dev") else { return };
-        let number = |name: std::ffi::OsString| {
-            name.to_str().and_then(|name| name.strip_prefix("ublkc")?.parse::<u32>().ok())
-        };
-        for device in entries.flatten().filter_map(|entry| number(entry.file_name())) {
+        for device in all_devices() {
             let mut info = DeviceInfo::default();
             let command = with_info(device, &mut info);
             let told = self.call(control::GET_INFO, command);
@@ -225,6 +267,20 @@ impl Control {
             }
         }
     }
+}
+
+/// The mark of a device that is kept for `key`.
+fn mark_of(key: u64) -> u64 {
+    key ^ MARK.rotate_left(8)
+}
+
+/// Numbers of all devices.
+fn all_devices() -> Vec<u32> {
+    let Ok(entries) = std::fs::read_dir("/dev") else { return Vec::new() };
+    let number = |name: std::ffi::OsString| {
+        name.to_str().and_then(|name| name.strip_prefix("ublkc")?.parse::<u32>().ok())
+    };
+    entries.flatten().filter_map(|entry| number(entry.file_name())).collect()
 }
 
 fn with_info(device: u32, info: &mut DeviceInfo) -> ControlCommand {

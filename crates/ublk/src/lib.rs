@@ -36,5 +36,5 @@ mod volume;
 pub use backend::{Backend, Done, Properties, ZoneLimits};
 pub use drive::Drive;
 pub use request::{Operation, Request};
-pub use server::{Device, Server};
+pub use server::{Device, Options, Server};
 pub use volume::Exported;

@@ -29,6 +29,18 @@ const START_PATIENCE: u64 = 120 * Nanos::SECOND;
 /// Nanoseconds that requests may take to end after the device was stopped.
 const STOP_PATIENCE: u64 = 30 * Nanos::SECOND;
 
+/// How a device is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// N of `/dev/ublkbN`; `None` leaves the choice to the kernel.
+    pub number: Option<u32>,
+    /// With a key, the device outlives a server that is killed: its requests wait until a server
+    /// is started with the same key, which takes the device over and gets those that the last one
+    /// has not answered once more. So they must be such that doing them twice does no harm: those
+    /// of a volume, not of a zoned drive.
+    pub kept_for: Option<u64>,
+}
+
 /// A block device that is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
@@ -64,13 +76,12 @@ struct Inner<B> {
 
 impl<B: Backend> Server<B> {
     /// Makes a block device for `backend`, and serves it on the executor `rt`, whose clock must be
-    /// real. `number` is N of `/dev/ublkbN`; `None` leaves the choice to the kernel. Devices that
-    /// were left by servers that were killed are removed first.
+    /// real. Devices that were left by servers that were killed are removed first.
     ///
     /// # Errors
     /// `Unsupported` if the kernel has no ublk, or cannot have such a device; `Denied`; `Exists` if
     /// the number is taken; `Io`. No device is left then.
-    pub async fn start(rt: &Rt, backend: B, number: Option<u32>) -> Result<Server<B>, Error> {
+    pub async fn start(rt: &Rt, backend: B, options: Options) -> Result<Server<B>, Error> {
         if rt.config().clock == Clock::Virtual {
             return Err(Error::new(ErrorKind::Invalid, "a block device needs a real clock"));
         }
@@ -78,10 +89,34 @@ impl<B: Backend> Server<B> {
         let mut control = Control::open()?;
         control.remove_left();
         let zoned = properties.zones.is_some();
-        let info = control.add(number, DEPTH, properties.transfer_bytes, zoned)?;
-        let device = Device { number: info.device };
-        match Server::serve(rt, backend, properties, device.clone(), &mut control).await {
+        let waiting = options.kept_for.and_then(|kept_for| control.waiting(kept_for));
+        if let Some(number) = waiting {
+            let until = rt.now().after(NODE_PATIENCE);
+            while let Err(error) = control.start_recovery(number) {
+                if error.kind() != ErrorKind::Busy || rt.now() >= until {
+                    return Err(error);
+                }
+                rt.sleep(10 * Nanos::MILLI).await;
+            }
+        }
+        let device = match waiting {
+            Some(number) => Device { number },
+            None => {
+                let Options { number, kept_for } = options;
+                let bytes = properties.transfer_bytes;
+                let info = control.add(number, DEPTH, bytes, zoned, kept_for)?;
+                if let Err(error) = control.set(info.device, &properties.parameters()) {
+                    let _ = control.delete(info.device);
+                    return Err(error);
+                }
+                Device { number: info.device }
+            }
+        };
+        let is_kept = waiting.is_some();
+        match Server::serve(rt, backend, properties, device.clone(), is_kept).await {
             Ok(server) => Ok(server),
+            // Its requests wait for another try.
+            Err(error) if is_kept => Err(error),
             Err(error) => {
                 let number = device.number;
                 let _ = on_thread(rt, move || control.delete(number)).await;
@@ -95,10 +130,9 @@ impl<B: Backend> Server<B> {
         backend: B,
         properties: Properties,
         device: Device,
-        control: &mut Control,
+        is_kept: bool,
     ) -> Result<Server<B>, Error> {
         let number = device.number;
-        control.set(number, &properties.parameters())?;
         let node = open_node(rt, number).await?;
         let failed = |what: &str, why: &dyn std::fmt::Display| {
             Error::new(ErrorKind::Io, format!("/dev/ublkc{number}: {what}: {why}"))
@@ -133,7 +167,10 @@ impl<B: Backend> Server<B> {
             }
         });
         // The kernel reads from the device before it answers: this thread must serve.
-        let starting = on_thread(rt, move || Control::open()?.start(number));
+        let starting = on_thread(rt, move || match is_kept {
+            true => Control::open()?.end_recovery(number),
+            false => Control::open()?.start(number),
+        });
         let started = either(within(rt, START_PATIENCE, starting), server.gone()).await;
         let error = match started {
             Ok(Some(Ok(()))) => return Ok(server),
@@ -144,7 +181,10 @@ impl<B: Backend> Server<B> {
                 failed("the kernel refuses its queue", &errno)
             }
         };
-        let _ = server.end().await;
+        match is_kept {
+            true => drop(server.0.queue.take()),
+            false => drop(server.end().await),
+        }
         Err(error)
     }
 

@@ -17,12 +17,22 @@ const ZEROES: u64 = 256;
 pub struct Exported {
     volume: furrow_raid::Volume,
     read_only: bool,
+    always_durable: bool,
 }
 
 impl Exported {
     /// `volume`, to be served; read-only if asked for.
     pub fn new(volume: furrow_raid::Volume, read_only: bool) -> Exported {
-        Exported { volume, read_only }
+        Exported { volume, read_only, always_durable: false }
+    }
+
+    /// Makes every change durable before it is answered. A device that outlives its server
+    /// ([`Options::kept_for`](crate::Options::kept_for)) needs that: drives in this process, such
+    /// as soft zones, forget with it what was not flushed, and the kernel does not notice.
+    #[must_use]
+    pub fn always_durable(mut self, always_durable: bool) -> Exported {
+        self.always_durable = always_durable;
+        self
     }
 }
 
@@ -42,7 +52,7 @@ impl Backend for Exported {
     async fn carry_out(&self, request: Request, data: Pages) -> Result<Done, Errno> {
         let per_block = PAGE_SIZE as u64 / SECTOR;
         let (block, count) = (request.sector / per_block, u64::from(request.sectors) / per_block);
-        let (volume, fua) = (&self.volume, request.fua);
+        let (volume, fua) = (&self.volume, request.fua || self.always_durable);
         let done = match request.operation {
             Operation::Read => {
                 return match volume.read(block, count as u32).await {

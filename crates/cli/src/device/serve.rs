@@ -7,7 +7,7 @@ use clap::Args;
 use furrow_emu::OpenMode;
 use furrow_fuse::Signals;
 use furrow_rt::{Rt, either};
-use furrow_ublk::{Drive, Server};
+use furrow_ublk::{Drive, Options, Server};
 use furrow_zone::spec::{DeviceSpec, Timing};
 use furrow_zone::{Command, QueueId, Request};
 use std::io::Write;
@@ -55,8 +55,9 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         // Nobody receives this only if the server has ended already.
         let _ = (&ended).write_all(b"s");
     })?;
-    let (engine, number) = (rt.clone(), args.number);
-    let server = rt.block_on(async move { Server::start(&engine, served, number).await })?;
+    let engine = rt.clone();
+    let options = Options { number: args.number, kept_for: None };
+    let server = rt.block_on(async move { Server::start(&engine, served, options).await })?;
     let geometry = drive.geometry();
     writeln!(
         out,

@@ -57,6 +57,10 @@ pub struct Args {
     /// ublk: modprobe ublk_drv)
     #[arg(long)]
     ublk: bool,
+    /// With --ublk: if the daemon is killed the device stays, and what uses it waits until the
+    /// array is assembled again with the same options
+    #[arg(long, requires = "ublk")]
+    keep: bool,
     /// TLS: off, on (clients may do without), require
     #[arg(long, value_enum, default_value_t = Mode::Off, requires_if("on", "tls_certs"))]
     #[arg(requires_if("require", "tls_certs"))]
@@ -396,7 +400,7 @@ fn start(
     let server_options = furrow_nbd::Options { tls, limits };
     let server = Server::bind(rt, places, exports, server_options)?;
     let block_device = match args.ublk {
-        true => Some(block_device(rt, &volume, args.read_only)?),
+        true => Some(block_device(args, rt, &volume)?),
         false => None,
     };
     let gone = (0..).zip(&members).filter(|(_, (_, state, _))| *state == MemberState::Failed);
@@ -422,9 +426,13 @@ fn start(
 }
 
 /// Makes `volume` a block device of the kernel.
-fn block_device(rt: &Rt, volume: &Volume, read_only: bool) -> Result<BlockDevice> {
-    let (engine, served) = (rt.clone(), furrow_ublk::Exported::new(volume.clone(), read_only));
-    let server = async move { furrow_ublk::Server::start(&engine, served, None).await };
+fn block_device(args: &Args, rt: &Rt, volume: &Volume) -> Result<BlockDevice> {
+    let key = |bytes: [u8; 16]| u64::from_le_bytes(std::array::from_fn(|at| bytes[at]));
+    let kept_for = args.keep.then(|| key(volume.uuid().0));
+    let served = furrow_ublk::Exported::new(volume.clone(), args.read_only);
+    let served = served.always_durable(args.keep);
+    let (engine, options) = (rt.clone(), furrow_ublk::Options { number: None, kept_for });
+    let server = async move { furrow_ublk::Server::start(&engine, served, options).await };
     Ok(rt.block_on(server)?)
 }
 
