@@ -14,7 +14,8 @@
 //! rules with an errno; a backend gets only requests that are whole blocks within the device. A
 //! server that ends without [`Server::stop`], also by SIGKILL, leaves no device that hangs: the
 //! kernel then fails what is under way and removes the block device. Its number stays taken until
-//! the next server is started.
+//! the next server is started. A device that is kept ([`Options::kept_for`]) waits for its next
+//! server instead.
 //!
 //! The decisions are pure and need no driver: the kernel's layouts, requests, drives and volumes.
 
