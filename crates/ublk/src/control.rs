@@ -182,12 +182,14 @@ impl Control {
     /// # Errors
     /// `Io`.
     pub(crate) fn start(&mut self, device: u32) -> Result<(), Error> {
+        self.serve_from_here(device, control::START, "start the device")
+    }
+
+    /// Tells the kernel that this process serves the device.
+    fn serve_from_here(&mut self, device: u32, number: u32, what: &str) -> Result<(), Error> {
         let data = u64::from(std::process::id());
         let command = ControlCommand { device, queue: !0, data, ..Default::default() };
-        match self.call(control::START, command) {
-            Ok(_) => Ok(()),
-            Err(errno) => Err(failed("start the device", errno)),
-        }
+        self.call(number, command).map(drop).map_err(|errno| failed(what, errno))
     }
 
     /// Stops a device: what is dirty is written, the block device is removed, and every request
@@ -246,12 +248,7 @@ impl Control {
     /// # Errors
     /// `Io`.
     pub(crate) fn end_recovery(&mut self, device: u32) -> Result<(), Error> {
-        let data = u64::from(std::process::id());
-        let command = ControlCommand { device, queue: !0, data, ..Default::default() };
-        match self.call(control::END_RECOVERY, command) {
-            Ok(_) => Ok(()),
-            Err(errno) => Err(failed("take over a device", errno)),
-        }
+        self.serve_from_here(device, control::END_RECOVERY, "take over a device")
     }
 
     /// Removes the devices that servers of ours have left, because they were killed.

@@ -85,7 +85,8 @@ impl Queue {
         !self.waiting.is_empty() || !self.ring.submission().is_empty()
     }
 
-    /// Takes the tags whose requests have come, with 0; or with an error for a tag that is over.
+    /// Adds to `into` each tag that the kernel has answered since the last call. A tag with 0 has a
+    /// new request; a tag with a negative errno gets no more requests.
     pub(crate) fn arrivals(&mut self, into: &mut Vec<(u16, i32)>) {
         let completions = self.ring.completion();
         into.extend(completions.map(|entry| (entry.user_data() as u16, entry.result())));

@@ -295,8 +295,8 @@ impl<B: Backend> Inner<B> {
             }
             Done::Report(zones) => {
                 self.with_queue(|queue| queue.give_bytes(tag, &zones))?;
-                // The kernel's buffer may have space for more zones than it asks for, and the
-                // request is over only if all of it is answered. It cuts off what is too much.
+                // The kernel's buffer may be larger than the report. The kernel ends the request
+                // only if the answer covers the whole buffer, and cuts a longer answer off.
                 Ok((self.properties.transfer_bytes as i32, 0))
             }
         }
