@@ -145,7 +145,7 @@ fn open_drive(rt: &Rt, spec: &DeviceSpec) -> Result<Rc<dyn ZonedDevice>, Error> 
         return Ok(drive);
     }
     Ok(match spec {
-        DeviceSpec::Node(path) => Rc::new(Drive::open(rt, path, Access::ReadWrite)?),
+        DeviceSpec::Node(node) => Rc::new(Drive::open(rt, node, Access::ReadWrite)?),
         _ => furrow_emu::open(rt, spec, OpenMode::ReadWrite)?,
     })
 }

@@ -130,7 +130,7 @@ fn preset_help() -> String {
 }
 
 fn option_help() -> String {
-    let image = |key: &&spec::Key| !key.is_of_run() && **key != spec::Key::Medium;
+    let image = |key: &&spec::Key| key.is_of_geometry();
     let keys: Vec<&str> = spec::Key::ALL.iter().filter(image).map(|key| key.name()).collect();
     format!(
         "What differs from the preset: key=value, joined by commas or given several times.\n\

@@ -277,16 +277,16 @@ pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<dyn ZonedDe
     if soft::is_soft(spec) {
         return soft::open(rt, spec, mode).map(|drive| drive as Rc<dyn ZonedDevice>);
     }
-    let DeviceSpec::Node(path) = spec else {
+    let DeviceSpec::Node(node) = spec else {
         return emulated(rt, spec, mode).map(|drive| drive as Rc<dyn ZonedDevice>);
     };
     let access = match mode {
         OpenMode::ReadWrite => Access::ReadWrite,
         OpenMode::ReadOnly => Access::ReadOnly,
     };
-    let drive = Drive::open(rt, path, access);
+    let drive = Drive::open(rt, node, access);
     drive.map(|drive| Rc::new(drive) as Rc<dyn ZonedDevice>).map_err(|error| match error.kind() {
-        ErrorKind::WrongFormat => without_zones(Path::new(path)).unwrap_or(error),
+        ErrorKind::WrongFormat => without_zones(Path::new(&node.path)).unwrap_or(error),
         _ => error,
     })
 }

@@ -23,9 +23,12 @@ pub fn is_soft(spec: &DeviceSpec) -> bool {
 /// Those of [`PlainFile::open`] and [`recover`]; `Invalid` for options of emulated drives.
 pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<SoftDrive>, Error> {
     let path = spec.path().unwrap_or_default();
-    if let DeviceSpec::Image(image) = spec
-        && (image.sync || image.run != Default::default())
-    {
+    let options = match spec {
+        DeviceSpec::Image(image) => image.sync || image.run != Default::default(),
+        DeviceSpec::Node(node) => node.queued,
+        DeviceSpec::Memory(_) => false,
+    };
+    if options {
         let what = format!("{path}: soft zones take no options: they are no emulated drive");
         return Err(Error::new(ErrorKind::Invalid, what));
     }

@@ -19,7 +19,8 @@ use std::rc::Rc;
 /// timing model is wrong. Nothing has been written then.
 pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<Emulator>> {
     let emulator = match spec {
-        DeviceSpec::Node(path) => {
+        DeviceSpec::Node(node) => {
+            let path = &node.path;
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(

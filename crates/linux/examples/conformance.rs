@@ -1,10 +1,12 @@
-//! Holds a zoned block device against the rules of zones: `conformance DEVICE [SEED [STEPS]]`. The
-//! content of the device is lost.
+//! Holds a zoned drive against the rules of zones: `conformance DEVICE [SEED [STEPS [GRANULE]]]`,
+//! where all lengths are a multiple of GRANULE blocks. DEVICE is a block device (`/dev/nvme0n1`),
+//! or a generic NVMe device (`/dev/ng0n1,order=queued`). The content of the device is lost.
 
 #![allow(clippy::disallowed_methods, reason = "a command has arguments")]
 
 use furrow_linux::{Access, Drive, conformance};
 use furrow_rt::{Config, Rt};
+use furrow_zone::spec::{DeviceSpec, SpecError};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -14,11 +16,15 @@ fn main() -> ExitCode {
         None => Ok(otherwise),
     };
     let run = || {
-        let path = arguments.first().ok_or("name a zoned block device")?;
-        let (seed, steps) = (number(1, 1)?, number(2, 1500)?);
+        let name = arguments.first().ok_or("name a zoned drive")?;
+        let spec = name.parse().map_err(|error: SpecError| error.to_string())?;
+        let DeviceSpec::Node(node) = spec else { return Err(format!("{name}: no device")) };
+        let (seed, steps, granule) = (number(1, 1)?, number(2, 1500)?, number(3, 1)?);
         let rt = Rt::new(Config::real());
-        let drive = Drive::open(&rt, path, Access::ReadWrite).map_err(|error| error.to_string())?;
-        let found = rt.block_on(async move { conformance::run(&drive, seed, steps).await });
+        let drive =
+            Drive::open(&rt, &node, Access::ReadWrite).map_err(|error| error.to_string())?;
+        let found =
+            rt.block_on(async move { conformance::run(&drive, seed, steps, granule).await });
         rt.clear();
         found
     };

@@ -2,8 +2,9 @@
 //!
 //! A random walk, by seed, through commands and states of a few zones: before each command the
 //! state machine ([`Machine`]) says what the drive must answer, afterwards the zone's report is
-//! compared, and blocks that are read must be those that were written. A difference is noted, and
-//! the machine continues from the drive's report. Then zones are opened until the drive refuses.
+//! compared, blocks that are read must be those that were written, out-of-band bytes included, and
+//! an append must name its place. A difference is noted, and the machine continues from the drive's
+//! report. Then zones are opened until the drive refuses.
 //! The zones used are reset at the beginning and at the end: their content is lost.
 
 use furrow_rt::{PAGE_SIZE, Page, Pages, Rng};
@@ -108,21 +109,37 @@ fn fill(page: &mut Page, lba: u64, life: u64, block: usize) {
     }
 }
 
+/// The out-of-band bytes of `blocks` blocks from `lba` on, `each` bytes a block.
+fn oob(lba: u64, blocks: u64, life: u64, each: u16) -> Vec<u8> {
+    let block = |lba: u64| {
+        let word = lba.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(life).to_le_bytes();
+        word.into_iter().cycle().take(usize::from(each))
+    };
+    (lba..lba + blocks).flat_map(block).collect()
+}
+
 struct Walk<'a> {
     device: &'a dyn ZonedDevice,
     geometry: Geometry,
     machine: Machine,
     rng: Rng,
     first: u32,
+    granule: u64,
     lives: [u64; ZONES as usize],
     found: Findings,
 }
 
-/// Runs `steps` random commands by `seed` on `device`, then its limits.
+/// Runs `steps` random commands by `seed` on `device`, then its limits. All lengths are a multiple
+/// of `granule` blocks, for drives that need such.
 ///
 /// # Errors
 /// With a sentence, if the drive does not report or its zones cannot be reset.
-pub async fn run(device: &dyn ZonedDevice, seed: u64, steps: u64) -> Result<Findings, String> {
+pub async fn run(
+    device: &dyn ZonedDevice,
+    seed: u64,
+    steps: u64,
+    granule: u64,
+) -> Result<Findings, String> {
     let geometry = device.geometry().clone();
     let machine = Machine::new(geometry.clone()).map_err(|error| error.to_string())?;
     let first = geometry.conventional_zones;
@@ -130,7 +147,8 @@ pub async fn run(device: &dyn ZonedDevice, seed: u64, steps: u64) -> Result<Find
         return Err(format!("it has fewer than {ZONES} sequential zones"));
     }
     let (rng, found) = (Rng::new(seed), Findings::default());
-    let mut walk = Walk { device, geometry, machine, rng, first, lives: [0; 4], found };
+    let granule = granule.max(1);
+    let mut walk = Walk { device, geometry, machine, rng, first, granule, lives: [0; 4], found };
     walk.reset().await?;
     for _ in 0..steps {
         walk.step().await?;
@@ -187,7 +205,10 @@ impl Walk<'_> {
         let now = self.report(zone).await?;
         let most = self.geometry.max_transfer.map_or(64, |most| most.0.min(64));
         let per_page = PAGE_SIZE as u64 / self.geometry.block_size.0;
-        let blocks = 1 + self.rng.below(most / per_page) * per_page;
+        let blocks = match self.granule {
+            1 => 1 + self.rng.below(most / per_page) * per_page,
+            granule => (1 + self.rng.below((most / granule).max(1))) * granule,
+        };
         let pointer = now.write_pointer.0;
         let target = Target::Zone(Lba(start));
         let manage = |action| Command::Manage { target, action };
@@ -232,6 +253,8 @@ impl Walk<'_> {
         let life = self.lives[index];
         let block = self.geometry.block_size.0 as usize;
         let per_page = (PAGE_SIZE / block) as u64;
+        let each = self.geometry.oob_bytes;
+        let mut marks = Vec::new();
         let data = match command {
             Command::Read { blocks, .. } => {
                 (0..blocks.0.div_ceil(per_page)).map(|_| Page::zeroed()).collect()
@@ -246,24 +269,38 @@ impl Walk<'_> {
                     fill(&mut page, at + number * per_page, life, block);
                     page
                 };
+                marks = oob(at, blocks.0, life, each);
                 (0..blocks.0.div_ceil(per_page)).map(page).collect()
             }
             _ => Pages::new(),
         };
-        let outcome = self.device.submit(QueueId(0), Request::with_data(command, data)).await;
+        let request = Request { oob: marks, ..Request::with_data(command, data) };
+        let outcome = self.device.submit(QueueId(0), request).await;
         // The geometry leaves open whether a read of blocks never written gives zeros or an error.
         let lenient = demanded == Status::Unwritten && outcome.status.is_ok();
         let answered = if lenient { demanded } else { outcome.status };
         let row = self.found.note(what, before.state, demanded);
         if answered != demanded {
             differ(row, format!("answers {answered}"));
+        } else if let (Command::Append { zone_start, .. }, true) = (command, demanded.is_ok()) {
+            let at = zone_start.0 + before.write_pointer.0;
+            if outcome.lba != Lba(at) {
+                differ(row, format!("says that it is at block {}, not {at}", outcome.lba));
+            }
         } else if let (Command::Read { lba, blocks }, true) = (command, demanded.is_ok()) {
+            let end = self.geometry.start(zone).0 + before.write_pointer.0;
+            let marks = oob(lba.0, blocks.0, life, each);
+            // Where a full zone's data ends, only its writer knows.
+            let known = lba.0 + blocks.0 <= end && before.state != ZoneState::Full;
+            if outcome.oob.len() != marks.len() || (known && outcome.oob != marks) {
+                differ(row, "other out-of-band bytes".to_owned());
+            }
             for (number, page) in outcome.data.iter().enumerate() {
                 let at = lba.0 + number as u64 * per_page;
                 let mut expected = Page::zeroed();
                 fill(&mut expected, at, life, block);
                 let length = block * (blocks.0 - number as u64 * per_page).min(per_page) as usize;
-                let written = at + per_page <= self.geometry.start(zone).0 + before.write_pointer.0;
+                let written = at + per_page <= end;
                 if written
                     && before.state != ZoneState::Full
                     && page[..length] != expected[..length]

@@ -1,22 +1,23 @@
-//! A block device as a [`ZonedDevice`]: commands to the kernel, answers back to their tasks.
+//! A drive of the system as a [`ZonedDevice`]: commands to the kernel, answers back to their tasks.
 //!
-//! A *flight* is what the kernel has as one command: a read, a flush, a change of a zone, or writes
-//! that were joined. Flights are sent when the executor polls its sources, all new ones in one
-//! call; a task of the executor waits for the drive's event and takes the answers.
+//! Commands are sent as flights (`flight.rs`) when the executor polls its sources, all new ones in
+//! one call; a task of the executor waits for the drive's event and takes the answers.
 
-use crate::failure::{Asked, Verdict, is_gone, judge};
+use crate::failure::is_gone;
+use crate::flight::{Flight, Part, Task};
 use crate::ioctl::{self, SECTOR};
-use crate::lane::{Lane, Step};
+use crate::lane::{Lane, Sent, Step};
 use crate::layout;
 use crate::names;
-use crate::ring::{self, Kind, Piece, Ring};
+use crate::nvme;
 use crate::sysfs::{Limits, Model};
-use crate::workers::{Answer, Job, Workers};
-use furrow_rt::{Clock, Completion, CompletionTable, Nanos, PAGE_SIZE, Rt, Source, Ticket};
-use furrow_zone::rules::Op;
+use crate::way::Way;
+use crate::workers::Job;
+use furrow_rt::{Clock, Completion, CompletionTable, PAGE_SIZE, Rt, Source, Ticket};
+use furrow_zone::spec::Node;
 use furrow_zone::{
     Action, BlockCount, Command, Error, ErrorKind, Geometry, Lba, Outcome, QueueId, Reports,
-    Request, Status, Target, ZoneId, ZoneReport, ZonedDevice, reported,
+    Request, Status, Target, ZoneId, ZonedDevice, reported,
 };
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -64,76 +65,77 @@ pub(crate) struct Opened {
     pub geometry: Geometry,
     pub access: Access,
     pub file: Arc<File>,
+    /// Other nodes of the same device, held open so that nobody else uses it.
+    pub claims: Vec<File>,
     pub warnings: Vec<String>,
 }
 
-/// A command and its submitter's ticket.
-struct Part {
-    ticket: Ticket,
-    request: Request,
-}
-
-/// A command of the kernel.
-struct Flight {
-    parts: Vec<(Step, Part)>,
-    /// The zone whose lane it blocks.
-    lane: Option<ZoneId>,
-    task: Task,
-    /// Memory that the kernel may touch, from `done` on.
-    pieces: Vec<Piece>,
-    /// Bytes done.
-    done: u64,
-    tries: u32,
-    /// The error that the zone's report is to explain.
-    errno: Option<Errno>,
-}
-
-#[derive(Clone, Copy)]
-enum Task {
-    Transfer { kind: Kind, offset: u64, length: u64 },
-    Manage(Job),
-}
-
-struct Inner {
-    rt: Rt,
-    this: Weak<Inner>,
+pub(crate) struct Inner {
+    pub rt: Rt,
+    pub this: Weak<Inner>,
     name: String,
     /// The device's folder in sysfs: it disappears with the device.
-    folder: PathBuf,
-    geometry: Geometry,
+    pub folder: PathBuf,
+    pub geometry: Geometry,
     access: Access,
     /// False: a drive without zones.
-    zoned: bool,
+    pub zoned: bool,
+    /// Its user says that it keeps the order of writes.
+    queued: bool,
     event: Arc<OwnedFd>,
-    ring: RefCell<Ring>,
-    workers: Workers,
-    table: CompletionTable<Outcome>,
-    lanes: RefCell<BTreeMap<ZoneId, Lane<Part>>>,
-    flights: RefCell<Slab<Flight>>,
+    pub way: Way,
+    pub table: CompletionTable<Outcome>,
+    pub lanes: RefCell<BTreeMap<ZoneId, Lane<Part>>>,
+    pub flights: RefCell<Slab<Flight>>,
     /// Reports that the engine asked for and has not got.
-    asking: RefCell<Slab<Ticket>>,
-    asked: CompletionTable<Result<Vec<ioctl::Descriptor>, Errno>>,
-    gone: Cell<bool>,
+    pub asking: RefCell<Slab<Ticket>>,
+    pub asked: CompletionTable<Result<Vec<ioctl::Descriptor>, Errno>>,
+    pub gone: Cell<bool>,
+    /// Most commands of one zone that were with the kernel at once.
+    most_per_zone: Cell<u32>,
     warnings: Vec<String>,
+    _claims: Vec<File>,
 }
 
-/// A zoned block device, opened for this process alone. Cloning shares it.
+/// A zoned block device or generic NVMe device, opened for this process alone. Cloning shares it.
 #[derive(Clone)]
 pub struct Drive(Rc<Inner>);
 
+/// How a drive is to be used.
+pub(crate) struct Use {
+    pub model: Model,
+    pub queued: bool,
+}
+
 impl Drive {
-    /// Opens the block device at `path` on the executor `rt`, whose clock must be real. No other
-    /// program can mount it or open it in the same way meanwhile.
+    /// Opens the zoned block device or generic NVMe device `node` on the executor `rt`, whose clock
+    /// must be real. No other program can mount it or open it in the same way meanwhile.
     ///
     /// # Errors
     /// `NotFound`, `Denied`, `Busy` (in use), `WrongFormat` (no host-managed zones, or zones that
-    /// cannot be used), `Unsupported` (no io_uring), `Io`. Nothing has been written.
-    pub fn open(rt: &Rt, path: &str, access: Access) -> Result<Drive, Error> {
+    /// cannot be used), `Invalid` (queued writes of a block device), `ReadOnly`, `Unsupported` (no
+    /// io_uring), `Io`. Nothing has been written.
+    pub fn open(rt: &Rt, node: &Node, access: Access) -> Result<Drive, Error> {
+        let Node { path, queued } = node;
         if rt.config().clock == Clock::Virtual {
             let what = format!("{path}: a real drive needs a real clock");
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         let at = Path::new(path);
+        if nvme::is_generic(at) {
+            let (opened, namespace) = nvme::open(path, access)?;
+            let usage = Use { model: Model::HostManaged, queued: *queued };
+            return Drive::start(rt, opened, usage, |file, event| {
+                Way::nvme(file, event, namespace)
+            });
+        }
+        if *queued {
+            let what = format!(
+                "{path}: order=queued is for generic NVMe devices (/dev/ng0n1): the kernel keeps \
+                 no order among the writes of a block device"
+            );
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
         let refusal = |kind, what: &str| Error::new(kind, format!("{path}: {what}"));
         let folder = names::folder(at).map_err(|obstacle| {
             let kind = match obstacle.code {
@@ -153,31 +155,36 @@ impl Drive {
         let geometry = layout::geometry(&limits, &zones)
             .map_err(|what| refusal(ErrorKind::WrongFormat, &what))?;
         let warnings = warnings(path, &geometry, zones.len());
-        let opened = Opened { name: path.to_owned(), folder, geometry, access, file, warnings };
-        Drive::start(rt, opened, Model::HostManaged)
+        let (name, claims) = (path.to_owned(), Vec::new());
+        let opened = Opened { name, folder, geometry, access, file, claims, warnings };
+        Drive::start(rt, opened, Use { model: Model::HostManaged, queued: false }, Way::block)
     }
 
-    /// A drive on a file that is open, with a ring and threads of its own. `model` says whether it
-    /// has zones: without any, `opened` has one conventional zone, which stands for all of it.
+    /// A drive on a file that is open, by the way that `make` makes. `usage` says whether it has
+    /// zones: without any, `opened` has one conventional zone, which stands for all of it.
     ///
     /// # Errors
     /// `Unsupported` (no io_uring), `Io`.
-    pub(crate) fn start(rt: &Rt, opened: Opened, model: Model) -> Result<Drive, Error> {
-        let Opened { name, folder, geometry, access, file, warnings } = opened;
+    pub(crate) fn start(
+        rt: &Rt,
+        opened: Opened,
+        usage: Use,
+        make: impl FnOnce(&Arc<File>, &Arc<OwnedFd>) -> std::io::Result<Way>,
+    ) -> Result<Drive, Error> {
+        let Opened { name, folder, geometry, access, file, claims, warnings } = opened;
         let failed = |what: &str, why: &dyn std::fmt::Display| {
             Error::new(ErrorKind::Io, format!("{name}: {what}: {why}"))
         };
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| failed("eventfd", &errno))?;
         let event = Arc::new(event);
-        let ring = Ring::new(&file, &event).map_err(|error| {
+        let way = make(&file, &event).map_err(|error| {
             let what = format!(
                 "{name}: io_uring: {error}: real drives need it: allow it (sysctl \
                  kernel.io_uring_disabled=0, and in the container's system call filter)"
             );
             Error::new(ErrorKind::Unsupported, what)
         })?;
-        let workers = Workers::start(&file, &event).map_err(|error| failed("no thread", &error))?;
         let drive = Drive(Rc::new_cyclic(|this| Inner {
             rt: rt.clone(),
             this: this.clone(),
@@ -186,16 +193,18 @@ impl Drive {
             warnings,
             geometry,
             access,
-            zoned: model == Model::HostManaged,
+            zoned: usage.model == Model::HostManaged,
+            queued: usage.queued,
             event: event.clone(),
-            ring: RefCell::new(ring),
-            workers,
+            way,
             table: CompletionTable::new(),
             lanes: RefCell::default(),
             flights: RefCell::default(),
             asking: RefCell::default(),
             asked: CompletionTable::new(),
             gone: Cell::new(false),
+            most_per_zone: Cell::new(0),
+            _claims: claims,
         }));
         rt.add_source(Rc::new(Sender(Rc::downgrade(&drive.0))));
         let (inner, engine) = (Rc::downgrade(&drive.0), rt.clone());
@@ -220,12 +229,14 @@ impl Drive {
         let part = Part { ticket, request: Request::bare(command) };
         match self.0.refuse(&part.request) {
             Some(status) => self.0.answer(part, status),
-            None => {
-                let task = Task::Manage(Job::Discard { offset, length });
-                self.0.fly(vec![(Step::Manage, part)], None, task, Vec::new());
-            }
+            None => self.0.begin_bare(part, Task::Manage(Job::Discard { offset, length })),
         }
         completion
+    }
+
+    /// Most commands of one zone that were with the kernel at the same time since it was opened.
+    pub fn most_per_zone(&self) -> u32 {
+        self.0.most_per_zone.get()
     }
 }
 
@@ -281,23 +292,32 @@ impl Inner {
         }
         match request.command {
             Command::Read { lba, blocks } | Command::Write { lba, blocks } => {
-                let bytes = geometry.bytes(blocks).0;
-                let pages = bytes.div_ceil(PAGE_SIZE as u64);
-                let fits = pages == request.data.len() as u64 && request.oob.is_empty();
-                if !fits || geometry.max_transfer.is_some_and(|most| blocks > most) {
+                let most = geometry.max_transfer;
+                if !self.fits(request, blocks) || most.is_some_and(|most| blocks > most) {
                     return Some(Status::InvalidField);
                 }
+                let reads = matches!(request.command, Command::Read { .. });
+                let crosses = reads && geometry.read_across_zones;
                 match geometry.check_range(lba, blocks) {
-                    Ok((_, offset)) if offset.0 + blocks.0 > geometry.zone_size.0 => {
+                    Ok((_, offset)) if !crosses && offset.0 + blocks.0 > geometry.zone_size.0 => {
                         Some(Status::ZoneBoundary)
                     }
                     Ok(_) => None,
                     Err(status) => Some(status),
                 }
             }
-            Command::Append { .. } => Some(Status::InvalidField),
+            Command::Append { zone_start, blocks } => {
+                let most = geometry.append_limit();
+                let fits = self.fits(request, blocks) && most.is_none_or(|most| blocks <= most);
+                match geometry.zone_at(zone_start) {
+                    Some(zone) if fits && blocks.0 > 0 && !geometry.is_conventional(zone) => None,
+                    _ => Some(Status::InvalidField),
+                }
+            }
             Command::Flush => None,
-            Command::Manage { action: Action::Offline, .. } => Some(Status::InvalidField),
+            Command::Manage { action: Action::Offline, .. } if !self.has_offline() => {
+                Some(Status::InvalidField)
+            }
             Command::Manage { target: Target::All, .. } => None,
             Command::Manage { target: Target::Zone(lba), .. } => match geometry.locate(lba) {
                 None => Some(Status::LbaOutOfRange),
@@ -309,334 +329,66 @@ impl Inner {
         }
     }
 
+    /// True if the payload of `request` is that of `blocks` blocks.
+    fn fits(&self, request: &Request, blocks: BlockCount) -> bool {
+        let pages = self.geometry.bytes(blocks).0.div_ceil(PAGE_SIZE as u64);
+        let oob = blocks.0.saturating_mul(u64::from(self.geometry.oob_bytes));
+        let reads = matches!(request.command, Command::Read { .. });
+        let given = request.oob.len() as u64;
+        pages == request.data.len() as u64 && (given == 0 || (!reads && given == oob))
+    }
+
+    /// The kernel's block layer has no command that takes a zone offline.
+    fn has_offline(&self) -> bool {
+        matches!(self.way, Way::Nvme(_))
+    }
+
     fn accept(&self, part: Part) {
         if let Some(status) = self.refuse(&part.request) {
             return self.answer(part, status);
         }
-        let manage = (Step::Manage, None);
+        let alone = (Step::Manage, None);
         let (step, lane) = match part.request.command {
             Command::Write { lba, blocks } => {
                 let zone = self.geometry.locate(lba).map(|(zone, _)| zone);
                 let zone = zone.filter(|zone| !self.geometry.is_conventional(*zone));
                 (Step::Write { at: lba.0, blocks: blocks.0, fua: part.request.fua }, zone)
             }
+            Command::Append { zone_start, .. } => {
+                (Step::Append, self.geometry.locate(zone_start).map(|(zone, _)| zone))
+            }
             Command::Manage { target: Target::Zone(lba), .. } => {
                 (Step::Manage, self.geometry.locate(lba).map(|(zone, _)| zone))
             }
-            _ => manage,
+            _ => alone,
         };
         match lane {
             Some(zone) => {
                 self.lanes.borrow_mut().entry(zone).or_default().push(step, part);
-                self.pump(zone);
+                self.send_next(zone);
             }
-            None => self.begin(vec![(step, part)], None),
+            None => self.begin(Sent { parts: vec![(step, part)], queued: false }, None),
         }
     }
 
-    /// Sends the next command of `zone` if the kernel has none.
-    fn pump(&self, zone: ZoneId) {
-        let parts = {
-            let mut lanes = self.lanes.borrow_mut();
-            let Some(lane) = lanes.get_mut(&zone) else { return };
-            let parts = lane.start(self.geometry.max_transfer.map_or(u64::MAX, |most| most.0));
-            if lane.is_idle() {
-                lanes.remove(&zone);
-            }
-            parts
-        };
-        if !parts.is_empty() {
-            self.begin(parts, Some(zone));
-        }
-    }
-
-    /// Makes a flight of `parts` and sends it.
-    fn begin(&self, mut parts: Vec<(Step, Part)>, lane: Option<ZoneId>) {
-        let block = self.geometry.block_size.0;
-        let sectors = |lba: u64| lba * block / SECTOR;
-        let zone_sectors = sectors(self.geometry.zone_size.0);
-        let mut pieces = Vec::new();
-        let transfer =
-            |kind, lba: Lba, length| Task::Transfer { kind, offset: lba.0 * block, length };
-        let task = match parts[0].1.request.command {
-            Command::Read { lba, blocks } => {
-                let length = blocks.0 * block;
-                ring::to_fill(&mut parts[0].1.request.data, length, &mut pieces);
-                transfer(Kind::Read, lba, length)
-            }
-            Command::Write { lba, .. } => {
-                let mut length = 0;
-                for (_, part) in &parts {
-                    let Command::Write { blocks, .. } = part.request.command else { continue };
-                    ring::to_send(&part.request.data, blocks.0 * block, &mut pieces);
-                    length += blocks.0 * block;
+    /// Sends what can be sent of `zone` beside what the kernel has.
+    pub(crate) fn send_next(&self, zone: ZoneId) {
+        let most = self.geometry.max_transfer.map_or(u64::MAX, |most| most.0);
+        loop {
+            let sent = {
+                let mut lanes = self.lanes.borrow_mut();
+                let Some(lane) = lanes.get_mut(&zone) else { return };
+                let sent = lane.start(most, self.queued);
+                self.most_per_zone.set(self.most_per_zone.get().max(lane.with_kernel()));
+                if lane.is_idle() {
+                    lanes.remove(&zone);
                 }
-                transfer(Kind::Write { fua: parts[0].1.request.fua }, lba, length)
+                sent
+            };
+            match sent {
+                Some(sent) => self.begin(sent, Some(zone)),
+                None => return,
             }
-            Command::Manage { target: Target::Zone(lba), action } => {
-                let (sector, sectors) = (sectors(lba.0), zone_sectors);
-                Task::Manage(Job::Manage { action, sector, sectors })
-            }
-            Command::Manage { target: Target::All, action } => Task::Manage(Job::ManageAll {
-                action,
-                sector: 0,
-                sectors: zone_sectors,
-                count: self.geometry.zones,
-            }),
-            Command::Flush | Command::Append { .. } => transfer(Kind::Flush, Lba(0), 0),
-        };
-        self.fly(parts, lane, task, pieces);
-    }
-
-    fn fly(&self, parts: Vec<(Step, Part)>, lane: Option<ZoneId>, task: Task, pieces: Vec<Piece>) {
-        let flight = Flight { parts, lane, task, pieces, done: 0, tries: 0, errno: None };
-        let key = self.flights.borrow_mut().insert(flight);
-        self.send(key);
-    }
-
-    /// Gives the flight `key` to the kernel, from its first byte that is not done.
-    fn send(&self, key: usize) {
-        let flights = self.flights.borrow();
-        let flight = &flights[key];
-        match flight.task {
-            Task::Transfer { kind, offset, .. } => {
-                let offset = offset + flight.done;
-                self.ring.borrow_mut().push(key, kind, &flight.pieces, offset);
-            }
-            Task::Manage(job) => self.workers.ask(key, job),
-        }
-    }
-
-    /// Takes the kernel's answers. True if there were any.
-    fn take_answers(&self) -> bool {
-        let mut answers = Vec::new();
-        self.ring.borrow_mut().answers(&mut answers);
-        let mut any = !answers.is_empty();
-        for (key, result) in answers {
-            self.transferred(key, result);
-        }
-        for (key, answer) in self.workers.answers() {
-            any = true;
-            match answer {
-                Answer::Managed(Ok(())) => self.land(key, Status::Success),
-                Answer::Managed(Err(errno)) => self.failed(key, errno),
-                Answer::Reported(report) => self.explained(key, report),
-                Answer::ReportedAll(reports) => {
-                    let ticket = self.asking.borrow_mut().remove(key);
-                    self.asked.complete(ticket, reports);
-                }
-            }
-        }
-        any
-    }
-
-    fn transferred(&self, key: usize, result: i32) {
-        if result < 0 {
-            return self.failed(key, Errno::from_raw_os_error(-result));
-        }
-        let complete = {
-            let mut flights = self.flights.borrow_mut();
-            let flight = &mut flights[key];
-            let Task::Transfer { length, .. } = flight.task else { return };
-            flight.done += result as u64;
-            ring::skip(&mut flight.pieces, result as usize);
-            flight.done >= length
-        };
-        match (complete, result) {
-            (true, _) => self.land(key, Status::Success),
-            // The kernel stops before the end of what it can transfer, and says why next time.
-            (false, 1..) => self.send(key),
-            (false, _) => self.failed(key, Errno::IO),
-        }
-    }
-
-    /// Asks for a report of the zone of the flight `key`, which failed.
-    fn failed(&self, key: usize, errno: Errno) {
-        let zone = {
-            let mut flights = self.flights.borrow_mut();
-            let flight = &mut flights[key];
-            flight.errno = Some(errno);
-            self.zone_of(flight)
-        };
-        if is_gone(errno) || !self.folder.exists() {
-            self.disappear();
-            return self.land(key, Status::InternalError);
-        }
-        match zone {
-            Some(zone) => {
-                let sector = self.geometry.start(zone).0 * self.geometry.block_size.0 / SECTOR;
-                self.workers.ask(key, Job::Report { sector });
-            }
-            None => self.judged(key, errno, None),
-        }
-    }
-
-    /// The zone whose report explains an error.
-    fn zone_of(&self, flight: &Flight) -> Option<ZoneId> {
-        if !self.zoned {
-            return None;
-        }
-        let (_, part) = flight.parts.first()?;
-        let lba = match part.request.command {
-            Command::Read { lba, .. } | Command::Write { lba, .. } => lba,
-            Command::Manage { target: Target::Zone(lba), .. } => lba,
-            _ => return None,
-        };
-        self.geometry.locate(lba).map(|(zone, _)| zone)
-    }
-
-    fn explained(&self, key: usize, report: Result<ioctl::Descriptor, Errno>) {
-        let (zone, errno) = {
-            let flights = self.flights.borrow();
-            (self.zone_of(&flights[key]), flights[key].errno.unwrap_or(Errno::IO))
-        };
-        match report {
-            Ok(descriptor) => {
-                let report =
-                    zone.map(|zone| layout::zone_report(&self.geometry, zone, &descriptor));
-                self.judged(key, errno, report);
-            }
-            Err(why) if is_gone(why) || !self.folder.exists() => {
-                self.disappear();
-                self.land(key, Status::InternalError);
-            }
-            // The drive does not even report: that is how a way that is lost looks.
-            Err(_) => self.judged(key, Errno::NOLINK, None),
-        }
-    }
-
-    fn judged(&self, key: usize, errno: Errno, report: Option<ZoneReport>) {
-        let (verdict, joined) = {
-            let flights = self.flights.borrow();
-            let flight = &flights[key];
-            let asked = self.asked(flight);
-            (judge(errno, asked, flight.tries, report.as_ref()), flight.parts.len() > 1)
-        };
-        match verdict {
-            Verdict::Answer(status) if joined && !status.is_ok() && !self.gone.get() => {
-                self.part(key, status, report);
-            }
-            Verdict::Answer(Status::Success) => self.landed_late(key),
-            Verdict::Answer(status) => self.land(key, status),
-            Verdict::Again { milliseconds, done } => {
-                let bytes = done * self.geometry.block_size.0;
-                {
-                    let mut flights = self.flights.borrow_mut();
-                    let flight = &mut flights[key];
-                    flight.tries += 1;
-                    flight.done += bytes;
-                    ring::skip(&mut flight.pieces, bytes as usize);
-                }
-                if milliseconds == 0 {
-                    return self.send(key);
-                }
-                let (this, sleep) = (self.this.clone(), self.rt.sleep(milliseconds * Nanos::MILLI));
-                self.rt.spawn_detached(async move {
-                    sleep.await;
-                    if let Some(inner) = this.upgrade() {
-                        inner.send(key);
-                    }
-                });
-            }
-        }
-    }
-
-    /// What the flight asks of its zone from its first byte on that is not done.
-    fn asked(&self, flight: &Flight) -> Asked {
-        let block = self.geometry.block_size.0;
-        match (flight.task, flight.parts.first().map(|(_, part)| part.request.command)) {
-            (Task::Transfer { kind, offset, length }, Some(command)) => {
-                let (from, end) = ((offset + flight.done) / block, (offset + length) / block);
-                let Some((_, within)) = self.geometry.locate(Lba(from)) else {
-                    return Asked::Other;
-                };
-                let blocks = BlockCount(end - from);
-                match (kind, command) {
-                    (Kind::Read, _) => Asked::Read { end: within.0 + blocks.0 },
-                    (Kind::Write { .. }, _) if flight.lane.is_some() => {
-                        Asked::Zone(Op::Write { offset: within, blocks })
-                    }
-                    _ => Asked::Other,
-                }
-            }
-            (Task::Manage(Job::Manage { action, .. }), _) => Asked::Zone(Op::Manage(action)),
-            _ => Asked::Other,
-        }
-    }
-
-    /// Answers or sends again, one by one, the writes of a joined flight that was refused. If none
-    /// of it was written each is tried alone; otherwise what was written is unknown, and all fail.
-    fn part(&self, key: usize, status: Status, report: Option<ZoneReport>) {
-        let first = match self.flights.borrow()[key].task {
-            Task::Transfer { offset, .. } => offset / self.geometry.block_size.0,
-            Task::Manage(_) => 0,
-        };
-        let untouched = report.is_some_and(|report| {
-            self.geometry.start(report.zone).0 + report.write_pointer.0 == first
-        });
-        let lane = self.flights.borrow()[key].lane;
-        let Some(zone) = lane.filter(|_| untouched) else { return self.land(key, status) };
-        let flight = self.flights.borrow_mut().remove(key);
-        if let Some(lane) = self.lanes.borrow_mut().get_mut(&zone) {
-            lane.put_back(flight.parts);
-            lane.answered();
-        }
-        self.pump(zone);
-    }
-
-    /// The drive wrote what it could not answer. What must be durable needs a flush.
-    fn landed_late(&self, key: usize) {
-        let flush = {
-            let mut flights = self.flights.borrow_mut();
-            let flight = &mut flights[key];
-            let durable =
-                matches!(flight.task, Task::Transfer { kind: Kind::Write { fua: true }, .. });
-            if durable {
-                flight.task = Task::Transfer { kind: Kind::Flush, offset: 0, length: 0 };
-                flight.pieces.clear();
-                (flight.done, flight.tries) = (0, 0);
-            }
-            durable
-        };
-        if flush { self.send(key) } else { self.land(key, Status::Success) }
-    }
-
-    /// Answers the commands of the flight `key`, and sends what waits behind it.
-    fn land(&self, key: usize, status: Status) {
-        let flight = self.flights.borrow_mut().remove(key);
-        if let Some(zone) = flight.lane
-            && let Some(lane) = self.lanes.borrow_mut().get_mut(&zone)
-        {
-            lane.answered();
-        }
-        for (_, part) in flight.parts {
-            self.answer(part, status);
-        }
-        if let Some(zone) = flight.lane {
-            self.pump(zone);
-        }
-    }
-
-    fn answer(&self, part: Part, status: Status) {
-        let Part { ticket, mut request } = part;
-        let lba = match request.command {
-            Command::Write { lba, .. } => lba,
-            _ => Lba(0),
-        };
-        let data = match request.command {
-            Command::Read { .. } => std::mem::take(&mut request.data),
-            _ => Default::default(),
-        };
-        self.table.complete(ticket, Outcome { status, lba, data, oob: Vec::new() });
-    }
-
-    /// The drive was removed: what waits and what comes later fails.
-    fn disappear(&self) {
-        self.gone.set(true);
-        let waiting: Vec<Part> =
-            self.lanes.borrow_mut().values_mut().flat_map(|lane| lane.drain()).collect();
-        for part in waiting {
-            self.answer(part, Status::InternalError);
         }
     }
 }
@@ -644,7 +396,7 @@ impl Inner {
 impl Drop for Inner {
     /// Waits for the kernel: it may still write to pages.
     fn drop(&mut self) {
-        self.ring.get_mut().wait_for_all();
+        self.way.wait_for_all();
         // Ends the task that waits for the event.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
@@ -656,10 +408,7 @@ struct Sender(Weak<Inner>);
 impl Source for Sender {
     fn poll(&self) -> bool {
         let Some(inner) = self.0.upgrade() else { return false };
-        let sent = {
-            let mut ring = inner.ring.borrow_mut();
-            ring.has_unsent() && ring.submit()
-        };
+        let sent = inner.way.submit();
         inner.take_answers() | sent
     }
 }
@@ -681,23 +430,33 @@ impl ZonedDevice for Drive {
         if inner.gone.get() {
             return reported(Err(Status::InternalError));
         }
-        let count = count.min(geometry.zones.saturating_sub(first.0));
-        let sector = geometry.start(first).0 * geometry.block_size.0 / SECTOR;
-        let (ticket, answer) = inner.asked.open();
-        let key = inner.asking.borrow_mut().insert(ticket);
-        inner.workers.ask(key, Job::ReportAll { sector, count });
+        let end = first.0 + count.min(geometry.zones.saturating_sub(first.0));
         Box::pin(async move {
-            match answer.await {
-                Ok(zones) => Ok((first.0..)
-                    .map(ZoneId)
-                    .zip(&zones)
-                    .map(|(zone, from)| layout::zone_report(geometry, zone, from))
-                    .collect()),
-                Err(errno) => {
-                    if is_gone(errno) || !inner.folder.exists() {
-                        inner.disappear();
+            let mut reports = Vec::new();
+            // A way may report fewer zones than it is asked for.
+            loop {
+                let next = ZoneId(first.0 + reports.len() as u32);
+                if next.0 >= end {
+                    return Ok(reports);
+                }
+                let sector = geometry.start(next).0 * geometry.block_size.0 / SECTOR;
+                let (ticket, answer) = inner.asked.open();
+                let key = inner.asking.borrow_mut().insert(ticket);
+                inner.way.ask(key, Job::ReportAll { sector, count: end - next.0 });
+                match answer.await {
+                    Ok(zones) if !zones.is_empty() => {
+                        let known = (next.0..end).map(ZoneId).zip(&zones);
+                        reports.extend(
+                            known.map(|(zone, from)| layout::zone_report(geometry, zone, from)),
+                        );
                     }
-                    Err(Status::InternalError)
+                    Ok(_) => return Err(Status::InternalError),
+                    Err(errno) => {
+                        if is_gone(errno) || !inner.folder.exists() {
+                            inner.disappear();
+                        }
+                        return Err(Status::InternalError);
+                    }
                 }
             }
         })

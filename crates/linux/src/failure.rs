@@ -1,10 +1,13 @@
-//! What an error of the kernel means for a command, given a fresh report of its zone. Pure.
+//! What an error means for a command, given a fresh report of its zone. Pure.
 //!
-//! The kernel's block layer turns a drive's statuses into few errnos (`block/blk-core.c`, table
+//! An NVMe status says what the drive refused (`nvme/status.rs`). The kernel's block layer turns a
+//! drive's statuses into few errnos (`block/blk-core.c`, table
 //! `blk_errors`), most into EIO. So the rules of zones say what the drive must have answered: a
 //! write that is not at the reported write pointer was refused for that. Errors of the way to the
 //! drive (a time-out, a reset link) say nothing about the drive, and the command is sent again.
 
+use crate::nvme::{Meaning, meaning};
+use crate::way::Cause;
 use furrow_zone::rules::{self, Headroom, Op};
 use furrow_zone::{BlockCount, Status, Zone, ZoneReport};
 use rustix::io::Errno;
@@ -29,8 +32,10 @@ pub(crate) enum Verdict {
 pub(crate) enum Asked {
     /// A read that ends before block `end` of its zone.
     Read { end: u64 },
-    /// A change of the zone, conventional zones left out.
+    /// A change of the zone by a write or a management command, conventional zones left out.
     Zone(Op),
+    /// An append.
+    Append,
     /// A write to a conventional zone, or a flush.
     Other,
 }
@@ -38,6 +43,35 @@ pub(crate) enum Asked {
 /// True if the drive has disappeared.
 pub(crate) fn is_gone(errno: Errno) -> bool {
     matches!(errno, Errno::NODEV | Errno::NXIO)
+}
+
+/// True if `cause` says that the drive has disappeared.
+pub(crate) fn says_gone(cause: Cause) -> bool {
+    matches!(cause, Cause::Errno(errno) if is_gone(errno))
+}
+
+/// Judges `cause`, as [`judge`] judges an errno.
+pub(crate) fn judge_cause(
+    cause: Cause,
+    asked: Asked,
+    tries: u32,
+    zone: Option<&ZoneReport>,
+) -> Verdict {
+    match cause {
+        Cause::Errno(errno) => judge(errno, asked, tries, zone),
+        Cause::Nvme(status) => match meaning(status) {
+            Meaning::Answer(status) => Verdict::Answer(status),
+            Meaning::Medium => Verdict::Answer(of_the_medium(asked)),
+            Meaning::Way => judge(Errno::NOLINK, asked, tries, zone),
+        },
+    }
+}
+
+fn of_the_medium(asked: Asked) -> Status {
+    match asked {
+        Asked::Read { .. } => Status::UnrecoveredRead,
+        _ => Status::WriteFault,
+    }
 }
 
 /// True for an error of the way to the drive, or of the kernel.
@@ -90,6 +124,9 @@ pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneRe
                 };
                 rules::step(state, rest, Headroom::UNLIMITED).err()
             }
+            // Nobody knows whether it was carried out, and a second one could be carried out twice:
+            // the zone is given up.
+            Asked::Append => Some(Status::WriteFault),
             Asked::Other => None,
         };
         if let Some(status) = verdict {
@@ -113,8 +150,7 @@ pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneRe
         (Errno::INVAL | Errno::OPNOTSUPP | Errno::NOTTY, _) => Status::InvalidField,
         // It does not answer, for as long as anybody waits.
         _ if of_the_way => Status::InternalError,
-        (_, Asked::Read { .. }) => Status::UnrecoveredRead,
-        _ => Status::WriteFault,
+        (_, asked) => of_the_medium(asked),
     })
 }
 
@@ -202,6 +238,21 @@ mod tests {
         let full = zone(ZoneState::Full, 100);
         let last = judge(Errno::NOLINK, write(96, 4), 0, Some(&full));
         assert_eq!(last, Verdict::Answer(Status::Success));
+    }
+
+    #[test]
+    fn a_status_of_the_drive_is_its_answer_and_an_append_is_not_sent_twice() {
+        let open = zone(ZoneState::ImplicitlyOpen, 10);
+        let judge = |status, asked| judge_cause(Cause::Nvme(status), asked, 0, Some(&open));
+        let answer = |status| Verdict::Answer(status);
+        // The report alone would say that the command was right.
+        assert_eq!(judge(0x1bd, write(10, 1)), answer(Status::TooManyActive));
+        assert_eq!(judge(0x4280, write(10, 1)), answer(Status::WriteFault));
+        assert_eq!(judge(0x7c5, Asked::Read { end: 4 }), answer(Status::UnrecoveredRead));
+        let again = Verdict::Again { milliseconds: PAUSE, done: 0 };
+        assert_eq!(judge(0x371, write(10, 1)), again, "the host aborted it");
+        assert_eq!(judge(0x371, Asked::Append), answer(Status::WriteFault));
+        assert_eq!(judge(0x371, write(6, 4)), answer(Status::Success), "it had arrived");
     }
 
     #[test]

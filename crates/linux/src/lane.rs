@@ -1,8 +1,11 @@
-//! The commands of one zone: one with the kernel, the others waiting in order. Pure.
+//! The commands of one zone: which of them are with the kernel, the others waiting in order. Pure.
 //!
-//! The kernel promises no order among commands that it has at once, and a drive refuses a write
-//! that is not at the write pointer. Writes that follow each other are joined up to a limit: the
-//! zone would otherwise have one small command per round trip.
+//! Neither the kernel nor NVMe promises an order among commands that are sent together, and a drive
+//! refuses a write that is not at the write pointer. So a zone has one write at a time with the
+//! kernel; writes that follow each other are joined up to a limit, or the zone would have one small
+//! command per round trip. Appends need no order: any number of them is sent. A lane whose user
+//! says that the drive keeps the order sends writes without waiting, too; a write that was refused
+//! because another overtook it is sent once more, alone.
 
 use std::collections::VecDeque;
 
@@ -11,22 +14,53 @@ use std::collections::VecDeque;
 pub(crate) enum Step {
     /// A write of `blocks` at block `at`; `fua` if it must be durable when answered.
     Write { at: u64, blocks: u64, fua: bool },
+    /// An append: never joined, because each has a place of its own.
+    Append,
     /// A change of the zone's state: never joined, and nothing overtakes it.
     Manage,
+}
+
+/// What a lane gives to the kernel as one command.
+#[derive(Debug)]
+pub(crate) struct Sent<T> {
+    /// The command, or writes that were joined.
+    pub parts: Vec<(Step, T)>,
+    /// Other writes of the zone may be with the kernel at the same time.
+    pub queued: bool,
+}
+
+/// What the kernel has of a zone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Flying {
+    /// Nothing, or a command beside which none may be sent.
+    #[default]
+    Alone,
+    Appends,
+    Writes,
 }
 
 /// The commands of one zone.
 #[derive(Debug)]
 pub(crate) struct Lane<T> {
     waiting: VecDeque<(Step, T)>,
-    busy: bool,
+    /// Commands with the kernel, and of which kind.
+    with_kernel: u32,
+    flying: Flying,
     /// Send the next commands one by one.
     singly: usize,
+    /// Queued writes that the drive refused because of their place.
+    refused: Vec<(Step, T)>,
 }
 
 impl<T> Default for Lane<T> {
     fn default() -> Self {
-        Lane { waiting: VecDeque::new(), busy: false, singly: 0 }
+        Lane {
+            waiting: VecDeque::new(),
+            with_kernel: 0,
+            flying: Flying::Alone,
+            singly: 0,
+            refused: Vec::new(),
+        }
     }
 }
 
@@ -38,24 +72,38 @@ impl<T> Lane<T> {
 
     /// Puts joined writes back in front, to be sent one by one: the drive refused them together.
     pub(crate) fn put_back(&mut self, parts: Vec<(Step, T)>) {
-        self.singly = parts.len();
+        self.singly += parts.len();
         for part in parts.into_iter().rev() {
             self.waiting.push_front(part);
         }
     }
 
-    /// The commands to send now, as one: a command, or writes of together at most `most` blocks
-    /// that follow each other. Empty if a command is with the kernel, or none waits.
-    pub(crate) fn start(&mut self, most: u64) -> Vec<(Step, T)> {
-        if self.busy {
-            return Vec::new();
+    /// Keeps queued writes that were refused until all others are answered; then they are sent one
+    /// by one, in the order of their places.
+    pub(crate) fn keep_refused(&mut self, parts: Vec<(Step, T)>) {
+        self.refused.extend(parts);
+    }
+
+    /// What to send now as one command: a command, or writes of together at most `most` blocks that
+    /// follow each other. `None` if nothing waits, or what waits must not be beside what the kernel
+    /// has. `queued`: the drive keeps the order of writes.
+    pub(crate) fn start(&mut self, most: u64, queued: bool) -> Option<Sent<T>> {
+        let queued = queued && self.singly == 0 && self.refused.is_empty();
+        let kind = match self.waiting.front()?.0 {
+            Step::Append => Flying::Appends,
+            Step::Write { .. } if queued => Flying::Writes,
+            _ => Flying::Alone,
+        };
+        if self.with_kernel > 0 && (kind == Flying::Alone || kind != self.flying) {
+            return None;
         }
-        let Some(first) = self.waiting.pop_front() else { return Vec::new() };
-        self.busy = true;
-        let mut sent = vec![first];
+        let first = self.waiting.pop_front()?;
+        self.with_kernel += 1;
+        self.flying = kind;
+        let mut sent = Sent { parts: vec![first], queued: kind == Flying::Writes };
         let alone = self.singly > 0;
         self.singly = self.singly.saturating_sub(1);
-        let Step::Write { at, blocks, fua } = sent[0].0 else { return sent };
+        let Step::Write { at, blocks, fua } = sent.parts[0].0 else { return Some(sent) };
         let mut end = at + blocks;
         while !alone
             && let Some((Step::Write { at: next, blocks, fua: durable }, _)) = self.waiting.front()
@@ -64,24 +112,37 @@ impl<T> Lane<T> {
             && end + blocks - at <= most
         {
             end += blocks;
-            sent.extend(self.waiting.pop_front());
+            sent.parts.extend(self.waiting.pop_front());
         }
-        sent
+        Some(sent)
     }
 
-    /// Notes that the kernel has answered the commands that were sent.
+    /// Notes that the kernel has answered one of the commands that were sent.
     pub(crate) fn answered(&mut self) {
-        self.busy = false;
+        self.with_kernel -= 1;
+        if self.with_kernel == 0 && !self.refused.is_empty() {
+            let mut refused = std::mem::take(&mut self.refused);
+            refused.sort_by_key(|(step, _)| match step {
+                Step::Write { at, .. } => *at,
+                _ => u64::MAX,
+            });
+            self.put_back(refused);
+        }
+    }
+
+    /// Commands with the kernel.
+    pub(crate) fn with_kernel(&self) -> u32 {
+        self.with_kernel
     }
 
     /// True if no command waits and none is with the kernel.
     pub(crate) fn is_idle(&self) -> bool {
-        !self.busy && self.waiting.is_empty()
+        self.with_kernel == 0 && self.waiting.is_empty()
     }
 
     /// Takes all waiting commands.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
-        self.waiting.drain(..).map(|(_, what)| what)
+        self.refused.drain(..).chain(self.waiting.drain(..)).map(|(_, what)| what)
     }
 }
 
@@ -94,8 +155,9 @@ mod tests {
         Step::Write { at, blocks, fua: false }
     }
 
-    fn numbers(sent: &[(Step, u32)]) -> Vec<u32> {
-        sent.iter().map(|(_, number)| *number).collect()
+    fn next(lane: &mut Lane<u32>, most: u64, queued: bool) -> Vec<u32> {
+        let sent = lane.start(most, queued);
+        sent.into_iter().flat_map(|sent| sent.parts).map(|(_, number)| number).collect()
     }
 
     #[test]
@@ -104,13 +166,13 @@ mod tests {
         for number in 0..5 {
             lane.push(write(u64::from(number) * 4, 4), number);
         }
-        assert_eq!(numbers(&lane.start(8)), [0, 1]);
-        assert!(lane.start(8).is_empty(), "one is with the kernel");
+        assert_eq!(next(&mut lane, 8, false), [0, 1]);
+        assert!(lane.start(8, false).is_none(), "one is with the kernel");
         lane.answered();
         lane.push(Step::Manage, 5);
-        assert_eq!(numbers(&lane.start(100)), [2, 3, 4], "nothing joins a change of state");
+        assert_eq!(next(&mut lane, 100, false), [2, 3, 4], "nothing joins a change of state");
         lane.answered();
-        assert_eq!(numbers(&lane.start(100)), [5]);
+        assert_eq!(next(&mut lane, 100, false), [5]);
         lane.answered();
         assert!(lane.is_idle());
     }
@@ -121,36 +183,87 @@ mod tests {
         lane.push(write(0, 1), 0);
         lane.push(write(2, 1), 1);
         lane.push(Step::Write { at: 3, blocks: 1, fua: true }, 2);
-        assert_eq!(numbers(&lane.start(9)), [0]);
-        lane.answered();
-        assert_eq!(numbers(&lane.start(9)), [1]);
-        lane.answered();
-        assert_eq!(numbers(&lane.start(9)), [2]);
-        lane.answered();
+        for expected in [[0], [1], [2]] {
+            assert_eq!(next(&mut lane, 9, false), expected);
+            lane.answered();
+        }
         lane.push(write(4, 1), 3);
         lane.push(write(5, 1), 4);
         lane.push(write(6, 1), 5);
         lane.push(write(7, 1), 6);
-        let parts = lane.start(2);
-        assert_eq!(numbers(&parts), [3, 4]);
-        lane.put_back(parts);
+        let sent = lane.start(2, false).expect("they wait");
+        assert_eq!(sent.parts.len(), 2);
+        lane.put_back(sent.parts);
         lane.answered();
         for expected in [vec![3], vec![4], vec![5, 6]] {
-            assert_eq!(numbers(&lane.start(2)), expected);
+            assert_eq!(next(&mut lane, 2, false), expected);
             lane.answered();
         }
     }
 
+    #[test]
+    fn appends_are_together_and_nothing_else_beside_them() {
+        let mut lane = Lane::default();
+        for number in 0..3 {
+            lane.push(Step::Append, number);
+        }
+        lane.push(Step::Manage, 3);
+        lane.push(Step::Append, 4);
+        assert_eq!(next(&mut lane, 8, false), [0]);
+        assert_eq!(next(&mut lane, 8, false), [1]);
+        assert_eq!(next(&mut lane, 8, false), [2]);
+        assert_eq!(lane.with_kernel(), 3);
+        for _ in 0..3 {
+            assert!(lane.start(8, false).is_none(), "the change of state waits for appends");
+            lane.answered();
+        }
+        assert_eq!(next(&mut lane, 8, false), [3]);
+        assert!(lane.start(8, false).is_none(), "an append waits for the change of state");
+        lane.answered();
+        assert_eq!(next(&mut lane, 8, false), [4]);
+    }
+
+    #[test]
+    fn queued_writes_are_together_and_what_was_overtaken_is_sent_again_in_order() {
+        let mut lane = Lane::default();
+        for number in 0..4 {
+            lane.push(write(u64::from(number), 1), number);
+        }
+        // The drive took the second and third before the first.
+        let first = lane.start(1, true).expect("it waits");
+        assert!(first.queued);
+        let second = lane.start(1, true).expect("the order is the drive's");
+        let third = lane.start(1, true).expect("the order is the drive's");
+        lane.keep_refused(third.parts);
+        lane.answered();
+        lane.keep_refused(second.parts);
+        lane.answered();
+        assert!(lane.start(1, true).is_none(), "the refused ones come before what waits");
+        drop(first);
+        lane.answered();
+        for expected in [1, 2] {
+            let sent = lane.start(1, true).expect("it was put back");
+            assert!(!sent.queued, "alone");
+            assert_eq!(sent.parts[0].1, expected);
+            assert!(lane.start(1, true).is_none());
+            lane.answered();
+        }
+        assert_eq!(next(&mut lane, 1, true), [3]);
+    }
+
     proptest! {
         /// Whatever is pushed and answered in whatever order: commands leave in the order in which
-        /// they came, one at a time, and what is joined is one range within the limit.
+        /// they came, what is together with the kernel is of one kind that may be, and what is
+        /// joined is one range within the limit.
         #[test]
         fn the_order_is_kept(
-            moves in proptest::collection::vec((0u8..4, 0u64..3, 1u64..4, any::<bool>()), 1..200),
+            moves in proptest::collection::vec((0u8..5, 0u64..3, 1u64..4, any::<bool>()), 1..200),
             most in 1u64..12,
+            queued in any::<bool>(),
         ) {
             let mut lane = Lane::default();
-            let (mut pushed, mut left, mut end, mut busy) = (0u32, 0u32, 0u64, false);
+            let (mut pushed, mut left, mut end) = (0u32, 0u32, 0u64);
+            let mut flying: Vec<Step> = Vec::new();
             for (what, gap, blocks, fua) in moves {
                 match what {
                     0 => {
@@ -160,34 +273,43 @@ mod tests {
                         pushed += 1;
                     }
                     1 if gap == 0 => {
-                        lane.push(Step::Manage, pushed);
+                        lane.push(if fua { Step::Manage } else { Step::Append }, pushed);
                         pushed += 1;
                     }
-                    2 if busy => {
+                    2 if !flying.is_empty() => {
                         lane.answered();
-                        busy = false;
+                        flying.swap_remove(blocks as usize % flying.len());
                     }
                     _ => {
-                        let sent = lane.start(most);
-                        prop_assert!(!busy || sent.is_empty());
-                        prop_assert_eq!(sent.is_empty(), busy || left == pushed);
-                        busy |= !sent.is_empty();
-                        for (_, number) in &sent {
+                        let Some(sent) = lane.start(most, queued) else {
+                            prop_assert!(left == pushed || !flying.is_empty());
+                            continue;
+                        };
+                        for (_, number) in &sent.parts {
                             prop_assert_eq!(*number, left);
                             left += 1;
                         }
+                        let first = sent.parts[0].0;
+                        let same = |other: &Step| match (first, other) {
+                            (Step::Append, Step::Append) => true,
+                            (Step::Write { .. }, Step::Write { .. }) => queued,
+                            _ => false,
+                        };
+                        prop_assert!(flying.iter().all(same), "{:?} beside {:?}", first, flying);
+                        flying.push(first);
+                        prop_assert_eq!(lane.with_kernel() as usize, flying.len());
                         let mut expected = None;
                         let mut total = 0;
-                        for (step, _) in &sent {
+                        for (step, _) in &sent.parts {
                             let Step::Write { at, blocks, .. } = *step else {
-                                prop_assert_eq!(sent.len(), 1);
+                                prop_assert_eq!(sent.parts.len(), 1);
                                 continue;
                             };
                             prop_assert!(expected.is_none_or(|expected| expected == at));
                             expected = Some(at + blocks);
                             total += blocks;
                         }
-                        prop_assert!(sent.len() <= 1 || total <= most);
+                        prop_assert!(sent.parts.len() <= 1 || total <= most);
                     }
                 }
             }

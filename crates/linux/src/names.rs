@@ -40,7 +40,8 @@ pub(crate) fn folder(path: &Path) -> Result<PathBuf, Obstacle> {
         .map_err(|error| Obstacle::new("not-found", format!("{name}: {error}")))?;
     if !meta.file_type().is_block_device() {
         let what = format!(
-            "{name}: not a block device: give a zoned one, or an image ('furrow device create')"
+            "{name}: not a block device: give a zoned one, a generic NVMe device (/dev/ng0n1), or \
+             an image ('furrow device create')"
         );
         return Err(Obstacle::new("no-block-device", what));
     }
@@ -51,6 +52,9 @@ pub(crate) fn folder(path: &Path) -> Result<PathBuf, Obstacle> {
 /// What prevents the use of the block device at `path`, most important first; it is not opened.
 /// Empty: it can be opened, unless another program has it.
 pub fn obstacles(path: &Path) -> Vec<Obstacle> {
+    if crate::nvme::is_generic(path) {
+        return crate::nvme::obstacles(path);
+    }
     match folder(path) {
         Ok(folder) => in_folder(&folder, &mounts_of(&folder), Model::HostManaged),
         Err(obstacle) => vec![obstacle],

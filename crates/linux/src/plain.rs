@@ -2,10 +2,11 @@
 //!
 //! They are reached as zoned ones are: a drive with one conventional zone, by the same ring.
 
-use crate::drive::{Access, Drive, Opened, open_node, refuse_obstacles};
+use crate::drive::{Access, Drive, Opened, Use, open_node, refuse_obstacles};
 use crate::layout::plain_geometry;
 use crate::names;
 use crate::sysfs::{Limits, Model};
+use crate::way::Way;
 use furrow_rt::{Clock, Completion, PAGE_SIZE, Pages, Rt};
 use furrow_zone::{
     BlockCount, ByteLen, Command, Error, ErrorKind, Geometry, Lba, Outcome, PlainDevice, QueueId,
@@ -182,8 +183,10 @@ impl PlainFile {
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         let PlainFile { name, folder, geometry, access, file, warnings } = self.clone();
-        let opened = Opened { name, folder, geometry, access, file, warnings };
-        Drive::start(rt, opened, Model::None).map(PlainDrive)
+        let claims = Vec::new();
+        let opened = Opened { name, folder, geometry, access, file, claims, warnings };
+        let usage = Use { model: Model::None, queued: false };
+        Drive::start(rt, opened, usage, Way::block).map(PlainDrive)
     }
 }
 

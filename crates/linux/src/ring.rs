@@ -6,8 +6,8 @@
 #![allow(unsafe_code, reason = "the kernel reads and writes memory that a ring entry names")]
 
 use furrow_rt::{PAGE_SIZE, Pages};
-use io_uring::squeue::Entry;
-use io_uring::{IoUring, opcode, types};
+use io_uring::squeue::{Entry, EntryMarker};
+use io_uring::{IoUring, cqueue, opcode, types};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
@@ -17,7 +17,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 const DEPTH: u32 = 256;
 
 /// The registered file.
-const DEVICE: types::Fixed = types::Fixed(0);
+pub(crate) const DEVICE: types::Fixed = types::Fixed(0);
 
 /// Synchronous integrity of data for one write (`RWF_DSYNC`, uapi/linux/fs.h): FUA, or a flush
 /// where the drive has none.
@@ -67,42 +67,52 @@ pub(crate) fn skip(pieces: &mut Vec<Piece>, mut bytes: usize) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
-    Write { fua: bool },
+    Write {
+        fua: bool,
+    },
+    /// Only NVMe commands can append.
+    Append {
+        fua: bool,
+    },
     Flush,
 }
 
-/// The ring. Its owner keeps pages and pieces of a command until the answer has come, and drops
-/// neither them nor the ring before [`Ring::wait_for_all`].
-pub(crate) struct Ring {
-    uring: IoUring,
-    waiting: VecDeque<Entry>,
+/// The entry of a transfer of `pieces` at `offset` bytes by the block layer.
+pub(crate) fn entry(kind: Kind, pieces: &[Piece], offset: u64) -> Entry {
+    let (list, count) = (pieces.as_ptr().cast(), pieces.len() as u32);
+    match kind {
+        Kind::Read => opcode::Readv::new(DEVICE, list, count).offset(offset).build(),
+        Kind::Write { fua } | Kind::Append { fua } => opcode::Writev::new(DEVICE, list, count)
+            .offset(offset)
+            .rw_flags(if fua { DSYNC } else { 0 })
+            .build(),
+        Kind::Flush => opcode::Fsync::new(DEVICE).flags(types::FsyncFlags::DATASYNC).build(),
+    }
+}
+
+/// The ring, with entries of either size. Its owner keeps pages and pieces of a command until the
+/// answer has come, and drops neither them nor the ring before [`Ring::wait_for_all`].
+pub(crate) struct Ring<S: EntryMarker, C: cqueue::EntryMarker> {
+    uring: IoUring<S, C>,
+    waiting: VecDeque<S>,
     with_kernel: u32,
 }
 
-impl Ring {
+impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
     /// A ring for `device`; `event` becomes readable when answers have come.
     ///
     /// # Errors
     /// If the kernel has no io_uring, or forbids it.
-    pub(crate) fn new(device: &File, event: &OwnedFd) -> io::Result<Ring> {
-        let uring = IoUring::new(DEPTH)?;
+    pub(crate) fn new(device: &File, event: &OwnedFd) -> io::Result<Self> {
+        let uring = IoUring::<S, C>::builder().build(DEPTH)?;
         uring.submitter().register_files(&[device.as_raw_fd()])?;
         uring.submitter().register_eventfd(event.as_raw_fd())?;
         Ok(Ring { uring, waiting: VecDeque::new(), with_kernel: 0 })
     }
 
-    /// Adds a command on `pieces` at `offset` bytes; [`Ring::submit`] sends it.
-    pub(crate) fn push(&mut self, key: usize, kind: Kind, pieces: &[Piece], offset: u64) {
-        let (list, count) = (pieces.as_ptr().cast(), pieces.len() as u32);
-        let entry = match kind {
-            Kind::Read => opcode::Readv::new(DEVICE, list, count).offset(offset).build(),
-            Kind::Write { fua } => opcode::Writev::new(DEVICE, list, count)
-                .offset(offset)
-                .rw_flags(if fua { DSYNC } else { 0 })
-                .build(),
-            Kind::Flush => opcode::Fsync::new(DEVICE).flags(types::FsyncFlags::DATASYNC).build(),
-        };
-        self.waiting.push_back(entry.user_data(key as u64));
+    /// Adds a command; [`Ring::submit`] sends it.
+    pub(crate) fn push(&mut self, entry: S) {
+        self.waiting.push_back(entry);
     }
 
     /// Sends what waits. True if anything was sent.
@@ -133,20 +143,19 @@ impl Ring {
             || (!self.waiting.is_empty() && self.with_kernel < DEPTH)
     }
 
-    /// Takes the answers that have come: keys and results, bytes or a negative errno.
-    pub(crate) fn answers(&mut self, into: &mut Vec<(usize, i32)>) {
-        let before = into.len();
-        let completions = self.uring.completion();
-        into.extend(completions.map(|entry| (entry.user_data() as usize, entry.result())));
-        self.with_kernel -= (into.len() - before) as u32;
+    /// Takes the answers that have come.
+    pub(crate) fn answers(&mut self, mut take: impl FnMut(C)) {
+        for entry in self.uring.completion() {
+            self.with_kernel -= 1;
+            take(entry);
+        }
     }
 
     /// Waits until the kernel has answered everything that was sent, and forgets what was not.
     pub(crate) fn wait_for_all(&mut self) {
         self.waiting.clear();
-        let mut dropped = Vec::new();
         loop {
-            self.answers(&mut dropped);
+            self.answers(drop);
             if self.with_kernel == 0 {
                 // The kernel ends a ring some time after its user: until then the ring would keep
                 // the device open, and with it the right to it.

@@ -3,7 +3,8 @@
 //! A reset of a disk's zone takes up to a second, and an engine's thread must not wait for it. The
 //! answers are collected here; the drive's event becomes readable.
 
-use crate::ioctl::{self, Descriptor};
+use crate::ioctl;
+use crate::way::{Answer, Cause};
 use furrow_zone::Action;
 use furrow_zone::rules;
 use rustix::io::Errno;
@@ -30,14 +31,6 @@ pub(crate) enum Job {
     ReportAll { sector: u64, count: u32 },
     /// Tell a block device without zones that bytes are not needed any more.
     Discard { offset: u64, length: u64 },
-}
-
-/// What came of a call.
-#[derive(Clone, Debug)]
-pub(crate) enum Answer {
-    Managed(Result<(), Errno>),
-    Reported(Result<Descriptor, Errno>),
-    ReportedAll(Result<Vec<Descriptor>, Errno>),
 }
 
 type Answers = Arc<Mutex<Vec<(usize, Answer)>>>;
@@ -111,14 +104,18 @@ fn work(
 }
 
 fn carry_out(device: &File, job: Job) -> Answer {
+    let done = |result: Result<(), Errno>| match result {
+        Ok(()) => Answer::Done { bytes: Some(0), at: 0 },
+        Err(errno) => Answer::Failed(Cause::Errno(errno)),
+    };
     match job {
         Job::Manage { action, sector, sectors } => {
-            Answer::Managed(ioctl::manage(device, action, sector, sectors))
+            done(ioctl::manage(device, action, sector, sectors))
         }
         Job::ManageAll { action, sector, sectors, count } => {
-            Answer::Managed(manage_all(device, action, (sector, sectors, count)))
+            done(manage_all(device, action, (sector, sectors, count)))
         }
-        Job::Discard { offset, length } => Answer::Managed(ioctl::discard(device, offset, length)),
+        Job::Discard { offset, length } => done(ioctl::discard(device, offset, length)),
         Job::Report { sector } => {
             let report = ioctl::report(device, sector, 1);
             Answer::Reported(report.and_then(|zones| zones.first().copied().ok_or(Errno::NXIO)))

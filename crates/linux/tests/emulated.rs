@@ -5,12 +5,13 @@ use furrow_linux::conformance;
 use furrow_rt::{Config, Rt};
 
 /// Drives with and without room in a zone beyond its capacity, limits, conventional zones, small
-/// blocks, and a volatile cache.
-const DRIVES: [&str; 4] = [
+/// blocks, out-of-band bytes, and a volatile cache.
+const DRIVES: [&str; 5] = [
     "mem:zones=12,zone-size=16MiB,zone-capacity=12MiB,max-open=4,max-active=6",
     "mem:zones=12,zone-size=1MiB",
     "mem:zones=16,zone-size=4MiB,conventional=3,max-open=2,max-active=2",
     "mem:zones=12,zone-size=1MiB,block=512,max-active=5,volatile-cache=off",
+    "mem:zones=12,zone-size=1MiB,oob=64",
 ];
 
 #[test]
@@ -20,7 +21,7 @@ fn the_emulated_drive_keeps_the_rules_of_zones() {
             let rt = Rt::new(Config::simulated(seed));
             let spec = drive.parse().expect(drive);
             let device = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite).expect(drive);
-            let found = rt.block_on(async move { conformance::run(&*device, seed, 1500).await });
+            let found = rt.block_on(async move { conformance::run(&*device, seed, 1500, 1).await });
             rt.clear();
             let found = found.unwrap_or_else(|what| panic!("{drive}, seed {seed}: {what}"));
             let (cases, differ) = found.cases();

@@ -84,7 +84,7 @@ fn soft_zones_obey_the_rules_of_zones() {
     for seed in 0..4 {
         on(Config::shuffled(seed), None, async move |rt, drive| {
             let soft = made(&rt, &drive, 5).await;
-            let found = conformance::run(&soft, seed, 1500).await.unwrap();
+            let found = conformance::run(&soft, seed, 1500, 1).await.unwrap();
             assert_eq!(found.cases().1, 0, "{}", found.table().join("\n"));
             assert!(found.commands() > 1500);
         });

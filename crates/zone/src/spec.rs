@@ -3,7 +3,7 @@
 //! ```text
 //! specs   = spec { "+" spec } ;                  several, where an engine takes several
 //! spec    = node | memory | image ;
-//! node    = "/dev/" path ;                       a drive of the system
+//! node    = "/dev/" path { "," option } ;        a drive of the system
 //! memory  = "mem:" [ preset | option ] { "," option } ;        an emulated drive in memory
 //! image   = path { "," option } ;                an emulated drive's image, any other path
 //! option  = key "=" value ;                      the keys: Key, the presets: presets::NAMES
@@ -17,7 +17,8 @@
 //! `model.PARAMETER=value` sets a parameter of the timing model; the emulator knows them.
 //!
 //! An image knows its geometry, so of the options only those of a run (`seed`, `timing`, …, `sync`)
-//! go with it. An option may be given once. `docs/device-spec.md` explains each key, with examples.
+//! go with it. A drive of the system takes `order`. An option may be given once.
+//! `docs/device-spec.md` explains each key, with examples.
 //!
 //! Errors point at the offending part: [`SpecError`] is one line with the column, and
 //! [`SpecError::caret`] shows it beneath the text. Showing a spec gives text that reads as the
@@ -40,7 +41,7 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceSpec {
     /// A drive of the system: a path under `/dev/`, but not under `/dev/shm/`.
-    Node(String),
+    Node(Node),
     /// An emulated drive that an image file holds.
     Image(Image),
     /// An emulated drive in memory. Boxed: it is far larger than the others.
@@ -51,10 +52,26 @@ impl DeviceSpec {
     /// The file or node that holds the drive; `None` for a drive in memory.
     pub fn path(&self) -> Option<&str> {
         match self {
-            DeviceSpec::Node(path) => Some(path),
+            DeviceSpec::Node(node) => Some(&node.path),
             DeviceSpec::Image(image) => Some(&image.path),
             DeviceSpec::Memory(_) => None,
         }
+    }
+}
+
+/// A drive of the system, and how it is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Path of its device node.
+    pub path: String,
+    /// Several writes of a zone may be on their way at once: the drive is said to keep their order.
+    pub queued: bool,
+}
+
+impl Node {
+    /// The drive at `path`, without options.
+    pub fn new(path: impl Into<String>) -> Node {
+        Node { path: path.into(), queued: false }
     }
 }
 
@@ -245,17 +262,13 @@ fn parse_one(text: &str, part: Range<usize>) -> Result<DeviceSpec, Complaint> {
     }
     let parts = split(text, part.clone(), ',');
     let path = unescape(text, parts[0].clone())?;
-    let rest = parts.get(1).map_or(part.end..part.end, |next| next.start..part.end);
     // Names in shared memory are files, not devices.
     if path.starts_with("/dev/") && !path.starts_with("/dev/shm/") {
-        return match parts.get(1) {
-            None => Ok(DeviceSpec::Node(path)),
-            Some(_) => Err(Complaint::new(
-                rest,
-                "a drive of the system takes no options",
-                "leave them out, or write `\\,` if the path has a comma",
-            )),
-        };
+        let mut options = Options::default();
+        for option in &parts[1..] {
+            options.add(text, option.clone(), Scope::Node)?;
+        }
+        return Ok(DeviceSpec::Node(Node { path, queued: options.queued() }));
     }
     if path.is_empty() {
         return Err(Complaint::new(parts[0].clone(), "no path", "expected the path of an image"));
@@ -345,7 +358,10 @@ fn escape(path: &str) -> String {
 impl fmt::Display for DeviceSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DeviceSpec::Node(path) => f.write_str(&escape(path)),
+            DeviceSpec::Node(Node { path, queued }) => {
+                f.write_str(&escape(path))?;
+                if *queued { write!(f, ",{}=queued", Key::Order) } else { Ok(()) }
+            }
             DeviceSpec::Image(image) => image.fmt(f),
             DeviceSpec::Memory(memory) => memory.fmt(f),
         }

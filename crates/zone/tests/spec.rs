@@ -4,7 +4,7 @@
 // An example that does not parse is a failed test, in helpers too.
 #![allow(clippy::unwrap_used)]
 
-use furrow_zone::spec::{Key, Medium, Timing, parse_geometry, parse_list, show_list};
+use furrow_zone::spec::{Key, Medium, Node, Timing, parse_geometry, parse_list, show_list};
 use furrow_zone::{BlockCount, ByteLen, DeviceSpec, Error, ErrorKind, Geometry, presets};
 use proptest::prelude::*;
 
@@ -65,7 +65,9 @@ fn the_document_names_every_key_and_preset() {
 
 #[test]
 fn kinds_are_told_apart() {
-    assert_eq!("/dev/ng0n1".parse(), Ok(DeviceSpec::Node("/dev/ng0n1".into())));
+    assert_eq!("/dev/ng0n1".parse(), Ok(DeviceSpec::Node(Node::new("/dev/ng0n1"))));
+    let queued = Node { path: "/dev/ng0n1".into(), queued: true };
+    assert_eq!("/dev/ng0n1,order=queued".parse(), Ok(DeviceSpec::Node(queued)));
     let image = |spec: &str| match spec.parse().unwrap() {
         DeviceSpec::Image(image) => image,
         other => panic!("{spec} is {other:?}"),
@@ -171,7 +173,10 @@ fn errors_point_at_the_part_at_fault() {
         "disk.zns,sync=[yes]",
         "mem:[sync]=on",
         "zn540-1t,[capacity]=8GiB",
-        "/dev/nvme0n2,[timing=off]",
+        "/dev/nvme0n2,[timing]=off",
+        "/dev/ng0n1,order=[fast]",
+        "x.zns,[order]=queued",
+        "mem:[order]=queued",
         "disk.zns+[]",
         "[]+disk.zns",
         "[],seed=1",
@@ -223,6 +228,7 @@ fn option() -> impl Strategy<Value = (usize, String)> {
             Key::Timing => "off".into(),
             Key::TimeScale => "10".into(),
             Key::Model => "pm1731a".into(),
+            Key::Order => if yes { "queued" } else { "blocking" }.into(),
         };
         (key, format!("{}={value}", Key::ALL[key]))
     })
@@ -246,7 +252,9 @@ fn spec() -> impl Strategy<Value = String> {
     let run = (0u64..9, any::<bool>()).prop_map(|(seed, sync)| {
         format!("x.zns,seed={seed},sync={}", if sync { "on" } else { "off" })
     });
-    prop_oneof![memory, path, run]
+    let node = prop::sample::select(&["", ",order=queued", ",order=blocking"])
+        .prop_map(|order| format!("/dev/ng0n1{order}"));
+    prop_oneof![memory, path, run, node]
 }
 
 proptest! {

@@ -48,12 +48,13 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     let spec: DeviceSpec = args.device.parse()?;
     let (mut obstacles, mut by_id) = (Vec::new(), None);
     let soft = crate::soft::is_soft(&spec);
-    if let DeviceSpec::Node(path) = &spec {
+    if let DeviceSpec::Node(node) = &spec {
+        let path = Path::new(&node.path);
         obstacles = match soft {
-            true => furrow_linux::plain_obstacles(Path::new(path)),
-            false => furrow_linux::obstacles(Path::new(path)),
+            true => furrow_linux::plain_obstacles(path),
+            false => furrow_linux::obstacles(path),
         };
-        by_id = furrow_linux::by_id(Path::new(path));
+        by_id = furrow_linux::by_id(path);
     }
     let mut obstacles: Vec<(&str, String)> =
         obstacles.into_iter().map(|obstacle| (obstacle.code, obstacle.what)).collect();

@@ -53,6 +53,8 @@ pub enum Key {
     Model,
     /// `sync`: whether a flush of the drive also syncs the image's file.
     Sync,
+    /// `order`: whether a drive of the system keeps the order of writes to a zone.
+    Order,
 }
 
 /// What kind of value a key takes.
@@ -68,6 +70,7 @@ enum Kind {
     Switch,
     Medium,
     Timing,
+    Order,
     Text,
 }
 
@@ -80,11 +83,13 @@ pub(super) enum Scope {
     Geometry,
     /// Behind an image's path: how it is run.
     Image,
+    /// Behind the path of a drive of the system: how it is used.
+    Node,
 }
 
 impl Key {
     /// All keys, in the order specs are shown in.
-    pub const ALL: [Key; 22] = [
+    pub const ALL: [Key; 23] = [
         Key::Capacity,
         Key::Zones,
         Key::ZoneSize,
@@ -107,6 +112,7 @@ impl Key {
         Key::TimeScale,
         Key::Model,
         Key::Sync,
+        Key::Order,
     ];
 
     /// As it is written.
@@ -134,6 +140,7 @@ impl Key {
             Key::TimeScale => "time-scale",
             Key::Model => "model",
             Key::Sync => "sync",
+            Key::Order => "order",
         }
     }
 
@@ -165,20 +172,27 @@ impl Key {
             Key::Timing => Kind::Timing,
             Key::TimeScale => Kind::Count(1_000_000),
             Key::Model => Kind::Text,
+            Key::Order => Kind::Order,
         }
     }
 
     fn allowed(self, scope: Scope) -> bool {
         match scope {
-            Scope::Memory => self != Key::Sync,
-            Scope::Geometry => !self.is_of_run() && self != Key::Medium,
+            Scope::Memory => !matches!(self, Key::Sync | Key::Order),
+            Scope::Geometry => self.is_of_geometry(),
             Scope::Image => self.is_of_run(),
+            Scope::Node => self == Key::Order,
         }
     }
 
-    /// Says how a drive is run, not what it is like.
-    pub fn is_of_run(self) -> bool {
+    /// Says how an emulated drive is run, not what it is like.
+    fn is_of_run(self) -> bool {
         matches!(self, Key::Seed | Key::Timing | Key::TimeScale | Key::Model | Key::Sync)
+    }
+
+    /// Says what a drive is like.
+    pub fn is_of_geometry(self) -> bool {
+        !self.is_of_run() && !matches!(self, Key::Medium | Key::Order)
     }
 }
 
@@ -309,6 +323,11 @@ fn parse_value(key: Key, text: &str) -> Result<Value, String> {
             "realtime" => Ok(Value::Timing(Timing::Realtime)),
             _ => Err("is none of off, virtual, realtime".into()),
         },
+        Kind::Order => match text {
+            "blocking" => Ok(Value::Switch(false)),
+            "queued" => Ok(Value::Switch(true)),
+            _ => Err("is neither blocking nor queued".into()),
+        },
         Kind::Text if text.is_empty() => Err("names nothing".into()),
         Kind::Text => Ok(Value::Text(text.to_owned())),
     }
@@ -354,10 +373,14 @@ impl Options {
         };
         if !key.allowed(scope) {
             let what = match scope {
+                _ if key == Key::Order => {
+                    format!("`{name}` applies to drives of the system only")
+                }
                 Scope::Image => format!("`{name}` cannot be changed: the image fixes it"),
                 Scope::Memory => {
                     format!("`{name}` applies to images only: a drive in memory has no file")
                 }
+                Scope::Node => format!("`{name}` is for emulated drives"),
                 Scope::Geometry => format!("`{name}` is not part of a drive's geometry"),
             };
             return Err(Complaint::new(name_at, what, keys()));
@@ -406,6 +429,11 @@ impl Options {
     /// The options without their places.
     pub fn into_values(self) -> BTreeMap<Key, Value> {
         self.given.into_iter().map(|(key, (value, _))| (key, value)).collect()
+    }
+
+    /// Whether writes are queued.
+    pub fn queued(&self) -> bool {
+        matches!(self.value(Key::Order), Some(Value::Switch(true)))
     }
 
     /// How the drive is run.

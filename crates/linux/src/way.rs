@@ -1,0 +1,134 @@
+//! The way of a drive's commands to it: the kernel's block layer, or NVMe commands as they are.
+
+use crate::ioctl::Descriptor;
+use crate::nvme::{self, Commands};
+use crate::ring::{self, Kind, Piece, Ring};
+use crate::workers::{Job, Workers};
+use io_uring::{cqueue, squeue};
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Data to move, or a flush: in bytes from the start of the drive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Transfer {
+    pub kind: Kind,
+    pub offset: u64,
+    pub length: u64,
+}
+
+/// Why a command failed, as the way tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The kernel's error.
+    Errno(Errno),
+    /// The drive's status: code type and code, with the flags that the kernel leaves in it.
+    Nvme(u16),
+}
+
+/// What came of a command, by the key it was given with.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    /// It was carried out. `bytes`: how many were moved; `None` for all. `at`: the first block of
+    /// an append.
+    Done { bytes: Option<u64>, at: u64 },
+    /// It was not.
+    Failed(Cause),
+    /// The zone of a command that failed.
+    Reported(Result<Descriptor, Errno>),
+    /// Some of the zones that were asked for, from the first on.
+    ReportedAll(Result<Vec<Descriptor>, Errno>),
+}
+
+type BlockRing = Ring<squeue::Entry, cqueue::Entry>;
+
+/// A way. It keeps no memory of commands: its owner does, until they are answered.
+pub(crate) enum Way {
+    /// Transfers by a ring, all else by threads.
+    Block { ring: RefCell<BlockRing>, workers: Workers },
+    /// Everything by a ring.
+    Nvme(Commands),
+}
+
+impl Way {
+    /// The way through the block layer; `event` becomes readable when answers have come.
+    ///
+    /// # Errors
+    /// If the kernel has no io_uring or forbids it, or has no thread left.
+    pub(crate) fn block(file: &Arc<File>, event: &Arc<OwnedFd>) -> io::Result<Way> {
+        let ring = RefCell::new(Ring::new(file, event)?);
+        Ok(Way::Block { ring, workers: Workers::start(file, event)? })
+    }
+
+    /// The way to an NVMe namespace; `event` becomes readable when answers have come.
+    ///
+    /// # Errors
+    /// If the kernel has no io_uring for NVMe commands, or forbids it.
+    pub(crate) fn nvme(
+        file: &Arc<File>,
+        event: &Arc<OwnedFd>,
+        namespace: nvme::Namespace,
+    ) -> io::Result<Way> {
+        Commands::new(file, event, namespace).map(Way::Nvme)
+    }
+
+    /// Adds the transfer `what` on `pieces`, and on the out-of-band bytes `oob` where the way has
+    /// such.
+    pub(crate) fn transfer(&self, key: usize, what: Transfer, pieces: &[Piece], oob: &[u8]) {
+        match self {
+            Way::Block { ring, .. } => {
+                let entry = ring::entry(what.kind, pieces, what.offset).user_data(key as u64);
+                ring.borrow_mut().push(entry);
+            }
+            Way::Nvme(commands) => commands.transfer(key, what, pieces, oob),
+        }
+    }
+
+    /// Adds a change of zones, a report or a discard.
+    pub(crate) fn ask(&self, key: usize, job: Job) {
+        match self {
+            Way::Block { workers, .. } => workers.ask(key, job),
+            Way::Nvme(commands) => commands.ask(key, job),
+        }
+    }
+
+    /// Sends what waits. True if anything was sent.
+    pub(crate) fn submit(&self) -> bool {
+        match self {
+            Way::Block { ring, .. } => {
+                let mut ring = ring.borrow_mut();
+                ring.has_unsent() && ring.submit()
+            }
+            Way::Nvme(commands) => commands.submit(),
+        }
+    }
+
+    /// Takes the answers that have come.
+    pub(crate) fn answers(&self, into: &mut Vec<(usize, Answer)>) {
+        match self {
+            Way::Block { ring, workers } => {
+                ring.borrow_mut().answers(|entry| {
+                    let answer = match entry.result() {
+                        bytes @ 0.. => Answer::Done { bytes: Some(bytes as u64), at: 0 },
+                        errno => Answer::Failed(Cause::Errno(Errno::from_raw_os_error(-errno))),
+                    };
+                    into.push((entry.user_data() as usize, answer));
+                });
+                into.append(&mut workers.answers());
+            }
+            Way::Nvme(commands) => commands.answers(into),
+        }
+    }
+
+    /// Waits until the kernel has answered all transfers that were sent: until then it may write to
+    /// their memory.
+    pub(crate) fn wait_for_all(&mut self) {
+        match self {
+            Way::Block { ring, .. } => ring.get_mut().wait_for_all(),
+            Way::Nvme(commands) => commands.wait_for_all(),
+        }
+    }
+}
