@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Tests real zoned drives in a guest: a current Debian kernel in QEMU, without KVM.
 #
-# scripts/guest.sh [PART...]: runs the parts given, or all: nvme, null, smr, array, ublk (see
-# scripts/guest-init.sh). FURROW_GUEST_PROFILE=release tests release builds. The kernel is fetched by an apt of its own below the target folder, whose
-# configuration and lists are not the machine's; nothing is installed. Where the network does not
-# give it, FURROW_GUEST_KERNEL names a folder with the unpacked packages linux-binary-* and
+# scripts/guest.sh [PART...]: runs the parts given, or all: nvme, null, smr, array, ublk,
+# passthrough (see scripts/guest-init.sh). FURROW_GUEST_PROFILE=release tests release builds. The
+# kernel is fetched by an apt of its own below the target folder, whose configuration and lists are
+# not the machine's; nothing is installed. Where the network does not give it, FURROW_GUEST_KERNEL names a folder with the unpacked packages linux-binary-* and
 # linux-modules-*, and busybox-static.
 . "$(dirname "$0")/lib.sh"
 
-parts="${*:-nvme null smr array ublk}"
+parts="${*:-nvme null smr array ublk passthrough}"
 profile="${FURROW_GUEST_PROFILE:-debug}"
 guest="$(realpath -m "$target_dir")/guest"
 mkdir -p "$guest"
@@ -66,12 +66,13 @@ if [ -z "${FURROW_GUEST_BUILT:-}" ]; then
     optimised=()
     [ "$profile" = debug ] || optimised=(--profile "$profile")
     cargo build --quiet --locked "${optimised[@]}" --package furrow-cli
-    cargo build --quiet --locked "${optimised[@]}" --package furrow-linux --example conformance
+    cargo build --quiet --locked "${optimised[@]}" --package furrow-linux --examples
 fi
 rm -rf "$guest/tree"
 mkdir -p "$guest/tree"/{bin,dev,proc,sys,run,mnt,modules}
 add_program "$target_dir/$profile/furrow"
 add_program "$target_dir/$profile/examples/conformance"
+add_program "$target_dir/$profile/examples/in_flight"
 add_program "$(command -v fsx)"
 # What the shell's own commands cannot do, and the kernel's file systems where the machine has them.
 for program in dd blkdiscard mke2fs mkfs.btrfs; do
@@ -101,6 +102,26 @@ for number in 0 1 2 3 4; do
         -device "nvme,id=nvme$number,serial=furrow$number,zoned.zasl=5"
         -device "nvme-ns,drive=file$number,bus=nvme$number,zoned=true,zoned.zone_size=16M,zoned.zone_capacity=12M,zoned.max_open=14,zoned.max_active=28,logical_block_size=4096,physical_block_size=4096")
 done
+
+# Three more for NVMe commands as they are: out-of-band bytes, zones of no power of two, and a drive
+# that needs 2 ms for each command and keeps nothing.
+case " $parts " in
+*" passthrough "*)
+    for number in 5 6; do
+        rm -f "$guest/drive-$number"
+        truncate -s 1G "$guest/drive-$number"
+        drives+=(-drive "file=$guest/drive-$number,if=none,id=file$number,format=raw")
+    done
+    drives+=(-drive driver=null-co,latency-ns=2000000,size=1G,read-zeroes=on,if=none,id=file7)
+    zones=logical_block_size=4096,physical_block_size=4096,zoned=true,zoned.max_open=14,zoned.max_active=28
+    for number in 5 6 7; do
+        drives+=(-device "nvme,id=nvme$number,serial=furrow$number,zoned.zasl=5")
+    done
+    drives+=(-device "nvme-ns,drive=file5,bus=nvme5,$zones,zoned.zone_size=16M,zoned.zone_capacity=12M,ms=64"
+        -device "nvme-ns,drive=file6,bus=nvme6,$zones,zoned.zone_size=12M"
+        -device "nvme-ns,drive=file7,bus=nvme7,$zones,zoned.zone_size=16M")
+    ;;
+esac
 
 console="$guest/console"
 : >"$console"
