@@ -5,10 +5,11 @@
 # writes and dropped caches among the operations; fsx checks every read. Other files fill the drive
 # to two thirds, so that cleaning runs all the time; these files are part of the check. Then
 # everything must have the same hash after a remount, and again after the daemon was killed and the
-# device mounted.
+# device mounted. FURROW_MOUNT_OPTIONS: options of the mounts, as "writeback_cache".
 . "$(dirname "$0")/lib.sh"
 
 operations="${1:-50000}"
+options="${FURROW_MOUNT_OPTIONS:-rw}"
 shift || true
 [ $# -gt 0 ] || set -- 1 2
 
@@ -54,7 +55,7 @@ for seed in "$@"; do
     rm -f "$work/disk.zns"
     "$furrow" device create "$work/disk.zns" -o capacity=512MiB,zone-size=2MiB >/dev/null
     "$furrow" mkfs "$work/disk.zns" >/dev/null
-    "$furrow" mount "$work/disk.zns" "$mount" --log "$work/log"
+    "$furrow" mount -o "$options" "$work/disk.zns" "$mount" --log "$work/log"
     fill
     started=$SECONDS
     fsx -q -f "$work/fsx.toml" -N "$operations" -S "$seed" -P "$work" "$mount/file" ||
@@ -64,14 +65,14 @@ for seed in "$@"; do
     [ "$cleaned" -gt 0 ] || fail "seed $seed: nothing was cleaned"
     first="$(hash_of)"
     "$furrow" umount "$mount"
-    "$furrow" mount "$work/disk.zns" "$mount" --log "$work/log"
+    "$furrow" mount -o "$options" "$work/disk.zns" "$mount" --log "$work/log"
     second="$(hash_of)"
     [ "$first" = "$second" ] || fail "seed $seed: hash $first, after a remount $second"
     kill -9 "$(status_of pid)"
     # Waits until the kernel has noticed; the process may remain as a zombie.
     while stat "$mount" >/dev/null 2>&1; do sleep 0.05; done
     "$furrow" umount "$mount"
-    "$furrow" mount "$work/disk.zns" "$mount" --log "$work/log"
+    "$furrow" mount -o "$options" "$work/disk.zns" "$mount" --log "$work/log"
     third="$(hash_of)"
     [ "$first" = "$third" ] || fail "seed $seed: hash $first, after a crash $third"
     "$furrow" umount "$mount"

@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use crate::place::{Place, furrow, is_mounted, kill, refused, said, skip, wait_until};
 #[test]
@@ -181,14 +182,23 @@ fn metrics_are_served_over_http() {
     assert!(furrow(&["umount", &place.dir()]).status.success());
 }
 
+/// Options of mounts that differ in who keeps what is written and not synced.
+const CACHES: [&str; 2] = ["commit=1", "writeback_cache,commit=1"];
+
 #[test]
 fn a_killed_daemon_is_said_and_nothing_fsynced_is_lost() {
     if skip("a_killed_daemon_is_said_and_nothing_fsynced_is_lost") {
         return;
     }
+    for options in CACHES {
+        nothing_fsynced_is_lost(options);
+    }
+}
+
+fn nothing_fsynced_is_lost(options: &str) {
     let place = Place::new("kill");
     for round in 0..3u32 {
-        place.mount();
+        place.mount_with(options);
         for earlier in 0..round {
             let path = place.file(&format!("f{earlier}"));
             assert_eq!(fs::read(path).unwrap(), vec![earlier as u8; 100_000 + earlier as usize]);
@@ -215,8 +225,26 @@ fn a_killed_daemon_is_said_and_nothing_fsynced_is_lost() {
         assert!(furrow(&["umount", &place.dir()]).status.success());
         assert!(fs::read(place.image()).unwrap() == before, "the image has changed");
     }
-    place.mount();
+    place.mount_with(options);
     assert!(place.file("f2").exists());
+}
+
+/// The kernel passes on what it keeps as often as the engine makes it durable.
+#[test]
+fn what_nobody_syncs_survives_a_kill_after_two_commits() {
+    if skip("what_nobody_syncs_survives_a_kill_after_two_commits") {
+        return;
+    }
+    for options in CACHES {
+        let place = Place::new("unsynced");
+        place.mount_with(options);
+        fs::write(place.file("old"), vec![7; 300_000]).unwrap();
+        std::thread::sleep(Duration::from_secs(4));
+        fs::write(place.file("new"), "may go").unwrap();
+        place.kill();
+        place.mount_with(options);
+        assert!(fs::read(place.file("old")).unwrap() == vec![7; 300_000], "{options}");
+    }
 }
 
 /// Kills the daemon, which leaves a dead mount.
@@ -233,11 +261,17 @@ fn what_is_written_synchronously_survives_a_killed_daemon() {
     if skip("what_is_written_synchronously_survives_a_killed_daemon") {
         return;
     }
+    for options in CACHES {
+        what_is_written_synchronously_survives(options);
+    }
+}
+
+fn what_is_written_synchronously_survives(options: &str) {
     use rustix::fs::OFlags;
     const WRITES: u64 = 40;
     const SIZE: usize = 8192;
     let place = Place::new("osync");
-    place.mount();
+    place.mount_with(options);
     let ways = [
         OFlags::SYNC,
         OFlags::DSYNC,
@@ -270,7 +304,7 @@ fn what_is_written_synchronously_survives_a_killed_daemon() {
     again.write_all_at(&[0xee; SIZE], 5 * SIZE as u64).unwrap();
     die(&place);
     assert!(furrow(&["umount", &place.dir()]).status.success());
-    place.mount();
+    place.mount_with(options);
     for way in 0..ways.len() {
         let found = fs::read(place.file(&format!("f{way}"))).unwrap();
         assert_eq!(found.len(), WRITES as usize * SIZE, "file {way}");

@@ -118,6 +118,8 @@ pub struct SetAttr {
     pub atime: Option<Time>,
     /// Last change of the content.
     pub mtime: Option<Time>,
+    /// Last change of anything; `None`: now.
+    pub ctime: Option<Time>,
 }
 
 /// Properties of a new inode.
@@ -278,13 +280,20 @@ pub struct WriteData {
     pub(crate) pages: Pages,
     /// CRC32C of each whole page, where the write covers all of it.
     pub(crate) crcs: smallvec::SmallVec<[Option<u32>; 4]>,
+    /// The caller sets the times of this change.
+    pub(crate) keeps_times: bool,
 }
 
 impl WriteData {
     /// Copies `bytes`, to be written at `offset`, into pages of `pool` and checksums whole ones.
     pub fn copy(pool: &Pool, offset: u64, bytes: &[u8]) -> WriteData {
-        let mut data =
-            WriteData { offset, len: bytes.len(), pages: Pages::new(), crcs: Default::default() };
+        let mut data = WriteData {
+            offset,
+            len: bytes.len(),
+            pages: Pages::new(),
+            crcs: Default::default(),
+            keeps_times: false,
+        };
         let mut rest = bytes;
         let mut skip = (offset % PAGE_SIZE as u64) as usize;
         while !rest.is_empty() {
@@ -297,6 +306,13 @@ impl WriteData {
             skip = 0;
         }
         data
+    }
+
+    /// The same, to be written without a new mtime and ctime: who made the change earlier sets them
+    /// by a [`SetAttr`].
+    #[must_use]
+    pub fn keeping_times(self, keep: bool) -> WriteData {
+        WriteData { keeps_times: keep, ..self }
     }
 
     /// Bytes.

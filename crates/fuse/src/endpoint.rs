@@ -1,8 +1,8 @@
 //! The kernel's side of a mount: `/dev/fuse`, mount(2), umount(2), the mount table.
 //!
 //! Invariants: no helper program is run and no library is needed, only `/dev/fuse` and
-//! CAP_SYS_ADMIN. Nothing here touches a path *inside* a mount that this process serves: it would
-//! wait for itself.
+//! CAP_SYS_ADMIN. Nothing here touches a path *inside* a mount that this process serves, where it
+//! would wait for itself; [`Root`] does, on a thread of its own.
 //!
 //! Not supported: mounts by users without CAP_SYS_ADMIN (they need fusermount3).
 
@@ -185,6 +185,52 @@ pub fn unmount(directory: &Path, how: Unmount) -> Result<(), Errno> {
         Unmount::Force => UnmountFlags::FORCE | UnmountFlags::DETACH,
     };
     rustix::mount::unmount(directory, flags | UnmountFlags::NOFOLLOW)
+}
+
+/// Access to the file system of a mount that does not keep the mount in use.
+#[derive(Debug)]
+pub struct Root {
+    directory: PathBuf,
+    /// Its device number.
+    device: u64,
+}
+
+impl Root {
+    /// The file system mounted at `directory`. Requests of the mount must be answered meanwhile, on
+    /// another thread.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn of(directory: &Path) -> Result<Root, Errno> {
+        let device = rustix::fs::fstat(Root::open(directory)?)?.st_dev;
+        Ok(Root { directory: directory.to_owned(), device })
+    }
+
+    /// The root directory, by a mount of its own that nobody sees: the visible one can be unmounted
+    /// meanwhile.
+    fn open(directory: &Path) -> Result<OwnedFd, Errno> {
+        use rustix::mount::{OpenTreeFlags, open_tree};
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let own = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        match open_tree(rustix::fs::CWD, directory, own) {
+            Ok(tree) => rustix::fs::openat(&tree, ".", flags, Mode::empty()),
+            // A container may forbid it, or the kernel be older than 5.2.
+            Err(Errno::NOSYS | Errno::PERM) => rustix::fs::open(directory, flags, Mode::empty()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Has the kernel write back what it has cached of the file system, and waits for that.
+    ///
+    /// # Errors
+    /// `NODEV` if the file system is not mounted there any more; the kernel's.
+    pub fn write_back(&self) -> Result<(), Errno> {
+        let root = Root::open(&self.directory)?;
+        match rustix::fs::fstat(&root)?.st_dev == self.device {
+            true => rustix::fs::syncfs(&root),
+            false => Err(Errno::NODEV),
+        }
+    }
 }
 
 /// A mount of Furrow's in the mount table.

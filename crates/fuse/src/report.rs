@@ -27,6 +27,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 pub(crate) use stat::stat;
 pub use stat::{Memory, MemoryUse, Operation, Permits, Stat, Stream};
+use std::fs::File;
 use std::path::Path;
 
 /// Version of the JSON documents.
@@ -357,12 +358,17 @@ pub fn ask_clean(directory: &Path, superzones: u32) -> Result<Cleaned> {
         .with_context(|| format!("{}: report of another version", directory.display()))
 }
 
-/// Makes the file system mounted at `directory` durable.
+/// Makes the file system mounted at `directory` durable, with what the kernel has cached of it.
 ///
 /// # Errors
-/// As [`ask_status`], and if the device fails.
+/// As [`ask_status`], and if the device fails or is full.
 pub fn ask_sync(directory: &Path) -> Result<()> {
-    ask(directory, SYNC).map(drop).map_err(|error| {
+    ask_status(directory)?;
+    // Maps that were changed and, with a write-back cache, all writes.
+    let written_back = File::open(directory).and_then(|root| Ok(rustix::fs::syncfs(&root)?));
+    let written_back = written_back
+        .with_context(|| format!("{}: writing back the kernel's cache", directory.display()));
+    written_back.and_then(|()| ask(directory, SYNC)).map(drop).map_err(|error| {
         match ask_status(directory).ok().and_then(|status| status.failure) {
             Some(why) => anyhow!(
                 "{}: writing has stopped, and changes that were not durable are lost: {why}",

@@ -43,6 +43,8 @@ pub(crate) struct Shared {
     pub latencies: Latencies,
     /// Direct requests are asynchronous.
     pub async_dio: bool,
+    /// The kernel collects writes in its page cache.
+    pub writeback_cache: bool,
     /// Time of the mount.
     since: Instant,
 }
@@ -154,9 +156,19 @@ impl FuseServer {
         let (ended, failed) = (AtomicBool::new(false), AtomicBool::new(false));
         let (latencies, since) = (Latencies::default(), Instant::now());
         let pinned = Mutex::default();
-        let async_dio = false;
-        let shared =
-            Shared { ttl, info, pinned, pins, ended, failed, log, latencies, async_dio, since };
+        let shared = Shared {
+            ttl,
+            info,
+            pinned,
+            pins,
+            ended,
+            failed,
+            log,
+            latencies,
+            async_dio: false,
+            writeback_cache: false,
+            since,
+        };
         FuseServer { port, pool, shared: Arc::new(shared) }
     }
 
@@ -166,6 +178,17 @@ impl FuseServer {
     pub fn with_async_dio(mut self, wanted: bool) -> FuseServer {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.async_dio = wanted;
+        }
+        self
+    }
+
+    /// Lets the kernel answer writes from its page cache and pass them on later, joined
+    /// (`writeback_cache`). It keeps sizes and times of regular files itself meanwhile.
+    /// [`Session::write_back_every`](crate::Session::write_back_every) bounds how long.
+    #[must_use]
+    pub fn with_writeback_cache(mut self, wanted: bool) -> FuseServer {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.writeback_cache = wanted;
         }
         self
     }

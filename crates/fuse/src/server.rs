@@ -121,6 +121,11 @@ impl Filesystem for FuseServer {
         if self.shared.async_dio {
             let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         }
+        if self.shared.writeback_cache {
+            config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE).map_err(|_| {
+                std::io::Error::other("this kernel has no write-back cache: leave the option out")
+            })?;
+        }
         let _ = config.set_max_write(MAX_WRITE);
         let _ = config.set_max_background(MAX_BACKGROUND);
         Ok(())
@@ -190,7 +195,7 @@ impl Filesystem for FuseServer {
         size: Option<u64>,
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
+        ctime: Option<SystemTime>,
         _fh: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
@@ -215,6 +220,8 @@ impl Filesystem for FuseServer {
                     size,
                     atime: atime.map(time),
                     mtime: mtime.map(time),
+                    // Only a kernel that caches writes keeps this time itself.
+                    ctime: ctime.map(time_in),
                 };
                 call.setattr(ino, changes, who).await
             },
@@ -426,7 +433,10 @@ impl Filesystem for FuseServer {
         let who = Caller { privileged: false, ..Caller::of(req) };
         let strip = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let size = data.len() as u32;
-        let data = WriteData::copy(&self.pool, offset, data);
+        // Of what it has cached the kernel knows the times, and sends them.
+        let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let data = WriteData::copy(&self.pool, offset, data)
+            .keeping_times(self.shared.writeback_cache && cached);
         self.run(
             reply,
             move |call| async move {
@@ -696,6 +706,11 @@ impl Filesystem for FuseServer {
         whence: i32,
         reply: ReplyLseek,
     ) {
+        // The kernel asks before it has written back, and data that waits in its cache would be
+        // taken for a hole. "Not implemented" makes it seek by itself: all of a file is data.
+        if self.shared.writeback_cache {
+            return reply.error(Errno::ENOSYS);
+        }
         self.begin(Op::Seek);
         let ino = known!(ino, reply);
         let what = match whence {

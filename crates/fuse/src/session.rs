@@ -1,11 +1,12 @@
 //! From mount to unmount: the request loop, signals, and the end.
 
-use crate::endpoint::{self, Endpoint, Unmount};
+use crate::endpoint::{self, Endpoint, Root, Unmount};
 use anyhow::{Context as _, Result, anyhow};
 use fuser::{Config, Filesystem, SessionACL};
 use nix::sys::signal::{SigSet, Signal};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ const TRY_EVERY: Duration = Duration::from_millis(100);
 pub struct Session<F: Filesystem> {
     session: fuser::Session<F>,
     directory: PathBuf,
+    /// Dropped, it ends the thread that has the kernel write back.
+    write_back: Option<Sender<()>>,
 }
 
 impl<F: Filesystem> Session<F> {
@@ -32,7 +35,7 @@ impl<F: Filesystem> Session<F> {
         config.n_threads = Some(1);
         config.acl = SessionACL::All;
         match fuser::Session::from_fd(server, channel, SessionACL::All, config) {
-            Ok(session) => Ok(Session { session, directory }),
+            Ok(session) => Ok(Session { session, directory, write_back: None }),
             Err(error) => {
                 // Without a daemon the mount would be dead.
                 let _ = endpoint::unmount(&directory, Unmount::Lazy);
@@ -46,11 +49,47 @@ impl<F: Filesystem> Session<F> {
         &self.directory
     }
 
+    /// Has the kernel pass on, every `interval`, what it has collected in its page cache: without
+    /// this it keeps a page for up to half a minute (vm.dirty_expire_centisecs). For a server
+    /// [with a write-back cache](crate::FuseServer::with_writeback_cache). `log` gets a line when
+    /// that fails.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn write_back_every(
+        &mut self,
+        interval: Duration,
+        log: impl Fn(&str) + Send + 'static,
+    ) -> Result<()> {
+        let (sender, end) = channel::<()>();
+        let directory = self.directory.clone();
+        let work = move || {
+            let mut known = None;
+            while end.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                let root = match known.take() {
+                    Some(root) => Ok(root),
+                    None => Root::of(&directory),
+                };
+                match root.and_then(|root| root.write_back().map(|()| root)) {
+                    Ok(root) => known = Some(root),
+                    // It was unmounted, or its daemon is about to end.
+                    Err(Errno::NODEV | Errno::NOTCONN | Errno::NOENT) => return,
+                    Err(errno) => log(&format!("writing back the kernel's cache: {errno}")),
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("write-back".to_owned());
+        thread.spawn(work).context("cannot start a thread")?;
+        self.write_back = Some(sender);
+        Ok(())
+    }
+
     /// Answers requests until the file system is unmounted.
     ///
     /// # Errors
     /// If the channel to the kernel fails.
     pub fn run(self) -> Result<()> {
+        let _ends = self.write_back;
         self.session.run().with_context(|| format!("{}: FUSE session", self.directory.display()))
     }
 

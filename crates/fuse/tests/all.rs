@@ -3,6 +3,7 @@
 //! Each file here is a module: a single program links its dependencies only once.
 
 #![allow(clippy::disallowed_methods, reason = "tests mount, and look at files")]
+#![allow(clippy::disallowed_macros, reason = "each test has a thread, which says how it mounts")]
 
 mod common;
 mod extended;
@@ -10,3 +11,4 @@ mod handles;
 mod null;
 mod posix;
 mod ranges;
+mod writeback;

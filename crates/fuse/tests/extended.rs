@@ -32,7 +32,7 @@ fn listed(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn attributes_of_all_prefixes_are_kept() {
+pub fn attributes_of_all_prefixes_are_kept() {
     if skip("attributes_of_all_prefixes_are_kept") {
         return;
     }
@@ -92,7 +92,7 @@ fn for_user(id: u32, permissions: u16, mask: u16) -> Vec<u8> {
 }
 
 #[test]
-fn the_kernel_decides_by_access_lists() {
+pub fn the_kernel_decides_by_access_lists() {
     if skip("the_kernel_decides_by_access_lists") {
         return;
     }
@@ -138,7 +138,7 @@ fn the_kernel_decides_by_access_lists() {
 }
 
 #[test]
-fn without_a_list_the_umask_counts() {
+pub fn without_a_list_the_umask_counts() {
     if skip("without_a_list_the_umask_counts") {
         return;
     }
@@ -151,7 +151,7 @@ fn without_a_list_the_umask_counts() {
 }
 
 #[test]
-fn set_group_id_goes_when_somebody_of_another_group_changes_a_file() {
+pub fn set_group_id_goes_when_somebody_of_another_group_changes_a_file() {
     if skip("set_group_id_goes_when_somebody_of_another_group_changes_a_file") {
         return;
     }

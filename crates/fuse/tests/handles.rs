@@ -56,7 +56,7 @@ fn hex(ino: u64) -> String {
 }
 
 #[test]
-fn they_lead_to_their_files_after_a_remount_and_to_no_others() {
+pub fn they_lead_to_their_files_after_a_remount_and_to_no_others() {
     if skip("they_lead_to_their_files_after_a_remount_and_to_no_others") {
         return;
     }

@@ -5,6 +5,7 @@
 use crate::exec::Nanos;
 use crate::sleeper::Sleeper;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::time::{ClockId, clock_gettime};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -100,6 +101,8 @@ pub(crate) enum Direction {
 
 pub(crate) struct Driver {
     start: Instant,
+    /// See [`crate::Config::coarse_wall`].
+    coarse_wall: bool,
     bell: Arc<Doorbell>,
     next_key: Cell<u64>,
     interests: RefCell<BTreeMap<u64, (Interest, Waker)>>,
@@ -142,9 +145,10 @@ impl Patience {
 }
 
 impl Driver {
-    pub(crate) fn start(bell: Arc<Doorbell>) -> Driver {
+    pub(crate) fn start(bell: Arc<Doorbell>, coarse_wall: bool) -> Driver {
         Driver {
             start: Instant::now(),
+            coarse_wall,
             bell,
             next_key: Cell::new(0),
             interests: RefCell::new(BTreeMap::new()),
@@ -159,6 +163,10 @@ impl Driver {
     }
 
     pub(crate) fn wall(&self) -> (i64, u32) {
+        if self.coarse_wall {
+            let now = clock_gettime(ClockId::RealtimeCoarse);
+            return (now.tv_sec, u32::try_from(now.tv_nsec).unwrap_or(0));
+        }
         match SystemTime::now().duration_since(UNIX_EPOCH) {
             Ok(since) => (since.as_secs() as i64, since.subsec_nanos()),
             Err(_) => (0, 0),

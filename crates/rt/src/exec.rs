@@ -71,22 +71,26 @@ pub struct Config {
     /// Draw the order of ready tasks from the seed instead of running them in the order of their
     /// wakes.
     pub shuffle: bool,
+    /// With the real clock: take the time of day from the tick of the kernel, which stamps changes
+    /// of files with it. Times of both can then be compared; else the kernel's lag behind by up to
+    /// 10 ms.
+    pub coarse_wall: bool,
 }
 
 impl Config {
     /// Virtual time, tasks in the order of their wakes.
     pub fn simulated(seed: u64) -> Config {
-        Config { seed, clock: Clock::Virtual, shuffle: false }
+        Config { seed, clock: Clock::Virtual, shuffle: false, coarse_wall: false }
     }
 
     /// Virtual time, ready tasks in an order drawn from the seed.
     pub fn shuffled(seed: u64) -> Config {
-        Config { seed, clock: Clock::Virtual, shuffle: true }
+        Config { shuffle: true, ..Config::simulated(seed) }
     }
 
     /// Real time.
     pub fn real() -> Config {
-        Config { seed: 0, clock: Clock::Real, shuffle: false }
+        Config { clock: Clock::Real, ..Config::simulated(0) }
     }
 }
 
@@ -165,7 +169,8 @@ impl Rt {
         doorbell: Option<Arc<Doorbell>>,
         bell: Box<dyn Fn() + Send + Sync>,
     ) -> Rt {
-        let real = doorbell.filter(|_| config.clock == Clock::Real).map(Driver::start);
+        let real = doorbell.filter(|_| config.clock == Clock::Real);
+        let real = real.map(|doorbell| Driver::start(doorbell, config.coarse_wall));
         let rng = Rng::new(config.seed);
         let inbox = Arc::new(Inbox::new(bell));
         Rt(Rc::new(Inner {

@@ -134,7 +134,9 @@ impl Host for MountHost<'_> {
     fn start(&mut self) -> anyhow::Result<()> {
         let log = self.places.daemon_log.as_str();
         let image = self.places.image_name.as_str();
-        furrow(&mut io::sink(), &["mount", "--log", log, image, self.mount_point()])
+        let options = self.places.options.as_str();
+        let mount = ["mount", "--log", log, "-o", options, image, self.mount_point()];
+        furrow(&mut io::sink(), &mount)
     }
 
     fn files(&self) -> anyhow::Result<&dyn Files> {

@@ -54,8 +54,8 @@ const KILL_AFTER_MS: (u64, u64) = (200, 3000);
 ///
 /// Makes a drive image, a file system on it, copies DIR, compares every file, ages it until it
 /// cleans, then kills the daemon under load and checks every fsync that had been acknowledged.
-/// Through a mount where
-/// there is FUSE, through the library where there is none. `make demo` runs it on a source tree.
+/// Through a mount where there is FUSE, through the library where there is none. `make demo` runs it
+/// on a source tree.
 #[derive(clap::Args)]
 pub struct Args {
     /// Tree of files to copy
@@ -73,6 +73,9 @@ pub struct Args {
     /// Go through the library even where a mount would work
     #[arg(long)]
     library: bool,
+    /// Options of the mount, as of furrow mount
+    #[arg(short = 'o', long, value_name = "OPTIONS", default_value = "rw")]
+    options: String,
     /// Print what was verified as JSON, and nothing else
     #[arg(long)]
     json: bool,
@@ -90,10 +93,12 @@ pub struct Places {
     mount_point: PathBuf,
     mount_name: String,
     daemon_log: String,
+    /// Options of the mount.
+    options: String,
 }
 
 impl Places {
-    fn below(work: &Path) -> anyhow::Result<Places> {
+    fn below(work: &Path, options: &str) -> anyhow::Result<Places> {
         let name = |path: &Path| {
             let name = path.to_str().map(str::to_owned);
             name.with_context(|| format!("{}: must be UTF-8", path.display()))
@@ -103,6 +108,7 @@ impl Places {
             image_name: spec_of(&image)?,
             mount_name: name(&mount_point)?,
             daemon_log: name(&work.join("daemon.log"))?,
+            options: options.to_owned(),
             work: work.to_owned(),
             image,
             mount_point,
@@ -151,7 +157,7 @@ fn spec_of(image: &Path) -> anyhow::Result<String> {
 
 /// Runs the command.
 pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let places = Places::below(&args.work)?;
+    let places = Places::below(&args.work, &args.options)?;
     let seed = args.seed.unwrap_or(crate::daemon::config()?.seed);
     if let Some(round) = args.load {
         let library = Library::open(&places.image)?;

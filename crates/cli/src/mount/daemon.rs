@@ -9,7 +9,7 @@ use furrow_emu::OpenMode;
 use furrow_fs::Fs;
 use furrow_fuse::report::prometheus;
 use furrow_fuse::{FuseServer, Info, Session, Signals};
-use furrow_rt::{Pool, Port};
+use furrow_rt::{Config, Pool, Port};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, ErrorKind};
 use std::path::PathBuf;
@@ -45,10 +45,15 @@ pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
     let mut endpoint = plan.options.endpoint.clone();
     endpoint.source.clone_from(&plan.source);
     let server = FuseServer::new(port.clone(), pool, plan.options.ttl, info, Box::new(log))
-        .with_async_dio(plan.options.async_dio);
+        .with_async_dio(plan.options.async_dio)
+        .with_writeback_cache(plan.options.writeback_cache);
     let reporter = server.reporter();
     let served = Session::mount(server, &endpoint, &plan.directory)
-        .and_then(|session| {
+        .and_then(|mut session| {
+            if plan.options.writeback_cache {
+                let interval = Duration::from_nanos(plan.options.engine.commit_interval);
+                session.write_back_every(interval, log)?;
+            }
             signals.unmount_on_signal(session.directory().to_owned(), log)?;
             let page = move || Some(prometheus::text(&reporter.stat()?));
             metrics.map_or(Ok(()), |service| service.start(page))?;
@@ -76,7 +81,9 @@ fn start_engine(plan: &Plan) -> Result<(Port<Fs>, Pool, Info)> {
     let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let (sender, receiver) = channel();
     let (source, options) = (plan.source.clone(), plan.options.engine.clone());
-    let port = Port::start(config()?, move |rt| {
+    // A kernel that caches writes stamps files itself.
+    let config = Config { coarse_wall: plan.options.writeback_cache, ..config()? };
+    let port = Port::start(config, move |rt| {
         let device = open_device(rt, &spec, mode)?;
         let info = Info {
             device: source,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const OWN: &str = "ro, rw, commit=SECONDS, cache=SIZE, attr_timeout=SECONDS, \
                    errors=continue|remount-ro, \
-                   async_dio, order=blocking|queued|append, gc=on|off, \
+                   async_dio, writeback_cache, order=blocking|queued|append, gc=on|off, \
                    gc_policy=greedy|cost-benefit, gc_start=PERCENT, gc_urgent=PERCENT, \
                    metrics=WHERE, hot=ENDS, cold=ENDS, fsname=NAME, and \
                    the usual ones of mount(8)";
@@ -29,6 +29,8 @@ pub struct Options {
     pub fsname: Option<String>,
     /// Several direct requests of one program run at once.
     pub async_dio: bool,
+    /// The kernel collects writes in its page cache.
+    pub writeback_cache: bool,
     /// Only change the flags of an existing mount.
     pub remount: bool,
     /// Where metrics go.
@@ -43,6 +45,7 @@ impl Default for Options {
             ttl: Duration::from_secs(1),
             fsname: None,
             async_dio: false,
+            writeback_cache: false,
             remount: false,
             metrics: None,
         }
@@ -98,6 +101,8 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
         ("nolazytime", None) => engine.lazy_time = false,
         ("async_dio", None) => options.async_dio = true,
         ("noasync_dio", None) => options.async_dio = false,
+        ("writeback_cache", None) => options.writeback_cache = true,
+        ("nowriteback_cache", None) => options.writeback_cache = false,
         ("diratime", None) => engine.directory_access_time = true,
         ("nodiratime", None) => engine.directory_access_time = false,
         // Options that are always on, or are for mount(8) and tools that read fstab.

@@ -69,7 +69,7 @@ impl Core {
         if let Some(time) = changes.mtime {
             head.mtime = stamp(time);
         }
-        head.ctime = now;
+        head.ctime = changes.ctime.map_or(now, stamp);
         Ok(Some(attr(head)))
     }
 
@@ -211,7 +211,9 @@ impl Core {
         let now = stamp(self.now());
         let head = &mut self.inode_mut(ino).head;
         head.size = head.size.get().max(end).into();
-        (head.mtime, head.ctime) = (now, now);
+        if !data.keeps_times {
+            (head.mtime, head.ctime) = (now, now);
+        }
         self.stats.counters.user_bytes += data.len as u64;
         Ok(())
     }

@@ -191,7 +191,7 @@ impl Fs {
             (take == PAGE_SIZE).then(|| crc32c(page.bytes()))
         });
         let crcs = crcs.collect();
-        WriteData { offset, len: read.len, pages: read.pages, crcs }
+        WriteData { offset, len: read.len, pages: read.pages, crcs, keeps_times: false }
     }
 
     /// Writes the dirty blocks of `len` bytes from `offset` on to the drive and waits for the

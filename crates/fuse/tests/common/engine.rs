@@ -1,4 +1,5 @@
 //! A file system on an emulated drive, mounted by this process.
+#![allow(clippy::disallowed_types, reason = "a test's choice is its thread's: each test has one")]
 
 use furrow_emu::{OpenMode, create_image};
 use furrow_fs::{Fs, MkfsOptions, MountOptions};
@@ -6,10 +7,19 @@ use furrow_fuse::{Background, Endpoint, FuseServer, Info, Session};
 use furrow_rt::{Config, Port, Rt};
 use furrow_zone::spec::{DeviceSpec, parse_geometry};
 use furrow_zone::{Error, ErrorKind, ZonedDevice};
+use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
+
+thread_local! {
+    /// Whether mounts that this thread makes have a write-back cache.
+    pub static WRITEBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// How often such a mount has the kernel write back.
+const WRITE_BACK_EVERY: Duration = Duration::from_millis(500);
 
 /// Drives of the tests: small zones, so that many are used.
 pub const GEOMETRY: &str = "capacity=512MiB,zone-size=4MiB,max-active=32";
@@ -55,7 +65,9 @@ impl Mounted {
     pub fn new(image: &str, directory: &Path, ttl: Duration) -> Mounted {
         let (sender, receiver) = channel();
         let name = image.to_owned();
-        let port = Port::start(Config::real(), move |rt| {
+        let writeback = WRITEBACK.get();
+        let config = Config { coarse_wall: writeback, ..Config::real() };
+        let port = Port::start(config, move |rt| {
             let device = open(rt, &name)?;
             let info = Info {
                 device: name,
@@ -72,9 +84,14 @@ impl Mounted {
         .unwrap();
         let (pool, info) = receiver.recv().unwrap();
         let log = Box::new(|line: &str| eprintln!("{line}"));
-        let server = FuseServer::new(port.clone(), pool, ttl, info, log);
+        let server =
+            FuseServer::new(port.clone(), pool, ttl, info, log).with_writeback_cache(writeback);
         let endpoint = Endpoint { source: image.to_owned(), ..Endpoint::default() };
-        let served = Session::mount(server, &endpoint, directory).unwrap().spawn().unwrap();
+        let mut session = Session::mount(server, &endpoint, directory).unwrap();
+        if writeback {
+            session.write_back_every(WRITE_BACK_EVERY, |line| eprintln!("{line}")).unwrap();
+        }
+        let served = session.spawn().unwrap();
         Mounted { port, served }
     }
 

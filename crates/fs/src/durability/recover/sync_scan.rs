@@ -506,6 +506,7 @@ fn parse_item(input: &mut Decoder<'_>, layout: &crate::layout::Layout) -> Option
                 size: None,
                 atime: Some(input.time()?),
                 mtime: Some(input.time()?),
+                ctime: None,
             };
             Item::Attributes(ino, changes, input.time()?)
         }

@@ -1,0 +1,219 @@
+//! The kernel's write-back cache: the other tests once more, and what is different with it.
+#![allow(clippy::unwrap_used, clippy::disallowed_types, reason = "a test on a mount")]
+
+use crate::common::engine::WRITEBACK;
+use crate::common::place::{Place, pattern};
+use crate::common::skip;
+use furrow_fuse::report;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::time::{Duration, Instant};
+
+/// The tests of the other files, on mounts with a write-back cache.
+macro_rules! again {
+    ($($module:ident::$name:ident,)*) => {
+        $(#[test]
+        fn $name() {
+            WRITEBACK.set(true);
+            crate::$module::$name();
+        })*
+    };
+}
+
+again! {
+    posix::files_are_written_read_and_truncated,
+    posix::names_come_and_go,
+    posix::links_and_special_files_survive_a_remount,
+    posix::attributes_are_kept,
+    posix::set_group_id_directories_pass_on_their_group,
+    posix::a_file_without_a_name_lives_while_it_is_known,
+    posix::large_directories_are_listed_whole,
+    posix::clients_at_the_same_time_do_not_disturb_each_other,
+    posix::memory_maps_read_and_write,
+    posix::a_full_drive_says_so_and_keeps_what_it_has,
+    posix::the_mount_reports_on_itself,
+    ranges::fallocate_and_seek_see_holes,
+    ranges::ranges_are_copied,
+    ranges::direct_io_and_maps_see_one_file,
+    ranges::locks_exclude_each_other,
+    ranges::reading_is_an_access,
+    ranges::limits_are_those_promised,
+    extended::attributes_of_all_prefixes_are_kept,
+    extended::the_kernel_decides_by_access_lists,
+    extended::without_a_list_the_umask_counts,
+    extended::set_group_id_goes_when_somebody_of_another_group_changes_a_file,
+    handles::they_lead_to_their_files_after_a_remount_and_to_no_others,
+}
+
+fn place(name: &str) -> Place {
+    WRITEBACK.set(true);
+    Place::new(name)
+}
+
+/// Requests to write that the server has got.
+fn writes(place: &Place) -> u64 {
+    let stat = report::ask_stat(&place.at("")).unwrap();
+    stat.operations.iter().find(|op| op.name == "write").map_or(0, |op| op.count)
+}
+
+#[test]
+fn small_writes_arrive_joined_and_late() {
+    if skip("small_writes_arrive_joined_and_late") {
+        return;
+    }
+    let place = place("joined");
+    let before = writes(&place);
+    let mut file = File::create(place.at("file")).unwrap();
+    let content = pattern(1 << 20, 3);
+    for piece in content.chunks(4096) {
+        file.write_all(piece).unwrap();
+    }
+    file.sync_all().unwrap();
+    let requests = writes(&place) - before;
+    assert!((1..=16).contains(&requests), "256 writes of 4 KiB became {requests}");
+    assert!(fs::read(place.at("file")).unwrap() == content);
+}
+
+#[test]
+fn what_is_closed_is_passed_on() {
+    if skip("what_is_closed_is_passed_on") {
+        return;
+    }
+    let place = place("closed");
+    let before = writes(&place);
+    // The server learns of the data before a rename that follows.
+    fs::write(place.at("new"), pattern(9000, 5)).unwrap();
+    assert!(writes(&place) > before);
+}
+
+#[test]
+fn what_nobody_syncs_is_passed_on_in_time() {
+    if skip("what_nobody_syncs_is_passed_on_in_time") {
+        return;
+    }
+    let place = place("in-time");
+    let before = writes(&place);
+    let mut file = File::create(place.at("file")).unwrap();
+    file.write_all(b"nobody syncs this").unwrap();
+    let started = Instant::now();
+    while writes(&place) == before {
+        let waited = started.elapsed();
+        assert!(waited < Duration::from_secs(15), "the kernel alone would take half a minute");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn times_and_sizes_are_those_of_the_writes() {
+    if skip("times_and_sizes_are_those_of_the_writes") {
+        return;
+    }
+    let mut place = place("times");
+    let path = place.at("file");
+    let mut file = File::create(&path).unwrap();
+    file.write_all(&pattern(5000, 1)).unwrap();
+    let written = fs::metadata(&path).unwrap();
+    assert_eq!(written.len(), 5000, "before the server knows");
+    std::thread::sleep(Duration::from_millis(1200));
+    file.sync_all().unwrap();
+    drop(file);
+    place.remount();
+    let kept = fs::metadata(place.at("file")).unwrap();
+    assert_eq!(kept.len(), 5000);
+    let times = |meta: &fs::Metadata| {
+        ((meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec()))
+    };
+    assert_eq!(times(&kept), times(&written), "of the write, not of the write-back");
+}
+
+#[test]
+fn direct_writes_and_cached_ones_see_each_other() {
+    if skip("direct_writes_and_cached_ones_see_each_other") {
+        return;
+    }
+    let place = place("direct");
+    let path = place.at("file");
+    let cached = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    cached.write_all_at(&[1; 8192], 0).unwrap();
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::DIRECT;
+    let direct = File::from(rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).unwrap());
+    let mut back = furrow_rt::Page::zeroed();
+    assert_eq!(direct.read_at(&mut back.make_mut()[..], 4096).unwrap(), 4096);
+    assert_eq!(back[..], [1; 4096], "a direct read sees what waits in the cache");
+    let before = fs::metadata(&path).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    back.make_mut().fill(2);
+    direct.write_all_at(&back[..], 4096).unwrap();
+    let mut all = [0; 8192];
+    cached.read_exact_at(&mut all, 0).unwrap();
+    assert_eq!((all[4095], all[4096]), (1, 2));
+    let after = fs::metadata(&path).unwrap();
+    assert!((after.mtime(), after.mtime_nsec()) > (before.mtime(), before.mtime_nsec()));
+}
+
+#[test]
+fn holes_are_not_where_data_waits() {
+    if skip("holes_are_not_where_data_waits") {
+        return;
+    }
+    let place = place("waits");
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(place.at("sparse"))
+        .unwrap();
+    file.set_len(1 << 20).unwrap();
+    file.sync_all().unwrap();
+    file.write_all_at(b"data", 512 << 10).unwrap();
+    let found = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)).unwrap();
+    assert!(found <= 512 << 10, "data that waits in the cache was taken for a hole");
+    file.seek(SeekFrom::Start(512 << 10)).unwrap();
+    let mut four = [0; 4];
+    file.read_exact(&mut four).unwrap();
+    assert_eq!(&four, b"data");
+}
+
+#[test]
+fn two_programs_append_and_truncate() {
+    if skip("two_programs_append_and_truncate") {
+        return;
+    }
+    let mut place = place("append");
+    let path = place.at("log");
+    let line = |writer: u8, number: u32| format!("{writer} {number:08}\n");
+    std::thread::scope(|scope| {
+        for writer in 0..2u8 {
+            let path = path.clone();
+            scope.spawn(move || {
+                let mut log = OpenOptions::new().append(true).create(true).open(path).unwrap();
+                for number in 0..2000 {
+                    log.write_all(line(writer, number).as_bytes()).unwrap();
+                }
+            });
+        }
+    });
+    let check = |text: &str| {
+        let mut next = [0; 2];
+        for found in text.lines() {
+            let writer = found.as_bytes()[0] - b'0';
+            assert_eq!(format!("{found}\n"), line(writer, next[usize::from(writer)]));
+            next[usize::from(writer)] += 1;
+        }
+        next
+    };
+    assert_eq!(check(&fs::read_to_string(&path).unwrap()), [2000, 2000]);
+    // Cut in a page that is dirty, then grow again: what was cut is zeros.
+    let log = OpenOptions::new().write(true).open(&path).unwrap();
+    log.set_len(11 * 1000).unwrap();
+    log.set_len(11 * 1001).unwrap();
+    log.write_all_at(b"end\n", 11 * 1001).unwrap();
+    drop(log);
+    place.remount();
+    let bytes = fs::read(place.at("log")).unwrap();
+    assert_eq!(bytes.len(), 11 * 1001 + 4);
+    assert_eq!(check(std::str::from_utf8(&bytes[..11_000]).unwrap()).iter().sum::<u32>(), 1000);
+    assert_eq!(bytes[11_000..11_011], [0; 11]);
+    assert_eq!(&bytes[11_011..], b"end\n");
+}
