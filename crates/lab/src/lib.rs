@@ -28,6 +28,7 @@ pub mod host;
 pub mod inside;
 mod library;
 pub mod measure;
+mod mount;
 mod nbd;
 pub mod page;
 pub mod plot;
@@ -77,6 +78,7 @@ pub const BENCHES: &[Bench] = &[
     volume::VOLUME,
     volume::VOLUME_COLD,
     nbd::NBD,
+    mount::MOUNT,
 ];
 
 /// The benchmarks called `names`; all of them if no name is given.

@@ -10,9 +10,12 @@ fn every_benchmark_runs() {
     let mounts = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
     let told = std::env::var("FURROW_WITHOUT_FUSE").is_ok_and(|value| value == "1");
     for bench in BENCHES {
-        if bench.name == "fuse" && !mounts {
+        if ["fuse", "mount"].contains(&bench.name) && !mounts {
             assert!(told, "it needs /dev/fuse and root; FURROW_WITHOUT_FUSE=1 skips it");
-            eprintln!("SKIPPED fuse: no /dev/fuse or not root, and FURROW_WITHOUT_FUSE=1");
+            eprintln!(
+                "SKIPPED {}: no /dev/fuse or not root, and FURROW_WITHOUT_FUSE=1",
+                bench.name
+            );
             continue;
         }
         if bench.name == "nbd" && std::env::var_os("FURROW_WITHOUT_NBD_CLIENTS").is_some() {

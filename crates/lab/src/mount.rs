@@ -1,0 +1,432 @@
+//! Mounts against what limits them: a FUSE server that does nothing, and the file system of this
+//! machine's disk.
+//!
+//! All contestants work in one run, on one disk: that of the folder for temporary files (`TMPDIR`),
+//! where Furrow's drive is an image. Furrow and the server that does nothing are mounted without and
+//! with the kernel's write-back cache, and once more with all threads of this process bound to one
+//! processor, because the time of a request depends on whether the kernel wakes its server on
+//! another one. Operations:
+//!
+//! - fstat(2) that the kernel must ask about, creating and removing empty files;
+//! - buffered writes of 4 KiB and 1 MiB into a file of 256 MiB, without fsync;
+//! - buffered reads of the same file, from the server's memory (its pages are dropped from the
+//!   kernel's cache before each pass) or, on the disk's own file system, from the kernel's cache;
+//! - 4 KiB appended, and fsync;
+//! - dbench with 1 and 4 clients, if it is installed; cloning a git repository of 2,000 files, and
+//!   unpacking them by tar.
+
+use crate::{Bench, Contestant, Effort, Row, compare, noise};
+use anyhow::{Context as _, Result, ensure};
+use furrow_emu::{OpenMode, create_image};
+use furrow_fs::{Fs, MkfsOptions, MountOptions};
+use furrow_fuse::null::{BIG, Null};
+use furrow_fuse::{Background, Endpoint, FuseServer, Info, Session};
+use furrow_rt::{Config, Port};
+use furrow_zone::Error;
+use furrow_zone::spec::parse_geometry;
+use rustix::fs::{Advice, AtFlags, Mode, OFlags, StatxFlags};
+use rustix::thread::CpuSet;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+/// The benchmark.
+pub const MOUNT: Bench = Bench {
+    name: "mount",
+    about: "a mount by each option, against a FUSE server that does nothing and the file system of \
+            this machine's disk",
+    run,
+};
+
+/// The drive: large enough for the tree, its clones and dbench.
+const DRIVE: &str = "capacity=4GiB,zone-size=16MiB,max-active=32";
+/// Bytes of the big file.
+const LENGTH: u64 = 256 << 20;
+const SMALL: usize = 4096;
+const LARGE: usize = 1 << 20;
+/// How often the kernel writes back, as commit= would have it.
+const WRITE_BACK: Duration = Duration::from_secs(5);
+/// Least seconds of dbench, a part of which it spends on warming up.
+const DBENCH: u64 = 5;
+/// Files of the tree, and how many are in a folder.
+const FILES: usize = 2000;
+const IN_FOLDER: usize = 40;
+
+fn run(effort: Effort) -> Result<Vec<Row>> {
+    let place = Place::new()?;
+    let mounts = [
+        ("null server", Mount::null(&place, "null", false)?),
+        ("null server, writeback_cache", Mount::null(&place, "null-back", true)?),
+        ("furrow", Mount::engine(&place, "furrow", false)?),
+        ("furrow, writeback_cache", Mount::engine(&place, "furrow-back", true)?),
+    ];
+    let own = place.0.join("disk");
+    fs::create_dir(&own).context("a folder on the disk")?;
+    let disk = disk_name(&own);
+    let mut folders: Vec<(&str, &Path)> =
+        mounts.iter().map(|(name, mount)| (*name, mount.directory.as_path())).collect();
+    folders.push((&disk, &own));
+    for (_, folder) in &folders[2..] {
+        let file = File::create(folder.join(BIG)).context("the big file")?;
+        let piece = noise(LARGE, 1);
+        for at in (0..LENGTH).step_by(LARGE) {
+            file.write_all_at(&piece, at)?;
+        }
+        file.sync_all()?;
+    }
+    let mut rows = Vec::new();
+    for bound in [false, true] {
+        let _bound = bound.then(Bound::new).transpose()?;
+        let unit = |what: &str| match bound {
+            true => format!("{what}, one processor"),
+            false => what.to_owned(),
+        };
+        for (what, operation) in OPERATIONS {
+            let mut contestants: Vec<Contestant<'_>> = folders
+                .iter()
+                .map(|(name, folder)| {
+                    let name = format!("{}: {name}", unit(what));
+                    let own = *folder == own;
+                    Contestant::new(name, move |slice| operation(folder, own, slice))
+                })
+                .collect();
+            rows.extend(compare(effort, &unit(what), &mut contestants)?);
+        }
+    }
+    rows.extend(programs(effort, &place, &folders[2..])?);
+    for (_, mount) in mounts {
+        mount.end()?;
+    }
+    Ok(rows)
+}
+
+/// An operation: in a folder, which may be the disk's own, for about this time.
+type Operation = fn(&Path, bool, Duration) -> Result<f64>;
+
+const OPERATIONS: [(&str, Operation); 8] = [
+    ("getattr", getattr),
+    ("create", |folder, _, slice| names(folder, slice, true)),
+    ("unlink", |folder, _, slice| names(folder, slice, false)),
+    ("4 KiB write", |folder, _, slice| writes(folder, slice, SMALL)),
+    ("1 MiB write", |folder, _, slice| writes(folder, slice, LARGE)),
+    ("4 KiB read", |folder, own, slice| reads(folder, own, slice, SMALL)),
+    ("1 MiB read", |folder, own, slice| reads(folder, own, slice, LARGE)),
+    ("append and fsync", |folder, _, slice| fsyncs(folder, slice)),
+];
+
+fn getattr(folder: &Path, _: bool, slice: Duration) -> Result<f64> {
+    let file = File::open(folder.join(BIG))?;
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    timed(slice, 64, || {
+        rustix::fs::statx(&file, c"", flags, StatxFlags::BASIC_STATS).map(drop).context("statx")
+    })
+}
+
+/// Makes and removes empty files; `made` tells which of the two counts.
+fn names(folder: &Path, slice: Duration, made: bool) -> Result<f64> {
+    const BATCH: u32 = 256;
+    let directory = File::open(folder)?;
+    let (mut counted, mut done) = (Duration::ZERO, 0u64);
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    while counted < slice {
+        let started = Instant::now();
+        for number in 0..BATCH {
+            let name = format!("n{number}");
+            drop(rustix::fs::openat(&directory, name, flags, Mode::RWXU).context("create")?);
+        }
+        let between = Instant::now();
+        for number in 0..BATCH {
+            let name = format!("n{number}");
+            rustix::fs::unlinkat(&directory, name, AtFlags::empty()).context("unlink")?;
+        }
+        counted += if made { between - started } else { between.elapsed() };
+        done += u64::from(BATCH);
+    }
+    Ok(done as f64 / counted.as_secs_f64())
+}
+
+fn writes(folder: &Path, slice: Duration, length: usize) -> Result<f64> {
+    let file = File::options().write(true).open(folder.join(BIG))?;
+    let piece = noise(length, 2);
+    let mut at = 0;
+    timed(slice, (LARGE / length) as u32, || {
+        file.write_all_at(&piece, at).context("write")?;
+        at = (at + length as u64) % LENGTH;
+        Ok(())
+    })
+}
+
+/// Reads through the file; `own`: the kernel's cache is the only one.
+fn reads(folder: &Path, own: bool, slice: Duration, length: usize) -> Result<f64> {
+    let file = File::open(folder.join(BIG))?;
+    let mut piece = vec![0; length];
+    let mut at = LENGTH;
+    timed(slice, (LARGE / length) as u32, || {
+        if at == LENGTH {
+            at = 0;
+            if !own {
+                file.sync_data().context("sync")?;
+                rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).context("fadvise")?;
+            }
+        }
+        file.read_exact_at(&mut piece, at).context("read")?;
+        at += length as u64;
+        Ok(())
+    })
+}
+
+fn fsyncs(folder: &Path, slice: Duration) -> Result<f64> {
+    let path = folder.join("appended");
+    let file = File::options().append(true).create(true).open(&path)?;
+    let piece = noise(SMALL, 3);
+    let rate = timed(slice, 1, || {
+        std::io::Write::write_all(&mut &file, &piece).context("write")?;
+        file.sync_data().context("fsync")
+    });
+    drop(file);
+    fs::remove_file(path)?;
+    rate
+}
+
+/// Does `one` for about `slice`, looking at the clock every `batch` times. The rate per second.
+fn timed(slice: Duration, batch: u32, mut one: impl FnMut() -> Result<()>) -> Result<f64> {
+    let start = Instant::now();
+    let mut done = 0u64;
+    loop {
+        for _ in 0..batch {
+            one()?;
+        }
+        done += u64::from(batch);
+        let elapsed = start.elapsed();
+        if elapsed >= slice {
+            return Ok(done as f64 / elapsed.as_secs_f64());
+        }
+    }
+}
+
+/// Programs that work in a folder, each as often as there are rounds.
+fn programs(effort: Effort, place: &Place, folders: &[(&str, &Path)]) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    let tree = place.0.join("tree");
+    make_tree(&tree)?;
+    let mut one = |what: &str, work: &dyn Fn(&Path, Duration) -> Result<f64>| -> Result<()> {
+        let mut contestants: Vec<Contestant<'_>> = folders
+            .iter()
+            .map(|(name, folder)| {
+                Contestant::new(format!("{what}: {name}"), move |slice| work(folder, slice))
+            })
+            .collect();
+        rows.extend(compare(effort, what, &mut contestants)?);
+        Ok(())
+    };
+    // At a glance dbench would not even begin to measure.
+    if has("dbench") && effort.slice >= Duration::from_millis(100) {
+        for clients in ["1", "4"] {
+            let what = format!("dbench by {clients}, MB");
+            one(&what, &|folder, slice| dbench(folder, clients, slice))?;
+        }
+    }
+    if has("git") {
+        let source = tree.to_string_lossy().into_owned();
+        one("git clone", &|folder, _| {
+            let to = folder.join("clone");
+            let target = to.to_string_lossy().into_owned();
+            let clone = ["clone", "--quiet", "--no-local", &source, &target];
+            let rate = seconds("git", &clone).map(|seconds| 1.0 / seconds);
+            fs::remove_dir_all(to)?;
+            rate
+        })?;
+    }
+    let archive = place.0.join("tree.tar").to_string_lossy().into_owned();
+    let source = tree.to_string_lossy().into_owned();
+    seconds("tar", &["cf", &archive, "--exclude=.git", "-C", &source, "."])?;
+    one("untar", &|folder, _| {
+        let to = folder.join("unpacked");
+        fs::create_dir(&to)?;
+        let target = to.to_string_lossy().into_owned();
+        let rate = seconds("tar", &["xf", &archive, "-C", &target]).map(|seconds| 1.0 / seconds);
+        fs::remove_dir_all(to)?;
+        rate
+    })?;
+    Ok(rows)
+}
+
+/// A tree of source files of 1 to 16 KiB, and its git repository.
+fn make_tree(tree: &Path) -> Result<()> {
+    let bytes = noise(16 << 10, 4);
+    for number in 0..FILES {
+        let folder = tree.join(format!("d{}", number / IN_FOLDER));
+        fs::create_dir_all(&folder)?;
+        let length = 1024 + number * 7919 % (15 << 10);
+        // Two files of the same content would be one object.
+        let content = [&number.to_le_bytes()[..], &bytes[..length]].concat();
+        fs::write(folder.join(format!("f{number}")), content)?;
+    }
+    if has("git") {
+        let at = tree.to_string_lossy().into_owned();
+        seconds("git", &["-C", &at, "init", "--quiet"])?;
+        seconds("git", &["-C", &at, "add", "."])?;
+        let name = ["-c", "user.name=bench", "-c", "user.email=bench@localhost"];
+        let commit = ["commit", "--quiet", "-m", "tree"];
+        seconds("git", &[&["-C", &at][..], &name, &commit].concat())?;
+    }
+    Ok(())
+}
+
+/// Megabytes a second, as dbench says.
+fn dbench(folder: &Path, clients: &str, slice: Duration) -> Result<f64> {
+    let time = slice.as_secs().max(DBENCH).to_string();
+    let at = folder.to_string_lossy().into_owned();
+    let out = Command::new("dbench").args(["-t", &time, "-D", &at, clients]).output();
+    let out = out.context("dbench")?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    ensure!(out.status.success(), "dbench: {text}{}", String::from_utf8_lossy(&out.stderr));
+    let _ = fs::remove_dir_all(folder.join("clients"));
+    let rate = text.lines().find_map(|line| line.strip_prefix("Throughput ")?.split(' ').next());
+    rate.and_then(|rate| rate.parse().ok()).with_context(|| format!("dbench: {text}"))
+}
+
+fn has(program: &str) -> bool {
+    let mut asked = Command::new(program);
+    asked.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+}
+
+/// The seconds that a program takes.
+fn seconds(program: &str, arguments: &[&str]) -> Result<f64> {
+    let started = Instant::now();
+    let done = Command::new(program).args(arguments).output().context("no such program")?;
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    ensure!(done.status.success(), "{program} {arguments:?}: {said}");
+    Ok(started.elapsed().as_secs_f64())
+}
+
+/// The name of the file system at `folder`.
+fn disk_name(folder: &Path) -> String {
+    let out = Command::new("stat").args(["-f", "-c", "%T"]).arg(folder).output();
+    let name = out.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned());
+    match name {
+        // stat(1) calls ext4 by the name of its ancestors.
+        Ok(name) if name == "ext2/ext3" => "ext4".to_owned(),
+        Ok(name) if !name.is_empty() => name,
+        _ => "the disk's file system".to_owned(),
+    }
+}
+
+/// A folder of its own on the disk, removed at the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> Result<Place> {
+        let place = std::env::temp_dir().join(format!("furrow-mount-{}", std::process::id()));
+        fs::create_dir(&place).with_context(|| place.display().to_string())?;
+        Ok(Place(place))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// All threads of this process on one processor, until it is dropped.
+struct Bound(CpuSet);
+
+impl Bound {
+    fn new() -> Result<Bound> {
+        let all = rustix::thread::sched_getaffinity(None).context("processors")?;
+        let mut first = CpuSet::new();
+        let number = (0..CpuSet::MAX_CPU).find(|number| all.is_set(*number)).unwrap_or(0);
+        first.set(number);
+        bind(&first)?;
+        Ok(Bound(all))
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let _ = bind(&self.0);
+    }
+}
+
+fn bind(processors: &CpuSet) -> Result<()> {
+    for thread in fs::read_dir("/proc/self/task")? {
+        let number = thread?.file_name().to_string_lossy().parse().ok();
+        let thread = number.and_then(rustix::thread::Pid::from_raw);
+        rustix::thread::sched_setaffinity(thread, processors).context("processors")?;
+    }
+    Ok(())
+}
+
+/// A mount of this process.
+struct Mount {
+    served: Background,
+    directory: PathBuf,
+    port: Option<Port<Fs>>,
+}
+
+impl Mount {
+    fn null(place: &Place, name: &str, writeback: bool) -> Result<Mount> {
+        let directory = place.0.join(name);
+        fs::create_dir(&directory)?;
+        let server = Null::new(Duration::from_secs(1)).with_writeback_cache(writeback);
+        let session = Session::mount(server, &endpoint(name), &directory)?;
+        Ok(Mount { served: session.spawn()?, directory, port: None })
+    }
+
+    fn engine(place: &Place, name: &str, writeback: bool) -> Result<Mount> {
+        let (directory, image) = (place.0.join(name), place.0.join(format!("{name}.zns")));
+        fs::create_dir(&directory)?;
+        let geometry = parse_geometry(DRIVE)?;
+        create_image(&image, &geometry, false)?;
+        let (sender, receiver) = channel();
+        let config = Config { coarse_wall: writeback, ..Config::real() };
+        // What the disk's own file system makes durable is on the disk, too.
+        let spec = format!("{},sync=on", image.display());
+        let port = Port::start(config, move |rt| {
+            let device = furrow_emu::open(rt, &spec.parse()?, OpenMode::ReadWrite)?;
+            let engine = rt.clone();
+            // The big file stays in the cache.
+            let options = MountOptions { cache_pages: 512 << 8, ..MountOptions::default() };
+            let fs = rt.block_on(async move {
+                Fs::format(&engine, device.clone(), &MkfsOptions::default()).await?;
+                Fs::mount(&engine, device, options).await
+            })?;
+            // The receiver waits below.
+            let _ = sender.send(fs.pool().clone());
+            Ok::<Fs, Error>(fs)
+        })?;
+        let pool = receiver.recv().context("the engine did not start")?;
+        let log = |line: &str| {
+            use std::io::Write as _;
+            // A failure to print is ignored.
+            let _ = writeln!(std::io::stderr(), "{line}");
+        };
+        let ttl = Duration::from_secs(1);
+        let server = FuseServer::new(port.clone(), pool, ttl, Info::default(), Box::new(log))
+            .with_writeback_cache(writeback);
+        let mut session = Session::mount(server, &endpoint(name), &directory)?;
+        if writeback {
+            session.write_back_every(WRITE_BACK, log)?;
+        }
+        Ok(Mount { served: session.spawn()?, directory, port: Some(port) })
+    }
+
+    fn end(self) -> Result<()> {
+        self.served.unmount()?;
+        if let Some(port) = self.port {
+            port.stop(|_, fs| {
+                let fs = fs.clone();
+                async move { fs.unmount().await }
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn endpoint(source: &str) -> Endpoint {
+    Endpoint { source: source.to_owned(), ..Endpoint::default() }
+}
