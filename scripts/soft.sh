@@ -20,6 +20,8 @@ work="$(realpath "${FURROW_SOFT_DIR:-$target_dir}")/soft.$$"
 mkdir -p "$work"/{furrow,back,ext4}
 chmod 755 "$work"
 loop=""
+# PostgreSQL's sockets: their paths must be short.
+sockets="$(mktemp -d)"
 pg_bin="$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | tail -n 1)"
 as_postgres() { (cd / && setpriv --reuid=postgres --regid=postgres --init-groups "$@"); }
 cleanup() {
@@ -29,7 +31,7 @@ cleanup() {
     "$furrow" umount -l "$work/back" >/dev/null 2>&1 || true
     umount -l "$work/ext4" 2>/dev/null || true
     [ -z "$loop" ] || losetup -d "$loop" 2>/dev/null || true
-    rm -rf "$work"
+    rm -rf "$work" "$sockets"
 }
 trap cleanup EXIT
 
@@ -152,9 +154,12 @@ habits_of_git() {
     local number
     git -C "$work/furrow" init --quiet repository
     local git=(git -C "$work/furrow/repository" -c user.name=test -c user.email=test@localhost -c core.fsync=all)
+    # git renames the branch and leaves its directory unsynced: the last commit alone may be lost, as on
+    # any file system. So the directory is synced before a commit counts.
     (for number in $(seq 1000); do
         head -c 20000 /dev/urandom >"$work/furrow/repository/file-$((number % 40))" &&
             "${git[@]}" add . && "${git[@]}" commit --quiet -m "$number" &&
+            sync "$work/furrow/repository/.git/refs/heads" &&
             "${git[@]}" rev-parse HEAD >>"$work/commits" || exit 0
     done) 2>/dev/null &
     local writer=$!
@@ -165,8 +170,11 @@ habits_of_git() {
     # A program that dies leaves its locks; git says to remove them.
     rm -f "$work"/furrow/repository/.git/*.lock "$work"/furrow/repository/.git/refs/heads/*.lock
     "${git[@]}" fsck --full --no-dangling >"$work/said" 2>&1 || fail "git fsck: $(cat "$work/said")"
+    local at=0
     for number in $(cat "$work/commits"); do
-        "${git[@]}" merge-base --is-ancestor "$number" HEAD || fail "commit $number is lost"
+        at=$((at + 1))
+        "${git[@]}" merge-base --is-ancestor "$number" HEAD ||
+            fail "commit $at of $(wc -l <"$work/commits"), $number, is lost"
     done
     say "git, $1: $(wc -l <"$work/commits") commits before the kill, none lost, fsck clean"
     rm "$work/commits"
@@ -177,18 +185,19 @@ habits_of_postgres() {
     mkdir "$work/furrow/pg"
     rm -f "$work/postgres.log"
     install -o postgres /dev/null "$work/postgres.log"
+    chown postgres "$sockets"
     chown postgres "$work/furrow/pg"
     as_postgres "$pg_bin/initdb" -D "$work/furrow/pg" --data-checksums >/dev/null 2>&1
     local start=("$pg_bin/pg_ctl" -D "$work/furrow/pg" -w -l "$work/postgres.log"
-        -o "-c listen_addresses= -c unix_socket_directories=/tmp -p 54329" start)
-    local psql=("$pg_bin/psql" -h /tmp -p 54329 -qAt -d postgres)
+        -o "-c listen_addresses= -c unix_socket_directories=$sockets -p 54329" start)
+    local psql=("$pg_bin/psql" -h "$sockets" -p 54329 -qAt -d postgres)
     as_postgres "${start[@]}" >/dev/null
-    as_postgres "$pg_bin/pgbench" -h /tmp -p 54329 -q -i -s 5 postgres 2>/dev/null
-    as_postgres "$pg_bin/pgbench" -h /tmp -p 54329 -n -c 4 -T 8 postgres 2>/dev/null >"$work/said"
+    as_postgres "$pg_bin/pgbench" -h "$sockets" -p 54329 -q -i -s 5 postgres 2>/dev/null
+    as_postgres "$pg_bin/pgbench" -h "$sockets" -p 54329 -n -c 4 -T 8 postgres 2>/dev/null >"$work/said"
     local speed
     speed="$(sed -n 's/^tps = \([0-9.]*\).*/\1/p' "$work/said" | head -n 1)"
     as_postgres "${psql[@]}" -c "create table acknowledged (n int)"
-    (cd / && as_postgres "$pg_bin/pgbench" -h /tmp -p 54329 -n -c 4 -T 60 postgres >/dev/null 2>&1) &
+    (as_postgres "$pg_bin/pgbench" -h "$sockets" -p 54329 -n -c 4 -T 60 postgres >/dev/null 2>&1) &
     bench=$!
     (for number in $(seq 100000); do
         as_postgres "${psql[@]}" -c "insert into acknowledged values ($number)" 2>/dev/null || exit 0
@@ -202,7 +211,7 @@ habits_of_postgres() {
     wait "$writer" "$bench" 2>/dev/null || true
     mount_again "$1"
     # The locks of a server that died, of which a zombie may be left.
-    rm -f "$work/furrow/pg/postmaster.pid" /tmp/.s.PGSQL.54329*
+    rm -f "$work/furrow/pg/postmaster.pid" "$sockets"/.s.PGSQL.*
     as_postgres "${start[@]}" >/dev/null || fail "PostgreSQL does not start: $(tail -n 20 "$work/postgres.log")"
     local last kept
     last="$(tail -n 1 "$work/acknowledged")"

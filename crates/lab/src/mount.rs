@@ -2,9 +2,9 @@
 //! machine's disk.
 //!
 //! All contestants work in one run, on one disk: that of the folder for temporary files (`TMPDIR`),
-//! where Furrow's drive is an image. Furrow and the server that does nothing are mounted without and
-//! with the kernel's write-back cache, and once more with all threads of this process bound to one
-//! processor, because the time of a request depends on whether the kernel wakes its server on
+//! where Furrow's drive is an image. Furrow and the server that does nothing are mounted without
+//! and with the kernel's write-back cache, and once more with all threads of this process bound to
+//! one processor, because the time of a request depends on whether the kernel wakes its server on
 //! another one. Operations:
 //!
 //! - fstat(2) that the kernel must ask about, creating and removing empty files;

@@ -54,8 +54,8 @@ const KILL_AFTER_MS: (u64, u64) = (200, 3000);
 ///
 /// Makes a drive image, a file system on it, copies DIR, compares every file, ages it until it
 /// cleans, then kills the daemon under load and checks every fsync that had been acknowledged.
-/// Through a mount where there is FUSE, through the library where there is none. `make demo` runs it
-/// on a source tree.
+/// Through a mount where there is FUSE, through the library where there is none. `make demo` runs
+/// it on a source tree.
 #[derive(clap::Args)]
 pub struct Args {
     /// Tree of files to copy
