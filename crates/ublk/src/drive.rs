@@ -159,6 +159,11 @@ fn properties(geometry: &Geometry) -> Result<Properties, String> {
             geometry.bytes(geometry.zone_size)
         ));
     }
+    if geometry.conventional_zones > 0 && geometry.zone_capacity < geometry.zone_size {
+        return Err("its conventional zones have less capacity than size, and the kernel writes \
+                    such zones to their end: make the drive without a zone-capacity"
+            .to_owned());
+    }
     let zone = u32::try_from(zone)
         .map_err(|_| "its zones are larger than the kernel can count (2 TiB)".to_owned())?;
     let transfer = geometry.max_transfer.map_or(TRANSFER, |most| geometry.bytes(most).0);
@@ -248,7 +253,7 @@ mod tests {
     const ZONE: u64 = 2048;
 
     fn drive(rt: &Rt, more: &str) -> Drive {
-        let spec = format!("mem:zones=8,zone-size=1MiB,zone-capacity=768KiB{more}");
+        let spec = format!("mem:zones=8,zone-size=1MiB{more}");
         let drive = furrow_emu::open(rt, &spec.parse().unwrap(), OpenMode::ReadWrite).unwrap();
         Drive::new(drive).unwrap()
     }
@@ -311,6 +316,8 @@ mod tests {
             ..Geometry::unlimited(2, 1024, 1024)
         };
         assert!(properties_of(&tiny).unwrap_err().contains("2048"), "less than a page");
+        let short = Geometry { conventional_zones: 1, ..Geometry::unlimited(8, 256, 192) };
+        assert!(properties_of(&short).unwrap_err().contains("conventional zones"));
     }
 
     #[test]
@@ -342,7 +349,7 @@ mod tests {
             assert_eq!(states, [0, 4, 0xe, 1, 1, 1, 1, 1]);
             assert_eq!((found[0].kind, found[1].kind), (1, 2));
             let first = (found[1].start, found[1].length, found[1].capacity);
-            assert_eq!(first, (ZONE, ZONE, 1536));
+            assert_eq!(first, (ZONE, ZONE, ZONE));
             assert_eq!((found[1].write_pointer, found[3].write_pointer), (ZONE + 16, 3 * ZONE));
             manage(Action::Reset, 1).await.unwrap();
             assert_eq!(zones(&drive, ZONE, 1).await[0].condition, 1);
@@ -355,7 +362,7 @@ mod tests {
     #[test]
     fn a_drive_without_appends_gets_writes_in_turn() {
         let rt = Rt::new(Config::shuffled(7));
-        let drive = Rc::new(drive(&rt, ",max-append=0"));
+        let drive = Rc::new(drive(&rt, ",zone-capacity=768KiB,max-append=0"));
         assert_eq!(drive.properties().zones.unwrap().max_append, 2048);
         let tasks: Vec<_> = (0..8)
             .map(|byte| {
@@ -371,6 +378,7 @@ mod tests {
             .collect();
         rt.block_on(async move {
             let mut places = Vec::new();
+            assert_eq!(zones(&drive, 0, 1).await[0].capacity, 1536);
             for task in tasks {
                 let (sector, byte) = task.await;
                 let done = drive.carry_out(request(Operation::Read, sector, 8), Pages::new()).await;
