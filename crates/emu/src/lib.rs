@@ -40,6 +40,7 @@ mod open;
 mod plain;
 pub mod power;
 mod queue;
+pub mod replay;
 pub mod snapshot;
 pub mod timing;
 
@@ -53,5 +54,6 @@ pub use memory::Memory;
 pub use open::open;
 pub use plain::Plain;
 pub use power::{Fate, Fates, Unflushed};
+pub use replay::Replay;
 pub use snapshot::Snapshot;
 pub use timing::{Model, Pace, TimingCounters};

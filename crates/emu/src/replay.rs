@@ -1,0 +1,276 @@
+//! A drive that is led through the recorded commands of another, one event at a time, so that its
+//! power can be cut between any two of them.
+//!
+//! A command is in flight from its submission to its recorded answer, and is carried out when it is
+//! answered: what a later flush covers is then what was answered before that flush was submitted,
+//! the least that a drive may make durable. An append goes to where the recorded drive put it. If
+//! something before it in its zone is in flight still, the recorded drive must have carried that
+//! out too, and so does this one.
+
+use crate::core::Core;
+use crate::emulator::{CommandInfo, Power};
+use crate::medium::Medium;
+use crate::power::Parcel;
+use crate::snapshot::Snapshot;
+use furrow_zone::{
+    BlockCount, Command, Error, ErrorKind, Geometry, Lba, Machine, QueueId, Request, Result, ZoneId,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A drive in memory that repeats what another did.
+#[derive(Debug)]
+pub struct Replay {
+    core: Core,
+    in_flight: BTreeMap<u64, Parcel>,
+    /// Commands carried out before their answer.
+    early: BTreeSet<u64>,
+    ignores_flushes: bool,
+}
+
+impl Replay {
+    /// An empty drive of `geometry`.
+    ///
+    /// # Errors
+    /// If the geometry is impossible.
+    pub fn new(geometry: &Geometry) -> Result<Replay> {
+        let machine = Machine::new(geometry.clone())?;
+        let core = Core::new(machine, Medium::memory(geometry));
+        let (in_flight, early) = (BTreeMap::new(), BTreeSet::new());
+        Ok(Replay { core, in_flight, early, ignores_flushes: false })
+    }
+
+    /// From now on flushes have no effect, and no write is durable when it is answered: a defect of
+    /// a drive, for tests of whoever should notice it.
+    pub fn ignore_flushes(&mut self) {
+        self.ignores_flushes = true;
+    }
+
+    /// The drive is given command `number`.
+    pub fn submitted(&mut self, number: u64, mut request: Request) {
+        request.fua &= !self.ignores_flushes;
+        // Each in a queue of its own: who sent them relies on no order among commands in flight.
+        let (queue, command, fua) = (QueueId(number as u16), request.command, request.fua);
+        let info = CommandInfo { sequence: number, queue, command, fua };
+        let barrier = match request.command {
+            Command::Flush => {
+                self.core.cache.as_ref().map(|cache| cache.barrier(&self.core.machine))
+            }
+            _ => None,
+        };
+        self.in_flight.insert(number, Parcel { info, request, barrier });
+    }
+
+    /// The drive has answered command `number`; a write went to `lba`.
+    ///
+    /// # Errors
+    /// `Corrupt` if a drive that obeys the rules cannot have given this answer.
+    pub fn answered(&mut self, number: u64, done: bool, lba: Lba) -> Result<()> {
+        if self.early.remove(&number) {
+            return Ok(());
+        }
+        let mut parcel = self
+            .in_flight
+            .remove(&number)
+            .ok_or_else(|| impossible(number, "it is answered and not in flight".to_owned()))?;
+        let flush = matches!(parcel.request.command, Command::Flush);
+        if !done || flush && self.ignores_flushes {
+            return Ok(());
+        }
+        if let Command::Append { zone_start, blocks } = parcel.request.command {
+            self.lead_to(zone_start, lba);
+            parcel.request.command = Command::Write { lba, blocks };
+        } else if let Command::Write { lba, .. } = parcel.request.command {
+            self.lead_to(self.start_of(lba), lba);
+        }
+        self.carry_out(number, parcel)
+    }
+
+    /// The drive now, with what is in flight.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            core: self.core.fork(),
+            parcels: self.in_flight.values().map(Parcel::share).collect(),
+            faults: Vec::new(),
+            power: Power::On,
+        }
+    }
+
+    /// Commands in flight.
+    pub fn in_flight_len(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    fn carry_out(&mut self, number: u64, mut parcel: Parcel) -> Result<()> {
+        if matches!(parcel.request.command, Command::Read { .. }) {
+            return Ok(());
+        }
+        let command = parcel.request.command;
+        let outcome = self.core.execute(&mut parcel.request, parcel.barrier.as_ref());
+        if outcome.status.is_ok() {
+            return Ok(());
+        }
+        Err(impossible(number, format!("{command:?} is refused here: {}", outcome.status)))
+    }
+
+    fn start_of(&self, lba: Lba) -> Lba {
+        let geometry = self.core.machine.geometry();
+        geometry.locate(lba).map_or(lba, |(zone, _)| geometry.start(zone))
+    }
+
+    /// Carries out what is in flight in the zone that starts at `start`, until its write pointer is
+    /// at `lba` or nothing is left that could bring it there.
+    fn lead_to(&mut self, start: Lba, lba: Lba) {
+        let geometry = self.core.machine.geometry();
+        let Some((zone, _)) = geometry.locate(start) else { return };
+        if geometry.is_conventional(zone) {
+            return;
+        }
+        while self.pointer(zone, start) < lba {
+            let pointer = self.pointer(zone, start);
+            let next = self.in_flight.iter().find(|(_, parcel)| match parcel.request.command {
+                Command::Write { lba, .. } => lba == pointer,
+                Command::Append { zone_start, blocks } => {
+                    zone_start == start && pointer.0 + blocks.0 <= lba.0
+                }
+                _ => false,
+            });
+            let Some(number) = next.map(|(number, _)| *number) else { return };
+            let Some(parcel) = self.in_flight.remove(&number) else { return };
+            if self.carry_out(number, parcel).is_err() {
+                return;
+            }
+            self.early.insert(number);
+        }
+    }
+
+    fn pointer(&self, zone: ZoneId, start: Lba) -> Lba {
+        let written = self.core.machine.zone(zone).map_or(BlockCount(0), |zone| zone.write_pointer);
+        Lba(start.0 + written.0)
+    }
+}
+
+fn impossible(number: u64, what: String) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("command {number} of the recording: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::power::{Fates, Unflushed};
+    use crate::{Emulator, Options};
+    use furrow_rt::{Config, PAGE_SIZE, Page, Pages, Rt};
+    use furrow_zone::{Action, Target, ZonedDevice};
+
+    fn drive() -> Replay {
+        let mut geometry = Geometry::unlimited(4, 16, 16);
+        (geometry.volatile_cache, geometry.conventional_zones) = (true, 1);
+        Replay::new(&geometry).unwrap()
+    }
+
+    fn write(lba: u64, byte: u8, blocks: u64) -> Request {
+        let data = (0..blocks).map(|_| Page::from_slice(&[byte; PAGE_SIZE])).collect();
+        Request::with_data(Command::Write { lba: Lba(lba), blocks: BlockCount(blocks) }, data)
+    }
+
+    fn fates(unflushed: Unflushed, seed: u64) -> Fates {
+        Fates { commands: Some(Vec::new()), unflushed, seed }
+    }
+
+    /// The first byte of each of `blocks` blocks from `lba` on, after a power cut.
+    fn left(replay: &Replay, fates: &Fates, lba: u64, blocks: u64) -> Vec<u8> {
+        let rt = Rt::new(Config::simulated(1));
+        let after = replay.snapshot().power_cut(fates);
+        let drive = Emulator::from_snapshot(&rt, &after, Options::simulated());
+        let bytes = rt.block_on(async move {
+            let pages: Pages = (0..blocks).map(|_| Page::zeroed()).collect();
+            let command = Command::Read { lba: Lba(lba), blocks: BlockCount(blocks) };
+            let outcome = drive.submit(QueueId(0), Request::with_data(command, pages)).await;
+            outcome.data.iter().map(|page| page.bytes()[0]).collect()
+        });
+        rt.clear();
+        bytes
+    }
+
+    #[test]
+    fn a_flush_covers_what_was_answered_before_it_was_submitted() {
+        let mut replay = drive();
+        replay.submitted(0, write(16, 1, 1));
+        replay.answered(0, true, Lba(16)).unwrap();
+        replay.submitted(1, write(3, 2, 1));
+        replay.submitted(2, Request::bare(Command::Flush));
+        // In flight when the flush is submitted, and answered before it.
+        replay.answered(1, true, Lba(3)).unwrap();
+        replay.answered(2, true, Lba(0)).unwrap();
+        let lost = fates(Unflushed::Lost, 1);
+        assert_eq!((left(&replay, &lost, 16, 1), left(&replay, &lost, 3, 1)), (vec![1], vec![0]));
+        let kept = fates(Unflushed::Kept, 1);
+        assert_eq!((left(&replay, &kept, 16, 1), left(&replay, &kept, 3, 1)), (vec![1], vec![2]));
+    }
+
+    #[test]
+    fn unflushed_blocks_survive_as_a_prefix_or_anywhere_by_kind_of_zone() {
+        let mut replay = drive();
+        replay.submitted(0, write(0, 7, 8));
+        replay.submitted(1, write(16, 8, 8));
+        replay.answered(0, true, Lba(0)).unwrap();
+        replay.answered(1, true, Lba(16)).unwrap();
+        let mut holes = 0;
+        for seed in 0..60 {
+            let fates = fates(Unflushed::Seeded, seed);
+            let sequential = left(&replay, &fates, 16, 8);
+            let length = sequential.iter().take_while(|byte| **byte == 8).count();
+            assert!(sequential[length..].iter().all(|byte| *byte == 0), "{sequential:?}");
+            let anywhere = left(&replay, &fates, 0, 8);
+            assert!(anywhere.iter().all(|byte| [0, 7].contains(byte)));
+            holes += u32::from(anywhere.windows(2).any(|two| two == [0, 7]));
+        }
+        assert!(holes > 0, "always a prefix");
+    }
+
+    #[test]
+    fn a_durable_write_survives_and_an_ignored_flush_keeps_nothing() {
+        let lost = fates(Unflushed::Lost, 1);
+        for ignored in [false, true] {
+            let mut replay = drive();
+            if ignored {
+                replay.ignore_flushes();
+            }
+            replay.submitted(0, Request { fua: true, ..write(0, 5, 1) });
+            replay.submitted(1, Request { fua: true, ..write(16, 6, 1) });
+            replay.answered(0, true, Lba(0)).unwrap();
+            replay.answered(1, true, Lba(16)).unwrap();
+            replay.submitted(2, write(1, 4, 1));
+            replay.answered(2, true, Lba(1)).unwrap();
+            replay.submitted(3, Request::bare(Command::Flush));
+            replay.answered(3, true, Lba(0)).unwrap();
+            let all = [left(&replay, &lost, 0, 2), left(&replay, &lost, 16, 1)].concat();
+            assert_eq!(all, if ignored { [0, 0, 0] } else { [5, 4, 6] });
+        }
+    }
+
+    #[test]
+    fn appends_go_where_they_went_also_if_answered_in_another_order() {
+        let append = |byte| {
+            let command = Command::Append { zone_start: Lba(16), blocks: BlockCount(1) };
+            Request { command, ..write(0, byte, 1) }
+        };
+        let mut replay = drive();
+        replay.submitted(0, append(1));
+        replay.submitted(1, append(2));
+        replay.submitted(2, append(3));
+        replay.answered(1, true, Lba(17)).unwrap();
+        assert_eq!(replay.in_flight_len(), 1);
+        replay.answered(0, true, Lba(16)).unwrap();
+        replay.answered(2, true, Lba(18)).unwrap();
+        let kept = fates(Unflushed::Kept, 1);
+        assert_eq!(left(&replay, &kept, 16, 3), [1, 2, 3]);
+        let reset = Command::Manage { target: Target::Zone(Lba(16)), action: Action::Reset };
+        replay.submitted(3, Request::bare(reset));
+        let done = Fates { commands: Some(vec![crate::Fate::Done]), ..kept.clone() };
+        assert_eq!((left(&replay, &kept, 16, 1), left(&replay, &done, 16, 1)), (vec![1], vec![0]));
+        let error = replay.answered(9, true, Lba(0)).unwrap_err();
+        assert!(error.to_string().contains("command 9"), "{error}");
+        replay.submitted(10, write(40, 1, 1));
+        assert!(replay.answered(10, true, Lba(40)).is_err(), "above the write pointer");
+    }
+}
