@@ -3,6 +3,7 @@
 use crate::abi::{SECTOR, ZoneDescriptor};
 use crate::backend::{Backend, Done, Properties, ZoneLimits};
 use crate::request::{Operation, Request};
+use crate::tap::Tap;
 use furrow_rt::{Pages, Pool, Ranges};
 use furrow_zone::{
     Action, BlockCount, Command, Error, ErrorKind, Geometry, Lba, Outcome, QueueId, Status, Target,
@@ -29,6 +30,7 @@ pub struct Drive {
     pool: Pool,
     /// Zones that are being written, on a drive that takes no append.
     turns: Ranges,
+    tap: Rc<Tap>,
 }
 
 impl Drive {
@@ -40,7 +42,14 @@ impl Drive {
         let properties = properties(drive.geometry()).map_err(|what| {
             Error::new(ErrorKind::Unsupported, format!("{}: {what}", drive.name()))
         })?;
-        Ok(Drive { drive, properties, pool: Pool::new(PAGES), turns: Ranges::default() })
+        let (turns, tap) = (Ranges::default(), Rc::default());
+        Ok(Drive { drive, properties, pool: Pool::new(PAGES), turns, tap })
+    }
+
+    /// The same, its commands counted and recorded by `tap`.
+    #[must_use]
+    pub fn tapped(self, tap: Rc<Tap>) -> Drive {
+        Drive { tap, ..self }
     }
 
     /// The drive.
@@ -53,8 +62,10 @@ impl Drive {
     }
 
     async fn submit(&self, command: Command, data: Pages, fua: bool) -> Result<Outcome, Errno> {
+        let number = self.tap.submitted(&command, &data, fua);
         let request = furrow_zone::Request { command, data, oob: Vec::new(), fua };
         let outcome = self.drive.submit(QueueId(0), request).await;
+        self.tap.answered(number, self.drive.geometry(), (&command, fua), &outcome);
         if outcome.status.is_ok() { Ok(outcome) } else { Err(errno(outcome.status)) }
     }
 

@@ -30,12 +30,15 @@ mod backend;
 mod control;
 mod drive;
 mod queue;
+pub mod recording;
 mod request;
 mod server;
+mod tap;
 mod volume;
 
 pub use backend::{Backend, Done, Properties, ZoneLimits};
 pub use drive::Drive;
 pub use request::{Operation, Request};
 pub use server::{Device, Options, Server};
+pub use tap::{Counts, Tap};
 pub use volume::Exported;

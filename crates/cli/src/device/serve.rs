@@ -7,12 +7,16 @@ use clap::Args;
 use furrow_emu::OpenMode;
 use furrow_fuse::Signals;
 use furrow_rt::{Rt, either};
-use furrow_ublk::{Drive, Options, Server};
+use furrow_ublk::recording::Recorder;
+use furrow_ublk::{Drive, Options, Server, Tap};
 use furrow_zone::spec::{DeviceSpec, Timing};
-use furrow_zone::{Command, QueueId, Request};
-use std::io::Write;
+use furrow_zone::{Command, Geometry, QueueId, Request};
+use std::fs::File;
+use std::io::{BufWriter, ErrorKind, Read as _, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Give the kernel a drive, as a zoned block device.
@@ -30,6 +34,10 @@ pub struct ServeArgs {
     /// N of /dev/ublkbN; the first that is free without it.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..1 << 20))]
     number: Option<u32>,
+    /// Record commands, payloads and answers in FILE. FILE.marks is a socket: each line that is
+    /// sent to it becomes a mark, and is answered by an empty line once it is in the recording.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
 /// Serves the drive until a signal comes.
@@ -48,7 +56,11 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     for warning in drive.warnings() {
         crate::complain(&format!("warning: {warning}"));
     }
-    let served = Drive::new(drive.clone())?;
+    let tap = match &args.record {
+        Some(path) => Rc::new(Tap::recording(recorder(path, drive.geometry())?)),
+        None => Rc::default(),
+    };
+    let served = Drive::new(drive.clone())?.tapped(tap.clone());
     let (ended, ended_here) = UnixStream::pair().context("a socket for signals")?;
     ended_here.set_nonblocking(true).context("a socket for signals")?;
     signals.on_first(move |_| {
@@ -67,6 +79,11 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         geometry.zones
     )?;
     out.flush()?;
+    if let Some(path) = &args.record {
+        let socket = marks_socket(path)?;
+        let (engine, tap) = (rt.clone(), tap.clone());
+        rt.spawn_detached(async move { take_marks(&engine, socket, &tap).await });
+    }
     let (engine, signal) = (rt.clone(), Arc::new(OwnedFd::from(ended_here)));
     let flushed = drive.clone();
     let result = rt.block_on(async move {
@@ -83,5 +100,70 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     });
     drop(drive);
     rt.clear();
-    result
+    if let Some(path) = &args.record {
+        let _ = std::fs::remove_file(marks_path(path));
+    }
+    let recorded = tap.recorder().map_or(Ok(()), Recorder::flush);
+    result.and_then(|()| Ok(recorded?))
+}
+
+fn recorder(path: &Path, geometry: &Geometry) -> anyhow::Result<Recorder> {
+    let file = File::create(path).with_context(|| path.display().to_string())?;
+    Ok(Recorder::new(geometry, Box::new(BufWriter::with_capacity(1 << 20, file)))?)
+}
+
+fn marks_path(recording: &Path) -> PathBuf {
+    let mut name = recording.as_os_str().to_owned();
+    name.push(".marks");
+    name.into()
+}
+
+fn marks_socket(recording: &Path) -> anyhow::Result<UnixListener> {
+    let path = marks_path(recording);
+    let _ = std::fs::remove_file(&path);
+    let socket = UnixListener::bind(&path).with_context(|| path.display().to_string())?;
+    socket.set_nonblocking(true).with_context(|| path.display().to_string())?;
+    Ok(socket)
+}
+
+/// Puts the lines of one client after another into the recording.
+async fn take_marks(rt: &Rt, socket: UnixListener, tap: &Tap) {
+    let Ok(ready) = socket.try_clone().map(|socket| Arc::new(OwnedFd::from(socket))) else {
+        return;
+    };
+    loop {
+        rt.readable(ready.clone()).await;
+        if let Ok((client, _)) = socket.accept() {
+            let _ = take_marks_of(rt, client, tap).await;
+        }
+    }
+}
+
+async fn take_marks_of(rt: &Rt, mut client: UnixStream, tap: &Tap) -> std::io::Result<()> {
+    client.set_nonblocking(true)?;
+    let ready = Arc::new(OwnedFd::from(client.try_clone()?));
+    let (mut line, mut bytes) = (Vec::new(), [0; 512]);
+    loop {
+        rt.readable(ready.clone()).await;
+        let count = match client.read(&mut bytes) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+            count => count?,
+        };
+        if count == 0 {
+            return Ok(());
+        }
+        for &byte in &bytes[..count] {
+            if byte != b'\n' {
+                line.push(byte);
+                continue;
+            }
+            let marked = match tap.recorder() {
+                Some(recorder) => recorder.mark(&String::from_utf8_lossy(&line)),
+                None => Ok(()),
+            };
+            line.clear();
+            let answer = marked.err().map_or(String::new(), |error| error.to_string());
+            client.write_all(format!("{answer}\n").as_bytes())?;
+        }
+    }
 }

@@ -1,0 +1,135 @@
+//! What a served drive's commands are counted and recorded by.
+
+use crate::recording::{Recorder, zone_of};
+use furrow_rt::Pages;
+use furrow_zone::{Action, Command, Geometry, Outcome, Target};
+use std::cell::RefCell;
+
+/// Commands that a drive carried out for the kernel, and bytes. Commands that failed are counted in
+/// `failed` only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Reads.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes to conventional zones.
+    pub conventional_writes: u64,
+    /// Bytes written to conventional zones.
+    pub conventional_bytes: u64,
+    /// Writes to sequential zones.
+    pub writes: u64,
+    /// Appends.
+    pub appends: u64,
+    /// Bytes written and appended to sequential zones.
+    pub sequential_bytes: u64,
+    /// Writes and appends that were durable when answered (FUA), counted above too.
+    pub fua: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Resets of a zone, or of all.
+    pub resets: u64,
+    /// Finishes.
+    pub finishes: u64,
+    /// Other actions on zones.
+    pub other: u64,
+    /// Commands that failed.
+    pub failed: u64,
+}
+
+impl Counts {
+    /// What was counted since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Counts) -> Counts {
+        Counts {
+            reads: self.reads - before.reads,
+            read_bytes: self.read_bytes - before.read_bytes,
+            conventional_writes: self.conventional_writes - before.conventional_writes,
+            conventional_bytes: self.conventional_bytes - before.conventional_bytes,
+            writes: self.writes - before.writes,
+            appends: self.appends - before.appends,
+            sequential_bytes: self.sequential_bytes - before.sequential_bytes,
+            fua: self.fua - before.fua,
+            flushes: self.flushes - before.flushes,
+            resets: self.resets - before.resets,
+            finishes: self.finishes - before.finishes,
+            other: self.other - before.other,
+            failed: self.failed - before.failed,
+        }
+    }
+
+    fn count(&mut self, geometry: &Geometry, command: &Command, fua: bool) {
+        match *command {
+            Command::Read { blocks, .. } => {
+                self.reads += 1;
+                self.read_bytes += geometry.bytes(blocks).0;
+            }
+            Command::Write { blocks, .. } | Command::Append { blocks, .. } => {
+                let bytes = geometry.bytes(blocks).0;
+                let zone = zone_of(geometry, command);
+                if zone.is_some_and(|zone| geometry.is_conventional(zone)) {
+                    self.conventional_writes += 1;
+                    self.conventional_bytes += bytes;
+                } else {
+                    let append = matches!(command, Command::Append { .. });
+                    *if append { &mut self.appends } else { &mut self.writes } += 1;
+                    self.sequential_bytes += bytes;
+                }
+                self.fua += u64::from(fua);
+            }
+            Command::Flush => self.flushes += 1,
+            Command::Manage { action: Action::Reset, target: Target::Zone(_) | Target::All } => {
+                self.resets += 1;
+            }
+            Command::Manage { action: Action::Finish, .. } => self.finishes += 1,
+            Command::Manage { .. } => self.other += 1,
+        }
+    }
+}
+
+/// Counts the commands of a served drive, and records them if it has a recorder.
+#[derive(Default)]
+pub struct Tap {
+    counts: RefCell<Counts>,
+    recorder: Option<Recorder>,
+}
+
+impl Tap {
+    /// Counts, and records with `recorder`.
+    pub fn recording(recorder: Recorder) -> Tap {
+        Tap { counts: RefCell::default(), recorder: Some(recorder) }
+    }
+
+    /// The counts until now.
+    pub fn counts(&self) -> Counts {
+        *self.counts.borrow()
+    }
+
+    /// The recorder.
+    pub fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_ref()
+    }
+
+    /// The drive is about to get a command. Returns its number in the recording.
+    pub(crate) fn submitted(&self, command: &Command, data: &Pages, fua: bool) -> u64 {
+        self.recorder.as_ref().map_or(0, |recorder| recorder.submitted(command, data, fua))
+    }
+
+    /// The drive has answered the command with this number.
+    pub(crate) fn answered(
+        &self,
+        number: u64,
+        geometry: &Geometry,
+        (command, fua): (&Command, bool),
+        outcome: &Outcome,
+    ) {
+        let mut counts = self.counts.borrow_mut();
+        match outcome.status.is_ok() {
+            true => counts.count(geometry, command, fua),
+            false => counts.failed += 1,
+        }
+        if let Some(recorder) = &self.recorder {
+            recorder.answered(number, outcome);
+        }
+    }
+}
