@@ -7,6 +7,7 @@
 # not the machine's; nothing is installed. Where the network does not give it, FURROW_GUEST_KERNEL names a folder with the unpacked packages linux-binary-* and
 # linux-modules-*, and busybox-static.
 . "$(dirname "$0")/lib.sh"
+. scripts/guest-lib.sh
 
 parts="${*:-nvme null smr array ublk passthrough}"
 profile="${FURROW_GUEST_PROFILE:-debug}"
@@ -17,49 +18,7 @@ for tool in qemu-system-x86_64 cpio xz depmod modprobe fsx python3; do
     have "$tool" || fail "missing: $tool. Run: scripts/setup.sh test-guest"
 done
 
-# Fetches the kernel and a shell, once.
-fetch_kernel() {
-    [ ! -e "$guest/kernel/complete" ] || return 0
-    say "guest: fetching Debian's newest kernel (130 MB, once)"
-    local version apt
-    other_suite sid "$guest/apt"
-    mkdir -p "$guest/kernel"
-    # Missing parts of the suite (such as security updates) do not matter.
-    apt-get "${apt[@]}" update >/dev/null 2>&1 || true
-    version="$(apt-cache "${apt[@]}" depends linux-image-amd64 2>/dev/null |
-        sed -n 's/.*Depends: linux-image-\([0-9].*-amd64\)$/\1/p' | head -n 1)"
-    [ -n "$version" ] ||
-        fail "no linux-image-amd64 in the suite sid of this machine's sources: set FURROW_GUEST_KERNEL"
-    (cd "$guest/apt" && apt-get "${apt[@]}" download "linux-binary-$version" \
-        "linux-modules-$version" busybox-static >/dev/null) ||
-        fail "cannot download the kernel $version: is there a network?"
-    local package
-    for package in "$guest"/apt/*.deb; do
-        dpkg -x "$package" "$guest/kernel"
-        rm "$package"
-    done
-    touch "$guest/kernel/complete"
-}
-
-# Copies a program with the libraries it needs into the guest. $1: program
-add_program() {
-    install -D -m 755 "$1" "$guest/tree/bin/$(basename "$1")"
-    # Debug information would make the guest boot slowly.
-    ! have strip || strip --strip-debug "$guest/tree/bin/$(basename "$1")"
-    local library
-    for library in $(ldd "$1" | grep -o '/[^ ]*'); do
-        install -D -m 755 "$library" "$guest/tree$library"
-    done
-}
-
-kernel="${FURROW_GUEST_KERNEL:-}"
-if [ -z "$kernel" ]; then
-    fetch_kernel
-    kernel="$guest/kernel"
-fi
-modules=("$kernel"/usr/lib/modules/*)
-[ -e "${modules[0]}/vmlinuz" ] || fail "no kernel in $kernel/usr/lib/modules"
-version="$(basename "${modules[0]}")"
+find_kernel
 
 # FURROW_GUEST_BUILT=1: the programs are there.
 if [ -z "${FURROW_GUEST_BUILT:-}" ]; then
@@ -78,20 +37,11 @@ add_program "$(command -v fsx)"
 for program in dd blkdiscard mke2fs mkfs.btrfs; do
     ! have "$program" || add_program "$(command -v "$program")"
 done
-install -m 755 "$(find "$kernel" -type f -name busybox -perm -u+x | head -n 1)" \
-    "$guest/tree/bin/busybox"
+add_shell
 install -m 755 scripts/guest-init.sh "$guest/tree/init"
 fsx_configuration 262144 >"$guest/tree/fsx.toml"
-[ -e "${modules[0]}/modules.dep" ] || depmod -b "$kernel/usr" "$version"
-for module in nvme null_blk sd_mod scsi_debug nbd ublk_drv ext4 btrfs; do
-    modprobe -d "$kernel/usr" -S "$version" --show-depends "$module" | while read -r _ file _; do
-        name="$(basename "${file%.xz}")"
-        [ -e "$guest/tree/modules/$name" ] || xz -dc "$file" >"$guest/tree/modules/$name"
-        grep -qx "$name" "$guest/tree/modules/order-$module" 2>/dev/null ||
-            echo "$name" >>"$guest/tree/modules/order-$module"
-    done
-done
-(cd "$guest/tree" && find . | cpio --quiet -o -H newc) >"$guest/initramfs"
+add_modules nvme null_blk sd_mod scsi_debug nbd ublk_drv ext4 btrfs
+pack_guest
 
 # Five NVMe drives with zones: one alone, four for an array. Capacity below size, few open zones.
 drives=()
