@@ -17,7 +17,7 @@ use std::process::Command;
 const PRODUCT: [&str; 5] =
     ["furrow-cli", "furrow-fuse", "furrow-nbd", "furrow-ublk", "furrow-capi"];
 /// Crates that only experiments and tests may name.
-const LABORATORY: [&str; 3] = ["furrow-policy", "furrow-sim", "furrow-lab"];
+const LABORATORY: [&str; 4] = ["furrow-policy", "furrow-sim", "furrow-lab", "furrow-court"];
 /// Crates that take a variant and must not re-export its name.
 const ENGINES: [&str; 4] = ["log", "fs", "raid", "kv"];
 

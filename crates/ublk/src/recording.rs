@@ -306,7 +306,7 @@ impl<R: Read> Recording<R> {
     ///
     /// # Errors
     /// `Corrupt` with the offset; `Io`.
-    pub fn next(&mut self) -> Result<Option<Event>, Error> {
+    pub fn next_event(&mut self) -> Result<Option<Event>, Error> {
         let mut entry = Entry::new_zeroed();
         if !fill(&mut self.input, entry.as_mut_bytes())? {
             return Ok(None);
@@ -472,7 +472,7 @@ mod tests {
         assert_eq!((geometry.max_open, geometry.max_active), (Some(3), None));
         assert!(geometry.volatile_cache && !geometry.unwritten_reads_fail);
         let mut seen = Vec::new();
-        while let Some(event) = recording.next().unwrap() {
+        while let Some(event) = recording.next_event().unwrap() {
             seen.push(match event {
                 Event::Submitted { number, command, data, fua } => {
                     let text = data.first().map(|page| page[..3].to_vec());
@@ -498,12 +498,42 @@ mod tests {
     }
 
     #[test]
+    fn the_page_shows_the_layout() {
+        use std::mem::offset_of;
+        let page = include_str!("../../../docs/court.md");
+        let rows = [
+            ("header", offset_of!(Header, magic), "magic", 8),
+            ("header", offset_of!(Header, version), "version", 4),
+            ("header", offset_of!(Header, zones), "zones", 4),
+            ("header", offset_of!(Header, zone_size), "zone_size", 8),
+            ("header", offset_of!(Header, zone_capacity), "zone_capacity", 8),
+            ("header", offset_of!(Header, block_bytes), "block_bytes", 4),
+            ("header", offset_of!(Header, conventional_zones), "conventional_zones", 4),
+            ("header", offset_of!(Header, max_open), "max_open", 4),
+            ("header", offset_of!(Header, max_active), "max_active", 4),
+            ("header", offset_of!(Header, max_append), "max_append", 4),
+            ("header", offset_of!(Header, flags), "flags", 4),
+            ("entry", offset_of!(Entry, kind), "kind", 1),
+            ("entry", offset_of!(Entry, flags), "flags", 1),
+            ("entry", offset_of!(Entry, code), "code", 2),
+            ("entry", offset_of!(Entry, length), "length", 4),
+            ("entry", offset_of!(Entry, number), "number", 8),
+            ("entry", offset_of!(Entry, lba), "lba", 8),
+            ("entry", offset_of!(Entry, blocks), "blocks", 8),
+        ];
+        for (part, offset, field, bytes) in rows {
+            let row = format!("| {part} | {offset} | `{field}` | {bytes} |");
+            assert!(page.contains(&row), "docs/court.md lacks {row}");
+        }
+    }
+
+    #[test]
     fn a_recording_may_end_anywhere_and_nonsense_is_refused() {
         let bytes = recorded();
         let whole = |bytes: &[u8]| {
             let mut recording = Recording::open(bytes).unwrap();
             let mut events = 0;
-            while recording.next().unwrap().is_some() {
+            while recording.next_event().unwrap().is_some() {
                 events += 1;
             }
             events
@@ -514,7 +544,7 @@ mod tests {
         }
         let mut wrong = bytes.clone();
         wrong[size_of::<Header>()] = 77;
-        let error = Recording::open(&wrong[..]).unwrap().next().unwrap_err();
+        let error = Recording::open(&wrong[..]).unwrap().next_event().unwrap_err();
         assert!(error.to_string().contains("byte 64: kind 77"), "{error}");
         wrong[8] = 9;
         assert!(Recording::open(&wrong[..]).is_err());

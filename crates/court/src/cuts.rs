@@ -1,0 +1,358 @@
+//! Power cuts in a recording: where, with which fates, and the drive that is left.
+//!
+//! A cut is named by the recording, a seed and a number. A third of them comes right after the
+//! workload was told that something is durable, the others before or after any command.
+
+use crate::oracle::Progress;
+use furrow_emu::{Fates, Replay, Snapshot, Unflushed};
+use furrow_rt::Rng;
+use furrow_ublk::recording::{Event, Recording};
+use furrow_zone::{Command, Error, Geometry, Request};
+use std::collections::BTreeSet;
+use std::io::Read;
+
+/// The mark between the making of a file system and the workload.
+pub const START: &str = "start";
+
+/// The mark before call `call` begins.
+pub fn begun(call: usize) -> String {
+    format!("b {call}")
+}
+
+/// The mark after call `call`, which promises something, has ended.
+pub fn ended(call: usize) -> String {
+    format!("e {call}")
+}
+
+/// What a drive does wrong on purpose, to see that it is noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// Flushes after the start of the workload have no effect, and what is not flushed is lost.
+    IgnoredFlushes,
+}
+
+/// One power cut.
+#[derive(Clone, Debug)]
+pub struct Cut {
+    /// Its number.
+    pub number: u64,
+    /// How many events of the recording came before.
+    pub at: usize,
+    /// What becomes of commands in flight and of blocks that were not flushed.
+    pub fates: Fates,
+}
+
+impl std::fmt::Display for Cut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (after {} events, {:?})", self.number, self.at, self.fates.unflushed)
+    }
+}
+
+/// The events of a recording.
+pub struct Events {
+    geometry: Geometry,
+    events: Vec<Event>,
+    /// The event of [`START`].
+    start: usize,
+}
+
+impl Events {
+    /// Reads a recording.
+    ///
+    /// # Errors
+    /// If it is damaged, or the workload has not begun in it.
+    pub fn read(input: impl Read) -> Result<Events, Error> {
+        let mut recording = Recording::open(input)?;
+        let geometry = recording.geometry().clone();
+        let mut events = Vec::new();
+        while let Some(event) = recording.next_event()? {
+            events.push(event);
+        }
+        let is_start = |event: &Event| matches!(event, Event::Mark(text) if text == START);
+        let start = events.iter().position(is_start).ok_or_else(|| {
+            Error::new(furrow_zone::ErrorKind::Corrupt, "the workload has not begun in it")
+        })?;
+        Ok(Events { geometry, events, start })
+    }
+
+    /// How many events there are.
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// The marks.
+    pub fn marks(&self) -> impl Iterator<Item = &str> {
+        self.events.iter().filter_map(|event| match event {
+            Event::Mark(text) => Some(text.as_str()),
+            _ => None,
+        })
+    }
+
+    /// The drive.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The events, and after how many the workload begins.
+    pub fn all(&self) -> (&[Event], usize) {
+        (&self.events, self.start)
+    }
+
+    /// How far the workload was after `at` events.
+    pub fn progress(&self, at: usize) -> Progress {
+        let mut progress = Progress::default();
+        for event in &self.events[..at.min(self.events.len())] {
+            let Event::Mark(text) = event else { continue };
+            match text.split_once(' ').map(|(kind, call)| (kind, call.parse::<usize>())) {
+                Some(("b", Ok(call))) => progress = Progress { begun: call + 1, ended: call },
+                Some(("e", Ok(call))) => progress.ended = call + 1,
+                _ => {}
+            }
+        }
+        progress
+    }
+
+    /// Calls that promised something although the last flush before that was sent while a write of
+    /// the same call was not answered yet: a drive need not have made that write durable.
+    pub fn hasty(&self) -> BTreeSet<usize> {
+        let mut hasty = BTreeSet::new();
+        let mut writes = BTreeSet::new();
+        let (mut call, mut last_flush) = (None::<usize>, false);
+        for event in &self.events[self.start..] {
+            match event {
+                Event::Submitted { number, command, fua, .. } => match command {
+                    Command::Write { .. } | Command::Append { .. } => {
+                        writes.insert((*number, *fua));
+                    }
+                    Command::Flush => last_flush = writes.iter().any(|(_, durable)| !durable),
+                    _ => {}
+                },
+                Event::Answered { number, .. } => {
+                    writes.retain(|(other, _)| other != number);
+                }
+                Event::Mark(text) => match text.split_once(' ') {
+                    Some(("b", number)) => {
+                        (call, last_flush) = (number.parse().ok(), false);
+                        writes.clear();
+                    }
+                    Some(("e", _)) if last_flush => hasty.extend(call),
+                    _ => {}
+                },
+            }
+        }
+        hasty
+    }
+
+    /// Cut `number` of `seed`.
+    pub fn cut(&self, seed: u64, number: u64) -> Cut {
+        let mut rng = Rng::new(seed.rotate_left(17) ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let after = |wanted: fn(&Event) -> bool| -> Vec<usize> {
+            let events = self.events.iter().enumerate().skip(self.start);
+            events.filter(|(_, event)| wanted(event)).map(|(at, _)| at + 1).collect()
+        };
+        let told = after(|event| matches!(event, Event::Mark(text) if text.starts_with("e ")));
+        let any = after(|event| match event {
+            Event::Submitted { command, .. } => !matches!(command, Command::Read { .. }),
+            Event::Answered { .. } => true,
+            Event::Mark(_) => false,
+        });
+        let places = if rng.one_in(3) && !told.is_empty() { &told } else { &any };
+        let at = match places.len() {
+            0 => self.start + 1,
+            count => places[rng.below(count as u64) as usize],
+        };
+        let unflushed = match rng.below(5) {
+            0 | 1 => Unflushed::Lost,
+            2 | 3 => Unflushed::Seeded,
+            _ => Unflushed::Kept,
+        };
+        let fates = Fates { commands: None, unflushed, seed: rng.next() >> 32 };
+        Cut { number, at, fates }
+    }
+
+    /// The drive after each of `cuts`, which are in the order of their places.
+    pub fn after<'a>(&'a self, cuts: &'a [Cut], defect: Option<Defect>) -> After<'a> {
+        After { events: self, cuts, defect, replay: None, at: 0, next: 0 }
+    }
+}
+
+/// Leads a drive through a recording, and cuts its power now and then.
+pub struct After<'a> {
+    events: &'a Events,
+    cuts: &'a [Cut],
+    defect: Option<Defect>,
+    replay: Option<Replay>,
+    at: usize,
+    next: usize,
+}
+
+impl Iterator for After<'_> {
+    /// The cut, the drive after it, and how many commands were in flight.
+    type Item = Result<(Cut, Snapshot, usize), Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let cut = self.cuts.get(self.next)?.clone();
+        self.next += 1;
+        Some(self.lead(&cut).map(|(after, in_flight)| (cut, after, in_flight)))
+    }
+}
+
+impl After<'_> {
+    fn lead(&mut self, cut: &Cut) -> Result<(Snapshot, usize), Error> {
+        if self.replay.is_none() || cut.at < self.at {
+            (self.replay, self.at) = (Some(Replay::new(&self.events.geometry)?), 0);
+        }
+        let replay = self.replay.as_mut().expect("invariant: it was made above");
+        while self.at < cut.at.min(self.events.len()) {
+            match &self.events.events[self.at] {
+                Event::Submitted { number, command, data, fua } => {
+                    let request = Request::with_data(*command, data.clone());
+                    replay.submitted(*number, Request { fua: *fua, ..request });
+                }
+                Event::Answered { number, done, lba } => replay.answered(*number, *done, *lba)?,
+                Event::Mark(_) if self.at == self.events.start && self.defect.is_some() => {
+                    replay.ignore_flushes();
+                }
+                Event::Mark(_) => {}
+            }
+            self.at += 1;
+        }
+        let mut fates = cut.fates.clone();
+        if self.defect.is_some() {
+            fates.unflushed = Unflushed::Lost;
+        }
+        Ok((replay.snapshot().power_cut(&fates), replay.in_flight_len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use furrow_rt::{PAGE_SIZE, Page, Pages};
+    use furrow_ublk::recording::Recorder;
+    use furrow_zone::{BlockCount, Lba, Outcome, Status};
+    use std::cell::RefCell;
+    use std::io::Write;
+    use std::rc::Rc;
+
+    #[derive(Clone, Default)]
+    struct Shared(Rc<RefCell<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.borrow_mut().write(bytes)
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Calls that each write a block to zone 1 and flush it, and say so.
+    fn recorded(calls: usize) -> Events {
+        let mut geometry = Geometry::unlimited(4, 64, 64);
+        geometry.volatile_cache = true;
+        let file = Shared::default();
+        let recorder = Recorder::new(&geometry, Box::new(file.clone())).unwrap();
+        let carry_out = |command, data| {
+            let number = recorder.submitted(&command, &data, false);
+            let outcome = Outcome {
+                status: Status::Success,
+                lba: Lba(0),
+                data: Pages::new(),
+                oob: Vec::new(),
+            };
+            recorder.answered(number, &outcome);
+        };
+        recorder.mark(START).unwrap();
+        for call in 0..calls {
+            recorder.mark(&begun(call)).unwrap();
+            let data = Pages::from_iter([Page::from_slice(&[call as u8; PAGE_SIZE])]);
+            let command = Command::Write { lba: Lba(64 + call as u64), blocks: BlockCount(1) };
+            carry_out(command, data);
+            carry_out(Command::Flush, Pages::new());
+            recorder.mark(&ended(call)).unwrap();
+        }
+        Events::read(&file.0.borrow()[..]).unwrap()
+    }
+
+    #[test]
+    fn a_flush_that_does_not_wait_for_the_write_is_noticed() {
+        let events = |waits: bool| {
+            let file = Shared::default();
+            let geometry = Geometry::unlimited(4, 64, 64);
+            let recorder = Recorder::new(&geometry, Box::new(file.clone())).unwrap();
+            let outcome = Outcome {
+                status: Status::Success,
+                lba: Lba(0),
+                data: Pages::new(),
+                oob: Vec::new(),
+            };
+            recorder.mark(START).unwrap();
+            recorder.mark(&begun(4)).unwrap();
+            let data = Pages::from_iter([Page::zeroed()]);
+            let command = Command::Write { lba: Lba(64), blocks: BlockCount(1) };
+            let write = recorder.submitted(&command, &data, false);
+            if waits {
+                recorder.answered(write, &outcome);
+            }
+            let flush = recorder.submitted(&Command::Flush, &Pages::new(), false);
+            if !waits {
+                recorder.answered(write, &outcome);
+            }
+            recorder.answered(flush, &outcome);
+            recorder.mark(&ended(4)).unwrap();
+            Events::read(&file.0.borrow()[..]).unwrap()
+        };
+        assert_eq!(events(true).hasty(), BTreeSet::new());
+        assert_eq!(events(false).hasty(), BTreeSet::from([4]));
+    }
+
+    /// For each of 200 cuts: calls ended, calls begun, blocks left.
+    fn tried(defect: Option<Defect>) -> Vec<(usize, usize, u64)> {
+        let events = recorded(20);
+        let mut cuts: Vec<Cut> = (0..200).map(|number| events.cut(7, number)).collect();
+        cuts.sort_by_key(|cut| cut.at);
+        let after = events.after(&cuts, defect);
+        after
+            .map(|tried| {
+                let (cut, drive, _) = tried.unwrap();
+                let progress = events.progress(cut.at);
+                (progress.ended, progress.begun, drive.report()[1].write_pointer.0)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_was_flushed_before_a_cut_is_there_after_it() {
+        let tried = tried(None);
+        for &(ended, begun, left) in &tried {
+            assert!((ended as u64..=begun as u64).contains(&left), "{ended} {begun} {left}");
+        }
+        let places: std::collections::BTreeSet<_> = tried.iter().collect();
+        assert!(places.len() > 20, "{places:?}");
+        assert!(tried.iter().any(|(ended, begun, _)| ended == begun));
+    }
+
+    #[test]
+    fn a_drive_that_ignores_flushes_loses_what_was_promised() {
+        let tried = tried(Some(Defect::IgnoredFlushes));
+        assert!(tried.iter().any(|(ended, _, left)| (*ended as u64) > *left));
+    }
+
+    #[test]
+    fn a_cut_is_the_same_by_its_number() {
+        let events = recorded(20);
+        let text = |number| format!("{:?}", events.cut(3, number));
+        assert_eq!(text(5), text(5));
+        assert_ne!(text(5), text(6));
+        assert_ne!(text(5), format!("{:?}", events.cut(4, 5)));
+        let progress = events.progress(events.len());
+        assert_eq!(progress, Progress { begun: 20, ended: 20 });
+        assert!(Events::read(&b"nonsense"[..]).is_err());
+    }
+}

@@ -1,0 +1,27 @@
+//! File systems of the kernel and Furrow on one emulated drive: power cuts, and counts side by side.
+//!
+//! ```text
+//! workload ── file system ── /dev/ublkbN ── Drive ── Emulator
+//!     └────────── marks ──────────┐ Tap: counts, recording
+//! recording ── Events ── Replay ── power cut ── /dev/ublkbN ── file system ── oracle
+//! ```
+//!
+//! A [workload] by seed runs on a file system of the kernel while the server of its drive records.
+//! [Cuts](cuts) of the power are made from the recording afterwards; the kernel mounts what is left,
+//! and the [oracle] compares it with what the workload was promised. Commands: `furrow-court`.
+//!
+//! Workload, oracle and cuts are pure; `kind`, `host`, `trial` and `compare` touch the system.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a front end: mounts, files, processes, threads"
+)]
+
+pub mod compare;
+pub mod cuts;
+pub mod host;
+pub mod kind;
+pub mod oracle;
+pub mod trial;
+pub mod workload;

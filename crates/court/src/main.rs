@@ -1,0 +1,282 @@
+//! The court's command: records workloads, tries power cuts, and compares counts.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a front end")]
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+use furrow_court::compare::{self, Measure};
+use furrow_court::cuts::{Defect, Events};
+use furrow_court::kind::{Kind, kernel_said};
+use furrow_court::trial::{Case, record, try_cuts};
+use furrow_court::workload::History;
+use furrow_ublk::recording::Event;
+use furrow_zone::{Command, Lba, Target};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Version of the JSON documents printed here.
+const JSON_VERSION: u32 = 1;
+
+/// File systems of the kernel and Furrow on one emulated drive.
+///
+/// Needs root, a kernel with ublk, the programs of each file system and furrow in the PATH, and
+/// /mnt: scripts/court.sh makes a guest that has them.
+#[derive(Parser)]
+#[command(name = "furrow-court", version)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    Record(RecordArgs),
+    Try(TryArgs),
+    Show(ShowArgs),
+    Compare(CompareArgs),
+}
+
+/// Do the same work on new file systems and count what reaches the drive.
+#[derive(Args)]
+struct CompareArgs {
+    /// The file system.
+    kind: Kind,
+    /// Runs, of which the median is printed.
+    #[arg(long, default_value_t = 3)]
+    runs: u64,
+}
+
+/// List a recording's commands, zone and offset in blocks, answers and calls.
+#[derive(Args)]
+struct ShowArgs {
+    /// A recording of 'furrow-court record'.
+    recording: PathBuf,
+    /// Reads as well.
+    #[arg(long)]
+    reads: bool,
+    /// The making of the file system as well.
+    #[arg(long)]
+    all: bool,
+}
+
+/// Run a workload on a new file system and record its drive.
+#[derive(Args)]
+struct RecordArgs {
+    /// The file system.
+    kind: Kind,
+    /// The file to make.
+    recording: PathBuf,
+    /// Seed of the workload.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Calls of the workload.
+    #[arg(long, default_value_t = 300)]
+    calls: usize,
+    /// Percent of the file system that another file takes, which is overwritten meanwhile.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=95))]
+    churn: u64,
+}
+
+/// Cut the power in a recording, mount what is left, compare with what was promised.
+#[derive(Args)]
+struct TryArgs {
+    /// A recording of 'furrow-court record'.
+    recording: PathBuf,
+    /// Seed of the cuts.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Number of the first cut.
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// How many cuts.
+    #[arg(long, default_value_t = 100)]
+    cuts: u64,
+    /// The drive ignores flushes, and promises are broken: that must be noticed.
+    #[arg(long)]
+    ignore_flushes: bool,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("furrow-court: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<ExitCode> {
+    match cli.task {
+        Task::Record(RecordArgs { kind, recording, seed, calls, churn }) => {
+            record(Case { kind, seed, calls }, churn, &recording)?;
+            let bytes = std::fs::metadata(&recording)?.len();
+            println!("{}, seed {seed}, {calls} calls: {bytes} bytes", kind.name());
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Compare(args) => side_by_side(&args).map(|()| ExitCode::SUCCESS),
+        Task::Show(args) => show(&args).map(|()| ExitCode::SUCCESS),
+        Task::Try(args) => {
+            let defect = args.ignore_flushes.then_some(Defect::IgnoredFlushes);
+            let mut told = 0;
+            let numbers = args.first..args.first + args.cuts;
+            let (case, verdict) =
+                try_cuts(&args.recording, args.seed, numbers, defect, &mut |cut, found, hasty| {
+                    // A defect breaks promises often.
+                    told += 1;
+                    if (args.ignore_flushes || hasty) && told > 3 {
+                        return;
+                    }
+                    let why = if hasty { ": explained by a hasty flush" } else { "" };
+                    println!("cut {cut}{why}");
+                    found.iter().take(6).for_each(|what| println!("  {what}"));
+                    kernel_said(12).iter().for_each(|line| println!("  kernel: {line}"));
+                })?;
+            let by: serde_json::Map<String, serde_json::Value> = verdict
+                .by_promise
+                .iter()
+                .map(|(promise, count)| (format!("{promise:?}").to_lowercase(), json!(count)))
+                .collect();
+            let line = json!({
+                "version": JSON_VERSION,
+                "file_system": case.kind.name(),
+                "workload_seed": case.seed,
+                "calls": case.calls,
+                "seed": args.seed,
+                "first": args.first,
+                "cuts": verdict.cuts,
+                "with_commands_in_flight": verdict.in_flight,
+                "flushes_ignored": args.ignore_flushes,
+                "guilty": verdict.guilty,
+                "of_them_by_hasty_flushes": verdict.hasty,
+                "calls_with_hasty_flushes": verdict.hasty_calls,
+                "first_broken_promise": by,
+            });
+            println!("{line}");
+            // A defect of the drive that nobody notices is the failure. Hasty flushes of others are known.
+            let known = if case.kind == Kind::Furrow { 0 } else { verdict.hasty };
+            let failed =
+                if args.ignore_flushes { verdict.guilty == 0 } else { verdict.guilty > known };
+            Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        }
+    }
+}
+
+fn show(args: &ShowArgs) -> Result<()> {
+    let events = Events::read(BufReader::new(File::open(&args.recording)?))?;
+    let case = events.marks().find_map(Case::parse);
+    let calls = case.map(|case| History::generate(case.seed, case.calls).ops).unwrap_or_default();
+    let geometry = events.geometry();
+    let place = |lba: Lba| match geometry.locate(lba) {
+        Some((zone, offset)) => format!("zone {} + {}", zone.0, offset.0),
+        None => "nowhere".to_owned(),
+    };
+    let (all, start) = events.all();
+    let mut out = std::io::stdout().lock();
+    let mut reads = BTreeSet::new();
+    for (at, event) in all.iter().enumerate().skip(if args.all { 0 } else { start }) {
+        let line = match event {
+            Event::Submitted { number, command: Command::Read { .. }, .. } if !args.reads => {
+                reads.insert(*number);
+                continue;
+            }
+            Event::Answered { number, .. } if reads.remove(number) => continue,
+            Event::Submitted { number, command, fua, .. } => {
+                let what = match *command {
+                    Command::Read { lba, blocks } => format!("read {blocks} at {}", place(lba)),
+                    Command::Write { lba, blocks } => format!("write {blocks} at {}", place(lba)),
+                    Command::Append { zone_start, blocks } => {
+                        format!("append {blocks} to {}", place(zone_start))
+                    }
+                    Command::Flush => "flush".to_owned(),
+                    Command::Manage { target: Target::Zone(lba), action } => {
+                        format!("{action:?} {}", place(lba))
+                    }
+                    Command::Manage { target: Target::All, action } => format!("{action:?} all"),
+                };
+                format!("#{number} {what}{}", if *fua { ", durable" } else { "" })
+            }
+            Event::Answered { number, done, .. } => {
+                format!("#{number} {}", if *done { "done" } else { "failed" })
+            }
+            Event::Mark(text) => {
+                let call = text.split_once(' ').and_then(|(_, call)| call.parse::<usize>().ok());
+                match call.and_then(|call| calls.get(call)) {
+                    Some(op) => format!("-- {text}: {op:?}"),
+                    None => format!("-- {text}"),
+                }
+            }
+        };
+        // Who reads it may have enough of it.
+        if writeln!(out, "{:>6} {line}", at + 1).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn side_by_side(args: &CompareArgs) -> Result<()> {
+    let name = args.kind.name();
+    let runs = (0..args.runs).map(|seed| compare::measure(args.kind, seed));
+    let runs = runs.collect::<Result<Vec<_>>>()?;
+    let mut phases = Vec::new();
+    for phase in compare::PHASES {
+        let results = runs.iter().flatten().filter(|(name, _)| name == phase);
+        let (mut done, mut errors) = (Vec::new(), Vec::new());
+        for (_, result) in results {
+            match result {
+                Ok(measure) => done.push(*measure),
+                Err(error) => errors.push(error.clone()),
+            }
+        }
+        errors.iter().for_each(|error| println!("| {name} | {phase} | failed: {error} |"));
+        let Some(Measure { asked, counts }) = compare::median(&done) else { continue };
+        let per_byte = |bytes: u64| bytes as f64 / asked as f64;
+        println!(
+            "| {name} | {phase} | {} | {:.3} | {:.3} | {:.3} | {} | {} | {} | {} | {} | {} | {} |",
+            asked >> 20,
+            per_byte(counts.sequential_bytes),
+            per_byte(counts.conventional_bytes),
+            per_byte(counts.read_bytes),
+            counts.writes + counts.appends,
+            counts.conventional_writes,
+            counts.reads,
+            counts.flushes,
+            counts.fua,
+            counts.resets,
+            counts.finishes,
+        );
+        phases.push(json!({
+            "phase": phase,
+            "runs": done.len(),
+            "errors": errors,
+            "asked_bytes": asked,
+            "sequential_bytes": counts.sequential_bytes,
+            "conventional_bytes": counts.conventional_bytes,
+            "read_bytes": counts.read_bytes,
+            "writes": counts.writes,
+            "appends": counts.appends,
+            "conventional_writes": counts.conventional_writes,
+            "reads": counts.reads,
+            "flushes": counts.flushes,
+            "fua": counts.fua,
+            "resets": counts.resets,
+            "finishes": counts.finishes,
+            "failed": counts.failed,
+        }));
+    }
+    let line = json!({
+        "version": JSON_VERSION,
+        "file_system": name,
+        "drive": compare::DRIVE,
+        "dirty_bytes": compare::DIRTY,
+        "dirty_background_bytes": compare::BACKGROUND,
+        "phases": phases,
+    });
+    println!("{line}");
+    Ok(())
+}

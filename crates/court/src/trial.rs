@@ -1,0 +1,351 @@
+//! Recording a workload on a file system, and trying power cuts in the recording.
+
+use crate::cuts::{Cut, Defect, Events, START, begun, ended};
+use crate::host::serve;
+use crate::kind::{Kind, kernel_said};
+use crate::oracle::{Accusation, Found, Progress, Promise, judge};
+use crate::workload::{DIRECTORIES, History, Name, Op, directory_path, pattern};
+use anyhow::{Context as _, Result, bail, ensure};
+use furrow_emu::{Emulator, Options};
+use furrow_rt::Rng;
+use furrow_ublk::Tap;
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Where file systems are mounted.
+const PLACE: &str = "/mnt";
+
+/// The drive: enough conventional zones for what needs them, a volatile cache, room for a few
+/// rounds of cleaning.
+pub const DRIVE: &str = "zones=88,zone-size=16MiB,conventional=24,max-open=16,max-active=32,\
+                         volatile-cache=on";
+
+/// A smaller drive with smaller zones, for workloads with churn.
+pub const SMALL_DRIVE: &str = "zones=160,zone-size=4MiB,conventional=96,max-open=16,max-active=32,\
+                               volatile-cache=on";
+
+/// A workload on a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// The file system.
+    pub kind: Kind,
+    /// Seed of the workload.
+    pub seed: u64,
+    /// How many calls it makes.
+    pub calls: usize,
+}
+
+impl Case {
+    fn mark(&self) -> String {
+        format!("workload {} {} {}", self.kind.name(), self.seed, self.calls)
+    }
+
+    /// The case that a mark names.
+    pub fn parse(mark: &str) -> Option<Case> {
+        let mut words = mark.strip_prefix("workload ")?.split(' ');
+        let kind = <Kind as clap::ValueEnum>::from_str(words.next()?, false).ok()?;
+        let (seed, calls) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        Some(Case { kind, seed, calls })
+    }
+}
+
+/// A server of a drive in a process of its own, which records.
+struct RecordingServer {
+    process: Child,
+    device: String,
+    marks: BufReader<UnixStream>,
+}
+
+impl RecordingServer {
+    fn start(drive: &str, recording: &Path) -> Result<RecordingServer> {
+        let mut process = Command::new("furrow")
+            .args(["device", "serve", drive, "--ublk", "--record"])
+            .arg(recording)
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("furrow")?;
+        let said = process.stdout.take().context("invariant: standard output is a pipe")?;
+        let mut line = String::new();
+        BufReader::new(said).read_line(&mut line)?;
+        let device = line.split("served as ").nth(1).and_then(|rest| rest.split(',').next());
+        let device = device.with_context(|| format!("no device is served: {line}"))?.to_owned();
+        let mut socket = recording.as_os_str().to_owned();
+        socket.push(".marks");
+        let mut tries = 0;
+        let marks = loop {
+            match UnixStream::connect(&socket) {
+                Ok(marks) => break marks,
+                Err(error) if tries == 100 => return Err(error).context("the socket of marks"),
+                Err(_) => std::thread::sleep(std::time::Duration::from_millis(50)),
+            }
+            tries += 1;
+        };
+        Ok(RecordingServer { process, device, marks: BufReader::new(marks) })
+    }
+
+    /// Sets a mark and waits until it is in the recording.
+    fn mark(&mut self, text: &str) -> Result<()> {
+        self.marks.get_mut().write_all(format!("{text}\n").as_bytes())?;
+        let mut answer = String::new();
+        self.marks.read_line(&mut answer)?;
+        ensure!(answer == "\n", "mark {text}: {answer:?}");
+        Ok(())
+    }
+
+    fn end(mut self) -> Result<()> {
+        let process = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(process, rustix::process::Signal::TERM)?;
+        let status = self.process.wait()?;
+        ensure!(status.success(), "the server: {status}");
+        Ok(())
+    }
+}
+
+/// Runs the workload of `case` on a new file system and records its drive. With `churn` another file
+/// fills the file system to that many percent before, and is overwritten here and there between the
+/// calls, so that zones are cleaned and reset; nobody looks at what is in it.
+///
+/// # Errors
+/// If a call fails.
+pub fn record(case: Case, churn: u64, recording: &Path) -> Result<()> {
+    let drive = format!("mem:{}", if churn > 0 { SMALL_DRIVE } else { DRIVE });
+    let drive = drive.as_str();
+    let mut server = RecordingServer::start(drive, recording)?;
+    server.mark(&case.mark())?;
+    let device = server.device.clone();
+    case.kind.make(&device)?;
+    case.kind.mount(&device, PLACE)?;
+    let top = PathBuf::from(PLACE).join("w");
+    std::fs::create_dir(&top)?;
+    for directory in 1..DIRECTORIES {
+        std::fs::create_dir(top.join(directory_path(directory)))?;
+    }
+    let mut filler = Filler::new(Path::new(PLACE), churn, case.seed)?;
+    case.kind.sync(PLACE)?;
+    server.mark(START)?;
+    for (call, op) in History::generate(case.seed, case.calls).ops.iter().enumerate() {
+        server.mark(&begun(call))?;
+        perform(case.kind, &top, call, *op).with_context(|| format!("call {call}, {op:?}"))?;
+        if op.promises() {
+            server.mark(&ended(call))?;
+        }
+        filler.churn(call).context("churn")?;
+    }
+    server.mark("end")?;
+    case.kind.unmount(PLACE)?;
+    server.end()
+}
+
+/// The file of the churn.
+struct Filler {
+    file: File,
+    /// Bytes; 0: no churn.
+    size: u64,
+    rng: Rng,
+}
+
+impl Filler {
+    fn new(place: &Path, percent: u64, seed: u64) -> Result<Filler> {
+        let file = File::create_new(place.join("filler"))?;
+        let space = rustix::fs::statvfs(place)?;
+        let size = (space.f_bavail * space.f_frsize * percent / 100) >> 20 << 20;
+        let mut filler = Filler { file, size, rng: Rng::new(seed ^ 0xf111) };
+        for at in (0..size).step_by(1 << 20) {
+            filler.write(at, 1 << 20)?;
+        }
+        filler.file.sync_all()?;
+        Ok(filler)
+    }
+
+    fn write(&mut self, at: u64, bytes: u64) -> Result<()> {
+        let data: Vec<u8> = (0..bytes / 8).flat_map(|_| self.rng.next().to_le_bytes()).collect();
+        Ok(self.file.write_all_at(&data, at)?)
+    }
+
+    /// 256 KiB in pieces of 16 KiB, durable now and then.
+    fn churn(&mut self, call: usize) -> Result<()> {
+        if self.size == 0 {
+            return Ok(());
+        }
+        for _ in 0..16 {
+            let at = self.rng.below(self.size >> 14) << 14;
+            self.write(at, 16 << 10)?;
+        }
+        if call.is_multiple_of(8) {
+            self.file.sync_data()?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes one call.
+fn perform(kind: Kind, top: &Path, call: usize, op: Op) -> Result<()> {
+    let path = |name: Name| top.join(name.path());
+    let open = |name: Name| OpenOptions::new().write(true).open(path(name));
+    match op {
+        Op::Create(name) => drop(File::create_new(path(name))?),
+        Op::Write { name, offset, length } => {
+            open(name)?.write_all_at(&pattern(call, offset, length), offset)?;
+        }
+        Op::Truncate { name, size } => open(name)?.set_len(size)?,
+        Op::Fsync(name) => open(name)?.sync_all()?,
+        Op::Fdatasync(name) => open(name)?.sync_data()?,
+        Op::Rename(from, to) => std::fs::rename(path(from), path(to))?,
+        Op::Unlink(name) => std::fs::remove_file(path(name))?,
+        Op::FsyncDirectory(directory) => {
+            File::open(top.join(directory_path(directory)))?.sync_all()?;
+        }
+        Op::Sync => kind.sync(PLACE)?,
+    }
+    Ok(())
+}
+
+/// Reads everything that is there.
+fn look(top: &Path) -> Found {
+    let mut found = Found::default();
+    for directory in 0..DIRECTORIES {
+        let path = top.join(directory_path(directory));
+        let listed = std::fs::read_dir(&path)
+            .and_then(|entries| entries.map(|entry| entry.map(|e| e.file_name())).collect());
+        let names: Vec<_> = match listed {
+            Ok(names) => names,
+            Err(error) => {
+                found.unreadable.push(format!("{}: {error}", path.display()));
+                continue;
+            }
+        };
+        for name in names {
+            let text = name.to_string_lossy().into_owned();
+            if directory == 0 && (1..DIRECTORIES).any(|d| format!("{text}/") == directory_path(d)) {
+                continue;
+            }
+            let number = text.strip_prefix('f').and_then(|number| number.parse().ok());
+            match number {
+                Some(number) => {
+                    let content = std::fs::read(path.join(&name)).map_err(|e| e.to_string());
+                    found.names.insert(Name { directory, number }, content);
+                }
+                None => found.strange.push(format!("{}{text}", directory_path(directory))),
+            }
+        }
+    }
+    found
+}
+
+/// A new file is made, written and durable.
+fn use_it(top: &Path) -> std::io::Result<()> {
+    let file = File::create_new(top.join("after"))?;
+    file.write_all_at(&[0x5a; 10_000], 0)?;
+    file.sync_all()?;
+    File::open(top)?.sync_all()
+}
+
+/// Mounts what a power cut left on `device` and compares it with what was promised: in all, and
+/// without the promises of hasty calls.
+fn examine(
+    kind: Kind,
+    device: &str,
+    histories: &[History; 2],
+    progress: Progress,
+) -> [Vec<Accusation>; 2] {
+    let accuse = |promise, what: String| Accusation { promise, what };
+    if let Err(error) = kind.mount(device, PLACE) {
+        let accusation = accuse(Promise::Mount, format!("{error:#}"));
+        return [vec![accusation.clone()], vec![accusation]];
+    }
+    let top = PathBuf::from(PLACE).join("w");
+    let found = look(&top);
+    let [mut all, mut rest] = histories.each_ref().map(|history| judge(history, progress, &found));
+    let more = use_and_unmount(kind, &top);
+    all.extend_from_slice(&more);
+    rest.extend(more);
+    [all, rest]
+}
+
+fn use_and_unmount(kind: Kind, top: &Path) -> Vec<Accusation> {
+    let accuse = |promise, what: String| Accusation { promise, what };
+    let mut accusations = Vec::new();
+    if let Err(error) = use_it(top) {
+        accusations.push(accuse(Promise::Use, format!("a new file: {error}")));
+    }
+    for _ in 0..20 {
+        match kind.unmount(PLACE) {
+            Ok(()) => return accusations,
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(100)),
+        }
+    }
+    if let Err(error) = kind.unmount(PLACE) {
+        accusations.push(accuse(Promise::Use, format!("{error:#}")));
+    }
+    accusations
+}
+
+/// What came of a number of cuts.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    /// Calls of the workload that were hasty.
+    pub hasty_calls: usize,
+    /// Cuts tried.
+    pub cuts: u64,
+    /// Cuts with commands in flight.
+    pub in_flight: u64,
+    /// Cuts after which a promise was broken.
+    pub guilty: u64,
+    /// Those of them that hasty calls explain, see [`Events::hasty`].
+    pub hasty: u64,
+    /// Cuts by the first promise that was broken.
+    pub by_promise: BTreeMap<Promise, u64>,
+}
+
+/// Tries cuts of `seed` with these numbers in a recording. Broken promises are given to `tell`, and
+/// whether hasty calls explain them.
+///
+/// # Errors
+/// If the recording is damaged, or a drive cannot be served.
+pub fn try_cuts(
+    recording: &Path,
+    seed: u64,
+    numbers: std::ops::Range<u64>,
+    defect: Option<Defect>,
+    tell: &mut dyn FnMut(&Cut, &[Accusation], bool),
+) -> Result<(Case, Verdict)> {
+    let file = File::open(recording).with_context(|| recording.display().to_string())?;
+    let events = Events::read(BufReader::with_capacity(1 << 20, file))?;
+    let Some(case) = events.marks().find_map(Case::parse) else {
+        bail!("{}: it names no workload", recording.display());
+    };
+    let history = History::generate(case.seed, case.calls);
+    let hasty = events.hasty();
+    let rest = history.without_promises(&hasty);
+    let histories = Arc::new([history, rest]);
+    let mut cuts: Vec<Cut> = numbers.map(|number| events.cut(seed, number)).collect();
+    cuts.sort_by_key(|cut| cut.at);
+    let mut verdict = Verdict { hasty_calls: hasty.len(), ..Verdict::default() };
+    for after in events.after(&cuts, defect) {
+        let (cut, left, in_flight) = after?;
+        let (progress, histories) = (events.progress(cut.at), histories.clone());
+        let kind = case.kind;
+        kernel_said(0);
+        let [accusations, rest] = serve(
+            |rt| Ok(Emulator::from_snapshot(rt, &left, Options::fast())),
+            &Rc::new(Tap::default()),
+            move |device| examine(kind, device, &histories, progress),
+        )?;
+        verdict.cuts += 1;
+        verdict.in_flight += u64::from(in_flight > 0);
+        if let Some(first) = accusations.first() {
+            verdict.guilty += 1;
+            verdict.hasty += u64::from(rest.is_empty());
+            *verdict.by_promise.entry(first.promise).or_default() += 1;
+            tell(&cut, if rest.is_empty() { &accusations } else { &rest }, rest.is_empty());
+        }
+    }
+    Ok((case, verdict))
+}

@@ -1,0 +1,71 @@
+#!/bin/busybox sh
+# The first process of the guest of scripts/court.sh: loads drivers, carries out the task of /settings, and
+# turns the guest off. Each line for the host begins with GUEST.
+/bin/busybox --install -s /bin
+export PATH=/bin HOME=/
+mount -t devtmpfs dev /dev
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t tmpfs -o size=3G run /run
+
+echo 1 >/proc/sys/kernel/printk
+
+tell() { echo "GUEST $*"; }
+show() { sed 's/^/GUEST   /' /run/out; }
+
+for module in virtio_blk ublk_drv xfs btrfs f2fs; do
+    while read -r name; do insmod "/modules/$name" 2>/dev/null; done <"/modules/order-$module"
+done
+. /settings
+mkdir -p /run/recordings
+# Writing back begins early, so that a workload of seconds has it.
+echo 100 >/proc/sys/vm/dirty_expire_centisecs
+echo 50 >/proc/sys/vm/dirty_writeback_centisecs
+tell "kernel $(uname -r), task $task, $kinds"
+
+# Runs a command. $1: what a failure is called, then the command
+step() {
+    local name="$1" begun
+    shift
+    begun=$(cut -d ' ' -f 1 /proc/uptime)
+    if "$@" >/run/out 2>&1; then tell "ok   $name ($begun to $(cut -d ' ' -f 1 /proc/uptime) s)"; else
+        tell "FAIL $name"
+        dmesg | tail -n 20 >>/run/out
+    fi
+    show
+}
+
+case "$task" in
+trial)
+    place=0
+    for kind in $kinds; do
+        for seed in $seeds; do
+            recording=/run/recordings/$kind-$seed
+            dmesg -c >/dev/null
+            step "$kind $seed: record" furrow-court record "$kind" "$recording" --seed "$seed" \
+                --calls "$calls" --churn "$churn"
+            [ "$defect" = 0 ] || step "$kind $seed: flushes ignored are noticed" \
+                furrow-court try "$recording" --cuts "$defect" --ignore-flushes
+            [ "$cuts" = 0 ] || step "$kind $seed: cuts" furrow-court try "$recording" --cuts "$cuts"
+            # Each goes to the host in a GiB of its own.
+            tar -C /run/recordings -cf - "$kind-$seed" |
+                dd of=/dev/vda bs=1M seek=$((place * 1024)) 2>/dev/null
+            place=$((place + 1))
+            rm "$recording"
+        done
+    done
+    sync
+    ;;
+replay*)
+    set -- $task
+    tar -C /run/recordings -xf /dev/vda
+    step "$2 $3 cut $4" furrow-court try "/run/recordings/$2-$3" --first "$4" --cuts 1
+    ;;
+compare)
+    for kind in $kinds; do
+        step "$kind: compare" furrow-court compare "$kind" --runs "$runs"
+    done
+    ;;
+esac
+tell end
+poweroff -f

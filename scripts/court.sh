@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Power cuts under file systems of the kernel and under Furrow, on one emulated drive, in a guest (docs/court.md).
+#
+# scripts/court.sh [FILE SYSTEM...]: xfs, btrfs, f2fs, furrow, or all. Records workloads, cuts the power in
+# the recordings, mounts what is left and compares it with what was promised.
+# scripts/court.sh replay FILE-SYSTEM SEED CUT: one cut of an earlier run, whose recordings are kept in
+# target/court/recordings.
+#
+# FURROW_COURT_SEEDS: seeds of workloads (1 2 3). FURROW_COURT_CUTS: cuts of each (100).
+# FURROW_COURT_CALLS: calls of each (300). FURROW_COURT_DEFECT: cuts with flushes ignored, which must be
+# noticed (10). FURROW_COURT_CHURN: percent of the file system that another file takes, which is
+# overwritten meanwhile, so that zones are cleaned (0). FURROW_GUEST_KERNEL, FURROW_GUEST_TOOLS: see
+# scripts/guest-lib.sh.
+#
+# scripts/court.sh compare [FILE SYSTEM...]: the same work on each, counted at the drive
+# (docs/side-by-side.md). FURROW_COURT_RUNS: runs, of which the median is taken (3).
+. "$(dirname "$0")/lib.sh"
+. scripts/guest-lib.sh
+
+guest="$(realpath -m "$target_dir")/court"
+mkdir -p "$guest/recordings"
+task=trial
+if [ "${1:-}" = replay ]; then
+    [ $# = 4 ] || fail "usage: scripts/court.sh replay FILE-SYSTEM SEED CUT"
+    task="replay $2 $3 $4"
+    kinds="$2"
+    [ -e "$guest/recordings/$2-$3" ] || fail "no recording $guest/recordings/$2-$3"
+elif [ "${1:-}" = compare ]; then
+    shift
+    task=compare
+    kinds="${*:-xfs btrfs f2fs furrow}"
+else
+    kinds="${*:-xfs btrfs f2fs furrow}"
+fi
+[ -n "${FURROW_GUEST_KERNEL:-}" ] || [ ! -e "$target_dir/guest/kernel/complete" ] ||
+    FURROW_GUEST_KERNEL="$target_dir/guest/kernel"
+[ -n "${FURROW_GUEST_TOOLS:-}" ] || [ ! -e "$target_dir/guest/tools/complete" ] ||
+    FURROW_GUEST_TOOLS="$target_dir/guest/tools"
+
+for tool in qemu-system-x86_64 cpio xz depmod modprobe; do
+    have "$tool" || fail "missing: $tool. Run: scripts/setup.sh test-guest"
+done
+find_kernel
+find_tools
+# FURROW_GUEST_BUILT=1: the programs are there.
+[ -n "${FURROW_GUEST_BUILT:-}" ] ||
+    cargo build --quiet --locked --release --package furrow-cli --package furrow-court
+
+rm -rf "$guest/tree"
+mkdir -p "$guest/tree"/{bin,dev,proc,sys,run,mnt,modules}
+add_program "$target_dir/release/furrow"
+add_program "$target_dir/release/furrow-court"
+add_tools mkfs.xfs mkfs.btrfs mkfs.f2fs
+add_shell
+add_modules virtio_blk ublk_drv xfs btrfs f2fs
+install -m 755 scripts/court-init.sh "$guest/tree/init"
+cat >"$guest/tree/settings" <<END
+task="$task"
+kinds="$kinds"
+seeds="${FURROW_COURT_SEEDS:-1 2 3}"
+cuts=${FURROW_COURT_CUTS:-100}
+calls=${FURROW_COURT_CALLS:-300}
+defect=${FURROW_COURT_DEFECT:-10}
+runs=${FURROW_COURT_RUNS:-3}
+churn=${FURROW_COURT_CHURN:-0}
+END
+pack_guest
+
+# Recordings come and go as an archive on a drive.
+rm -f "$guest/drive"
+truncate -s 128G "$guest/drive"
+[ "${task%% *}" != replay ] ||
+    tar -C "$guest/recordings" -cf - "$2-$3" | dd of="$guest/drive" conv=notrunc bs=1M status=none
+
+console="$guest/console"
+: >"$console"
+started=$SECONDS
+timeout "${FURROW_COURT_TIMEOUT:-7200}" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 \
+    -m 4G -nodefaults -no-reboot -display none -kernel "${modules[0]}/vmlinuz" \
+    -initrd "$guest/initramfs" -append "console=ttyS0 quiet panic=-1" -serial "file:$console" \
+    -drive "file=$guest/drive,if=none,id=d,format=raw" -device virtio-blk-pci,drive=d ||
+    fail "the guest did not end in time: see $console"
+tr -d '\r' <"$console" | sed -n '/^GUEST /s/^GUEST //p'
+grep -q '^GUEST end' "$console" || fail "the guest did not get to its end: see $console"
+if [ "$task" = trial ]; then
+    for place in $(seq 0 127); do
+        magic="$(dd if="$guest/drive" bs=1M skip=$((place * 1024)) count=1 status=none |
+            head -c 262 | tail -c 5 | tr -d '\0')"
+        [ "$magic" = ustar ] || break
+        dd if="$guest/drive" bs=1M skip=$((place * 1024)) count=1024 status=none |
+            tar -C "$guest/recordings" -xf -
+    done
+fi
+rm -f "$guest/drive"
+say "court: kernel $version, $((SECONDS - started)) s"
+! grep -q '^GUEST FAIL' "$console" || fail "a promise was broken or a run failed: see $console"
