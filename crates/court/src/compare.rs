@@ -4,11 +4,11 @@
 //! set to the same bytes for all; Furrow's mount has the kernel's page cache above its own, whose
 //! limit is given to it.
 
-use crate::host::serve;
+use crate::host::{Used, serve};
 use crate::kind::{Kind, run};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use furrow_emu::{Emulator, Medium, Options};
-use furrow_rt::{Rng, Rt};
+use furrow_rt::{Nanos, Rng, Rt};
 use furrow_ublk::{Counts, Tap};
 use furrow_zone::Geometry;
 use furrow_zone::spec::parse_geometry;
@@ -19,6 +19,9 @@ use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 const PLACE: &str = "/mnt";
+
+/// How long all phases may take, in nanoseconds.
+const PATIENCE: u64 = 900 * Nanos::SECOND;
 
 /// The drive: 1 GiB in sequential zones, behind conventional ones for metadata.
 pub const DRIVE: &str = "zones=88,zone-size=16MiB,conventional=24,max-open=16,max-active=32,\
@@ -100,7 +103,10 @@ pub fn measure(kind: Kind, seed: u64) -> Result<Vec<(String, Result<Measure, Str
         rt.spawn_detached(async move { answer(&engine, &counter, asked, &tell).await });
         Ok(drive)
     };
-    serve(open, &tap, move |device| use_it(kind, device, seed, &ask, &told))?
+    match serve(open, &tap, PATIENCE, move |device| use_it(kind, device, seed, &ask, &told))? {
+        Used::Ended(measured) => measured,
+        Used::Hung(said) => bail!("it hangs: {}", said.join("\n")),
+    }
 }
 
 fn emulator(rt: &Rt, geometry: &Geometry) -> Result<Emulator> {

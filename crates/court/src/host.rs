@@ -1,5 +1,6 @@
 //! Serving a drive to the kernel while a thread uses the block device.
 
+use crate::kind::kernel_said;
 use anyhow::{Context as _, Result, anyhow};
 use furrow_emu::Emulator;
 use furrow_rt::{Config, Nanos, Rt, within};
@@ -10,19 +11,30 @@ use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Longest use of a drive, in nanoseconds.
-const PATIENCE: u64 = 600 * Nanos::SECOND;
+/// How long a user that hangs may take to end after its device was removed, in nanoseconds.
+const LAST_PATIENCE: u64 = 30 * Nanos::SECOND;
+
+/// What came of the use of a drive.
+#[derive(Debug)]
+pub enum Used<T> {
+    /// It ended.
+    Ended(T),
+    /// It hung, and ended after the device was removed. What the kernel says of tasks that wait.
+    Hung(Vec<String>),
+}
 
 /// Serves the drive that `open` opens, its commands going through `tap`, while `using` runs on a
-/// thread with the name of the block device. The device is removed then.
+/// thread with the name of the block device. The device is removed then, or after `patience`
+/// nanoseconds.
 ///
 /// # Errors
-/// If the drive cannot be served, or `using` does not end.
+/// If the drive cannot be served, or `using` does not even end when the device is removed.
 pub fn serve<T: Send + 'static>(
     open: impl FnOnce(&Rt) -> Result<Emulator>,
     tap: &Rc<Tap>,
+    patience: u64,
     using: impl FnOnce(&str) -> T + Send + 'static,
-) -> Result<T> {
+) -> Result<Used<T>> {
     let rt = Rt::new(Config::real());
     let drive = Rc::new(open(&rt)?);
     let served = Drive::new(drive.clone())?.tapped(tap.clone());
@@ -41,16 +53,33 @@ pub fn serve<T: Send + 'static>(
     let over = Arc::new(OwnedFd::from(here.try_clone().context("a socket")?));
     let engine = rt.clone();
     let ended = rt.block_on(async move {
-        let ended = within(&engine, PATIENCE, engine.readable(over)).await;
-        (ended.is_some(), server.stop().await)
+        let ended = within(&engine, patience, engine.readable(over.clone())).await;
+        if ended.is_some() {
+            return (None, true, server.stop().await);
+        }
+        let said = waiting_tasks();
+        let stopped = server.stop().await;
+        let ended = within(&engine, LAST_PATIENCE, engine.readable(over)).await;
+        (Some(said), ended.is_some(), stopped)
     });
     drop(drive);
     rt.clear();
-    if !ended.0 {
-        return Err(anyhow!("the device's user does not end: it hangs in the kernel"));
+    let (hung, over, stopped) = ended;
+    if !over {
+        let said = hung.unwrap_or_default().join(" | ");
+        return Err(anyhow!("the device's user does not end, it hangs in the kernel: {said}"));
     }
     let _ = here.read(&mut [0]);
     let result = thread.join().map_err(|_| anyhow!("the device's user has panicked"))?;
-    ended.1?;
-    Ok(result)
+    if let Some(said) = hung {
+        return Ok(Used::Hung(said));
+    }
+    stopped?;
+    Ok(Used::Ended(result))
+}
+
+/// What the kernel says of tasks that wait for a device.
+fn waiting_tasks() -> Vec<String> {
+    let _ = std::fs::write("/proc/sysrq-trigger", "w");
+    kernel_said(60)
 }

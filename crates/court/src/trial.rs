@@ -1,13 +1,13 @@
 //! Recording a workload on a file system, and trying power cuts in the recording.
 
 use crate::cuts::{Cut, Defect, Events, START, begun, ended};
-use crate::host::serve;
+use crate::host::{Used, serve};
 use crate::kind::{Kind, kernel_said};
 use crate::oracle::{Accusation, Found, Progress, Promise, judge};
 use crate::workload::{DIRECTORIES, History, Name, Op, directory_path, pattern};
 use anyhow::{Context as _, Result, bail, ensure};
 use furrow_emu::{Emulator, Options};
-use furrow_rt::Rng;
+use furrow_rt::{Nanos, Rng};
 use furrow_ublk::Tap;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -18,6 +18,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
+
+/// How long the mounting and checking of one cut may take, in nanoseconds.
+const PATIENCE: u64 = 90 * Nanos::SECOND;
 
 /// Where file systems are mounted.
 const PLACE: &str = "/mnt";
@@ -99,12 +102,20 @@ impl RecordingServer {
         Ok(())
     }
 
+    /// Ends the server. One that is not ended is killed.
     fn end(mut self) -> Result<()> {
         let process = rustix::process::Pid::from_child(&self.process);
         rustix::process::kill_process(process, rustix::process::Signal::TERM)?;
         let status = self.process.wait()?;
         ensure!(status.success(), "the server: {status}");
         Ok(())
+    }
+}
+
+impl Drop for RecordingServer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
@@ -127,7 +138,10 @@ pub fn record(case: Case, churn: u64, recording: &Path) -> Result<()> {
     for directory in 1..DIRECTORIES {
         std::fs::create_dir(top.join(directory_path(directory)))?;
     }
-    let mut filler = Filler::new(Path::new(PLACE), churn, case.seed)?;
+    let mut filler = match churn {
+        0 => None,
+        percent => Some(Filler::new(Path::new(PLACE), percent, case.seed)?),
+    };
     case.kind.sync(PLACE)?;
     server.mark(START)?;
     for (call, op) in History::generate(case.seed, case.calls).ops.iter().enumerate() {
@@ -136,8 +150,11 @@ pub fn record(case: Case, churn: u64, recording: &Path) -> Result<()> {
         if op.promises() {
             server.mark(&ended(call))?;
         }
-        filler.churn(call).context("churn")?;
+        if let Some(filler) = &mut filler {
+            filler.churn(call).context("churn")?;
+        }
     }
+    drop(filler);
     server.mark("end")?;
     case.kind.unmount(PLACE)?;
     server.end()
@@ -146,7 +163,7 @@ pub fn record(case: Case, churn: u64, recording: &Path) -> Result<()> {
 /// The file of the churn.
 struct Filler {
     file: File,
-    /// Bytes; 0: no churn.
+    /// Bytes, at least 1 MiB.
     size: u64,
     rng: Rng,
 }
@@ -156,6 +173,7 @@ impl Filler {
         let file = File::create_new(place.join("filler"))?;
         let space = rustix::fs::statvfs(place)?;
         let size = (space.f_bavail * space.f_frsize * percent / 100) >> 20 << 20;
+        ensure!(size > 0, "no room for churn");
         let mut filler = Filler { file, size, rng: Rng::new(seed ^ 0xf111) };
         for at in (0..size).step_by(1 << 20) {
             filler.write(at, 1 << 20)?;
@@ -171,9 +189,6 @@ impl Filler {
 
     /// 256 KiB in pieces of 16 KiB, durable now and then.
     fn churn(&mut self, call: usize) -> Result<()> {
-        if self.size == 0 {
-            return Ok(());
-        }
         for _ in 0..16 {
             let at = self.rng.below(self.size >> 14) << 14;
             self.write(at, 16 << 10)?;
@@ -333,11 +348,21 @@ pub fn try_cuts(
         let (progress, histories) = (events.progress(cut.at), histories.clone());
         let kind = case.kind;
         kernel_said(0);
-        let [accusations, rest] = serve(
+        let used = serve(
             |rt| Ok(Emulator::from_snapshot(rt, &left, Options::fast())),
             &Rc::new(Tap::default()),
+            PATIENCE,
             move |device| examine(kind, device, &histories, progress),
         )?;
+        let (accusations, rest) = match used {
+            Used::Ended([accusations, rest]) => (accusations, rest),
+            Used::Hung(said) => {
+                let what = format!("it hangs: {}", said.join("\n    "));
+                let accusation = Accusation { promise: Promise::Use, what };
+                let _ = case.kind.unmount(PLACE);
+                (vec![accusation.clone()], vec![accusation])
+            }
+        };
         verdict.cuts += 1;
         verdict.in_flight += u64::from(in_flight > 0);
         if let Some(first) = accusations.first() {
