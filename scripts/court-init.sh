@@ -23,12 +23,39 @@ echo 100 >/proc/sys/vm/dirty_expire_centisecs
 echo 50 >/proc/sys/vm/dirty_writeback_centisecs
 tell "kernel $(uname -r), task $task, $kinds"
 
-# Runs a command. $1: what a failure is called, then the command
+# Where the threads of whatever may hang are in the kernel.
+stacks() {
+    local thread
+    for thread in /proc/[0-9]*/task/[0-9]*; do
+        case "$(cat "$thread/comm" 2>/dev/null)" in
+        furrow* | mount | umount | dmesg | f2fs* | xfs* | btrfs* | ublk*)
+            echo "$thread $(cat "$thread/comm"): $(tr '\n' ' ' <"$thread/stack" | sed 's/\[<0>\] //g')"
+            ;;
+        esac
+    done
+}
+
+# Runs a command, at most $patience seconds. $1: what a failure is called, then the command
 step() {
-    local name="$1" begun
+    local name="$1" begun process
     shift
     begun=$(cut -d ' ' -f 1 /proc/uptime)
-    if "$@" >/run/out 2>&1; then tell "ok   $name ($begun to $(cut -d ' ' -f 1 /proc/uptime) s)"; else
+    (
+        "$@" >/run/out 2>&1 &
+        process=$!
+        end=$(($(cut -d . -f 1 /proc/uptime) + patience))
+        while kill -0 $process 2>/dev/null; do
+            sleep 0.5
+            if [ "$(cut -d . -f 1 /proc/uptime)" -gt "$end" ]; then
+                echo "it does not end" >>/run/out
+                stacks >>/run/out
+                kill -9 $process
+                break
+            fi
+        done
+        wait $process
+    )
+    if [ $? = 0 ]; then tell "ok   $name ($begun to $(cut -d ' ' -f 1 /proc/uptime) s)"; else
         tell "FAIL $name"
         dmesg | tail -n 20 >>/run/out
     fi

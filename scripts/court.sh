@@ -62,6 +62,7 @@ cuts=${FURROW_COURT_CUTS:-100}
 calls=${FURROW_COURT_CALLS:-300}
 defect=${FURROW_COURT_DEFECT:-10}
 runs=${FURROW_COURT_RUNS:-3}
+patience=${FURROW_COURT_PATIENCE:-1200}
 churn=${FURROW_COURT_CHURN:-0}
 END
 pack_guest
@@ -84,11 +85,12 @@ tr -d '\r' <"$console" | sed -n '/^GUEST /s/^GUEST //p'
 grep -q '^GUEST end' "$console" || fail "the guest did not get to its end: see $console"
 if [ "$task" = trial ]; then
     for place in $(seq 0 127); do
-        magic="$(dd if="$guest/drive" bs=1M skip=$((place * 1024)) count=1 status=none |
-            head -c 262 | tail -c 5 | tr -d '\0')"
+        magic="$(dd if="$guest/drive" bs=1 skip=$((place * 1024 * 1024 * 1024 + 257)) count=5 \
+            status=none | tr -d '\0')"
         [ "$magic" = ustar ] || break
-        dd if="$guest/drive" bs=1M skip=$((place * 1024)) count=1024 status=none |
-            tar -C "$guest/recordings" -xf -
+        # tar ends before what dd reads.
+        { dd if="$guest/drive" bs=1M skip=$((place * 1024)) count=1024 status=none 2>/dev/null ||
+            true; } | tar -C "$guest/recordings" -xf -
     done
 fi
 rm -f "$guest/drive"
