@@ -1,4 +1,5 @@
-//! File systems of the kernel and Furrow on one emulated drive: power cuts, and counts side by side.
+//! File systems of the kernel and Furrow on one emulated drive: power cuts, and counts side by
+//! side.
 //!
 //! ```text
 //! workload ── file system ── /dev/ublkbN ── Drive ── Emulator
@@ -7,8 +8,9 @@
 //! ```
 //!
 //! A [workload] by seed runs on a file system of the kernel while the server of its drive records.
-//! [Cuts](cuts) of the power are made from the recording afterwards; the kernel mounts what is left,
-//! and the [oracle] compares it with what the workload was promised. Commands: `furrow-court`.
+//! [Cuts](cuts) of the power are made from the recording afterwards; the kernel mounts what is
+//! left, and the [oracle] compares it with what the workload was promised. Commands:
+//! `furrow-court`.
 //!
 //! Workload, oracle and cuts are pure; `kind`, `host`, `trial` and `compare` touch the system.
 

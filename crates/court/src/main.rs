@@ -157,7 +157,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
                 "first_broken_promise": by,
             });
             println!("{line}");
-            // A defect of the drive that nobody notices is the failure. Hasty flushes of others are known.
+            // A defect of the drive that nobody notices is the failure. Hasty flushes of others are
+            // known.
             let known = if case.kind == Kind::Furrow { 0 } else { verdict.hasty };
             let failed =
                 if args.ignore_flushes { verdict.guilty == 0 } else { verdict.guilty > known };

@@ -10,10 +10,10 @@
 //! | mount: the file system can be mounted without a repair | each has a log for that |
 //! | use: it takes a new file, an fsync and an unmount after that | |
 //!
-//! Not promised, and not accused: the name of a new file after an fsync of the file alone; the order
-//! in which calls without fsync survive; that a part of a write survives with the rest; zeros where
-//! a file was extended without an fsync; both names of a file that is renamed (rename(2) allows a
-//! moment with both); names or sizes of a call that was under way.
+//! Not promised, and not accused: the name of a new file after an fsync of the file alone; the
+//! order in which calls without fsync survive; that a part of a write survives with the rest; zeros
+//! where a file was extended without an fsync; both names of a file that is renamed (rename(2)
+//! allows a moment with both); names or sizes of a call that was under way.
 
 use crate::workload::{BLOCK, FileHistory, History, Name};
 use std::collections::BTreeMap;

@@ -119,9 +119,9 @@ impl Drop for RecordingServer {
     }
 }
 
-/// Runs the workload of `case` on a new file system and records its drive. With `churn` another file
-/// fills the file system to that many percent before, and is overwritten here and there between the
-/// calls, so that zones are cleaned and reset; nobody looks at what is in it.
+/// Runs the workload of `case` on a new file system and records its drive. With `churn` another
+/// file fills the file system to that many percent before, and is overwritten here and there
+/// between the calls, so that zones are cleaned and reset; nobody looks at what is in it.
 ///
 /// # Errors
 /// If a call fails.

@@ -1,4 +1,5 @@
-//! A workload by seed: which calls a program makes, and what each file and name was at each of them.
+//! A workload by seed: which calls a program makes, and what each file and name was at each of
+//! them.
 //!
 //! Calls have numbers from 0 on. Everything that a file or a name ever was is kept with the number
 //! of the call that made it so: the oracle asks what it may be after a power cut between two calls.
