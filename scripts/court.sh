@@ -20,10 +20,12 @@
 guest="$(realpath -m "$target_dir")/court"
 mkdir -p "$guest/recordings"
 task=trial
+size=0
 if [ "${1:-}" = replay ]; then
     [ $# = 4 ] || fail "usage: scripts/court.sh replay FILE-SYSTEM SEED CUT"
     task="replay $2 $3 $4"
     kinds="$2"
+    size=$(($(stat -c %s "$guest/recordings/$2-$3" 2>/dev/null || echo 0) / 1048576 + 2))
     [ -e "$guest/recordings/$2-$3" ] || fail "no recording $guest/recordings/$2-$3"
 elif [ "${1:-}" = compare ]; then
     shift
@@ -62,6 +64,7 @@ cuts=${FURROW_COURT_CUTS:-100}
 calls=${FURROW_COURT_CALLS:-300}
 defect=${FURROW_COURT_DEFECT:-10}
 runs=${FURROW_COURT_RUNS:-3}
+size=$size
 patience=${FURROW_COURT_PATIENCE:-1200}
 churn=${FURROW_COURT_CHURN:-0}
 END
