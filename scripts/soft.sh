@@ -55,7 +55,8 @@ on_files() {
     case "$1" in
     "1 MiB, buffered, an fsync at the end (MB/s)") rate "${file[@]}" --rw=write --bs=1M --ioengine=psync --end_fsync=1 ;;
     "4 KiB at random and fsync (1/s)") rate "${file[@]}" --rw=randwrite --bs=4k --ioengine=psync --fsync=1 --runtime=6 --time_based ;;
-    "4 KiB at random and fsync, 8 threads (1/s)") rate "${file[@]}" --rw=randwrite --bs=4k --ioengine=psync --fsync=1 --runtime=6 --time_based --thread --numjobs=8 ;;
+    "4 KiB at random and fsync, 8 threads, one file (1/s)") rate "${file[@]}" --rw=randwrite --bs=4k --ioengine=psync --fsync=1 --runtime=6 --time_based --thread --numjobs=8 ;;
+    "4 KiB at random and fsync, 8 threads, 8 files (1/s)") rate --name=job --directory="$2" --filename_format='file.$jobnum' --size=64M --rw=randwrite --bs=4k --ioengine=psync --fsync=1 --runtime=6 --time_based --thread --numjobs=8 ;;
     "4 KiB at random, buffered, an fsync at the end (1/s)") rate "${file[@]}" --rw=randwrite --bs=4k --ioengine=psync --io_size=200M --end_fsync=1 ;;
     "4 KiB reads at random, direct, 4 threads (1/s)") rate "${file[@]}" --rw=randread --bs=4k --ioengine=psync --direct=1 --runtime=6 --time_based --thread --numjobs=4 ;;
     esac
@@ -84,7 +85,7 @@ for job, of in rates.items():
     peer = statistics.median(of[sys.argv[2]])
     for who, values in of.items():
         middle = statistics.median(values)
-        print(f"{job:52} {who:26} {middle:10.0f}  ({min(values):.0f} to {max(values):.0f})  {middle / peer:6.2f}")
+        print(f"{job:54} {who:26} {middle:10.0f}  ({min(values):.0f} to {max(values):.0f})  {middle / peer:6.2f}")
 END
 }
 
@@ -102,7 +103,8 @@ figures() {
     mount "$loop" "$work/ext4"
     for round in $(seq "$rounds"); do
         for job in "1 MiB, buffered, an fsync at the end (MB/s)" "4 KiB at random and fsync (1/s)" \
-            "4 KiB at random and fsync, 8 threads (1/s)" "4 KiB at random, buffered, an fsync at the end (1/s)" \
+            "4 KiB at random and fsync, 8 threads, one file (1/s)" "4 KiB at random and fsync, 8 threads, 8 files (1/s)" \
+            "4 KiB at random, buffered, an fsync at the end (1/s)" \
             "4 KiB reads at random, direct, 4 threads (1/s)"; do
             for who in ext4 furrow back; do
                 printf '%s\t%s\t%s\n' "$job" "${who/back/furrow, writeback_cache}" "$(on_files "$job" "$work/$who")"
