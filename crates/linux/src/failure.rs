@@ -139,7 +139,7 @@ pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneRe
     if of_the_kernel && matches!(asked, Asked::Zone(Op::Write { .. })) {
         return Verdict::Again { milliseconds: 0, done: 0 };
     }
-    if of_the_way && tries < TRIES {
+    if of_the_way && tries < TRIES && asked != Asked::Append {
         return Verdict::Again { milliseconds: PAUSE << (2 * tries), done };
     }
     Verdict::Answer(match (errno, asked) {
@@ -252,6 +252,8 @@ mod tests {
         let again = Verdict::Again { milliseconds: PAUSE, done: 0 };
         assert_eq!(judge(0x371, write(10, 1)), again, "the host aborted it");
         assert_eq!(judge(0x371, Asked::Append), answer(Status::WriteFault));
+        let unreported = judge_cause(Cause::Nvme(0x371), Asked::Append, 0, None);
+        assert_eq!(unreported, answer(Status::InternalError), "the drive does not report");
         assert_eq!(judge(0x371, write(6, 4)), answer(Status::Success), "it had arrived");
     }
 
