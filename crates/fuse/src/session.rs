@@ -84,13 +84,17 @@ impl<F: Filesystem> Session<F> {
         Ok(())
     }
 
-    /// Answers requests until the file system is unmounted.
+    /// Answers requests until the file system is unmounted, or the kernel aborts the connection.
     ///
     /// # Errors
     /// If the channel to the kernel fails.
     pub fn run(self) -> Result<()> {
         let _ends = self.write_back;
-        self.session.run().with_context(|| format!("{}: FUSE session", self.directory.display()))
+        match self.session.run() {
+            // Linux 6.18 has been seen to end an unmounted connection so, in place of ENODEV.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::CONNABORTED) => Ok(()),
+            ended => ended.with_context(|| format!("{}: FUSE session", self.directory.display())),
+        }
     }
 
     /// As [`Session::run`], on a thread of its own.
