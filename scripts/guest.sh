@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Tests real zoned drives in a guest: a current Debian kernel in QEMU, without KVM.
 #
-# scripts/guest.sh [PART...]: runs the parts given, or all: nvme, null, smr, array, ublk,
-# passthrough (see scripts/guest-init.sh). FURROW_GUEST_PROFILE=release tests release builds. The
-# kernel is fetched by an apt of its own below the target folder, whose configuration and lists are
-# not the machine's; nothing is installed. Where the network does not give it, FURROW_GUEST_KERNEL names a folder with the unpacked packages linux-binary-* and
-# linux-modules-*, and busybox-static.
+# scripts/guest.sh [PART...]: runs the parts given, or all: nvme, null, smr, ublk, passthrough, array (see
+# scripts/guest-init.sh). FURROW_GUEST_PROFILE=release tests release builds. The kernel is fetched by an
+# apt of its own below the target folder, whose configuration and lists are not the machine's; nothing is
+# installed. Where the network does not give it, FURROW_GUEST_KERNEL names a folder with the unpacked
+# packages linux-binary-* and linux-modules-*, and busybox-static.
 . "$(dirname "$0")/lib.sh"
 . scripts/guest-lib.sh
 
-parts="${*:-nvme null smr array ublk passthrough}"
+# The first part that needs ublk sees that its module is not loaded; the array loses a drive for good.
+parts="${*:-nvme null smr ublk passthrough array}"
 profile="${FURROW_GUEST_PROFILE:-debug}"
 guest="$(realpath -m "$target_dir")/guest"
 mkdir -p "$guest"
