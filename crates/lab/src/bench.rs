@@ -1,7 +1,7 @@
 //! Contestants that take turns, medians, ratios.
 
 use anyhow::{Context as _, Result};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A benchmark.
 #[derive(Debug)]
@@ -111,6 +111,27 @@ pub fn compare(effort: Effort, unit: &str, contestants: &mut [Contestant<'_>]) -
         }
     };
     Ok(contestants.iter().enumerate().map(row).collect())
+}
+
+/// Does `one` for about `slice`, and looks at the clock after every `batch` times. Returns the rate
+/// per second.
+pub(crate) fn repeat(
+    slice: Duration,
+    batch: u32,
+    mut one: impl FnMut() -> Result<()>,
+) -> Result<f64> {
+    let start = Instant::now();
+    let mut done = 0u64;
+    loop {
+        for _ in 0..batch {
+            one()?;
+        }
+        done += u64::from(batch);
+        let elapsed = start.elapsed();
+        if elapsed >= slice {
+            return Ok(done as f64 / elapsed.as_secs_f64());
+        }
+    }
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

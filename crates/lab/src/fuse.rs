@@ -5,6 +5,7 @@
 //! making a name among a million, against among a thousand. Client and server are threads of one
 //! process.
 
+use crate::bench::repeat;
 use crate::directory::{SIZES, fill, name};
 use crate::{Contestant, Effort, Row, compare, noise};
 use anyhow::{Context as _, Result};
@@ -18,7 +19,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const DEVICE: &str = "mem:capacity=1GiB";
 const BLOCK: usize = 4096;
@@ -86,7 +87,7 @@ fn lookups(directory: &Path, size: u32, slice: Duration) -> Result<f64> {
     let names: Vec<Vec<u8>> =
         (0..10_000).map(|_| name(rng.below(u64::from(size)) as u32)).collect();
     let mut names = names.iter().cycle();
-    repeat(slice, || {
+    repeat(slice, BATCH, || {
         let name = &names.next().context("a cycle ends")?[..];
         rustix::fs::accessat(&directory, name, Access::EXISTS, AtFlags::empty()).context("access")
     })
@@ -96,7 +97,7 @@ fn lookups(directory: &Path, size: u32, slice: Duration) -> Result<f64> {
 fn creates(directory: &Path, slice: Duration) -> Result<f64> {
     let directory = open_directory(directory)?;
     let mut number = 1 << 30;
-    repeat(slice, || {
+    repeat(slice, BATCH, || {
         let name = &name(number)[..];
         number += 1;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -187,12 +188,12 @@ fn directory(name: &str) -> Result<PathBuf> {
 }
 
 fn getattrs(file: &OwnedFd, slice: Duration) -> Result<f64> {
-    repeat(slice, || rustix::fs::fstat(file).map(drop).context("fstat"))
+    repeat(slice, BATCH, || rustix::fs::fstat(file).map(drop).context("fstat"))
 }
 
 fn reads(file: &OwnedFd, slice: Duration) -> Result<f64> {
     let mut block = Aligned([0; BLOCK]);
-    repeat(slice, || {
+    repeat(slice, BATCH, || {
         let length = rustix::io::pread(file, &mut block.0[..], 0).context("pread")?;
         anyhow::ensure!(length == BLOCK, "read {length} bytes of {BLOCK}");
         Ok(())
@@ -202,19 +203,3 @@ fn reads(file: &OwnedFd, slice: Duration) -> Result<f64> {
 /// The alignment that O_DIRECT needs on some kernels.
 #[repr(align(4096))]
 struct Aligned([u8; BLOCK]);
-
-/// Does `one` for about `slice`. Returns the rate per second.
-fn repeat(slice: Duration, mut one: impl FnMut() -> Result<()>) -> Result<f64> {
-    let start = Instant::now();
-    let mut done = 0u64;
-    loop {
-        for _ in 0..BATCH {
-            one()?;
-        }
-        done += u64::from(BATCH);
-        let elapsed = start.elapsed();
-        if elapsed >= slice {
-            return Ok(done as f64 / elapsed.as_secs_f64());
-        }
-    }
-}

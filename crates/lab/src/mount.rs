@@ -15,6 +15,7 @@
 //! - dbench with 1 and 4 clients, if it is installed; cloning a git repository of 2,000 files, and
 //!   unpacking them by tar.
 
+use crate::bench::repeat;
 use crate::{Bench, Contestant, Effort, Row, compare, noise};
 use anyhow::{Context as _, Result, ensure};
 use furrow_emu::{OpenMode, create_image};
@@ -120,7 +121,7 @@ const OPERATIONS: [(&str, Operation); 8] = [
 fn getattr(folder: &Path, _: bool, slice: Duration) -> Result<f64> {
     let file = File::open(folder.join(BIG))?;
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
-    timed(slice, 64, || {
+    repeat(slice, 64, || {
         rustix::fs::statx(&file, c"", flags, StatxFlags::BASIC_STATS).map(drop).context("statx")
     })
 }
@@ -152,7 +153,7 @@ fn writes(folder: &Path, slice: Duration, length: usize) -> Result<f64> {
     let file = File::options().write(true).open(folder.join(BIG))?;
     let piece = noise(length, 2);
     let mut at = 0;
-    timed(slice, (LARGE / length) as u32, || {
+    repeat(slice, (LARGE / length) as u32, || {
         file.write_all_at(&piece, at).context("write")?;
         at = (at + length as u64) % LENGTH;
         Ok(())
@@ -164,7 +165,7 @@ fn reads(folder: &Path, own: bool, slice: Duration, length: usize) -> Result<f64
     let file = File::open(folder.join(BIG))?;
     let mut piece = vec![0; length];
     let mut at = LENGTH;
-    timed(slice, (LARGE / length) as u32, || {
+    repeat(slice, (LARGE / length) as u32, || {
         if at == LENGTH {
             at = 0;
             if !own {
@@ -182,29 +183,13 @@ fn fsyncs(folder: &Path, slice: Duration) -> Result<f64> {
     let path = folder.join("appended");
     let file = File::options().append(true).create(true).open(&path)?;
     let piece = noise(SMALL, 3);
-    let rate = timed(slice, 1, || {
+    let rate = repeat(slice, 1, || {
         std::io::Write::write_all(&mut &file, &piece).context("write")?;
         file.sync_data().context("fsync")
     });
     drop(file);
     fs::remove_file(path)?;
     rate
-}
-
-/// Does `one` for about `slice`, looking at the clock every `batch` times. The rate per second.
-fn timed(slice: Duration, batch: u32, mut one: impl FnMut() -> Result<()>) -> Result<f64> {
-    let start = Instant::now();
-    let mut done = 0u64;
-    loop {
-        for _ in 0..batch {
-            one()?;
-        }
-        done += u64::from(batch);
-        let elapsed = start.elapsed();
-        if elapsed >= slice {
-            return Ok(done as f64 / elapsed.as_secs_f64());
-        }
-    }
 }
 
 /// Programs that work in a folder, each as often as there are rounds.
