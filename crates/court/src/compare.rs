@@ -59,27 +59,12 @@ pub struct Measure {
 
 /// Each count's median of several runs, and the bytes asked, which are the same in each.
 pub fn median(measures: &[Measure]) -> Option<Measure> {
-    let of = |field: fn(&Counts) -> u64| {
+    let first = measures.first()?;
+    let counts = Counts::by_field(|field| {
         let mut values: Vec<u64> = measures.iter().map(|measure| field(&measure.counts)).collect();
         values.sort_unstable();
         values[(values.len() - 1) / 2]
-    };
-    let first = measures.first()?;
-    let counts = Counts {
-        reads: of(|c| c.reads),
-        read_bytes: of(|c| c.read_bytes),
-        conventional_writes: of(|c| c.conventional_writes),
-        conventional_bytes: of(|c| c.conventional_bytes),
-        writes: of(|c| c.writes),
-        appends: of(|c| c.appends),
-        sequential_bytes: of(|c| c.sequential_bytes),
-        fua: of(|c| c.fua),
-        flushes: of(|c| c.flushes),
-        resets: of(|c| c.resets),
-        finishes: of(|c| c.finishes),
-        other: of(|c| c.other),
-        failed: of(|c| c.failed),
-    };
+    });
     Some(Measure { asked: first.asked, counts })
 }
 

@@ -38,24 +38,29 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Counts whose every field is what `of` makes of that field.
+    pub fn by_field(of: impl Fn(fn(&Counts) -> u64) -> u64) -> Counts {
+        Counts {
+            reads: of(|counts| counts.reads),
+            read_bytes: of(|counts| counts.read_bytes),
+            conventional_writes: of(|counts| counts.conventional_writes),
+            conventional_bytes: of(|counts| counts.conventional_bytes),
+            writes: of(|counts| counts.writes),
+            appends: of(|counts| counts.appends),
+            sequential_bytes: of(|counts| counts.sequential_bytes),
+            fua: of(|counts| counts.fua),
+            flushes: of(|counts| counts.flushes),
+            resets: of(|counts| counts.resets),
+            finishes: of(|counts| counts.finishes),
+            other: of(|counts| counts.other),
+            failed: of(|counts| counts.failed),
+        }
+    }
+
     /// What was counted since `before`.
     #[must_use]
     pub fn since(&self, before: &Counts) -> Counts {
-        Counts {
-            reads: self.reads - before.reads,
-            read_bytes: self.read_bytes - before.read_bytes,
-            conventional_writes: self.conventional_writes - before.conventional_writes,
-            conventional_bytes: self.conventional_bytes - before.conventional_bytes,
-            writes: self.writes - before.writes,
-            appends: self.appends - before.appends,
-            sequential_bytes: self.sequential_bytes - before.sequential_bytes,
-            fua: self.fua - before.fua,
-            flushes: self.flushes - before.flushes,
-            resets: self.resets - before.resets,
-            finishes: self.finishes - before.finishes,
-            other: self.other - before.other,
-            failed: self.failed - before.failed,
-        }
+        Counts::by_field(|field| field(self) - field(before))
     }
 
     fn count(&mut self, geometry: &Geometry, command: &Command, fua: bool) {
