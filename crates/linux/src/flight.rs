@@ -49,6 +49,24 @@ pub(crate) enum Task {
     Manage(Job),
 }
 
+impl Flight {
+    /// A flight in no lane and without memory, of which nothing is done.
+    fn of(parts: Vec<(Step, Part)>, task: Task) -> Flight {
+        Flight {
+            parts,
+            task,
+            lane: None,
+            queued: false,
+            pieces: Vec::new(),
+            oob: Vec::new(),
+            done: 0,
+            at: 0,
+            tries: 0,
+            cause: None,
+        }
+    }
+}
+
 impl Inner {
     /// Makes a flight of what was `sent` from a lane, or without one, and sends it.
     pub(crate) fn begin(&self, sent: Sent<Part>, lane: Option<ZoneId>) {
@@ -100,34 +118,12 @@ impl Inner {
             }),
             Command::Flush => transfer(Kind::Flush, Lba(0), 0),
         };
-        self.fly(Flight {
-            parts,
-            lane,
-            queued,
-            task,
-            pieces,
-            oob,
-            done: 0,
-            at: 0,
-            tries: 0,
-            cause: None,
-        });
+        self.fly(Flight { lane, queued, pieces, oob, ..Flight::of(parts, task) });
     }
 
     /// Sends `task` for `part`, which is in no lane and has no payload.
     pub(crate) fn begin_bare(&self, part: Part, task: Task) {
-        self.fly(Flight {
-            parts: vec![(Step::Manage, part)],
-            lane: None,
-            queued: false,
-            task,
-            pieces: Vec::new(),
-            oob: Vec::new(),
-            done: 0,
-            at: 0,
-            tries: 0,
-            cause: None,
-        });
+        self.fly(Flight::of(vec![(Step::Manage, part)], task));
     }
 
     fn fly(&self, flight: Flight) {
