@@ -39,8 +39,8 @@ impl Replay {
         Ok(Replay { core, in_flight, early, ignores_flushes: false })
     }
 
-    /// From now on flushes have no effect, and no write is durable when it is answered: a defect of
-    /// a drive, for tests of whoever should notice it.
+    /// From now on flushes have no effect, and no write is durable when it is answered. With this
+    /// defect of a drive a test shows that an oracle notices lost writes.
     pub fn ignore_flushes(&mut self) {
         self.ignores_flushes = true;
     }

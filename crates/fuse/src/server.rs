@@ -706,8 +706,9 @@ impl Filesystem for FuseServer {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        // The kernel asks before it has written back, and data that waits in its cache would be
-        // taken for a hole. "Not implemented" makes it seek by itself: all of a file is data.
+        // The kernel sends this request before the dirty pages of the file, so the engine would
+        // report a hole where data waits in the kernel's cache. After the answer ENOSYS the kernel
+        // no longer asks: it reports the whole file as data.
         if self.shared.writeback_cache {
             return reply.error(Errno::ENOSYS);
         }

@@ -8,10 +8,11 @@
 //! payload, 0 for a page of zeros and 1 for another, and then those other pages. After a mark comes
 //! its text. Nothing follows other entries.
 //!
-//! Invariants: a command's entry comes before the drive has the command, its answer's entry after
-//! the drive has answered and before the kernel is told; a mark is written before whoever set it is
-//! answered. So the order of entries is an order in which the drive can have had them. A recording
-//! may end anywhere: an entry that is cut off is no entry.
+//! Invariants: the entry of a command is written before the drive gets the command; the entry of an
+//! answer is written after the drive has answered and before the kernel gets the answer; a mark is
+//! written before the process that sent the mark gets its answer. So the drive can have had the
+//! commands in the order of the entries. A recording may end anywhere: an entry that is cut off is
+//! no entry.
 
 use furrow_rt::{PAGE_SIZE, Page, Pages};
 use furrow_zone::{
