@@ -229,7 +229,7 @@ fn nothing_fsynced_is_lost(options: &str) {
     assert!(place.file("f2").exists());
 }
 
-/// The kernel passes on what it keeps as often as the engine makes it durable.
+/// The kernel writes its cache back as often as the engine commits.
 #[test]
 fn what_nobody_syncs_survives_a_kill_after_two_commits() {
     if skip("what_nobody_syncs_survives_a_kill_after_two_commits") {

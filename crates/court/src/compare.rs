@@ -1,8 +1,8 @@
 //! The same work on each file system, counted at the drive: bytes, commands, flushes, resets.
 //!
 //! No times: on an emulated processor they would say nothing. The kernel's limits of dirty data are
-//! set to the same bytes for all; Furrow's mount has the kernel's page cache above its own, whose
-//! limit is given to it.
+//! set to the same bytes for all file systems; Furrow's own cache below the kernel's gets a limit
+//! of the same size.
 
 use crate::host::{Used, serve};
 use crate::kind::{Kind, run};

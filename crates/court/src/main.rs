@@ -212,7 +212,7 @@ fn show(args: &ShowArgs) -> Result<()> {
                 }
             }
         };
-        // Who reads it may have enough of it.
+        // The reader, such as head(1), may close the pipe early.
         if writeln!(out, "{:>6} {line}", at + 1).is_err() {
             break;
         }

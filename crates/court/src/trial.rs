@@ -313,7 +313,7 @@ pub struct Verdict {
     pub in_flight: u64,
     /// Cuts after which a promise was broken.
     pub guilty: u64,
-    /// Those of them that hasty calls explain, see [`Events::hasty`].
+    /// Guilty cuts that hasty calls explain, see [`Events::hasty`].
     pub hasty: u64,
     /// Cuts by the first promise that was broken.
     pub by_promise: BTreeMap<Promise, u64>,

@@ -159,7 +159,8 @@ impl History {
         file.map_or(0, |(_, size)| *size)
     }
 
-    /// Draws a call that can be made now; others that belong to it go to `next`, the last first.
+    /// Draws a call that can be made now. The calls that must follow the drawn call go to `next`,
+    /// in reverse order.
     fn draw(&self, rng: &mut Rng, next: &mut Vec<Op>) -> Op {
         let any = |rng: &mut Rng| Name {
             directory: rng.below(u64::from(DIRECTORIES)) as u8,

@@ -1,4 +1,4 @@
-//! Measures how fast one zone takes small appends and writes, by how many are on their way:
+//! Measures how fast one zone takes small appends and writes, by how many are in flight:
 //! `in_flight DEVICE [COMMANDS]`. The content of the device's first sequential zones is lost.
 //!
 //! A line per kind and depth: commands, seconds, and the most that were with the kernel at once.

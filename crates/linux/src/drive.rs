@@ -11,7 +11,7 @@ use crate::layout;
 use crate::names;
 use crate::nvme;
 use crate::sysfs::{Limits, Model};
-use crate::way::Way;
+use crate::transport::Transport;
 use crate::workers::Job;
 use furrow_rt::{Clock, Completion, CompletionTable, PAGE_SIZE, Rt, Source, Ticket};
 use furrow_zone::spec::Node;
@@ -83,7 +83,7 @@ pub(crate) struct Inner {
     /// Its user says that it keeps the order of writes.
     queued: bool,
     event: Arc<OwnedFd>,
-    pub way: Way,
+    pub transport: Transport,
     pub table: CompletionTable<Outcome>,
     pub lanes: RefCell<BTreeMap<ZoneId, Lane<Part>>>,
     pub flights: RefCell<Slab<Flight>>,
@@ -126,7 +126,7 @@ impl Drive {
             let (opened, namespace) = nvme::open(path, access)?;
             let usage = Use { model: Model::HostManaged, queued: *queued };
             return Drive::start(rt, opened, usage, |file, event| {
-                Way::nvme(file, event, namespace)
+                Transport::nvme(file, event, namespace)
             });
         }
         if *queued {
@@ -157,11 +157,11 @@ impl Drive {
         let warnings = warnings(path, &geometry, zones.len());
         let (name, claims) = (path.to_owned(), Vec::new());
         let opened = Opened { name, folder, geometry, access, file, claims, warnings };
-        Drive::start(rt, opened, Use { model: Model::HostManaged, queued: false }, Way::block)
+        Drive::start(rt, opened, Use { model: Model::HostManaged, queued: false }, Transport::block)
     }
 
-    /// A drive on a file that is open, by the way that `make` makes. `usage` says whether it has
-    /// zones: without any, `opened` has one conventional zone, which stands for all of it.
+    /// A drive on a file that is open, by the transport that `make` makes. `usage` says whether it
+    /// has zones: without any, `opened` has one conventional zone, which stands for all of it.
     ///
     /// # Errors
     /// `Unsupported` (no io_uring), `Io`.
@@ -169,7 +169,7 @@ impl Drive {
         rt: &Rt,
         opened: Opened,
         usage: Use,
-        make: impl FnOnce(&Arc<File>, &Arc<OwnedFd>) -> std::io::Result<Way>,
+        make: impl FnOnce(&Arc<File>, &Arc<OwnedFd>) -> std::io::Result<Transport>,
     ) -> Result<Drive, Error> {
         let Opened { name, folder, geometry, access, file, claims, warnings } = opened;
         let failed = |what: &str, why: &dyn std::fmt::Display| {
@@ -178,7 +178,7 @@ impl Drive {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| failed("eventfd", &errno))?;
         let event = Arc::new(event);
-        let way = make(&file, &event).map_err(|error| {
+        let transport = make(&file, &event).map_err(|error| {
             let what = format!(
                 "{name}: io_uring: {error}: real drives need it: allow it (sysctl \
                  kernel.io_uring_disabled=0, and in the container's system call filter)"
@@ -196,7 +196,7 @@ impl Drive {
             zoned: usage.model == Model::HostManaged,
             queued: usage.queued,
             event: event.clone(),
-            way,
+            transport,
             table: CompletionTable::new(),
             lanes: RefCell::default(),
             flights: RefCell::default(),
@@ -340,7 +340,7 @@ impl Inner {
 
     /// The kernel's block layer has no command that takes a zone offline.
     fn has_offline(&self) -> bool {
-        matches!(self.way, Way::Nvme(_))
+        matches!(self.transport, Transport::Nvme(_))
     }
 
     fn accept(&self, part: Part) {
@@ -396,7 +396,7 @@ impl Inner {
 impl Drop for Inner {
     /// Waits for the kernel: it may still write to pages.
     fn drop(&mut self) {
-        self.way.wait_for_all();
+        self.transport.wait_for_all();
         // Ends the task that waits for the event.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
@@ -408,7 +408,7 @@ struct Sender(Weak<Inner>);
 impl Source for Sender {
     fn poll(&self) -> bool {
         let Some(inner) = self.0.upgrade() else { return false };
-        let sent = inner.way.submit();
+        let sent = inner.transport.submit();
         inner.take_answers() | sent
     }
 }
@@ -433,7 +433,7 @@ impl ZonedDevice for Drive {
         let end = first.0 + count.min(geometry.zones.saturating_sub(first.0));
         Box::pin(async move {
             let mut reports = Vec::new();
-            // A way may report fewer zones than it is asked for.
+            // A transport may report fewer zones than were asked for.
             loop {
                 let next = ZoneId(first.0 + reports.len() as u32);
                 if next.0 >= end {
@@ -442,7 +442,7 @@ impl ZonedDevice for Drive {
                 let sector = geometry.start(next).0 * geometry.block_size.0 / SECTOR;
                 let (ticket, answer) = inner.asked.open();
                 let key = inner.asking.borrow_mut().insert(ticket);
-                inner.way.ask(key, Job::ReportAll { sector, count: end - next.0 });
+                inner.transport.ask(key, Job::ReportAll { sector, count: end - next.0 });
                 match answer.await {
                     Ok(zones) if !zones.is_empty() => {
                         let known = (next.0..end).map(ZoneId).zip(&zones);

@@ -3,16 +3,16 @@
 //! An NVMe status says what the drive refused (`nvme/status.rs`). The kernel's block layer turns a
 //! drive's statuses into few errnos (`block/blk-core.c`, table
 //! `blk_errors`), most into EIO. So the rules of zones say what the drive must have answered: a
-//! write that is not at the reported write pointer was refused for that. Errors of the way to the
-//! drive (a time-out, a reset link) say nothing about the drive, and the command is sent again.
+//! write that is not at the reported write pointer was refused for that. Errors of the transport to
+//! the drive (a time-out, a reset link) say nothing about the drive, and the command is sent again.
 
 use crate::nvme::{Meaning, meaning};
-use crate::way::Cause;
+use crate::transport::Cause;
 use furrow_zone::rules::{self, Headroom, Op};
 use furrow_zone::{BlockCount, Status, Zone, ZoneReport};
 use rustix::io::Errno;
 
-/// Times that a command is sent again after an error of the way to the drive.
+/// Times that a command is sent again after an error of the transport to the drive.
 const TRIES: u32 = 5;
 /// Milliseconds before it is first sent again; four times as long before each further time, so that
 /// together it is 34 seconds. The kernel's own time-outs, often 30 s each, come on top.
@@ -62,7 +62,7 @@ pub(crate) fn judge_cause(
         Cause::Nvme(status) => match meaning(status) {
             Meaning::Answer(status) => Verdict::Answer(status),
             Meaning::Medium => Verdict::Answer(of_the_medium(asked)),
-            Meaning::Way => judge(Errno::NOLINK, asked, tries, zone),
+            Meaning::Transport => judge(Errno::NOLINK, asked, tries, zone),
         },
     }
 }
@@ -74,8 +74,8 @@ fn of_the_medium(asked: Asked) -> Status {
     }
 }
 
-/// True for an error of the way to the drive, or of the kernel.
-fn is_of_the_way(errno: Errno) -> bool {
+/// True for an error of the transport to the drive, or of the kernel.
+fn is_transport_error(errno: Errno) -> bool {
     matches!(
         errno,
         Errno::INTR
@@ -95,7 +95,7 @@ pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneRe
     if is_gone(errno) {
         return Verdict::Answer(Status::InternalError);
     }
-    let of_the_way = is_of_the_way(errno);
+    let of_the_transport = is_transport_error(errno);
     let mut done = 0;
     if let Some(zone) = zone {
         let state = as_zone(zone);
@@ -106,7 +106,7 @@ pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneRe
             },
             Asked::Zone(op) => {
                 if let Op::Write { offset, blocks } = op
-                    && of_the_way
+                    && of_the_transport
                 {
                     // The drive may have carried out what it could not answer.
                     let written = zone.write_pointer.0.saturating_sub(offset.0);
@@ -139,7 +139,7 @@ pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneRe
     if of_the_kernel && matches!(asked, Asked::Zone(Op::Write { .. })) {
         return Verdict::Again { milliseconds: 0, done: 0 };
     }
-    if of_the_way && tries < TRIES && asked != Asked::Append {
+    if of_the_transport && tries < TRIES && asked != Asked::Append {
         return Verdict::Again { milliseconds: PAUSE << (2 * tries), done };
     }
     Verdict::Answer(match (errno, asked) {
@@ -149,7 +149,7 @@ pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneRe
         (Errno::NOSPC, _) => Status::CapacityExceeded,
         (Errno::INVAL | Errno::OPNOTSUPP | Errno::NOTTY, _) => Status::InvalidField,
         // It does not answer, for as long as anybody waits.
-        _ if of_the_way => Status::InternalError,
+        _ if of_the_transport => Status::InternalError,
         (_, asked) => of_the_medium(asked),
     })
 }

@@ -9,7 +9,7 @@ use crate::ioctl::{self, SECTOR};
 use crate::lane::{Sent, Step};
 use crate::layout;
 use crate::ring::{self, Kind, Piece};
-use crate::way::{Answer, Cause, Transfer};
+use crate::transport::{Answer, Cause, Transfer};
 use crate::workers::Job;
 use furrow_rt::{Nanos, Ticket};
 use furrow_zone::rules::Op;
@@ -50,7 +50,7 @@ pub(crate) enum Task {
 }
 
 impl Flight {
-    /// A flight in no lane and without memory, of which nothing is done.
+    /// A new flight in no lane and without memory.
     fn of(parts: Vec<(Step, Part)>, task: Task) -> Flight {
         Flight {
             parts,
@@ -146,16 +146,16 @@ impl Inner {
                 let done = BlockCount(flight.done / self.geometry.block_size.0);
                 let oob = flight.oob.get(self.oob_bytes(done)..).unwrap_or_default();
                 let what = Transfer { kind, offset, length };
-                self.way.transfer(key, what, &flight.pieces, oob);
+                self.transport.transfer(key, what, &flight.pieces, oob);
             }
-            Task::Manage(job) => self.way.ask(key, job),
+            Task::Manage(job) => self.transport.ask(key, job),
         }
     }
 
     /// Takes the kernel's answers. True if there were any.
     pub(crate) fn take_answers(&self) -> bool {
         let mut answers = Vec::new();
-        self.way.answers(&mut answers);
+        self.transport.answers(&mut answers);
         let any = !answers.is_empty();
         for (key, answer) in answers {
             match answer {
@@ -208,7 +208,7 @@ impl Inner {
         match zone {
             Some(zone) => {
                 let sector = self.geometry.start(zone).0 * self.geometry.block_size.0 / SECTOR;
-                self.way.ask(key, Job::Report { sector });
+                self.transport.ask(key, Job::Report { sector });
             }
             None => self.judged(key, cause, None),
         }
@@ -245,7 +245,7 @@ impl Inner {
                 self.disappear();
                 self.land(key, Status::InternalError);
             }
-            // The drive does not even report: that is how a way that is lost looks.
+            // The drive does not report either, as when the transport has failed.
             Err(_) => self.judged(key, Cause::Errno(Errno::NOLINK), None),
         }
     }

@@ -1,11 +1,12 @@
 //! Drives of the Linux kernel: zoned block devices (NVMe ZNS, SMR disks, null_blk, dm), generic
 //! NVMe devices, and plain block devices and files, for soft zones.
 //!
-//! A [`Drive`] is a [`ZonedDevice`](furrow_zone::ZonedDevice) on a device node, by one of two ways
-//! ([`way`]). On a block device reads, writes and flushes go through an io_uring, without the page
-//! cache; zone management and zone reports are system calls that block, so threads of the drive
-//! make them. To a generic NVMe device all commands go through an io_uring ([`nvme`]). One write at
-//! a time is on its way to a zone: the drive keeps the others, in order, and joins neighbours.
+//! A [`Drive`] is a [`ZonedDevice`](furrow_zone::ZonedDevice) on a device node, by one of two
+//! transports ([`transport`]). On a block device reads, writes and flushes go through an io_uring,
+//! without the page cache; zone management and zone reports are system calls that block, so threads
+//! of the drive make them. To a generic NVMe device all commands go through an io_uring ([`nvme`]).
+//! One write at a time is in flight to a zone: the drive keeps the others, in order, and joins
+//! neighbours.
 //!
 //! A [`PlainDrive`] is a [`PlainDevice`](furrow_zone::PlainDevice) by the same ring and threads: a
 //! block device without zones, or a file.
@@ -38,7 +39,7 @@ mod nvme;
 mod plain;
 mod ring;
 mod sysfs;
-mod way;
+mod transport;
 mod workers;
 
 pub use drive::{Access, Drive};

@@ -1,4 +1,4 @@
-//! NVMe commands as they are, by the generic character device (`/dev/ngXnY`): the way to a zoned
+//! NVMe commands through the generic character device (`/dev/ngXnY`): the transport to a zoned
 //! namespace past the kernel's block layer, with appends, out-of-band bytes, and zones of any size.
 //!
 //! Commands go to the kernel as `struct nvme_uring_cmd` in ring entries of 128 bytes, and as
@@ -16,7 +16,7 @@ pub(crate) use status::{Meaning, meaning};
 
 use crate::ioctl::{Descriptor, SECTOR};
 use crate::ring::{DEVICE, Kind, Piece, Ring};
-use crate::way::{Answer, Cause, Transfer};
+use crate::transport::{Answer, Cause, Transfer};
 use crate::workers::Job;
 use furrow_zone::Action;
 use io_uring::cqueue::Entry32;
@@ -52,7 +52,7 @@ const URING_IO_VEC: u32 = 0xc048_4e81;
 /// The mark of zone reports among the keys of commands.
 const OF_REPORT: u64 = 1 << 62;
 
-/// What the commands to a namespace need to know of it.
+/// The properties of a namespace that its commands depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Namespace {
     /// Its number on the controller.
@@ -164,7 +164,7 @@ fn descriptors(namespace: Namespace, report: &[u8]) -> Vec<Descriptor> {
     zones.chunks_exact(DESCRIPTOR).take(found).map(zone).collect()
 }
 
-/// A zone report on its way.
+/// A zone report in flight.
 struct Reporting {
     /// The key of who asked.
     key: usize,

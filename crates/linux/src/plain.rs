@@ -6,7 +6,7 @@ use crate::drive::{Access, Drive, Opened, Use, open_node, refuse_obstacles};
 use crate::layout::plain_geometry;
 use crate::names;
 use crate::sysfs::{Limits, Model};
-use crate::way::Way;
+use crate::transport::Transport;
 use furrow_rt::{Clock, Completion, PAGE_SIZE, Pages, Rt};
 use furrow_zone::{
     BlockCount, ByteLen, Command, Error, ErrorKind, Geometry, Lba, Outcome, PlainDevice, QueueId,
@@ -186,7 +186,7 @@ impl PlainFile {
         let claims = Vec::new();
         let opened = Opened { name, folder, geometry, access, file, claims, warnings };
         let usage = Use { model: Model::None, queued: false };
-        Drive::start(rt, opened, usage, Way::block).map(PlainDrive)
+        Drive::start(rt, opened, usage, Transport::block).map(PlainDrive)
     }
 }
 

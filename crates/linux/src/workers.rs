@@ -4,7 +4,7 @@
 //! answers are collected here; the drive's event becomes readable.
 
 use crate::ioctl;
-use crate::way::{Answer, Cause};
+use crate::transport::{Answer, Cause};
 use furrow_zone::Action;
 use furrow_zone::rules;
 use rustix::io::Errno;

@@ -38,7 +38,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts whose every field is what `of` makes of that field.
+    /// Counts made field by field: `of` gets the accessor of a field and returns its value.
     pub fn by_field(of: impl Fn(fn(&Counts) -> u64) -> u64) -> Counts {
         Counts {
             reads: of(|counts| counts.reads),

@@ -64,7 +64,7 @@ impl DeviceSpec {
 pub struct Node {
     /// Path of its device node.
     pub path: String,
-    /// Several writes of a zone may be on their way at once: the drive is said to keep their order.
+    /// Several writes of a zone may be in flight: the user says that the drive keeps their order.
     pub queued: bool,
 }
 

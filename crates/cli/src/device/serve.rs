@@ -34,8 +34,8 @@ pub struct ServeArgs {
     /// N of /dev/ublkbN; the first that is free without it.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..1 << 20))]
     number: Option<u32>,
-    /// Record commands, payloads and answers in FILE. FILE.marks is a socket: each line that is
-    /// sent to it becomes a mark, and is answered by an empty line once it is in the recording.
+    /// Record commands, payloads and answers in FILE. FILE.marks is a socket: each line sent to the
+    /// socket becomes a mark; an empty line answers when the mark is in the recording.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! Opening a generic NVMe device: identify data and zone reports by ioctl, and the claim to it.
+//! Opening a generic NVMe device: the claim to the device, identify data and zone reports by ioctl.
 //!
 //! A character device knows no exclusive open. So its node is locked (`flock`), which keeps other
 //! programs of Furrow away, and the block device of the same namespace, where the kernel shows one,
@@ -21,7 +21,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// `struct nvme_passthru_cmd64`, of which only the number of bytes matters here.
+/// `struct nvme_passthru_cmd64`. Here only its size matters.
 type Passthrough = [u64; 10];
 
 /// `NVME_IOCTL_ID`: the number of the namespace.
@@ -192,7 +192,7 @@ pub(crate) fn obstacles(path: &Path) -> Vec<Obstacle> {
         return Vec::new();
     };
     let mut found = names::obstacles(&block);
-    // Where there is no node of it, nobody can use it by name; the drive warns.
+    // A block device without a node cannot be used by name; the drive warns.
     found.retain(|obstacle| obstacle.code != "not-found");
     found
 }

@@ -18,9 +18,9 @@ pub(crate) enum Meaning {
     Answer(Status),
     /// The medium failed: a read gets Unrecovered Read Error, anything else Write Fault.
     Medium,
-    /// The way to the drive failed, or the drive cannot say: the zone is reported and the command
+    /// The transport failed, or the drive cannot say: the zone is reported and the command
     /// is sent again.
-    Way,
+    Transport,
 }
 
 /// First and last status of a range, its meaning, and its name.
@@ -34,8 +34,13 @@ const fn answer(status: Status) -> Meaning {
 /// the medium.
 const TABLE: &[Row] = &[
     (0x001, 0x003, answer(Status::InvalidField), "invalid command, field, or identifier in use"),
-    (0x004, 0x008, Meaning::Way, "transfer error, power loss, internal error, command aborted"),
-    (0x009, 0x00a, Meaning::Way, "aborted with a fused command"),
+    (
+        0x004,
+        0x008,
+        Meaning::Transport,
+        "transfer error, power loss, internal error, command aborted",
+    ),
+    (0x009, 0x00a, Meaning::Transport, "aborted with a fused command"),
     (
         0x00b,
         0x00b,
@@ -48,11 +53,11 @@ const TABLE: &[Row] = &[
     (0x01b, 0x01b, answer(Status::InternalError), "preempted by another host"),
     (0x01c, 0x01d, answer(Status::InternalError), "sanitize failed, or goes on"),
     (0x020, 0x020, answer(Status::InternalError), "the namespace is write protected"),
-    (0x021, 0x022, Meaning::Way, "command interrupted, transient transport error"),
+    (0x021, 0x022, Meaning::Transport, "command interrupted, transient transport error"),
     (0x023, 0x023, answer(Status::InternalError), "prohibited by a lockdown"),
     (0x080, 0x080, answer(Status::LbaOutOfRange), "address beyond the end"),
     (0x081, 0x081, answer(Status::CapacityExceeded), "capacity exceeded"),
-    (0x082, 0x082, Meaning::Way, "the namespace is not ready"),
+    (0x082, 0x082, Meaning::Transport, "the namespace is not ready"),
     (0x083, 0x083, answer(Status::InternalError), "reserved by another host"),
     (0x084, 0x084, answer(Status::InternalError), "a format is in progress"),
     (0x180, 0x181, answer(Status::InvalidField), "conflicting attributes, protection information"),
@@ -68,7 +73,7 @@ const TABLE: &[Row] = &[
     (0x281, 0x281, answer(Status::UnrecoveredRead), "unrecovered read error"),
     (0x286, 0x286, answer(Status::InternalError), "access denied"),
     (0x287, 0x287, answer(Status::Unwritten), "deallocated or unwritten block"),
-    (0x300, 0x37f, Meaning::Way, "path error, of the controller or of the host"),
+    (0x300, 0x37f, Meaning::Transport, "path error, of the controller or of the host"),
 ];
 
 /// What `status` means: code type and code, with the flags that the kernel leaves in it.
@@ -77,7 +82,7 @@ pub(crate) fn meaning(status: u16) -> Meaning {
     let found = TABLE.iter().find(|(first, last, ..)| (*first..=*last).contains(&code));
     match found.map_or(Meaning::Medium, |(_, _, meaning, _)| *meaning) {
         // What will fail again is not sent again, unless a new path may have it.
-        Meaning::Way if status & DO_NOT_RETRY != 0 && code < 0x300 => Meaning::Medium,
+        Meaning::Transport if status & DO_NOT_RETRY != 0 && code < 0x300 => Meaning::Medium,
         meaning => meaning,
     }
 }
@@ -114,9 +119,9 @@ mod tests {
 
     #[test]
     fn what_passes_is_tried_again_unless_the_drive_says_no() {
-        assert_eq!(meaning(0x371), Meaning::Way, "the host aborted it");
-        assert_eq!(meaning(0x371 | DO_NOT_RETRY), Meaning::Way, "another path may have it");
-        assert_eq!(meaning(0x006), Meaning::Way);
+        assert_eq!(meaning(0x371), Meaning::Transport, "the host aborted it");
+        assert_eq!(meaning(0x371 | DO_NOT_RETRY), Meaning::Transport, "another path may have it");
+        assert_eq!(meaning(0x006), Meaning::Transport);
         assert_eq!(meaning(0x006 | DO_NOT_RETRY), Meaning::Medium);
         assert_eq!(meaning(0x7ff), Meaning::Medium, "a vendor's own");
     }
@@ -133,7 +138,7 @@ mod tests {
             let what = match meaning {
                 Meaning::Answer(status) => status.to_string(),
                 Meaning::Medium => "Write Fault, or Unrecovered Read Error".to_owned(),
-                Meaning::Way => "reported and sent again".to_owned(),
+                Meaning::Transport => "reported and sent again".to_owned(),
             };
             let line = format!("| {codes} | {name} | {what} |");
             assert!(page.contains(&line), "docs/real-drives.md needs the line\n{line}");

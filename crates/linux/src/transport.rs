@@ -1,4 +1,4 @@
-//! The way of a drive's commands to it: the kernel's block layer, or NVMe commands as they are.
+//! The transport of commands to a drive: the kernel's block layer, or NVMe commands unchanged.
 
 use crate::ioctl::Descriptor;
 use crate::nvme::{self, Commands};
@@ -20,7 +20,7 @@ pub(crate) struct Transfer {
     pub length: u64,
 }
 
-/// Why a command failed, as the way tells it.
+/// Why a command failed, as the transport tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// The kernel's error.
@@ -45,25 +45,25 @@ pub(crate) enum Answer {
 
 type BlockRing = Ring<squeue::Entry, cqueue::Entry>;
 
-/// A way. It keeps no memory of commands: its owner does, until they are answered.
-pub(crate) enum Way {
+/// A transport. The owner of a command keeps the command's memory until the command is answered.
+pub(crate) enum Transport {
     /// Transfers by a ring, all else by threads.
     Block { ring: RefCell<BlockRing>, workers: Workers },
     /// Everything by a ring.
     Nvme(Commands),
 }
 
-impl Way {
-    /// The way through the block layer; `event` becomes readable when answers have come.
+impl Transport {
+    /// The transport through the block layer; `event` becomes readable when answers have come.
     ///
     /// # Errors
     /// If the kernel has no io_uring or forbids it, or has no thread left.
-    pub(crate) fn block(file: &Arc<File>, event: &Arc<OwnedFd>) -> io::Result<Way> {
+    pub(crate) fn block(file: &Arc<File>, event: &Arc<OwnedFd>) -> io::Result<Transport> {
         let ring = RefCell::new(Ring::new(file, event)?);
-        Ok(Way::Block { ring, workers: Workers::start(file, event)? })
+        Ok(Transport::Block { ring, workers: Workers::start(file, event)? })
     }
 
-    /// The way to an NVMe namespace; `event` becomes readable when answers have come.
+    /// The transport to an NVMe namespace; `event` becomes readable when answers have come.
     ///
     /// # Errors
     /// If the kernel has no io_uring for NVMe commands, or forbids it.
@@ -71,45 +71,45 @@ impl Way {
         file: &Arc<File>,
         event: &Arc<OwnedFd>,
         namespace: nvme::Namespace,
-    ) -> io::Result<Way> {
-        Commands::new(file, event, namespace).map(Way::Nvme)
+    ) -> io::Result<Transport> {
+        Commands::new(file, event, namespace).map(Transport::Nvme)
     }
 
-    /// Adds the transfer `what` on `pieces`, and on the out-of-band bytes `oob` where the way has
-    /// such.
+    /// Adds the transfer `what` on `pieces`, and on the out-of-band bytes `oob` where the transport
+    /// has such.
     pub(crate) fn transfer(&self, key: usize, what: Transfer, pieces: &[Piece], oob: &[u8]) {
         match self {
-            Way::Block { ring, .. } => {
+            Transport::Block { ring, .. } => {
                 let entry = ring::entry(what.kind, pieces, what.offset).user_data(key as u64);
                 ring.borrow_mut().push(entry);
             }
-            Way::Nvme(commands) => commands.transfer(key, what, pieces, oob),
+            Transport::Nvme(commands) => commands.transfer(key, what, pieces, oob),
         }
     }
 
     /// Adds a change of zones, a report or a discard.
     pub(crate) fn ask(&self, key: usize, job: Job) {
         match self {
-            Way::Block { workers, .. } => workers.ask(key, job),
-            Way::Nvme(commands) => commands.ask(key, job),
+            Transport::Block { workers, .. } => workers.ask(key, job),
+            Transport::Nvme(commands) => commands.ask(key, job),
         }
     }
 
     /// Sends what waits. True if anything was sent.
     pub(crate) fn submit(&self) -> bool {
         match self {
-            Way::Block { ring, .. } => {
+            Transport::Block { ring, .. } => {
                 let mut ring = ring.borrow_mut();
                 ring.has_unsent() && ring.submit()
             }
-            Way::Nvme(commands) => commands.submit(),
+            Transport::Nvme(commands) => commands.submit(),
         }
     }
 
     /// Takes the answers that have come.
     pub(crate) fn answers(&self, into: &mut Vec<(usize, Answer)>) {
         match self {
-            Way::Block { ring, workers } => {
+            Transport::Block { ring, workers } => {
                 ring.borrow_mut().answers(|entry| {
                     let answer = match entry.result() {
                         bytes @ 0.. => Answer::Done { bytes: Some(bytes as u64), at: 0 },
@@ -119,7 +119,7 @@ impl Way {
                 });
                 into.append(&mut workers.answers());
             }
-            Way::Nvme(commands) => commands.answers(into),
+            Transport::Nvme(commands) => commands.answers(into),
         }
     }
 
@@ -127,8 +127,8 @@ impl Way {
     /// their memory.
     pub(crate) fn wait_for_all(&mut self) {
         match self {
-            Way::Block { ring, .. } => ring.get_mut().wait_for_all(),
-            Way::Nvme(commands) => commands.wait_for_all(),
+            Transport::Block { ring, .. } => ring.get_mut().wait_for_all(),
+            Transport::Nvme(commands) => commands.wait_for_all(),
         }
     }
 }
