@@ -70,9 +70,22 @@ file_system() {
     step "$1: fsck" furrow fsck "$1"
 }
 
+# The node of the drive with this serial number: the kernel numbers drives in the order in which they
+# answer. $1: serial, $2: "nvme" or "ng"
+drive_of() {
+    local one
+    for one in /sys/class/nvme/nvme*; do
+        if grep -q "^$1 *$" "$one/serial"; then
+            echo "/dev/$2${one##*nvme}n1"
+        fi
+    done
+}
+
 nvme() {
-    conform /dev/nvme0n1 3
-    file_system /dev/nvme0n1 2000
+    local drive
+    drive="$(drive_of furrow0 nvme)"
+    conform "$drive" 3
+    file_system "$drive" 2000
 }
 
 null() {
@@ -89,16 +102,6 @@ smr() {
     sleep 3
     conform /dev/sda 4
     file_system /dev/sda 500
-}
-
-# The node of the drive with this serial number. $1: serial, $2: "nvme" or "ng"
-drive_of() {
-    local one
-    for one in /sys/class/nvme/nvme*; do
-        if grep -q "^$1 *$" "$one/serial"; then
-            echo "/dev/$2${one##*nvme}n1"
-        fi
-    done
 }
 
 # NVMe commands as they are.
@@ -160,25 +163,26 @@ appending_array() {
 
 # A RAID-5 of four drives over NBD. The host removes one between two writes.
 array() {
-    local nbd=/dev/nbd0
+    local nbd=/dev/nbd0 one two three four
+    one="$(drive_of furrow1 nvme)"
+    two="$(drive_of furrow2 nvme)"
+    three="$(drive_of furrow3 nvme)"
+    four="$(drive_of furrow4 nvme)"
     load nbd nbds_max=1
     ifconfig lo 127.0.0.1 up
-    step "array: check of a member" furrow device check /dev/nvme1n1
+    step "array: check of a member" furrow device check "$one"
     sed 's/^/GUEST   /' /run/out
     step "array: create" furrow raid create --level 5 --name guest \
-        /dev/nvme1n1 /dev/nvme2n1 /dev/nvme3n1 /dev/nvme4n1
+        "$one" "$two" "$three" "$four"
     step "array: assemble" furrow raid assemble --listen tcp:127.0.0.1:10809 \
-        /dev/nvme1n1 /dev/nvme2n1 /dev/nvme3n1 /dev/nvme4n1
+        "$one" "$two" "$three" "$four"
     step "array: a client of the kernel" nbd-client -b 4096 -N guest 127.0.0.1 10809 "$nbd"
     dd if=/dev/urandom of=/run/data bs=1M count=64 2>/dev/null
     step "array: write" dd if=/run/data of="$nbd" bs=1M conv=fsync
-    # The kernel numbers the drives in the order in which they answer, so the host is told by serial.
-    local serial
-    serial="$(tr -d ' ' </sys/block/nvme3n1/device/serial)"
-    echo "REMOVE nvme${serial#furrow}"
+    echo "REMOVE nvme3"
     local wait=0
-    while [ -e /dev/nvme3n1 ] && [ "$wait" -lt 30 ]; do sleep 1; wait=$((wait + 1)); done
-    step "array: the drive is gone" test ! -e /dev/nvme3n1
+    while [ -e "$three" ] && [ "$wait" -lt 30 ]; do sleep 1; wait=$((wait + 1)); done
+    step "array: the drive is gone" test ! -e "$three"
     dd if=/dev/urandom of=/run/more bs=1M count=16 2>/dev/null
     step "array: write without it" dd if=/run/more of="$nbd" bs=1M seek=64 conv=fsync
     echo 3 >/proc/sys/vm/drop_caches
