@@ -6,6 +6,7 @@
 //!
 //! Not supported: mounts by users without CAP_SYS_ADMIN (they need fusermount3).
 
+pub use crate::channel::Transport;
 use anyhow::{Context as _, Result, anyhow, bail};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -47,6 +48,8 @@ pub struct Endpoint {
     pub no_exec: bool,
     /// Bypass the kernel's permission checks: for benchmarks only.
     pub no_permissions: bool,
+    /// How requests come.
+    pub transport: Transport,
 }
 
 impl Endpoint {

@@ -5,7 +5,6 @@
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -90,15 +89,13 @@ struct Record {
 /// Latencies since the mount.
 #[derive(Default)]
 pub(crate) struct Latencies {
-    /// The kind of the request that is being read. One thread reads requests.
-    current: AtomicU8,
     /// By [`Op`]; memory is allocated by the first request of a kind.
     records: Mutex<Vec<Option<Record>>>,
 }
 
 /// A request in flight.
 pub(crate) struct Started {
-    op: u8,
+    op: Op,
     at: Instant,
 }
 
@@ -108,14 +105,8 @@ impl Latencies {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The request that is being read is of kind `op`.
-    pub fn begin(&self, op: Op) {
-        self.current.store(op as u8, Ordering::Relaxed);
-    }
-
-    /// The request is passed to the engine.
-    pub fn start(&self) -> Started {
-        let op = self.current.swap(Op::Other as u8, Ordering::Relaxed);
+    /// A request of kind `op` is passed to the engine.
+    pub fn start(&self, op: Op) -> Started {
         Started { op, at: Instant::now() }
     }
 
@@ -123,7 +114,7 @@ impl Latencies {
     pub fn end(&self, started: Started, failed: bool) {
         let time = u64::try_from(started.at.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let mut records = self.records();
-        let index = usize::from(started.op);
+        let index = started.op as usize;
         if records.len() <= index {
             records.resize_with(index + 1, || None);
         }
@@ -170,17 +161,12 @@ mod tests {
     fn requests_are_counted_by_what_they_ask_for() {
         let latencies = Latencies::default();
         for _ in 0..99 {
-            latencies.begin(Op::Read);
-            let started = latencies.start();
-            latencies.end(started, false);
+            latencies.end(latencies.start(Op::Read), false);
         }
-        latencies.begin(Op::Read);
-        let mut slow = latencies.start();
+        let mut slow = latencies.start(Op::Read);
         slow.at -= Duration::from_secs(1);
         latencies.end(slow, true);
-        // The kind of this request was never set.
-        let other = latencies.start();
-        latencies.end(other, false);
+        latencies.end(latencies.start(Op::Other), false);
 
         let found = latencies.operations();
         let names: Vec<&str> = found.iter().map(|operation| operation.name.as_str()).collect();

@@ -9,17 +9,22 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a server")]
 
+mod channel;
 mod convert;
 pub mod endpoint;
 mod latency;
 pub mod null;
-mod ops;
+mod operations;
+mod posix;
+mod reply;
 pub mod report;
+mod ring;
 mod serve;
 mod server;
 mod session;
 
-pub use endpoint::{Endpoint, Mounted, Unmount};
+pub use endpoint::{Endpoint, Mounted, Transport, Unmount};
 pub use report::Info;
+pub use ring::is_allowed as rings_are_allowed;
 pub use serve::{FuseServer, Reporter};
 pub use session::{Background, Session, Signals};

@@ -6,14 +6,15 @@
 //! ratio of the two is the engine's share.
 
 use crate::endpoint::MAX_WRITE;
+use crate::operations::{Asker, Changes, NewName, Operations};
+use crate::reply::{Reply, Space};
 use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,
+    ReplyStatfs, ReplyWrite, WriteFlags,
 };
-use std::ffi::OsStr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Name of the small file.
 pub const FILE: &str = "file";
@@ -76,8 +77,8 @@ fn attributes(ino: INodeNo) -> FileAttr {
     }
 }
 
-impl Filesystem for Null {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+impl Operations for Null {
+    fn init(&self, config: &mut KernelConfig) -> std::io::Result<()> {
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_READ);
         let _ = config.add_capabilities(InitFlags::FUSE_BIG_WRITES);
         let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS);
@@ -89,118 +90,62 @@ impl Filesystem for Null {
         Ok(())
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, parent: INodeNo, name: Vec<u8>, reply: Reply<ReplyEntry>) {
         let known = [(FILE, INODE), (BIG, BIG_INODE)];
-        match known.into_iter().find(|(known, _)| parent == INodeNo::ROOT && name == *known) {
+        let is = |known: &str| parent == INodeNo::ROOT && name == known.as_bytes();
+        match known.into_iter().find(|(known, _)| is(known)) {
             Some((_, ino)) => reply.entry(&self.ttl, &attributes(ino), Generation(0)),
             None => reply.error(Errno::ENOENT),
         }
     }
 
-    fn create(
-        &self,
-        _req: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _mode: u32,
-        _umask: u32,
-        _flags: i32,
-        reply: ReplyCreate,
-    ) {
+    fn create(&self, _: Asker, _: NewName, reply: Reply<ReplyCreate>) {
         let ino = INodeNo(self.next.fetch_add(1, Ordering::Relaxed));
         let (fh, flags) = (FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
         reply.created(&self.ttl, &attributes(ino), Generation(0), fh, flags);
     }
 
-    fn unlink(&self, _req: &Request, _parent: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, _: INodeNo, _: Vec<u8>, reply: Reply<ReplyEmpty>) {
         reply.ok();
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn setattr(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _mode: Option<u32>,
-        _uid: Option<u32>,
-        _gid: Option<u32>,
-        _size: Option<u64>,
-        _atime: Option<TimeOrNow>,
-        _mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
+    fn setattr(&self, _: Asker, ino: INodeNo, _: Changes, reply: Reply<ReplyAttr>) {
         reply.attr(&self.ttl, &attributes(ino));
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn write(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _offset: u64,
+        _: Asker,
+        _: INodeNo,
+        _: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
+        _: WriteFlags,
+        _: OpenFlags,
+        reply: Reply<ReplyWrite>,
     ) {
         reply.written(data.len() as u32);
     }
 
-    fn fsync(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _datasync: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn fsync(&self, _: INodeNo, _: bool, reply: Reply<ReplyEmpty>) {
         reply.ok();
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, ino: INodeNo, reply: Reply<ReplyAttr>) {
         reply.attr(&self.ttl, &attributes(ino));
     }
 
-    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _: INodeNo, reply: Reply<ReplyOpen>) {
         reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn read(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
+    fn read(&self, ino: INodeNo, offset: u64, size: u32, reply: Reply<ReplyData>) {
         let left = size_of(ino).saturating_sub(offset).min(u64::from(size));
-        reply.data(&self.content[..(left as usize).min(self.content.len())]);
+        let content = &self.content[..(left as usize).min(self.content.len())];
+        reply.data(content.len(), std::iter::once(content));
     }
 
-    fn flush(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _lock_owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        reply.statfs(1, 0, 0, 2, 0, BYTES as u32, 255, BYTES as u32);
+    fn statfs(&self, reply: Reply<ReplyStatfs>) {
+        let (block_size, name_max) = (BYTES as u32, 255);
+        reply.statfs(&Space { blocks: 1, inodes: 2, block_size, name_max, ..Space::default() });
     }
 }

@@ -1,4 +1,4 @@
-//! From a callback to the engine and back: the code that all callbacks of the server share.
+//! From a request to the engine and back: the code that all requests share.
 //!
 //! Invariants: a request is answered exactly once (a reply that is dropped answers EIO). An inode
 //! that loses its last name is kept alive ([`Shared::pinned`]) until the kernel forgets it, so that
@@ -6,19 +6,15 @@
 
 use crate::convert::{attributes, errno, generation, ino};
 use crate::latency::{Latencies, Op};
-use crate::ops::Call;
+use crate::posix::Call;
+use crate::reply::{Fail, Listing, Reply};
 use crate::report::{self, Info, Stat};
 use furrow_fs::{Attr, Fs, Ino};
 use furrow_rt::{Pool, Port, Rt};
 use furrow_zone::{Error, ErrorKind};
-use fuser::{
-    Errno, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-};
+use fuser::{Errno, INodeNo, ReplyEmpty, ReplyEntry, ReplyXattr};
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::future::Future;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -124,24 +120,6 @@ impl Reporter {
     }
 }
 
-/// A reply that can be an error.
-pub(crate) trait Fail: Send + 'static {
-    fn fail(self, errno: Errno);
-}
-
-macro_rules! fail {
-    ($($reply:ty),*) => {
-        $(impl Fail for $reply {
-            fn fail(self, errno: Errno) {
-                self.error(errno);
-            }
-        })*
-    };
-}
-
-fail!(ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty);
-fail!(ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr);
-
 impl FuseServer {
     /// A server for the file system behind `port`. `pool` provides the pages that payload is copied
     /// to; `log` gets a line for every device error and corruption.
@@ -198,11 +176,6 @@ impl FuseServer {
         Reporter { port: self.port.clone(), shared: self.shared.clone() }
     }
 
-    /// Sets the kind of the request that is being read.
-    pub(crate) fn begin(&self, op: Op) {
-        self.shared.latencies.begin(op);
-    }
-
     /// Passes `request` to the engine; if that has ended, it is dropped, which answers EIO.
     pub(crate) fn submit(&self, request: impl FnOnce(&Rt, &Fs) + Send + 'static) {
         self.port.submit(request);
@@ -216,6 +189,7 @@ impl FuseServer {
     /// Runs `operation` on the engine and answers with `answer`, or its error.
     pub(crate) fn run<R, T, F>(
         &self,
+        op: Op,
         reply: R,
         operation: impl FnOnce(Call) -> F + Send + 'static,
         answer: impl FnOnce(R, T, &Shared) + Send + 'static,
@@ -225,7 +199,7 @@ impl FuseServer {
         F: Future<Output = furrow_zone::Result<T>> + 'static,
     {
         let shared = self.shared.clone();
-        let started = shared.latencies.start();
+        let started = shared.latencies.start(op);
         self.submit(move |rt, fs| {
             let call = Call { rt: rt.clone(), fs: fs.clone(), shared: shared.clone() };
             let fs = fs.clone();
@@ -262,12 +236,13 @@ impl FuseServer {
     /// As [`FuseServer::run`], for replies with an inode.
     pub(crate) fn entry<F>(
         &self,
-        reply: ReplyEntry,
+        op: Op,
+        reply: Reply<ReplyEntry>,
         operation: impl FnOnce(Call) -> F + Send + 'static,
     ) where
         F: Future<Output = furrow_zone::Result<Attr>> + 'static,
     {
-        self.run(reply, operation, |reply, attr, shared| {
+        self.run(op, reply, operation, |reply, attr, shared| {
             reply.entry(&shared.ttl, &attributes(&attr), generation(&attr));
         });
     }
@@ -275,29 +250,60 @@ impl FuseServer {
     /// As [`FuseServer::run`], for replies without content.
     pub(crate) fn empty<F>(
         &self,
-        reply: ReplyEmpty,
+        op: Op,
+        reply: Reply<ReplyEmpty>,
         operation: impl FnOnce(Call) -> F + Send + 'static,
     ) where
         F: Future<Output = furrow_zone::Result<()>> + 'static,
     {
-        self.run(reply, operation, |reply, (), _| reply.ok());
+        self.run(op, reply, operation, |reply, (), _| reply.ok());
+    }
+
+    /// Lists a directory on the engine: `list` fills the reply.
+    pub(crate) fn listing<R: Listing, F>(
+        &self,
+        reply: R,
+        list: impl FnOnce(Call, R) -> F + Send + 'static,
+    ) where
+        F: Future<Output = (R, furrow_zone::Result<()>)> + 'static,
+    {
+        let shared = self.shared.clone();
+        let started = shared.latencies.start(Op::Readdir);
+        self.submit(move |rt, fs| {
+            let call = Call { rt: rt.clone(), fs: fs.clone(), shared: shared.clone() };
+            rt.run_now(async move {
+                let (reply, listed) = list(call, reply).await;
+                shared.latencies.end(started, listed.is_err());
+                match listed {
+                    Ok(()) => reply.ok(),
+                    Err(error) => reply.fail(errno(&error)),
+                }
+            });
+        });
     }
 
     /// Answers a control attribute of the root directory.
-    pub(crate) fn question(&self, ino: Ino, name: &OsStr, size: u32, uid: u32, reply: ReplyXattr) {
-        let question = report::Question::parse(name.as_bytes()).filter(|_| ino == Ino::ROOT);
+    pub(crate) fn question(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        size: u32,
+        uid: u32,
+        reply: Reply<ReplyXattr>,
+    ) {
+        let question = report::Question::parse(name).filter(|_| ino == Ino::ROOT);
         let Some(question) = question else { return reply.error(Errno::ENODATA) };
         if question.is_for_root() && uid != 0 {
             return reply.error(Errno::EPERM);
         }
-        // Its duration says nothing about the file system.
-        self.begin(Op::Other);
         if size == 0 {
             // The kernel asks only for the length. The query must not be executed for that: it may
             // be a sync.
             return reply.size(report::MAX_ANSWER as u32);
         }
+        // Its duration says nothing about the file system.
         self.run(
+            Op::Other,
             reply,
             move |call| async move { report::answer(&call.fs, &call.shared, question).await },
             move |reply, text: String, _| sized(reply, text.as_bytes(), size),
@@ -323,7 +329,7 @@ impl FuseServer {
 
 /// Answers with `value`, or with its length if that was asked for, or with ERANGE if it does not
 /// fit.
-pub(crate) fn sized(reply: ReplyXattr, value: &[u8], size: u32) {
+pub(crate) fn sized(reply: Reply<ReplyXattr>, value: &[u8], size: u32) {
     match size as usize {
         0 => reply.size(value.len() as u32),
         room if value.len() > room => reply.error(Errno::ERANGE),

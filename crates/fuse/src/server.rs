@@ -1,35 +1,34 @@
-//! The callbacks of the kernel's FUSE driver.
+//! What each request of the kernel's FUSE driver does.
 //!
-//! One thread reads requests. Each callback copies its arguments (payload into pages, checksummed)
+//! Each method copies its arguments (payload into pages, checksummed)
 //! and submits one task to the engine. A task without device I/O is answered before `submit`
 //! returns, on the same thread; any other is answered by the code that completes it.
 //!
-//! Invariant: no callback panics, whatever the kernel sends. See [`crate::serve`].
+//! Invariant: no method panics, whatever the kernel sends. See [`crate::serve`].
 //!
 //! The kernel, not this file, does permission checks, the sticky bit (`default_permissions`) and
 //! access lists, advisory locks, page cache, `O_APPEND`, `O_SYNC` and `O_DSYNC` (it sends an fsync
 //! after the write, except with `async_dio`). What a mount cannot do, and what to use instead, is
 //! in `docs/mounting.md`.
 
-use crate::convert::{attributes, errno, file_type, generation, ino, kind_of_mode, node, time_in};
+use crate::convert::{attributes, file_type, generation, ino, kind_of_mode, node};
 use crate::endpoint::MAX_WRITE;
 use crate::latency::Op;
-use crate::ops::{Call, Caller};
+use crate::operations::{Asker, Changes, NewName, Operations, When};
+use crate::posix::{Caller, Listed};
+use crate::reply::{Reply, Space};
 use crate::report;
 use crate::serve::{FuseServer, sized};
-use furrow_fs::{Allocate, Kind, NewNode, RenameMode, Seek, SetAttr, WriteData, XattrMode};
+use furrow_fs::{Allocate, Attr, Kind, NewNode, RenameMode, Seek, SetAttr, WriteData, XattrMode};
 use furrow_zone::ErrorKind;
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags,
-    Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags,
-    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
-    WriteFlags,
+    Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, WriteFlags,
 };
 use rustix::fs::OFlags;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::time::SystemTime;
 
 /// Most background requests of the kernel, such as read-ahead.
@@ -40,10 +39,10 @@ const LISTING_PLUS: usize = 32;
 /// Offset 1 follows `.`, 2 follows `..`; an entry's cookie is shifted by this.
 pub(crate) const DOTS: u64 = 2;
 
-/// The inode that `req` asks to make.
-fn new(req: &Request, kind: Kind, mode: u32, umask: u32) -> NewNode {
+/// The inode that `asker` wants made.
+fn new(asker: Asker, kind: Kind, mode: u32, umask: u32) -> NewNode {
     let (mode, umask) = ((mode & 0o7777) as u16, (umask & 0o777) as u16);
-    NewNode { kind, mode, umask, uid: req.uid(), gid: req.gid(), ..NewNode::file() }
+    NewNode { kind, mode, umask, uid: asker.uid, gid: asker.gid, ..NewNode::file() }
 }
 
 /// Modes of fallocate(2).
@@ -96,8 +95,8 @@ fn absent() -> FileAttr {
     }
 }
 
-impl Filesystem for FuseServer {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+impl Operations for FuseServer {
+    fn init(&self, config: &mut KernelConfig) -> std::io::Result<()> {
         // Features that this kernel lacks stay off. Only KILLPRIV_V2 matters for correctness:
         // without it the kernel clears set-id bits itself.
         for wish in [
@@ -131,7 +130,7 @@ impl Filesystem for FuseServer {
         Ok(())
     }
 
-    fn destroy(&mut self) {
+    fn destroy(&self) {
         // The kernel sends no forgets at the end of a mount.
         let pins = self.shared.take_pins();
         let shared = self.shared.clone();
@@ -150,11 +149,14 @@ impl Filesystem for FuseServer {
         }
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.begin(Op::Lookup);
+    fn report(&self, line: &str) {
+        (self.shared.log)(line);
+    }
+
+    fn lookup(&self, parent: INodeNo, name: Vec<u8>, reply: Reply<ReplyEntry>) {
         let parent = known!(parent, reply);
-        let name = name.as_bytes().to_vec();
         self.run(
+            Op::Lookup,
             reply,
             move |call| async move {
                 match call.lookup(parent, &name).await {
@@ -170,58 +172,39 @@ impl Filesystem for FuseServer {
         );
     }
 
-    fn forget(&self, _req: &Request, ino: INodeNo, _nlookup: u64) {
+    fn forget(&self, ino: INodeNo) {
         self.forgotten(ino);
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        self.begin(Op::Getattr);
+    fn getattr(&self, ino: INodeNo, reply: Reply<ReplyAttr>) {
         let ino = known!(ino, reply);
         self.run(
+            Op::Getattr,
             reply,
             move |call| async move { call.fs.getattr(ino).await },
             |reply, attr, shared| reply.attr(&shared.ttl, &attributes(&attr)),
         );
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn setattr(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        self.begin(Op::Setattr);
+    fn setattr(&self, asker: Asker, ino: INodeNo, changes: Changes, reply: Reply<ReplyAttr>) {
         let ino = known!(ino, reply);
-        let who = Caller::of(req);
+        let who = Caller::of(asker);
         self.run(
+            Op::Setattr,
             reply,
             move |call| async move {
-                let time = |time: TimeOrNow| match time {
-                    TimeOrNow::SpecificTime(at) => time_in(at),
-                    TimeOrNow::Now => call.now(),
+                let time = |time: When| match time {
+                    When::At(at) => at,
+                    When::Now => call.now(),
                 };
                 let changes = SetAttr {
-                    mode: mode.map(|mode| (mode & 0o7777) as u16),
-                    uid,
-                    gid,
-                    size,
-                    atime: atime.map(time),
-                    mtime: mtime.map(time),
-                    // Only a kernel that caches writes keeps this time itself.
-                    ctime: ctime.map(time_in),
+                    mode: changes.mode.map(|mode| (mode & 0o7777) as u16),
+                    uid: changes.uid,
+                    gid: changes.gid,
+                    size: changes.size,
+                    atime: changes.atime.map(time),
+                    mtime: changes.mtime.map(time),
+                    ctime: changes.ctime,
                 };
                 call.setattr(ino, changes, who).await
             },
@@ -229,91 +212,68 @@ impl Filesystem for FuseServer {
         );
     }
 
-    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        self.begin(Op::Readlink);
+    fn readlink(&self, ino: INodeNo, reply: Reply<ReplyData>) {
         let ino = known!(ino, reply);
         self.run(
+            Op::Readlink,
             reply,
             move |call| async move { call.fs.readlink(ino).await },
-            |reply, target, _| reply.data(&target),
+            |reply, target, _| reply.data(target.len(), std::iter::once(&target[..])),
         );
     }
 
-    fn mknod(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        rdev: u32,
-        reply: ReplyEntry,
-    ) {
-        self.begin(Op::Create);
-        let parent = known!(parent, reply);
-        let Some(kind) = kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
-        let (name, new) =
-            (name.as_bytes().to_vec(), NewNode { rdev, ..new(req, kind, mode, umask) });
-        self.entry(reply, move |call| async move { call.create(parent, &name, new).await });
+    fn mknod(&self, asker: Asker, made: NewName, rdev: u32, reply: Reply<ReplyEntry>) {
+        let parent = known!(made.parent, reply);
+        let Some(kind) = kind_of_mode(made.mode) else { return reply.error(Errno::EINVAL) };
+        let new = NewNode { rdev, ..new(asker, kind, made.mode, made.umask) };
+        self.entry(Op::Create, reply, move |call| async move {
+            call.create(parent, &made.name, new).await
+        });
     }
 
-    fn mkdir(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        reply: ReplyEntry,
-    ) {
-        self.begin(Op::Mkdir);
-        let parent = known!(parent, reply);
-        let (name, new) = (name.as_bytes().to_vec(), new(req, Kind::Directory, mode, umask));
-        self.entry(reply, move |call| async move { call.create(parent, &name, new).await });
+    fn mkdir(&self, asker: Asker, made: NewName, reply: Reply<ReplyEntry>) {
+        let parent = known!(made.parent, reply);
+        let new = new(asker, Kind::Directory, made.mode, made.umask);
+        self.entry(Op::Mkdir, reply, move |call| async move {
+            call.create(parent, &made.name, new).await
+        });
     }
 
-    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.begin(Op::Unlink);
+    fn unlink(&self, parent: INodeNo, name: Vec<u8>, reply: Reply<ReplyEmpty>) {
         let parent = known!(parent, reply);
-        let name = name.as_bytes().to_vec();
-        self.empty(reply, move |call| async move { call.unlink(parent, &name).await });
+        self.empty(Op::Unlink, reply, move |call| async move { call.unlink(parent, &name).await });
     }
 
-    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.begin(Op::Rmdir);
+    fn rmdir(&self, parent: INodeNo, name: Vec<u8>, reply: Reply<ReplyEmpty>) {
         let parent = known!(parent, reply);
-        let name = name.as_bytes().to_vec();
-        self.empty(reply, move |call| async move { call.rmdir(parent, &name).await });
+        self.empty(Op::Rmdir, reply, move |call| async move { call.rmdir(parent, &name).await });
     }
 
     fn symlink(
         &self,
-        req: &Request,
+        asker: Asker,
         parent: INodeNo,
-        name: &OsStr,
-        target: &Path,
-        reply: ReplyEntry,
+        name: Vec<u8>,
+        target: Vec<u8>,
+        reply: Reply<ReplyEntry>,
     ) {
-        self.begin(Op::Symlink);
         let parent = known!(parent, reply);
-        let target = target.as_os_str().as_bytes().to_vec();
-        let new = NewNode { target, ..new(req, Kind::Symlink, 0o777, 0) };
-        let name = name.as_bytes().to_vec();
-        self.entry(reply, move |call| async move { call.create(parent, &name, new).await });
+        let new = NewNode { target, ..new(asker, Kind::Symlink, 0o777, 0) };
+        self.entry(
+            Op::Symlink,
+            reply,
+            move |call| async move { call.create(parent, &name, new).await },
+        );
     }
 
     fn rename(
         &self,
-        _req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        newparent: INodeNo,
-        newname: &OsStr,
+        (parent, name): (INodeNo, Vec<u8>),
+        (new_parent, new_name): (INodeNo, Vec<u8>),
         flags: RenameFlags,
-        reply: ReplyEmpty,
+        reply: Reply<ReplyEmpty>,
     ) {
-        self.begin(Op::Rename);
-        let (from, to) = (known!(parent, reply), known!(newparent, reply));
+        let (from, to) = (known!(parent, reply), known!(new_parent, reply));
         let mode = if flags.is_empty() {
             RenameMode::Replace
         } else if flags == RenameFlags::RENAME_NOREPLACE {
@@ -324,30 +284,24 @@ impl Filesystem for FuseServer {
             // RENAME_WHITEOUT serves overlay file systems.
             return reply.error(Errno::EINVAL);
         };
-        let (name, newname) = (name.as_bytes().to_vec(), newname.as_bytes().to_vec());
-        self.empty(reply, move |call| async move {
-            call.rename((from, &name), (to, &newname), mode).await
+        self.empty(Op::Rename, reply, move |call| async move {
+            call.rename((from, &name), (to, &new_name), mode).await
         });
     }
 
-    fn link(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        newparent: INodeNo,
-        newname: &OsStr,
-        reply: ReplyEntry,
-    ) {
-        self.begin(Op::Link);
-        let (ino, parent) = (known!(ino, reply), known!(newparent, reply));
-        let name = newname.as_bytes().to_vec();
-        self.entry(reply, move |call| async move { call.fs.link(ino, parent, &name).await });
+    fn link(&self, ino: INodeNo, parent: INodeNo, name: Vec<u8>, reply: Reply<ReplyEntry>) {
+        let (ino, parent) = (known!(ino, reply), known!(parent, reply));
+        self.entry(
+            Op::Link,
+            reply,
+            move |call| async move { call.fs.link(ino, parent, &name).await },
+        );
     }
 
-    fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.begin(Op::Open);
+    fn open(&self, ino: INodeNo, reply: Reply<ReplyOpen>) {
         let ino = known!(ino, reply);
         self.run(
+            Op::Open,
             reply,
             move |call| async move { call.fs.open(ino).await },
             // Every change goes through this kernel, so its cache stays correct.
@@ -355,23 +309,14 @@ impl Filesystem for FuseServer {
         );
     }
 
-    fn create(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        _flags: i32,
-        reply: ReplyCreate,
-    ) {
-        self.begin(Op::Create);
-        let parent = known!(parent, reply);
-        let (name, new) = (name.as_bytes().to_vec(), new(req, Kind::File, mode, umask));
+    fn create(&self, asker: Asker, made: NewName, reply: Reply<ReplyCreate>) {
+        let parent = known!(made.parent, reply);
+        let new = new(asker, Kind::File, made.mode, made.umask);
         self.run(
+            Op::Create,
             reply,
             move |call| async move {
-                let attr = call.create(parent, &name, new).await?;
+                let attr = call.create(parent, &made.name, new).await?;
                 call.fs.open(attr.ino).await
             },
             |reply, attr, shared| {
@@ -381,56 +326,29 @@ impl Filesystem for FuseServer {
         );
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn read(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        self.begin(Op::Read);
+    fn read(&self, ino: INodeNo, offset: u64, size: u32, reply: Reply<ReplyData>) {
         let ino = known!(ino, reply);
         self.run(
+            Op::Read,
             reply,
             move |call| async move { call.fs.read(ino, offset, size as usize).await },
-            |reply, data, _| {
-                let mut pieces = data.chunks();
-                match (pieces.next(), pieces.next()) {
-                    (None, _) => reply.data(&[]),
-                    (Some(only), None) => reply.data(only),
-                    // fuser takes a single slice.
-                    (Some(_), Some(_)) => {
-                        let mut whole = Vec::with_capacity(data.len());
-                        data.chunks().for_each(|piece| whole.extend_from_slice(piece));
-                        reply.data(&whole);
-                    }
-                }
-            },
+            |reply, data, _| reply.data(data.len(), data.chunks()),
         );
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn write(
         &self,
-        req: &Request,
+        asker: Asker,
         ino: INodeNo,
-        _fh: FileHandle,
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
         flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
+        reply: Reply<ReplyWrite>,
     ) {
-        self.begin(Op::Write);
         let ino = known!(ino, reply);
         let sync = self.shared.async_dio && is_durable_direct(flags);
-        let who = Caller { privileged: false, ..Caller::of(req) };
+        let who = Caller { privileged: false, ..Caller::of(asker) };
         let strip = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let size = data.len() as u32;
         // Of what it has cached the kernel knows the times, and sends them.
@@ -438,6 +356,7 @@ impl Filesystem for FuseServer {
         let data = WriteData::copy(&self.pool, offset, data)
             .keeping_times(self.shared.writeback_cache && cached);
         self.run(
+            Op::Write,
             reply,
             move |call| async move {
                 if strip {
@@ -450,160 +369,77 @@ impl Filesystem for FuseServer {
         );
     }
 
-    fn flush(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _lock_owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        // "Not implemented" makes the kernel stop sending this. Errors of a write are reported by
-        // the write itself or by fsync.
-        reply.error(Errno::ENOSYS);
-    }
+    // `flush` is not implemented: errors of a write are reported by the write itself or by fsync.
 
-    fn release(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.begin(Op::Release);
+    fn release(&self, ino: INodeNo, reply: Reply<ReplyEmpty>) {
         let ino = known!(ino, reply);
-        self.empty(reply, move |call| async move { call.fs.release(ino).await });
+        self.empty(Op::Release, reply, move |call| async move { call.fs.release(ino).await });
     }
 
-    fn fsync(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        datasync: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.begin(Op::Fsync);
+    fn fsync(&self, ino: INodeNo, datasync: bool, reply: Reply<ReplyEmpty>) {
         let ino = known!(ino, reply);
-        self.empty(reply, move |call| async move { call.fsync(ino, datasync).await });
+        self.empty(Op::Fsync, reply, move |call| async move { call.fsync(ino, datasync).await });
     }
 
-    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        // A listing needs no state: cookies stay valid, and a removed directory lives while the
-        // kernel refers to it.
-        reply.opened(FileHandle(0), FopenFlags::empty());
-    }
+    // `opendir` does nothing: a listing needs no state, cookies stay valid, and a removed directory
+    // lives while the kernel refers to it.
 
-    fn readdir(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectory,
-    ) {
-        self.begin(Op::Readdir);
+    fn readdir(&self, ino: INodeNo, offset: u64, reply: Reply<ReplyDirectory>) {
         let ino = known!(ino, reply);
-        let shared = self.shared.clone();
-        self.submit(move |rt, fs| {
-            let call = Call { rt: rt.clone(), fs: fs.clone(), shared };
-            rt.run_now(async move {
-                let listed = call
-                    .list(ino, offset, LISTING, |entry| {
-                        reply.add(node(entry.ino), entry.offset, file_type(entry.kind), entry.name)
-                    })
-                    .await;
-                match listed {
-                    Ok(()) => reply.ok(),
-                    Err(error) => reply.error(errno(&error)),
-                }
-            });
+        self.listing(reply, move |call, mut reply| async move {
+            let add = |entry: Listed<'_>| {
+                reply.add(node(entry.ino), entry.offset, file_type(entry.kind), entry.name)
+            };
+            let listed = call.list(ino, offset, LISTING, add).await;
+            (reply, listed)
         });
     }
 
-    fn readdirplus(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        self.begin(Op::Readdir);
+    fn readdirplus(&self, ino: INodeNo, offset: u64, reply: Reply<ReplyDirectoryPlus>) {
         let ino = known!(ino, reply);
-        let shared = self.shared.clone();
-        self.submit(move |rt, fs| {
-            let call = Call { rt: rt.clone(), fs: fs.clone(), shared };
-            rt.run_now(async move {
-                let ttl = call.shared.ttl;
-                let listed = call
-                    .list_plus(ino, offset, LISTING_PLUS, |name, offset, attr| {
-                        let (ino, known) = (node(attr.ino), attributes(attr));
-                        reply.add(
-                            ino,
-                            offset,
-                            OsStr::from_bytes(name),
-                            &ttl,
-                            &known,
-                            generation(attr),
-                        )
-                    })
-                    .await;
-                match listed {
-                    Ok(()) => reply.ok(),
-                    Err(error) => reply.error(errno(&error)),
-                }
-            });
+        self.listing(reply, move |call, mut reply| async move {
+            let ttl = call.shared.ttl;
+            let add = |name: &[u8], offset, attr: &Attr| {
+                let known = attributes(attr);
+                reply.add(offset, OsStr::from_bytes(name), &ttl, &known, generation(attr))
+            };
+            let listed = call.list_plus(ino, offset, LISTING_PLUS, add).await;
+            (reply, listed)
         });
     }
 
-    fn fsyncdir(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        datasync: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.begin(Op::Fsync);
-        let ino = known!(ino, reply);
-        self.empty(reply, move |call| async move { call.fsync(ino, datasync).await });
+    fn fsyncdir(&self, ino: INodeNo, datasync: bool, reply: Reply<ReplyEmpty>) {
+        self.fsync(ino, datasync, reply);
     }
 
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        self.begin(Op::Statfs);
+    fn statfs(&self, reply: Reply<ReplyStatfs>) {
         self.run(
+            Op::Statfs,
             reply,
             move |call| async move { Ok(call.fs.statfs()) },
             |reply, s, _| {
-                reply.statfs(
-                    s.blocks,
-                    s.blocks_free,
-                    s.blocks_available,
-                    s.inodes,
-                    s.inodes_free,
-                    s.block_size,
-                    s.name_max,
-                    s.block_size,
-                );
+                reply.statfs(&Space {
+                    blocks: s.blocks,
+                    blocks_free: s.blocks_free,
+                    blocks_available: s.blocks_available,
+                    inodes: s.inodes,
+                    inodes_free: s.inodes_free,
+                    block_size: s.block_size,
+                    name_max: s.name_max,
+                });
             },
         );
     }
 
     fn setxattr(
         &self,
-        req: &Request,
+        asker: Asker,
         ino: INodeNo,
-        name: &OsStr,
-        value: &[u8],
+        name: Vec<u8>,
+        value: Vec<u8>,
         flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
+        reply: Reply<ReplyEmpty>,
     ) {
-        self.begin(Op::Xattr);
         let ino = known!(ino, reply);
         let mode = match flags {
             0 => XattrMode::Set,
@@ -611,32 +447,37 @@ impl Filesystem for FuseServer {
             XATTR_REPLACE => XattrMode::Replace,
             _ => return reply.error(Errno::EINVAL),
         };
-        let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
-        let who = Caller::of(req);
-        self.empty(reply, move |call| async move {
+        let who = Caller::of(asker);
+        self.empty(Op::Xattr, reply, move |call| async move {
             call.set_xattr(ino, &name, &value, mode, who).await
         });
     }
 
-    fn getxattr(&self, req: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        self.begin(Op::Xattr);
+    fn getxattr(
+        &self,
+        asker: Asker,
+        node: INodeNo,
+        name: Vec<u8>,
+        size: u32,
+        reply: Reply<ReplyXattr>,
+    ) {
         let ino = known!(node, reply);
-        if name.as_bytes().starts_with(report::PREFIX) {
-            return self.question(ino, name, size, req.uid(), reply);
+        if name.starts_with(report::PREFIX) {
+            return self.question(ino, &name, size, asker.uid, reply);
         }
-        let name = name.as_bytes().to_vec();
         self.run(
+            Op::Xattr,
             reply,
             move |call| async move { call.fs.getxattr(ino, &name).await },
             move |reply, value: Vec<u8>, _| sized(reply, &value, size),
         );
     }
 
-    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        self.begin(Op::Xattr);
+    fn listxattr(&self, ino: INodeNo, size: u32, reply: Reply<ReplyXattr>) {
         let ino = known!(ino, reply);
         // Control attributes are not listed, so that copying tools ignore them.
         self.run(
+            Op::Xattr,
             reply,
             move |call| async move { call.fs.listxattr(ino).await },
             move |reply, names: Vec<Vec<u8>>, _| {
@@ -646,38 +487,24 @@ impl Filesystem for FuseServer {
         );
     }
 
-    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.begin(Op::Xattr);
+    fn removexattr(&self, ino: INodeNo, name: Vec<u8>, reply: Reply<ReplyEmpty>) {
         let ino = known!(ino, reply);
-        let name = name.as_bytes().to_vec();
-        self.empty(reply, move |call| async move { call.fs.removexattr(ino, &name).await });
-    }
-
-    fn ioctl(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _flags: IoctlFlags,
-        _cmd: u32,
-        _in_data: &[u8],
-        _out_size: u32,
-        reply: ReplyIoctl,
-    ) {
-        reply.error(Errno::ENOTTY);
+        self.empty(
+            Op::Xattr,
+            reply,
+            move |call| async move { call.fs.removexattr(ino, &name).await },
+        );
     }
 
     fn fallocate(
         &self,
-        req: &Request,
+        asker: Asker,
         ino: INodeNo,
-        _fh: FileHandle,
         offset: u64,
         length: u64,
         mode: i32,
-        reply: ReplyEmpty,
+        reply: Reply<ReplyEmpty>,
     ) {
-        self.begin(Op::Allocate);
         let ino = known!(ino, reply);
         let what = match mode {
             0 => Allocate::Extend,
@@ -688,8 +515,8 @@ impl Filesystem for FuseServer {
             // Collapsing and inserting ranges, and modes that this version does not know.
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
-        let who = Caller::of(req);
-        self.empty(reply, move |call| async move {
+        let who = Caller::of(asker);
+        self.empty(Op::Allocate, reply, move |call| async move {
             if !who.privileged {
                 call.strip_set_id(ino, who).await?;
             }
@@ -697,22 +524,13 @@ impl Filesystem for FuseServer {
         });
     }
 
-    fn lseek(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: i64,
-        whence: i32,
-        reply: ReplyLseek,
-    ) {
+    fn lseek(&self, ino: INodeNo, offset: i64, whence: i32, reply: Reply<ReplyLseek>) {
         // The kernel sends this request before the dirty pages of the file, so the engine would
         // report a hole where data waits in the kernel's cache. After the answer ENOSYS the kernel
         // no longer asks: it reports the whole file as data.
         if self.shared.writeback_cache {
             return reply.error(Errno::ENOSYS);
         }
-        self.begin(Op::Seek);
         let ino = known!(ino, reply);
         let what = match whence {
             SEEK_DATA => Seek::Data,
@@ -721,6 +539,7 @@ impl Filesystem for FuseServer {
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
         self.run(
+            Op::Seek,
             reply,
             move |call| async move { call.fs.seek(ino, offset, what).await },
             |reply, found, _| match found.and_then(|at| i64::try_from(at).ok()) {
@@ -730,30 +549,24 @@ impl Filesystem for FuseServer {
         );
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn copy_file_range(
         &self,
-        req: &Request,
-        ino_in: INodeNo,
-        _fh_in: FileHandle,
-        offset_in: u64,
-        ino_out: INodeNo,
-        _fh_out: FileHandle,
-        offset_out: u64,
-        len: u64,
-        _flags: CopyFileRangeFlags,
-        reply: ReplyWrite,
+        asker: Asker,
+        (from, offset): (INodeNo, u64),
+        (to, to_offset): (INodeNo, u64),
+        length: u64,
+        reply: Reply<ReplyWrite>,
     ) {
-        self.begin(Op::Copy);
-        let (from, to) = (known!(ino_in, reply), known!(ino_out, reply));
-        let who = Caller::of(req);
+        let (from, to) = (known!(from, reply), known!(to, reply));
+        let who = Caller::of(asker);
         self.run(
+            Op::Copy,
             reply,
             move |call| async move {
                 if !who.privileged {
                     call.strip_set_id(to, who).await?;
                 }
-                call.fs.copy_range((from, offset_in), (to, offset_out), len).await
+                call.fs.copy_range((from, offset), (to, to_offset), length).await
             },
             |reply, copied, _| reply.written(u32::try_from(copied).unwrap_or(u32::MAX)),
         );

@@ -1,11 +1,17 @@
 //! From mount to unmount: the request loop, signals, and the end.
 
+use crate::channel::{Channel, Transport};
 use crate::endpoint::{self, Endpoint, Root, Unmount};
-use anyhow::{Context as _, Result, anyhow};
-use fuser::{Config, Filesystem, SessionACL};
+use crate::operations::Operations;
+use crate::ring::{self, Rings, Running};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use fuser::{Config, SessionACL};
 use nix::sys::signal::{SigSet, Signal};
 use rustix::io::Errno;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -15,33 +21,68 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const TRY_EVERY: Duration = Duration::from_millis(100);
 
 /// A mount that the kernel has accepted; nobody answers its requests before [`Session::run`].
-pub struct Session<F: Filesystem> {
-    session: fuser::Session<F>,
+pub struct Session<S: Operations> {
+    session: fuser::Session<Channel<S>>,
+    /// What is needed to serve rings, to which the kernel has agreed.
+    rings: Option<(Rings, Arc<S>, OwnedFd)>,
     directory: PathBuf,
     /// Dropped, it ends the thread that has the kernel write back.
     write_back: Option<Sender<()>>,
 }
 
-impl<F: Filesystem> Session<F> {
+impl<S: Operations> Session<S> {
     /// Mounts at `directory` and negotiates the protocol with the kernel. From then on every access
     /// to the mount is queued for [`Session::run`].
     ///
     /// # Errors
-    /// See [`Endpoint::mount`]; nothing is mounted then.
-    pub fn mount(server: F, endpoint: &Endpoint, directory: &Path) -> Result<Session<F>> {
+    /// See [`Endpoint::mount`]; if rings are demanded and the kernel has none, or the owner of the
+    /// machine does not allow them. Nothing is mounted then.
+    pub fn mount(server: S, endpoint: &Endpoint, directory: &Path) -> Result<Session<S>> {
         let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
-        let channel = endpoint.mount(&directory)?;
-        let mut config = Config::default();
-        config.n_threads = Some(1);
-        config.acl = SessionACL::All;
-        match fuser::Session::from_fd(server, channel, SessionACL::All, config) {
-            Ok(session) => Ok(Session { session, directory, write_back: None }),
-            Err(error) => {
+        let transport = endpoint.transport;
+        // Before the handshake: a kernel that has agreed sends nothing before it has its queues.
+        let rings = match transport {
+            Transport::Channel => None,
+            Transport::Rings => {
+                ensure!(ring::is_allowed(), ring::help());
+                Some(Rings::new()?)
+            }
+            Transport::Offered if !ring::is_allowed() => None,
+            Transport::Offered => Rings::new()
+                .inspect_err(|error| {
+                    server.report(&format!("requests come by /dev/fuse: {error:#}"))
+                })
+                .ok(),
+        };
+        let device = endpoint.mount(&directory)?;
+        let ready = || -> Result<Session<S>> {
+            let (server, agreed) = (Arc::new(server), Arc::new(AtomicBool::new(false)));
+            let (own, wanted) = (device.try_clone()?, rings.is_some());
+            let channel = Channel {
+                server: server.clone(),
+                rings: wanted,
+                transport,
+                agreed: agreed.clone(),
+            };
+            let mut config = Config::default();
+            config.n_threads = Some(1);
+            config.acl = SessionACL::All;
+            let session = fuser::Session::from_fd(channel, device, SessionACL::All, config)?;
+            let rings = rings.filter(|_| agreed.load(Ordering::Relaxed));
+            let rings = rings.map(|rings| (rings, server, own));
+            Ok(Session { session, rings, directory: directory.clone(), write_back: None })
+        };
+        ready().with_context(|| format!("{}: FUSE handshake", directory.display())).inspect_err(
+            |_| {
                 // Without a daemon the mount would be dead.
                 let _ = endpoint::unmount(&directory, Unmount::Lazy);
-                Err(error).with_context(|| format!("{}: FUSE handshake", directory.display()))
-            }
-        }
+            },
+        )
+    }
+
+    /// True if requests come by rings.
+    pub fn has_rings(&self) -> bool {
+        self.rings.is_some()
     }
 
     /// The mount point.
@@ -90,11 +131,16 @@ impl<F: Filesystem> Session<F> {
     /// If the channel to the kernel fails.
     pub fn run(self) -> Result<()> {
         let _ends = self.write_back;
+        let at = || format!("{}: FUSE session", self.directory.display());
+        let start =
+            |(rings, server, device): (Rings, Arc<S>, OwnedFd)| rings.start(&server, device);
+        let running = self.rings.map(start).transpose().with_context(at)?;
         match self.session.run() {
             // Linux 6.18 has been seen to end an unmounted connection so, in place of ENODEV.
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::CONNABORTED) => Ok(()),
-            ended => ended.with_context(|| format!("{}: FUSE session", self.directory.display())),
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::CONNABORTED) => {}
+            ended => ended.with_context(at)?,
         }
+        running.map_or(Ok(()), Running::join).with_context(at)
     }
 
     /// As [`Session::run`], on a thread of its own.

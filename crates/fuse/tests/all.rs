@@ -5,10 +5,12 @@
 #![allow(clippy::disallowed_methods, reason = "tests mount, and look at files")]
 #![allow(clippy::disallowed_macros, reason = "each test has a thread, which says how it mounts")]
 
+#[macro_use]
 mod common;
 mod extended;
 mod handles;
 mod null;
 mod posix;
 mod ranges;
+mod rings;
 mod writeback;

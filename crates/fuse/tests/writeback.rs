@@ -10,41 +10,7 @@ use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::time::{Duration, Instant};
 
-/// The tests of the other files, on mounts with a write-back cache.
-macro_rules! again {
-    ($($module:ident::$name:ident,)*) => {
-        $(#[test]
-        fn $name() {
-            WRITEBACK.set(true);
-            crate::$module::$name();
-        })*
-    };
-}
-
-again! {
-    posix::files_are_written_read_and_truncated,
-    posix::names_come_and_go,
-    posix::links_and_special_files_survive_a_remount,
-    posix::attributes_are_kept,
-    posix::set_group_id_directories_pass_on_their_group,
-    posix::a_file_without_a_name_lives_while_it_is_known,
-    posix::large_directories_are_listed_whole,
-    posix::clients_at_the_same_time_do_not_disturb_each_other,
-    posix::memory_maps_read_and_write,
-    posix::a_full_drive_says_so_and_keeps_what_it_has,
-    posix::the_mount_reports_on_itself,
-    ranges::fallocate_and_seek_see_holes,
-    ranges::ranges_are_copied,
-    ranges::direct_io_and_maps_see_one_file,
-    ranges::locks_exclude_each_other,
-    ranges::reading_is_an_access,
-    ranges::limits_are_those_promised,
-    extended::attributes_of_all_prefixes_are_kept,
-    extended::the_kernel_decides_by_access_lists,
-    extended::without_a_list_the_umask_counts,
-    extended::set_group_id_goes_when_somebody_of_another_group_changes_a_file,
-    handles::they_lead_to_their_files_after_a_remount_and_to_no_others,
-}
+again!(WRITEBACK.set(true));
 
 fn place(name: &str) -> Place {
     WRITEBACK.set(true);

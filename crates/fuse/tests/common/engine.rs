@@ -3,7 +3,7 @@
 
 use furrow_emu::{OpenMode, create_image};
 use furrow_fs::{Fs, MkfsOptions, MountOptions};
-use furrow_fuse::{Background, Endpoint, FuseServer, Info, Session};
+use furrow_fuse::{Background, Endpoint, FuseServer, Info, Session, Transport};
 use furrow_rt::{Config, Port, Rt};
 use furrow_zone::spec::{DeviceSpec, parse_geometry};
 use furrow_zone::{Error, ErrorKind, ZonedDevice};
@@ -16,6 +16,8 @@ use std::time::Duration;
 thread_local! {
     /// Whether mounts that this thread makes have a write-back cache.
     pub static WRITEBACK: Cell<bool> = const { Cell::new(false) };
+    /// How their requests come.
+    pub static TRANSPORT: Cell<Transport> = const { Cell::new(Transport::Channel) };
 }
 
 /// How often such a mount has the kernel write back.
@@ -86,7 +88,8 @@ impl Mounted {
         let log = Box::new(|line: &str| eprintln!("{line}"));
         let server =
             FuseServer::new(port.clone(), pool, ttl, info, log).with_writeback_cache(writeback);
-        let endpoint = Endpoint { source: image.to_owned(), ..Endpoint::default() };
+        let source = image.to_owned();
+        let endpoint = Endpoint { source, transport: TRANSPORT.get(), ..Endpoint::default() };
         let mut session = Session::mount(server, &endpoint, directory).unwrap();
         if writeback {
             session.write_back_every(WRITE_BACK_EVERY, |line| eprintln!("{line}")).unwrap();

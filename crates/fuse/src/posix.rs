@@ -1,12 +1,12 @@
 //! POSIX semantics beyond the engine's operations: owners and modes of new inodes, set-id bits that
 //! changes clear, inodes that outlive their last name, `.` and `..`.
 
+use crate::operations::Asker;
 use crate::serve::Shared;
 use crate::server::DOTS;
 use furrow_fs::{Attr, Fs, Ino, Kind, NewNode, RenameMode, SetAttr, Time, XattrMode};
 use furrow_rt::Rt;
 use furrow_zone::{Error, ErrorKind, Result};
-use fuser::Request;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -45,8 +45,8 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    pub fn of(req: &Request) -> Caller {
-        Caller { gid: req.gid(), thread: req.pid(), privileged: req.uid() == 0 }
+    pub fn of(asker: Asker) -> Caller {
+        Caller { gid: asker.gid, thread: asker.thread, privileged: asker.uid == 0 }
     }
 
     /// Whether it belongs to `group`. A caller that /proc does not show has only its own group.

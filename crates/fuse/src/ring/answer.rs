@@ -1,0 +1,344 @@
+//! Answers on the way to the thread of a ring, and the memory that the kernel shares with it.
+//!
+//! Invariants:
+//! - An entry of a ring has one request at a time, and the request one [`Answer`]. Between the
+//!   arrival of the request and the answer the entry's memory belongs to this process, and its
+//!   payload is written by the holder of the answer alone. The thread of the ring reads the payload
+//!   before it passes the answer on, except for a WRITE, whose answer has no payload of its own.
+//! - Only the thread of the ring gives an entry back to the kernel: commands of a ring belong to
+//!   the thread that submits them.
+//! - The thread announces that it will sleep *before* it looks for answers for the last time; an
+//!   answer is left *before* its giver looks whether the thread sleeps. So one of them sees the
+//!   other.
+
+#![allow(unsafe_code, reason = "the kernel reads and writes memory that it shares")]
+
+use super::wire::{AnswerHeader, Header};
+use fuser::Errno;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+use zerocopy::{FromZeros as _, Immutable, IntoBytes};
+
+/// Bytes of an entry before its payload: a page with the header.
+const HEAD: usize = 4096;
+/// Bytes of the longest answer without payload: an entry of a directory that is open.
+const SMALL: usize = 144;
+
+/// Memory of the entries of a ring: header and payload of each. It takes space when it is first
+/// used.
+struct Memory {
+    base: *mut u8,
+    entries: usize,
+    payload: usize,
+}
+
+// SAFETY: who may use which part is in the invariants above.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn new(entries: usize, payload: usize) -> std::io::Result<Memory> {
+        let (kind, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let length = entries * (HEAD + payload);
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps no other memory.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), length, kind, flags) }?;
+        Ok(Memory { base: base.cast(), entries, payload })
+    }
+
+    fn head(&self, entry: u16) -> *mut u8 {
+        assert!(usize::from(entry) < self.entries, "the ring has no entry {entry}");
+        self.base.wrapping_add(usize::from(entry) * (HEAD + self.payload))
+    }
+
+    fn payload(&self, entry: u16) -> *mut u8 {
+        self.head(entry).wrapping_add(HEAD)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let length = self.entries * (HEAD + self.payload);
+        // SAFETY: the mapping was made in `new` with this length; the ring keeps the outbox while
+        // the kernel may use it, and each answer does while it is not given.
+        let _ = unsafe { munmap(self.base.cast::<c_void>(), length) };
+    }
+}
+
+/// A piece of memory for the kernel (`struct iovec`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    base: *mut u8,
+    length: usize,
+}
+
+/// An answer that is given.
+pub(crate) struct Given {
+    pub entry: u16,
+    /// 0, or an errno.
+    errno: i32,
+    /// Bytes of the payload.
+    length: u32,
+    /// The payload, if it is not in the entry's memory.
+    small: Option<[u8; SMALL]>,
+}
+
+/// Where answers wait for the thread of a ring.
+pub(crate) struct Outbox {
+    memory: Memory,
+    given: Mutex<Vec<Given>>,
+    asleep: AtomicBool,
+    /// Wakes the thread.
+    bell: OwnedFd,
+}
+
+impl Outbox {
+    /// For `entries` with `payload` bytes each.
+    ///
+    /// # Errors
+    /// If memory or descriptors are short.
+    pub(crate) fn new(entries: usize, payload: usize) -> std::io::Result<Outbox> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let memory = Memory::new(entries, payload)?;
+        Ok(Outbox { memory, given: Mutex::default(), asleep: AtomicBool::new(false), bell })
+    }
+
+    fn given(&self) -> std::sync::MutexGuard<'_, Vec<Given>> {
+        // A list is whole even if a thread panicked while it held the lock.
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Becomes readable when the thread is to wake up.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Wakes the thread.
+    pub(crate) fn ring(&self) {
+        // It can only fail where the bell rings already.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// The thread is awake; what rang is done with.
+    pub(crate) fn silence(&self) {
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+    }
+
+    /// Announces that the thread will sleep. False if an answer waits: then it must not.
+    pub(crate) fn may_sleep(&self) -> bool {
+        self.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.given().is_empty()
+    }
+
+    /// The thread is awake.
+    pub(crate) fn awake(&self) {
+        self.asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// Moves the answers that wait to `into`.
+    pub(crate) fn take(&self, into: &mut Vec<Given>) {
+        into.append(&mut self.given());
+    }
+
+    fn give(&self, given: Given) {
+        self.given().push(given);
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
+            self.ring();
+        }
+    }
+
+    /// The header and the payload of `entry`, for the kernel.
+    pub(crate) fn parts(&self, entry: u16) -> [Part; 2] {
+        let memory = &self.memory;
+        [
+            Part { base: memory.head(entry), length: size_of::<Header>() },
+            Part { base: memory.payload(entry), length: memory.payload },
+        ]
+    }
+
+    /// The header of the request that has come to `entry`. Only its thread calls this.
+    pub(crate) fn header(&self, entry: u16) -> Header {
+        let mut bytes = [0; size_of::<Header>()];
+        // SAFETY: within the mapping, and nobody writes there: the kernel has passed it on.
+        unsafe { self.memory.head(entry).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+        zerocopy::transmute!(bytes)
+    }
+
+    /// The first `length` bytes of the payload of `entry`, as far as there are so many.
+    ///
+    /// # Safety
+    /// The request has come, and its answer writes no payload while the slice lives.
+    pub(crate) unsafe fn payload(&self, entry: u16, length: usize) -> &[u8] {
+        // SAFETY: within the mapping; the caller promises that nobody writes there.
+        unsafe {
+            std::slice::from_raw_parts(self.memory.payload(entry), length.min(self.memory.payload))
+        }
+    }
+
+    /// Puts `given` where the kernel looks for it. `unique` is the number of the request.
+    pub(crate) fn write(&self, given: &Given, unique: u64) {
+        let (head, payload) = (self.memory.head(given.entry), self.memory.payload(given.entry));
+        let mut header = Header::new_zeroed();
+        let length = size_of::<AnswerHeader>() as u32 + given.length;
+        let answer = AnswerHeader { length, error: -given.errno, unique };
+        header.in_out[..size_of::<AnswerHeader>()].copy_from_slice(answer.as_bytes());
+        (header.payload, header.commit) = (given.length, unique);
+        let bytes = header.as_bytes();
+        // SAFETY: within the mapping; the answer is given, so nobody else uses the entry.
+        unsafe {
+            head.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            if let Some(small) = &given.small {
+                payload.copy_from_nonoverlapping(small.as_ptr(), given.length as usize);
+            }
+        }
+    }
+}
+
+/// The right to answer one request.
+pub struct Answer {
+    outbox: Arc<Outbox>,
+    entry: u16,
+    /// Bytes of payload so far, and how many there may be.
+    length: usize,
+    limit: usize,
+    given: bool,
+}
+
+impl Answer {
+    /// For the request that has come to `entry`, which asks for at most `limit` bytes.
+    pub(crate) fn new(outbox: &Arc<Outbox>, entry: u16, limit: usize) -> Answer {
+        let limit = limit.min(outbox.memory.payload);
+        Answer { outbox: outbox.clone(), entry, length: 0, limit, given: false }
+    }
+
+    fn give(mut self, errno: i32, length: usize, small: Option<[u8; SMALL]>) {
+        self.given = true;
+        let (entry, length) = (self.entry, length as u32);
+        self.outbox.give(Given { entry, errno, length, small });
+    }
+
+    pub(crate) fn error(self, errno: Errno) {
+        self.give(errno.code(), 0, None);
+    }
+
+    /// Answers with a structure.
+    pub(crate) fn send<T: IntoBytes + Immutable>(self, answer: &T) {
+        const { assert!(size_of::<T>() <= SMALL) };
+        let mut small = [0; SMALL];
+        let bytes = answer.as_bytes();
+        small[..bytes.len()].copy_from_slice(bytes);
+        self.give(0, bytes.len(), Some(small));
+    }
+
+    /// Adds to the payload. False if it has no room for all of `bytes`.
+    pub(crate) fn add(&mut self, bytes: &[u8]) -> bool {
+        if bytes.len() > self.limit - self.length {
+            return false;
+        }
+        let to = self.outbox.memory.payload(self.entry).wrapping_add(self.length);
+        // SAFETY: within the payload, which this answer owns.
+        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        self.length += bytes.len();
+        true
+    }
+
+    /// Adds a record of a listing, padded to a multiple of 8 bytes, or nothing of it.
+    pub(crate) fn add_record(&mut self, parts: &[&[u8]]) -> bool {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        let padded = length.next_multiple_of(8);
+        if padded > self.limit - self.length {
+            return false;
+        }
+        parts.iter().all(|part| self.add(part)) && self.add(&[0; 8][..padded - length])
+    }
+
+    /// Answers with the payload.
+    pub(crate) fn finish(self) {
+        let length = self.length;
+        self.give(0, length, None);
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if !self.given {
+            let (entry, errno) = (self.entry, Errno::EIO.code());
+            self.outbox.give(Given { entry, errno, length: 0, small: None });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::wire::Written;
+    use zerocopy::FromBytes as _;
+
+    fn given(outbox: &Outbox) -> Vec<Given> {
+        let mut given = Vec::new();
+        outbox.take(&mut given);
+        given
+    }
+
+    #[test]
+    fn what_is_given_is_where_the_kernel_looks() {
+        let outbox = Arc::new(Outbox::new(2, 8192).unwrap());
+        Answer::new(&outbox, 1, 0).send(&Written { bytes: 7, padding: 0 });
+        let mut data = Answer::new(&outbox, 0, 10);
+        assert!(data.add(b"0123456") && !data.add(b"7890"), "no more than was asked for");
+        data.finish();
+        for given in given(&outbox) {
+            outbox.write(&given, 40 + u64::from(given.entry));
+        }
+        for (entry, length, content) in [(0, 7, &b"0123456"[..]), (1, 8, &[7, 0, 0, 0])] {
+            let header = outbox.header(entry);
+            let (answer, _) = AnswerHeader::read_from_prefix(&header.in_out).unwrap();
+            let known = (answer.error, answer.unique, answer.length, header.payload);
+            assert_eq!(known, (0, 40 + u64::from(entry), 16 + length, length));
+            // SAFETY: all answers are given.
+            let payload = unsafe { outbox.payload(entry, 100) };
+            assert_eq!(&payload[..content.len()], content);
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_dropped_is_an_error() {
+        let outbox = Arc::new(Outbox::new(1, 4096).unwrap());
+        drop(Answer::new(&outbox, 0, 0));
+        assert_eq!(given(&outbox)[0].errno, Errno::EIO.code());
+    }
+
+    #[test]
+    fn records_are_added_whole_or_not() {
+        let outbox = Arc::new(Outbox::new(1, 4096).unwrap());
+        let mut answer = Answer::new(&outbox, 0, 31);
+        assert!(answer.add_record(&[b"0123456789", b"abc"]), "13 bytes, padded to 16");
+        assert!(!answer.add_record(&[b"0123456789"]), "10 would be padded to 16, of which 15 fit");
+        answer.finish();
+        assert_eq!(given(&outbox)[0].length, 16);
+    }
+
+    #[test]
+    fn a_thread_that_will_sleep_is_woken_once() {
+        let outbox = Arc::new(Outbox::new(2, 4096).unwrap());
+        let rang = || {
+            let mut bytes = [0; 8];
+            rustix::io::read(outbox.bell(), &mut bytes).map_or(0, |_| u64::from_ne_bytes(bytes))
+        };
+        drop(Answer::new(&outbox, 0, 0));
+        assert!(!outbox.may_sleep(), "an answer waits");
+        outbox.awake();
+        given(&outbox);
+        assert_eq!((outbox.may_sleep(), rang()), (true, 0));
+        drop(Answer::new(&outbox, 0, 0));
+        drop(Answer::new(&outbox, 1, 0));
+        assert_eq!(rang(), 1);
+    }
+}

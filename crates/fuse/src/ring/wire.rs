@@ -1,0 +1,477 @@
+//! The kernel's interface as `include/uapi/linux/fuse.h` defines it, protocol 7.42: what a ring
+//! carries. `fuser` has the same structures, but keeps them to itself.
+//!
+//! All numbers are of this machine's byte order.
+
+use crate::reply::Space;
+use fuser::{FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Commands of a ring (`enum fuse_uring_cmd`).
+pub(crate) mod command {
+    pub const REGISTER: u32 = 1;
+    pub const COMMIT_AND_FETCH: u32 = 2;
+}
+
+/// Requests (`enum fuse_opcode`).
+pub(crate) mod op {
+    pub const LOOKUP: u32 = 1;
+    pub const GETATTR: u32 = 3;
+    pub const SETATTR: u32 = 4;
+    pub const READLINK: u32 = 5;
+    pub const SYMLINK: u32 = 6;
+    pub const MKNOD: u32 = 8;
+    pub const MKDIR: u32 = 9;
+    pub const UNLINK: u32 = 10;
+    pub const RMDIR: u32 = 11;
+    pub const RENAME: u32 = 12;
+    pub const LINK: u32 = 13;
+    pub const OPEN: u32 = 14;
+    pub const READ: u32 = 15;
+    pub const WRITE: u32 = 16;
+    pub const STATFS: u32 = 17;
+    pub const RELEASE: u32 = 18;
+    pub const FSYNC: u32 = 20;
+    pub const SETXATTR: u32 = 21;
+    pub const GETXATTR: u32 = 22;
+    pub const LISTXATTR: u32 = 23;
+    pub const REMOVEXATTR: u32 = 24;
+    pub const FLUSH: u32 = 25;
+    pub const OPENDIR: u32 = 27;
+    pub const READDIR: u32 = 28;
+    pub const RELEASEDIR: u32 = 29;
+    pub const FSYNCDIR: u32 = 30;
+    pub const CREATE: u32 = 35;
+    pub const IOCTL: u32 = 39;
+    pub const FALLOCATE: u32 = 43;
+    pub const READDIRPLUS: u32 = 44;
+    pub const RENAME2: u32 = 45;
+    pub const LSEEK: u32 = 46;
+    pub const COPY_FILE_RANGE: u32 = 47;
+}
+
+/// What a SETATTR changes (`FATTR_*`).
+pub(crate) mod valid {
+    pub const MODE: u32 = 1 << 0;
+    pub const UID: u32 = 1 << 1;
+    pub const GID: u32 = 1 << 2;
+    pub const SIZE: u32 = 1 << 3;
+    pub const ATIME: u32 = 1 << 4;
+    pub const MTIME: u32 = 1 << 5;
+    pub const ATIME_NOW: u32 = 1 << 7;
+    pub const MTIME_NOW: u32 = 1 << 8;
+    pub const CTIME: u32 = 1 << 10;
+}
+
+/// Only the data of an fsync (`FUSE_FSYNC_FDATASYNC`).
+pub(crate) const DATA_ONLY: u32 = 1;
+
+/// `struct fuse_uring_cmd_req`: what a command of a ring carries.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
+pub(crate) struct RingCommand {
+    pub flags: u64,
+    /// The request that is answered.
+    pub unique: u64,
+    pub queue: u16,
+    pub padding: [u8; 6],
+}
+
+/// `struct fuse_uring_req_header`: where the kernel puts a request, and finds the answer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Header {
+    /// `struct fuse_in_header` or `fuse_out_header`.
+    pub in_out: [u8; 128],
+    /// The structure that belongs to the request.
+    pub op: [u8; 128],
+    pub flags: u64,
+    pub commit: u64,
+    /// Bytes of payload.
+    pub payload: u32,
+    pub padding: u32,
+    pub reserved: u64,
+}
+
+/// `struct fuse_in_header`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct RequestHeader {
+    pub length: u32,
+    pub op: u32,
+    pub unique: u64,
+    pub node: u64,
+    pub uid: u32,
+    pub gid: u32,
+    pub thread: u32,
+    pub padding: u32,
+}
+
+/// `struct fuse_out_header`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct AnswerHeader {
+    pub length: u32,
+    /// 0, or a negative errno.
+    pub error: i32,
+    pub unique: u64,
+}
+
+/// `struct fuse_setattr_in`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct SetAttributes {
+    /// See [`valid`].
+    pub valid: u32,
+    pub padding: u32,
+    pub handle: u64,
+    pub size: u64,
+    pub owner: u64,
+    pub atime: i64,
+    pub mtime: i64,
+    pub ctime: i64,
+    pub atime_nanos: u32,
+    pub mtime_nanos: u32,
+    pub ctime_nanos: u32,
+    pub mode: u32,
+    pub unused: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub unused_too: u32,
+}
+
+/// `struct fuse_mknod_in`; of MKDIR ([`NewDirectory`]) and CREATE the order differs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct NewDevice {
+    pub mode: u32,
+    pub device: u32,
+    pub umask: u32,
+    pub padding: u32,
+}
+
+/// `struct fuse_mkdir_in`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct NewDirectory {
+    pub mode: u32,
+    pub umask: u32,
+}
+
+/// `struct fuse_create_in`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct NewFile {
+    pub flags: u32,
+    pub mode: u32,
+    pub umask: u32,
+    pub open_flags: u32,
+}
+
+/// `struct fuse_rename2_in`. That of RENAME ends before the flags.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Rename {
+    pub parent: u64,
+    pub flags: u32,
+    pub padding: u32,
+}
+
+/// `struct fuse_read_in`, also of listings, and `struct fuse_write_in`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Transfer {
+    pub handle: u64,
+    pub offset: u64,
+    pub size: u32,
+    /// Of the request.
+    pub flags: u32,
+    pub owner: u64,
+    /// Of the file.
+    pub file_flags: i32,
+    pub padding: u32,
+}
+
+/// `struct fuse_fsync_in`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Fsync {
+    pub handle: u64,
+    pub flags: u32,
+    pub padding: u32,
+}
+
+/// `struct fuse_setxattr_in`, as it is without `FUSE_SETXATTR_EXT`; of GETXATTR and LISTXATTR the
+/// flags are padding.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Xattr {
+    pub size: u32,
+    pub flags: i32,
+}
+
+/// `struct fuse_fallocate_in`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Allocate {
+    pub handle: u64,
+    pub offset: u64,
+    pub length: u64,
+    pub mode: i32,
+    pub padding: u32,
+}
+
+/// `struct fuse_lseek_in`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Lseek {
+    pub handle: u64,
+    pub offset: i64,
+    pub whence: i32,
+    pub padding: u32,
+}
+
+/// `struct fuse_copy_file_range_in`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Copy {
+    pub handle: u64,
+    pub offset: u64,
+    pub to: u64,
+    pub to_handle: u64,
+    pub to_offset: u64,
+    pub length: u64,
+    pub flags: u64,
+}
+
+/// `struct fuse_attr`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Attr {
+    pub ino: u64,
+    pub size: u64,
+    pub blocks: u64,
+    pub atime: i64,
+    pub mtime: i64,
+    pub ctime: i64,
+    pub atime_nanos: u32,
+    pub mtime_nanos: u32,
+    pub ctime_nanos: u32,
+    pub mode: u32,
+    pub links: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub device: u32,
+    pub block_size: u32,
+    pub flags: u32,
+}
+
+/// `struct fuse_attr_out`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Attributes {
+    pub valid: u64,
+    pub valid_nanos: u32,
+    pub padding: u32,
+    pub attr: Attr,
+}
+
+/// `struct fuse_entry_out`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Entry {
+    pub node: u64,
+    pub generation: u64,
+    pub name_valid: u64,
+    pub attr_valid: u64,
+    pub name_valid_nanos: u32,
+    pub attr_valid_nanos: u32,
+    pub attr: Attr,
+}
+
+/// `struct fuse_open_out`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Opened {
+    pub handle: u64,
+    pub flags: u32,
+    pub backing: i32,
+}
+
+/// The answer to CREATE.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Created {
+    pub entry: Entry,
+    pub opened: Opened,
+}
+
+/// `struct fuse_write_out`, and `struct fuse_getxattr_out`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Written {
+    pub bytes: u32,
+    pub padding: u32,
+}
+
+/// `struct fuse_statfs_out`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Statfs {
+    pub blocks: u64,
+    pub blocks_free: u64,
+    pub blocks_available: u64,
+    pub inodes: u64,
+    pub inodes_free: u64,
+    pub block_size: u32,
+    pub name_max: u32,
+    pub fragment_size: u32,
+    pub padding: u32,
+    pub spare: [u32; 6],
+}
+
+/// `struct fuse_dirent`, before the name. With attributes ([`Entry`]) before it, it is a
+/// `struct fuse_direntplus`. The next one begins at a multiple of 8 bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Listed {
+    pub ino: u64,
+    pub offset: u64,
+    pub name_length: u32,
+    pub kind: u32,
+}
+
+const _: () = {
+    assert!(size_of::<RingCommand>() == 24 && size_of::<Header>() == 288);
+    assert!(size_of::<RequestHeader>() == 40 && size_of::<AnswerHeader>() == 16);
+    assert!(size_of::<SetAttributes>() == 88 && size_of::<NewDevice>() == 16);
+    assert!(size_of::<NewDirectory>() == 8 && size_of::<NewFile>() == 16);
+    assert!(size_of::<Rename>() == 16 && size_of::<Transfer>() == 40);
+    assert!(size_of::<Fsync>() == 16 && size_of::<Xattr>() == 8);
+    assert!(size_of::<Allocate>() == 32 && size_of::<Lseek>() == 24 && size_of::<Copy>() == 56);
+    assert!(size_of::<Attr>() == 88 && size_of::<Attributes>() == 104);
+    assert!(size_of::<Entry>() == 128 && size_of::<Opened>() == 16);
+    assert!(size_of::<Written>() == 8 && size_of::<Statfs>() == 80 && size_of::<Listed>() == 24);
+};
+
+/// Seconds since 1970 and nanoseconds, which count forward also before.
+fn seconds(time: SystemTime) -> (i64, u32) {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => (i64::try_from(after.as_secs()).unwrap_or(i64::MAX), after.subsec_nanos()),
+        Err(before) => {
+            let before = before.duration();
+            let whole = 0i64.checked_sub_unsigned(before.as_secs()).unwrap_or(i64::MIN);
+            match before.subsec_nanos() {
+                0 => (whole, 0),
+                nanos => (whole.saturating_sub(1), 1_000_000_000 - nanos),
+            }
+        }
+    }
+}
+
+/// The type bits of a mode.
+fn type_bits(kind: FileType) -> u32 {
+    match kind {
+        FileType::NamedPipe => 0o010_000,
+        FileType::CharDevice => 0o020_000,
+        FileType::Directory => 0o040_000,
+        FileType::BlockDevice => 0o060_000,
+        FileType::RegularFile => 0o100_000,
+        FileType::Symlink => 0o120_000,
+        FileType::Socket => 0o140_000,
+    }
+}
+
+impl Attr {
+    fn of(attr: &FileAttr) -> Attr {
+        let [(atime, atime_nanos), (mtime, mtime_nanos), (ctime, ctime_nanos)] =
+            [attr.atime, attr.mtime, attr.ctime].map(seconds);
+        Attr {
+            ino: attr.ino.0,
+            size: attr.size,
+            blocks: attr.blocks,
+            atime,
+            mtime,
+            ctime,
+            atime_nanos,
+            mtime_nanos,
+            ctime_nanos,
+            mode: type_bits(attr.kind) | u32::from(attr.perm),
+            links: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            device: attr.rdev,
+            block_size: attr.blksize,
+            flags: 0,
+        }
+    }
+}
+
+impl Attributes {
+    pub fn of(ttl: &Duration, attr: &FileAttr) -> Attributes {
+        let (valid, valid_nanos) = (ttl.as_secs(), ttl.subsec_nanos());
+        Attributes { valid, valid_nanos, padding: 0, attr: Attr::of(attr) }
+    }
+}
+
+impl Entry {
+    pub fn of(ttl: &Duration, attr: &FileAttr, generation: Generation) -> Entry {
+        Entry {
+            node: attr.ino.0,
+            generation: generation.0,
+            name_valid: ttl.as_secs(),
+            attr_valid: ttl.as_secs(),
+            name_valid_nanos: ttl.subsec_nanos(),
+            attr_valid_nanos: ttl.subsec_nanos(),
+            attr: Attr::of(attr),
+        }
+    }
+}
+
+impl Opened {
+    pub fn of(handle: FileHandle, flags: FopenFlags) -> Opened {
+        Opened { handle: handle.0, flags: flags.bits(), backing: 0 }
+    }
+}
+
+impl Statfs {
+    pub fn of(space: &Space) -> Statfs {
+        Statfs {
+            blocks: space.blocks,
+            blocks_free: space.blocks_free,
+            blocks_available: space.blocks_available,
+            inodes: space.inodes,
+            inodes_free: space.inodes_free,
+            block_size: space.block_size,
+            name_max: space.name_max,
+            fragment_size: space.block_size,
+            padding: 0,
+            spare: [0; 6],
+        }
+    }
+}
+
+impl Listed {
+    pub fn of(ino: INodeNo, offset: u64, kind: FileType, name: &[u8]) -> Listed {
+        Listed { ino: ino.0, offset, name_length: name.len() as u32, kind: type_bits(kind) >> 12 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_count_their_nanoseconds_forward() {
+        assert_eq!(seconds(UNIX_EPOCH + Duration::new(5, 7)), (5, 7));
+        assert_eq!(seconds(UNIX_EPOCH - Duration::new(5, 0)), (-5, 0));
+        assert_eq!(seconds(UNIX_EPOCH - Duration::new(1, 200_000_000)), (-2, 800_000_000));
+    }
+
+    #[test]
+    fn an_entry_of_a_listing_is_typed_as_by_readdir() {
+        let listed = Listed::of(INodeNo(7), 3, FileType::Symlink, b"name");
+        assert_eq!((listed.ino, listed.offset, listed.name_length, listed.kind), (7, 3, 4, 10));
+    }
+}

@@ -1,0 +1,130 @@
+//! Requests by io_uring: the other tests once more, and what is different with it.
+//!
+//! They need a machine whose owner allows rings; elsewhere they pass, and say so. No test allows
+//! them, since that changes the whole machine. `scripts/guest.sh rings` runs the tests in a guest.
+#![allow(clippy::unwrap_used, clippy::disallowed_types, reason = "a test on a mount")]
+
+use crate::common::engine::{TRANSPORT, WRITEBACK};
+use crate::common::place::{Place, pattern};
+use crate::common::{Scratch, skip};
+use furrow_fuse::null::{FILE, Null};
+use furrow_fuse::{Endpoint, Session, Transport, rings_are_allowed};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
+
+/// True if the tests of rings must be left out.
+fn none(test: &str) -> bool {
+    let none = !rings_are_allowed();
+    if none {
+        eprintln!("SKIPPED {test}: this machine has no FUSE by io_uring, or it is not allowed");
+    }
+    none || skip(test)
+}
+
+mod plain {
+    again!({
+        if super::none("a test by rings") {
+            return;
+        }
+        super::TRANSPORT.set(super::Transport::Rings)
+    });
+}
+
+mod writeback {
+    again!({
+        if super::none("a test by rings") {
+            return;
+        }
+        super::WRITEBACK.set(true);
+        super::TRANSPORT.set(super::Transport::Rings)
+    });
+}
+
+#[test]
+fn rings_serve_or_the_message_says_how_to_get_them() {
+    if skip("rings_serve_or_the_message_says_how_to_get_them") {
+        return;
+    }
+    let scratch = Scratch::new("rings");
+    let directory = scratch.mount_point();
+    let mount = |transport| {
+        let endpoint = Endpoint { source: "rings".into(), transport, ..Endpoint::default() };
+        Session::mount(Null::new(Duration::ZERO), &endpoint, &directory)
+    };
+    let session = match mount(Transport::Rings) {
+        Ok(session) => session,
+        Err(error) => {
+            let error = format!("{error:#}");
+            assert!(!rings_are_allowed(), "{error}");
+            assert!(error.contains("leave the option io_uring out"), "{error}");
+            mount(Transport::Offered).unwrap()
+        }
+    };
+    assert_eq!(session.has_rings(), rings_are_allowed());
+    let served = session.spawn().unwrap();
+    assert_eq!(fs::read(directory.join(FILE)).unwrap(), vec![0x5a; 4096]);
+    served.unmount().unwrap();
+
+    let session = mount(Transport::Channel).unwrap();
+    assert!(!session.has_rings());
+    let served = session.spawn().unwrap();
+    assert_eq!(fs::read(directory.join(FILE)).unwrap(), vec![0x5a; 4096]);
+    served.unmount().unwrap();
+}
+
+#[test]
+fn more_requests_than_a_ring_has_entries_are_all_answered() {
+    if none("more_requests_than_a_ring_has_entries_are_all_answered") {
+        return;
+    }
+    const CLIENTS: u64 = 100;
+    TRANSPORT.set(Transport::Rings);
+    let place = Place::new("many");
+    let path = place.at("file");
+    File::create(&path).unwrap();
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let path = &path;
+            scope.spawn(move || {
+                let file = File::options().write(true).open(path).unwrap();
+                for round in 0..4 {
+                    let piece = pattern(4096, 2 * client);
+                    file.write_all_at(&piece, (round * CLIENTS + client) * 4096).unwrap();
+                    file.sync_data().unwrap();
+                }
+            });
+        }
+    });
+    let content = fs::read(&path).unwrap();
+    assert_eq!(content.len() as u64, 4 * CLIENTS * 4096);
+    for (at, piece) in content.chunks(4096).enumerate() {
+        assert!(piece == pattern(4096, 2 * (at as u64 % CLIENTS)), "piece {at}");
+    }
+}
+
+#[test]
+fn a_mount_that_is_cut_off_under_load_ends() {
+    if none("a_mount_that_is_cut_off_under_load_ends") {
+        return;
+    }
+    TRANSPORT.set(Transport::Rings);
+    for round in 0..8 {
+        let scratch = Scratch::new("cut");
+        let directory = scratch.mount_point();
+        let transport = Transport::Rings;
+        let endpoint = Endpoint { source: "cut".into(), transport, ..Endpoint::default() };
+        let session = Session::mount(Null::new(Duration::ZERO), &endpoint, &directory).unwrap();
+        let served = session.spawn().unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    // Until the mount is gone.
+                    while fs::metadata(directory.join(FILE)).is_ok() {}
+                });
+            }
+            std::thread::sleep(Duration::from_millis(5 * round));
+            drop(served);
+        });
+    }
+}
