@@ -66,6 +66,8 @@ pub struct Contestant<'a> {
     pub name: String,
     /// Measures once.
     pub measure: Box<dyn FnMut(Duration) -> Result<f64> + 'a>,
+    /// The contestant to compare it with, by its place; the first one by itself.
+    against: usize,
 }
 
 impl<'a> Contestant<'a> {
@@ -74,12 +76,17 @@ impl<'a> Contestant<'a> {
         name: impl Into<String>,
         measure: impl FnMut(Duration) -> Result<f64> + 'a,
     ) -> Contestant<'a> {
-        Contestant { name: name.into(), measure: Box::new(measure) }
+        Contestant { name: name.into(), measure: Box::new(measure), against: 0 }
+    }
+
+    /// To be compared with the contestant at `place`.
+    #[must_use]
+    pub fn against(self, place: usize) -> Contestant<'a> {
+        Contestant { against: place, ..self }
     }
 }
 
-/// Has `contestants` take turns; all are compared with the first. `unit` is the unit that they
-/// count.
+/// Has `contestants` take turns. `unit` is the unit that they count.
 ///
 /// # Errors
 /// The first error of a contestant.
@@ -96,8 +103,9 @@ pub fn compare(effort: Effort, unit: &str, contestants: &mut [Contestant<'_>]) -
         }
     }
     let row = |(index, contestant): (usize, &Contestant<'_>)| {
-        let own = &rates[index];
-        let ratios = || own.iter().zip(&rates[0]).map(|(own, first)| own / first).collect();
+        let (own, other) = (&rates[index], &rates[contestant.against]);
+        let ratios = || own.iter().zip(other).map(|(own, other)| own / other).collect();
+        let compared = index != contestant.against;
         Row {
             name: contestant.name.clone(),
             rate: median(own.clone()),
@@ -106,8 +114,8 @@ pub fn compare(effort: Effort, unit: &str, contestants: &mut [Contestant<'_>]) -
                 own.iter().copied().fold(0.0, f64::max),
             ),
             unit: unit.to_owned(),
-            against: (index > 0).then(|| contestants[0].name.clone()),
-            ratio: (index > 0).then(|| median(ratios())),
+            against: compared.then(|| contestants[contestant.against].name.clone()),
+            ratio: compared.then(|| median(ratios())),
         }
     };
     Ok(contestants.iter().enumerate().map(row).collect())

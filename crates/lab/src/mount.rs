@@ -2,10 +2,12 @@
 //! machine's disk.
 //!
 //! All contestants work in one run, on one disk: that of the folder for temporary files (`TMPDIR`),
-//! where Furrow's drive is an image. Furrow and the server that does nothing are mounted without
-//! and with the kernel's write-back cache, and once more with all threads of this process bound to
+//! where Furrow's drive is an image. Furrow and the server that does nothing are mounted by each
+//! transport, without and with the kernel's write-back cache; Furrow is compared with the server
+//! that has the same options. All of it happens once more with all threads of this process bound to
 //! one processor, because the time of a request depends on whether the kernel wakes its server on
-//! another one. Operations:
+//! another one. Rings are left out where the owner of the machine has not allowed them
+//! (`/sys/module/fuse/parameters/enable_uring`). Operations:
 //!
 //! - fstat(2) that the kernel must ask about, creating and removing empty files;
 //! - buffered writes of 4 KiB and 1 MiB into a file of 256 MiB, without fsync;
@@ -21,12 +23,12 @@ use anyhow::{Context as _, Result, ensure};
 use furrow_emu::{OpenMode, create_image};
 use furrow_fs::{Fs, MkfsOptions, MountOptions};
 use furrow_fuse::null::{BIG, Null};
-use furrow_fuse::{Background, Endpoint, FuseServer, Info, Session};
+use furrow_fuse::{Background, Endpoint, FuseServer, Info, Session, Transport};
 use furrow_rt::{Config, Port};
 use furrow_zone::Error;
 use furrow_zone::spec::parse_geometry;
 use rustix::fs::{Advice, AtFlags, Mode, OFlags, StatxFlags};
-use rustix::thread::CpuSet;
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -58,19 +60,20 @@ const IN_FOLDER: usize = 40;
 
 fn run(effort: Effort) -> Result<Vec<Row>> {
     let place = Place::new()?;
-    let mounts = [
-        ("null server", Mount::null(&place, "null", false)?),
-        ("null server, writeback_cache", Mount::null(&place, "null-back", true)?),
-        ("furrow", Mount::engine(&place, "furrow", false)?),
-        ("furrow, writeback_cache", Mount::engine(&place, "furrow-back", true)?),
-    ];
+    let nulls = mounts(&place, "null server", Mount::null)?;
+    let engines = mounts(&place, "furrow", Mount::engine)?;
     let own = place.0.join("disk");
     fs::create_dir(&own).context("a folder on the disk")?;
     let disk = disk_name(&own);
-    let mut folders: Vec<(&str, &Path)> =
-        mounts.iter().map(|(name, mount)| (*name, mount.directory.as_path())).collect();
+    let mut folders: Vec<(&str, &Path)> = nulls
+        .iter()
+        .chain(&engines)
+        .map(|(name, mount)| (name.as_str(), mount.directory.as_path()))
+        .collect();
     folders.push((&disk, &own));
-    for (_, folder) in &folders[2..] {
+    // Every server of Furrow's is compared with the one that does nothing and has its options.
+    let against = |place: usize| place.checked_sub(nulls.len()).filter(|at| *at < engines.len());
+    for (_, folder) in &folders[nulls.len()..] {
         let file = File::create(folder.join(BIG)).context("the big file")?;
         let piece = noise(LARGE, 1);
         for at in (0..LENGTH).step_by(LARGE) {
@@ -88,20 +91,48 @@ fn run(effort: Effort) -> Result<Vec<Row>> {
         for (what, operation) in OPERATIONS {
             let mut contestants: Vec<Contestant<'_>> = folders
                 .iter()
-                .map(|(name, folder)| {
+                .enumerate()
+                .map(|(place, (name, folder))| {
                     let name = format!("{}: {name}", unit(what));
                     let own = *folder == own;
                     Contestant::new(name, move |slice| operation(folder, own, slice))
+                        .against(against(place).unwrap_or(0))
                 })
                 .collect();
             rows.extend(compare(effort, &unit(what), &mut contestants)?);
         }
     }
-    rows.extend(programs(effort, &place, &folders[2..])?);
-    for (_, mount) in mounts {
+    rows.extend(programs(effort, &place, &folders[nulls.len()..])?);
+    for (_, mount) in nulls.into_iter().chain(engines) {
         mount.end()?;
     }
     Ok(rows)
+}
+
+/// The ways to mount.
+const WAYS: [(&str, Transport, bool); 4] = [
+    ("", Transport::Channel, false),
+    (", writeback_cache", Transport::Channel, true),
+    (", io_uring", Transport::Rings, false),
+    (", io_uring, writeback_cache", Transport::Rings, true),
+];
+
+/// A mount in each way that this machine allows, by `name` and the options.
+fn mounts(
+    place: &Place,
+    name: &str,
+    mount: impl Fn(&Place, &str, Transport, bool) -> Result<Mount>,
+) -> Result<Vec<(String, Mount)>> {
+    let possible = |(_, transport, _): &&(&str, Transport, bool)| {
+        *transport == Transport::Channel || furrow_fuse::rings_are_allowed()
+    };
+    let ways = WAYS.iter().filter(possible);
+    ways.map(|(options, transport, writeback)| {
+        let name = format!("{name}{options}");
+        let folder = name.replace([' ', ','], "-");
+        Ok((name, mount(place, &folder, *transport, *writeback)?))
+    })
+    .collect()
 }
 
 /// An operation: in a folder, which may be the disk's own, for about this time.
@@ -317,33 +348,32 @@ impl Drop for Place {
     }
 }
 
-/// All threads of this process on one processor, until it is dropped.
-struct Bound(CpuSet);
+/// All threads of this process on one processor; dropped, each is where it was.
+struct Bound(Vec<(Pid, CpuSet)>);
 
 impl Bound {
     fn new() -> Result<Bound> {
-        let all = rustix::thread::sched_getaffinity(None).context("processors")?;
+        let all = sched_getaffinity(None).context("processors")?;
         let mut first = CpuSet::new();
         let number = (0..CpuSet::MAX_CPU).find(|number| all.is_set(*number)).unwrap_or(0);
         first.set(number);
-        bind(&first)?;
-        Ok(Bound(all))
+        let mut bound = Bound(Vec::new());
+        for thread in fs::read_dir("/proc/self/task")? {
+            let number = thread?.file_name().to_string_lossy().parse().ok();
+            let Some(thread) = number.and_then(Pid::from_raw) else { continue };
+            bound.0.push((thread, sched_getaffinity(Some(thread)).context("processors")?));
+            sched_setaffinity(Some(thread), &first).context("processors")?;
+        }
+        Ok(bound)
     }
 }
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        let _ = bind(&self.0);
+        for (thread, processors) in &self.0 {
+            let _ = sched_setaffinity(Some(*thread), processors);
+        }
     }
-}
-
-fn bind(processors: &CpuSet) -> Result<()> {
-    for thread in fs::read_dir("/proc/self/task")? {
-        let number = thread?.file_name().to_string_lossy().parse().ok();
-        let thread = number.and_then(rustix::thread::Pid::from_raw);
-        rustix::thread::sched_setaffinity(thread, processors).context("processors")?;
-    }
-    Ok(())
 }
 
 /// A mount of this process.
@@ -354,15 +384,15 @@ struct Mount {
 }
 
 impl Mount {
-    fn null(place: &Place, name: &str, writeback: bool) -> Result<Mount> {
+    fn null(place: &Place, name: &str, transport: Transport, writeback: bool) -> Result<Mount> {
         let directory = place.0.join(name);
         fs::create_dir(&directory)?;
         let server = Null::new(Duration::from_secs(1)).with_writeback_cache(writeback);
-        let session = Session::mount(server, &endpoint(name), &directory)?;
+        let session = Session::mount(server, &endpoint(name, transport), &directory)?;
         Ok(Mount { served: session.spawn()?, directory, port: None })
     }
 
-    fn engine(place: &Place, name: &str, writeback: bool) -> Result<Mount> {
+    fn engine(place: &Place, name: &str, transport: Transport, writeback: bool) -> Result<Mount> {
         let (directory, image) = (place.0.join(name), place.0.join(format!("{name}.zns")));
         fs::create_dir(&directory)?;
         let geometry = parse_geometry(DRIVE)?;
@@ -393,7 +423,7 @@ impl Mount {
         let ttl = Duration::from_secs(1);
         let server = FuseServer::new(port.clone(), pool, ttl, Info::default(), Box::new(log))
             .with_writeback_cache(writeback);
-        let mut session = Session::mount(server, &endpoint(name), &directory)?;
+        let mut session = Session::mount(server, &endpoint(name, transport), &directory)?;
         if writeback {
             session.write_back_every(WRITE_BACK, log)?;
         }
@@ -412,6 +442,6 @@ impl Mount {
     }
 }
 
-fn endpoint(source: &str) -> Endpoint {
-    Endpoint { source: source.to_owned(), ..Endpoint::default() }
+fn endpoint(source: &str, transport: Transport) -> Endpoint {
+    Endpoint { source: source.to_owned(), transport, ..Endpoint::default() }
 }
