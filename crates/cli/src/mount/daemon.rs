@@ -61,7 +61,9 @@ pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
             Ok(session)
         })
         .and_then(|session| {
-            log(&format!("{} mounted on {}", plan.source, session.directory().display()));
+            let rings = if session.has_rings() { ", requests come by io_uring" } else { "" };
+            let directory = session.directory().display();
+            log(&format!("{} mounted on {directory}{rings}", plan.source));
             session.run()
         });
     let ended = stop_engine(port).with_context(|| format!("{}: unmount", plan.source));

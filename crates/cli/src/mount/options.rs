@@ -2,14 +2,14 @@
 
 use crate::metrics::Metrics;
 use furrow_fs::{AccessTime, GcOptions, MountOptions, OnDamage, Order, VictimPolicy};
-use furrow_fuse::Endpoint;
+use furrow_fuse::{Endpoint, Transport};
 use furrow_rt::{Nanos, PAGE_SIZE};
 use furrow_zone::size;
 use std::time::Duration;
 
 const OWN: &str = "ro, rw, commit=SECONDS, cache=SIZE, attr_timeout=SECONDS, \
                    errors=continue|remount-ro, \
-                   async_dio, writeback_cache, order=blocking|queued|append, gc=on|off, \
+                   async_dio, writeback_cache, io_uring, order=blocking|queued|append, gc=on|off, \
                    gc_policy=greedy|cost-benefit, gc_start=PERCENT, gc_urgent=PERCENT, \
                    metrics=WHERE, hot=ENDS, cold=ENDS, fsname=NAME, and \
                    the usual ones of mount(8)";
@@ -103,6 +103,8 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
         ("noasync_dio", None) => options.async_dio = false,
         ("writeback_cache", None) => options.writeback_cache = true,
         ("nowriteback_cache", None) => options.writeback_cache = false,
+        ("io_uring", None) => endpoint.transport = Transport::Rings,
+        ("noio_uring", None) => endpoint.transport = Transport::Channel,
         ("diratime", None) => engine.directory_access_time = true,
         ("nodiratime", None) => engine.directory_access_time = false,
         // Options that are always on, or are for mount(8) and tools that read fstab.
@@ -244,6 +246,15 @@ mod tests {
         let options = parse(["attr_timeout=0,fsname=a b,ro,rw"]).unwrap();
         assert_eq!((options.ttl, options.fsname.as_deref()), (Duration::ZERO, Some("a b")));
         assert!(!options.engine.read_only);
+    }
+
+    #[test]
+    fn requests_come_as_asked() {
+        let of = |text| parse([text]).unwrap().endpoint.transport;
+        assert_eq!(of("rw"), Transport::Offered);
+        assert_eq!(of("io_uring"), Transport::Rings);
+        assert_eq!(of("io_uring,noio_uring"), Transport::Channel);
+        assert!(refused("io_uring=8").contains("takes no value"));
     }
 
     #[test]
