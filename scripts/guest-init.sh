@@ -195,6 +195,19 @@ array() {
     step "array: stop" furrow raid stop --force guest
 }
 
+# Mounts whose requests come by io_uring, which this machine's owner, the command line, has allowed.
+rings() {
+    step "rings: they are allowed" grep -q Y /sys/module/fuse/parameters/enable_uring
+    mkdir -p /tmp
+    mount -t tmpfs tmp /tmp
+    # Two need python3 and Perl's modules.
+    step "rings: the tests of mounts" sh -c "mounts rings:: --skip they_lead_to_their_files \
+        --skip direct_io_and_maps_see_one_file >/run/tests 2>&1"
+    grep -A 3 -E 'panicked|^test result' /run/tests | head -n 40 | sed 's/^/GUEST   /'
+    step "rings: none was left out" sh -c "! grep 'by io_uring' /run/tests"
+    umount /tmp
+}
+
 # Starts a server of a block device and waits until it serves. $1: drive, then options
 serve() {
     # The last server's line would be taken for this one's.

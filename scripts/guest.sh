@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tests real zoned drives in a guest: a current Debian kernel in QEMU, without KVM.
 #
-# scripts/guest.sh [PART...]: runs the parts given, or all: nvme, null, smr, ublk, passthrough, array (see
-# scripts/guest-init.sh). FURROW_GUEST_PROFILE=release tests release builds. The kernel is fetched by an
+# scripts/guest.sh [PART...]: runs the parts given, or all: nvme, null, smr, rings, ublk, passthrough, array
+# (see scripts/guest-init.sh). FURROW_GUEST_PROFILE=release tests release builds. The kernel is fetched by an
 # apt of its own below the target folder, whose configuration and lists are not the machine's; nothing is
 # installed. Where the network does not give it, FURROW_GUEST_KERNEL names a folder with the unpacked
 # packages linux-binary-* and linux-modules-*, and busybox-static.
@@ -10,7 +10,7 @@
 . scripts/guest-lib.sh
 
 # The first part that needs ublk sees that its module is not loaded; the array loses a drive for good.
-parts="${*:-nvme null smr ublk passthrough array}"
+parts="${*:-nvme null smr rings ublk passthrough array}"
 profile="${FURROW_GUEST_PROFILE:-debug}"
 guest="$(realpath -m "$target_dir")/guest"
 mkdir -p "$guest"
@@ -27,6 +27,7 @@ if [ -z "${FURROW_GUEST_BUILT:-}" ]; then
     [ "$profile" = debug ] || optimised=(--profile "$profile")
     cargo build --quiet --locked "${optimised[@]}" --package furrow-cli
     cargo build --quiet --locked "${optimised[@]}" --package furrow-linux --examples
+    cargo test --quiet --locked "${optimised[@]}" --package furrow-fuse --test all --no-run
 fi
 rm -rf "$guest/tree"
 mkdir -p "$guest/tree"/{bin,dev,proc,sys,run,mnt,modules}
@@ -34,8 +35,16 @@ add_program "$target_dir/$profile/furrow"
 add_program "$target_dir/$profile/examples/conformance"
 add_program "$target_dir/$profile/examples/in_flight"
 add_program "$(command -v fsx)"
+# The tests of mounts, in the program that was built last.
+tests="$(find "$target_dir/$profile/deps" -name 'all-*' -type f -executable -printf '%T@ %p\n' | sort -rn |
+    while read -r _ program; do
+        case "$("$program" --list 2>/dev/null)" in *rings::*) echo "$program" && break ;; esac
+    done)"
+[ -n "$tests" ] || fail "the tests of mounts are not built"
+install -D "$tests" "$guest/mounts"
+add_program "$guest/mounts"
 # What the shell's own commands cannot do, and the kernel's file systems where the machine has them.
-for program in dd blkdiscard mke2fs mkfs.btrfs; do
+for program in dd blkdiscard mke2fs mkfs.btrfs setpriv setfacl cp; do
     ! have "$program" || add_program "$(command -v "$program")"
 done
 add_shell
@@ -80,7 +89,7 @@ rm -f "$guest/monitor"
 started=$SECONDS
 timeout 900 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3G -nodefaults -no-reboot \
     -display none -kernel "${modules[0]}/vmlinuz" -initrd "$guest/initramfs" \
-    -append "console=ttyS0 quiet panic=-1 furrow=${parts// /,}" \
+    -append "console=ttyS0 quiet panic=-1 fuse.enable_uring=1 furrow=${parts// /,}" \
     -serial "file:$console" -monitor "unix:$guest/monitor,server,nowait" "${drives[@]}" &
 qemu=$!
 trap 'kill "$qemu" 2>/dev/null || true' EXIT
