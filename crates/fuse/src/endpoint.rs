@@ -163,7 +163,13 @@ pub fn dead_mount(directory: &Path) -> String {
 /// True if `directory` is a mount whose daemon has died ("Transport endpoint is not connected").
 pub fn is_dead(directory: &Path) -> bool {
     // Not stat(2): the kernel may answer that from its cache.
-    matches!(rustix::fs::statfs(directory), Err(Errno::NOTCONN))
+    rustix::fs::statfs(directory).is_err_and(is_end)
+}
+
+/// True if a mount whose daemon has died answers with `errno`: "aborted" what was on its way then,
+/// "not connected" what comes later.
+pub(crate) fn is_end(errno: Errno) -> bool {
+    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED)
 }
 
 /// How to unmount.

@@ -298,7 +298,7 @@ fn ask(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
             value.truncate(length);
             Ok(value)
         }
-        Err(Errno::NOTCONN) => Err(anyhow!(endpoint::dead_mount(directory))),
+        Err(errno) if endpoint::is_end(errno) => Err(anyhow!(endpoint::dead_mount(directory))),
         Err(Errno::NODATA | Errno::OPNOTSUPP) => {
             Err(anyhow!("{}: not the root of a mounted Furrow file system", directory.display()))
         }

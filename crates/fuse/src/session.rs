@@ -114,7 +114,8 @@ impl<S: Operations> Session<S> {
                 match root.and_then(|root| root.write_back().map(|()| root)) {
                     Ok(root) => known = Some(root),
                     // It was unmounted, or its daemon is about to end.
-                    Err(Errno::NODEV | Errno::NOTCONN | Errno::NOENT) => return,
+                    Err(Errno::NODEV | Errno::NOENT) => return,
+                    Err(errno) if endpoint::is_end(errno) => return,
                     Err(errno) => log(&format!("writing back the kernel's cache: {errno}")),
                 }
             }
