@@ -44,7 +44,7 @@ pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
     let (port, pool, info) = start_engine(&plan).inspect_err(|_| no_more_metrics())?;
     let mut endpoint = plan.options.endpoint.clone();
     endpoint.source.clone_from(&plan.source);
-    let server = FuseServer::new(port.clone(), pool, plan.options.ttl, info, Box::new(log))
+    let server = FuseServer::new(port.clone(), pool, plan.options.ttl(), info, Box::new(log))
         .with_async_dio(plan.options.async_dio)
         .with_writeback_cache(plan.options.writeback_cache);
     let reporter = server.reporter();

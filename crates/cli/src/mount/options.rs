@@ -13,6 +13,9 @@ const OWN: &str = "ro, rw, commit=SECONDS, cache=SIZE, attr_timeout=SECONDS, \
                    gc_policy=greedy|cost-benefit, gc_start=PERCENT, gc_urgent=PERCENT, \
                    metrics=WHERE, hot=ENDS, cold=ENDS, fsname=NAME, and \
                    the usual ones of mount(8)";
+/// How long the kernel caches names and attributes.
+const TTL: Duration = Duration::from_secs(86_400);
+const TTL_WRITEBACK: Duration = Duration::from_secs(1);
 /// Smallest cache in bytes; a smaller one cannot hold one large request.
 const MIN_CACHE: u64 = 16 << 20;
 
@@ -23,8 +26,8 @@ pub struct Options {
     pub engine: MountOptions,
     /// Options of the kernel; the source is filled in later.
     pub endpoint: Endpoint,
-    /// How long the kernel may cache names and attributes.
-    pub ttl: Duration,
+    /// How long the kernel may cache names and attributes, if said.
+    ttl: Option<Duration>,
     /// The source in the mount table, if not the device.
     pub fsname: Option<String>,
     /// Several direct requests of one program run at once.
@@ -42,13 +45,23 @@ impl Default for Options {
         Options {
             engine: MountOptions::default(),
             endpoint: Endpoint::default(),
-            ttl: Duration::from_secs(1),
+            ttl: None,
             fsname: None,
             async_dio: false,
             writeback_cache: false,
             remount: false,
             metrics: None,
         }
+    }
+}
+
+impl Options {
+    /// How long the kernel may cache names and attributes. Every change goes through this kernel,
+    /// so they stay true; but with a write-back cache it does not notice that the blocks of a file
+    /// become more when it passes writes on.
+    pub fn ttl(&self) -> Duration {
+        let usual = if self.writeback_cache { TTL_WRITEBACK } else { TTL };
+        self.ttl.unwrap_or(usual)
     }
 }
 
@@ -133,7 +146,7 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
         ("fsname", Some(source)) if !source.is_empty() => options.fsname = Some(source.to_owned()),
         ("commit", Some(value)) => options.engine.commit_interval = nanoseconds(name, value, 1)?,
         ("attr_timeout", Some(value)) => {
-            options.ttl = Duration::from_nanos(nanoseconds(name, value, 0)?);
+            options.ttl = Some(Duration::from_nanos(nanoseconds(name, value, 0)?));
         }
         ("metrics", Some(value)) => {
             let metrics = value.parse().map_err(|why| format!("mount option metrics: {why}"))?;
@@ -232,7 +245,7 @@ mod tests {
                      x-systemd.automount,defaults,allow_other,default_permissions,subtype=furrow";
         let options = parse([usual]).unwrap();
         assert!(!options.engine.read_only && !options.endpoint.no_suid);
-        assert_eq!(options.ttl, Duration::from_secs(1));
+        assert_eq!(options.ttl(), Duration::from_secs(86_400));
         assert_eq!(options.engine.commit_interval, 5 * Nanos::SECOND);
     }
 
@@ -244,7 +257,8 @@ mod tests {
         assert_eq!(options.engine.commit_interval, Nanos::SECOND / 2);
         assert_eq!(options.engine.cache_pages, 262_144);
         let options = parse(["attr_timeout=0,fsname=a b,ro,rw"]).unwrap();
-        assert_eq!((options.ttl, options.fsname.as_deref()), (Duration::ZERO, Some("a b")));
+        assert_eq!((options.ttl(), options.fsname.as_deref()), (Duration::ZERO, Some("a b")));
+        assert_eq!(parse(["writeback_cache"]).unwrap().ttl(), Duration::from_secs(1));
         assert!(!options.engine.read_only);
     }
 
