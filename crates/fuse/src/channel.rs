@@ -78,8 +78,8 @@ impl<S: Operations> Filesystem for Channel<S> {
         self.server.lookup(parent, owned(name), reply.into());
     }
 
-    fn forget(&self, _req: &Request, ino: INodeNo, _nlookup: u64) {
-        self.server.forget(ino);
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        self.server.forget(ino, nlookup);
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {

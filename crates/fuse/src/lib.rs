@@ -12,6 +12,7 @@
 mod channel;
 mod convert;
 pub mod endpoint;
+mod known;
 mod latency;
 pub mod null;
 mod operations;
@@ -26,5 +27,5 @@ mod session;
 pub use endpoint::{Endpoint, Mounted, Transport, Unmount};
 pub use report::Info;
 pub use ring::is_allowed as rings_are_allowed;
-pub use serve::{FuseServer, Reporter};
+pub use serve::{FuseServer, Reporter, usual_ttl};
 pub use session::{Background, Session, Signals};

@@ -75,8 +75,8 @@ pub trait Operations: Send + Sync + 'static {
     /// cached.
     fn lookup(&self, parent: INodeNo, name: Vec<u8>, reply: Reply<ReplyEntry>);
 
-    /// The kernel has dropped its last reference.
-    fn forget(&self, ino: INodeNo) {}
+    /// The kernel forgets so many answers that named the inode.
+    fn forget(&self, ino: INodeNo, answers: u64) {}
 
     fn getattr(&self, ino: INodeNo, reply: Reply<ReplyAttr>);
 

@@ -174,7 +174,7 @@ impl Call {
     /// was not removed.
     async fn kept(&self, ino: Option<Ino>, result: Result<()>) -> Result<()> {
         if let Some(ino) = ino
-            && (result.is_err() || !self.shared.pin(ino))
+            && (result.is_err() || !self.shared.known.keep(ino))
         {
             self.fs.release(ino).await?;
         }

@@ -1,10 +1,11 @@
 //! From a request to the engine and back: the code that all requests share.
 //!
 //! Invariants: a request is answered exactly once (a reply that is dropped answers EIO). An inode
-//! that loses its last name is kept alive ([`Shared::pinned`]) until the kernel forgets it, so that
+//! that loses its last name is kept alive ([`Known`]) until the kernel forgets it, so that
 //! stat works on a removed working directory or an `O_PATH` descriptor.
 
 use crate::convert::{attributes, errno, generation, ino};
+use crate::known::Known;
 use crate::latency::{Latencies, Op};
 use crate::posix::Call;
 use crate::reply::{Fail, Listing, Reply};
@@ -13,10 +14,9 @@ use furrow_fs::{Attr, Fs, Ino};
 use furrow_rt::{Pool, Port, Rt};
 use furrow_zone::{Error, ErrorKind};
 use fuser::{Errno, INodeNo, ReplyEmpty, ReplyEntry, ReplyXattr};
-use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// State shared by the callbacks and the tasks they start.
@@ -25,10 +25,8 @@ pub(crate) struct Shared {
     pub ttl: Duration,
     /// Constant properties of the mount.
     pub info: Info,
-    /// Inodes without a name that the kernel still refers to, each opened once for it.
-    pinned: Mutex<BTreeSet<Ino>>,
-    /// Size of `pinned`, to be read without the lock.
-    pins: AtomicUsize,
+    /// Inodes that the kernel refers to.
+    pub known: Known,
     /// The end of the engine was reported.
     ended: AtomicBool,
     /// The failure of the engine was reported.
@@ -63,36 +61,13 @@ impl Shared {
         }
         Some(error)
     }
+}
 
-    fn pinned(&self) -> std::sync::MutexGuard<'_, BTreeSet<Ino>> {
-        // The set is consistent even if a thread panicked while it held the lock.
-        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Records that `ino` was opened for the kernel. False if it was recorded already.
-    pub(crate) fn pin(&self, ino: Ino) -> bool {
-        let mut pinned = self.pinned();
-        let new = pinned.insert(ino);
-        self.pins.store(pinned.len(), Ordering::Release);
-        new
-    }
-
-    /// Removes the record. False if there was none.
-    pub(crate) fn unpin(&self, ino: Ino) -> bool {
-        if self.pins.load(Ordering::Acquire) == 0 {
-            return false;
-        }
-        let mut pinned = self.pinned();
-        let known = pinned.remove(&ino);
-        self.pins.store(pinned.len(), Ordering::Release);
-        known
-    }
-
-    pub(crate) fn take_pins(&self) -> Vec<Ino> {
-        let pinned = std::mem::take(&mut *self.pinned());
-        self.pins.store(0, Ordering::Release);
-        pinned.into_iter().collect()
-    }
+/// How long the kernel may cache names and attributes: a day. Every change goes through this
+/// kernel, so they stay true; but with a write-back cache it does not notice that a file has got
+/// more blocks when it passes writes on, hence a second.
+pub fn usual_ttl(writeback_cache: bool) -> Duration {
+    Duration::from_secs(if writeback_cache { 1 } else { 86_400 })
 }
 
 /// The FUSE server of one mounted file system.
@@ -130,15 +105,12 @@ impl FuseServer {
         info: Info,
         log: Box<dyn Fn(&str) + Send + Sync>,
     ) -> FuseServer {
-        let pins = AtomicUsize::new(0);
         let (ended, failed) = (AtomicBool::new(false), AtomicBool::new(false));
         let (latencies, since) = (Latencies::default(), Instant::now());
-        let pinned = Mutex::default();
         let shared = Shared {
             ttl,
             info,
-            pinned,
-            pins,
+            known: Known::default(),
             ended,
             failed,
             log,
@@ -243,6 +215,7 @@ impl FuseServer {
         F: Future<Output = furrow_zone::Result<Attr>> + 'static,
     {
         self.run(op, reply, operation, |reply, attr, shared| {
+            shared.known.told(attr.ino);
             reply.entry(&shared.ttl, &attributes(&attr), generation(&attr));
         });
     }
@@ -310,10 +283,10 @@ impl FuseServer {
         );
     }
 
-    /// The kernel has dropped its last reference to `node`.
-    pub(crate) fn forgotten(&self, node: INodeNo) {
+    /// The kernel forgets so many answers that named `node`.
+    pub(crate) fn forgotten(&self, node: INodeNo, answers: u64) {
         let Some(ino) = ino(node) else { return };
-        if self.shared.unpin(ino) {
+        if self.shared.known.forget(ino, answers) {
             let shared = self.shared.clone();
             self.submit(move |rt, fs| {
                 let fs = fs.clone();

@@ -132,7 +132,7 @@ impl Operations for FuseServer {
 
     fn destroy(&self) {
         // The kernel sends no forgets at the end of a mount.
-        let pins = self.shared.take_pins();
+        let pins = self.shared.known.end();
         let shared = self.shared.clone();
         let done = self.port.try_call(move |_, fs| {
             let fs = fs.clone();
@@ -166,14 +166,17 @@ impl Operations for FuseServer {
                 }
             },
             |reply, found, shared| match found {
-                Some(attr) => reply.entry(&shared.ttl, &attributes(&attr), generation(&attr)),
+                Some(attr) => {
+                    shared.known.told(attr.ino);
+                    reply.entry(&shared.ttl, &attributes(&attr), generation(&attr));
+                }
                 None => reply.entry(&shared.ttl, &absent(), Generation(0)),
             },
         );
     }
 
-    fn forget(&self, ino: INodeNo) {
-        self.forgotten(ino);
+    fn forget(&self, ino: INodeNo, answers: u64) {
+        self.forgotten(ino, answers);
     }
 
     fn getattr(&self, ino: INodeNo, reply: Reply<ReplyAttr>) {
@@ -320,6 +323,7 @@ impl Operations for FuseServer {
                 call.fs.open(attr.ino).await
             },
             |reply, attr, shared| {
+                shared.known.told(attr.ino);
                 let (fh, flags) = (FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
                 reply.created(&shared.ttl, &attributes(&attr), generation(&attr), fh, flags);
             },
@@ -400,8 +404,13 @@ impl Operations for FuseServer {
         self.listing(reply, move |call, mut reply| async move {
             let ttl = call.shared.ttl;
             let add = |name: &[u8], offset, attr: &Attr| {
-                let known = attributes(attr);
-                reply.add(offset, OsStr::from_bytes(name), &ttl, &known, generation(attr))
+                let (found, generation) = (attributes(attr), generation(attr));
+                let full = reply.add(offset, OsStr::from_bytes(name), &ttl, &found, generation);
+                // Of these two the kernel takes no reference.
+                if !full && name != b"." && name != b".." {
+                    call.shared.known.told(attr.ino);
+                }
+                full
             };
             let listed = call.list_plus(ino, offset, LISTING_PLUS, add).await;
             (reply, listed)

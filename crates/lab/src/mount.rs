@@ -23,7 +23,7 @@ use anyhow::{Context as _, Result, ensure};
 use furrow_emu::{OpenMode, create_image};
 use furrow_fs::{Fs, MkfsOptions, MountOptions};
 use furrow_fuse::null::{BIG, Null};
-use furrow_fuse::{Background, Endpoint, FuseServer, Info, Session, Transport};
+use furrow_fuse::{Background, Endpoint, FuseServer, Info, Session, Transport, usual_ttl};
 use furrow_rt::{Config, Port};
 use furrow_zone::Error;
 use furrow_zone::spec::parse_geometry;
@@ -387,7 +387,7 @@ impl Mount {
     fn null(place: &Place, name: &str, transport: Transport, writeback: bool) -> Result<Mount> {
         let directory = place.0.join(name);
         fs::create_dir(&directory)?;
-        let server = Null::new(Duration::from_secs(1)).with_writeback_cache(writeback);
+        let server = Null::new(usual_ttl(writeback)).with_writeback_cache(writeback);
         let session = Session::mount(server, &endpoint(name, transport), &directory)?;
         Ok(Mount { served: session.spawn()?, directory, port: None })
     }
@@ -420,7 +420,7 @@ impl Mount {
             // A failure to print is ignored.
             let _ = writeln!(std::io::stderr(), "{line}");
         };
-        let ttl = Duration::from_secs(1);
+        let ttl = usual_ttl(writeback);
         let server = FuseServer::new(port.clone(), pool, ttl, Info::default(), Box::new(log))
             .with_writeback_cache(writeback);
         let mut session = Session::mount(server, &endpoint(name, transport), &directory)?;

@@ -2,7 +2,7 @@
 
 use crate::metrics::Metrics;
 use furrow_fs::{AccessTime, GcOptions, MountOptions, OnDamage, Order, VictimPolicy};
-use furrow_fuse::{Endpoint, Transport};
+use furrow_fuse::{Endpoint, Transport, usual_ttl};
 use furrow_rt::{Nanos, PAGE_SIZE};
 use furrow_zone::size;
 use std::time::Duration;
@@ -13,14 +13,11 @@ const OWN: &str = "ro, rw, commit=SECONDS, cache=SIZE, attr_timeout=SECONDS, \
                    gc_policy=greedy|cost-benefit, gc_start=PERCENT, gc_urgent=PERCENT, \
                    metrics=WHERE, hot=ENDS, cold=ENDS, fsname=NAME, and \
                    the usual ones of mount(8)";
-/// How long the kernel caches names and attributes.
-const TTL: Duration = Duration::from_secs(86_400);
-const TTL_WRITEBACK: Duration = Duration::from_secs(1);
 /// Smallest cache in bytes; a smaller one cannot hold one large request.
 const MIN_CACHE: u64 = 16 << 20;
 
 /// The options given with `-o`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Options of the engine.
     pub engine: MountOptions,
@@ -40,28 +37,10 @@ pub struct Options {
     pub metrics: Option<Metrics>,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            engine: MountOptions::default(),
-            endpoint: Endpoint::default(),
-            ttl: None,
-            fsname: None,
-            async_dio: false,
-            writeback_cache: false,
-            remount: false,
-            metrics: None,
-        }
-    }
-}
-
 impl Options {
-    /// How long the kernel may cache names and attributes. Every change goes through this kernel,
-    /// so they stay true; but with a write-back cache it does not notice that the blocks of a file
-    /// become more when it passes writes on.
+    /// How long the kernel may cache names and attributes.
     pub fn ttl(&self) -> Duration {
-        let usual = if self.writeback_cache { TTL_WRITEBACK } else { TTL };
-        self.ttl.unwrap_or(usual)
+        self.ttl.unwrap_or(usual_ttl(self.writeback_cache))
     }
 }
 

@@ -1,0 +1,104 @@
+//! The inodes that the kernel refers to, and those of them that have lost their last name.
+//!
+//! The kernel counts every answer that names an inode, and says how many of them it forgets. Only
+//! when it has forgotten all does it not refer to the inode any more: what it forgets comes by
+//! `/dev/fuse`, and may be overtaken by requests that come by another way, which look the inode up
+//! again.
+//!
+//! Invariant: an answer is counted before it is given, so the kernel never forgets more than was
+//! counted.
+
+use furrow_fs::Ino;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What the kernel knows of an inode.
+#[derive(Clone, Copy, Default)]
+struct References {
+    /// Answers that the kernel has not forgotten.
+    answers: u64,
+    /// The inode has no name, and is open once for the kernel.
+    kept: bool,
+}
+
+/// The inodes that the kernel refers to.
+#[derive(Default)]
+pub(crate) struct Known(Mutex<HashMap<Ino, References>>);
+
+impl Known {
+    fn inodes(&self) -> MutexGuard<'_, HashMap<Ino, References>> {
+        // The map is consistent even if a thread panicked while it held the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kernel is about to be told of `ino`.
+    pub fn told(&self, ino: Ino) {
+        self.inodes().entry(ino).or_default().answers += 1;
+    }
+
+    /// Records that `ino` was opened for the kernel. False if the kernel does not refer to it, or
+    /// it was recorded already.
+    pub fn keep(&self, ino: Ino) -> bool {
+        let mut inodes = self.inodes();
+        let references = inodes.get_mut(&ino);
+        references.is_some_and(|references| !std::mem::replace(&mut references.kept, true))
+    }
+
+    /// The kernel forgets so many answers that named `ino`. True if these were the last ones and
+    /// the inode was kept for it.
+    pub fn forget(&self, ino: Ino, answers: u64) -> bool {
+        let mut inodes = self.inodes();
+        let Some(references) = inodes.get_mut(&ino) else { return false };
+        references.answers = references.answers.saturating_sub(answers);
+        if references.answers > 0 {
+            return false;
+        }
+        inodes.remove(&ino).is_some_and(|references| references.kept)
+    }
+
+    /// Forgets all; the inodes that were kept.
+    pub fn end(&self) -> Vec<Ino> {
+        let all = std::mem::take(&mut *self.inodes());
+        let mut kept: Vec<Ino> =
+            all.into_iter().filter(|(_, references)| references.kept).map(|(ino, _)| ino).collect();
+        kept.sort_unstable();
+        kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inode_is_kept_until_every_answer_is_forgotten() {
+        let known = Known::default();
+        known.told(Ino(7));
+        // What the kernel forgets is overtaken by a second lookup and the removal.
+        known.told(Ino(7));
+        assert!(known.keep(Ino(7)));
+        assert!(!known.keep(Ino(7)), "kept once");
+        assert!(!known.forget(Ino(7), 1), "it was told of it twice");
+        assert!(known.forget(Ino(7), 1));
+        assert!(!known.forget(Ino(7), 1) && known.end().is_empty());
+    }
+
+    #[test]
+    fn an_inode_that_the_kernel_does_not_know_is_not_kept() {
+        let known = Known::default();
+        assert!(!known.keep(Ino(7)));
+        known.told(Ino(7));
+        assert!(!known.forget(Ino(7), 1), "it has its name");
+        assert!(!known.keep(Ino(7)));
+    }
+
+    #[test]
+    fn the_end_of_a_mount_returns_what_is_kept() {
+        let known = Known::default();
+        for ino in [3, 9, 5] {
+            known.told(Ino(ino));
+        }
+        assert!(known.keep(Ino(9)) && known.keep(Ino(3)));
+        assert_eq!(known.end(), [Ino(3), Ino(9)]);
+    }
+}
