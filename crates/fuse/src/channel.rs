@@ -13,7 +13,6 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 /// How requests come from the kernel.
@@ -31,11 +30,8 @@ pub enum Transport {
 /// The requests that are read from `/dev/fuse`.
 pub(crate) struct Channel<S> {
     pub server: Arc<S>,
-    /// Rings are ready.
+    /// The others come by rings.
     pub rings: bool,
-    pub transport: Transport,
-    /// The kernel agrees to rings.
-    pub agreed: Arc<AtomicBool>,
 }
 
 fn asker(req: &Request) -> Asker {
@@ -61,11 +57,8 @@ impl<S: Operations> Filesystem for Channel<S> {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         self.server.init(config)?;
         if self.rings {
-            let agreed = config.add_capabilities(InitFlags::FUSE_OVER_IO_URING).is_ok();
-            if !agreed && self.transport == Transport::Rings {
-                return Err(std::io::Error::other(ring::help()));
-            }
-            self.agreed.store(agreed, Ordering::Relaxed);
+            let agreed = config.add_capabilities(InitFlags::FUSE_OVER_IO_URING);
+            agreed.map_err(|_| std::io::Error::other(ring::help()))?;
         }
         Ok(())
     }

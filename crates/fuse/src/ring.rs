@@ -2,8 +2,8 @@
 //! (Linux 6.14, Documentation/filesystems/fuse/fuse-io-uring.rst).
 //!
 //! A request is served where the program that asks runs, so that no other processor has to wake up
-//! for it. Forgets and interrupts still come by `/dev/fuse`, and so does every request until all
-//! queues are registered; `channel.rs` reads them.
+//! for it. Forgets and interrupts still come by `/dev/fuse`; `channel.rs` reads them. A kernel that
+//! has agreed to rings sends nothing else before it has all queues.
 //!
 //! Why not a crate: `fuser` has no ring yet, and no way to pass a request to its dispatcher. Of the
 //! protocol this folder has what a ring carries, and nothing else refers to it but `reply.rs`, so
@@ -18,14 +18,16 @@ pub(crate) mod wire;
 use crate::endpoint::MAX_WRITE;
 use crate::operations::Operations;
 use answer::{Given, Outbox, Part};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
+use std::time::Duration;
 use wire::{RingCommand, command};
 use zerocopy::IntoBytes as _;
 
@@ -33,6 +35,9 @@ use zerocopy::IntoBytes as _;
 const DEPTH: usize = 64;
 const DEPTH_LEAST: usize = 8;
 const DEPTH_MOST: usize = 32;
+
+/// How long a ring that the kernel cannot serve now waits.
+const AGAIN: Duration = Duration::from_millis(1);
 
 /// `user_data` of the bell; entries have their numbers.
 const BELL: u64 = u64::MAX;
@@ -81,17 +86,21 @@ struct Ring {
     uring: IoUring<squeue::Entry128, cqueue::Entry>,
     outbox: Arc<Outbox>,
     processor: u16,
-    /// By entry: its queue, and the number of its request.
+    /// By entry: its queue, its memory, and the number of its request.
     queues: Vec<u16>,
+    parts: Vec<[Part; 2]>,
     requests: Vec<u64>,
-    /// Entries that the kernel has not given back for good.
+    /// What has come and is not served yet.
+    came: Vec<cqueue::Entry>,
+    /// Entries that the kernel has, or will have when their requests are answered.
     alive: usize,
 }
 
 impl Ring {
-    fn new(processor: u16, queues: &[u16], depth: usize) -> io::Result<Ring> {
-        let queues: Vec<u16> =
-            queues.iter().flat_map(|queue| std::iter::repeat_n(*queue, depth)).collect();
+    /// With `depth` entries for the queue of `processor`, and one for each of the `others`.
+    fn new(processor: u16, others: &[u16], depth: usize) -> io::Result<Ring> {
+        let mut queues = vec![processor; depth];
+        queues.extend(others);
         let uring = IoUring::builder()
             // One thread submits, and takes what has come when it asks for it.
             .setup_single_issuer()
@@ -100,13 +109,14 @@ impl Ring {
             .setup_r_disabled()
             .build((queues.len() as u32 + 1).next_power_of_two())?;
         let outbox = Arc::new(Outbox::new(queues.len(), MAX_WRITE as usize)?);
-        let requests = vec![0; queues.len()];
-        Ok(Ring { uring, outbox, processor, queues, requests, alive: 0 })
+        let parts = (0..queues.len()).map(|entry| outbox.parts(entry as u16)).collect();
+        let (requests, came) = (vec![0; queues.len()], Vec::new());
+        Ok(Ring { uring, outbox, processor, queues, parts, requests, came, alive: 0 })
     }
 
     fn push(&mut self, entry: squeue::Entry128) {
         // SAFETY: an entry names memory of the outbox, which outlives its use by the kernel (see
-        // `Drop`), or pointers that the kernel reads when it takes the entry, in `register`.
+        // `Drop`), or the list of such memory in `parts`, which is never changed.
         let pushed = unsafe { self.uring.submission().push(&entry) };
         pushed.expect("invariant: the ring has room for each entry and the bell");
     }
@@ -117,21 +127,45 @@ impl Ring {
         opcode::UringCmd80::new(types::Fd(device.as_raw_fd()), number).cmd(bytes)
     }
 
-    /// Gives the kernel all entries. It reads `parts` when it takes them, before `submit` returns.
+    /// Binds this thread to the processor, unless the operator has forbidden it that processor.
+    fn settle(&self) {
+        let processor = usize::from(self.processor);
+        let allowed = sched_getaffinity(None)
+            .is_ok_and(|allowed| processor < CpuSet::MAX_CPU && allowed.is_set(processor));
+        if allowed {
+            let mut here = CpuSet::new();
+            here.set(processor);
+            // Elsewhere it works, too, but slower.
+            let _ = sched_setaffinity(None, &here);
+        }
+    }
+
+    /// Gives the kernel all entries.
+    ///
+    /// # Errors
+    /// If it does not take them; then it sends requests by `/dev/fuse`, or none at all.
     fn register(&mut self, device: &OwnedFd) -> io::Result<()> {
         self.uring.submitter().register_enable_rings()?;
-        let parts: Vec<[Part; 2]> =
-            (0..self.queues.len()).map(|entry| self.outbox.parts(entry as u16)).collect();
-        for (entry, parts) in parts.iter().enumerate() {
+        for entry in 0..self.queues.len() {
             let command = RingCommand { queue: self.queues[entry], ..RingCommand::default() };
+            let parts = &self.parts[entry];
             let built = Ring::command(device, command::REGISTER, command)
                 .addr(Some(parts.as_ptr().addr() as u64))
                 .build()
                 .user_data(entry as u64);
-            self.push(with_length(built, parts.len() as u32));
+            let built = with_length(built, parts.len() as u32);
+            self.push(built);
         }
-        self.uring.submit()?;
+        while !self.uring.submission().is_empty() {
+            self.uring.submit()?;
+        }
         self.alive = self.queues.len();
+        // An entry that was refused is answered at once; one with 0 has a request already.
+        self.came.extend(self.uring.completion());
+        let refused = self.came.iter().map(cqueue::Entry::result).find(|result| *result < 0);
+        if let Some(error) = refused {
+            return Err(io::Error::from_raw_os_error(-error));
+        }
         self.listen();
         Ok(())
     }
@@ -145,22 +179,9 @@ impl Ring {
 
     /// Serves requests until the mount has ended, or `stop`.
     fn serve(&mut self, server: &impl Operations, device: &OwnedFd, stop: &AtomicBool) {
-        let (mut given, mut came) = (Vec::<Given>::new(), Vec::new());
-        while self.alive > 0 && !stop.load(Ordering::Relaxed) {
-            self.outbox.take(&mut given);
-            for given in given.drain(..) {
-                let entry = usize::from(given.entry);
-                let (queue, unique) = (self.queues[entry], self.requests[entry]);
-                self.outbox.write(&given, unique);
-                let command = RingCommand { unique, queue, ..RingCommand::default() };
-                let commit = Ring::command(device, command::COMMIT_AND_FETCH, command);
-                self.push(commit.build().user_data(entry as u64));
-            }
-            let wait = usize::from(self.outbox.may_sleep());
-            // An error is a signal, or a lack of memory that passes.
-            let _ = self.uring.submit_and_wait(wait);
-            self.outbox.awake();
-            came.extend(self.uring.completion());
+        let (mut given, mut came) = (Vec::<Given>::new(), std::mem::take(&mut self.came));
+        let mut reported = false;
+        loop {
             for completion in came.drain(..) {
                 match (completion.user_data(), completion.result()) {
                     (BELL, _) => {
@@ -173,23 +194,35 @@ impl Ring {
                         self.requests[entry as usize] =
                             request::serve(server, &self.outbox, entry as u16);
                     }
-                    (entry, error) => {
-                        self.alive -= 1;
-                        self.ended(server, entry, error);
-                    }
+                    // The end of the mount, for this entry.
+                    _ => self.alive -= 1,
                 }
             }
-        }
-    }
-
-    /// The kernel has given an entry back for good.
-    fn ended(&self, server: &impl Operations, entry: u64, error: i32) {
-        let errno = rustix::io::Errno::from_raw_os_error(-error);
-        use rustix::io::Errno;
-        // The end of the mount.
-        if !matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) {
-            let queue = self.queues.get(entry as usize).copied().unwrap_or_default();
-            server.report(&format!("FUSE by io_uring: queue {queue}: {errno}"));
+            if self.alive == 0 || stop.load(Ordering::Relaxed) {
+                return;
+            }
+            self.outbox.take(&mut given);
+            for given in given.drain(..) {
+                let entry = usize::from(given.entry);
+                let (queue, unique) = (self.queues[entry], self.requests[entry]);
+                self.outbox.write(&given, unique);
+                let command = RingCommand { unique, queue, ..RingCommand::default() };
+                let commit = Ring::command(device, command::COMMIT_AND_FETCH, command);
+                self.push(commit.build().user_data(entry as u64));
+            }
+            let wait = usize::from(self.outbox.may_sleep());
+            match self.uring.submit_and_wait(wait) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                    // A lack of memory passes. Nothing else is known to happen.
+                    if !std::mem::replace(&mut reported, true) {
+                        server.report(&format!("FUSE by io_uring, will be tried again: {error}"));
+                    }
+                    std::thread::sleep(AGAIN);
+                }
+                _ => {}
+            }
+            self.outbox.awake();
+            came.extend(self.uring.completion());
         }
     }
 }
@@ -219,47 +252,57 @@ pub(crate) struct Rings(Vec<Ring>);
 
 impl Rings {
     /// # Errors
-    /// If the kernel has no io_uring, or forbids it, or memory is short.
+    /// If the kernel has no io_uring, or forbids it, or memory or descriptors are short.
     pub(crate) fn new() -> Result<Rings> {
-        let (mut all, online) = (listed("possible")?, listed("online")?);
-        all.retain(|queue| !online.contains(queue));
+        let (mut others, online) = (listed("possible")?, listed("online")?);
+        others.retain(|queue| !online.contains(queue));
         let depth = (DEPTH / online.len().max(1)).clamp(DEPTH_LEAST, DEPTH_MOST);
         let ring = |(at, processor): (usize, &u16)| {
-            let others: &[u16] = if at == 0 { &all } else { &[] };
-            Ring::new(*processor, &[&[*processor], others].concat(), depth)
+            Ring::new(*processor, if at == 0 { &others } else { &[] }, depth)
         };
-        let rings = online.iter().enumerate().map(ring).collect::<io::Result<_>>();
-        Ok(Rings(rings.context(
-            "io_uring: FUSE by io_uring needs it: allow it (sysctl kernel.io_uring_disabled=0, and \
-             in the container's system call filter)",
-        )?))
+        let rings: io::Result<_> = online.iter().enumerate().map(ring).collect();
+        let advice = |error: &io::Error| match error.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => {
+                ": allow it (sysctl kernel.io_uring_disabled=0, and in the container's system call \
+                 filter)"
+            }
+            _ => "",
+        };
+        rings.map(Rings).map_err(|error| anyhow!("io_uring: {error}{}", advice(&error)))
     }
 
-    /// Starts a thread for each ring. From now on `server` gets requests of the mount behind
-    /// `device`, whose handshake is done.
+    /// Starts a thread for each ring, and waits until the kernel has all entries. From then on
+    /// `server` gets requests of the mount behind `device`, whose handshake is done.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// If no thread can be started, or the kernel refuses an entry. The mount is of no use then:
+    /// the kernel may wait for the queues, and send nothing.
     pub(crate) fn start<S: Operations>(self, server: &Arc<S>, device: OwnedFd) -> Result<Running> {
         let (device, stop) = (Arc::new(device), Arc::new(AtomicBool::new(false)));
         let mut running = Running { threads: Vec::new(), stop: stop.clone() };
+        let (sender, registered) = channel();
         for mut ring in self.0 {
             let (server, device, stop) = (server.clone(), device.clone(), stop.clone());
-            let outbox = ring.outbox.clone();
+            let (sender, outbox) = (sender.clone(), ring.outbox.clone());
             let work = move || {
-                let mut here = CpuSet::new();
-                here.set(usize::from(ring.processor));
-                // Elsewhere it works, too, but slower.
-                let _ = sched_setaffinity(None, &here);
-                match ring.register(&device) {
-                    Ok(()) => ring.serve(&*server, &device, &stop),
-                    Err(error) => server.report(&format!("FUSE by io_uring: {error}")),
+                ring.settle();
+                let done = ring.register(&device);
+                let able = done.is_ok();
+                // The receiver waits below.
+                let _ = sender.send(done);
+                // It waits for the last sender.
+                drop(sender);
+                if able {
+                    ring.serve(&*server, &device, &stop);
                 }
             };
             let thread = std::thread::Builder::new().name("fuse-ring".to_owned());
             let thread = thread.spawn(work).context("cannot start a thread")?;
             running.threads.push((thread, outbox));
         }
+        drop(sender);
+        // Each thread sends one.
+        registered.iter().collect::<io::Result<()>>().context("the kernel takes no queue")?;
         Ok(running)
     }
 }
@@ -271,7 +314,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Waits for the end of the threads, for which the kernel asks at the end of the mount.
+    /// Waits for the threads, which end with the mount.
     pub(crate) fn join(mut self) -> Result<()> {
         let ended: Vec<_> = self.threads.drain(..).map(|(thread, _)| thread.join()).collect();
         let died = ended.iter().any(std::result::Result::is_err);

@@ -8,10 +8,8 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use fuser::{Config, SessionACL};
 use nix::sys::signal::{SigSet, Signal};
 use rustix::io::Errno;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -20,11 +18,12 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(2);
 const TRY_EVERY: Duration = Duration::from_millis(100);
 
-/// A mount that the kernel has accepted; nobody answers its requests before [`Session::run`].
+/// A mount that the kernel has accepted. Nobody answers its requests before [`Session::run`], but
+/// for those that come by rings.
 pub struct Session<S: Operations> {
     session: fuser::Session<Channel<S>>,
-    /// What is needed to serve rings, to which the kernel has agreed.
-    rings: Option<(Rings, Arc<S>, OwnedFd)>,
+    /// Rings that serve requests.
+    rings: Option<Running>,
     directory: PathBuf,
     /// Dropped, it ends the thread that has the kernel write back.
     write_back: Option<Sender<()>>,
@@ -32,50 +31,51 @@ pub struct Session<S: Operations> {
 
 impl<S: Operations> Session<S> {
     /// Mounts at `directory` and negotiates the protocol with the kernel. From then on every access
-    /// to the mount is queued for [`Session::run`].
+    /// to the mount is served by rings, or is queued for [`Session::run`].
     ///
     /// # Errors
     /// See [`Endpoint::mount`]; if rings are demanded and the kernel has none, or the owner of the
     /// machine does not allow them. Nothing is mounted then.
     pub fn mount(server: S, endpoint: &Endpoint, directory: &Path) -> Result<Session<S>> {
         let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
-        let transport = endpoint.transport;
-        // Before the handshake: a kernel that has agreed sends nothing before it has its queues.
-        let rings = match transport {
-            Transport::Channel => None,
-            Transport::Rings => {
-                ensure!(ring::is_allowed(), ring::help());
-                Some(Rings::new()?)
-            }
-            Transport::Offered if !ring::is_allowed() => None,
-            Transport::Offered => Rings::new()
-                .inspect_err(|error| {
-                    server.report(&format!("requests come by /dev/fuse: {error:#}"))
-                })
-                .ok(),
+        let server = Arc::new(server);
+        let by_rings = || {
+            ensure!(ring::is_allowed(), ring::help());
+            Session::attempt(&server, endpoint, &directory, Some(Rings::new()?))
         };
-        let device = endpoint.mount(&directory)?;
+        let by_channel = || Session::attempt(&server, endpoint, &directory, None);
+        match endpoint.transport {
+            Transport::Rings => by_rings(),
+            Transport::Offered if ring::is_allowed() => by_rings().or_else(|error| {
+                let session = by_channel()?;
+                server.report(&format!("requests come by /dev/fuse: {error:#}"));
+                Ok(session)
+            }),
+            Transport::Offered | Transport::Channel => by_channel(),
+        }
+    }
+
+    fn attempt(
+        server: &Arc<S>,
+        endpoint: &Endpoint,
+        directory: &Path,
+        rings: Option<Rings>,
+    ) -> Result<Session<S>> {
+        let device = endpoint.mount(directory)?;
         let ready = || -> Result<Session<S>> {
-            let (server, agreed) = (Arc::new(server), Arc::new(AtomicBool::new(false)));
-            let (own, wanted) = (device.try_clone()?, rings.is_some());
-            let channel = Channel {
-                server: server.clone(),
-                rings: wanted,
-                transport,
-                agreed: agreed.clone(),
-            };
+            let own = device.try_clone()?;
+            let channel = Channel { server: server.clone(), rings: rings.is_some() };
             let mut config = Config::default();
             config.n_threads = Some(1);
             config.acl = SessionACL::All;
             let session = fuser::Session::from_fd(channel, device, SessionACL::All, config)?;
-            let rings = rings.filter(|_| agreed.load(Ordering::Relaxed));
-            let rings = rings.map(|rings| (rings, server, own));
-            Ok(Session { session, rings, directory: directory.clone(), write_back: None })
+            let rings = rings.map(|rings| rings.start(server, own)).transpose()?;
+            Ok(Session { session, rings, directory: directory.to_owned(), write_back: None })
         };
         ready().with_context(|| format!("{}: FUSE handshake", directory.display())).inspect_err(
             |_| {
                 // Without a daemon the mount would be dead.
-                let _ = endpoint::unmount(&directory, Unmount::Lazy);
+                let _ = endpoint::unmount(directory, Unmount::Lazy);
             },
         )
     }
@@ -133,15 +133,12 @@ impl<S: Operations> Session<S> {
     pub fn run(self) -> Result<()> {
         let _ends = self.write_back;
         let at = || format!("{}: FUSE session", self.directory.display());
-        let start =
-            |(rings, server, device): (Rings, Arc<S>, OwnedFd)| rings.start(&server, device);
-        let running = self.rings.map(start).transpose().with_context(at)?;
         match self.session.run() {
             // Linux 6.18 has been seen to end an unmounted connection so, in place of ENODEV.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::CONNABORTED) => {}
             ended => ended.with_context(at)?,
         }
-        running.map_or(Ok(()), Running::join).with_context(at)
+        self.rings.map_or(Ok(()), Running::join).with_context(at)
     }
 
     /// As [`Session::run`], on a thread of its own.

@@ -43,7 +43,9 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     fn new(entries: usize, payload: usize) -> std::io::Result<Memory> {
-        let (kind, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let kind = ProtFlags::READ | ProtFlags::WRITE;
+        // Most of it is never used.
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let length = entries * (HEAD + payload);
         // SAFETY: a new mapping at an address of the kernel's choice overlaps no other memory.
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), length, kind, flags) }?;
@@ -73,7 +75,7 @@ impl Drop for Memory {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    base: *mut u8,
+    base: usize,
     length: usize,
 }
 
@@ -158,8 +160,8 @@ impl Outbox {
     pub(crate) fn parts(&self, entry: u16) -> [Part; 2] {
         let memory = &self.memory;
         [
-            Part { base: memory.head(entry), length: size_of::<Header>() },
-            Part { base: memory.payload(entry), length: memory.payload },
+            Part { base: memory.head(entry).expose_provenance(), length: size_of::<Header>() },
+            Part { base: memory.payload(entry).expose_provenance(), length: memory.payload },
         ]
     }
 
