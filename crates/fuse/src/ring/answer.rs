@@ -83,7 +83,7 @@ pub(crate) struct Part {
 pub(crate) struct Given {
     pub entry: u16,
     /// 0, or an errno.
-    errno: i32,
+    pub errno: i32,
     /// Bytes of the payload.
     length: u32,
     /// The payload, if it is not in the entry's memory.
@@ -181,6 +181,19 @@ impl Outbox {
         // SAFETY: within the mapping; the caller promises that nobody writes there.
         unsafe {
             std::slice::from_raw_parts(self.memory.payload(entry), length.min(self.memory.payload))
+        }
+    }
+
+    /// Puts a request into `entry`, as the kernel does.
+    #[cfg(test)]
+    pub(crate) fn put(&self, entry: u16, header: &Header, payload: &[u8]) {
+        let (head, to) = (self.memory.head(entry), self.memory.payload(entry));
+        let bytes = header.as_bytes();
+        assert!(payload.len() <= self.memory.payload);
+        // SAFETY: within the mapping, and the test uses no entry that is on its way.
+        unsafe {
+            head.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            to.copy_from_nonoverlapping(payload.as_ptr(), payload.len());
         }
     }
 

@@ -232,3 +232,66 @@ fn pass(
         _ => answer.error(Errno::ENOSYS),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::null::Null;
+    use std::time::Duration;
+    use zerocopy::{FromZeros as _, IntoBytes as _};
+
+    const PAYLOAD: usize = 8192;
+
+    fn header(op: u32, payload: usize) -> Header {
+        let mut header = Header::new_zeroed();
+        let (node, unique) = (1, 99);
+        let (length, uid, gid, thread, padding) = (40, 0, 0, 0, 0);
+        let request = RequestHeader { length, op, unique, node, uid, gid, thread, padding };
+        header.in_out[..40].copy_from_slice(request.as_bytes());
+        header.payload = payload as u32;
+        header
+    }
+
+    /// The errno with which the server that does nothing answers.
+    fn answered(header: &Header, payload: &[u8]) -> i32 {
+        let outbox = Arc::new(Outbox::new(1, PAYLOAD).unwrap());
+        outbox.put(0, header, payload);
+        assert_eq!(serve(&Null::new(Duration::ZERO), &outbox, 0), 99);
+        let mut given = Vec::new();
+        outbox.take(&mut given);
+        assert_eq!(given.len(), 1, "answered once");
+        outbox.write(&given[0], 99);
+        given[0].errno
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_an_error() {
+        let (invalid, unknown) = (Errno::EINVAL.code(), Errno::ENOSYS.code());
+        assert_eq!(answered(&header(op::UNLINK, 5), b"name\0"), 0);
+        assert_eq!(answered(&header(op::UNLINK, 4), b"name"), invalid, "a name without an end");
+        assert_eq!(answered(&header(op::UNLINK, 1), b"\0"), invalid, "no name");
+        assert_eq!(answered(&header(op::RENAME2, 5), b"name\0"), invalid, "one name of two");
+        assert_eq!(answered(&header(op::WRITE, 5), b"bytes"), invalid, "0 bytes announced");
+        assert_eq!(answered(&header(1000, 0), b""), unknown);
+    }
+
+    #[test]
+    fn whatever_is_in_an_entry_is_answered_once() {
+        let mut state = 7u64;
+        let mut noise = |into: &mut [u8]| {
+            for byte in into {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                *byte = (state >> 56) as u8;
+            }
+        };
+        for round in 0..200 {
+            for op in 0..64 {
+                let mut payload = [0; 64];
+                noise(&mut payload);
+                let mut header = header(op, [0, 7, 64, PAYLOAD, usize::MAX][round % 5]);
+                noise(&mut header.op);
+                answered(&header, &payload);
+            }
+        }
+    }
+}
