@@ -60,9 +60,9 @@ pub fn say_ready(message: &str) -> Result<()> {
     // This comes before the waiting command returns: the daemon must not keep busy the file system
     // that the command was run from.
     rustix::process::chdir("/").context("/")?;
+    let null = OpenOptions::new().write(true).open("/dev/null").context("/dev/null")?;
     say(&format!("ready {}\n", message.replace('\n', " ")))
         .context("the command that started this daemon is gone")?;
-    let null = OpenOptions::new().write(true).open("/dev/null").context("/dev/null")?;
     rustix::stdio::dup2_stdout(null).context("standard output")
 }
 
