@@ -70,7 +70,7 @@ for seed in "$@"; do
     [ "$first" = "$second" ] || fail "seed $seed: hash $first, after a remount $second"
     kill -9 "$(status_of pid)"
     # Waits until the kernel has noticed; the process may remain as a zombie.
-    while stat "$mount" >/dev/null 2>&1; do sleep 0.05; done
+    while stat -f "$mount" >/dev/null 2>&1; do sleep 0.05; done
     "$furrow" umount "$mount"
     "$furrow" mount -o "$options" "$work/disk.zns" "$mount" --log "$work/log"
     third="$(hash_of)"

@@ -61,7 +61,7 @@ file_system() {
     cat /mnt/file /mnt/big | sha256sum >/run/before
     step "$1: sync" furrow sync /mnt
     kill -9 "$(pid_of /mnt)"
-    while stat /mnt/file >/dev/null 2>&1; do sleep 0.2; done
+    while stat -f /mnt >/dev/null 2>&1; do sleep 0.2; done
     step "$1: umount after kill" furrow umount /mnt
     step "$1: mount recovers" furrow mount "$1" /mnt --log /run/log
     cat /mnt/file /mnt/big | sha256sum >/run/after

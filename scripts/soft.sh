@@ -145,7 +145,7 @@ figures() {
 # Kills the daemon of the mount, and mounts again.
 kill_daemon() {
     kill -9 "$("$furrow" df --json "$work/furrow" | sed -n 's/^ *"pid": *\([0-9]*\).*/\1/p')"
-    while stat "$work/furrow/." >/dev/null 2>&1; do sleep 0.05; done
+    while stat -f "$work/furrow/." >/dev/null 2>&1; do sleep 0.05; done
 }
 mount_again() {
     "$furrow" umount "$work/furrow"

@@ -6,6 +6,7 @@ use super::files::{Files, Mounted};
 use super::library::Library;
 use super::load::Load;
 use anyhow::{Context, bail};
+use furrow_fuse::endpoint::is_dead;
 use furrow_fuse::report::{Info, Status, ask_status, status};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{File, OpenOptions};
@@ -115,7 +116,7 @@ impl<'a> MountHost<'a> {
     /// Waits until the kernel has noticed: a killed process still exists for a moment.
     fn wait_for_death(&self) -> anyhow::Result<()> {
         let since = Instant::now();
-        while std::fs::symlink_metadata(&self.places.mount_point).is_ok() {
+        while !is_dead(&self.places.mount_point) {
             if since.elapsed() > PATIENCE {
                 bail!("the daemon survived SIGKILL for {} s", PATIENCE.as_secs());
             }
