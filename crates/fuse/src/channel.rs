@@ -30,7 +30,7 @@ pub enum Transport {
 /// The requests that are read from `/dev/fuse`.
 pub(crate) struct Channel<S> {
     pub server: Arc<S>,
-    /// The others come by rings.
+    /// All requests but forgets and interrupts come by rings.
     pub rings: bool,
 }
 

@@ -1,9 +1,9 @@
 //! The inodes that the kernel refers to, and those of them that have lost their last name.
 //!
-//! The kernel counts every answer that names an inode, and says how many of them it forgets. Only
-//! when it has forgotten all does it not refer to the inode any more: what it forgets comes by
-//! `/dev/fuse`, and may be overtaken by requests that come by another way, which look the inode up
-//! again.
+//! The kernel counts every answer that names an inode, and tells how many of these answers it
+//! forgets. The kernel has no reference to an inode once it has forgotten every such answer. One
+//! forget is not enough: forgets come by `/dev/fuse`, and a lookup of the same inode that comes by
+//! a ring may overtake a forget.
 //!
 //! Invariant: an answer is counted before it is given, so the kernel never forgets more than was
 //! counted.
@@ -36,16 +36,16 @@ impl Known {
         self.inodes().entry(ino).or_default().answers += 1;
     }
 
-    /// Records that `ino` was opened for the kernel. False if the kernel does not refer to it, or
-    /// it was recorded already.
+    /// Records that `ino` was opened for the kernel. False if the kernel has no reference to the
+    /// inode, or if the inode was recorded already.
     pub fn keep(&self, ino: Ino) -> bool {
         let mut inodes = self.inodes();
         let references = inodes.get_mut(&ino);
         references.is_some_and(|references| !std::mem::replace(&mut references.kept, true))
     }
 
-    /// The kernel forgets so many answers that named `ino`. True if these were the last ones and
-    /// the inode was kept for it.
+    /// The kernel forgets `answers` answers that named `ino`. True if the kernel has now forgotten
+    /// all such answers, and the inode was kept for the kernel.
     pub fn forget(&self, ino: Ino, answers: u64) -> bool {
         let mut inodes = self.inodes();
         let Some(references) = inodes.get_mut(&ino) else { return false };

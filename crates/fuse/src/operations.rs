@@ -59,10 +59,10 @@ pub struct NewName {
 /// kernel expects of a server without the feature.
 #[allow(unused_variables, reason = "what a server does not have")]
 pub trait Operations: Send + Sync + 'static {
-    /// The kernel offers features, and gets to know which of them are wanted.
+    /// Negotiates: `config` has the features that the kernel offers, and takes those wanted.
     ///
     /// # Errors
-    /// If the kernel lacks one without which the server cannot be used; the mount ends.
+    /// If the kernel lacks a feature without which the server is of no use; the mount ends.
     fn init(&self, config: &mut KernelConfig) -> std::io::Result<()>;
 
     /// The mount has ended.
@@ -75,7 +75,7 @@ pub trait Operations: Send + Sync + 'static {
     /// cached.
     fn lookup(&self, parent: INodeNo, name: Vec<u8>, reply: Reply<ReplyEntry>);
 
-    /// The kernel forgets so many answers that named the inode.
+    /// The kernel forgets `answers` answers that named the inode.
     fn forget(&self, ino: INodeNo, answers: u64) {}
 
     fn getattr(&self, ino: INodeNo, reply: Reply<ReplyAttr>);

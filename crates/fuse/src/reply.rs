@@ -153,7 +153,7 @@ impl Reply<ReplyData> {
 }
 
 impl Reply<ReplyWrite> {
-    /// So many bytes were written.
+    /// `bytes` bytes were written.
     pub fn written(self, bytes: u32) {
         match self {
             Reply::Channel(reply) => reply.written(bytes),

@@ -143,7 +143,7 @@ impl Ring {
     /// Gives the kernel all entries.
     ///
     /// # Errors
-    /// If it does not take them; then it sends requests by `/dev/fuse`, or none at all.
+    /// If the kernel refuses an entry. The kernel then sends requests by `/dev/fuse`, or none.
     fn register(&mut self, device: &OwnedFd) -> io::Result<()> {
         self.uring.submitter().register_enable_rings()?;
         for entry in 0..self.queues.len() {
@@ -275,8 +275,8 @@ impl Rings {
     /// `server` gets requests of the mount behind `device`, whose handshake is done.
     ///
     /// # Errors
-    /// If no thread can be started, or the kernel refuses an entry. The mount is of no use then:
-    /// the kernel may wait for the queues, and send nothing.
+    /// If no thread can be started, or the kernel refuses an entry. The caller must unmount then:
+    /// the kernel may send no request before every queue is registered.
     pub(crate) fn start<S: Operations>(self, server: &Arc<S>, device: OwnedFd) -> Result<Running> {
         let (device, stop) = (Arc::new(device), Arc::new(AtomicBool::new(false)));
         let mut running = Running { threads: Vec::new(), stop: stop.clone() };

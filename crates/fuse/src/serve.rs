@@ -283,7 +283,7 @@ impl FuseServer {
         );
     }
 
-    /// The kernel forgets so many answers that named `node`.
+    /// The kernel forgets `answers` answers that named `node`.
     pub(crate) fn forgotten(&self, node: INodeNo, answers: u64) {
         let Some(ino) = ino(node) else { return };
         if self.shared.known.forget(ino, answers) {

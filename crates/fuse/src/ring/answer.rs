@@ -7,9 +7,9 @@
 //!   before it passes the answer on, except for a WRITE, whose answer has no payload of its own.
 //! - Only the thread of the ring gives an entry back to the kernel: commands of a ring belong to
 //!   the thread that submits them.
-//! - The thread announces that it will sleep *before* it looks for answers for the last time; an
-//!   answer is left *before* its giver looks whether the thread sleeps. So one of them sees the
-//!   other.
+//! - The thread of the ring announces its sleep *before* it looks for answers for the last time. A
+//!   thread that gives an answer leaves the answer *before* it looks for such an announcement. So
+//!   either the ring's thread finds the answer, or the other thread wakes the ring's thread.
 
 #![allow(unsafe_code, reason = "the kernel reads and writes memory that it shares")]
 
@@ -173,7 +173,7 @@ impl Outbox {
         zerocopy::transmute!(bytes)
     }
 
-    /// The first `length` bytes of the payload of `entry`, as far as there are so many.
+    /// The first `length` bytes of the payload of `entry`; all of the payload if it is shorter.
     ///
     /// # Safety
     /// The request has come, and its answer writes no payload while the slice lives.
