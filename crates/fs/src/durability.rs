@@ -16,6 +16,7 @@ use crate::types::Ino;
 use furrow_log::writer::WriteHandle;
 use furrow_zone::{Error, Result, ZoneId};
 use namespace_log::{NameOp, NamespaceLog};
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use sync::SyncLog;
 
@@ -39,7 +40,7 @@ struct Dispatched {
     /// The writes of the present stretch, if a caller wants to wait for them.
     watched: Option<Vec<WriteHandle>>,
     /// Tickets of writes dispatched in the present stretch.
-    tickets: Vec<Ticket>,
+    tickets: SmallVec<[Ticket; 8]>,
     /// Writes dispatched in earlier stretches, not yet known to be complete, in pages.
     in_flight: usize,
 }

@@ -311,6 +311,12 @@ impl Layout {
         1 + 2 * self.logs + self.sync_zones
     }
 
+    /// Zone `column` of a half of the sync log.
+    pub(crate) fn sync_zone(&self, half: u8, column: u32) -> ZoneId {
+        debug_assert!(column < self.sync_zones, "zone {column} of {}", self.sync_zones);
+        ZoneId(self.sync_start + u32::from(half) * self.sync_zones + column)
+    }
+
     /// Zones of a half of the sync log.
     pub(crate) fn sync_half(&self, half: u8) -> Vec<ZoneId> {
         half_of(self.sync_start, self.sync_zones, half)

@@ -131,7 +131,7 @@ async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Resul
         object: layout.uuid,
     };
     let (seconds, nanoseconds) = rt.wall();
-    let mut root = new_node(ROOT_NODE, ROOT_NODE, 0, LEVEL_INODE, class::DIRECTORY);
+    let mut root = new_node(pages, (ROOT_NODE, ROOT_NODE), 0, LEVEL_INODE, class::DIRECTORY);
     let head = &mut as_inode_mut(root.make_mut()).head;
     head.kind = Kind::Directory.code();
     head.mode = 0o755.into();

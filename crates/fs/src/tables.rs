@@ -146,9 +146,9 @@ impl Tables {
         self.set_node(nid, entry);
     }
 
-    /// A sync record covers the changed nodes of `ino`.
-    pub(crate) fn logged(&mut self, ino: u32) {
-        self.changed_nodes.logged(ino);
+    /// A sync record covers the changed nodes of `ino`, which are returned in order.
+    pub(crate) fn logged(&mut self, ino: u32) -> BTreeSet<u32> {
+        self.changed_nodes.logged(ino)
     }
 
     /// Takes the entries that changed since the last snapshot.
@@ -323,18 +323,19 @@ impl ChangedNodes {
         self.now.contains_key(&ino) || self.in_snapshot.contains_key(&ino)
     }
 
-    /// Changed nodes of `ino`, in order.
-    pub(crate) fn of(&self, ino: u32) -> BTreeSet<u32> {
-        let mut all = self.now.get(&ino).cloned().unwrap_or_default();
-        all.extend(self.in_snapshot.get(&ino).into_iter().flatten());
-        all
+    /// Changed nodes of `ino`, at most: one that changed again after the snapshot counts twice.
+    pub(crate) fn most_of(&self, ino: u32) -> usize {
+        let sets = [&self.now, &self.in_snapshot];
+        sets.iter().filter_map(|sets| sets.get(&ino)).map(BTreeSet::len).sum()
     }
 
-    /// A sync record covers the changed nodes of `ino`.
-    pub(crate) fn logged(&mut self, ino: u32) {
-        for gone in [self.now.remove(&ino), self.in_snapshot.remove(&ino)] {
-            self.forget(gone.map_or(0, |nids| nids.len()));
-        }
+    /// A sync record covers the changed nodes of `ino`, which are returned in order.
+    pub(crate) fn logged(&mut self, ino: u32) -> BTreeSet<u32> {
+        let mut all = self.now.remove(&ino).unwrap_or_default();
+        let older = self.in_snapshot.remove(&ino).unwrap_or_default();
+        self.forget(all.len() + older.len());
+        all.extend(older);
+        all
     }
 
     pub(crate) fn snapshot(&mut self) {

@@ -11,6 +11,7 @@ use furrow_log::record::crc32c;
 use furrow_log::writer::{Durability, Kind as WriteKind, ZoneWrite};
 use furrow_rt::{Page, Pages};
 use furrow_zone::{Error, ZoneId};
+use smallvec::SmallVec;
 
 impl Core {
     /// Carries out the decisions of the allocator. Called after every call of the allocator that
@@ -144,11 +145,11 @@ impl Core {
 
     /// Writes every dirty block of `ino`, then its dirty nodes.
     pub(crate) fn write_file(&mut self, ino: Ino) -> Result<(), NotApplied> {
-        let blocks: Vec<u32> = self.cache.dirty_of(ino.0).collect();
+        let blocks: SmallVec<[u32; 32]> = self.cache.dirty_of(ino.0).collect();
         for block in blocks {
             self.write_data(ino, block)?;
         }
-        let nodes: Vec<u32> = self.cache.dirty_nodes_of(ino.0).collect();
+        let nodes: SmallVec<[u32; 8]> = self.cache.dirty_nodes_of(ino.0).collect();
         for nid in nodes {
             self.write_node(nid)?;
         }

@@ -69,6 +69,8 @@ pub(crate) struct SyncLog {
     waiters: Group,
     /// Fsyncs whose record is in flight.
     sharing: u32,
+    /// The buffer of a record's body, between records.
+    body: Vec<u8>,
     answers: CompletionTable<Result<()>>,
 }
 
@@ -147,7 +149,7 @@ impl Core {
         for ino in inos {
             let dirty = self.cache.dirty_of(ino.0).count();
             let nodes = self.cache.dirty_nodes_of(ino.0).count()
-                + self.tables.changed_nodes().of(ino.0).len();
+                + self.tables.changed_nodes().most_of(ino.0);
             bytes += (nodes + 1) * 24 + 80;
             let inode = self.cache.peek(&crate::tree::cache::Key::Node(ino.0));
             bytes += inode.map_or(0, |entry| xattr_bytes(entry.page()));
@@ -201,10 +203,9 @@ impl Core {
         };
         let mut pages = seal(&id, body, &self.env.pages);
         let stripe = self.env.layout.sync_stripe();
-        let zones = self.env.layout.sync_half(self.durability.sync.half);
         while !pages.is_empty() {
             let (column, offset) = stripe.place(self.durability.sync.next);
-            let zone = zones[column as usize];
+            let zone = self.env.layout.sync_zone(self.durability.sync.half, column);
             if !self.env.writer.is_open(zone) {
                 self.env.writer.open_empty(zone);
             }
@@ -253,7 +254,9 @@ impl Core {
         if !self.sync_room(blocks_for(bound)) {
             return Ok(None);
         }
-        let mut out = Encoder::default();
+        // Buffers of this length are slow to allocate: the last record's is used again.
+        let mut out = Encoder(std::mem::take(&mut self.durability.sync.body));
+        out.0.clear();
         let mut changed = false;
         for ino in inos {
             changed |= self.sync_file(*ino, &mut out)?;
@@ -277,6 +280,7 @@ impl Core {
         }
         debug_assert!(out.0.len() <= bound, "{} > {bound}", out.0.len());
         self.write_record(&out.0);
+        self.durability.sync.body = out.0;
         Ok(Some(self.alloc.stamp()))
     }
 
@@ -313,11 +317,10 @@ impl Core {
     fn log_content(&mut self, ino: Ino, out: &mut Encoder) -> Result<bool, NotApplied> {
         let ranges = ranges(self.cache.dirty_of(ino.0));
         self.write_file(ino)?;
-        let changed = self.tables.changed_nodes().of(ino.0);
+        let changed = self.tables.logged(ino.0);
         if changed.is_empty() {
             return Ok(false);
         }
-        self.tables.logged(ino.0);
         for nid in changed {
             let entry = self.tables.nat().get(nid);
             if entry.ino.get() == 0 {

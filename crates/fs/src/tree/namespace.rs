@@ -8,7 +8,7 @@ use crate::alloc::space::Claim;
 use crate::blocked::{Blocked, NotApplied};
 use crate::core::Core;
 use crate::durability::namespace_log::NameOp;
-use crate::format::{BLOCK, INCOMPAT_XATTRS, LINKS_MAX, NO_NODE, TARGET_MAX, class};
+use crate::format::{BLOCK, INCOMPAT_XATTRS, LEVEL_INODE, LINKS_MAX, NO_NODE, TARGET_MAX, class};
 use crate::tree::cache::Key;
 use crate::tree::dirent;
 use crate::tree::node::{as_inode_mut, attr, new_node, stamp};
@@ -425,7 +425,7 @@ impl Core {
             Kind::File => self.env.options.extensions.class(name),
             _ => class::FILE,
         };
-        let mut page = new_node(ino.0, ino.0, 0, crate::format::LEVEL_INODE, class_);
+        let mut page = new_node(&self.env.pages, (ino.0, ino.0), 0, LEVEL_INODE, class_);
         let head = &mut as_inode_mut(page.make_mut()).head;
         head.generation = (*generation).into();
         head.kind = kind.code();

@@ -13,7 +13,7 @@ use crate::format::{
 use crate::tree::cache::{Entry, Key};
 use crate::tree::shape::Shape;
 use crate::types::{Attr, Ino, Kind, Time};
-use furrow_rt::Page;
+use furrow_rt::{Page, Pool};
 use furrow_zone::{Error, ErrorKind};
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -141,9 +141,15 @@ pub(crate) fn attr(head: &InodeHead) -> Attr {
     }
 }
 
-/// A new node's page with its header.
-pub(crate) fn new_node(nid: u32, ino: u32, base: u32, level: u8, class: u8) -> Page {
-    let mut page = Page::zeroed();
+/// A new node's page, of `pool`, with its header.
+pub(crate) fn new_node(
+    pool: &Pool,
+    (nid, ino): (u32, u32),
+    base: u32,
+    level: u8,
+    class: u8,
+) -> Page {
+    let mut page = pool.take();
     let bytes = page.make_mut();
     match level {
         0 => as_leaf_mut(bytes).slots.fill(Pointer::HOLE),
@@ -366,7 +372,8 @@ impl Core {
     fn add_node(&mut self, ino: Ino, base: u32, level: u8) -> u32 {
         let nid = self.tables.take_id().expect("invariant: ids were counted before");
         let class = self.inode_mut(ino).head.node.class;
-        self.insert_node(nid, ino.0, new_node(nid, ino.0, base, level, class));
+        let page = new_node(&self.env.pages, (nid, ino.0), base, level, class);
+        self.insert_node(nid, ino.0, page);
         nid
     }
 

@@ -401,7 +401,7 @@ impl Core {
                 continue;
             }
             if at >= old.len() {
-                let page = new_node(nid, ino.0, at as u32, LEVEL_XATTR, class);
+                let page = new_node(&self.env.pages, (nid, ino.0), at as u32, LEVEL_XATTR, class);
                 self.insert_node(nid, ino.0, page);
             }
             self.node_mut(nid)[BLOCK - XATTR_NODE..].copy_from_slice(&bytes);
