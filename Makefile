@@ -2,12 +2,12 @@
 # Each target installs what it needs on Debian and Ubuntu; see scripts/setup.sh.
 
 .DEFAULT_GOAL := help
-.PHONY: help build lab rocksdb install uninstall deb test test-guest test-long lint demo demo-raid demo-rocksdb crash crash-full bench realtime
+.PHONY: help build lab rocksdb install uninstall deb test test-guest test-guest-long test-long lint demo demo-raid demo-rocksdb crash crash-full bench realtime
 
 help: ## list the targets
 	@echo 'Furrow: a storage stack for zoned flash, in user space.'
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## the furrow command, optimised: target/release/furrow
 	@scripts/setup.sh build
@@ -34,6 +34,10 @@ test: ## for each change: lints, tests, crash sweep, fsx on a mount (about 20 mi
 test-guest: ## real zoned drives, on a current kernel in QEMU (about 10 minutes)
 	@scripts/setup.sh test-guest
 	@scripts/guest.sh
+
+test-guest-long: ## the same guest: pjdfstest, a rebuild, ext4 and XFS on a volume, db_bench on a store
+	@scripts/setup.sh test-guest-long
+	@FURROW_GUEST_PROFILE=release scripts/guest.sh long
 
 test-long: ## for nights: make test, then longer sweeps, simulations and what stock tools ask
 	@scripts/setup.sh test-long

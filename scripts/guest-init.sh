@@ -86,6 +86,10 @@ nvme() {
     drive="$(drive_of furrow0 nvme)"
     conform "$drive" 3
     file_system "$drive" 2000
+    # Blocks of 512 bytes.
+    drive="$(drive_of furrow8 nvme)"
+    conform "$drive" 3
+    file_system "$drive" 300
 }
 
 null() {
@@ -254,6 +258,7 @@ ublk() {
     step "ublk: and removes the device" test ! -e /dev/ublkb0 -a ! -e /dev/ublkc0
     step "ublk: what was written is on the drive" furrow fsck "$image"
     [ ! -e /bin/mkfs.btrfs ] || zoned_btrfs
+    soft_zones
     killed_server
     volume_device
 }
@@ -281,6 +286,19 @@ zoned_btrfs() {
     kill -TERM "$server"
     step "ublk: the last server ends in order" wait "$server"
     rm "$image"
+}
+
+# Soft zones as a zoned block device of the kernel.
+soft_zones() {
+    local file=/run/plain.soft
+    step "ublk: make soft zones" furrow device create --soft "$file" --size 512MiB --zone-size 16MiB
+    step "ublk: serve soft zones" serve "$file"
+    conform /dev/ublkb0 2
+    file_system /dev/ublkb0 300
+    kill -TERM "$server"
+    step "ublk: the server of soft zones ends in order" wait "$server"
+    step "ublk: what was written is in the file" furrow fsck "$file"
+    rm "$file"
 }
 
 # A server that is killed while it is written to.
@@ -398,6 +416,159 @@ volume_device() {
     fi
     step "ublk: stop it again" furrow raid stop served
     kept_volume
+}
+
+# One turn of fio. Prints requests a second, requests of the kernel for each, and the microseconds of
+# processor that the daemon and that all programs had for each. $1: device, $2: what fio does, $3: bytes of
+# a request, $4: requests at once, $5: the daemon
+turn() {
+    local name="${1##*/}" asked
+    busy() { awk '/^cpu /{ print $2 + $3 + $4 + $7 + $8 }' /proc/stat; }
+    own() { awk '{ print $14 + $15 }' "/proc/$1/stat"; }
+    sent() { awk '{ print $1 + $5 }' "/sys/block/$1/stat"; }
+    set -- "$@" "$(busy)" "$(own "$5")" "$(sent "$name")"
+    asked="$(fio --name=turn --filename="$1" --rw="$2" --bs="$3" --iodepth="$4" --ioengine=io_uring \
+        --direct=1 --size=128M --time_based --runtime=6 --minimal | tail -n 1)"
+    echo "$asked" | awk -F ';' -v ticks="$(($(busy) - $6))" -v own="$(($(own "$5") - $7))" \
+        -v sent="$(($(sent "$name") - $8))" '{
+            rate = $8 + $49; count = ($6 + $47) * 1024 / SIZE
+            printf "%d %.2f %.0f %.0f\n", rate, sent / count, own * 10000 / count, ticks * 10000 / count }' \
+        SIZE="$(echo "$3" | sed 's/k/ * 1024/; s/m/ * 1048576/' | while read -r sum; do echo $((sum)); done)"
+}
+
+# The same volume by ublk and by NBD, in turn, three times.
+transports() {
+    local devices=/dev/ublkb0 what daemon round
+    load ublk_drv
+    load nbd nbds_max=1
+    ifconfig lo 127.0.0.1 up
+    for number in 1 2 3 4; do
+        furrow device create "/run/t$number.zns" -o zones=64,zone-size=4MiB,max-open=14,max-active=28
+    done
+    step "transports: create an array" furrow raid create --level 5 --name both \
+        /run/t1.zns /run/t2.zns /run/t3.zns /run/t4.zns
+    step "transports: assemble it" furrow raid assemble --ublk --listen tcp:127.0.0.1:10809 \
+        --log /run/log /run/t1.zns /run/t2.zns /run/t3.zns /run/t4.zns
+    step "transports: a client of the kernel" nbd-client -b 4096 -N both 127.0.0.1 10809 /dev/nbd0
+    daemon="$(furrow raid status --json | sed -n 's/^ *"pid": *\([0-9]*\).*/\1/p' | head -n 1)"
+    step "transports: fill" dd if=/dev/urandom of=/dev/ublkb0 bs=1M count=128 oflag=direct
+    tell "  requests a second, the kernel's requests for each; processor for each, of the daemon and of all, us"
+    for what in "randwrite 4k 16" "randread 4k 16" "randwrite 4k 1" "randread 4k 1" "write 1m 4" "read 1m 4"; do
+        for device in /dev/ublkb0 /dev/nbd0; do : >"/run/turns-${device##*/}"; done
+        for round in 1 2 3; do
+            for device in /dev/ublkb0 /dev/nbd0; do
+                turn "$device" $what "$daemon" >>"/run/turns-${device##*/}"
+            done
+        done
+        for device in ublkb0 nbd0; do
+            tell "  | $what | $device | $(sort -n "/run/turns-$device" | sed -n 2p | sed 's/ / | /g') | $(
+                sort -n "/run/turns-$device" | sed -n '1p;3p' | cut -d ' ' -f 1 | tr '\n' ' ')|"
+        done
+    done
+    nbd-client -d /dev/nbd0 >/dev/null 2>&1
+    step "transports: stop" furrow raid stop both
+}
+
+# The rules of POSIX on a mount.
+posix() {
+    local drive
+    drive="$(drive_of furrow0 nvme)"
+    mkdir -p /run/other /tmp
+    chmod 1777 /tmp
+    conformance "$drive" 1 1 >/dev/null
+    step "posix: mkfs" furrow mkfs "$drive"
+    step "posix: mount" furrow mount "$drive" /mnt --log /run/log
+    mount -t tmpfs other /run/other
+    step "posix: pjdfstest, read-only remounts" pjdfstest -c /remount.toml -p /mnt -s /run/other erofs
+    step "posix: pjdfstest" pjdfstest -c /pjdfstest.toml -p /mnt -s /run/other
+    grep '^Summary' /run/out | sed 's/^/GUEST   /'
+    # A FUSE server cannot tell Linux how many links a file can have.
+    awk '$2 == "skipped" { print $1 }' /run/out | grep -v '::erofs_' >/run/skipped
+    step "posix: one was skipped, link_count_max" sh -c "echo link::link_count_max | cmp - /run/skipped"
+    umount /run/other
+    step "posix: umount" furrow umount /mnt
+    step "posix: fsck" furrow fsck "$drive"
+}
+
+# A drive of an array fails, is replaced and rebuilt.
+rebuild() {
+    local one two three four five
+    one="$(drive_of furrow1 nvme)"
+    two="$(drive_of furrow2 nvme)"
+    three="$(drive_of furrow3 nvme)"
+    four="$(drive_of furrow4 nvme)"
+    five="$(drive_of furrow0 nvme)"
+    load ublk_drv
+    for drive in "$one" "$two" "$three" "$four" "$five"; do conformance "$drive" 1 1 >/dev/null; done
+    step "rebuild: create" furrow raid create --level 5 --name mended "$one" "$two" "$three" "$four"
+    step "rebuild: assemble" furrow raid assemble --ublk --log /run/log "$one" "$two" "$three" "$four"
+    dd if=/dev/urandom of=/run/data bs=1M count=200 2>/dev/null
+    step "rebuild: write" dd if=/run/data of=/dev/ublkb0 bs=1M conv=fsync
+    step "rebuild: a drive fails" furrow raid fail mended 2
+    step "rebuild: write without it" \
+        /bin/dd if=/run/data of=/dev/ublkb0 bs=64K count=512 seek=6400 oflag=direct,dsync
+    step "rebuild: replace it" furrow raid replace mended 2 "$five"
+    step "rebuild: rebuild" furrow raid rebuild mended --pause 0 --wait
+    step "rebuild: scrub" furrow raid scrub mended --wait
+    step "rebuild: another drive fails" furrow raid fail mended 0
+    echo 3 >/proc/sys/vm/drop_caches
+    step "rebuild: the same bytes from the new one" sh -c "dd if=/dev/ublkb0 bs=1M count=200 | cmp - /run/data &&
+        dd if=/dev/ublkb0 bs=64K skip=6400 count=512 >/run/back && dd if=/run/data bs=64K count=512 | cmp - /run/back"
+    step "rebuild: stop" furrow raid stop --force mended
+    rm /run/data /run/back
+}
+
+# File systems of the kernel on a volume. $1: file system
+on_volume() {
+    load "$1"
+    case "$1" in
+    ext4) step "volume: mkfs.ext4" /bin/mke2fs -q -t ext4 -F /dev/ublkb0 ;;
+    xfs) step "volume: mkfs.xfs" mkfs.xfs -q -f /dev/ublkb0 ;;
+    esac
+    step "volume: mount $1" mount -t "$1" -o discard /dev/ublkb0 /mnt
+    step "volume: fsx on $1, 5000 operations" fsx -q -f /fsx.toml -N 5000 -S 1 -P /run /mnt/file
+    step "volume: files on $1" sh -c "cp -r /modules /mnt/a && cp -r /modules /mnt/b && rm -r /mnt/a && sync && fstrim /mnt"
+    step "volume: umount $1" umount /mnt
+    step "volume: stop the array below $1" furrow raid stop served
+    step "volume: assemble it again" furrow raid assemble --ublk --log /run/log "$one" "$two" "$three" "$four"
+    [ "$1" != ext4 ] || step "volume: e2fsck" e2fsck -fn /dev/ublkb0
+    step "volume: mount $1 again" mount -t "$1" /dev/ublkb0 /mnt
+    step "volume: the same files on $1" sh -c 'for file in /modules/*; do cmp "$file" "/mnt/b/${file##*/}" || exit 1; done'
+    step "volume: umount $1 again" umount /mnt
+}
+
+volume() {
+    local one two three four
+    one="$(drive_of furrow1 nvme)"
+    two="$(drive_of furrow2 nvme)"
+    three="$(drive_of furrow3 nvme)"
+    four="$(drive_of furrow4 nvme)"
+    load ublk_drv
+    for drive in "$one" "$two" "$three" "$four"; do conformance "$drive" 1 1 >/dev/null; done
+    step "volume: create" furrow raid create --level 5 --name served "$one" "$two" "$three" "$four"
+    step "volume: assemble" furrow raid assemble --ublk --log /run/log "$one" "$two" "$three" "$four"
+    on_volume ext4
+    on_volume xfs
+    step "volume: scrub" furrow raid scrub served --wait
+    step "volume: stop" furrow raid stop served
+}
+
+# Stock RocksDB on a store.
+store() {
+    local drive found
+    drive="$(drive_of furrow0 nvme)"
+    mkdir -p /tmp
+    conformance "$drive" 1 1 >/dev/null
+    step "store: kv mkfs" furrow kv mkfs "$drive"
+    step "store: db_bench" furrow run --store "$drive" --policy baza --same-victim -- /bin/db_bench \
+        --benchmarks=fillseq,overwrite,readrandom --db=/bench --num=4000 --reads=500 --threads=1 --seed=7 \
+        --value_size=8192 --enable_blob_files=true --min_blob_size=1024 --blob_file_size=1048576 \
+        --enable_blob_garbage_collection=true --write_buffer_size=1048576 --compression_type=none
+    grep 'ops/sec' /run/out | sed 's/^/GUEST   /'
+    step "store: fsck" furrow kv fsck "$drive"
+    step "store: ldb reads it" sh -c "furrow run --store $drive -- /bin/ldb --db=/bench scan --hex >/run/keys"
+    found="$(grep -c '^0x' /run/keys)"
+    step "store: all keys are there, $found" test "$found" = 4000
 }
 
 load nvme

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Tests real zoned drives in a guest: a current Debian kernel in QEMU, without KVM.
 #
-# scripts/guest.sh [PART...]: runs the parts given, or all: nvme, null, smr, rings, ublk, passthrough, array
-# (see scripts/guest-init.sh). FURROW_GUEST_PROFILE=release tests release builds. The kernel is fetched by an
+# scripts/guest.sh [PART...]: runs the parts given, or these: nvme, null, smr, rings, ublk, passthrough, array
+# (see scripts/guest-init.sh). `long` stands for the long ones: posix, rebuild, volume, store, transports.
+# FURROW_GUEST_PROFILE=release tests release builds. The kernel is fetched by an
 # apt of its own below the target folder, whose configuration and lists are not the machine's; nothing is
 # installed. Where the network does not give it, FURROW_GUEST_KERNEL names a folder with the unpacked
 # packages linux-binary-* and linux-modules-*, and busybox-static.
@@ -11,7 +12,17 @@
 
 # The first part that needs ublk sees that its module is not loaded; the array loses a drive for good.
 parts="${*:-nvme null smr rings ublk passthrough array}"
+[ "$parts" != long ] || parts="posix rebuild volume store transports"
 profile="${FURROW_GUEST_PROFILE:-debug}"
+
+# True if one of the parts $@ is to run.
+runs() {
+    local part
+    for part in "$@"; do
+        case " $parts " in *" $part "*) return 0 ;; esac
+    done
+    return 1
+}
 guest="$(realpath -m "$target_dir")/guest"
 mkdir -p "$guest"
 
@@ -19,6 +30,8 @@ for tool in qemu-system-x86_64 cpio xz depmod modprobe fsx python3; do
     have "$tool" || fail "missing: $tool. Run: scripts/setup.sh test-guest"
 done
 
+! runs posix || have pjdfstest || fail "missing: pjdfstest. Run: scripts/setup.sh test-guest-long"
+! runs transports || have fio || fail "missing: fio. Run: scripts/setup.sh test-guest-long"
 find_kernel
 
 # FURROW_GUEST_BUILT=1: the programs are there.
@@ -27,7 +40,11 @@ if [ -z "${FURROW_GUEST_BUILT:-}" ]; then
     [ "$profile" = debug ] || optimised=(--profile "$profile")
     cargo build --quiet --locked "${optimised[@]}" --package furrow-cli
     cargo build --quiet --locked "${optimised[@]}" --package furrow-linux --examples
-    cargo test --quiet --locked "${optimised[@]}" --package furrow-fuse --test all --no-run
+    ! runs rings || cargo test --quiet --locked "${optimised[@]}" --package furrow-fuse --test all --no-run
+    ! runs store || case "$profile" in
+    debug) scripts/rocksdb.sh test ;;
+    *) scripts/rocksdb.sh build ;;
+    esac
 fi
 rm -rf "$guest/tree"
 mkdir -p "$guest/tree"/{bin,dev,proc,sys,run,mnt,modules}
@@ -35,14 +52,16 @@ add_program "$target_dir/$profile/furrow"
 add_program "$target_dir/$profile/examples/conformance"
 add_program "$target_dir/$profile/examples/in_flight"
 add_program "$(command -v fsx)"
-# The tests of mounts, in the program that was built last.
-tests="$(find "$target_dir/$profile/deps" -name 'all-*' -type f -executable -printf '%T@ %p\n' | sort -rn |
-    while read -r _ program; do
-        case "$("$program" --list 2>/dev/null)" in *rings::*) echo "$program" && break ;; esac
-    done)"
-[ -n "$tests" ] || fail "the tests of mounts are not built"
-install -D "$tests" "$guest/mounts"
-add_program "$guest/mounts"
+if runs rings; then
+    # The tests of mounts, in the program that was built last.
+    tests="$(find "$target_dir/$profile/deps" -name 'all-*' -type f -executable -printf '%T@ %p\n' | sort -rn |
+        while read -r _ program; do
+            case "$("$program" --list 2>/dev/null)" in *rings::*) echo "$program" && break ;; esac
+        done)"
+    [ -n "$tests" ] || fail "the tests of mounts are not built"
+    install -D "$tests" "$guest/mounts"
+    add_program "$guest/mounts"
+fi
 # What the shell's own commands cannot do, and the kernel's file systems where the machine has them.
 for program in dd blkdiscard mke2fs mkfs.btrfs setpriv setfacl cp; do
     ! have "$program" || add_program "$(command -v "$program")"
@@ -51,22 +70,44 @@ add_shell
 install -m 755 scripts/guest-init.sh "$guest/tree/init"
 fsx_configuration 262144 >"$guest/tree/fsx.toml"
 add_modules nvme null_blk sd_mod scsi_debug nbd ublk_drv ext4 btrfs
+if runs posix; then
+    add_program "$(command -v pjdfstest)"
+    mkdir -p "$guest/tree/etc"
+    printf '%s\n' root:x:0:0::/: daemon:x:1:1::/: nobody:x:65534:65534::/: >"$guest/tree/etc/passwd"
+    printf '%s\n' root:x:0: daemon:x:1: nogroup:x:65534: >"$guest/tree/etc/group"
+    pjdfstest_configuration true 0.02 >"$guest/tree/remount.toml"
+    pjdfstest_configuration false 0.02 >"$guest/tree/pjdfstest.toml"
+fi
+if runs store; then
+    for program in db_bench ldb; do add_program "$(command -v "$program")"; done
+    install -m 755 "$target_dir/$profile/libfurrow_rocksdb.so" "$guest/tree/bin/"
+fi
+! runs transports || add_program "$(command -v fio)"
+if runs volume; then
+    find_tools
+    add_program "$(command -v e2fsck)"
+    # The last program: its C library is a newer one, which all then use.
+    add_tools mkfs.xfs
+    add_modules xfs
+fi
 pack_guest
 
-# Five NVMe drives with zones: one alone, four for an array. Capacity below size, few open zones.
+# Five NVMe drives with zones: one alone, four for an array. Capacity below size, few open zones. One more
+# has blocks of 512 bytes.
 drives=()
-for number in 0 1 2 3 4; do
+block=4096
+for number in 0 1 2 3 4 8; do
+    [ "$number" != 8 ] || block=512
     rm -f "$guest/drive-$number"
     truncate -s 1G "$guest/drive-$number"
     drives+=(-drive "file=$guest/drive-$number,if=none,id=file$number,format=raw"
         -device "nvme,id=nvme$number,serial=furrow$number,zoned.zasl=5"
-        -device "nvme-ns,drive=file$number,bus=nvme$number,zoned=true,zoned.zone_size=16M,zoned.zone_capacity=12M,zoned.max_open=14,zoned.max_active=28,logical_block_size=4096,physical_block_size=4096")
+        -device "nvme-ns,drive=file$number,bus=nvme$number,zoned=true,zoned.zone_size=16M,zoned.zone_capacity=12M,zoned.max_open=14,zoned.max_active=28,logical_block_size=$block,physical_block_size=$block")
 done
 
 # Three more for NVMe commands as they are: out-of-band bytes, zones of no power of two, and a drive
 # that needs 2 ms for each command and keeps nothing.
-case " $parts " in
-*" passthrough "*)
+if runs passthrough; then
     for number in 5 6; do
         rm -f "$guest/drive-$number"
         truncate -s 1G "$guest/drive-$number"
@@ -80,14 +121,13 @@ case " $parts " in
     drives+=(-device "nvme-ns,drive=file5,bus=nvme5,$zones,zoned.zone_size=16M,zoned.zone_capacity=12M,ms=64"
         -device "nvme-ns,drive=file6,bus=nvme6,$zones,zoned.zone_size=12M"
         -device "nvme-ns,drive=file7,bus=nvme7,$zones,zoned.zone_size=16M")
-    ;;
-esac
+fi
 
 console="$guest/console"
 : >"$console"
 rm -f "$guest/monitor"
 started=$SECONDS
-timeout 900 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3G -nodefaults -no-reboot \
+timeout "${FURROW_GUEST_TIMEOUT:-900}" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3G -nodefaults -no-reboot \
     -display none -kernel "${modules[0]}/vmlinuz" -initrd "$guest/initramfs" \
     -append "console=ttyS0 quiet panic=-1 fuse.enable_uring=1 furrow=${parts// /,}" \
     -serial "file:$console" -monitor "unix:$guest/monitor,server,nowait" "${drives[@]}" &

