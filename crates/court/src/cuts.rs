@@ -24,6 +24,12 @@ pub fn ended(call: usize) -> String {
     format!("e {call}")
 }
 
+/// The mark after call `call`, which would promise something, has ended with an error that leaves
+/// the file system usable: the caller has no promise.
+pub fn refused(call: usize) -> String {
+    format!("x {call}")
+}
+
 /// What a drive does wrong on purpose, to see that it is noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
@@ -115,6 +121,15 @@ impl Events {
             }
         }
         progress
+    }
+
+    /// Calls that promise nothing because they ended with an error.
+    pub fn refused(&self) -> BTreeSet<usize> {
+        let marks = self.events.iter().filter_map(|event| match event {
+            Event::Mark(text) => text.strip_prefix("x "),
+            _ => None,
+        });
+        marks.filter_map(|call| call.parse().ok()).collect()
     }
 
     /// Calls that promised something although the last flush before that was sent while a write of
@@ -233,6 +248,7 @@ impl After<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::{History, Name, Op};
     use furrow_rt::{PAGE_SIZE, Page, Pages};
     use furrow_ublk::recording::Recorder;
     use furrow_zone::{BlockCount, Lba, Outcome, Status};
@@ -310,6 +326,25 @@ mod tests {
         };
         assert_eq!(events(true).hasty(), BTreeSet::new());
         assert_eq!(events(false).hasty(), BTreeSet::from([4]));
+    }
+
+    #[test]
+    fn a_call_that_ends_with_an_error_promises_nothing() {
+        let file = Shared::default();
+        let geometry = Geometry::unlimited(4, 64, 64);
+        let recorder = Recorder::new(&geometry, Box::new(file.clone())).unwrap();
+        for mark in [START.into(), begun(1), refused(1), begun(2), ended(2)] {
+            recorder.mark(&mark).unwrap();
+        }
+        let events = Events::read(&file.0.borrow()[..]).unwrap();
+        assert_eq!(events.refused(), BTreeSet::from([1]));
+        let name = Name { directory: 0, number: 0 };
+        let mut history = History::default();
+        for op in [Op::Create(name), Op::Fsync(name), Op::Fsync(name)] {
+            history.apply(op);
+        }
+        assert_eq!(history.files[0].syncs, [1, 2]);
+        assert_eq!(history.without_promises(&events.refused()).files[0].syncs, [2]);
     }
 
     /// For each of 200 cuts: calls ended, calls begun, blocks left.

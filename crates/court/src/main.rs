@@ -154,6 +154,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
                 "guilty": verdict.guilty,
                 "of_them_by_hasty_flushes": verdict.hasty,
                 "calls_with_hasty_flushes": verdict.hasty_calls,
+                "calls_refused": verdict.refused_calls,
                 "first_broken_promise": by,
             });
             println!("{line}");

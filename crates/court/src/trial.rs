@@ -1,6 +1,6 @@
 //! Recording a workload on a file system, and trying power cuts in the recording.
 
-use crate::cuts::{Cut, Defect, Events, START, begun, ended};
+use crate::cuts::{Cut, Defect, Events, START, begun, ended, refused};
 use crate::host::{Used, serve};
 use crate::kind::{Kind, kernel_said};
 use crate::oracle::{Accusation, Found, Progress, Promise, judge};
@@ -146,9 +146,13 @@ pub fn record(case: Case, churn: u64, recording: &Path) -> Result<()> {
     server.mark(START)?;
     for (call, op) in History::generate(case.seed, case.calls).ops.iter().enumerate() {
         server.mark(&begun(call))?;
-        perform(case.kind, &top, call, *op).with_context(|| format!("call {call}, {op:?}"))?;
-        if op.promises() {
-            server.mark(&ended(call))?;
+        match perform(case.kind, &top, call, *op) {
+            Ok(()) if op.promises() => server.mark(&ended(call))?,
+            Ok(()) => {}
+            Err(error) if op.promises() && asks_for_another_attempt(&error) => {
+                server.mark(&refused(call))?;
+            }
+            Err(error) => return Err(error.context(format!("call {call}, {op:?}"))),
         }
         if let Some(filler) = &mut filler {
             filler.churn(call).context("churn")?;
@@ -198,6 +202,12 @@ impl Filler {
         }
         Ok(())
     }
+}
+
+/// True for EAGAIN: zoned btrfs gives it to fdatasync when its zones run short.
+fn asks_for_another_attempt(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<std::io::Error>();
+    error.is_some_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
 /// Makes one call.
@@ -305,6 +315,8 @@ fn use_and_unmount(kind: Kind, top: &Path) -> Vec<Accusation> {
 /// What came of a number of cuts.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
+    /// Calls of the workload that promise nothing, because they ended with an error.
+    pub refused_calls: usize,
     /// Calls of the workload that were hasty.
     pub hasty_calls: usize,
     /// Cuts tried.
@@ -336,13 +348,15 @@ pub fn try_cuts(
     let Some(case) = events.marks().find_map(Case::parse) else {
         bail!("{}: it names no workload", recording.display());
     };
-    let history = History::generate(case.seed, case.calls);
+    let refused = events.refused();
+    let history = History::generate(case.seed, case.calls).without_promises(&refused);
     let hasty = events.hasty();
     let rest = history.without_promises(&hasty);
     let histories = Arc::new([history, rest]);
     let mut cuts: Vec<Cut> = numbers.map(|number| events.cut(seed, number)).collect();
     cuts.sort_by_key(|cut| cut.at);
-    let mut verdict = Verdict { hasty_calls: hasty.len(), ..Verdict::default() };
+    let mut verdict =
+        Verdict { refused_calls: refused.len(), hasty_calls: hasty.len(), ..Verdict::default() };
     for after in events.after(&cuts, defect) {
         let (cut, left, in_flight) = after?;
         let (progress, histories) = (events.progress(cut.at), histories.clone());
