@@ -250,6 +250,9 @@ ublk() {
         grep -x 14 $queue/max_open_zones && grep -x 28 $queue/max_active_zones &&
         grep -x 64 $queue/nr_zones && grep -x 32768 $queue/chunk_sectors &&
         grep -x 131072 $queue/zone_append_max_bytes"
+    # PF_MEMALLOC_NOIO and PF_LOCAL_THROTTLE (linux/sched.h).
+    step "ublk: the kernel does not make the server wait for memory that the server's work would free" \
+        sh -c "flags=\$(cut -d ' ' -f 9 /proc/$server/stat) && [ \$((flags & 0x180000)) = \$((0x180000)) ]"
     step "ublk: the drive is in use" sh -c "! furrow device show $image"
     conform /dev/ublkb0 3
     file_system /dev/ublkb0 500

@@ -1,9 +1,9 @@
 //! Serving a drive to the kernel while a thread uses the block device.
 
 use crate::kind::kernel_said;
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use furrow_emu::Emulator;
-use furrow_rt::{Config, Nanos, Rt, within};
+use furrow_rt::{Config, Nanos, Rt, become_io_flusher, within};
 use furrow_ublk::{Drive, Options, Server, Tap};
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
@@ -30,13 +30,14 @@ pub enum Used<T> {
 /// # Errors
 /// If the drive cannot be served, or `using` does not even end when the device is removed.
 pub fn serve<T: Send + 'static>(
-    open: impl FnOnce(&Rt) -> Result<Emulator>,
+    open: impl FnOnce(&Rt) -> Result<Rc<Emulator>>,
     tap: &Rc<Tap>,
     patience: u64,
     using: impl FnOnce(&str) -> T + Send + 'static,
 ) -> Result<Used<T>> {
+    ensure!(become_io_flusher(), "this needs root");
     let rt = Rt::new(Config::real());
-    let drive = Rc::new(open(&rt)?);
+    let drive = open(&rt)?;
     let served = Drive::new(drive.clone())?.tapped(tap.clone());
     let engine = rt.clone();
     let server = rt.block_on(async move {

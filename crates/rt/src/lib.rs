@@ -16,6 +16,8 @@ pub mod completion;
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "the real clock")]
 mod driver;
 pub mod exec;
+#[cfg_attr(test, allow(clippy::disallowed_methods, reason = "its tests start threads"))]
+mod flusher;
 #[allow(clippy::disallowed_types, reason = "where threads meet")]
 mod hub;
 #[cfg(all(test, loom))]
@@ -37,6 +39,7 @@ pub mod wait;
 pub use buf::{OwnedPage, PAGE_SIZE, Page, Pages, Pool};
 pub use completion::{Completion, CompletionTable, Ticket};
 pub use exec::{Clock, Config, JoinHandle, Nanos, Rt, Source};
+pub use flusher::become_io_flusher;
 pub use notify::{Notified, Notify, Permit, Semaphore};
 pub use port::{Port, Stopped};
 pub use ranges::{Held, Ranges};

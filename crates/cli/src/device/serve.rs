@@ -45,8 +45,10 @@ pub struct ServeArgs {
 /// # Errors
 /// If the drive cannot be opened or served, or its device was removed by somebody else.
 pub fn run(args: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    // This comes before any other thread, which inherits the mask.
+    // This comes before any other thread, which inherits both.
     let signals = Signals::block()?;
+    // Without the right to this the server works, and may hang where memory is short.
+    let _ = furrow_rt::become_io_flusher();
     let spec: DeviceSpec = args.device.parse()?;
     if how_it_runs(&spec).timing == Timing::Virtual {
         return Err(anyhow!("{spec}: the kernel's time is real: use timing=realtime"));

@@ -37,8 +37,10 @@ pub struct Plan {
 /// # Errors
 /// If the device or the directory cannot be used, `ready` fails, or the last checkpoint does.
 pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
-    // This comes before any other thread, which inherits the mask.
+    // This comes before any other thread, which inherits both.
     let signals = Signals::block()?;
+    // Without the right to this the server works, and may hang where memory is short.
+    let _ = furrow_rt::become_io_flusher();
     let metrics = plan.options.metrics.as_ref().map(metrics::Service::prepare).transpose()?;
     let no_more_metrics = || plan.options.metrics.iter().for_each(metrics::end);
     let (port, pool, info) = start_engine(&plan).inspect_err(|_| no_more_metrics())?;

@@ -188,8 +188,10 @@ fn again() -> Vec<OsString> {
 
 /// Serves the array until it is stopped.
 fn serve(args: &Args) -> Result<()> {
-    // This comes before any other thread, which inherits the mask.
+    // This comes before any other thread, which inherits both.
     let signals = Signals::block()?;
+    // Without the right to this the server works, and may hang where memory is short.
+    let _ = furrow_rt::become_io_flusher();
     let places = args.listen.iter().map(absolute).collect::<Result<Vec<_>>>()?;
     let tls = tls(args)?;
     let named = devices::named(&args.devices)?;

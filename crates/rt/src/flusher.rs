@@ -1,0 +1,30 @@
+//! Threads through which the kernel writes dirty memory back.
+
+/// Marks the calling thread, and all threads that it starts, as part of the kernel's way to
+/// storage (`PR_SET_IO_FLUSHER`, prctl(2)): a server of a block device or of a file system.
+///
+/// A kernel that is short of memory writes dirty pages back and waits for that. If the server of
+/// these writes asks for memory meanwhile, the kernel must not make the server wait as well, for
+/// itself. Nor must it hold the server up because too much is dirty. Returns false if the process
+/// may not do this (it needs `CAP_SYS_RESOURCE`).
+pub fn become_io_flusher() -> bool {
+    rustix::process::configure_io_flusher_behavior(true).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::is_io_flusher;
+
+    #[test]
+    fn threads_that_are_started_later_are_flushers_too() {
+        let started = std::thread::spawn(|| {
+            if !become_io_flusher() {
+                return true;
+            }
+            let own = is_io_flusher().unwrap();
+            own && std::thread::spawn(|| is_io_flusher().unwrap()).join().unwrap()
+        });
+        assert!(started.join().unwrap());
+    }
+}
