@@ -94,6 +94,12 @@ compare)
         step "$kind: compare" furrow-court compare "$kind" --runs "$runs"
     done
     ;;
+times)
+    patience=$((patience * 10))
+    for kind in $kinds; do
+        step "$kind: times" furrow-court times "$kind" --runs "$runs" --slow $slow
+    done
+    ;;
 esac
 tell end
 poweroff -f

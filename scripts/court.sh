@@ -14,6 +14,8 @@
 #
 # scripts/court.sh compare [FILE SYSTEM...]: the same work on each, counted at the drive
 # (docs/side-by-side.md). FURROW_COURT_RUNS: runs, of which the median is taken (3).
+# scripts/court.sh times [FILE SYSTEM...]: the same in small on a drive that is slowed down by two factors.
+# FURROW_COURT_SLOW: the factors (500 1000).
 . "$(dirname "$0")/lib.sh"
 . scripts/guest-lib.sh
 
@@ -27,9 +29,9 @@ if [ "${1:-}" = replay ]; then
     kinds="$2"
     size=$(($(stat -c %s "$guest/recordings/$2-$3" 2>/dev/null || echo 0) / 1048576 + 2))
     [ -e "$guest/recordings/$2-$3" ] || fail "no recording $guest/recordings/$2-$3"
-elif [ "${1:-}" = compare ]; then
+elif [ "${1:-}" = compare ] || [ "${1:-}" = times ]; then
+    task="$1"
     shift
-    task=compare
     kinds="${*:-xfs btrfs f2fs furrow}"
 else
     kinds="${*:-xfs btrfs f2fs furrow}"
@@ -67,6 +69,7 @@ runs=${FURROW_COURT_RUNS:-3}
 size=$size
 patience=${FURROW_COURT_PATIENCE:-1200}
 churn=${FURROW_COURT_CHURN:-0}
+slow="${FURROW_COURT_SLOW:-500 1000}"
 END
 pack_guest
 

@@ -1,27 +1,31 @@
 //! The same work on each file system, counted at the drive: bytes, commands, flushes, resets.
 //!
-//! No times: on an emulated processor they would say nothing. The kernel's limits of dirty data are
-//! set to the same bytes for all file systems; Furrow's own cache below the kernel's gets a limit
-//! of the same size.
+//! The kernel's limits of dirty data are set to the same bytes for all file systems; Furrow's own
+//! cache below the kernel's gets a limit of the same size.
+//!
+//! Times are a task of their own. The processor may be an emulated one, so the drive is made many
+//! times slower than its model: then the processor's part is small. Only what is the same at two
+//! such factors is a property of the file system and the drive.
 
 use crate::host::{Used, serve};
 use crate::kind::{Kind, run};
 use anyhow::{Context as _, Result, bail};
-use furrow_emu::{Emulator, Medium, Options};
+use furrow_emu::{Emulator, OpenMode};
 use furrow_rt::{Nanos, Rng, Rt};
 use furrow_ublk::{Counts, Tap};
-use furrow_zone::Geometry;
-use furrow_zone::spec::parse_geometry;
+use furrow_zone::spec::DeviceSpec;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
 
 const PLACE: &str = "/mnt";
 
-/// How long all phases may take, in nanoseconds.
+/// How long all phases may take, in nanoseconds: counted, and timed.
 const PATIENCE: u64 = 900 * Nanos::SECOND;
+const PATIENCE_TIMED: u64 = 3600 * Nanos::SECOND;
 
 /// The drive: 1 GiB in sequential zones, behind conventional ones for metadata.
 pub const DRIVE: &str = "zones=88,zone-size=16MiB,conventional=24,max-open=16,max-active=32,\
@@ -33,20 +37,40 @@ pub const DIRTY: u64 = 32 << 20;
 /// Bytes at which the kernel begins to write back (`vm.dirty_background_bytes`).
 pub const BACKGROUND: u64 = 16 << 20;
 
-/// Bytes of the file that is written and overwritten.
-const FILE: u64 = 256 << 20;
+/// The drive whose model is slowed down to measure times.
+pub const MODEL: &str = "zn540-1t";
 
-/// Random overwrites of 4 KiB.
-const OVERWRITES: u64 = 32768;
-
-/// Files made and made durable.
-const FILES: u64 = 500;
-
-/// Bytes of each of these.
+/// Bytes of each file that is made and made durable.
 const SMALL: u64 = 16 << 10;
 
-/// What is measured, in this order.
-pub const PHASES: [&str; 6] = ["sequential", "random", "create", "fill", "full", "read"];
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// Its phases, in this order.
+    pub phases: &'static [&'static str],
+    /// Bytes of the file that is written and overwritten.
+    file: u64,
+    /// Random overwrites of 4 KiB.
+    overwrites: u64,
+    /// Files made and made durable.
+    files: u64,
+}
+
+/// What is counted.
+pub const COUNTED: Work = Work {
+    phases: &["sequential", "random", "create", "fill", "full", "read"],
+    file: 256 << 20,
+    overwrites: 32768,
+    files: 500,
+};
+
+/// What is timed: the same in small, because the drive is slow.
+pub const TIMED: Work = Work {
+    phases: &["sequential", "random", "create", "read"],
+    file: 32 << 20,
+    overwrites: 2048,
+    files: 64,
+};
 
 /// One phase on one file system.
 #[derive(Clone, Copy, Debug)]
@@ -55,9 +79,11 @@ pub struct Measure {
     pub asked: u64,
     /// What the drive did.
     pub counts: Counts,
+    /// Seconds until all of it was durable, on the real clock.
+    pub seconds: f64,
 }
 
-/// Each count's median of several runs, and the bytes asked, which are the same in each.
+/// Each figure's median of several runs, and the bytes asked, which are the same in each.
 pub fn median(measures: &[Measure]) -> Option<Measure> {
     let first = measures.first()?;
     let counts = Counts::by_field(|field| {
@@ -65,38 +91,44 @@ pub fn median(measures: &[Measure]) -> Option<Measure> {
         values.sort_unstable();
         values[(values.len() - 1) / 2]
     });
-    Some(Measure { asked: first.asked, counts })
+    let mut seconds: Vec<f64> = measures.iter().map(|measure| measure.seconds).collect();
+    seconds.sort_by(f64::total_cmp);
+    Some(Measure { asked: first.asked, counts, seconds: seconds[(seconds.len() - 1) / 2] })
 }
 
-/// All phases on one new file system, or why one failed.
+/// All phases of `work` on one new file system, or why one failed. With `slow` the drive takes that
+/// many times as long as [`MODEL`]; without, it takes no time.
 ///
 /// # Errors
 /// If the file system cannot be made, mounted or unmounted, or a drive cannot be served.
-pub fn measure(kind: Kind, seed: u64) -> Result<Vec<(String, Result<Measure, String>)>> {
+pub fn measure(
+    kind: Kind,
+    work: Work,
+    seed: u64,
+    slow: Option<u32>,
+) -> Result<Vec<(String, Result<Measure, String>)>> {
     for (key, value) in [("dirty_bytes", DIRTY), ("dirty_background_bytes", BACKGROUND)] {
         std::fs::write(format!("/proc/sys/vm/{key}"), value.to_string())?;
     }
-    let geometry = parse_geometry(DRIVE)?;
+    let timing = slow.map(|slow| format!(",timing=realtime,model={MODEL},time-scale={slow}"));
+    let spec: DeviceSpec = format!("mem:{DRIVE}{}", timing.unwrap_or_default()).parse()?;
     let tap = Rc::new(Tap::default());
     // The user's thread asks for the counts, which the server's thread has.
     let (ask, asked) = channel();
     let (tell, told) = channel();
     let counter = tap.clone();
-    let open = move |rt: &Rt| -> Result<Emulator> {
-        let drive = emulator(rt, &geometry)?;
+    let open = move |rt: &Rt| -> Result<Rc<Emulator>> {
+        let drive = furrow_emu::open(rt, &spec, OpenMode::ReadWrite)?;
         let engine = rt.clone();
         rt.spawn_detached(async move { answer(&engine, &counter, asked, &tell).await });
         Ok(drive)
     };
-    match serve(open, &tap, PATIENCE, move |device| use_it(kind, device, seed, &ask, &told))? {
+    let patience = if slow.is_some() { PATIENCE_TIMED } else { PATIENCE };
+    match serve(open, &tap, patience, move |device| use_it(kind, work, device, seed, &ask, &told))?
+    {
         Used::Ended(measured) => measured,
         Used::Hung(said) => bail!("it hangs: {}", said.join("\n")),
     }
-}
-
-fn emulator(rt: &Rt, geometry: &Geometry) -> Result<Emulator> {
-    let medium = Medium::memory(geometry);
-    Ok(Emulator::new(rt, geometry.clone(), medium, Options::fast())?)
 }
 
 /// Answers questions for the counts until nobody asks any more.
@@ -115,6 +147,7 @@ async fn answer(rt: &Rt, tap: &Tap, asked: Receiver<()>, tell: &Sender<Counts>) 
 
 fn use_it(
     kind: Kind,
+    work: Work,
     device: &str,
     seed: u64,
     ask: &Sender<()>,
@@ -128,22 +161,24 @@ fn use_it(
         Ok(told.recv()?)
     };
     let mut phases = Vec::new();
-    for phase in PHASES {
+    for phase in work.phases {
         drop_caches()?;
         let before = counts()?;
-        let asked = match phase {
-            "sequential" => sequential(place),
-            "random" => random(place, seed),
-            "create" => create(place),
+        let begun = Instant::now();
+        let asked = match *phase {
+            "sequential" => work.sequential(place),
+            "random" => work.random(place, seed),
+            "create" => work.create(place),
             "fill" => fill(place),
-            "full" => full(place, seed),
-            _ => read(place),
+            "full" => work.full(place, seed),
+            _ => work.read(place),
         };
         let synced = asked.and_then(|asked| kind.sync(PLACE).map(|()| asked));
+        let seconds = begun.elapsed().as_secs_f64();
         let after = counts()?;
-        let measured = synced.map(|asked| Measure { asked, counts: after.since(&before) });
+        let measured = synced.map(|asked| Measure { asked, counts: after.since(&before), seconds });
         let failed = measured.is_err();
-        phases.push((phase.to_owned(), measured.map_err(|error| format!("{error:#}"))));
+        phases.push(((*phase).to_owned(), measured.map_err(|error| format!("{error:#}"))));
         if failed {
             break;
         }
@@ -162,39 +197,65 @@ fn noise(rng: &mut Rng, bytes: u64) -> Vec<u8> {
     (0..bytes / 8).flat_map(|_| rng.next().to_le_bytes()).collect()
 }
 
-/// A file of 256 MiB in writes of 1 MiB, one fsync.
-fn sequential(place: &Path) -> Result<u64> {
-    let file = File::create_new(place.join("big"))?;
-    let data = noise(&mut Rng::new(1), 1 << 20);
-    for at in 0..FILE >> 20 {
-        file.write_all_at(&data, at << 20)?;
-    }
-    file.sync_all()?;
-    Ok(FILE)
-}
-
-/// 4 KiB at random places of that file, one fsync.
-fn random(place: &Path, seed: u64) -> Result<u64> {
-    let file = OpenOptions::new().write(true).open(place.join("big"))?;
-    let mut rng = Rng::new(seed);
-    let data = noise(&mut Rng::new(2), 4096);
-    for _ in 0..OVERWRITES {
-        file.write_all_at(&data, rng.below(FILE / 4096) * 4096)?;
-    }
-    file.sync_all()?;
-    Ok(OVERWRITES * 4096)
-}
-
-/// Files of 16 KiB, each made, written, and durable by fsync.
-fn create(place: &Path) -> Result<u64> {
-    std::fs::create_dir(place.join("small"))?;
-    let data = noise(&mut Rng::new(3), SMALL);
-    for number in 0..FILES {
-        let file = File::create_new(place.join(format!("small/{number}")))?;
-        file.write_all_at(&data, 0)?;
+impl Work {
+    /// A file in writes of 1 MiB, one fsync.
+    fn sequential(&self, place: &Path) -> Result<u64> {
+        let file = File::create_new(place.join("big"))?;
+        let data = noise(&mut Rng::new(1), 1 << 20);
+        for at in 0..self.file >> 20 {
+            file.write_all_at(&data, at << 20)?;
+        }
         file.sync_all()?;
+        Ok(self.file)
     }
-    Ok(FILES * SMALL)
+
+    /// 4 KiB at random places of that file, one fsync.
+    fn random(&self, place: &Path, seed: u64) -> Result<u64> {
+        let file = OpenOptions::new().write(true).open(place.join("big"))?;
+        let mut rng = Rng::new(seed);
+        let data = noise(&mut Rng::new(2), 4096);
+        for _ in 0..self.overwrites {
+            file.write_all_at(&data, rng.below(self.file / 4096) * 4096)?;
+        }
+        file.sync_all()?;
+        Ok(self.overwrites * 4096)
+    }
+
+    /// Files of 16 KiB, each made, written, and durable by fsync.
+    fn create(&self, place: &Path) -> Result<u64> {
+        std::fs::create_dir(place.join("small"))?;
+        let data = noise(&mut Rng::new(3), SMALL);
+        for number in 0..self.files {
+            let file = File::create_new(place.join(format!("small/{number}")))?;
+            file.write_all_at(&data, 0)?;
+            file.sync_all()?;
+        }
+        Ok(self.files * SMALL)
+    }
+
+    /// 4 KiB at random places of the file that [`fill`] wrote, one fsync.
+    fn full(&self, place: &Path, seed: u64) -> Result<u64> {
+        let file = OpenOptions::new().write(true).open(place.join("fill"))?;
+        let blocks = file.metadata()?.len() / 4096;
+        let mut rng = Rng::new(seed ^ 5);
+        let data = noise(&mut Rng::new(6), 4096);
+        for number in 0..self.overwrites {
+            let at = rng.below(blocks) * 4096;
+            file.write_all_at(&data, at).with_context(|| format!("overwrite {number}"))?;
+        }
+        file.sync_all()?;
+        Ok(self.overwrites * 4096)
+    }
+
+    /// The first file is read once.
+    fn read(&self, place: &Path) -> Result<u64> {
+        let file = File::open(place.join("big"))?;
+        let mut data = vec![0; 1 << 20];
+        for at in 0..self.file >> 20 {
+            file.read_exact_at(&mut data, at << 20)?;
+        }
+        Ok(self.file)
+    }
 }
 
 /// A file that fills the file system to 85 % of its own size, one fsync.
@@ -211,28 +272,9 @@ fn fill(place: &Path) -> Result<u64> {
     Ok(wanted << 20)
 }
 
-/// 4 KiB at random places of that file, one fsync.
-fn full(place: &Path, seed: u64) -> Result<u64> {
-    let file = OpenOptions::new().write(true).open(place.join("fill"))?;
-    let blocks = file.metadata()?.len() / 4096;
-    let mut rng = Rng::new(seed ^ 5);
-    let data = noise(&mut Rng::new(6), 4096);
-    for number in 0..OVERWRITES {
-        let at = rng.below(blocks) * 4096;
-        file.write_all_at(&data, at).with_context(|| format!("overwrite {number}"))?;
-    }
-    file.sync_all()?;
-    Ok(OVERWRITES * 4096)
-}
-
-/// The first file is read once.
-fn read(place: &Path) -> Result<u64> {
-    let file = File::open(place.join("big"))?;
-    let mut data = vec![0; 1 << 20];
-    for at in 0..FILE >> 20 {
-        file.read_exact_at(&mut data, at << 20)?;
-    }
-    Ok(FILE)
+/// True if the seconds of a model that were found at two factors are the same within 15 %.
+pub fn agree(one: f64, other: f64) -> bool {
+    one.max(other) <= 1.15 * one.min(other)
 }
 
 #[cfg(test)]
@@ -244,9 +286,17 @@ mod tests {
         let measure = |flushes, resets| Measure {
             asked: 10,
             counts: Counts { flushes, resets, ..Counts::default() },
+            seconds: resets as f64,
         };
-        let counts = median(&[measure(1, 9), measure(5, 7), measure(3, 8)]).unwrap().counts;
-        assert_eq!((counts.flushes, counts.resets, counts.writes), (3, 8, 0));
+        let all = median(&[measure(1, 9), measure(5, 7), measure(3, 8)]).unwrap();
+        assert_eq!((all.counts.flushes, all.counts.resets, all.counts.writes), (3, 8, 0));
+        assert!((all.seconds - 8.0).abs() < 1e-9);
         assert!(median(&[]).is_none());
+    }
+
+    #[test]
+    fn times_agree_within_15_percent() {
+        assert!(agree(1.0, 1.14) && agree(1.14, 1.0));
+        assert!(!agree(1.0, 1.16) && !agree(1.16, 1.0));
     }
 }

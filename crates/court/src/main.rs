@@ -38,6 +38,22 @@ enum Task {
     Try(TryArgs),
     Show(ShowArgs),
     Compare(CompareArgs),
+    Times(TimesArgs),
+}
+
+/// Do the same work on new file systems of a drive that is slowed down by two factors, and print the
+/// times of its model on which both agree within 15 %.
+#[derive(Args)]
+struct TimesArgs {
+    /// The file system.
+    kind: Kind,
+    /// How many times slower than its model the drive is.
+    #[arg(long, num_args = 2, default_values_t = [500, 1000],
+          value_parser = clap::value_parser!(u32).range(1..))]
+    slow: Vec<u32>,
+    /// Runs with each factor, of which the median is taken.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    runs: u64,
 }
 
 /// Do the same work on new file systems and count what reaches the drive.
@@ -119,6 +135,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Task::Compare(args) => side_by_side(&args).map(|()| ExitCode::SUCCESS),
+        Task::Times(args) => times(&args).map(|()| ExitCode::SUCCESS),
         Task::Show(args) => show(&args).map(|()| ExitCode::SUCCESS),
         Task::Try(args) => {
             let defect = args.ignore_flushes.then_some(Defect::IgnoredFlushes);
@@ -221,22 +238,79 @@ fn show(args: &ShowArgs) -> Result<()> {
     Ok(())
 }
 
-fn side_by_side(args: &CompareArgs) -> Result<()> {
-    let name = args.kind.name();
-    let runs = (0..args.runs).map(|seed| compare::measure(args.kind, seed));
-    let runs = runs.collect::<Result<Vec<_>>>()?;
+/// What the runs found of a phase, and their errors.
+fn of_phase(
+    runs: &[Vec<(String, Result<Measure, String>)>],
+    phase: &str,
+) -> (Vec<Measure>, Vec<String>) {
+    let (mut done, mut errors) = (Vec::new(), Vec::new());
+    for (_, result) in runs.iter().flatten().filter(|(name, _)| name == phase) {
+        match result {
+            Ok(measure) => done.push(*measure),
+            Err(error) => errors.push(error.clone()),
+        }
+    }
+    (done, errors)
+}
+
+fn times(args: &TimesArgs) -> Result<()> {
+    let (name, work) = (args.kind.name(), compare::TIMED);
+    let by_factor = args
+        .slow
+        .iter()
+        .map(|slow| {
+            let runs = 0..args.runs;
+            runs.map(|seed| compare::measure(args.kind, work, seed, Some(*slow))).collect()
+        })
+        .collect::<Result<Vec<Vec<_>>>>()?;
     let mut phases = Vec::new();
-    for phase in compare::PHASES {
-        let results = runs.iter().flatten().filter(|(name, _)| name == phase);
-        let (mut done, mut errors) = (Vec::new(), Vec::new());
-        for (_, result) in results {
-            match result {
-                Ok(measure) => done.push(*measure),
-                Err(error) => errors.push(error.clone()),
+    for phase in work.phases {
+        let (mut found, mut asked) = (Vec::new(), 0);
+        for (runs, slow) in by_factor.iter().zip(&args.slow) {
+            let (done, errors) = of_phase(runs, phase);
+            errors.iter().for_each(|error| println!("| {name} | {phase} | failed: {error} |"));
+            if let Some(measure) = compare::median(&done) {
+                asked = measure.asked;
+                found.push(measure.seconds / f64::from(*slow));
             }
         }
+        let &[one, other] = found.as_slice() else { continue };
+        let agree = compare::agree(one, other);
+        let rate = |seconds: f64| asked as f64 / seconds / 1e6;
+        let verdict = match agree {
+            true => format!("{:.0} MB/s", rate(other)),
+            false => "left out".to_owned(),
+        };
+        println!(
+            "| {name} | {phase} | {:.2} | {:.1} | {:.1} | {:.2} | {verdict} |",
+            asked as f64 / (1 << 20) as f64,
+            one * 1e3,
+            other * 1e3,
+            one / other,
+        );
+        phases.push(json!({
+            "phase": phase, "asked_bytes": asked, "agree": agree,
+            "seconds_of_the_model": found,
+        }));
+    }
+    let document = json!({
+        "version": JSON_VERSION, "file_system": name, "drive": compare::DRIVE,
+        "model": compare::MODEL, "slow": args.slow, "runs": args.runs, "phases": phases,
+    });
+    println!("{document}");
+    Ok(())
+}
+
+fn side_by_side(args: &CompareArgs) -> Result<()> {
+    let name = args.kind.name();
+    let work = compare::COUNTED;
+    let runs = (0..args.runs).map(|seed| compare::measure(args.kind, work, seed, None));
+    let runs = runs.collect::<Result<Vec<_>>>()?;
+    let mut phases = Vec::new();
+    for phase in work.phases {
+        let (done, errors) = of_phase(&runs, phase);
         errors.iter().for_each(|error| println!("| {name} | {phase} | failed: {error} |"));
-        let Some(Measure { asked, counts }) = compare::median(&done) else { continue };
+        let Some(Measure { asked, counts, .. }) = compare::median(&done) else { continue };
         let per_byte = |bytes: u64| bytes as f64 / asked as f64;
         println!(
             "| {name} | {phase} | {} | {:.3} | {:.3} | {:.3} | {} | {} | {} | {} | {} | {} | {} |",

@@ -363,7 +363,7 @@ pub fn try_cuts(
         let kind = case.kind;
         kernel_said(0);
         let used = serve(
-            |rt| Ok(Emulator::from_snapshot(rt, &left, Options::fast())),
+            |rt| Ok(Rc::new(Emulator::from_snapshot(rt, &left, Options::fast()))),
             &Rc::new(Tap::default()),
             PATIENCE,
             move |device| examine(kind, device, &histories, progress),
