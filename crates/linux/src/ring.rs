@@ -1,20 +1,25 @@
 //! The io_uring of one drive: commands to the kernel and its answers, by key.
 //!
-//! The device is the ring's only registered file. Buffers are not registered: pages come from
-//! slabs that grow with the engines' caches (`furrow_rt::buf`), so there is no fixed set of them.
+//! The device is the ring's only registered file. Memory is registered slab by slab
+//! (`furrow_rt::buf`), when a slab's first page is to be moved: then the kernel need not look up and
+//! pin the memory of a transfer of one piece, each time. A transfer of several pieces has no use for
+//! that before Linux 6.15.
 
 #![allow(unsafe_code, reason = "the kernel reads and writes memory that a ring entry names")]
 
-use furrow_rt::{PAGE_SIZE, Pages};
+use furrow_rt::{PAGE_SIZE, Pages, SLAB_SIZE};
 use io_uring::squeue::{Entry, EntryMarker};
 use io_uring::{IoUring, cqueue, opcode, types};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Commands with the kernel at once; the others wait here.
 const DEPTH: u32 = 256;
+
+/// Slabs that are registered at most: 2 GiB of memory, which the kernel then keeps in place.
+const SLABS: u16 = 1024;
 
 /// The registered file.
 pub(crate) const DEVICE: types::Fixed = types::Fixed(0);
@@ -77,15 +82,30 @@ pub(crate) enum Kind {
     Flush,
 }
 
-/// The entry of a transfer of `pieces` at `offset` bytes by the block layer.
-pub(crate) fn entry(kind: Kind, pieces: &[Piece], offset: u64) -> Entry {
+/// The entry of a transfer of `pieces` at `offset` bytes by the block layer. `slab`: the number by
+/// which the memory of the only piece is registered.
+pub(crate) fn entry(kind: Kind, pieces: &[Piece], offset: u64, slab: Option<u16>) -> Entry {
+    let dsync = |fua| if fua { DSYNC } else { 0 };
+    if let (&[Piece { base, length }], Some(slab)) = (pieces, slab) {
+        let length = length as u32;
+        match kind {
+            Kind::Read => {
+                let read = opcode::ReadFixed::new(DEVICE, base, length, slab);
+                return read.offset(offset).build();
+            }
+            Kind::Write { fua } | Kind::Append { fua } => {
+                let write = opcode::WriteFixed::new(DEVICE, base, length, slab);
+                return write.offset(offset).rw_flags(dsync(fua)).build();
+            }
+            Kind::Flush => {}
+        }
+    }
     let (list, count) = (pieces.as_ptr().cast(), pieces.len() as u32);
     match kind {
         Kind::Read => opcode::Readv::new(DEVICE, list, count).offset(offset).build(),
-        Kind::Write { fua } | Kind::Append { fua } => opcode::Writev::new(DEVICE, list, count)
-            .offset(offset)
-            .rw_flags(if fua { DSYNC } else { 0 })
-            .build(),
+        Kind::Write { fua } | Kind::Append { fua } => {
+            opcode::Writev::new(DEVICE, list, count).offset(offset).rw_flags(dsync(fua)).build()
+        }
         Kind::Flush => opcode::Fsync::new(DEVICE).flags(types::FsyncFlags::DATASYNC).build(),
     }
 }
@@ -96,6 +116,10 @@ pub(crate) struct Ring<S: EntryMarker, C: cqueue::EntryMarker> {
     uring: IoUring<S, C>,
     waiting: VecDeque<S>,
     with_kernel: u32,
+    /// Slabs seen: address, and number if the kernel has registered the slab.
+    slabs: HashMap<usize, Option<u16>>,
+    /// Numbers that are free.
+    free: std::ops::Range<u16>,
 }
 
 impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
@@ -107,7 +131,33 @@ impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         let uring = IoUring::<S, C>::builder().build(DEPTH)?;
         uring.submitter().register_files(&[device.as_raw_fd()])?;
         uring.submitter().register_eventfd(event.as_raw_fd())?;
-        Ok(Ring { uring, waiting: VecDeque::new(), with_kernel: 0 })
+        // Older kernels have no such table.
+        let has_table = uring.submitter().register_buffers_sparse(SLABS.into()).is_ok();
+        let free = 0..if has_table { SLABS } else { 0 };
+        Ok(Ring { uring, waiting: VecDeque::new(), with_kernel: 0, slabs: HashMap::new(), free })
+    }
+
+    /// The number by which the memory of `pieces`, if it is a single one, is registered: a part of
+    /// a page. `None` if the kernel takes no more memory, of which a user without rights may keep
+    /// little in place (`RLIMIT_MEMLOCK`).
+    pub(crate) fn slab(&mut self, pieces: &[Piece]) -> Option<u16> {
+        let [piece] = pieces else { return None };
+        let base = piece.base.map_addr(|address| address & !(SLAB_SIZE - 1));
+        if let Some(known) = self.slabs.get(&base.addr()) {
+            return *known;
+        }
+        let number = self.free.next()?;
+        let memory = libc::iovec { iov_base: base.cast(), iov_len: SLAB_SIZE };
+        // SAFETY: every page is a part of an aligned slab, which stays mapped.
+        let update = unsafe {
+            self.uring.submitter().register_buffers_update(number.into(), &[memory], None)
+        };
+        let registered = update.is_ok().then_some(number);
+        if registered.is_none() {
+            self.free = 0..0;
+        }
+        self.slabs.insert(base.addr(), registered);
+        registered
     }
 
     /// Adds a command; [`Ring::submit`] sends it.
@@ -160,6 +210,7 @@ impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
                 // The kernel ends a ring some time after its user: until then the ring would keep
                 // the device open, and with it the right to it.
                 let _ = self.uring.submitter().unregister_files();
+                let _ = self.uring.submitter().unregister_buffers();
                 return;
             }
             // An error is a signal, or a lack of memory that passes.
@@ -172,6 +223,57 @@ impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
 mod tests {
     use super::*;
     use furrow_rt::Page;
+
+    /// Pages go to a file and back, each by itself, through their registered slabs.
+    #[test]
+    fn a_page_is_moved_by_the_registration_of_its_slab() {
+        let path = std::env::temp_dir().join(format!("furrow-ring-{}", std::process::id()));
+        let mut options = std::fs::OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let flags = rustix::event::EventfdFlags::NONBLOCK;
+        let event = rustix::event::eventfd(0, flags).unwrap();
+        let mut ring: Ring<Entry, cqueue::Entry> = Ring::new(&file, &event).unwrap();
+        // More than one slab has.
+        let count = SLAB_SIZE / PAGE_SIZE + 40;
+        let mut numbers = std::collections::BTreeSet::new();
+        let mut carry_out = |kind, pages: &mut Pages, at: u64| {
+            let mut pieces = Vec::new();
+            match kind {
+                Kind::Read => to_fill(pages, PAGE_SIZE as u64, &mut pieces),
+                _ => to_send(pages, PAGE_SIZE as u64, &mut pieces),
+            }
+            let slab = ring.slab(&pieces);
+            numbers.insert(slab);
+            assert_eq!(ring.slab(&pieces), slab);
+            ring.push(entry(kind, &pieces, at * PAGE_SIZE as u64, slab));
+            ring.submit();
+            while ring.with_kernel > 0 {
+                ring.uring.submit_and_wait(1).unwrap();
+                ring.answers(|answer| assert_eq!(answer.result(), PAGE_SIZE as i32));
+            }
+        };
+        let content = |at: usize| [(at % 251) as u8; PAGE_SIZE];
+        let written: Vec<Pages> =
+            (0..count).map(|at| Pages::from_iter([Page::from_slice(&content(at))])).collect();
+        for (at, page) in written.iter().enumerate() {
+            let fua = at % 2 == 0;
+            carry_out(Kind::Write { fua }, &mut page.clone(), at as u64);
+        }
+        for at in (0..count).rev() {
+            let mut page = Pages::from_iter([Page::zeroed()]);
+            carry_out(Kind::Read, &mut page, at as u64);
+            assert_eq!(page[0].bytes(), &content(at), "page {at}");
+        }
+        // A user without rights may register none.
+        let refused = numbers == [None].into();
+        assert!(refused || numbers.len() > 1, "several slabs: {numbers:?}");
+        let mut both = Vec::new();
+        let mut pages = Pages::from_iter([Page::zeroed(), Page::zeroed()]);
+        to_fill(&mut pages, 2 * PAGE_SIZE as u64, &mut both);
+        assert_eq!(ring.slab(&both), None, "a transfer of two pieces");
+        ring.wait_for_all();
+    }
 
     #[test]
     fn pieces_are_the_pages_and_a_part_of_the_last() {

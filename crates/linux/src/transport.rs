@@ -80,8 +80,10 @@ impl Transport {
     pub(crate) fn transfer(&self, key: usize, what: Transfer, pieces: &[Piece], oob: &[u8]) {
         match self {
             Transport::Block { ring, .. } => {
-                let entry = ring::entry(what.kind, pieces, what.offset).user_data(key as u64);
-                ring.borrow_mut().push(entry);
+                let mut ring = ring.borrow_mut();
+                let slab = ring.slab(pieces);
+                let entry = ring::entry(what.kind, pieces, what.offset, slab);
+                ring.push(entry.user_data(key as u64));
             }
             Transport::Nvme(commands) => commands.transfer(key, what, pieces, oob),
         }

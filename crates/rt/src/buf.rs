@@ -20,9 +20,10 @@ use std::sync::{Arc, LazyLock, Mutex};
 /// Bytes in a [`Page`].
 pub const PAGE_SIZE: usize = 4096;
 
-/// Bytes allocated at once, and their alignment: those of a huge page.
-const SLAB: usize = 2 << 20;
-const SLAB_PAGES: usize = SLAB / PAGE_SIZE;
+/// Bytes allocated at once, and their alignment: those of a huge page. The memory of every page is
+/// part of such a slab, which stays mapped as long as the process runs.
+pub const SLAB_SIZE: usize = 2 << 20;
+const SLAB_PAGES: usize = SLAB_SIZE / PAGE_SIZE;
 
 #[repr(C, align(4096))]
 #[derive(Clone)]
@@ -53,11 +54,12 @@ fn allocate() -> &'static mut Memory {
 fn map_slab() -> &'static mut [Memory; SLAB_PAGES] {
     let (any, none) = (std::ptr::null_mut(), MapFlags::PRIVATE);
     // SAFETY: a new mapping at an address of the kernel's choice overlaps no other memory.
-    let mapped = unsafe { mmap_anonymous(any, 2 * SLAB, ProtFlags::READ | ProtFlags::WRITE, none) };
+    let mapped =
+        unsafe { mmap_anonymous(any, 2 * SLAB_SIZE, ProtFlags::READ | ProtFlags::WRITE, none) };
     let Ok(mapped) = mapped else {
         std::alloc::handle_alloc_error(std::alloc::Layout::new::<[Memory; SLAB_PAGES]>());
     };
-    let before = mapped.align_offset(SLAB);
+    let before = mapped.align_offset(SLAB_SIZE);
     // SAFETY: all within the mapping, which nothing else knows: an aligned slab begins in its first
     // half, the unmapped parts are outside the slab, and advice changes no contents. The kernel
     // maps the slab as zeros, which are a value of its type; the slab is never unmapped, and no
@@ -67,10 +69,10 @@ fn map_slab() -> &'static mut [Memory; SLAB_PAGES] {
         if before > 0 {
             let _ = munmap(mapped, before);
         }
-        if before < SLAB {
-            let _ = munmap(slab.byte_add(SLAB), SLAB - before);
+        if before < SLAB_SIZE {
+            let _ = munmap(slab.byte_add(SLAB_SIZE), SLAB_SIZE - before);
         }
-        let _ = madvise(slab, SLAB, Advice::LinuxHugepage);
+        let _ = madvise(slab, SLAB_SIZE, Advice::LinuxHugepage);
         &mut *slab.cast::<[Memory; SLAB_PAGES]>()
     }
 }

@@ -36,7 +36,7 @@ mod sync;
 mod tasks;
 pub mod wait;
 
-pub use buf::{OwnedPage, PAGE_SIZE, Page, Pages, Pool};
+pub use buf::{OwnedPage, PAGE_SIZE, Page, Pages, Pool, SLAB_SIZE};
 pub use completion::{Completion, CompletionTable, Ticket};
 pub use exec::{Clock, Config, JoinHandle, Nanos, Rt, Source};
 pub use flusher::become_io_flusher;
