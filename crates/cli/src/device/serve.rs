@@ -45,9 +45,9 @@ pub struct ServeArgs {
 /// # Errors
 /// If the drive cannot be opened or served, or its device was removed by somebody else.
 pub fn run(args: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    // This comes before any other thread, which inherits both.
+    // Threads inherit the mask and the mark, so both come before the first thread is started.
     let signals = Signals::block()?;
-    // Without the right to this the server works, and may hang where memory is short.
+    // Without the right to the mark a server works, and may hang where memory is short.
     let _ = furrow_rt::become_io_flusher();
     let spec: DeviceSpec = args.device.parse()?;
     if how_it_runs(&spec).timing == Timing::Virtual {

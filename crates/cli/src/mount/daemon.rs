@@ -37,9 +37,9 @@ pub struct Plan {
 /// # Errors
 /// If the device or the directory cannot be used, `ready` fails, or the last checkpoint does.
 pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
-    // This comes before any other thread, which inherits both.
+    // Threads inherit the mask and the mark, so both come before the first thread is started.
     let signals = Signals::block()?;
-    // Without the right to this the server works, and may hang where memory is short.
+    // Without the right to the mark a server works, and may hang where memory is short.
     let _ = furrow_rt::become_io_flusher();
     let metrics = plan.options.metrics.as_ref().map(metrics::Service::prepare).transpose()?;
     let no_more_metrics = || plan.options.metrics.iter().for_each(metrics::end);

@@ -188,9 +188,9 @@ fn again() -> Vec<OsString> {
 
 /// Serves the array until it is stopped.
 fn serve(args: &Args) -> Result<()> {
-    // This comes before any other thread, which inherits both.
+    // Threads inherit the mask and the mark, so both come before the first thread is started.
     let signals = Signals::block()?;
-    // Without the right to this the server works, and may hang where memory is short.
+    // Without the right to the mark a server works, and may hang where memory is short.
     let _ = furrow_rt::become_io_flusher();
     let places = args.listen.iter().map(absolute).collect::<Result<Vec<_>>>()?;
     let tls = tls(args)?;
