@@ -9,12 +9,14 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Suffix of control sockets, after the UUID.
 const ENDING: &str = ".control";
 /// Most time an array may take to report its state.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Most time that a daemon may take to end after its last answer.
+const FAREWELL: Duration = Duration::from_secs(10);
 /// Longest answer in bytes.
 const ANSWER_MAX: u64 = 16 << 20;
 
@@ -176,21 +178,25 @@ pub fn ask(socket: &Path, request: &Request) -> Result<Value> {
 /// # Errors
 /// As [`ask`].
 pub fn ask_within(socket: &Path, request: &Request, limit: Option<Duration>) -> Result<Value> {
-    let (answer, _) = exchange(socket, request, limit)?;
-    Ok(answer)
+    result(socket, exchange(socket, request, limit)?.0)
 }
 
-/// As [`ask`], but returns only when the daemon has closed the connection, which means it has
-/// ended.
+/// As [`ask`]. If the daemon ends after its answer, whether that is a success or an error, this
+/// returns only when the daemon has ended.
 ///
 /// # Errors
 /// As [`ask`].
 pub fn ask_last(socket: &Path, request: &Request) -> Result<Value> {
     let (answer, mut stream) = exchange(socket, request, None)?;
-    let mut rest = Vec::new();
-    // An error also means that the connection has ended.
-    let _ = stream.read_to_end(&mut rest);
-    Ok(answer)
+    if answer.last {
+        // An error also means that the connection has ended.
+        let _ = stream.read_to_end(&mut Vec::new());
+        let until = Instant::now() + FAREWELL;
+        while UnixStream::connect(socket).is_ok() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    result(socket, answer)
 }
 
 /// As [`ask_within`], for daemons with other requests.
@@ -198,15 +204,14 @@ pub fn ask_last(socket: &Path, request: &Request) -> Result<Value> {
 /// # Errors
 /// As [`ask`].
 pub fn exchange_lines(socket: &Path, request: &impl Serialize, limit: Duration) -> Result<Value> {
-    let (answer, _) = exchange(socket, request, Some(limit))?;
-    Ok(answer)
+    result(socket, exchange(socket, request, Some(limit))?.0)
 }
 
 fn exchange(
     socket: &Path,
     request: &impl Serialize,
     limit: Option<Duration>,
-) -> Result<(Value, UnixStream)> {
+) -> Result<(Answer, UnixStream)> {
     let at = || socket.display().to_string();
     let mut stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
         ErrorKind::ConnectionRefused => anyhow!("{}: the daemon of this array is dead", at()),
@@ -225,10 +230,14 @@ fn exchange(
     let bytes = read_line(&mut stream).with_context(at)?;
     let answer: Answer = serde_json::from_slice(&bytes)
         .with_context(|| format!("{}: an answer of another version", at()))?;
+    Ok((answer, stream))
+}
+
+fn result(socket: &Path, answer: Answer) -> Result<Value> {
     match (answer.ok, answer.error) {
-        (Some(value), _) => Ok((value, stream)),
+        (Some(value), _) => Ok(value),
         (None, Some(error)) => Err(anyhow!(error)),
-        (None, None) => Err(anyhow!("{}: an answer without content", at())),
+        (None, None) => Err(anyhow!("{}: an answer without content", socket.display())),
     }
 }
 

@@ -111,10 +111,11 @@ async fn converse<H: Handle>(rt: &Rt, socket: Arc<OwnedFd>, handler: &Rc<H>) -> 
             Ok(request) => (Answer::of(handler.clone().handle(request).await), true),
             Err(error) => (Answer::of(Err(format!("not a request: {error}"))), false),
         };
+        let answer = Answer { last: handler.is_over(), ..answer };
         let mut text = serde_json::to_vec(&answer).unwrap_or_default();
         text.push(b'\n');
         within(rt, PATIENCE, write_all(rt, &socket, &text)).await.ok_or(Errno::TIMEDOUT)??;
-        if !go_on || handler.is_over() {
+        if !go_on || answer.last {
             return Ok(());
         }
     }

@@ -77,14 +77,17 @@ pub struct Answer {
     /// The error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The daemon ends after this answer.
+    #[serde(default)]
+    pub last: bool,
 }
 
 impl Answer {
     /// The answer for a result.
     pub fn of(result: Result<Value, String>) -> Answer {
         match result {
-            Ok(value) => Answer { version: VERSION, ok: Some(value), error: None },
-            Err(error) => Answer { version: VERSION, ok: None, error: Some(error) },
+            Ok(value) => Answer { version: VERSION, ok: Some(value), ..Answer::default() },
+            Err(error) => Answer { version: VERSION, error: Some(error), ..Answer::default() },
         }
     }
 }
