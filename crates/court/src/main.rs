@@ -41,8 +41,8 @@ enum Task {
     Times(TimesArgs),
 }
 
-/// Do the same work on new file systems of a drive that is slowed down by two factors, and print the
-/// times of its model on which both agree within 15 %.
+/// Do the same work on new file systems of a drive that is slowed down by two factors, and print
+/// the times of its model on which both agree within 15 %.
 #[derive(Args)]
 struct TimesArgs {
     /// The file system.

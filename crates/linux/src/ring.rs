@@ -1,9 +1,9 @@
 //! The io_uring of one drive: commands to the kernel and its answers, by key.
 //!
 //! The device is the ring's only registered file. Memory is registered slab by slab
-//! (`furrow_rt::buf`), when a slab's first page is to be moved: then the kernel need not look up and
-//! pin the memory of a transfer of one piece, each time. A transfer of several pieces has no use for
-//! that before Linux 6.15.
+//! (`furrow_rt::buf`), when a slab's first page is to be moved. Then the kernel need not look up
+//! and pin the memory of a transfer of one piece, each time. A transfer of several pieces has no
+//! use for that before Linux 6.15.
 
 #![allow(unsafe_code, reason = "the kernel reads and writes memory that a ring entry names")]
 
