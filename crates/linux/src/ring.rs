@@ -131,10 +131,8 @@ impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         let uring = IoUring::<S, C>::builder().build(DEPTH)?;
         uring.submitter().register_files(&[device.as_raw_fd()])?;
         uring.submitter().register_eventfd(event.as_raw_fd())?;
-        // Older kernels have no such table.
-        let has_table = uring.submitter().register_buffers_sparse(SLABS.into()).is_ok();
-        let free = 0..if has_table { SLABS } else { 0 };
-        Ok(Ring { uring, waiting: VecDeque::new(), with_kernel: 0, slabs: HashMap::new(), free })
+        let (waiting, slabs) = (VecDeque::new(), HashMap::new());
+        Ok(Ring { uring, waiting, with_kernel: 0, slabs, free: 0..SLABS })
     }
 
     /// The number by which the memory of `pieces`, if it is a single one, is registered: a part of
@@ -147,11 +145,15 @@ impl<S: EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
             return *known;
         }
         let number = self.free.next()?;
+        let submitter = self.uring.submitter();
+        // Older kernels have no table that is filled later.
+        if number == 0 && submitter.register_buffers_sparse(SLABS.into()).is_err() {
+            self.free = 0..0;
+            return None;
+        }
         let memory = libc::iovec { iov_base: base.cast(), iov_len: SLAB_SIZE };
         // SAFETY: every page is a part of an aligned slab, which stays mapped.
-        let update = unsafe {
-            self.uring.submitter().register_buffers_update(number.into(), &[memory], None)
-        };
+        let update = unsafe { submitter.register_buffers_update(number.into(), &[memory], None) };
         let registered = update.is_ok().then_some(number);
         if registered.is_none() {
             self.free = 0..0;
