@@ -86,7 +86,7 @@ fi
 if runs volume; then
     find_tools
     add_program "$(command -v e2fsck)"
-    # The last program: its C library is a newer one, which all then use.
+    # The last program: a newer C library comes with it, which all programs then use.
     add_tools mkfs.xfs
     add_modules xfs
 fi

@@ -5,6 +5,7 @@
 //! `failed STATUS MESSAGE`, and closes it; the parent waits for that line.
 
 use anyhow::{Context as _, Result};
+use furrow_fuse::Signals;
 use furrow_rt::Config;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -24,6 +25,19 @@ pub fn config() -> Result<Config> {
         .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut seed))
         .context("/dev/urandom")?;
     Ok(Config { seed: u64::from_ne_bytes(seed), ..Config::real() })
+}
+
+/// Begins a server of the kernel: blocks the signals that end the server, and tells the kernel that
+/// dirty pages are written through it. Threads inherit both, so this comes before the first thread
+/// is started.
+///
+/// # Errors
+/// If the signals cannot be blocked.
+pub fn begin() -> Result<Signals> {
+    let signals = Signals::block()?;
+    // A server without the right to this works, and may hang where memory is short.
+    let _ = furrow_rt::become_io_flusher();
+    Ok(signals)
 }
 
 /// A line for the operator, on standard error: a terminal, the log file, or the journal.

@@ -204,7 +204,7 @@ impl Filler {
     }
 }
 
-/// True for EAGAIN: zoned btrfs gives it to fdatasync when its zones run short.
+/// True for EAGAIN, with which zoned btrfs answered an fdatasync while zones were cleaned.
 fn asks_for_another_attempt(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<std::io::Error>();
     error.is_some_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)

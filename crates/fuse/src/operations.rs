@@ -62,7 +62,7 @@ pub trait Operations: Send + Sync + 'static {
     /// Negotiates: `config` has the features that the kernel offers, and takes those wanted.
     ///
     /// # Errors
-    /// If the kernel lacks a feature without which the server is of no use; the mount ends.
+    /// If the kernel lacks a feature that the server needs. The mount then ends.
     fn init(&self, config: &mut KernelConfig) -> std::io::Result<()>;
 
     /// The mount has ended.

@@ -226,7 +226,8 @@ mod tests {
     use super::*;
     use furrow_rt::Page;
 
-    /// Pages go to a file and back, each by itself, through their registered slabs.
+    /// Each page is written to a file and read back by a transfer of its own, which uses the
+    /// registration of the page's slab.
     #[test]
     fn a_page_is_moved_by_the_registration_of_its_slab() {
         let path = std::env::temp_dir().join(format!("furrow-ring-{}", std::process::id()));

@@ -4,9 +4,9 @@
 /// storage (`PR_SET_IO_FLUSHER`, prctl(2)): a server of a block device or of a file system.
 ///
 /// A kernel that is short of memory writes dirty pages back and waits for that. If the server of
-/// these writes asks for memory meanwhile, the kernel must not make the server wait as well, for
-/// itself. Nor must it hold the server up because too much is dirty. Returns false if the process
-/// may not do this (it needs `CAP_SYS_RESOURCE`).
+/// these writes asks for memory meanwhile, the kernel must not make the server wait: the server
+/// would wait for itself. Nor must the kernel hold the server up because too much is dirty. Returns
+/// false if the process may not set the mark, which needs `CAP_SYS_RESOURCE`.
 pub fn become_io_flusher() -> bool {
     rustix::process::configure_io_flusher_behavior(true).is_ok()
 }

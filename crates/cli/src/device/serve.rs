@@ -5,7 +5,6 @@ use crate::daemon;
 use anyhow::{Context as _, anyhow};
 use clap::Args;
 use furrow_emu::OpenMode;
-use furrow_fuse::Signals;
 use furrow_rt::{Rt, either};
 use furrow_ublk::recording::Recorder;
 use furrow_ublk::{Drive, Options, Server, Tap};
@@ -45,10 +44,7 @@ pub struct ServeArgs {
 /// # Errors
 /// If the drive cannot be opened or served, or its device was removed by somebody else.
 pub fn run(args: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    // Threads inherit the mask and the mark, so both come before the first thread is started.
-    let signals = Signals::block()?;
-    // Without the right to the mark a server works, and may hang where memory is short.
-    let _ = furrow_rt::become_io_flusher();
+    let signals = daemon::begin()?;
     let spec: DeviceSpec = args.device.parse()?;
     if how_it_runs(&spec).timing == Timing::Virtual {
         return Err(anyhow!("{spec}: the kernel's time is real: use timing=realtime"));

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, anyhow};
 use furrow_emu::OpenMode;
 use furrow_fs::Fs;
 use furrow_fuse::report::prometheus;
-use furrow_fuse::{FuseServer, Info, Session, Signals};
+use furrow_fuse::{FuseServer, Info, Session};
 use furrow_rt::{Config, Pool, Port};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, ErrorKind};
@@ -37,10 +37,7 @@ pub struct Plan {
 /// # Errors
 /// If the device or the directory cannot be used, `ready` fails, or the last checkpoint does.
 pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
-    // Threads inherit the mask and the mark, so both come before the first thread is started.
-    let signals = Signals::block()?;
-    // Without the right to the mark a server works, and may hang where memory is short.
-    let _ = furrow_rt::become_io_flusher();
+    let signals = crate::daemon::begin()?;
     let metrics = plan.options.metrics.as_ref().map(metrics::Service::prepare).transpose()?;
     let no_more_metrics = || plan.options.metrics.iter().for_each(metrics::end);
     let (port, pool, info) = start_engine(&plan).inspect_err(|_| no_more_metrics())?;

@@ -12,7 +12,6 @@ use crate::holds;
 use crate::metrics::{self, Metrics};
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::ValueEnum;
-use furrow_fuse::Signals;
 use furrow_nbd::{Export, Identity, Listen, Server, Tls};
 use furrow_raid::{Examined, MemberState, Options, Volume, split_brain};
 use furrow_rt::{Nanos, Rt, either};
@@ -188,10 +187,7 @@ fn again() -> Vec<OsString> {
 
 /// Serves the array until it is stopped.
 fn serve(args: &Args) -> Result<()> {
-    // Threads inherit the mask and the mark, so both come before the first thread is started.
-    let signals = Signals::block()?;
-    // Without the right to the mark a server works, and may hang where memory is short.
-    let _ = furrow_rt::become_io_flusher();
+    let signals = daemon::begin()?;
     let places = args.listen.iter().map(absolute).collect::<Result<Vec<_>>>()?;
     let tls = tls(args)?;
     let named = devices::named(&args.devices)?;

@@ -254,7 +254,7 @@ impl Core {
         if !self.sync_room(blocks_for(bound)) {
             return Ok(None);
         }
-        // Buffers of this length are slow to allocate: the last record's is used again.
+        // A buffer of this length is slow to allocate, so the last record's buffer is used again.
         let mut out = Encoder(std::mem::take(&mut self.durability.sync.body));
         out.0.clear();
         let mut changed = false;
