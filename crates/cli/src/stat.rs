@@ -109,12 +109,13 @@ fn print_memory(out: &mut dyn Write, memory: &MemoryUse) -> io::Result<()> {
 }
 
 fn print_streams(out: &mut dyn Write, streams: &[Stream]) -> io::Result<()> {
-    let mut table = show::table(&["stream", "quota", "open", "parked", "written"]);
+    let mut table = show::table(&["stream", "quota", "open", "lent", "parked", "written"]);
     for stream in streams {
         table.add_row([
             stream.name.clone(),
             stream.quota.to_string(),
             stream.open.to_string(),
+            stream.lent.to_string(),
             stream.parked.to_string(),
             show::bytes(stream.bytes),
         ]);

@@ -511,6 +511,8 @@ pub struct StreamInfo {
     pub quota: u32,
     /// Superzones it writes to, in turn.
     pub open: u32,
+    /// Those of them that other streams lend it.
+    pub lent: u32,
     /// Superzones left partly written; still active on the drive.
     pub parked: u32,
     /// Blocks (4 KiB) written since the mount.

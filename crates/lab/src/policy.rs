@@ -39,6 +39,8 @@ pub enum QuotaRule {
     ByLoad,
     /// A stream continues in the superzone with the fewest writes.
     Weighed,
+    /// A stream that lacks permits is lent parked superzones of others.
+    Lent,
 }
 
 /// The number of writes of a zone in flight.
@@ -237,6 +239,7 @@ impl Policy {
             early_quota: rule(QuotaRule::Early),
             open_by_load: rule(QuotaRule::ByLoad),
             weighed_turns: rule(QuotaRule::Weighed),
+            lent_superzones: rule(QuotaRule::Lent),
             superzones: match self.overlap {
                 true => SuperzoneTurn::Overlapping,
                 false => SuperzoneTurn::After,
@@ -272,6 +275,7 @@ impl Policy {
             QuotaRule::Early => "decided at the end of a window only",
             QuotaRule::ByLoad => "opened where fewest are",
             QuotaRule::Weighed => "taken in turn",
+            QuotaRule::Lent => "finished for others, not lent",
         });
         says.extend(left_out.map(str::to_owned));
         if self.overlap {
@@ -359,6 +363,10 @@ mod tests {
         let variant = rules.mount().variant;
         let left = [variant.early_quota, variant.open_by_load, variant.weighed_turns];
         assert_eq!(left, [Rule::LeftOut, Rule::Kept, Rule::LeftOut]);
+        let kept: Policy = toml::from_str("quota_without = ['lent']").unwrap();
+        let variant = kept.mount().variant;
+        let left = [variant.lent_superzones, variant.early_quota];
+        assert_eq!(left, [Rule::LeftOut, Rule::Kept]);
         let overlapping = variant.superzones == SuperzoneTurn::Overlapping;
         assert!(overlapping && rules.describe().contains("in turn"));
         let serial: Policy = toml::from_str("sync = 'serial'\npieces = 1").unwrap();

@@ -17,6 +17,9 @@ pub struct FsVariant {
     /// A stream continues with the superzone on the dies with the fewest writes, not with the next
     /// one.
     pub weighed_turns: Rule,
+    /// A stream that lacks permits writes to parked superzones of other streams; without the rule
+    /// they are finished for it.
+    pub lent_superzones: Rule,
     /// When a stream's next superzone is opened.
     pub superzones: SuperzoneTurn,
     /// How changed tables reach the drive.

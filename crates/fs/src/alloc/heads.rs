@@ -8,7 +8,8 @@
 //! of the superzone to open, to park or to take back depends on the writes expected of the other
 //! superzones on its group, as the last window predicts them. A superzone beyond the quota is
 //! *parked*: it stays partly written and active on the drive, and is the first to be taken back.
-//! Parked superzones are *closed* (their zones finished) when another stream lacks their permits.
+//! A stream that lacks permits is *lent* parked superzones of other streams of its class (`lend`).
+//! Where there is none to lend, a parked superzone is *closed* (its zones finished) for its permits.
 //! Finishing a nearly empty zone can take a second, and the unwritten rest of the zone is lost
 //! space. So the background closes a parked superzone before any stream lacks permits only where
 //! that pays: no permits are left for another superzone, this one has been parked for a whole
@@ -26,6 +27,7 @@
 //!   matter which streams the promised blocks go to: see `space`.
 
 mod audit;
+mod lend;
 
 use crate::alloc::group_load::Load;
 use crate::alloc::space::RESERVE;
@@ -70,11 +72,14 @@ pub(crate) struct Head {
 ///   of its zones. The first heads hold no permits of their own.
 /// - `closing` and `unasked` are set only while the head has a superzone that is parked or was
 ///   left.
+/// - `lent` is set only while the head is parked, has a superzone and is not closing.
 #[derive(Default)]
 pub(crate) struct Cursor {
     pub(super) head: Head,
     /// Out of turn.
     parked: bool,
+    /// The stream of its class that its superzone is lent to.
+    lent: Option<usize>,
     /// Time at which it was parked.
     since: Nanos,
     /// Its zones are being finished.
@@ -304,20 +309,20 @@ impl Allocator {
         })
     }
 
-    /// The head to continue with. A head in turn that has no superzone is given one if it can be;
-    /// otherwise the heads with a superzone are compared, and the one with the least load is
-    /// chosen, by turns if loads are even. With free superzones scarce, a head that has a
-    /// superzone, if any.
+    /// The head to continue with. A head in turn that has no superzone is given one if it can be,
+    /// or one is lent for it; otherwise the heads with a superzone are compared, and the one with
+    /// the least load is chosen, by turns if loads are even. With free superzones scarce, a head
+    /// that has a superzone, if any.
     fn choose_head(&mut self, stream: usize, dirty: u64) -> Result<Option<usize>> {
-        let heads: Vec<usize> = self.heads_of(stream).collect();
+        let heads: Vec<usize> = self.heads_of(stream).chain(self.lent_to(stream)).collect();
+        let may_add = self.lacks_superzones(stream);
         let current = self.streams.streams[stream].current;
         let at = heads.iter().position(|head| *head == current).unwrap_or(0);
         let in_turn = |i: usize| heads[(at + 1 + i) % heads.len()];
         let mut plenty = None;
         let mut least: Option<(u64, usize)> = None;
         for head in (0..heads.len()).map(in_turn) {
-            let turn = &self.cursors[head];
-            if turn.parked || turn.closing {
+            if self.writer_of(head) != Some(stream) || self.cursors[head].closing {
                 continue;
             }
             if let Some(superzone) = self.cursors[head].head.superzone {
@@ -330,9 +335,16 @@ impl Allocator {
                 continue;
             }
             let plenty = *plenty.get_or_insert_with(|| self.free_superzones_are_plenty(dirty));
-            if plenty && self.open_superzone(head)? {
+            if !plenty || !may_add {
+                continue;
+            }
+            if self.open_superzone(head)? {
                 return Ok(Some(head));
             }
+            if let Some(lent) = self.lend(stream) {
+                return Ok(Some(lent));
+            }
+            self.streams.starved = true;
         }
         Ok(least.map(|(_, head)| head).or_else(|| self.begun_head(stream)))
     }
@@ -349,7 +361,6 @@ impl Allocator {
         let streams = self.layout.streams as usize;
         if head >= streams && self.cursors[head].permit.is_none() {
             let permit = self.streams.budget.try_acquire(Class::User, self.layout.width);
-            self.streams.starved |= permit.is_none();
             if permit.is_none() {
                 return Ok(false);
             }
@@ -379,13 +390,13 @@ impl Allocator {
         Ok(true)
     }
 
-    /// A head with a superzone joins the others of its stream.
+    /// A head with a superzone joins the others that its stream writes to.
     fn level(&mut self, head: usize) {
         let Some(own) = self.cursors[head].head.superzone else { return };
         let group = |superzone| self.zones.group(SuperzoneId(superzone));
-        let others: Vec<u32> = self
-            .heads_of(self.stream_of_head(head))
-            .filter(|other| *other != head && !self.cursors[*other].parked)
+        let writer = self.writer_of(head);
+        let others: Vec<u32> = (0..self.cursors.len())
+            .filter(|other| *other != head && self.writer_of(*other) == writer)
             .filter_map(|other| self.cursors[other].head.superzone.map(group))
             .collect();
         self.streams.load.level(group(own), others.into_iter());
@@ -396,21 +407,20 @@ impl Allocator {
     fn group_loads(&self, stream: usize) -> Vec<GroupLoad> {
         let mut groups = vec![GroupLoad::default(); self.zones.groups() as usize];
         let nodes = |stream| stream >= self.layout.streams as usize / 2;
-        for other in 0..self.layout.streams as usize {
-            let parked = |head: usize| self.cursors[head].parked;
-            let begun = self
-                .heads_of(other)
-                .filter_map(|head| Some((parked(head), self.cursors[head].head.superzone?)));
-            let begun: Vec<(bool, u32)> = begun.collect();
-            let busy = begun.iter().filter(|(parked, _)| !parked).count() as u64;
-            for (parked, superzone) in begun {
-                let group = &mut groups[self.zones.group(SuperzoneId(superzone)) as usize];
-                // Data and nodes are each written in bursts of their own.
-                group.class += u32::from(nodes(other) == nodes(stream));
-                if !parked && self.variant.open_by_load.holds() {
-                    group.own += u32::from(other == stream);
-                    group.load += self.streams.streams[other].rate / busy;
-                }
+        let begun = |head: &usize| self.cursors[*head].head.superzone.is_some();
+        let mut busy = vec![0; self.layout.streams as usize];
+        for head in (0..self.cursors.len()).filter(begun) {
+            self.writer_of(head).into_iter().for_each(|writer| busy[writer] += 1);
+        }
+        for head in 0..self.cursors.len() {
+            let Some(superzone) = self.cursors[head].head.superzone else { continue };
+            let group = &mut groups[self.zones.group(SuperzoneId(superzone)) as usize];
+            // Data and nodes are each written in bursts of their own.
+            group.class += u32::from(nodes(self.stream_of_head(head)) == nodes(stream));
+            let writer = self.writer_of(head).filter(|_| self.variant.open_by_load.holds());
+            if let Some(writer) = writer {
+                group.own += u32::from(writer == stream);
+                group.load += self.streams.streams[writer].rate / busy[writer];
             }
         }
         groups
@@ -418,7 +428,7 @@ impl Allocator {
 
     /// A block of file data or a node was written by `head`.
     pub(crate) fn count_block(&mut self, head: usize, superzone: u32) {
-        let stream = self.stream_of_head(head);
+        let stream = self.writer_of(head).unwrap_or_else(|| self.stream_of_head(head));
         let stream = &mut self.streams.streams[stream];
         stream.window += 1;
         stream.sampled += 1;
@@ -433,6 +443,7 @@ impl Allocator {
         self.zones.mark_full(id);
         let previous = Some((superzone, self.zones.generation(id)));
         self.cursors[head].head = Head { previous, ..Head::default() };
+        self.cursors[head].lent = None;
         if self.cursors[head].parked {
             self.give_permit_back(head);
         }
@@ -449,6 +460,7 @@ impl Allocator {
         self.zones.mark_full(id);
         let previous = (!parked).then(|| (id.0, self.zones.generation(id)));
         self.cursors[head].head = Head { previous, ..Head::default() };
+        self.cursors[head].lent = None;
         self.cursors[head].permit.take_if(|_| parked)
     }
 
@@ -543,15 +555,16 @@ impl Allocator {
         within.collect()
     }
 
-    /// Superzones that a stream has, parked ones included, or can open without taking any from
-    /// others.
+    /// Superzones that a stream has, parked ones included, can be lent, or can open without taking
+    /// any from others.
     fn within_reach(&self, stream: usize) -> u32 {
         let has = |head: &usize| {
             let turn = &self.cursors[*head];
             !turn.closing && (!turn.parked || self.cursors[*head].head.superzone.is_some())
         };
         let has = self.heads_of(stream).filter(has).count() as u32;
-        has + self.streams.budget.available() / self.layout.width
+        has + self.to_lend(stream).count() as u32
+            + self.streams.budget.available() / self.layout.width
     }
 
     /// Whether a head has no superzone yet, and the load on its superzone's group if it has one.
@@ -563,18 +576,22 @@ impl Allocator {
         (false, groups[self.zones.group(SuperzoneId(superzone)) as usize])
     }
 
-    fn set_quota(&mut self, stream: usize, quota: u32) {
+    pub(super) fn set_quota(&mut self, stream: usize, quota: u32) {
         self.streams.streams[stream].quota = quota;
         let heads: Vec<usize> = self.heads_of(stream).collect();
         let active = heads.iter().filter(|head| !self.cursors[**head].parked).count();
         for _ in active..quota as usize {
-            // Parked superzones are taken back before any is opened: those on the least loaded
-            // groups first.
+            // Parked superzones are taken back before any is opened: those that are not lent, on
+            // the least loaded groups, first.
             let turn = |head: &&usize| &self.cursors[**head];
             let parked = heads.iter().filter(|head| turn(head).parked && !turn(head).closing);
-            let next = parked.min_by_key(|head| (self.open_group_load(**head), **head));
+            let next = parked.min_by_key(|head| {
+                let (none, load) = self.open_group_load(**head);
+                (none, turn(head).lent.is_some(), load, **head)
+            });
             let Some(next) = next.copied() else { break };
             self.cursors[next].parked = false;
+            self.cursors[next].lent = None;
             self.level(next);
         }
         for _ in quota as usize..active {
@@ -587,6 +604,7 @@ impl Allocator {
                 self.give_permit_back(next);
             }
         }
+        self.hand_back(stream);
     }
 
     /// The parked head to close, if permits are lacking or it pays: the fullest, which is cheapest
@@ -600,7 +618,7 @@ impl Allocator {
             return None;
         }
         let parked = (0..self.cursors.len())
-            .filter(|head| self.cursors[*head].parked)
+            .filter(|head| self.cursors[*head].parked && self.cursors[*head].lent.is_none())
             .filter(|head| self.cursors[*head].head.superzone.is_some());
         let head = parked.max_by_key(|head| (self.cursors[*head].head.next, *head))?;
         self.cursors[head].unasked = !starved;
@@ -638,6 +656,7 @@ impl Allocator {
         self.pad_segment(head);
         let Some(superzone) = self.cursors[head].head.superzone else { return Vec::new() };
         self.cursors[head].closing = true;
+        self.cursors[head].lent = None;
         self.zones.get(SuperzoneId(superzone)).zones
     }
 
@@ -705,18 +724,14 @@ impl Allocator {
         let names = crate::format::stream_names(self.layout.streams);
         let info = |(index, name): (usize, &&'static str)| {
             let stream = &self.streams.streams[index];
-            let open = |parked: bool| {
-                let has = |head: &usize| {
-                    self.cursors[*head].head.superzone.is_some()
-                        && self.cursors[*head].parked == parked
-                };
-                self.heads_of(index).filter(has).count() as u32
-            };
+            let begun = |head: &usize| self.cursors[*head].head.superzone.is_some();
+            let idle = |head: &usize| self.writer_of(*head).is_none();
             StreamInfo {
                 name,
                 quota: stream.quota,
-                open: open(false),
-                parked: open(true),
+                open: self.written_by(index).filter(begun).count() as u32,
+                lent: self.lent_to(index).count() as u32,
+                parked: self.heads_of(index).filter(begun).filter(idle).count() as u32,
                 blocks: stream.blocks,
             }
         };

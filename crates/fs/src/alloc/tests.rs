@@ -515,6 +515,43 @@ impl Drop for Bench {
     }
 }
 
+/// Four groups of dies, and permits for three superzones beyond the first heads'.
+#[test]
+fn superzones_are_lent_on_dies_where_the_stream_has_none() {
+    const WARM: u8 = 1;
+    const COLD: u8 = 2;
+    let spec = "zones=64,zone-size=512KiB,max-active=16,channels=1,dies=4";
+    let mut bench = Bench::new(spec, 8);
+    assert_eq!((bench.groups, bench.alloc.permits()), (4, (13, 10)));
+    bench.alloc.set_quota(WARM.into(), 4);
+    // Whole segments: one that is begun is not lent.
+    bench.run(Step::Write { stream: WARM, blocks: 42 });
+    assert_eq!(bench.alloc.permits().1, 13, "no permits are left");
+    bench.alloc.set_quota(WARM.into(), 1);
+    bench.alloc.set_quota(COLD.into(), 4);
+    bench.run(Step::Write { stream: COLD, blocks: 28 });
+    let groups = |bench: &Bench| {
+        let heads: Vec<usize> = bench.alloc.written_by(COLD.into()).collect();
+        let superzones =
+            heads.into_iter().filter_map(|head| bench.alloc.cursors[head].head.superzone);
+        superzones.map(|id| bench.alloc.zones.group(SuperzoneId(id))).collect::<Vec<u32>>()
+    };
+    let written = groups(&bench);
+    let apart: BTreeSet<u32> = written.iter().copied().collect();
+    assert!(written.len() >= 3 && apart.len() == written.len(), "{written:?}");
+    // One that lies beside another was not lent: it is closed for its permits.
+    let lent = bench.alloc.lent_to(COLD.into()).count();
+    assert_eq!(lent, written.len() - 1);
+    assert_eq!(bench.alloc.head_to_close(false, 0).is_some(), lent < 3, "{written:?}");
+    // They are handed back where the quota falls, and taken back where the owner needs them.
+    bench.alloc.set_quota(COLD.into(), 2);
+    assert_eq!(bench.alloc.lent_to(COLD.into()).count(), 1);
+    bench.alloc.set_quota(WARM.into(), 4);
+    assert_eq!(bench.alloc.lent_to(COLD.into()).count(), 0);
+    bench.run(Step::Write { stream: WARM, blocks: 40 });
+    bench.run(Step::Write { stream: COLD, blocks: 40 });
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 2_000, ..<_>::default() })]
 

@@ -101,6 +101,8 @@ impl Core {
     /// Whether a head has a superzone, and the permits for it.
     fn audit_turn(&self, index: usize, head: &Head) -> Result<()> {
         let turn = self.alloc.turn(index);
+        let account = format_args!("Cursor::lent of head {index}");
+        holds(turn.lent_rightly, account, "a parked head's, to a stream of its class")?;
         let Some(superzone) = head.superzone else {
             same(format_args!("Head::next of head {index}, which is nowhere"), 0, head.next)?;
             let owners = head.summary.len();

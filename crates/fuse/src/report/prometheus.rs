@@ -65,9 +65,13 @@ fn memory(page: &mut Page, stat: &Stat) {
 fn streams(page: &mut Page, stat: &Stat) {
     page.family("stream_superzones", "gauge", "Superzones of a log stream");
     for stream in &stat.streams {
-        for (state, count) in
-            [("quota", stream.quota), ("open", stream.open), ("parked", stream.parked)]
-        {
+        let states = [
+            ("quota", stream.quota),
+            ("open", stream.open),
+            ("lent", stream.lent),
+            ("parked", stream.parked),
+        ];
+        for (state, count) in states {
             let labels = [("stream", stream.name.as_str()), ("state", state)];
             page.sample("stream_superzones", &labels, count);
         }
@@ -126,6 +130,7 @@ mod tests {
                 name: "hot data".into(),
                 quota: 2,
                 open: 1,
+                lent: 0,
                 parked: 0,
                 bytes: 8192,
             }],

@@ -83,6 +83,9 @@ pub struct Stream {
     pub quota: u32,
     /// Superzones it has open.
     pub open: u32,
+    /// Those of them that other streams lend it; 0 if the reporting daemon does not know.
+    #[serde(default)]
+    pub lent: u32,
     /// Superzones partly written and set aside, still active.
     pub parked: u32,
     /// Bytes written since the mount.
@@ -92,7 +95,7 @@ pub struct Stream {
 impl From<StreamInfo> for Stream {
     fn from(s: StreamInfo) -> Stream {
         let (name, bytes) = (s.name.to_owned(), s.blocks * 4096);
-        Stream { name, quota: s.quota, open: s.open, parked: s.parked, bytes }
+        Stream { name, quota: s.quota, open: s.open, lent: s.lent, parked: s.parked, bytes }
     }
 }
 

@@ -8,6 +8,8 @@ use furrow_zone::Result;
 /// State of a head: see [`Allocator::turn`].
 pub(crate) struct TurnState {
     pub(crate) closing: bool,
+    /// It is lent, as only a parked head of the same class with a superzone may be, or is not lent.
+    pub(crate) lent_rightly: bool,
     pub(crate) permits: Option<u32>,
 }
 
@@ -15,7 +17,17 @@ impl Allocator {
     /// State of a head.
     pub(crate) fn turn(&self, head: usize) -> TurnState {
         let turn = &self.cursors[head];
-        TurnState { closing: turn.closing, permits: turn.permit.as_ref().map(Permit::count) }
+        let nodes = |stream: usize| stream >= self.layout.streams as usize / 2;
+        let owner = self.stream_of_head(head);
+        let lent_rightly = turn.lent.is_none_or(|to| {
+            let free = turn.parked && !turn.closing && turn.head.superzone.is_some();
+            free && to != owner && nodes(to) == nodes(owner)
+        });
+        TurnState {
+            closing: turn.closing,
+            lent_rightly,
+            permits: turn.permit.as_ref().map(Permit::count),
+        }
     }
 
     /// Checks the accounts of the checkpoint under way against the totals since the last one.
