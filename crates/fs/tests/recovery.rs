@@ -5,7 +5,9 @@
 
 use crate::common::{self, quiet, sound};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, Options, Snapshot, When};
-use furrow_fs::{CleanOptions, Fs, Ino, MkfsOptions, MountOptions, NewNode, SetAttr, WriteData};
+use furrow_fs::{
+    CleanOptions, Fs, GcOptions, Ino, MkfsOptions, MountOptions, NewNode, SetAttr, WriteData,
+};
 use furrow_rt::{Config, Nanos, Rt};
 use furrow_zone::{Command, ErrorKind, Result};
 use std::cell::{Cell, RefCell};
@@ -76,13 +78,19 @@ fn many_removals_are_replayed_on_a_full_drive() {
 
 /// The blocks that a checkpoint has written are garbage if the power fails before the checkpoint is
 /// durable, and recovery has to write all of them again: there must be space for that on a full
-/// drive too.
+/// drive too, no matter how much the background has cleaned.
 #[test]
 fn what_a_checkpoint_had_written_can_be_written_again_on_a_full_drive() {
+    [false, true].into_iter().for_each(checkpoints_on_a_full_drive);
+}
+
+fn checkpoints_on_a_full_drive(background: bool) {
     const DIRECTORIES: u64 = 800;
     let spec = "zones=128,zone-size=256KiB,max-active=14,channels=1";
-    on_drive(spec, |rt, drive| async move {
-        let fs = Fs::mount(&rt, Rc::new(drive.clone()), quiet()).await?;
+    on_drive(spec, move |rt, drive| async move {
+        let gc = GcOptions { background, ..GcOptions::default() };
+        let options = MountOptions { gc, ..quiet() };
+        let fs = Fs::mount(&rt, Rc::new(drive.clone()), options).await?;
         let mut directories = Vec::new();
         for n in 0..DIRECTORIES {
             let name = format!("d{n}");

@@ -8,7 +8,7 @@ use crate::core::{Core, Inner};
 use crate::durability::namespace_log::NameOp;
 use crate::format::{HOLE, NO_NODE, NatEntry, SummaryEntry};
 use crate::tree::node;
-use crate::types::Ino;
+use crate::types::{Attr, Ino, SetAttr};
 use furrow_log::address::{BlockAddr, read_blocks};
 use furrow_log::record::{self};
 use furrow_rt::Page;
@@ -155,20 +155,27 @@ pub(crate) async fn replay_attributes(inner: &Rc<Inner>, record: &Record) -> Res
             other => other?,
         }
     }
-    for (ino, changes, ctime) in &record.attributes {
-        let set = inner
-            .run(|core| {
-                core.setattr(*ino, changes)?;
-                core.inode_mut(*ino).head.ctime = node::stamp(*ctime);
-                Ok(())
-            })
-            .await;
-        match set {
+    for (ino, changes) in &record.attributes {
+        let set = inner.run(|core| match is_set(&core.attr(*ino)?, changes) {
+            // The checkpoint has them: its snapshot came before the record. The inode stays clean,
+            // because nobody keeps space for writing it again.
+            true => Ok(()),
+            false => core.setattr(*ino, changes).map(drop),
+        });
+        match set.await {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             other => other?,
         }
     }
     Ok(())
+}
+
+/// Whether `attr` is as `changes` want it. A record says nothing of the size.
+fn is_set(attr: &Attr, changes: &SetAttr) -> bool {
+    let Attr { mode, uid, gid, atime, mtime, ctime, .. } = *attr;
+    let [atime, mtime, ctime] = [atime, mtime, ctime].map(Some);
+    let (mode, uid, gid) = (Some(mode), Some(uid), Some(gid));
+    *changes == SetAttr { mode, uid, gid, size: None, atime, mtime, ctime }
 }
 
 pub(crate) async fn replay_name(inner: &Rc<Inner>, op: &NameOp) -> Result<()> {

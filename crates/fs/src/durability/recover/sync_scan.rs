@@ -5,7 +5,7 @@ use crate::durability::namespace_log::{Decoder, NameOp};
 use crate::format::{HEADS_PER_STREAM, NatEntry, item, kind};
 use crate::tree::node;
 use crate::tree::xattr::Xattrs;
-use crate::types::{Ino, SetAttr, Time};
+use crate::types::{Ino, SetAttr};
 use furrow_log::address::{BlockAddr, read_blocks};
 use furrow_log::format::Descriptor;
 use furrow_log::pool::SuperzoneState;
@@ -31,7 +31,7 @@ pub(crate) struct Record {
     pub(crate) names: Vec<(u64, NameOp)>,
     pub(crate) nodes: Vec<(u32, NatEntry)>,
     pub(crate) freed: Vec<u32>,
-    pub(crate) attributes: Vec<(Ino, SetAttr, Time)>,
+    pub(crate) attributes: Vec<(Ino, SetAttr)>,
     /// All extended attributes of directories.
     pub(crate) xattrs: Vec<(Ino, Vec<u8>)>,
 }
@@ -421,7 +421,7 @@ pub(crate) fn accept(
                 }
             }
             Item::Depends(zone, generation, end) => depends.push((zone, generation, end)),
-            Item::Attributes(ino, changes, ctime) => record.attributes.push((ino, changes, ctime)),
+            Item::Attributes(ino, changes) => record.attributes.push((ino, changes)),
             Item::Range => {}
         }
     }
@@ -463,7 +463,7 @@ enum Item {
     Allocated(usize, u32, u32),
     /// A zone of a superzone of this generation must be written up to a block.
     Depends(u32, u32, u32),
-    Attributes(Ino, SetAttr, Time),
+    Attributes(Ino, SetAttr),
     /// An item that only fsck reads.
     Range,
 }
@@ -506,9 +506,9 @@ fn parse_item(input: &mut Decoder<'_>, layout: &crate::layout::Layout) -> Option
                 size: None,
                 atime: Some(input.time()?),
                 mtime: Some(input.time()?),
-                ctime: None,
+                ctime: Some(input.time()?),
             };
-            Item::Attributes(ino, changes, input.time()?)
+            Item::Attributes(ino, changes)
         }
         item::RANGE => {
             let _ = (input.u32()?, input.u32()?, input.u32()?);
