@@ -8,6 +8,11 @@
 //! A pause is a multiple of the time the batch before it took, so the share of the drive that
 //! cleaning takes is bounded on any drive.
 //!
+//! Both levels are shares of the space that is not in use, free or garbage, so cleaning always has
+//! garbage to choose from. As shares of the main area they could not be reached on a full drive:
+//! at 85 % of it in use, cleaning took every victim with a twentieth of garbage, without a pause,
+//! and wrote twice as much as cleaning only when somebody waited.
+//!
 //! [`GcOptions::start`]: super::GcOptions::start
 //! [`GcOptions::urgent`]: super::GcOptions::urgent
 
@@ -21,33 +26,43 @@ use std::rc::Rc;
 const GARBAGE: [u64; 3] = [400, 100, 50];
 /// A pause is at most this many times as long as the batch before it.
 const PAUSE_MAX: u64 = 8;
+/// Least levels of free space at which cleaning starts and is urgent, in superzones: before
+/// somebody waits, a victim and its checkpoint must be done with.
+const LEAST: [u64; 2] = [2, 1];
 
 impl Core {
-    /// Space that users can still write at once, as a share of the main area, in thousandths.
-    fn free_permille(&self) -> u64 {
+    /// Blocks that users can still write at once.
+    fn free(&self) -> u64 {
+        self.spare().saturating_sub(self.alloc.kept_from_users())
+    }
+
+    /// Blocks free at which cleaning starts, and at which it is urgent.
+    fn levels(&self) -> [u64; 2] {
+        let gc = &self.env.options.gc;
+        let not_kept = self.alloc.main_blocks().saturating_sub(self.alloc.kept_from_users());
+        let unused = not_kept.saturating_sub(self.in_use());
         let per = u64::from(self.alloc.superzone_blocks());
-        let total = u64::from(self.alloc.zones().total()) * per;
-        self.spare().saturating_sub(self.alloc.kept_from_users()) * 1000 / total.max(1)
+        let level = |percent: u8, least: u64| match u64::from(percent) {
+            0 => 0,
+            percent => (unused * percent / 100).max(least * per),
+        };
+        [level(gc.start, LEAST[0]), level(gc.urgent, LEAST[1])]
     }
 
     /// Position of the free space between urgent (0) and the start of cleaning (1000 and more).
     fn ease(&self) -> u64 {
-        let gc = &self.env.options.gc;
-        let (start, urgent) = (u64::from(gc.start) * 10, u64::from(gc.urgent) * 10);
-        let free = self.free_permille();
-        free.saturating_sub(urgent) * 1000 / start.saturating_sub(urgent).max(1)
+        let [start, urgent] = self.levels();
+        self.free().saturating_sub(urgent) * 1000 / start.saturating_sub(urgent).max(1)
     }
 
     fn is_urgent(&self) -> bool {
-        self.free_permille() < u64::from(self.env.options.gc.urgent) * 10
+        self.free() < self.levels()[1]
     }
 
     /// The urgency with which background cleaning looks for victims now; `None` while enough is
     /// free.
     fn background_urgency(&self) -> Option<Urgency> {
-        let gc = &self.env.options.gc;
-        let per = u64::from(self.alloc.superzone_blocks());
-        let start = u64::from(self.alloc.zones().total()) * per * u64::from(gc.start) / 100;
+        let [start, _] = self.levels();
         if self.has_spare(start + self.alloc.kept_from_users()) {
             return None;
         }
@@ -56,7 +71,7 @@ impl Core {
             true => below,
             false => urgent + (start - urgent) * self.ease().min(1000) / 1000,
         };
-        Some(Urgency::Background(gc.policy, garbage as u32))
+        Some(Urgency::Background(self.env.options.gc.policy, garbage as u32))
     }
 
     /// Whether the background should look for a victim.

@@ -12,8 +12,8 @@ pub struct GcOptions {
     pub background: bool,
     /// How background cleaning chooses victims.
     pub policy: Policy,
-    /// Background cleaning starts when less than this share of the main area can be written at
-    /// once, in percent.
+    /// Background cleaning starts when less than this share of the space that is not in use can be
+    /// written at once, in percent.
     pub start: u8,
     /// Below this share cleaning takes no pauses, in percent.
     pub urgent: u8,
