@@ -16,7 +16,7 @@ use crate::fs::observe::{Trouble, check, told};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, Options};
 use furrow_fs::format::{LEVEL_INODE, LEVEL_XATTR, NODE_MAGIC, NodeHeader};
 use furrow_fs::{
-    Attr, Fs, Ino, MountOptions, NewNode, OnDamage, SetAttr, Time, WriteData, XattrMode,
+    Attr, Fs, GcOptions, Ino, MountOptions, NewNode, OnDamage, SetAttr, Time, WriteData, XattrMode,
 };
 use furrow_log::address::{BlockAddr, blocks_begun, read_blocks, sectors_per_block};
 use furrow_rt::{Nanos, PAGE_SIZE, Pool, Rng, Rt};
@@ -74,6 +74,8 @@ fn mount_options(setup: &Setup) -> MountOptions {
         on_damage: OnDamage::Continue,
         // A record, not a checkpoint, must make it durable.
         commit_interval: 100_000 * Nanos::SECOND,
+        // Cleaning would load the nodes that are to be met damaged.
+        gc: GcOptions { background: false, ..setup.mount.gc },
         ..setup.mount.clone()
     }
 }
@@ -217,6 +219,7 @@ pub async fn sync_around_damage(
         return unless_full(error);
     }
     let damaged = nodes_of(&drive, metadata_zones(&fs).await.len(), own.large, kind).await;
+    let resets = fs.counters().zone_resets;
     for lba in &damaged {
         let flip = Fault::new(FaultKind::BitFlip).at_blocks(*lba, BlockCount(1));
         // A block that a crash tore cannot be read in any case.
@@ -243,6 +246,10 @@ pub async fn sync_around_damage(
             Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(Met::Nothing),
             Err(error) => return Err(told(format!("fsync of inode {ino}"))(error).at(&place)),
         }
+    }
+    // The damage hits what is written to a zone after its reset, too: not nodes only.
+    if fs.counters().zone_resets > resets {
+        return Ok(met);
     }
     let after = drive.snapshot().power_cut(&Fates::seeded(rng.next()));
     drop(fs);
