@@ -19,13 +19,14 @@
 //! - The permits of the first heads are never given away, so every stream can always write.
 //! - Any other head that has a superzone holds a permit for each of its zones, from the rest of the
 //!   drive's one budget. It gives them back when the writes of that superzone have completed.
-//! - A head out of turn stands at the start of a segment, so there are at most as many open
-//!   summaries as streams.
+//! - A head within a segment is the one that some stream goes on with, so there are at most as many
+//!   open summaries as streams.
 //! - While free superzones are scarce, open superzones are filled before any is opened, those of
 //!   parked heads included. Where the free ones are kept for cleaning, a stream fills superzones
 //!   that *another* stream has open, of the same class if there is one. So space is one number, no
 //!   matter which streams the promised blocks go to: see `space`.
 
+mod adopt;
 mod audit;
 mod lend;
 
@@ -42,6 +43,7 @@ use furrow_log::writer::Kind as WriteKind;
 use furrow_policy::{StreamHeads, SuperzoneTurn};
 use furrow_rt::{Nanos, Page};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId};
+use std::collections::BTreeSet;
 use zerocopy::FromZeros;
 
 pub(crate) use crate::format::HEADS_PER_STREAM;
@@ -273,9 +275,11 @@ impl Allocator {
     /// The head whose turn it is, if it is within a segment.
     fn head_in_segment(&self, stream: usize) -> Option<usize> {
         let current = self.streams.streams[stream].current;
-        let head = &self.cursors[current].head;
+        let Cursor { head, lent, .. } = &self.cursors[current];
         let within = !head.next.is_multiple_of(self.layout.segment_blocks);
-        (head.superzone.is_some() && within).then_some(current)
+        // It may have been lent, or handed back, since the stream ended a segment of it.
+        let writes = lent.unwrap_or_else(|| self.stream_of_head(current)) == stream;
+        (head.superzone.is_some() && within && writes).then_some(current)
     }
 
     /// A head of another stream that has space, where the last free superzones are kept for
@@ -315,7 +319,7 @@ impl Allocator {
     /// that has a superzone, if any.
     fn choose_head(&mut self, stream: usize, dirty: u64) -> Result<Option<usize>> {
         let heads: Vec<usize> = self.heads_of(stream).chain(self.lent_to(stream)).collect();
-        let may_add = self.lacks_superzones(stream);
+        let mut permitless = None;
         let current = self.streams.streams[stream].current;
         let at = heads.iter().position(|head| *head == current).unwrap_or(0);
         let in_turn = |i: usize| heads[(at + 1 + i) % heads.len()];
@@ -335,9 +339,13 @@ impl Allocator {
                 continue;
             }
             let plenty = *plenty.get_or_insert_with(|| self.free_superzones_are_plenty(dirty));
-            if !plenty || !may_add {
-                continue;
+            if self.is_permitless(head) {
+                permitless = permitless.or(plenty.then_some(head));
+            } else if plenty && self.open_superzone(head)? {
+                return Ok(Some(head));
             }
+        }
+        if let Some(head) = permitless.filter(|_| self.lacks_superzones(stream)) {
             if self.open_superzone(head)? {
                 return Ok(Some(head));
             }
@@ -358,8 +366,7 @@ impl Allocator {
 
     /// Gives `head` a new superzone; false if there are no permits for it.
     fn open_superzone(&mut self, head: usize) -> Result<bool> {
-        let streams = self.layout.streams as usize;
-        if head >= streams && self.cursors[head].permit.is_none() {
+        if self.is_permitless(head) {
             let permit = self.streams.budget.try_acquire(Class::User, self.layout.width);
             if permit.is_none() {
                 return Ok(false);
@@ -436,15 +443,18 @@ impl Allocator {
         self.streams.load.count(self.zones.group(SuperzoneId(superzone)));
     }
 
-    /// Notes the superzone before, and gives the head's permits back if it is parked, now that its
-    /// superzone is written to the end.
+    /// Notes the superzone before, now that it is written to the end. The permits of a parked head
+    /// go back, or to the stream that the head was lent to.
     pub(crate) fn head_is_full(&mut self, head: usize, superzone: u32) {
         let id = SuperzoneId(superzone);
         self.zones.mark_full(id);
         let previous = Some((superzone, self.zones.generation(id)));
         self.cursors[head].head = Head { previous, ..Head::default() };
-        self.cursors[head].lent = None;
-        if self.cursors[head].parked {
+        let lent = self.cursors[head].lent.take();
+        if let Some(heir) = lent.and_then(|stream| self.permitless(stream).next()) {
+            self.cursors[heir].permit = self.cursors[head].permit.take();
+            self.cursors[heir].head.previous = self.cursors[head].head.previous.take();
+        } else if self.cursors[head].parked {
             self.give_permit_back(head);
         }
     }
@@ -560,11 +570,12 @@ impl Allocator {
     fn within_reach(&self, stream: usize) -> u32 {
         let has = |head: &usize| {
             let turn = &self.cursors[*head];
-            !turn.closing && (!turn.parked || self.cursors[*head].head.superzone.is_some())
+            let parked = turn.head.superzone.is_some() && turn.lent.is_none();
+            !turn.closing && (!turn.parked || parked)
         };
         let has = self.heads_of(stream).filter(has).count() as u32;
-        has + self.to_lend(stream).count() as u32
-            + self.streams.budget.available() / self.layout.width
+        let groups: BTreeSet<usize> = self.lendable(stream).map(|(group, _)| group).collect();
+        has + groups.len() as u32 + self.streams.budget.available() / self.layout.width
     }
 
     /// Whether a head has no superzone yet, and the load on its superzone's group if it has one.
@@ -581,13 +592,14 @@ impl Allocator {
         let heads: Vec<usize> = self.heads_of(stream).collect();
         let active = heads.iter().filter(|head| !self.cursors[**head].parked).count();
         for _ in active..quota as usize {
-            // Parked superzones are taken back before any is opened: those that are not lent, on
-            // the least loaded groups, first.
+            // Parked superzones are taken back before any is opened: those on the least loaded
+            // groups first. Lent ones are taken back last, and not within a segment.
             let turn = |head: &&usize| &self.cursors[**head];
             let parked = heads.iter().filter(|head| turn(head).parked && !turn(head).closing);
-            let next = parked.min_by_key(|head| {
+            let free = parked.filter(|head| turn(head).lent.is_none() || self.is_between(**head));
+            let next = free.min_by_key(|head| {
                 let (none, load) = self.open_group_load(**head);
-                (none, turn(head).lent.is_some(), load, **head)
+                (turn(head).lent.is_some(), none, load, **head)
             });
             let Some(next) = next.copied() else { break };
             self.cursors[next].parked = false;
@@ -691,32 +703,6 @@ impl Allocator {
     /// The heads, by their number.
     pub(crate) fn heads(&self) -> impl Iterator<Item = &Head> {
         self.cursors.iter().map(|cursor| &cursor.head)
-    }
-
-    /// At recovery: adds heads up to the number that the checkpoint or a record knows.
-    pub(crate) fn adopt_heads(&mut self, heads: usize) {
-        let missing = heads.saturating_sub(self.cursors.len());
-        let parked = || Cursor { parked: true, ..Cursor::default() };
-        self.cursors.extend(std::iter::repeat_with(parked).take(missing));
-    }
-
-    /// At recovery, for a head beyond the first that may have been left in a superzone: brings it
-    /// to the start of a segment and takes its permits. If there are no permits, returns the zones
-    /// to finish.
-    pub(super) fn adopt_head(&mut self, head: usize) -> Vec<ZoneId> {
-        if self.cursors[head].head.superzone.is_none() {
-            return Vec::new();
-        }
-        let permit = self.streams.budget.try_acquire(Class::User, self.layout.width);
-        self.cursors[head].permit = permit;
-        // If padding fills the superzone, its zones stay active until that write is done: the
-        // permits are kept until then.
-        self.pad_segment(head);
-        let ended = self.cursors[head].head.superzone.is_none();
-        if ended || self.cursors[head].permit.is_some() {
-            return Vec::new();
-        }
-        self.begin_closing(head)
     }
 
     /// See [`crate::Fs::streams`].

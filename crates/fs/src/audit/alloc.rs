@@ -103,6 +103,9 @@ impl Core {
         let turn = self.alloc.turn(index);
         let account = format_args!("Cursor::lent of head {index}");
         holds(turn.lent_rightly, account, "a parked head's, to a stream of its class")?;
+        let between = head.next.is_multiple_of(self.env.layout.segment_blocks);
+        let account = format_args!("Head::next of head {index}, out of turn");
+        holds(between || turn.current, account, "the start of a segment")?;
         let Some(superzone) = head.superzone else {
             same(format_args!("Head::next of head {index}, which is nowhere"), 0, head.next)?;
             let owners = head.summary.len();

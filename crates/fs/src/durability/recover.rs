@@ -433,8 +433,9 @@ pub(crate) async fn reopen_superzones(
             reopen_superzone(inner, found, head, *superzone, last, known, owners).await?;
         }
     }
+    inner.core.borrow_mut().alloc.adopt_segments();
     let heads = inner.core.borrow().alloc.heads_count();
-    for head in found.layout.streams as usize..heads {
+    for head in 0..heads {
         inner.adopt_head(head).await?;
     }
     Ok(())

@@ -8,6 +8,8 @@ use furrow_zone::Result;
 /// State of a head: see [`Allocator::turn`].
 pub(crate) struct TurnState {
     pub(crate) closing: bool,
+    /// Some stream goes on with it.
+    pub(crate) current: bool,
     /// It is lent, as only a parked head of the same class with a superzone may be, or is not lent.
     pub(crate) lent_rightly: bool,
     pub(crate) permits: Option<u32>,
@@ -25,6 +27,7 @@ impl Allocator {
         });
         TurnState {
             closing: turn.closing,
+            current: self.streams.streams.iter().any(|stream| stream.current == head),
             lent_rightly,
             permits: turn.permit.as_ref().map(Permit::count),
         }
