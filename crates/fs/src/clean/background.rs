@@ -26,8 +26,9 @@ use std::rc::Rc;
 const GARBAGE: [u64; 3] = [400, 100, 50];
 /// A pause is at most this many times as long as the batch before it.
 const PAUSE_MAX: u64 = 8;
-/// Least levels of free space at which cleaning starts and is urgent, in superzones: before
-/// somebody waits, a victim and its checkpoint must be done with.
+/// Least levels of free space at which cleaning starts and is urgent, in superzones, but at most a
+/// half and a quarter of the space not in use: before somebody waits, a victim and its checkpoint
+/// should be done with.
 const LEAST: [u64; 2] = [2, 1];
 
 impl Core {
@@ -42,11 +43,11 @@ impl Core {
         let not_kept = self.alloc.main_blocks().saturating_sub(self.alloc.kept_from_users());
         let unused = not_kept.saturating_sub(self.in_use());
         let per = u64::from(self.alloc.superzone_blocks());
-        let level = |percent: u8, least: u64| match u64::from(percent) {
+        let level = |percent: u8, least: u64, part: u64| match u64::from(percent) {
             0 => 0,
-            percent => (unused * percent / 100).max(least * per),
+            percent => (unused * percent / 100).max((least * per).min(unused / part)),
         };
-        [level(gc.start, LEAST[0]), level(gc.urgent, LEAST[1])]
+        [level(gc.start, LEAST[0], 2), level(gc.urgent, LEAST[1], 4)]
     }
 
     /// Position of the free space between urgent (0) and the start of cleaning (1000 and more).
