@@ -74,7 +74,7 @@ fn mount_options(setup: &Setup) -> MountOptions {
         on_damage: OnDamage::Continue,
         // A record, not a checkpoint, must make it durable.
         commit_interval: 100_000 * Nanos::SECOND,
-        // Cleaning would load the nodes that are to be met damaged.
+        // Cleaning could reset and fill a zone between the search for nodes and their damage.
         gc: GcOptions { background: false, ..setup.mount.gc },
         ..setup.mount.clone()
     }
@@ -219,7 +219,6 @@ pub async fn sync_around_damage(
         return unless_full(error);
     }
     let damaged = nodes_of(&drive, metadata_zones(&fs).await.len(), own.large, kind).await;
-    let resets = fs.counters().zone_resets;
     for lba in &damaged {
         let flip = Fault::new(FaultKind::BitFlip).at_blocks(*lba, BlockCount(1));
         // A block that a crash tore cannot be read in any case.
@@ -246,10 +245,6 @@ pub async fn sync_around_damage(
             Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(Met::Nothing),
             Err(error) => return Err(told(format!("fsync of inode {ino}"))(error).at(&place)),
         }
-    }
-    // The damage hits what is written to a zone after its reset, too: not nodes only.
-    if fs.counters().zone_resets > resets {
-        return Ok(met);
     }
     let after = drive.snapshot().power_cut(&Fates::seeded(rng.next()));
     drop(fs);
