@@ -63,7 +63,8 @@ fn memory(page: &mut Page, stat: &Stat) {
 }
 
 fn streams(page: &mut Page, stat: &Stat) {
-    page.family("stream_superzones", "gauge", "Superzones of a log stream");
+    let help = "Superzones of a log stream; open ones include those lent to it";
+    page.family("stream_superzones", "gauge", help);
     for stream in &stat.streams {
         let states = [
             ("quota", stream.quota),
