@@ -363,10 +363,9 @@ mod tests {
         let variant = rules.mount().variant;
         let left = [variant.early_quota, variant.open_by_load, variant.weighed_turns];
         assert_eq!(left, [Rule::LeftOut, Rule::Kept, Rule::LeftOut]);
-        let kept: Policy = toml::from_str("quota_without = ['lent']").unwrap();
-        let variant = kept.mount().variant;
-        let left = [variant.lent_superzones, variant.early_quota];
-        assert_eq!(left, [Rule::LeftOut, Rule::Kept]);
+        let not_lent: Policy = toml::from_str("quota_without = ['lent']").unwrap();
+        let not_lent = not_lent.mount().variant;
+        assert_eq!((not_lent.lent_superzones, not_lent.early_quota), (Rule::LeftOut, Rule::Kept));
         let overlapping = variant.superzones == SuperzoneTurn::Overlapping;
         assert!(overlapping && rules.describe().contains("in turn"));
         let serial: Policy = toml::from_str("sync = 'serial'\npieces = 1").unwrap();
