@@ -9,7 +9,8 @@
 //! superzones on its group, as the last window predicts them. A superzone beyond the quota is
 //! *parked*: it stays partly written and active on the drive, and is the first to be taken back.
 //! A stream that lacks permits is *lent* parked superzones of other streams of its class (`lend`).
-//! Where there is none to lend, a parked superzone is *closed* (its zones finished) for its permits.
+//! Where there is none to lend, a parked superzone is *closed* (its zones finished) for its
+//! permits.
 //! Finishing a nearly empty zone can take a second, and the unwritten rest of the zone is lost
 //! space. So the background closes a parked superzone before any stream lacks permits only where
 //! that pays: no permits are left for another superzone, this one has been parked for a whole

@@ -157,8 +157,8 @@ pub(crate) async fn replay_attributes(inner: &Rc<Inner>, record: &Record) -> Res
     }
     for (ino, changes) in &record.attributes {
         let set = inner.run(|core| match is_set(&core.attr(*ino)?, changes) {
-            // Where the checkpoint's snapshot has them, the inode stays clean: nobody keeps space for
-            // writing it again.
+            // Where the checkpoint's snapshot has them, the inode stays clean: nobody keeps space
+            // for writing it again.
             true => Ok(()),
             false => core.setattr(*ino, changes).map(drop),
         });
