@@ -20,8 +20,8 @@
 //! - The permits of the first heads are never given away, so every stream can always write.
 //! - Any other head that has a superzone holds a permit for each of its zones, from the rest of the
 //!   drive's one budget. It gives them back when the writes of that superzone have completed.
-//! - A head within a segment is the one that some stream goes on with, so there are at most as many
-//!   open summaries as streams.
+//! - A head within a segment is the current head of a stream. So the number of open summaries is at
+//!   most the number of streams.
 //! - While free superzones are scarce, open superzones are filled before any is opened, those of
 //!   parked heads included. Where the free ones are kept for cleaning, a stream fills superzones
 //!   that *another* stream has open, of the same class if there is one. So space is one number, no
@@ -278,7 +278,7 @@ impl Allocator {
         let current = self.streams.streams[stream].current;
         let Cursor { head, lent, .. } = &self.cursors[current];
         let within = !head.next.is_multiple_of(self.layout.segment_blocks);
-        // It may have been lent, or handed back, since the stream ended a segment of it.
+        // The current head may have been lent, or handed back, since the stream ended a segment.
         let writes = lent.unwrap_or_else(|| self.stream_of_head(current)) == stream;
         (head.superzone.is_some() && within && writes).then_some(current)
     }

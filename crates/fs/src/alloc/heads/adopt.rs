@@ -1,10 +1,11 @@
-//! Heads at recovery: which go on within the segment they were left in.
+//! Heads at recovery: which heads continue within a segment, and which begin at the next one.
 //!
-//! A power cut finds at most one head within a segment for each stream, as the checkpoint has place
-//! for so many open summaries. The cut may take the last blocks of others, which then are within a
-//! segment, too. Those of a class that have the most room left go on, as many as it has streams.
-//! The others are padded to the next segment. So padding takes no more room than the cut gave back,
-//! and there is space for everything that recovery writes again (`space`).
+//! A checkpoint has place for one open summary for each stream. So before a power cut at most one
+//! head for each stream is within a segment. The power cut may take the last blocks of further
+//! heads, and these further heads are then within a segment as well. Of each class, as many heads
+//! continue as the class has streams: the heads with the most room left in their segments. Recovery
+//! pads the other heads to the next segment. Padding therefore takes no more room than the power
+//! cut gave back, and the space kept for recovery suffices (`space`).
 
 use super::Cursor;
 use crate::alloc::Allocator;
@@ -19,7 +20,7 @@ impl Allocator {
         self.cursors.extend(std::iter::repeat_with(parked).take(missing));
     }
 
-    /// Decides which heads go on within their segments.
+    /// Makes the heads that continue within their segments the current heads of streams.
     pub(crate) fn adopt_segments(&mut self) {
         for nodes in [false, true] {
             let class = self.class(nodes);
@@ -32,7 +33,7 @@ impl Allocator {
             let written = |head: usize| self.cursors[head].head.next % self.layout.segment_blocks;
             within.sort_by_key(|head| (written(*head), *head));
             within.truncate(class.len());
-            // First heads cannot be lent.
+            // First heads cannot be lent, so they get their own streams before others do.
             within.sort_unstable();
             let (mut free, mut others): (Vec<usize>, Vec<usize>) = (class.collect(), Vec::new());
             for head in within {
@@ -50,9 +51,9 @@ impl Allocator {
         }
     }
 
-    /// For a head that may have been left in a superzone: takes its permits, and brings it to the
-    /// start of a segment if it does not go on within one. If there are no permits, returns the
-    /// zones to finish.
+    /// For a head that may have been left in a superzone: takes the head's permits, and pads the
+    /// segment that the head does not continue. If there are no permits, returns the zones to
+    /// finish.
     pub(in crate::alloc) fn adopt_head(&mut self, head: usize) -> Vec<ZoneId> {
         if self.cursors[head].head.superzone.is_none() {
             return Vec::new();

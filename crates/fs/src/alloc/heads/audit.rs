@@ -8,9 +8,10 @@ use furrow_zone::Result;
 /// State of a head: see [`Allocator::turn`].
 pub(crate) struct TurnState {
     pub(crate) closing: bool,
-    /// Some stream goes on with it.
+    /// A stream has this head as its current head.
     pub(crate) current: bool,
-    /// It is lent, as only a parked head of the same class with a superzone may be, or is not lent.
+    /// The head is not lent; or the head is parked, has a superzone, and is lent to a stream of its
+    /// class.
     pub(crate) lent_rightly: bool,
     pub(crate) permits: Option<u32>,
 }

@@ -1,19 +1,21 @@
 //! Lending: a stream that lacks permits writes to parked superzones of other streams.
 //!
-//! Where writes turn from one stream to another, the superzones that the first no longer fills hold
-//! the permits that the second lacks. Z-LFS finishes these superzones in the background (section
-//! 4.5). A finish programs the rest of each zone, on dies that the second stream writes to: with
-//! slow dies the finish of a superzone took twelve seconds, and what a finish writes is lost space.
-//! So a parked superzone is lent as it is: the second stream writes the rest of it, segment by
-//! segment, in place of one that it may not open. Blocks of two lifetimes then share a superzone.
+//! Where writes turn from one stream to another, superzones that the first stream no longer fills
+//! hold the permits that the second stream lacks. Z-LFS finishes these superzones in the background
+//! (section 4.5). A finish programs the rest of each zone, on dies that the second stream writes
+//! to: with slow dies the finish of a superzone took twelve seconds, and what a finish writes is
+//! lost space. So a parked superzone is lent as it is: the second stream writes the rest of it,
+//! segment by segment, in place of one that it may not open. Blocks of two lifetimes then share a
+//! superzone.
 //!
 //! A head that is lent still belongs to its stream: on the drive nothing says that it is lent, and
 //! after a crash it is parked. It is lent until its superzone ends, until its stream takes it back,
 //! or until the quota of the stream that it is lent to falls. The permits of a superzone that was
 //! filled go to the stream that filled it.
 //!
-//! Invariant: a lent head is taken or handed back between segments only, so two streams share no
-//! segment. (Where free superzones are scarce a stream writes wherever there is space.)
+//! Invariant: a stream takes or hands back a lent head between segments only, so no segment has
+//! blocks of two streams. (Where free superzones are scarce, a stream writes wherever there is
+//! space.)
 
 use crate::alloc::Allocator;
 use furrow_log::pool::SuperzoneId;
