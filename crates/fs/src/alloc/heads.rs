@@ -414,7 +414,7 @@ impl Allocator {
     /// equally to each superzone it has open, and nothing to parked ones.
     fn group_loads(&self, stream: usize) -> Vec<GroupLoad> {
         let mut groups = vec![GroupLoad::default(); self.zones.groups() as usize];
-        let nodes = |stream| stream >= self.layout.streams as usize / 2;
+        let class = self.class_of(stream);
         let begun = |head: &usize| self.cursors[*head].head.superzone.is_some();
         let mut busy = vec![0; self.layout.streams as usize];
         for head in (0..self.cursors.len()).filter(begun) {
@@ -424,7 +424,7 @@ impl Allocator {
             let Some(superzone) = self.cursors[head].head.superzone else { continue };
             let group = &mut groups[self.zones.group(SuperzoneId(superzone)) as usize];
             // Data and nodes are each written in bursts of their own.
-            group.class += u32::from(nodes(self.stream_of_head(head)) == nodes(stream));
+            group.class += u32::from(class.contains(&self.stream_of_head(head)));
             let writer = self.writer_of(head).filter(|_| self.variant.open_by_load.holds());
             if let Some(writer) = writer {
                 group.own += u32::from(writer == stream);
@@ -485,6 +485,11 @@ impl Allocator {
         }
         let zones = self.zones.get(SuperzoneId(superzone)).zones;
         self.actions.push(ZoneAction::Return { zones, permit });
+    }
+
+    /// Streams of the class of `stream`.
+    fn class_of(&self, stream: usize) -> std::ops::Range<usize> {
+        self.class(stream >= self.layout.streams as usize / 2)
     }
 
     /// Streams of data, or of nodes.

@@ -58,15 +58,14 @@ impl Allocator {
         if self.cursors[head].head.superzone.is_none() {
             return Vec::new();
         }
-        let lacks = self.is_permitless(head);
-        if lacks {
+        if self.is_permitless(head) {
             let permit = self.streams.budget.try_acquire(Class::User, self.layout.width);
             self.cursors[head].permit = permit;
         }
         // If padding fills the superzone, its zones stay active until that write is done: the
         // permits are kept until then.
-        if !(0..self.streams.streams.len()).any(|stream| self.head_in_segment(stream) == Some(head))
-        {
+        let mut streams = 0..self.streams.streams.len();
+        if !streams.any(|stream| self.head_in_segment(stream) == Some(head)) {
             self.pad_segment(head);
         }
         let ended = self.cursors[head].head.superzone.is_none();

@@ -20,11 +20,10 @@ impl Allocator {
     /// State of a head.
     pub(crate) fn turn(&self, head: usize) -> TurnState {
         let turn = &self.cursors[head];
-        let nodes = |stream: usize| stream >= self.layout.streams as usize / 2;
         let owner = self.stream_of_head(head);
         let lent_rightly = turn.lent.is_none_or(|to| {
             let free = turn.parked && !turn.closing && turn.head.superzone.is_some();
-            free && to != owner && nodes(to) == nodes(owner)
+            free && to != owner && self.class_of(owner).contains(&to)
         });
         TurnState {
             closing: turn.closing,

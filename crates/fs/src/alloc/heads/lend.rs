@@ -39,7 +39,7 @@ impl Allocator {
 
     /// Heads that can be lent to `stream`: parked ones of the other streams of its class.
     fn to_lend(&self, stream: usize) -> impl Iterator<Item = usize> + '_ {
-        let class = self.class(stream >= self.layout.streams as usize / 2);
+        let class = self.class_of(stream);
         let holds = self.variant.lent_superzones.holds();
         (0..self.cursors.len()).filter(move |head| {
             let (cursor, owner) = (&self.cursors[*head], self.stream_of_head(*head));
