@@ -264,6 +264,12 @@ impl Allocator {
         self.for_cleaning = on;
     }
 
+    /// Cleaning is about to write a block that changed for another reason: recovery may have to
+    /// write the block again.
+    pub(crate) fn note_at_risk(&mut self) {
+        self.since_checkpoint.wrote();
+    }
+
     /// A checkpoint takes its snapshot, which covers all blocks written and superzones allocated
     /// before it.
     pub(crate) fn snapshot(&mut self) {

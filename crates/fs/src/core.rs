@@ -12,7 +12,7 @@ use crate::clean::options::CleanState;
 use crate::durability::Durability;
 use crate::env::Env;
 use crate::fetch::{Fetches, Pins};
-use crate::format::{HOLE, Pointer};
+use crate::format::{HOLE, INCOMPAT_CHANGES, Pointer};
 use crate::health::Health;
 use crate::layout::Layout;
 use crate::reserve::queue::{SpaceQueue, Tried};
@@ -128,7 +128,10 @@ impl Core {
         tables.note_broken_in(&broken);
         tree.note_broken_in(&broken);
         durability.note_broken_in(&broken);
-        let cache = Cache::new(options.cache_pages.max(256)).noting_broken_in(&broken);
+        let mut cache = Cache::new(options.cache_pages.max(256)).noting_broken_in(&broken);
+        if layout.incompat & INCOMPAT_CHANGES != 0 {
+            cache.keep_logged_contents();
+        }
         Core {
             health: Health::new(broken),
             cache,

@@ -5,6 +5,7 @@ mod audit;
 pub(crate) mod checkpoint;
 mod dispatch;
 pub(crate) mod namespace_log;
+pub(crate) mod node_change;
 pub(crate) mod recover;
 pub(crate) mod relocate;
 pub(crate) mod sync;

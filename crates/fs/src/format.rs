@@ -48,8 +48,10 @@ pub const INCOMPAT_XATTRS: u64 = 1;
 /// Incompatible feature: the zones of the tables are used one by one, and more of them are taken
 /// from the main area. Every file system has it.
 pub const INCOMPAT_THIN_TABLES: u64 = 2;
+/// Incompatible feature: sync records hold changes of nodes.
+pub const INCOMPAT_CHANGES: u64 = 4;
 /// Incompatible features this version knows; mkfs sets them all.
-pub const INCOMPAT_KNOWN: u64 = INCOMPAT_XATTRS | INCOMPAT_THIN_TABLES;
+pub const INCOMPAT_KNOWN: u64 = INCOMPAT_XATTRS | INCOMPAT_THIN_TABLES | INCOMPAT_CHANGES;
 /// Read-only compatible features this version knows: none.
 pub const RO_COMPAT_KNOWN: u64 = 0;
 
@@ -539,6 +541,8 @@ pub mod item {
     pub const CREATE_WITH: u8 = 11;
     /// All extended attributes of a directory.
     pub const XATTRS: u8 = 12;
+    /// A change of a node that stays in its place.
+    pub const CHANGE: u8 = 13;
 }
 
 /// Every structure of the file system on the medium.

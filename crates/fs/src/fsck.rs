@@ -148,7 +148,7 @@ pub async fn fsck(device: Rc<dyn ZonedDevice>, options: &FsckOptions) -> Result<
     let mut walk = tree::walk(&mut fsck, &volume, &tables).await;
     names::check(&mut fsck, &volume, &mut walk);
     space::check(&mut fsck, &volume, &tables, walk).await;
-    sync::check(&mut fsck, &volume).await;
+    sync::check(&mut fsck, &volume, &tables.nat).await;
     Ok(fsck.report)
 }
 

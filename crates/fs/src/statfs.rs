@@ -147,7 +147,9 @@ impl Core {
                     .map(|log| size_of_val(&log.extents[..]) as u64)
                     .sum::<u64>(),
             directories: self.tree.directories().bytes(),
-            changes: self.durability.names_bytes() + self.tables.changed_nodes().bytes(),
+            changes: self.durability.names_bytes()
+                + self.tables.changed_nodes().bytes()
+                + pages.logged as u64 * PAGE,
         }
     }
 

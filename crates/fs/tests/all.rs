@@ -20,6 +20,7 @@ mod lifetimes;
 mod limits;
 mod memory;
 mod merge;
+mod node_changes;
 mod profiles;
 mod recovery;
 mod regressions;

@@ -171,6 +171,10 @@ fn crashed(rt: &Rt) -> Drive {
         let flat = fs.lookup(flat, b"flat").await?.ino;
         write(&fs, flat, 2, 9000).await?;
         fs.fsync(flat, false).await?;
+        // Written whole, and not again: records say where its node is.
+        let whole = fs.create(Ino::ROOT, b"whole", &NewNode::file()).await?;
+        write(&fs, whole.ino, 0, 9000).await?;
+        fs.fsync(whole.ino, false).await?;
         let new = fs.create(Ino::ROOT, b"new", &NewNode::file()).await?;
         // A directory whose access list new inodes in it inherit.
         let list = [2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 4, 0, 5, 0, 255, 255, 255, 255];
@@ -385,7 +389,7 @@ fn what_is_no_file_system_is_refused() {
     let version = (map.superblocks[0], 6);
     for (at, bytes, word) in [
         (version, &[2, 0][..], "version 2"),
-        ((map.superblocks[0], 96 + 16), &[4][..], "features 0x4"),
+        ((map.superblocks[0], 96 + 16), &[16][..], "features 0x10"),
         ((map.superblocks[0], 96 + 8), &[8][..], "features 0x8"),
     ] {
         let mut newer = drive.clone();

@@ -29,11 +29,13 @@ pub enum FsDefect {
     ForgottenBlocks,
     /// A sync record names a file that replaced another, but not its content.
     BareRename,
+    /// A sync record holds the change of a node that has moved, but not the node's new place.
+    UnplacedChange,
 }
 
 impl FsDefect {
     /// All of them.
-    pub const ALL: [FsDefect; 12] = [
+    pub const ALL: [FsDefect; 13] = [
         FsDefect::SkippedFlush,
         FsDefect::EarlyAck,
         FsDefect::DroppedCrc,
@@ -46,6 +48,7 @@ impl FsDefect {
         FsDefect::SkippedRecord,
         FsDefect::ForgottenBlocks,
         FsDefect::BareRename,
+        FsDefect::UnplacedChange,
     ];
 
     /// The defect of the log that implements this one, if there is one.

@@ -28,7 +28,7 @@ pub struct FsVariant {
     pub commands: Commands,
     /// How many commands go to a zone at once.
     pub pieces: Pieces,
-    /// When an fsync writes its record.
+    /// What an fsync writes beside data, and when.
     pub record: SyncRecord,
 }
 
@@ -138,13 +138,18 @@ pub enum Pieces {
     Fixed(u32),
 }
 
-/// When an fsync writes its record.
+/// What an fsync writes beside data, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SyncRecord {
-    /// Together with data and nodes: one wait is for all three.
+    /// A record, together with the data. The record holds what changed in the nodes; a node that is
+    /// new or has changed much is written too.
     #[default]
+    Changes,
+    /// The nodes and a record that says where they are, together with the data: one wait is for all
+    /// three (HZFS, section IV-D). For baselines.
     AtOnce,
-    /// When data and nodes are on the drive: the order "data, node, global metadata" of existing
-    /// file systems (HZFS, section IV-D). For baselines.
+    /// The nodes and a record that says where they are. The record is written when data and nodes
+    /// are on the drive: the order "data, node, global metadata" of existing file systems (HZFS,
+    /// section IV-D). For baselines.
     AfterNodes,
 }

@@ -154,6 +154,12 @@ fn a_replacement_without_its_content_is_caught() {
     is_caught(FsDefect::BareRename, false);
 }
 
+/// A node moves, and the record of a later change of it does not say where to.
+#[test]
+fn a_change_without_the_place_of_its_node_is_caught() {
+    is_caught(FsDefect::UnplacedChange, false);
+}
+
 #[test]
 fn an_ignored_extent_is_caught() {
     is_caught(FsDefect::IgnoredExtent, false);

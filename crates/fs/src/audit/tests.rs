@@ -118,7 +118,8 @@ fn f2_the_bit_of_a_node_that_is_in_use() {
     corrupted(|fs| async move {
         let ino = file(&fs, "a").await?;
         for _ in 0..3 {
-            write(&fs, ino, 0, 100).await?;
+            // More than a record holds of a node: the node is written each time.
+            write(&fs, ino, 0, 150 * 4096).await?;
             fs.fsync(ino, false).await?;
         }
         corrupt(&fs, "SitEntry::map of the block at", |core| {
@@ -144,7 +145,8 @@ async fn written_twice(fs: &Fs) -> Result<(Ino, u32, u32)> {
     write(fs, ino, 0, 100).await?;
     fs.fsync(ino, false).await?;
     let before = fs.0.core.borrow().tables.nat().get(ino.0).addr.get();
-    write(fs, ino, 0, 100).await?;
+    // More than a record holds of a node: the node is written again.
+    write(fs, ino, 0, 150 * 4096).await?;
     fs.fsync(ino, false).await?;
     let core = fs.0.core.borrow();
     let now = core.tables.nat().get(ino.0).addr.get();

@@ -374,7 +374,12 @@ impl Inner {
                 nodes.sort_unstable();
                 nodes.dedup();
                 core.alloc.write_for_cleaning(true);
-                let written = nodes.into_iter().try_for_each(|(_, nid)| core.write_node(nid));
+                let written = nodes.into_iter().try_for_each(|(_, nid)| {
+                    if !core.cache.is_moved_below(nid) {
+                        core.alloc.note_at_risk();
+                    }
+                    core.write_node(nid)
+                });
                 core.alloc.write_for_cleaning(false);
                 written
             })

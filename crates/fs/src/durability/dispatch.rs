@@ -143,12 +143,18 @@ impl Core {
         Ok(())
     }
 
-    /// Writes every dirty block of `ino`, then its dirty nodes.
-    pub(crate) fn write_file(&mut self, ino: Ino) -> Result<(), NotApplied> {
+    /// Writes every dirty block of `ino`.
+    pub(crate) fn write_blocks(&mut self, ino: Ino) -> Result<(), NotApplied> {
         let blocks: SmallVec<[u32; 32]> = self.cache.dirty_of(ino.0).collect();
         for block in blocks {
             self.write_data(ino, block)?;
         }
+        Ok(())
+    }
+
+    /// Writes every dirty block of `ino`, then its dirty nodes.
+    pub(crate) fn write_file(&mut self, ino: Ino) -> Result<(), NotApplied> {
+        self.write_blocks(ino)?;
         let nodes: SmallVec<[u32; 8]> = self.cache.dirty_nodes_of(ino.0).collect();
         for nid in nodes {
             self.write_node(nid)?;

@@ -1,8 +1,9 @@
 //! fsync and the sync log.
 //!
-//! An fsync dispatches, in one stretch without an await, the file's data, then its nodes, then one
-//! record in the sync log. It answers when all three *and everything dispatched before* are
-//! durable. The record holds logical facts only: the new places of the file's changed nodes, the
+//! An fsync dispatches, in one stretch without an await, the file's data, then those of its nodes
+//! that are new or have changed much, then one record in the sync log. It answers when all three
+//! *and everything dispatched before* are durable. The record holds the changes of the file's other
+//! nodes ([`node_change`](super::node_change)), the new places of the nodes that were written, the
 //! namespace operations that are not in a record yet, and the superzones that the streams took.
 //! Because nothing orders the three kinds of writes on the drive, the record also holds the write
 //! pointers that zones with writes in flight must have reached for the record to count. It never
@@ -20,14 +21,17 @@
 use crate::blocked::{Blocked, NotApplied};
 use crate::core::{Core, Inner};
 use crate::durability::namespace_log::Encoder;
+use crate::durability::node_change::{self, Encoded};
 use crate::format::{HOLE, INCOMPAT_XATTRS, item, kind};
-use crate::tree::node::attr;
+use crate::tree::cache::{Entry, Key};
+use crate::tree::node::{attr, first_pointer};
 use crate::types::{Ino, Kind};
 use furrow_log::record::{RecordId, blocks_for, seal};
 use furrow_log::writer::{Durability, Kind as WriteKind, ZoneWrite};
 use furrow_policy::{FsDefect, SyncRecord};
 use furrow_rt::{CompletionTable, Pages, Ticket};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+use smallvec::SmallVec;
 use std::rc::Rc;
 
 /// Most records in flight; further fsyncs share the next ones. With 16 the lab's J5100 made 1.2
@@ -42,6 +46,9 @@ pub(crate) const RECORDS_IN_FLIGHT: u32 = 4;
 /// Blocks of the longest record. A checkpoint makes a longer record unnecessary, and need not
 /// repeat its content.
 const RECORD_BLOCKS_MAX: u32 = 1_024;
+/// Bytes that the changes of a file's nodes may take in a record. A node whose change has no space
+/// is written: that takes a block, and another block for the record would gain nothing.
+const CHANGES_MAX: usize = 1_024;
 /// Dirty blocks of a file that an fsync dispatches in one stretch with its record. Further blocks
 /// are dispatched before, and other operations have turns meanwhile.
 const AHEAD: usize = 256;
@@ -150,8 +157,8 @@ impl Core {
             let dirty = self.cache.dirty_of(ino.0).count();
             let nodes = self.cache.dirty_nodes_of(ino.0).count()
                 + self.tables.changed_nodes().most_of(ino.0);
-            bytes += (nodes + 1) * 24 + 80;
-            let inode = self.cache.peek(&crate::tree::cache::Key::Node(ino.0));
+            bytes += (nodes + 1) * 24 + 80 + CHANGES_MAX;
+            let inode = self.cache.peek(&Key::Node(ino.0));
             bytes += inode.map_or(0, |entry| xattr_bytes(entry.page()));
             // Superzones that the file's blocks may open, and zones that they are written to.
             let superzones = (dirty + nodes) / per + 2 * self.alloc.heads_count();
@@ -284,8 +291,8 @@ impl Core {
         Ok(Some(self.alloc.stamp()))
     }
 
-    /// Dispatches a file's data and nodes and notes the places of its changed nodes. A directory's
-    /// content is in the namespace operations already: only its attributes are noted.
+    /// Dispatches a file's data and notes its nodes. A directory's content is in the namespace
+    /// operations already: only its attributes are noted.
     fn sync_file(&mut self, ino: Ino, out: &mut Encoder) -> Result<bool, NotApplied> {
         let head = match self.inode(ino) {
             Ok(inode) => inode.head,
@@ -313,15 +320,28 @@ impl Core {
         self.log_content(ino, out)
     }
 
-    /// Dispatches the data and nodes of a file and notes the places of its changed nodes.
+    /// Dispatches the data of a file, and notes the changes of its nodes, or dispatches the nodes
+    /// and notes their places.
     fn log_content(&mut self, ino: Ino, out: &mut Encoder) -> Result<bool, NotApplied> {
         let ranges = ranges(self.cache.dirty_of(ino.0));
-        self.write_file(ino)?;
+        self.write_blocks(ino)?;
+        let before = out.0.len();
+        let nodes: SmallVec<[u32; 8]> = self.cache.dirty_nodes_of(ino.0).collect();
+        for nid in nodes {
+            let most = CHANGES_MAX.saturating_sub(out.0.len() - before);
+            if !self.log_change(nid, out, most) {
+                self.write_node(nid)?;
+            }
+        }
         let changed = self.tables.logged(ino.0);
-        if changed.is_empty() {
+        if changed.is_empty() && out.0.len() == before {
             return Ok(false);
         }
+        let unplaced = self.env.options.variant.has(FsDefect::UnplacedChange);
         for nid in changed {
+            if unplaced && self.cache.peek(&Key::Node(nid)).is_some_and(Entry::is_dirty) {
+                continue;
+            }
             let entry = self.tables.nat().get(nid);
             if entry.ino.get() == 0 {
                 out.u8(item::FREED).u32(nid).u32(ino.0);
@@ -335,6 +355,24 @@ impl Core {
             out.u8(item::RANGE).u32(ino.0).u32(first).u32(count);
         }
         Ok(true)
+    }
+
+    /// Notes what changed in node `nid` since its logged content, in at most `most` bytes. False if
+    /// the node must be written instead.
+    fn log_change(&mut self, nid: u32, out: &mut Encoder, most: usize) -> bool {
+        if self.env.options.variant.record != SyncRecord::Changes {
+            return false;
+        }
+        let entry = self.cache.peek(&Key::Node(nid)).expect("invariant: dirty nodes are cached");
+        let Some(logged) = entry.logged() else { return false };
+        let node = (nid, entry.owner());
+        let page = entry.page();
+        match node_change::encode(out, node, (logged, page), first_pointer(page), most) {
+            Encoded::Added => self.cache.note_logged(nid),
+            Encoded::Nothing => {}
+            Encoded::TooLong => return false,
+        }
+        true
     }
 
     /// Notes that everything dispatched up to `stamp` is durable.

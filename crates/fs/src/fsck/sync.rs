@@ -1,15 +1,18 @@
 //! The sync log behind the checkpoint: what the next mount will replay.
 
+use super::tables::Table;
 use super::tree::{head_of, inode_of, leaf_of, read_node};
 use super::{Fsck, Plan, Volume, xattrs};
-use crate::format::{BLOCK, HEADS_PER_STREAM, HOLE, LEVEL_INODE, NatEntry, Pointer, item, kind};
+use crate::format::{
+    BLOCK, HEADS_PER_STREAM, HOLE, InodeHead, LEVEL_INODE, NODE_HEAD, NatEntry, Pointer, item, kind,
+};
 use crate::tree::dirent;
 use crate::types::Kind;
 use furrow_log::record::{self, Expect, RecordHeader, crc32c, crc32c_append};
 use furrow_rt::Page;
 use furrow_zone::{ZoneId, ZoneState};
 use std::collections::BTreeMap;
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 const RECORD: &str = "sync record";
 
@@ -23,7 +26,76 @@ struct Log {
     /// Generations of superzones, as records changed them.
     generations: Vec<u32>,
     /// Nodes as records left them: `None` is freed.
-    nodes: BTreeMap<u32, Option<NatEntry>>,
+    nodes: BTreeMap<u32, Option<Logged>>,
+}
+
+/// A node of the log: its place, none where the checkpoint says it, and what changed there since.
+#[derive(Default)]
+struct Logged {
+    entry: Option<NatEntry>,
+    changes: Vec<Change>,
+}
+
+/// A change of a node that stays in its place.
+struct Change {
+    nid: u32,
+    ino: u32,
+    crc: u32,
+    /// Where the node's pointers to blocks begin.
+    pointers: u16,
+    pieces: Vec<(u16, Vec<u8>)>,
+}
+
+impl Change {
+    /// What is wrong with the change, whatever the node.
+    fn fault(&self) -> Option<String> {
+        let mut end = 0;
+        for (at, bytes) in &self.pieces {
+            let (at, len) = (usize::from(*at), bytes.len());
+            if at % 8 != 0 || len % 8 != 0 || len == 0 || at < end || at + len > BLOCK {
+                return Some(format!("{len} bytes at {at}, after byte {end}"));
+            }
+            end = at + len;
+        }
+        let known = [size_of::<InodeHead>(), NODE_HEAD, BLOCK].contains(&self.pointers.into());
+        (!known).then(|| format!("pointers from byte {}", self.pointers))
+    }
+
+    /// The pointers that the change sets.
+    fn set(&self) -> Vec<Pointer> {
+        let mut set = Vec::new();
+        for (at, bytes) in &self.pieces {
+            for (word, at) in bytes.chunks_exact(8).zip((usize::from(*at)..).step_by(8)) {
+                if at >= usize::from(self.pointers) {
+                    set.extend(Pointer::read_from_bytes(word));
+                }
+            }
+        }
+        set
+    }
+
+    /// Makes the change in a node of inode `ino`.
+    ///
+    /// # Errors
+    /// What the change expects, and what is found.
+    fn make(&self, page: &mut Page, ino: u32) -> Result<(), (String, String)> {
+        let bytes = page.make_mut();
+        for (at, piece) in &self.pieces {
+            let at = usize::from(*at);
+            bytes[at..at + piece.len()].copy_from_slice(piece);
+        }
+        let crc = crc32c(page.bytes());
+        if crc != self.crc {
+            let expected = format!("checksum {:08x} of the node after it", self.crc);
+            return Err((expected, format!("{crc:08x}")));
+        }
+        let first = BLOCK - size_of_val(&pointers(page)[..]);
+        if (ino, first) != (self.ino, self.pointers.into()) {
+            let what = |ino, first| format!("inode {ino}, pointers from byte {first}");
+            return Err((what(ino, first), what(self.ino, self.pointers.into())));
+        }
+        Ok(())
+    }
 }
 
 /// The content of the place where a record should be.
@@ -35,7 +107,7 @@ enum Found {
 }
 
 /// Checks every record that a mount would replay, and the blocks that these lead to.
-pub(super) async fn check(fsck: &mut Fsck, volume: &Volume) {
+pub(super) async fn check(fsck: &mut Fsck, volume: &Volume, nat: &Table<NatEntry>) {
     let body = &volume.body;
     let mut log = Log {
         half: body.sync_half.get(),
@@ -84,7 +156,7 @@ pub(super) async fn check(fsck: &mut Fsck, volume: &Volume) {
              not checked here"
         ));
     }
-    check_nodes(fsck, volume, log.nodes).await;
+    check_nodes(fsck, volume, nat, log.nodes).await;
 }
 
 fn is_next(volume: &Volume, header: &RecordHeader, sequence: u64) -> bool {
@@ -200,6 +272,7 @@ enum Item {
         xattrs: Vec<u8>,
     },
     Node(u32, NatEntry),
+    Change(Change),
     Freed(u32),
     Allocated {
         stream: u8,
@@ -318,6 +391,14 @@ impl Input<'_> {
                 entry.crc = self.u32()?.into();
                 Item::Node(nid, entry)
             }
+            item::CHANGE => {
+                let (nid, ino, crc, pointers) =
+                    (self.u32()?, self.u32()?, self.u32()?, self.u16()?);
+                let count = self.u16()?;
+                let pieces =
+                    (0..count).map(|_| Some((self.u16()?, self.text()?))).collect::<Option<_>>()?;
+                Item::Change(Change { nid, ino, crc, pointers, pieces })
+            }
             item::FREED => {
                 let (nid, _ino) = (self.u32()?, self.u32()?);
                 Item::Freed(nid)
@@ -390,7 +471,12 @@ async fn accept(
         fsck.report.notes.push(format!("sync record {place}: blocks that it depends on were lost"));
         return false;
     }
-    for item in items {
+    // Changes are made when the record's nodes are in their places.
+    let (changes, others): (Vec<Item>, Vec<Item>) =
+        items.into_iter().partition(|item| matches!(item, Item::Change(_)));
+    let (ranges, others): (Vec<Item>, Vec<Item>) =
+        others.into_iter().partition(|item| matches!(item, Item::Range { .. }));
+    for item in others.into_iter().chain(changes).chain(ranges) {
         check_item(fsck, volume, log, &place, item);
     }
     true
@@ -440,11 +526,26 @@ fn holds(
     }
 }
 
-/// Whether the nodes that a record names are on the drive, and the blocks they point to, as far as
-/// these are in `doubtful` zones and the checkpoint does not know of them.
+/// Whether the nodes that a record names are on the drive, and the blocks that these nodes and the
+/// record's changes point to, as far as these are in `doubtful` zones and the checkpoint does not
+/// know of them.
 async fn arrived(fsck: &Fsck, volume: &Volume, items: &[Item], doubtful: &[u32]) -> bool {
     let is_doubtful = |addr: u32| doubtful.contains(&(addr / volume.plan.capacity));
     for item in items {
+        let set = match item {
+            Item::Change(change) => change.set(),
+            _ => Vec::new(),
+        };
+        for pointer in set {
+            let addr = pointer.addr.get();
+            if addr == HOLE || !is_doubtful(addr) || !volume.is_behind(addr) {
+                continue;
+            }
+            let Ok(block) = fsck.read_one(addr).await else { continue };
+            if crc32c(block.bytes()) != pointer.crc.get() && never_written(fsck, &block) {
+                return false;
+            }
+        }
         let Item::Node(_, entry) = item else { continue };
         let addr = entry.addr.get();
         // A node that cannot be read at all is reported where nodes are checked.
@@ -512,7 +613,22 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log, place: &str, item
         Item::Node(nid, entry) => {
             inode(fsck, "node", nid);
             inode(fsck, "node's inode", entry.ino.get());
-            log.nodes.insert(nid, Some(entry));
+            log.nodes.insert(nid, Some(Logged { entry: Some(entry), changes: Vec::new() }));
+        }
+        Item::Change(change) => {
+            inode(fsck, "change", change.nid);
+            inode(fsck, "change's inode", change.ino);
+            if let Some(found) = change.fault() {
+                let place = format!("{place}: change of node {}", change.nid);
+                return fsck.add(RECORD, place, "whole words of a node, ascending", found);
+            }
+            match log.nodes.entry(change.nid).or_insert_with(|| Some(Logged::default())) {
+                Some(logged) => logged.changes.push(change),
+                None => {
+                    let place = format!("{place}: change of node {}", change.nid);
+                    fsck.add(RECORD, place, "a node in use", "one that a record freed");
+                }
+            }
         }
         Item::Freed(nid) => {
             inode(fsck, "freed", nid);
@@ -541,8 +657,11 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log, place: &str, item
         }
         Item::Range { ino, first, count } => {
             inode(fsck, "range", ino);
-            let of_file = |e: &Option<NatEntry>| e.is_some_and(|entry| entry.ino.get() == ino);
-            if !log.nodes.values().any(of_file) {
+            let of_file = |logged: &Logged| match logged.changes.last() {
+                Some(change) => change.ino == ino,
+                None => logged.entry.is_some_and(|entry| entry.ino.get() == ino),
+            };
+            if !log.nodes.values().flatten().any(of_file) {
                 fsck.add(RECORD, format!("{place}: range"), "a file with nodes in the log", ino);
             }
             if count == 0 || first.checked_add(count).is_none() {
@@ -563,11 +682,27 @@ fn pointers(page: &Page) -> Vec<Pointer> {
 }
 
 /// Checks nodes as the records leave them, and the blocks they lead to.
-async fn check_nodes(fsck: &mut Fsck, volume: &Volume, nodes: BTreeMap<u32, Option<NatEntry>>) {
-    for (nid, entry) in nodes {
-        let Some(entry) = entry else { continue };
+async fn check_nodes(
+    fsck: &mut Fsck,
+    volume: &Volume,
+    nat: &Table<NatEntry>,
+    nodes: BTreeMap<u32, Option<Logged>>,
+) {
+    for (nid, logged) in nodes {
+        let Some(Logged { entry, changes }) = logged else { continue };
+        let known = || (nid < volume.plan.nodes).then(|| nat.get(nid));
+        let Some(entry) = entry.or_else(known) else { continue };
         let ino = entry.ino.get();
-        let Some(page) = read_node(fsck, volume, entry, nid, ino).await else { continue };
+        if ino == 0 {
+            fsck.add(RECORD, format!("change of node {nid}"), "a node in use", "one that is free");
+            continue;
+        }
+        let Some(mut page) = read_node(fsck, volume, entry, nid, ino).await else { continue };
+        let wrong = changes.iter().find_map(|change| change.make(&mut page, ino).err());
+        if let Some((expected, found)) = wrong {
+            fsck.add(RECORD, format!("change of node {nid} of inode {ino}"), expected, found);
+            continue;
+        }
         let pointers = pointers(&page);
         if !fsck.options.verify_data {
             continue;

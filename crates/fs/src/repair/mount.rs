@@ -12,7 +12,7 @@ use crate::durability::recover::read::{
     Found, age, check_image, corrupt, newest_checkpoint, superblock, superblock_of_checkpoints,
 };
 use crate::durability::recover::replay::{
-    Ahead, begin, end, read_node, replay_attributes, replay_name, replay_nodes,
+    Ahead, begin, changed_node, end, read_node, replay_attributes, replay_name, replay_nodes,
 };
 use crate::durability::recover::sync_scan::{Record, scan_sync_log};
 use crate::durability::recover::{
@@ -318,6 +318,26 @@ async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Rec
                 let core = &mut *inner.core.borrow_mut();
                 core.cache.remove(&crate::tree::cache::Key::Node(*nid));
                 core.tables.adopt_node(*nid, *entry);
+            }
+        }
+    }
+    for change in &record.changes {
+        let named = readable.nodes.iter().find(|(nid, _)| *nid == change.nid);
+        let named = match named {
+            Some((nid, entry)) => Some(read_node(inner, *nid, *entry).await),
+            None => None,
+        };
+        let made = match &named {
+            Some(Err(error)) => Err(error.clone()),
+            Some(Ok(page)) => changed_node(inner, change, Some(page), &Ahead::new()).await,
+            None => changed_node(inner, change, None, &Ahead::new()).await,
+        };
+        match made {
+            Ok(_) => readable.changes.push(change.clone()),
+            Err(error) => {
+                let place = format!("{} of inode {}", change.nid, change.ino);
+                let given_up = "changes synced in it are given up";
+                log.lost("node", (change.ino, place), error, given_up);
             }
         }
     }

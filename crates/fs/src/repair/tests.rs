@@ -709,3 +709,45 @@ fn numbers_of_inodes_and_times_that_cannot_be_are_set_to_what_can() {
     };
     case(damage, Expect { structure: "inode", ..Expect::default() });
 }
+
+/// The drive lost the node that a sync record changes. A mount refuses, and a repair gives up the
+/// change, says so, and keeps what was synced in other files.
+#[test]
+fn a_change_of_a_node_that_is_damaged_is_given_up() {
+    let rt = Rt::new(Config::simulated(7));
+    let on = rt.clone();
+    let result = rt.block_on(async move {
+        let drive = drive(&on);
+        let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
+        Fs::format(&on, device.clone(), &Default::default()).await?;
+        let fs = Fs::mount(&on, device.clone(), quietly()).await?;
+        let changed = fs.create(Ino::ROOT, b"changed", &NewNode::file()).await?.ino;
+        let other = fs.create(Ino::ROOT, b"other", &NewNode::file()).await?.ino;
+        for ino in [changed, other] {
+            write(&fs, ino, 0, &bytes(1, 9000)).await?;
+        }
+        fs.sync().await?;
+        let node = fs.0.core.borrow().tables.nat().get(changed.0).addr.get();
+        for ino in [changed, other] {
+            write(&fs, ino, 0, &bytes(2, 9000)).await?;
+            fs.fsync(ino, false).await?;
+            let core = fs.0.core.borrow();
+            let entry = core.cache.peek(&crate::tree::cache::Key::Node(ino.0)).unwrap();
+            assert!(entry.is_dirty() && entry.logged().is_some());
+        }
+        drop(fs);
+        rot(&drive, node).await;
+        let refused = Fs::mount(&on, device.clone(), quietly()).await.err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
+        let repair = plan(&on, &drive, &RepairOptions::default()).await?;
+        let said: Vec<String> = repair.actions.iter().map(|action| format!("{action:?}")).collect();
+        let given_up = |said: &String| said.contains("changes synced in it are given up");
+        assert!(repair.loses() && said.iter().any(given_up), "{said:#?}");
+        repair.apply(|_, _| {}).await?;
+        let fs = Fs::mount(&on, device, quietly()).await?;
+        assert_eq!(fs.read(other, 0, 9000).await?.to_vec(), bytes(2, 9000));
+        fs.unmount().await
+    });
+    rt.clear();
+    result.unwrap();
+}

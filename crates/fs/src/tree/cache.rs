@@ -84,12 +84,14 @@ pub struct Entry {
     dirty: bool,
     in_flight: u32,
     pins: u32,
+    /// See [`Entry::logged`].
+    logged: Option<Page>,
 }
 
 impl Entry {
     /// A page with the device's content, and its CRC32C if known.
     pub fn clean(page: Page, crc: Option<u32>) -> Entry {
-        Entry { page, crc, owner: 0, dirty: false, in_flight: 0, pins: 0 }
+        Entry { page, crc, owner: 0, dirty: false, in_flight: 0, pins: 0, logged: None }
     }
 
     /// A page whose content is not on the device.
@@ -125,6 +127,12 @@ impl Entry {
     /// True while a write of the page (perhaps of an older content) has not ended.
     pub fn is_in_flight(&self) -> bool {
         self.in_flight > 0
+    }
+
+    /// For a dirty node: the content that the drive has, with the changes in sync records. None if
+    /// the drive does not have the node, or not where the node's place says.
+    pub(crate) fn logged(&self) -> Option<&Page> {
+        self.logged.as_ref()
     }
 
     /// The file that owns the page.
@@ -189,6 +197,8 @@ pub(crate) struct Held {
     pub(crate) nodes: usize,
     /// Data pages and nodes whose present content is being written.
     pub(crate) shared: usize,
+    /// Logged contents of dirty nodes.
+    pub(crate) logged: usize,
 }
 
 /// Pages of one file in the cache: head of their list, and their number.
@@ -204,6 +214,7 @@ struct Family {
 /// - `index` names each slot in use once; a slot is in use or in `free`.
 /// - `dirty_data` and `dirty_nodes` are the slots whose entry is dirty.
 /// - Each node in `moved_below` is dirty.
+/// - Only dirty nodes have a logged content; `logged` counts them.
 /// - The eviction list holds the entries that can be evicted, and `evictable` counts them.
 /// - `nodes`, `shared` and `families` count slots; `out` is at least the writes of all slots.
 pub struct Cache {
@@ -225,6 +236,10 @@ pub struct Cache {
     dirty_nodes: BTreeSet<(u32, u32)>,
     /// See [`Cache::note_moved_below`].
     moved_below: BTreeSet<u32>,
+    /// See [`Cache::keep_logged_contents`].
+    keeps_logged: bool,
+    /// Nodes with a logged content.
+    logged: usize,
     nodes: usize,
     shared: usize,
     /// Pages handed out for writing whose write has not ended, including pages removed since.
@@ -254,6 +269,8 @@ impl Cache {
             dirty_data: BTreeSet::new(),
             dirty_nodes: BTreeSet::new(),
             moved_below: BTreeSet::new(),
+            keeps_logged: false,
+            logged: 0,
             nodes: 0,
             shared: 0,
             out: 0,
@@ -286,7 +303,12 @@ impl Cache {
 
     /// Pages in the cache, by kind.
     pub(crate) fn pages(&self) -> Held {
-        Held { data: self.len() - self.nodes, nodes: self.nodes, shared: self.shared }
+        Held {
+            data: self.len() - self.nodes,
+            nodes: self.nodes,
+            shared: self.shared,
+            logged: self.logged,
+        }
     }
 
     /// Bytes of the cache's structures, without its pages.
@@ -365,6 +387,7 @@ impl Cache {
     pub fn get_mut(&mut self, key: &Key) -> Option<&mut [u8; PAGE_SIZE]> {
         self.look(1);
         let at = *self.index.get(key)?;
+        self.keep_logged(at);
         self.set_dirty(at, true);
         self.unshare(at);
         let slot = self.slot_mut(at);
@@ -382,6 +405,7 @@ impl Cache {
         self.look(1);
         if let Some(&at) = self.index.get(&key) {
             if entry.dirty {
+                self.keep_logged(at);
                 self.set_dirty(at, true);
                 self.unshare(at);
                 let slot = self.slot_mut(at);
@@ -557,11 +581,12 @@ impl Cache {
         (slot.generation == ticket.generation).then_some(slot.key)
     }
 
-    /// Makes the page of `key` dirty without changing it (its write failed, or it must move); false
-    /// if the page is not in the cache.
+    /// Makes the page of `key` dirty without changing it: its write failed. False if the page is
+    /// not in the cache.
     pub fn mark_dirty(&mut self, key: &Key) -> bool {
         let Some(&at) = self.index.get(key) else { return false };
         self.set_dirty(at, true);
+        self.set_logged(at, None);
         true
     }
 
@@ -659,7 +684,8 @@ impl Cache {
     /// pages would lose one by loading the next.
     fn shrink(&mut self, keep: u32) {
         let floor = if self.capacity >= 4 * EVICTABLE_MIN { EVICTABLE_MIN } else { 0 };
-        while self.index.len() + self.lent > self.capacity && self.evictable > floor {
+        let others = self.lent + self.logged;
+        while self.index.len() + others > self.capacity && self.evictable > floor {
             let at = self.coldest;
             let slot = self.slot_mut(at);
             if slot.marked || at == keep {
@@ -733,5 +759,6 @@ impl std::fmt::Debug for Cache {
 
 mod audit;
 mod dirty;
+mod logged;
 #[cfg(test)]
 mod tests;

@@ -7,8 +7,8 @@
 use crate::blocked::{Blocked, Fetch, NotApplied};
 use crate::core::Core;
 use crate::format::{
-    HEIGHT_MAX, HOLE, INODE_CHILDREN, INODE_POINTERS, IndexBlock, InodeBlock, InodeHead,
-    LEVEL_INODE, LEVEL_XATTR, LeafBlock, NO_NODE, NODE_MAGIC, NodeHeader, Pointer,
+    BLOCK, HEIGHT_MAX, HOLE, INODE_CHILDREN, INODE_POINTERS, IndexBlock, InodeBlock, InodeHead,
+    LEVEL_INODE, LEVEL_XATTR, LeafBlock, NO_NODE, NODE_HEAD, NODE_MAGIC, NodeHeader, Pointer,
 };
 use crate::tree::cache::{Entry, Key};
 use crate::tree::shape::Shape;
@@ -70,6 +70,16 @@ pub(crate) fn pointers(page: &Page) -> SmallVec<[(u16, Pointer); 8]> {
     };
     let used = slots.iter().enumerate().filter(|(_, p)| p.addr.get() != HOLE);
     used.map(|(slot, p)| (slot as u16, *p)).collect()
+}
+
+/// Where in a node's bytes the pointers to blocks begin; the node's end if it has none.
+pub(crate) fn first_pointer(page: &Page) -> u16 {
+    let first = match header(page).level {
+        LEVEL_INODE if as_inode(page).head.height == 0 => size_of::<InodeHead>(),
+        0 => NODE_HEAD,
+        _ => BLOCK,
+    };
+    first as u16
 }
 
 /// Checks that a page read from the drive is the expected node, so that the views above can be

@@ -338,6 +338,9 @@ static CREATED: [(&str, usize); 14] = [
     ("attributes", 0),
 ];
 
+/// Stands for the pieces of a change, as many as the field before says.
+const PIECES: usize = usize::MAX - 1;
+
 /// Fields of the items of sync records, by tag; `0` stands for a u16 length and as many bytes.
 fn item_fields(tag: u8) -> (&'static str, &'static [(&'static str, usize)]) {
     match tag {
@@ -392,6 +395,17 @@ fn item_fields(tag: u8) -> (&'static str, &'static [(&'static str, usize)]) {
         item::CREATE_WITH => ("create with", &CREATED),
         // The length is a u32: its upper half is zero for these attributes.
         item::XATTRS => ("xattrs", &[("inode", 4), ("length", 4), ("attributes", XATTRS)]),
+        item::CHANGE => {
+            let fields = &[
+                ("node", 4),
+                ("inode", 4),
+                ("crc", 4),
+                ("pointers", 2),
+                ("count", 2),
+                ("", PIECES),
+            ];
+            ("change", fields)
+        }
         item::RANGE => ("range", &[("inode", 4), ("first", 4), ("blocks", 4)]),
         _ => panic!("item {tag}"),
     }
@@ -425,6 +439,20 @@ pub fn of_crashed(drive: &Drive, map: &Map) -> Vec<Site> {
             at += 1;
             for (field, size) in fields {
                 let mut size = *size;
+                if size == PIECES {
+                    let count = drive.bytes((addr, at - 2), 2);
+                    for _ in 0..u16::from_le_bytes([count[0], count[1]]) {
+                        let length = drive.bytes((addr, at + 2), 2);
+                        let length = usize::from(u16::from_le_bytes([length[0], length[1]]));
+                        if new {
+                            sites.field(&what, "place of bytes", (addr, at), 2, chain);
+                            sites.field(&what, "length of bytes", (addr, at + 2), 2, chain);
+                            sites.field(&what, "bytes", (addr, at + 4), length, chain);
+                        }
+                        at += 4 + length;
+                    }
+                    continue;
+                }
                 if size == XATTRS {
                     let length = drive.bytes((addr, at - 4), 4);
                     size = length.iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
@@ -444,7 +472,7 @@ pub fn of_crashed(drive: &Drive, map: &Map) -> Vec<Site> {
         }
         addr += header.blocks();
     }
-    for tag in item::CREATE..=item::XATTRS {
+    for tag in item::CREATE..=item::CHANGE {
         assert!(seen.contains(&tag), "no item {tag} in the sync log");
     }
     sites.0

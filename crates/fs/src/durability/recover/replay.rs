@@ -6,7 +6,9 @@ use super::sync_scan::Record;
 use crate::alloc::place::NODE_SLOT;
 use crate::core::{Core, Inner};
 use crate::durability::namespace_log::NameOp;
-use crate::format::{HOLE, NO_NODE, NatEntry, SummaryEntry};
+use crate::durability::node_change::NodeChange;
+use crate::format::{HOLE, NO_NODE, NatEntry, Pointer, SummaryEntry};
+use crate::tree::cache::{Entry, Key};
 use crate::tree::node;
 use crate::types::{Attr, Ino, SetAttr};
 use furrow_log::address::{BlockAddr, read_blocks};
@@ -72,6 +74,7 @@ pub(crate) async fn replay(
             }
         }
         record.nodes.retain(|(_, entry)| !nameless.contains(&entry.ino.get()));
+        record.changes.retain(|change| !nameless.contains(&change.ino));
         replay_nodes(inner, record, &ahead, owners).await?;
         replay_attributes(inner, record).await?;
     }
@@ -89,7 +92,8 @@ async fn reap_removed(inner: &Rc<Inner>) -> Result<()> {
     }
 }
 
-/// Reads many nodes at once: those that the records from `at` on replace, and those that they name.
+/// Reads many nodes at once: those that the records from `at` on replace or change, and those that
+/// they name.
 /// Nodes that cannot be read are left out; the replay that needs such a node meets the error again.
 /// Also returns the number of the first record whose nodes were not read.
 async fn read_ahead(inner: &Rc<Inner>, records: &[Record], at: usize) -> (Ahead, usize) {
@@ -97,8 +101,8 @@ async fn read_ahead(inner: &Rc<Inner>, records: &[Record], at: usize) -> (Ahead,
     {
         let core = inner.core.borrow();
         for record in &records[at..] {
-            for nid in record.nodes.iter().map(|(nid, _)| nid).chain(&record.freed) {
-                let old = core.tables.nat().get(*nid);
+            for nid in record.touched() {
+                let old = core.tables.nat().get(nid);
                 wanted.extend((old.ino.get() != 0).then_some(old.addr.get()));
             }
             wanted.extend(record.nodes.iter().map(|(_, entry)| entry.addr.get()));
@@ -256,8 +260,63 @@ fn drop_replayed(core: &mut Core, ino: u32, named: &BTreeSet<u32>) {
     }
 }
 
-/// Puts the nodes of a record in their new places, and derives the SIT from the difference. `ahead`
-/// has nodes that were read already.
+/// Slot and content of a pointer, to compare it.
+fn key((slot, pointer): &(u16, Pointer)) -> (u16, u32, u32) {
+    (*slot, pointer.addr.get(), pointer.crc.get())
+}
+
+/// The content of node `nid` as replay has left it; none if there is no such node, or if the drive
+/// does not have it.
+async fn present(inner: &Rc<Inner>, nid: u32, ahead: &Ahead) -> Result<Option<Page>> {
+    let entry = {
+        let core = inner.core.borrow();
+        if let Some(cached) = core.cache.peek(&Key::Node(nid)) {
+            return Ok(Some(cached.page().clone()));
+        }
+        core.tables.nat().get(nid)
+    };
+    if entry.ino.get() == 0 || entry.addr.get() == HOLE {
+        return Ok(None);
+    }
+    read_node_ahead(inner, nid, entry, ahead).await.map(Some)
+}
+
+/// The node after `change`, which was made against the node in the same record, `named`, or else
+/// against what earlier records left.
+pub(crate) async fn changed_node(
+    inner: &Rc<Inner>,
+    change: &NodeChange,
+    named: Option<&Page>,
+    ahead: &Ahead,
+) -> Result<Page> {
+    let kept = |page: &Entry| match page.is_dirty() {
+        true => page.logged().cloned(),
+        false => Some(page.page().clone()),
+    };
+    let cached = inner.core.borrow().cache.peek(&Key::Node(change.nid)).map(kept);
+    let logged = match (named, cached) {
+        (Some(named), _) => Some(named.clone()),
+        (None, Some(kept)) => kept,
+        (None, None) => present(inner, change.nid, ahead).await?,
+    };
+    let changed = match &logged {
+        Some(logged) => change.applied(logged).and_then(|page| {
+            node::check(&page, change.nid, change.ino)?;
+            change.check_pointers(node::first_pointer(&page))?;
+            Ok(page)
+        }),
+        None => Err("it is not on the drive".to_owned()),
+    };
+    changed.map_err(|why| {
+        let (nid, ino) = (change.nid, change.ino);
+        let message = format!("sync log: change of node {nid} of inode {ino}: {why}");
+        let device = inner.core.borrow().env.device.clone();
+        corrupt(&*device, message)
+    })
+}
+
+/// Puts the nodes of a record in their new places, makes its changes, and derives the SIT from the
+/// difference. `ahead` has nodes that were read already.
 pub(crate) async fn replay_nodes(
     inner: &Rc<Inner>,
     record: &Record,
@@ -265,18 +324,38 @@ pub(crate) async fn replay_nodes(
     owners: &mut BTreeMap<u32, SummaryEntry>,
 ) -> Result<()> {
     let mut gone: BTreeSet<u32> = BTreeSet::new();
-    let changed = record.nodes.iter().map(|(nid, _)| *nid).chain(record.freed.iter().copied());
-    for nid in changed {
-        let old = inner.core.borrow().tables.nat().get(nid);
-        if old.ino.get() != 0 && old.addr.get() != HOLE {
-            let page = read_node_ahead(inner, nid, old, ahead).await?;
-            gone.insert(old.addr.get());
+    let moved = record.nodes.iter().map(|(nid, _)| *nid).chain(record.freed.iter().copied());
+    for nid in moved {
+        let addr = inner.core.borrow().tables.nat().get(nid).addr.get();
+        if let Some(page) = present(inner, nid, ahead).await? {
+            gone.extend(Some(addr).filter(|addr| *addr != HOLE));
             gone.extend(node::pointers(&page).iter().map(|(_, p)| p.addr.get()));
         }
     }
-    let mut fresh = Vec::new();
+    let mut nodes = BTreeMap::new();
     for (nid, entry) in &record.nodes {
-        fresh.push((*nid, *entry, read_node_ahead(inner, *nid, *entry, ahead).await?));
+        nodes.insert(*nid, (*entry, read_node_ahead(inner, *nid, *entry, ahead).await?));
+    }
+    let mut changed = BTreeMap::new();
+    for change in &record.changes {
+        let named = nodes.get(&change.nid).map(|(_, page)| page);
+        let page = changed_node(inner, change, named, ahead).await?;
+        changed.insert(change.nid, (change.ino, page));
+    }
+    let mut set: Vec<(u32, u16, u32)> = Vec::new();
+    for (nid, (entry, page)) in &nodes {
+        set.push((*nid, NODE_SLOT, entry.addr.get()));
+        let page = changed.get(nid).map_or(page, |(_, page)| page);
+        set.extend(node::pointers(page).iter().map(|(slot, p)| (*nid, *slot, p.addr.get())));
+    }
+    for (nid, (_, page)) in changed.iter().filter(|(nid, _)| !nodes.contains_key(nid)) {
+        let before = present(inner, *nid, ahead).await?;
+        let before = before.map(|page| node::pointers(&page)).unwrap_or_default();
+        let now = node::pointers(page);
+        let other = |all: &[(u16, Pointer)], one| all.binary_search_by_key(&one, key).is_err();
+        gone.extend(before.iter().filter(|p| other(&now, key(p))).map(|(_, p)| p.addr.get()));
+        let new = now.iter().filter(|p| other(&before, key(p)));
+        set.extend(new.map(|(slot, p)| (*nid, *slot, p.addr.get())));
     }
     let core = &mut *inner.core.borrow_mut();
     // Invalidate all old blocks before all new ones: a block may have moved from one node to
@@ -286,30 +365,29 @@ pub(crate) async fn replay_nodes(
     }
     for nid in &record.freed {
         if core.tables.nat().get(*nid).ino.get() != 0 {
-            core.cache.remove(&crate::tree::cache::Key::Node(*nid));
+            core.cache.remove(&Key::Node(*nid));
             core.tables.replay_freed(*nid);
         }
     }
-    let named: BTreeSet<u32> = record.nodes.iter().map(|(nid, _)| *nid).collect();
-    for (nid, entry, page) in fresh {
+    let named: BTreeSet<u32> = nodes.keys().copied().collect();
+    for (nid, (entry, _)) in nodes {
         let ino = entry.ino.get();
         if nid == ino {
             core.cache.remove_from(ino, 0..);
             drop_replayed(core, ino, &named);
         }
-        core.cache.remove(&crate::tree::cache::Key::Node(nid));
+        core.cache.remove(&Key::Node(nid));
         core.tables.adopt_node(nid, entry);
-        let stream = |core: &Core, addr| core.alloc.stream_at(addr);
-        let mut own = |core: &mut Core, addr: u32, slot: u16| {
-            let stream = stream(core, addr);
-            core.set_valid(addr, true, stream);
-            let owner = SummaryEntry { node: nid.into(), slot: slot.into() };
-            owners.insert(addr, owner);
-        };
-        own(core, entry.addr.get(), NODE_SLOT);
-        for (slot, pointer) in node::pointers(&page) {
-            own(core, pointer.addr.get(), slot);
-        }
+    }
+    for (nid, (ino, page)) in changed {
+        // The next checkpoint writes the node. A later change is made against this content.
+        core.cache.insert(Key::Node(nid), Entry::dirty(page).owned_by(ino));
+        core.cache.note_logged(nid);
+    }
+    for (nid, slot, addr) in set {
+        let stream = core.alloc.stream_at(addr);
+        core.set_valid(addr, true, stream);
+        owners.insert(addr, SummaryEntry { node: nid.into(), slot: slot.into() });
     }
     Ok(())
 }

@@ -2,7 +2,8 @@
 
 use super::read::{Found, written};
 use crate::durability::namespace_log::{Decoder, NameOp};
-use crate::format::{HEADS_PER_STREAM, NatEntry, item, kind};
+use crate::durability::node_change::NodeChange;
+use crate::format::{HEADS_PER_STREAM, NatEntry, Pointer, item, kind};
 use crate::tree::node;
 use crate::tree::xattr::Xattrs;
 use crate::types::{Ino, SetAttr};
@@ -30,10 +31,21 @@ pub(crate) struct Record {
     doubtful: Vec<ZoneId>,
     pub(crate) names: Vec<(u64, NameOp)>,
     pub(crate) nodes: Vec<(u32, NatEntry)>,
+    /// Changes of nodes, made after the record's nodes are in their places.
+    pub(crate) changes: Vec<NodeChange>,
     pub(crate) freed: Vec<u32>,
     pub(crate) attributes: Vec<(Ino, SetAttr)>,
     /// All extended attributes of directories.
     pub(crate) xattrs: Vec<(Ino, Vec<u8>)>,
+}
+
+impl Record {
+    /// Nodes that get a new place, change, or are freed.
+    pub(crate) fn touched(&self) -> impl Iterator<Item = u32> + '_ {
+        let nodes = self.nodes.iter().map(|(nid, _)| *nid);
+        let changed = self.changes.iter().map(|change| change.nid);
+        nodes.chain(changed).chain(self.freed.iter().copied())
+    }
 }
 
 /// The result of reading the sync log.
@@ -103,8 +115,8 @@ pub(crate) async fn scan_sync_log(
 
 /// True if the blocks that a record depends on are really in the zones whose write pointers tell
 /// nothing: a power cut may leave a zone full although its last blocks were lost, and a read-only
-/// zone has no pointer. For such zones, the nodes that the record names and the blocks that they
-/// point to are read.
+/// zone has no pointer. For such zones, the nodes that the record names, and the blocks that these
+/// nodes and the record's changes point to, are read.
 async fn holds(
     device: &dyn ZonedDevice,
     found: &Found,
@@ -119,6 +131,20 @@ async fn holds(
         Some((zone, _)) => record.doubtful.contains(&zone),
         None => false,
     };
+    let are_whole = async |pointers: &mut dyn Iterator<Item = Pointer>| {
+        for pointer in pointers {
+            let (addr, crc) = (BlockAddr(pointer.addr.get()), pointer.crc.get());
+            let known = ahead.data.contains(&(addr.0, crc));
+            if known || !doubtful(addr) || !new_since(found, geometry, addr) {
+                continue;
+            }
+            let Some(page) = read_one(device, addr, pages).await? else { return Ok(false) };
+            if record::crc32c(page.bytes()) != crc {
+                return Ok(false);
+            }
+        }
+        Ok::<bool, Error>(true)
+    };
     for (nid, entry) in &record.nodes {
         if ahead.whole.contains(&(entry.addr.get(), entry.crc.get())) {
             continue;
@@ -129,18 +155,12 @@ async fn holds(
         if !whole || node::check(&page, *nid, entry.ino.get()).is_err() {
             return Ok(false);
         }
-        for (_, pointer) in node::pointers(&page) {
-            let addr = BlockAddr(pointer.addr.get());
-            if !doubtful(addr) || !new_since(found, geometry, addr) {
-                continue;
-            }
-            let Some(page) = read_one(device, addr, pages).await? else { return Ok(false) };
-            if record::crc32c(page.bytes()) != pointer.crc.get() {
-                return Ok(false);
-            }
+        let mut pointers = node::pointers(&page).into_iter().map(|(_, pointer)| pointer);
+        if !are_whole(&mut pointers).await? {
+            return Ok(false);
         }
     }
-    Ok(true)
+    are_whole(&mut record.changes.iter().flat_map(NodeChange::pointers)).await
 }
 
 /// True if a block was written after the part of its stream that the checkpoint covers: only such
@@ -223,8 +243,8 @@ impl Ahead {
 }
 
 impl Ahead {
-    /// Checks the nodes that the records in these blocks name, as [`holds`] does. `holds` checks
-    /// again the nodes that are not found to be whole here.
+    /// Checks the nodes and the pointers that the records in these blocks hold, as [`holds`] does.
+    /// `holds` checks again what is not found to be whole here.
     async fn check_nodes(&mut self, device: &dyn ZonedDevice, found: &Found, pages: &Pool) {
         let geometry = device.geometry();
         let closed = |addr: u32| {
@@ -235,12 +255,25 @@ impl Ahead {
         if !found.reports.iter().any(|report| report.state == ZoneState::Full) {
             return;
         }
-        let mut named = Vec::new();
+        let lost = |pointer: Pointer| {
+            let (at, crc) = (pointer.addr.get(), pointer.crc.get());
+            (closed(at) && new_since(found, geometry, BlockAddr(at))).then_some((at, crc))
+        };
+        let (mut named, mut wanted) = (Vec::new(), Vec::new());
         for block in self.blocks.iter().flatten() {
             let length = record::peek(block.bytes()).map_or(0, |header| header.length.get());
             let body = block.bytes().get(record::RecordHeader::SIZE..length as usize);
-            named.extend(nodes_in(body.unwrap_or_default(), &found.layout));
+            let mut input = Decoder(body.unwrap_or_default());
+            // The list ends at bytes that are not an item.
+            while let Some(parsed) = parse_item(&mut input, &found.layout) {
+                match parsed {
+                    Item::Node(nid, entry) => named.push((nid, entry)),
+                    Item::Change(change) => wanted.extend(change.pointers().filter_map(lost)),
+                    _ => {}
+                }
+            }
         }
+        self.read_data(device, wanted, pages).await;
         named.retain(|(_, entry)| !self.whole.contains(&(entry.addr.get(), entry.crc.get())));
         named.sort_unstable_by_key(|(nid, entry)| (entry.addr.get(), *nid));
         named.dedup_by_key(|(nid, entry)| (entry.addr.get(), *nid));
@@ -257,43 +290,36 @@ impl Ahead {
                     continue;
                 }
                 let pointers = node::pointers(&page).into_iter().map(|(_, p)| p);
-                let lost: Vec<(u32, u32)> = pointers
-                    .map(|pointer| (pointer.addr.get(), pointer.crc.get()))
-                    .filter(|(at, _)| closed(*at) && new_since(found, geometry, BlockAddr(*at)))
-                    .collect();
+                let lost: Vec<(u32, u32)> = pointers.filter_map(lost).collect();
                 nodes.push(((addr, crc), lost));
             }
-            let mut wanted: Vec<(u32, u32)> =
-                nodes.iter().flat_map(|(_, lost)| lost).copied().collect();
-            wanted.retain(|block| !self.data.contains(block));
-            wanted.sort_unstable();
-            wanted.dedup();
-            for some in wanted.chunks(READS) {
-                let addrs: Vec<u32> = some.iter().map(|(addr, _)| *addr).collect();
-                let read = read_each(device, &addrs, pages).await;
-                for (block, page) in some.iter().zip(read) {
-                    if page.is_some_and(|page| record::crc32c(page.bytes()) == block.1) {
-                        self.data.insert(*block);
-                    }
-                }
-            }
+            let wanted = nodes.iter().flat_map(|(_, lost)| lost).copied().collect();
+            self.read_data(device, wanted, pages).await;
             let whole = nodes.iter().filter(|(_, lost)| lost.iter().all(|b| self.data.contains(b)));
             self.whole.extend(whole.map(|(node, _)| *node));
         }
     }
-}
 
-/// Nodes that a record of one block names. The list ends at bytes that are not an item.
-fn nodes_in(body: &[u8], layout: &crate::layout::Layout) -> Vec<(u32, NatEntry)> {
-    let mut nodes = Vec::new();
-    let mut input = Decoder(body);
-    while let Some(parsed) = parse_item(&mut input, layout) {
-        nodes.extend(match parsed {
-            Item::Node(nid, entry) => Some((nid, entry)),
-            _ => None,
-        });
+    /// Reads the blocks `wanted`, each an address and a CRC, and notes those that are whole.
+    async fn read_data(
+        &mut self,
+        device: &dyn ZonedDevice,
+        mut wanted: Vec<(u32, u32)>,
+        pages: &Pool,
+    ) {
+        wanted.retain(|block| !self.data.contains(block));
+        wanted.sort_unstable();
+        wanted.dedup();
+        for some in wanted.chunks(READS) {
+            let addrs: Vec<u32> = some.iter().map(|(addr, _)| *addr).collect();
+            let read = read_each(device, &addrs, pages).await;
+            for (block, page) in some.iter().zip(read) {
+                if page.is_some_and(|page| record::crc32c(page.bytes()) == block.1) {
+                    self.data.insert(*block);
+                }
+            }
+        }
     }
-    nodes
 }
 
 /// Reads the blocks at these addresses at the same time; `None` for a block that cannot be read.
@@ -400,6 +426,7 @@ pub(crate) fn accept(
             Item::Name(number, op) => record.names.push((number, op)),
             Item::Xattrs(ino, packed) => record.xattrs.push((ino, packed)),
             Item::Node(nid, entry) => record.nodes.push((nid, entry)),
+            Item::Change(change) => record.changes.push(change),
             Item::Freed(nid) => record.freed.push(nid),
             Item::Allocated(head, superzone, generation) => {
                 let descriptor = descriptors.get_mut(superzone as usize)?;
@@ -458,6 +485,7 @@ enum Item {
     Name(u64, NameOp),
     Xattrs(Ino, Vec<u8>),
     Node(u32, NatEntry),
+    Change(NodeChange),
     Freed(u32),
     /// A head took a superzone, which then had this generation.
     Allocated(usize, u32, u32),
@@ -490,6 +518,14 @@ fn parse_item(input: &mut Decoder<'_>, layout: &crate::layout::Layout) -> Option
                 return None;
             }
             Item::Node(nid, entry)
+        }
+        item::CHANGE => {
+            let change = NodeChange::decode(input)?;
+            let known = |id| id != 0 && id < layout.nodes;
+            if !known(change.nid) || !known(change.ino) {
+                return None;
+            }
+            Item::Change(change)
         }
         item::FREED => {
             let (nid, _) = (input.u32()?, input.u32()?);

@@ -22,7 +22,7 @@ impl Cache {
     pub(crate) fn audit(&self) -> Result<()> {
         same(format_args!("Cache::held"), false, self.held)?;
         let (mut dirty_data, mut dirty_nodes, mut nodes, mut shared) = (0, 0, 0, 0);
-        let (mut pages, mut listed, mut in_flight) = (0, 0, 0);
+        let (mut pages, mut listed, mut in_flight, mut logged) = (0, 0, 0, 0);
         for (at, slot) in self.slots.iter().enumerate() {
             let Some(slot) = slot else { continue };
             let Slot { key, entry, .. } = slot;
@@ -48,6 +48,10 @@ impl Cache {
             }?;
             let account = format_args!("Slot::shared of {key:?}");
             holds(!slot.shared || entry.in_flight > 0, account, "a write in flight")?;
+            let changed = entry.dirty && matches!(key, Key::Node(_));
+            let account = format_args!("Entry::logged of {key:?}");
+            holds(entry.logged.is_none() || changed, account, "a dirty node")?;
+            logged += usize::from(entry.logged.is_some());
             listed += usize::from(slot.listed);
             shared += usize::from(slot.shared);
             in_flight += entry.in_flight as usize;
@@ -62,6 +66,7 @@ impl Cache {
         }
         same(format_args!("Cache::nodes"), nodes, self.nodes)?;
         same(format_args!("Cache::shared"), shared, self.shared)?;
+        same(format_args!("Cache::logged"), logged, self.logged)?;
         same(format_args!("Cache::evictable"), listed, self.evictable)?;
         // The write of a page that was removed meanwhile is still in flight.
         if in_flight > self.out {

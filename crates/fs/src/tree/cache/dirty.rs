@@ -81,6 +81,7 @@ impl Cache {
                 set.insert(item);
             } else {
                 set.remove(&item);
+                self.set_logged(at, None);
             }
         }
         self.relist(at);

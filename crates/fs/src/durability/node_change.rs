@@ -1,0 +1,224 @@
+//! Changes of nodes: what a sync record holds in place of a node that is written again.
+//!
+//! An fsync of a few blocks changes a few words of a file's nodes. The record has space for such
+//! words, so the fsync needs no block of a node. The node stays dirty until the next checkpoint.
+//!
+//! Invariants
+//! - A change is made against the *logged* content of a node: the content in which recovery would
+//!   find the node, by the newest checkpoint and the records up to now. The cache keeps that
+//!   content while the node is dirty. Replay takes the same content, whatever the replay of names
+//!   has done to the node.
+//! - A change holds whole words of 8 bytes, so that a pointer to a block is in it wholly or not at
+//!   all.
+//! - A change states the checksum of the node after it. A change that does not lead there is not
+//!   used.
+
+use crate::durability::namespace_log::{Decoder, Encoder};
+use crate::format::{BLOCK, HOLE, InodeHead, NODE_HEAD, Pointer, item};
+use furrow_log::record::crc32c;
+use furrow_rt::Page;
+use zerocopy::FromBytes;
+
+/// Bytes of a word.
+const WORD: usize = 8;
+
+/// A change of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeChange {
+    pub(crate) nid: u32,
+    pub(crate) ino: u32,
+    /// CRC32C of the node after the change.
+    crc: u32,
+    /// Where in the node the pointers to blocks begin; the node's end if it has none.
+    pointers: u16,
+    /// Bytes that replace others: where in the node, and what.
+    pieces: Vec<(usize, Vec<u8>)>,
+}
+
+/// What [`encode`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Encoded {
+    /// The change is in the record.
+    Added,
+    /// The contents are the same.
+    Nothing,
+    /// The change takes more space than it may.
+    TooLong,
+}
+
+/// Adds to a record the change of node `nid` of `ino` from `logged` to `page`, in which the
+/// pointers to blocks begin at byte `pointers`, if it differs and takes at most `most` bytes.
+pub(crate) fn encode(
+    out: &mut Encoder,
+    (nid, ino): (u32, u32),
+    (logged, page): (&Page, &Page),
+    pointers: u16,
+    most: usize,
+) -> Encoded {
+    let (before, now) = (logged.bytes().as_chunks().0, page.bytes().as_chunks::<WORD>().0);
+    let differs = |at: &usize| before[*at] != now[*at];
+    let words = now.len();
+    let Some(first) = (0..words).find(differs) else { return Encoded::Nothing };
+    let start = out.0.len();
+    out.u8(item::CHANGE).u32(nid).u32(ino).u32(crc32c(page.bytes())).u16(pointers);
+    let count_at = out.0.len();
+    out.u16(0);
+    let (mut count, mut next) = (0u16, Some(first));
+    while let Some(from) = next {
+        let end = (from..words).find(|at| !differs(at)).unwrap_or(words);
+        out.u16((from * WORD) as u16).bytes(now[from..end].as_flattened());
+        if out.0.len() - start > most {
+            out.0.truncate(start);
+            return Encoded::TooLong;
+        }
+        count += 1;
+        next = (end..words).find(differs);
+    }
+    out.0[count_at..count_at + 2].copy_from_slice(&count.to_le_bytes());
+    Encoded::Added
+}
+
+impl NodeChange {
+    /// Reads the fields of the item; `None` if they are not a change.
+    pub(crate) fn decode(input: &mut Decoder<'_>) -> Option<NodeChange> {
+        let (nid, ino, crc, pointers) = (input.u32()?, input.u32()?, input.u32()?, input.u16()?);
+        let first = [size_of::<InodeHead>(), NODE_HEAD, BLOCK];
+        if !first.contains(&usize::from(pointers)) {
+            return None;
+        }
+        let (mut pieces, mut end) = (Vec::new(), 0);
+        for _ in 0..input.u16()? {
+            let (at, bytes) = (usize::from(input.u16()?), input.bytes()?);
+            let whole = at % WORD == 0 && bytes.len() % WORD == 0 && !bytes.is_empty();
+            if !whole || at < end || at + bytes.len() > BLOCK {
+                return None;
+            }
+            end = at + bytes.len();
+            pieces.push((at, bytes));
+        }
+        Some(NodeChange { nid, ino, crc, pointers, pieces })
+    }
+
+    /// The node after the change, from its `logged` content.
+    ///
+    /// # Errors
+    /// A reason if the change does not belong to this content.
+    pub(crate) fn applied(&self, logged: &Page) -> Result<Page, String> {
+        let mut page = logged.clone();
+        let bytes = page.make_mut();
+        for (at, piece) in &self.pieces {
+            bytes[*at..*at + piece.len()].copy_from_slice(piece);
+        }
+        let (expected, found) = (self.crc, crc32c(page.bytes()));
+        if expected != found {
+            return Err(format!("expected CRC {expected:08x} after the change, found {found:08x}"));
+        }
+        Ok(page)
+    }
+
+    /// Checks that the node after the change has its pointers where the change says, from byte
+    /// `first` on.
+    ///
+    /// # Errors
+    /// What was expected and found.
+    pub(crate) fn check_pointers(&self, first: u16) -> Result<(), String> {
+        match self.pointers {
+            pointers if pointers == first => Ok(()),
+            pointers => Err(format!("expected pointers from byte {first}, found {pointers}")),
+        }
+    }
+
+    /// The pointers to blocks that the change sets.
+    pub(crate) fn pointers(&self) -> impl Iterator<Item = Pointer> + '_ {
+        let words = self.pieces.iter().flat_map(|(at, bytes)| {
+            let words = bytes.as_chunks::<WORD>().0.iter();
+            (*at..).step_by(WORD).zip(words)
+        });
+        let first = usize::from(self.pointers);
+        words.filter(move |(at, _)| *at >= first).filter_map(|(_, word)| {
+            let pointer = Pointer::read_from_bytes(word).ok()?;
+            (pointer.addr.get() != HOLE).then_some(pointer)
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
+mod tests {
+    use super::*;
+    use crate::format::LeafBlock;
+
+    const FIRST: u16 = NODE_HEAD as u16;
+
+    fn leaf() -> Page {
+        let mut page = Page::zeroed();
+        LeafBlock::mut_from_bytes(page.make_mut()).unwrap().slots.fill(Pointer::HOLE);
+        page
+    }
+
+    fn with(page: &Page, slots: &[(usize, u32)]) -> Page {
+        let mut page = page.clone();
+        let leaf = LeafBlock::mut_from_bytes(page.make_mut()).unwrap();
+        slots.iter().for_each(|(slot, addr)| leaf.slots[*slot] = Pointer::new(*addr, addr ^ 9));
+        page
+    }
+
+    fn change(logged: &Page, page: &Page) -> Option<NodeChange> {
+        let mut out = Encoder(vec![1]);
+        match encode(&mut out, (7, 5), (logged, page), FIRST, 1024) {
+            Encoded::Added => {}
+            other => {
+                assert_eq!(out.0, [1], "{other:?}");
+                return None;
+            }
+        }
+        let mut input = Decoder(&out.0[2..]);
+        let change = NodeChange::decode(&mut input);
+        assert!(input.0.is_empty() && out.0[1] == item::CHANGE);
+        change
+    }
+
+    #[test]
+    fn a_change_leads_from_the_logged_content_to_the_new_one() {
+        let before = with(&leaf(), &[(0, 8), (3, 9)]);
+        let after = with(&before, &[(3, 20), (4, 21), (503, 22)]);
+        let change = change(&before, &after).expect("three words");
+        assert_eq!(change.applied(&before).map(|page| *page.bytes()), Ok(*after.bytes()));
+        let addrs: Vec<u32> = change.pointers().map(|pointer| pointer.addr.get()).collect();
+        assert_eq!(addrs, [20, 21, 22]);
+        assert!(change.check_pointers(FIRST).is_ok() && change.check_pointers(512).is_err());
+    }
+
+    #[test]
+    fn a_change_of_other_content_is_refused() {
+        let before = with(&leaf(), &[(0, 8)]);
+        let change = change(&before, &with(&before, &[(1, 9)])).expect("one word");
+        let error = change.applied(&with(&before, &[(2, 7)])).expect_err("another content");
+        assert!(error.contains("after the change"), "{error}");
+    }
+
+    #[test]
+    fn equal_contents_and_long_changes_add_nothing() {
+        let before = leaf();
+        assert_eq!(change(&before, &before.clone()), None);
+        let all: Vec<(usize, u32)> = (0..200).map(|slot| (slot, 1 + slot as u32)).collect();
+        assert_eq!(change(&before, &with(&before, &all)), None);
+    }
+
+    #[test]
+    fn bytes_that_are_no_change_are_refused() {
+        let before = leaf();
+        let mut out = Encoder(Vec::new());
+        let after = with(&before, &[(1, 9), (9, 10)]);
+        assert_eq!(encode(&mut out, (7, 5), (&before, &after), FIRST, 1024), Encoded::Added);
+        assert!(
+            (1..out.0.len()).all(|end| NodeChange::decode(&mut Decoder(&out.0[1..end])).is_none())
+        );
+        // Pieces out of order, beyond the node, of half a word.
+        for (at, value) in [(17, 144u16), (17, 4096), (17, 4), (19, 4)] {
+            let mut bytes = out.0.clone();
+            bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
+            assert_eq!(NodeChange::decode(&mut Decoder(&bytes[1..])), None, "{at} {value}");
+        }
+    }
+}

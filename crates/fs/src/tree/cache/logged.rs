@@ -1,0 +1,43 @@
+//! The logged contents of dirty nodes: against them an fsync states changes.
+
+use super::{Cache, Key};
+use crate::format::class;
+use crate::tree::node::header;
+use furrow_rt::Page;
+
+impl Cache {
+    /// From now on the logged content of a node is kept while the node is dirty.
+    pub(crate) fn keep_logged_contents(&mut self) {
+        self.keeps_logged = true;
+    }
+
+    /// A sync record holds the present content of dirty node `nid`: recovery makes the node dirty
+    /// again, whatever changed it.
+    pub(crate) fn note_logged(&mut self, nid: u32) {
+        self.moved_below.remove(&nid);
+        if let Some(&at) = self.index.get(&Key::Node(nid)) {
+            let logged = self.slot(at).entry.dirty.then(|| self.slot(at).entry.page.clone());
+            self.set_logged(at, logged);
+        }
+    }
+
+    /// Keeps the content of a clean page that is about to change, if it is a node whose changes
+    /// records may hold: the content of directories is logged as names.
+    pub(super) fn keep_logged(&mut self, at: u32) {
+        let slot = self.slot(at);
+        let node = matches!(slot.key, Key::Node(_));
+        if !self.keeps_logged || !node || slot.entry.dirty {
+            return;
+        }
+        if header(&slot.entry.page).class != class::DIRECTORY {
+            self.set_logged(at, Some(slot.entry.page.clone()));
+        }
+    }
+
+    pub(super) fn set_logged(&mut self, at: u32, page: Option<Page>) {
+        let now = usize::from(page.is_some());
+        let before = std::mem::replace(&mut self.slot_mut(at).entry.logged, page);
+        let before = usize::from(before.is_some());
+        self.logged = self.broken.less("Cache::logged", self.logged + now, before);
+    }
+}
