@@ -60,8 +60,10 @@ pub enum Order {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sync {
-    /// Data, nodes and record at once; recovery sorts them out.
+    /// Data and a record that holds what changed in the nodes, at once.
     #[default]
+    Changes,
+    /// Data, nodes and record at once; recovery sorts them out (HZFS).
     CoUpdate,
     /// Data first; when the data are on the drive, nodes and record. This is F2FS's order.
     Ordered,
@@ -246,6 +248,7 @@ impl Policy {
             },
             pieces: self.pieces.map_or(Pieces::ByZone, Pieces::Fixed),
             record: match self.sync {
+                Sync::Changes => SyncRecord::Changes,
                 Sync::CoUpdate | Sync::Ordered => SyncRecord::AtOnce,
                 Sync::Serial => SyncRecord::AfterNodes,
             },
@@ -306,6 +309,7 @@ impl Policy {
             says.push(format!("{stage} for each write command in its own stack"));
         }
         says.push(match self.sync {
+            Sync::Changes => "fsync with changes of nodes in its record".to_owned(),
             Sync::CoUpdate => "fsync by co-update".to_owned(),
             Sync::Ordered => "fsync in order: data, a wait, nodes".to_owned(),
             Sync::Serial => "fsync in order: data, a wait, nodes, a wait, record".to_owned(),

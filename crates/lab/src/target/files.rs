@@ -122,7 +122,7 @@ impl Library {
     /// # Errors
     /// Errors of the file system.
     pub(super) async fn fsync(&self, file: Ino, data_only: bool) -> Result<()> {
-        if self.sync != Sync::CoUpdate {
+        if matches!(self.sync, Sync::Ordered | Sync::Serial) {
             self.fs.sync_range(file, 0, u64::MAX / 2).await?;
         }
         Ok(self.fs.fsync(file, data_only).await?)
