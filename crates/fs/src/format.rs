@@ -543,6 +543,8 @@ pub mod item {
     pub const XATTRS: u8 = 12;
     /// A change of a node that stays in its place.
     pub const CHANGE: u8 = 13;
+    /// A node that has no place yet, as the change of an empty one.
+    pub const NEW: u8 = 14;
 }
 
 /// Every structure of the file system on the medium.

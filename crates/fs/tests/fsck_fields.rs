@@ -171,9 +171,13 @@ fn crashed(rt: &Rt) -> Drive {
         let flat = fs.lookup(flat, b"flat").await?.ino;
         write(&fs, flat, 2, 9000).await?;
         fs.fsync(flat, false).await?;
-        // Written whole, and not again: records say where its node is.
+        // The record of a new file holds its node.
+        let small = fs.create(Ino::ROOT, b"small", &NewNode::file()).await?;
+        write(&fs, small.ino, 0, 9000).await?;
+        fs.fsync(small.ino, false).await?;
+        // Too much for a record: records say where its node is.
         let whole = fs.create(Ino::ROOT, b"whole", &NewNode::file()).await?;
-        write(&fs, whole.ino, 0, 9000).await?;
+        write(&fs, whole.ino, 0, 150 * 4096).await?;
         fs.fsync(whole.ino, false).await?;
         let new = fs.create(Ino::ROOT, b"new", &NewNode::file()).await?;
         // A directory whose access list new inodes in it inherit.

@@ -67,6 +67,38 @@ fn an_fsync_of_a_block_writes_no_node() {
     });
 }
 
+/// A new file that is made durable: its blocks and a record. With whole nodes also the inode.
+#[test]
+fn an_fsync_of_a_new_file_writes_no_node() {
+    on_drive(|rt, drive| async move {
+        for (record, expected) in [(SyncRecord::Changes, 50), (SyncRecord::AtOnce, 60)] {
+            let variant = FsVariant { record, ..FsVariant::default() };
+            let options = MountOptions { variant, ..quiet() };
+            let fs = Fs::mount(&rt, Rc::new(drive.clone()), options).await?;
+            let before = drive.counters().blocks_written;
+            for n in 0..10 {
+                let ino = file(&fs, &format!("{record:?} {n}")).await?;
+                for block in 0..4 {
+                    write(&fs, ino, block, 1).await?;
+                }
+                fs.fsync(ino, false).await?;
+            }
+            assert_eq!(drive.counters().blocks_written - before, expected, "{record:?}");
+            let left = cut(&rt, &drive, 1);
+            sound(left.clone()).await?;
+            let again = Fs::mount(&rt, left, quiet()).await?;
+            for n in 0..10 {
+                let name = format!("{record:?} {n}");
+                let ino = again.lookup(Ino::ROOT, name.as_bytes()).await?.ino;
+                assert_eq!(state(&again, ino).await?, (4 * PAGE_SIZE as u64, vec![1; 4]));
+            }
+            again.unmount().await?;
+            fs.unmount().await?;
+        }
+        sound(Rc::new(drive)).await
+    });
+}
+
 /// The state of a file: size and the tag of each block.
 type State = (u64, Vec<u8>);
 
@@ -125,6 +157,16 @@ fn what_was_synced_survives_power_cuts_during_checkpoints() {
                     _ => {}
                 }
                 fs.fsync(ino, false).await?;
+                files.insert(ino, state(&fs, ino).await?);
+            }
+            // A file that is new in this life, with a node of its own for blocks far behind.
+            let ino = file(&fs, &format!("new {round}")).await?;
+            write(&fs, ino, if round % 2 == 0 { 0 } else { 500 }, 9).await?;
+            fs.fsync(ino, false).await?;
+            if round % 3 == 0 {
+                fs.unlink(Ino::ROOT, format!("new {round}").as_bytes()).await?;
+                fs.fsync(*files.keys().next().unwrap(), false).await?;
+            } else {
                 files.insert(ino, state(&fs, ino).await?);
             }
             let left = cut(&rt, &drive, round);

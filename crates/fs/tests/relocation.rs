@@ -100,18 +100,18 @@ fn an_fsync_outlives_the_zone_it_was_written_to() {
                     let fs = mounted(&on, &device, order).await.unwrap();
                     let fault = Fault::new(kind).when(When::Nth(nth)).times(1);
                     strike(&device, fault, area(&fs, holds_files).await);
-                    for n in 0..20u8 {
+                    for n in 0..40u8 {
                         let ino = write(&fs, &format!("f{n}"), n, 9).await.unwrap();
                         let synced = fs.fsync(ino, false).await;
                         synced.unwrap_or_else(|e| panic!("{kind} {nth} {order:?}: {e}"));
                     }
-                    for n in 0..20u8 {
+                    for n in 0..40u8 {
                         holds(&fs, &format!("f{n}"), n, 9).await;
                     }
                     fs.counters().zone_failures
                 });
                 struck += u32::from(failures > 0);
-                check_left(&drive, 20, 9);
+                check_left(&drive, 40, 9);
                 rt.clear();
             }
         }
@@ -137,8 +137,8 @@ fn zones_fail_again_and_again_under_many_clients() {
                 .map(|client| {
                     let fs = fs.clone();
                     on.spawn(async move {
-                        for turn in 0..12u8 {
-                            let n = client * 12 + turn;
+                        for turn in 0..20u8 {
+                            let n = client * 20 + turn;
                             let ino = write(&fs, &format!("f{n}"), n, 17).await.unwrap();
                             fs.fsync(ino, false).await.unwrap();
                         }
@@ -151,7 +151,7 @@ fn zones_fail_again_and_again_under_many_clients() {
             fs.counters().zone_failures
         });
         assert!(failures > 5, "{failures}");
-        check_left(&drive, 96, 17);
+        check_left(&drive, 160, 17);
         rt.clear();
     }
 }

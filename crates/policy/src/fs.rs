@@ -141,8 +141,8 @@ pub enum Pieces {
 /// What an fsync writes beside data, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SyncRecord {
-    /// A record, together with the data. The record holds what changed in the nodes; a node that is
-    /// new or has changed much is written too.
+    /// A record, together with the data. The record holds what changed in the nodes; a node that
+    /// has changed much is written too.
     #[default]
     Changes,
     /// The nodes and a record that says where they are, together with the data: one wait is for all

@@ -142,10 +142,10 @@ fn f2_the_bit_of_a_node_that_is_in_use() {
 /// A file whose inode was written twice to one open segment: its former place, and its present one.
 async fn written_twice(fs: &Fs) -> Result<(Ino, u32, u32)> {
     let ino = file(fs, "twice").await?;
-    write(fs, ino, 0, 100).await?;
+    // More than a record holds of a node: the node is written, and written again.
+    write(fs, ino, 0, 150 * 4096).await?;
     fs.fsync(ino, false).await?;
     let before = fs.0.core.borrow().tables.nat().get(ino.0).addr.get();
-    // More than a record holds of a node: the node is written again.
     write(fs, ino, 0, 150 * 4096).await?;
     fs.fsync(ino, false).await?;
     let core = fs.0.core.borrow();

@@ -2,6 +2,7 @@
 //!
 //! An fsync of a few blocks changes a few words of a file's nodes. The record has space for such
 //! words, so the fsync needs no block of a node. The node stays dirty until the next checkpoint.
+//! The same holds for a new node of few words: it is the change of an empty one.
 //!
 //! Invariants
 //! - A change is made against the *logged* content of a node: the content in which recovery would
@@ -17,7 +18,7 @@ use crate::durability::namespace_log::{Decoder, Encoder};
 use crate::format::{BLOCK, HOLE, InodeHead, NODE_HEAD, Pointer, item};
 use furrow_log::record::crc32c;
 use furrow_rt::Page;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes of a word.
 const WORD: usize = 8;
@@ -27,6 +28,8 @@ const WORD: usize = 8;
 pub(crate) struct NodeChange {
     pub(crate) nid: u32,
     pub(crate) ino: u32,
+    /// The node is new: the change is that of an empty node.
+    pub(crate) new: bool,
     /// CRC32C of the node after the change.
     crc: u32,
     /// Where in the node the pointers to blocks begin; the node's end if it has none.
@@ -46,21 +49,35 @@ pub(crate) enum Encoded {
     TooLong,
 }
 
+/// A node without content, in which the pointers to blocks begin at byte `pointers`: they lead
+/// nowhere.
+fn empty(pointers: u16) -> Page {
+    let mut page = Page::zeroed();
+    for pointer in page.make_mut()[usize::from(pointers)..].as_chunks_mut::<WORD>().0 {
+        pointer.copy_from_slice(Pointer::HOLE.as_bytes());
+    }
+    page
+}
+
 /// Adds to a record the change of node `nid` of `ino` from `logged` to `page`, in which the
-/// pointers to blocks begin at byte `pointers`, if it differs and takes at most `most` bytes.
+/// pointers to blocks begin at byte `pointers`, if it differs and takes at most `most` bytes. A
+/// node that is new has no logged content.
 pub(crate) fn encode(
     out: &mut Encoder,
     (nid, ino): (u32, u32),
-    (logged, page): (&Page, &Page),
+    (logged, page): (Option<&Page>, &Page),
     pointers: u16,
     most: usize,
 ) -> Encoded {
+    let tag = if logged.is_some() { item::CHANGE } else { item::NEW };
+    let empty = logged.is_none().then(|| empty(pointers));
+    let Some(logged) = logged.or(empty.as_ref()) else { return Encoded::TooLong };
     let (before, now) = (logged.bytes().as_chunks().0, page.bytes().as_chunks::<WORD>().0);
     let differs = |at: &usize| before[*at] != now[*at];
     let words = now.len();
     let Some(first) = (0..words).find(differs) else { return Encoded::Nothing };
     let start = out.0.len();
-    out.u8(item::CHANGE).u32(nid).u32(ino).u32(crc32c(page.bytes())).u16(pointers);
+    out.u8(tag).u32(nid).u32(ino).u32(crc32c(page.bytes())).u16(pointers);
     let count_at = out.0.len();
     out.u16(0);
     let (mut count, mut next) = (0u16, Some(first));
@@ -79,8 +96,8 @@ pub(crate) fn encode(
 }
 
 impl NodeChange {
-    /// Reads the fields of the item; `None` if they are not a change.
-    pub(crate) fn decode(input: &mut Decoder<'_>) -> Option<NodeChange> {
+    /// Reads the fields of the item `tag`; `None` if they are not a change.
+    pub(crate) fn decode(tag: u8, input: &mut Decoder<'_>) -> Option<NodeChange> {
         let (nid, ino, crc, pointers) = (input.u32()?, input.u32()?, input.u32()?, input.u16()?);
         let first = [size_of::<InodeHead>(), NODE_HEAD, BLOCK];
         if !first.contains(&usize::from(pointers)) {
@@ -96,15 +113,19 @@ impl NodeChange {
             end = at + bytes.len();
             pieces.push((at, bytes));
         }
-        Some(NodeChange { nid, ino, crc, pointers, pieces })
+        Some(NodeChange { nid, ino, new: tag == item::NEW, crc, pointers, pieces })
     }
 
-    /// The node after the change, from its `logged` content.
+    /// The node after the change, from its `logged` content, which a new node does not have.
     ///
     /// # Errors
     /// A reason if the change does not belong to this content.
-    pub(crate) fn applied(&self, logged: &Page) -> Result<Page, String> {
-        let mut page = logged.clone();
+    pub(crate) fn applied(&self, logged: Option<&Page>) -> Result<Page, String> {
+        let mut page = match (self.new, logged) {
+            (true, _) => empty(self.pointers),
+            (false, Some(logged)) => logged.clone(),
+            (false, None) => return Err("it is not on the drive".to_owned()),
+        };
         let bytes = page.make_mut();
         for (at, piece) in &self.pieces {
             bytes[*at..*at + piece.len()].copy_from_slice(piece);
@@ -165,7 +186,7 @@ mod tests {
 
     fn change(logged: &Page, page: &Page) -> Option<NodeChange> {
         let mut out = Encoder(vec![1]);
-        match encode(&mut out, (7, 5), (logged, page), FIRST, 1024) {
+        match encode(&mut out, (7, 5), (Some(logged), page), FIRST, 1024) {
             Encoded::Added => {}
             other => {
                 assert_eq!(out.0, [1], "{other:?}");
@@ -173,7 +194,7 @@ mod tests {
             }
         }
         let mut input = Decoder(&out.0[2..]);
-        let change = NodeChange::decode(&mut input);
+        let change = NodeChange::decode(out.0[1], &mut input);
         assert!(input.0.is_empty() && out.0[1] == item::CHANGE);
         change
     }
@@ -183,7 +204,7 @@ mod tests {
         let before = with(&leaf(), &[(0, 8), (3, 9)]);
         let after = with(&before, &[(3, 20), (4, 21), (503, 22)]);
         let change = change(&before, &after).expect("three words");
-        assert_eq!(change.applied(&before).map(|page| *page.bytes()), Ok(*after.bytes()));
+        assert_eq!(change.applied(Some(&before)).map(|page| *page.bytes()), Ok(*after.bytes()));
         let addrs: Vec<u32> = change.pointers().map(|pointer| pointer.addr.get()).collect();
         assert_eq!(addrs, [20, 21, 22]);
         assert!(change.check_pointers(FIRST).is_ok() && change.check_pointers(512).is_err());
@@ -193,8 +214,17 @@ mod tests {
     fn a_change_of_other_content_is_refused() {
         let before = with(&leaf(), &[(0, 8)]);
         let change = change(&before, &with(&before, &[(1, 9)])).expect("one word");
-        let error = change.applied(&with(&before, &[(2, 7)])).expect_err("another content");
+        let error = change.applied(Some(&with(&before, &[(2, 7)]))).expect_err("another content");
         assert!(error.contains("after the change"), "{error}");
+    }
+
+    #[test]
+    fn a_new_node_is_the_change_of_an_empty_one() {
+        let after = with(&leaf(), &[(0, 8), (503, 9)]);
+        let mut out = Encoder(Vec::new());
+        assert_eq!(encode(&mut out, (7, 5), (None, &after), FIRST, 1024), Encoded::Added);
+        let change = NodeChange::decode(out.0[0], &mut Decoder(&out.0[1..])).expect("a change");
+        assert!(change.new && change.applied(None).unwrap().bytes() == after.bytes());
     }
 
     #[test]
@@ -210,15 +240,23 @@ mod tests {
         let before = leaf();
         let mut out = Encoder(Vec::new());
         let after = with(&before, &[(1, 9), (9, 10)]);
-        assert_eq!(encode(&mut out, (7, 5), (&before, &after), FIRST, 1024), Encoded::Added);
+        assert_eq!(encode(&mut out, (7, 5), (Some(&before), &after), FIRST, 1024), Encoded::Added);
         assert!(
-            (1..out.0.len()).all(|end| NodeChange::decode(&mut Decoder(&out.0[1..end])).is_none())
+            (1..out.0.len()).all(|end| NodeChange::decode(
+                item::CHANGE,
+                &mut Decoder(&out.0[1..end])
+            )
+            .is_none())
         );
         // Pieces out of order, beyond the node, of half a word.
         for (at, value) in [(17, 144u16), (17, 4096), (17, 4), (19, 4)] {
             let mut bytes = out.0.clone();
             bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
-            assert_eq!(NodeChange::decode(&mut Decoder(&bytes[1..])), None, "{at} {value}");
+            assert_eq!(
+                NodeChange::decode(bytes[0], &mut Decoder(&bytes[1..])),
+                None,
+                "{at} {value}"
+            );
         }
     }
 }

@@ -1,8 +1,8 @@
 //! fsync and the sync log.
 //!
 //! An fsync dispatches, in one stretch without an await, the file's data, then those of its nodes
-//! that are new or have changed much, then one record in the sync log. It answers when all three
-//! *and everything dispatched before* are durable. The record holds the changes of the file's other
+//! that have changed much, then one record in the sync log. It answers when all three *and
+//! everything dispatched before* are durable. The record holds the changes of the file's other
 //! nodes ([`node_change`](super::node_change)), the new places of the nodes that were written, the
 //! namespace operations that are not in a record yet, and the superzones that the streams took.
 //! Because nothing orders the three kinds of writes on the drive, the record also holds the write
@@ -364,8 +364,13 @@ impl Core {
             return false;
         }
         let entry = self.cache.peek(&Key::Node(nid)).expect("invariant: dirty nodes are cached");
-        let Some(logged) = entry.logged() else { return false };
-        let node = (nid, entry.owner());
+        let logged = entry.logged();
+        let (node, at) = ((nid, entry.owner()), self.tables.nat().get(nid).addr.get());
+        // A node that has a place but no logged content was lost with a zone.
+        let new = at == HOLE && self.cache.keeps_logged();
+        if logged.is_none() && !new {
+            return false;
+        }
         let page = entry.page();
         match node_change::encode(out, node, (logged, page), first_pointer(page), most) {
             Encoded::Added => self.cache.note_logged(nid),

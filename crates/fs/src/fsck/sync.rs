@@ -4,7 +4,8 @@ use super::tables::Table;
 use super::tree::{head_of, inode_of, leaf_of, read_node};
 use super::{Fsck, Plan, Volume, xattrs};
 use crate::format::{
-    BLOCK, HEADS_PER_STREAM, HOLE, InodeHead, LEVEL_INODE, NODE_HEAD, NatEntry, Pointer, item, kind,
+    BLOCK, HEADS_PER_STREAM, HOLE, InodeHead, LEVEL_INODE, NODE_HEAD, NODE_MAGIC, NatEntry,
+    Pointer, item, kind,
 };
 use crate::tree::dirent;
 use crate::types::Kind;
@@ -29,7 +30,8 @@ struct Log {
     nodes: BTreeMap<u32, Option<Logged>>,
 }
 
-/// A node of the log: its place, none where the checkpoint says it, and what changed there since.
+/// A node of the log: its place, none where the checkpoint says it or if a change says that it is
+/// new, and what changed since.
 #[derive(Default)]
 struct Logged {
     entry: Option<NatEntry>,
@@ -40,6 +42,8 @@ struct Logged {
 struct Change {
     nid: u32,
     ino: u32,
+    /// The change is that of an empty node.
+    new: bool,
     crc: u32,
     /// Where the node's pointers to blocks begin.
     pointers: u16,
@@ -59,6 +63,15 @@ impl Change {
         }
         let known = [size_of::<InodeHead>(), NODE_HEAD, BLOCK].contains(&self.pointers.into());
         (!known).then(|| format!("pointers from byte {}", self.pointers))
+    }
+
+    /// The node that a change of a new one begins with.
+    fn empty(&self) -> Page {
+        let mut page = Page::zeroed();
+        for slot in page.make_mut()[usize::from(self.pointers)..].chunks_exact_mut(8) {
+            slot.copy_from_slice(Pointer::HOLE.as_bytes());
+        }
+        page
     }
 
     /// The pointers that the change sets.
@@ -88,6 +101,12 @@ impl Change {
         if crc != self.crc {
             let expected = format!("checksum {:08x} of the node after it", self.crc);
             return Err((expected, format!("{crc:08x}")));
+        }
+        let head = head_of(page);
+        let found = (head.magic.get(), head.nid.get(), head.ino.get());
+        if found != (NODE_MAGIC, self.nid, ino) {
+            let what = |(magic, nid, ino)| format!("magic {magic:08x}, node {nid}, inode {ino}");
+            return Err((what((NODE_MAGIC, self.nid, ino)), what(found)));
         }
         let first = BLOCK - size_of_val(&pointers(page)[..]);
         if (ino, first) != (self.ino, self.pointers.into()) {
@@ -391,13 +410,14 @@ impl Input<'_> {
                 entry.crc = self.u32()?.into();
                 Item::Node(nid, entry)
             }
-            item::CHANGE => {
+            tag @ (item::CHANGE | item::NEW) => {
+                let new = tag == item::NEW;
                 let (nid, ino, crc, pointers) =
                     (self.u32()?, self.u32()?, self.u32()?, self.u16()?);
                 let count = self.u16()?;
                 let pieces =
                     (0..count).map(|_| Some((self.u16()?, self.text()?))).collect::<Option<_>>()?;
-                Item::Change(Change { nid, ino, crc, pointers, pieces })
+                Item::Change(Change { nid, ino, new, crc, pointers, pieces })
             }
             item::FREED => {
                 let (nid, _ino) = (self.u32()?, self.u32()?);
@@ -622,7 +642,15 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log, place: &str, item
                 let place = format!("{place}: change of node {}", change.nid);
                 return fsck.add(RECORD, place, "whole words of a node, ascending", found);
             }
-            match log.nodes.entry(change.nid).or_insert_with(|| Some(Logged::default())) {
+            let known = log.nodes.entry(change.nid).or_insert_with(|| Some(Logged::default()));
+            if change.new {
+                let before = known.replace(Logged::default()).unwrap_or_default();
+                if before.entry.is_some() || !before.changes.is_empty() {
+                    let place = format!("{place}: new node {}", change.nid);
+                    fsck.add(RECORD, place, "an id that is free", "one that an item before uses");
+                }
+            }
+            match known {
                 Some(logged) => logged.changes.push(change),
                 None => {
                     let place = format!("{place}: change of node {}", change.nid);
@@ -690,14 +718,19 @@ async fn check_nodes(
 ) {
     for (nid, logged) in nodes {
         let Some(Logged { entry, changes }) = logged else { continue };
+        let new = changes.first().filter(|change| change.new);
         let known = || (nid < volume.plan.nodes).then(|| nat.get(nid));
         let Some(entry) = entry.or_else(known) else { continue };
-        let ino = entry.ino.get();
+        let ino = new.map_or(entry.ino.get(), |change| change.ino);
         if ino == 0 {
             fsck.add(RECORD, format!("change of node {nid}"), "a node in use", "one that is free");
             continue;
         }
-        let Some(mut page) = read_node(fsck, volume, entry, nid, ino).await else { continue };
+        let page = match new {
+            Some(change) => Some(change.empty()),
+            None => read_node(fsck, volume, entry, nid, ino).await,
+        };
+        let Some(mut page) = page else { continue };
         let wrong = changes.iter().find_map(|change| change.make(&mut page, ino).err());
         if let Some((expected, found)) = wrong {
             fsck.add(RECORD, format!("change of node {nid} of inode {ino}"), expected, found);

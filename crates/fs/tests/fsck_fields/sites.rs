@@ -395,7 +395,7 @@ fn item_fields(tag: u8) -> (&'static str, &'static [(&'static str, usize)]) {
         item::CREATE_WITH => ("create with", &CREATED),
         // The length is a u32: its upper half is zero for these attributes.
         item::XATTRS => ("xattrs", &[("inode", 4), ("length", 4), ("attributes", XATTRS)]),
-        item::CHANGE => {
+        item::CHANGE | item::NEW => {
             let fields = &[
                 ("node", 4),
                 ("inode", 4),
@@ -404,7 +404,7 @@ fn item_fields(tag: u8) -> (&'static str, &'static [(&'static str, usize)]) {
                 ("count", 2),
                 ("", PIECES),
             ];
-            ("change", fields)
+            (if tag == item::NEW { "new" } else { "change" }, fields)
         }
         item::RANGE => ("range", &[("inode", 4), ("first", 4), ("blocks", 4)]),
         _ => panic!("item {tag}"),
@@ -472,7 +472,7 @@ pub fn of_crashed(drive: &Drive, map: &Map) -> Vec<Site> {
         }
         addr += header.blocks();
     }
-    for tag in item::CREATE..=item::CHANGE {
+    for tag in item::CREATE..=item::NEW {
         assert!(seen.contains(&tag), "no item {tag} in the sync log");
     }
     sites.0

@@ -17,6 +17,7 @@ use furrow_rt::Page;
 use furrow_zone::{Error, ErrorKind, QueueId, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use zerocopy::FromZeros;
 
 /// Nodes that are read before the records that name them are replayed.
 const AHEAD: usize = 512;
@@ -140,7 +141,8 @@ pub(crate) fn begin(inner: &Inner, records: &[Record]) {
     let moved = records.iter().flat_map(|r| &r.nodes).map(|(nid, _)| *nid);
     // Freed ids too: a later record would free such an id again.
     let freed = records.iter().flat_map(|r| &r.freed).copied();
-    core.tables.hold_ids(created.chain(moved).chain(freed));
+    let changed = records.iter().flat_map(|r| &r.changes).map(|change| change.nid);
+    core.tables.hold_ids(created.chain(moved).chain(changed).chain(freed));
 }
 
 /// Ends a replay.
@@ -297,16 +299,14 @@ pub(crate) async fn changed_node(
     let logged = match (named, cached) {
         (Some(named), _) => Some(named.clone()),
         (None, Some(kept)) => kept,
+        (None, None) if change.new => None,
         (None, None) => present(inner, change.nid, ahead).await?,
     };
-    let changed = match &logged {
-        Some(logged) => change.applied(logged).and_then(|page| {
-            node::check(&page, change.nid, change.ino)?;
-            change.check_pointers(node::first_pointer(&page))?;
-            Ok(page)
-        }),
-        None => Err("it is not on the drive".to_owned()),
-    };
+    let changed = change.applied(logged.as_ref()).and_then(|page| {
+        node::check(&page, change.nid, change.ino)?;
+        change.check_pointers(node::first_pointer(&page))?;
+        Ok(page)
+    });
     changed.map_err(|why| {
         let (nid, ino) = (change.nid, change.ino);
         let message = format!("sync log: change of node {nid} of inode {ino}: {why}");
@@ -340,15 +340,15 @@ pub(crate) async fn replay_nodes(
     for change in &record.changes {
         let named = nodes.get(&change.nid).map(|(_, page)| page);
         let page = changed_node(inner, change, named, ahead).await?;
-        changed.insert(change.nid, (change.ino, page));
+        changed.insert(change.nid, (change.ino, page, change.new));
     }
     let mut set: Vec<(u32, u16, u32)> = Vec::new();
     for (nid, (entry, page)) in &nodes {
         set.push((*nid, NODE_SLOT, entry.addr.get()));
-        let page = changed.get(nid).map_or(page, |(_, page)| page);
+        let page = changed.get(nid).map_or(page, |(_, page, _)| page);
         set.extend(node::pointers(page).iter().map(|(slot, p)| (*nid, *slot, p.addr.get())));
     }
-    for (nid, (_, page)) in changed.iter().filter(|(nid, _)| !nodes.contains_key(nid)) {
+    for (nid, (_, page, _)) in changed.iter().filter(|(nid, _)| !nodes.contains_key(nid)) {
         let before = present(inner, *nid, ahead).await?;
         let before = before.map(|page| node::pointers(&page)).unwrap_or_default();
         let now = node::pointers(page);
@@ -369,7 +369,7 @@ pub(crate) async fn replay_nodes(
             core.tables.replay_freed(*nid);
         }
     }
-    let named: BTreeSet<u32> = nodes.keys().copied().collect();
+    let named: BTreeSet<u32> = nodes.keys().chain(changed.keys()).copied().collect();
     for (nid, (entry, _)) in nodes {
         let ino = entry.ino.get();
         if nid == ino {
@@ -379,7 +379,16 @@ pub(crate) async fn replay_nodes(
         core.cache.remove(&Key::Node(nid));
         core.tables.adopt_node(nid, entry);
     }
-    for (nid, (ino, page)) in changed {
+    for (nid, (ino, page, new)) in changed {
+        if new {
+            if nid == ino {
+                core.cache.remove_from(ino, 0..);
+                drop_replayed(core, ino, &named);
+            }
+            core.cache.remove(&Key::Node(nid));
+            let entry = NatEntry { ino: ino.into(), addr: HOLE.into(), ..NatEntry::new_zeroed() };
+            core.tables.adopt_node(nid, entry);
+        }
         // The next checkpoint writes the node. A later change is made against this content.
         core.cache.insert(Key::Node(nid), Entry::dirty(page).owned_by(ino));
         core.cache.note_logged(nid);

@@ -519,8 +519,8 @@ fn parse_item(input: &mut Decoder<'_>, layout: &crate::layout::Layout) -> Option
             }
             Item::Node(nid, entry)
         }
-        item::CHANGE => {
-            let change = NodeChange::decode(input)?;
+        tag @ (item::CHANGE | item::NEW) => {
+            let change = NodeChange::decode(tag, input)?;
             let known = |id| id != 0 && id < layout.nodes;
             if !known(change.nid) || !known(change.ino) {
                 return None;

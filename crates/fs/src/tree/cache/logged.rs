@@ -11,6 +11,11 @@ impl Cache {
         self.keeps_logged = true;
     }
 
+    /// True if [`Cache::keep_logged_contents`] was called.
+    pub(crate) fn keeps_logged(&self) -> bool {
+        self.keeps_logged
+    }
+
     /// A sync record holds the present content of dirty node `nid`: recovery makes the node dirty
     /// again, whatever changed it.
     pub(crate) fn note_logged(&mut self, nid: u32) {
