@@ -177,7 +177,9 @@ impl Core {
     fn write_back_is_due(&self) -> bool {
         let limit = self.env.dirty_limit();
         let begin = self.env.options.background_pages.unwrap_or(limit / 2).min(limit);
-        let due = self.cache.dirty_pages() > begin || self.durability.names_bytes() > NAMES_MAX;
+        let due = self.cache.dirty_pages() > begin
+            || self.durability.names_bytes() > NAMES_MAX
+            || self.many_are_recorded();
         due && !self.health.replaying() && self.writable().is_ok()
     }
 

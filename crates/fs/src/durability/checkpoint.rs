@@ -184,6 +184,7 @@ impl Core {
         let image = self.image(clean);
         self.tables.snapshot();
         self.alloc.snapshot();
+        self.durability.sync.recorded.snapshot();
         self.durability.checkpoint.forced = false;
         let dirty = [self.tables.nat().dirty_count() as u32, self.alloc.sit().dirty_count() as u32];
         let mut plans = self.plan_logs(dirty);
@@ -359,6 +360,7 @@ impl Core {
         self.durability.checkpoint.id = id;
         self.durability.namespace_log.durable(names);
         self.tables.checkpoint_durable();
+        self.durability.sync.recorded.durable();
         self.alloc.checkpoint_durable();
         self.stats.counters.checkpoints += 1;
     }

@@ -18,6 +18,7 @@ use crate::durability::namespace_log::{Decoder, Encoder};
 use crate::format::{BLOCK, HOLE, InodeHead, NODE_HEAD, Pointer, item};
 use furrow_log::record::crc32c;
 use furrow_rt::Page;
+use std::collections::BTreeSet;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes of a word.
@@ -36,6 +37,42 @@ pub(crate) struct NodeChange {
     pointers: u16,
     /// Bytes that replace others: where in the node, and what.
     pieces: Vec<(usize, Vec<u8>)>,
+}
+
+/// Nodes whose changes are in records since the last durable checkpoint: after a crash all of them
+/// are dirty.
+#[derive(Default)]
+pub(crate) struct Recorded {
+    now: BTreeSet<u32>,
+    /// Those that the checkpoint under way covers.
+    in_snapshot: BTreeSet<u32>,
+}
+
+impl Recorded {
+    /// Number of nodes; one that changed before and after a snapshot counts twice.
+    pub(crate) fn len(&self) -> usize {
+        self.now.len() + self.in_snapshot.len()
+    }
+
+    /// True if `nid` is one of at most `most` nodes, or can become one.
+    pub(crate) fn takes(&self, nid: u32, most: usize) -> bool {
+        self.len() < most || self.now.contains(&nid)
+    }
+
+    /// A record holds a change of `nid`.
+    pub(crate) fn note(&mut self, nid: u32) {
+        self.now.insert(nid);
+    }
+
+    /// A checkpoint takes its snapshot.
+    pub(crate) fn snapshot(&mut self) {
+        self.in_snapshot.append(&mut self.now);
+    }
+
+    /// That checkpoint is durable.
+    pub(crate) fn durable(&mut self) {
+        self.in_snapshot.clear();
+    }
 }
 
 /// What [`encode`] did.

@@ -21,7 +21,7 @@
 use crate::blocked::{Blocked, NotApplied};
 use crate::core::{Core, Inner};
 use crate::durability::namespace_log::Encoder;
-use crate::durability::node_change::{self, Encoded};
+use crate::durability::node_change::{self, Encoded, Recorded};
 use crate::format::{HOLE, INCOMPAT_XATTRS, item, kind};
 use crate::tree::cache::{Entry, Key};
 use crate::tree::node::{attr, first_pointer};
@@ -78,6 +78,8 @@ pub(crate) struct SyncLog {
     sharing: u32,
     /// The buffer of a record's body, between records.
     body: Vec<u8>,
+    /// Nodes whose changes are in records.
+    pub(super) recorded: Recorded,
     answers: CompletionTable<Result<()>>,
 }
 
@@ -357,10 +359,25 @@ impl Core {
         Ok(true)
     }
 
+    /// Most nodes whose changes are in records at a time. Recovery makes them dirty and writes
+    /// them. If the power fails meanwhile, again and again, on a full drive, a quarter of a
+    /// superzone is space that there always is.
+    fn recorded_max(&self) -> usize {
+        (self.alloc.superzone_blocks() / 4) as usize
+    }
+
+    /// True if a checkpoint should write the nodes whose changes are in records, so that there is
+    /// space for others.
+    pub(crate) fn many_are_recorded(&self) -> bool {
+        self.durability.sync.recorded.len() > self.recorded_max() / 2
+    }
+
     /// Notes what changed in node `nid` since its logged content, in at most `most` bytes. False if
     /// the node must be written instead.
     fn log_change(&mut self, nid: u32, out: &mut Encoder, most: usize) -> bool {
-        if self.env.options.variant.record != SyncRecord::Changes {
+        let recorded = &self.durability.sync.recorded;
+        let may = recorded.takes(nid, self.recorded_max());
+        if self.env.options.variant.record != SyncRecord::Changes || !may {
             return false;
         }
         let entry = self.cache.peek(&Key::Node(nid)).expect("invariant: dirty nodes are cached");
@@ -373,7 +390,10 @@ impl Core {
         }
         let page = entry.page();
         match node_change::encode(out, node, (logged, page), first_pointer(page), most) {
-            Encoded::Added => self.cache.note_logged(nid),
+            Encoded::Added => {
+                self.cache.note_logged(nid);
+                self.durability.sync.recorded.note(nid);
+            }
             Encoded::Nothing => {}
             Encoded::TooLong => return false,
         }

@@ -90,11 +90,11 @@ impl Inner {
         });
     }
 
-    /// Writes dirty data until it is at most a quarter of the dirty limit. Too many dirty nodes or
-    /// name operations take a checkpoint.
+    /// Writes dirty data until it is at most a quarter of the dirty limit. Too many dirty nodes,
+    /// nodes with changes in records or name operations take a checkpoint.
     async fn write_back(self: &Rc<Self>) -> Result<()> {
         loop {
-            let (dirty, nodes, limit) = {
+            let (dirty, nodes, limit, many) = {
                 let core = self.core.borrow();
                 let nodes = core.cache.dirty_node_pages();
                 let data = core.cache.dirty_pages() - nodes;
@@ -103,6 +103,7 @@ impl Inner {
                     data.saturating_sub(core.durability.appends.blocks()),
                     nodes,
                     core.env.dirty_limit(),
+                    core.many_are_recorded() || core.durability.namespace_log.bytes() > NAMES_MAX,
                 )
             };
             if self.ended.get() {
@@ -117,8 +118,7 @@ impl Inner {
                 self.rt.yield_now().await;
                 continue;
             }
-            if nodes > limit / 4 || self.core.borrow().durability.namespace_log.bytes() > NAMES_MAX
-            {
+            if nodes > limit / 4 || many {
                 return self.checkpoint(false).await;
             }
             // The writes in flight must end before any waiting operation can continue.
