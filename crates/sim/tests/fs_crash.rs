@@ -74,6 +74,21 @@ fn a_record_cut_off_by_an_older_crash_is_no_damage() {
     assert_eq!(replay(&FsSubject::default(), case, "51:DT1@L1509501809", None), Ok(()));
 }
 
+/// Replay of a record that placed an inode dropped the new nodes of an earlier record.
+#[test]
+fn nodes_of_an_earlier_record_stay() {
+    let cuts = [
+        (false, "63:DDNDD@L4111848735"),
+        (false, "63:DNNNN@S1994458410"),
+        (true, "63:ND@K3287164446"),
+        (true, "80:NN@S3099508373"),
+    ];
+    for (volatile, cuts) in cuts {
+        let case = Case { seed: 12_115, volatile };
+        assert_eq!(replay(&FsSubject::default(), case, cuts, None), Ok(()), "{cuts}");
+    }
+}
+
 #[test]
 fn what_failed_once_on_a_drive_that_fails_holds() {
     let effort = Effort { cuts_max: 60, samples: 4, ..Effort::default() };

@@ -204,7 +204,13 @@ impl NodeChange {
 #[allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 mod tests {
     use super::*;
+    use crate::Fs;
     use crate::format::LeafBlock;
+    use crate::types::{Ino, MkfsOptions, MountOptions, NewNode, WriteData, XattrMode};
+    use furrow_emu::{Emulator, Fates, Medium, Options};
+    use furrow_rt::{Config, Nanos, Rt};
+    use furrow_zone::spec::parse_geometry;
+    use std::rc::Rc;
 
     const FIRST: u16 = NODE_HEAD as u16;
 
@@ -295,5 +301,42 @@ mod tests {
                 "{at} {value}"
             );
         }
+    }
+
+    /// One record holds the new nodes of a file, the next one the place of its inode alone. Replay
+    /// of the second keeps the nodes of the first.
+    #[test]
+    fn new_nodes_stay_when_a_later_record_places_their_inode() {
+        let rt = Rt::new(Config::simulated(7));
+        let on = rt.clone();
+        let done = rt.block_on(async move {
+            let spec = "zones=64,zone-size=1MiB,max-active=14,channels=1";
+            let geometry = parse_geometry(spec).unwrap();
+            let medium = Medium::memory(&geometry);
+            let drive = Emulator::new(&on, geometry, medium, Options::simulated()).unwrap();
+            Fs::format(&on, Rc::new(drive.clone()), &MkfsOptions::default()).await?;
+            let commit_interval = 100_000 * Nanos::SECOND;
+            let options = MountOptions { commit_interval, ..MountOptions::default() };
+            let fs = Fs::mount(&on, Rc::new(drive.clone()), options.clone()).await?;
+            let ino = fs.create(Ino::ROOT, b"tall", &NewNode::file()).await?.ino;
+            let at = 2_000_001 * BLOCK as u64;
+            for tag in [7, 8] {
+                fs.write(ino, WriteData::copy(fs.pool(), at, &[tag; BLOCK])).await?;
+                fs.fsync(ino, false).await?;
+                // As cleaning does.
+                fs.0.run(|core| core.write_node(ino.0)).await?;
+                fs.0.after_dispatch();
+            }
+            fs.setxattr(ino, b"user.x", b"y", XattrMode::Set).await?;
+            fs.fsync(ino, false).await?;
+            let left = drive.snapshot().power_cut(&Fates::seeded(1));
+            drop(fs);
+            let left = Rc::new(Emulator::from_snapshot(&on, &left, Options::simulated()));
+            let fs = Fs::mount(&on, left, options).await?;
+            assert_eq!(fs.read(ino, at, 9).await?.to_vec(), [8; 9]);
+            fs.unmount().await
+        });
+        rt.clear();
+        done.unwrap();
     }
 }

@@ -256,7 +256,10 @@ async fn read_node_ahead(
 fn drop_replayed(core: &mut Core, ino: u32, named: &BTreeSet<u32>) {
     let made: Vec<u32> = core.cache.dirty_nodes_of(ino).collect();
     for nid in made {
-        if nid != ino && !named.contains(&nid) && core.tables.nat().get(nid).addr.get() == HOLE {
+        let cached = core.cache.peek(&Key::Node(nid));
+        let of_a_record = cached.is_some_and(|entry| entry.logged().is_some());
+        let new = core.tables.nat().get(nid).addr.get() == HOLE && !of_a_record;
+        if nid != ino && !named.contains(&nid) && new {
             core.drop_node(nid);
         }
     }
