@@ -14,7 +14,7 @@ pub(super) struct SinceCheckpoint {
     allocated: Vec<Allocation>,
     /// How many of them are in a durable checkpoint once the one under way is durable.
     allocated_in_snapshot: usize,
-    /// Blocks written, except for cleaning: a crash makes them garbage.
+    /// Blocks written, except for what cleaning alone changed: a crash makes them garbage.
     at_risk: u64,
     /// How many of them the checkpoint under way covers.
     at_risk_in_snapshot: u64,
@@ -26,7 +26,7 @@ impl SinceCheckpoint {
         self.allocated.push(superzone);
     }
 
-    /// A block was written, not for cleaning.
+    /// A block was written, not only because cleaning changed it.
     pub(super) fn wrote(&mut self) {
         self.at_risk += 1;
     }

@@ -322,6 +322,12 @@ async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Rec
         }
     }
     for change in &record.changes {
+        let old = inner.core.borrow().tables.nat().get(change.nid);
+        let used = old.ino.get() != 0 && old.addr.get() != crate::format::HOLE;
+        if change.new && used && read_node(inner, change.nid, old).await.is_err() {
+            // An entry from before the id was free.
+            inner.core.borrow_mut().tables.forget_node(change.nid);
+        }
         let named = readable.nodes.iter().find(|(nid, _)| *nid == change.nid);
         let named = match named {
             Some((nid, entry)) => Some(read_node(inner, *nid, *entry).await),

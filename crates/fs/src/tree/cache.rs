@@ -130,7 +130,8 @@ impl Entry {
     }
 
     /// For a dirty node: the content that the drive has, with the changes in sync records. None if
-    /// the drive does not have the node, or not where the node's place says.
+    /// the drive does not have the node, or not where the node's place says; and for nodes of
+    /// directories, and without the feature.
     pub(crate) fn logged(&self) -> Option<&Page> {
         self.logged.as_ref()
     }

@@ -305,7 +305,12 @@ pub(crate) async fn changed_node(
         (None, None) if change.new => None,
         (None, None) => present(inner, change.nid, ahead).await?,
     };
-    let changed = change.applied(logged.as_ref()).and_then(|page| {
+    let of = logged.as_ref().map(|page| node::header(page).ino.get());
+    let changed = match of.filter(|ino| !change.new && *ino != change.ino) {
+        Some(other) => Err(format!("it belongs to inode {other}")),
+        None => change.applied(logged.as_ref()),
+    };
+    let changed = changed.and_then(|page| {
         node::check(&page, change.nid, change.ino)?;
         change.check_pointers(node::first_pointer(&page))?;
         Ok(page)
