@@ -554,30 +554,22 @@ async fn arrived(fsck: &Fsck, volume: &Volume, items: &[Item], doubtful: &[u32])
     for item in items {
         let set = match item {
             Item::Change(change) => change.set(),
-            _ => Vec::new(),
+            Item::Node(_, entry) => {
+                let addr = entry.addr.get();
+                // A node that cannot be read at all is reported where nodes are checked.
+                let Ok(page) = fsck.read_one(addr).await else { continue };
+                if crc32c(page.bytes()) != entry.crc.get() {
+                    // So is wrong content other than that of a block never written.
+                    if is_doubtful(addr) && never_written(fsck, &page) {
+                        return false;
+                    }
+                    continue;
+                }
+                pointers(&page)
+            }
+            _ => continue,
         };
         for pointer in set {
-            let addr = pointer.addr.get();
-            if addr == HOLE || !is_doubtful(addr) || !volume.is_behind(addr) {
-                continue;
-            }
-            let Ok(block) = fsck.read_one(addr).await else { continue };
-            if crc32c(block.bytes()) != pointer.crc.get() && never_written(fsck, &block) {
-                return false;
-            }
-        }
-        let Item::Node(_, entry) = item else { continue };
-        let addr = entry.addr.get();
-        // A node that cannot be read at all is reported where nodes are checked.
-        let Ok(page) = fsck.read_one(addr).await else { continue };
-        if crc32c(page.bytes()) != entry.crc.get() {
-            // So is wrong content other than that of a block never written.
-            if is_doubtful(addr) && never_written(fsck, &page) {
-                return false;
-            }
-            continue;
-        }
-        for pointer in pointers(&page) {
             let addr = pointer.addr.get();
             if addr == HOLE || !is_doubtful(addr) || !volume.is_behind(addr) {
                 continue;
