@@ -383,7 +383,8 @@ impl Core {
         let entry = self.cache.peek(&Key::Node(nid)).expect("invariant: dirty nodes are cached");
         let logged = entry.logged();
         let (node, at) = ((nid, entry.owner()), self.tables.nat().get(nid).addr.get());
-        // A node that has a place but no logged content was lost with a zone.
+        // A node that has a place but no logged content must be written: a zone that failed lost
+        // it, or the file system is without the feature.
         let new = at == HOLE && self.cache.keeps_logged();
         if logged.is_none() && !new {
             return false;

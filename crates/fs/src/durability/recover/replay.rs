@@ -378,7 +378,12 @@ pub(crate) async fn replay_nodes(
         }
     }
     let named: BTreeSet<u32> = nodes.keys().chain(changed.keys()).copied().collect();
-    for (nid, (entry, _)) in nodes {
+    let places = nodes.into_iter().map(|(nid, (entry, _))| (nid, entry));
+    let new = changed.iter().filter(|(_, (.., new))| *new).map(|(nid, (ino, ..))| {
+        let entry = NatEntry { ino: (*ino).into(), addr: HOLE.into(), ..NatEntry::new_zeroed() };
+        (*nid, entry)
+    });
+    for (nid, entry) in places.chain(new) {
         let ino = entry.ino.get();
         if nid == ino {
             core.cache.remove_from(ino, 0..);
@@ -387,16 +392,7 @@ pub(crate) async fn replay_nodes(
         core.cache.remove(&Key::Node(nid));
         core.tables.adopt_node(nid, entry);
     }
-    for (nid, (ino, page, new)) in changed {
-        if new {
-            if nid == ino {
-                core.cache.remove_from(ino, 0..);
-                drop_replayed(core, ino, &named);
-            }
-            core.cache.remove(&Key::Node(nid));
-            let entry = NatEntry { ino: ino.into(), addr: HOLE.into(), ..NatEntry::new_zeroed() };
-            core.tables.adopt_node(nid, entry);
-        }
+    for (nid, (ino, page, _)) in changed {
         // The next checkpoint writes the node. A later change is made against this content.
         core.cache.insert(Key::Node(nid), Entry::dirty(page).owned_by(ino));
         core.cache.note_logged(nid);
