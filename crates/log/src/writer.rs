@@ -29,7 +29,8 @@ use crate::budget::Permit;
 use crate::in_flight::{InFlight, SequencePoint};
 use crate::queues::Queues;
 use crate::zone_queue::{
-    Dispatcher, Tell, What, ZoneQueue, largest_append, largest_command, not_open, tail_sectors,
+    Bursts, Dispatcher, Tell, What, ZoneQueue, largest_append, largest_command, not_open,
+    tail_sectors,
 };
 
 use furrow_policy::LogDefect;
@@ -73,6 +74,9 @@ pub struct WriterOptions {
     /// as many commands as are missing, of at least 16 KiB each. So the dies of a zone that is on
     /// several dies work in parallel. 1: waiting writes go in one command.
     pub pieces: u32,
+    /// Whether what waits for a zone without commands in flight goes in one command or in
+    /// `pieces`, whichever the drive turns out to answer sooner.
+    pub learns_pieces: bool,
     /// Whether adjacent writes that wait for a zone are joined in one command.
     pub join: bool,
     /// As `pieces`, for appends; 0: each append is a command.
@@ -90,6 +94,7 @@ impl Default for WriterOptions {
             depth: 32,
             command_blocks: None,
             pieces: 1,
+            learns_pieces: false,
             join: true,
             append_pieces: 0,
             defect: None,
@@ -103,6 +108,8 @@ pub(crate) struct Shared {
     pub(crate) queues: Rc<Queues>,
     pub(crate) depth: u32,
     pub(crate) pieces: u32,
+    pub(crate) learns_pieces: bool,
+    pub(crate) bursts: RefCell<Bursts>,
     pub(crate) join: bool,
     pub(crate) append_pieces: u32,
     /// Failures noted so far, and the notification of the next one.
@@ -159,6 +166,8 @@ impl Writer {
             queues: Queues::new(options.queues),
             depth,
             pieces: options.pieces.clamp(1, depth),
+            learns_pieces: options.learns_pieces && options.pieces.min(depth) > 1,
+            bursts: RefCell::default(),
             join: options.join,
             append_pieces: options.append_pieces.min(depth),
             noted: Cell::new(0),

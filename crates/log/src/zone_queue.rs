@@ -24,8 +24,11 @@
 //! - Nothing is sent behind a block whose content is not known yet.
 
 mod audit;
+mod burst;
 mod dispatcher;
 
+use burst::Burst;
+pub(crate) use burst::Bursts;
 pub(crate) use dispatcher::Dispatcher;
 
 use crate::address::{blocks_per_command, sectors_per_block};
@@ -119,6 +122,8 @@ struct State {
     /// The first of `writes` that is not wholly sent.
     next: usize,
     flights: VecDeque<Flight>,
+    /// The burst that is not wholly answered.
+    burst: Option<Burst>,
     /// First block that was set aside for the appends in flight together.
     append_from: u32,
     failed: Option<Error>,

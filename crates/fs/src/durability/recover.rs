@@ -109,6 +109,7 @@ fn writer(
             Pieces::ByZone | Pieces::Several => PIECES,
             Pieces::Fixed(pieces) => pieces,
         },
+        learns_pieces: options.variant.pieces == Pieces::ByZone,
         defect: options.variant.defect.and_then(FsDefect::of_log),
         ..WriterOptions::default()
     };

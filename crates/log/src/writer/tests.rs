@@ -4,7 +4,7 @@ use super::*;
 use crate::budget::{Budget, Class};
 use crate::toy::{Toy, geometry};
 use furrow_rt::{Config, Pages};
-use furrow_zone::{BlockCount, ByteLen, ErrorKind, Lba, Status};
+use furrow_zone::{BlockCount, ByteLen, DeviceSpec, ErrorKind, Lba, Status};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -142,6 +142,7 @@ proptest! {
         small_sectors in any::<bool>(),
         overtake in 0..3usize,
         pieces in 1..5u32,
+        learns_pieces in any::<bool>(),
         capacity in 60..90u64,
     ) {
         let rt = Rt::new(Config::shuffled(seed));
@@ -149,7 +150,7 @@ proptest! {
         let toy = Toy::on(&rt, shape, seed);
         toy.wish(|wishes| wishes.overtake = overtake);
         let order = if blocking { Order::Blocking } else { Order::Queued };
-        let options = WriterOptions { pieces, ..options(order, 3, 4) };
+        let options = WriterOptions { pieces, learns_pieces, ..options(order, 3, 4) };
         let writer = Writer::with_options(&rt, toy.clone(), options);
         (0..5).for_each(|zone| writer.open_empty(ZoneId(zone)));
         let (rt2, toy2) = (rt.clone(), toy.clone());
@@ -447,6 +448,36 @@ fn what_waits_goes_in_pieces_where_asked() {
     // No piece is below 16 KiB. If only one command may be in flight, the writes are not divided.
     assert_eq!(commands(8, Order::Queued)[..2], [5, 5]);
     assert_eq!(commands(4, Order::Blocking), [40]);
+}
+
+/// A burst of 64 KiB goes in one command or in four, as the drive answers it sooner: latency that
+/// grows with a command's size speaks for four, a price for each command for one.
+#[test]
+fn bursts_go_as_the_drive_answers_them_sooner() {
+    for (preset, wanted) in [("j5100", 4), ("zn540-4t,model.service-spread=fixed", 1)] {
+        let rt = Rt::new(Config::simulated(1));
+        let spec: DeviceSpec = format!("mem:{preset},timing=virtual").parse().unwrap();
+        let drive = furrow_emu::open(&rt, &spec, furrow_emu::OpenMode::ReadWrite).unwrap();
+        let options =
+            WriterOptions { pieces: 4, learns_pieces: true, ..options(Order::Queued, 1, 8) };
+        let writer = Writer::with_options(&rt, drive, options);
+        writer.open_empty(ZoneId(0));
+        let (count, bursts) = (writer.clone(), 640);
+        let commands = rt.block_on(async move {
+            let mut before = 0;
+            for burst in 0..2 * bursts {
+                if burst == bursts {
+                    before = count.counters().commands;
+                }
+                write(&count, 0, 16).await.unwrap();
+            }
+            count.counters().commands - before
+        });
+        // One of 64 goes the other way.
+        let other = bursts / 64;
+        assert_eq!(commands, wanted * (bursts - other) + (5 - wanted) * other, "{preset}");
+        rt.clear();
+    }
 }
 
 /// Overtaken commands are refused, sent again at the same address, and succeed.

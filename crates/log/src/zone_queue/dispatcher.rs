@@ -162,6 +162,9 @@ impl Dispatcher {
                 }
             }
             drop((in_flight, told));
+            if let Some(burst) = state.burst.take_if(|burst| burst.end <= flight.end) {
+                self.shared.bursts.borrow_mut().ended(burst, || self.shared.rt.now());
+            }
             self.zone_queue.advance(&mut state, flight.end);
             return;
         }
@@ -310,7 +313,8 @@ impl Dispatcher {
             let most = shared.blocks_per_append;
             (self.piece(state, shared.append_pieces, most), shared.append_pieces > 0)
         } else {
-            (self.piece(state, shared.pieces, shared.blocks_per_command), shared.join)
+            let pieces = self.pieces(state);
+            (self.piece(state, pieces, shared.blocks_per_command), shared.join)
         };
         let most = limit.min(state.position - from) as usize;
         let (mut data, mut oob) = (Pages::with_capacity(most), Vec::new());
@@ -354,6 +358,18 @@ impl Dispatcher {
             }
         }
         (data, oob)
+    }
+
+    /// Write commands of the zone to keep in flight.
+    fn pieces(&self, state: &mut State) -> u32 {
+        let shared = &self.shared;
+        let waiting = state.position - state.sent;
+        if shared.learns_pieces && state.flights.is_empty() && waiting > PIECE_MIN {
+            let (end, now) = (state.position, shared.rt.now());
+            state.burst = Some(shared.bursts.borrow_mut().begin(waiting, end, now));
+        }
+        let burst = state.burst.filter(|burst| state.sent < burst.end);
+        burst.map_or(shared.pieces, |burst| burst.pieces(shared.pieces))
     }
 
     /// Most blocks of the next command: `most`, or a share of the waiting blocks if several
