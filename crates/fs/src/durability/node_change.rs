@@ -206,6 +206,7 @@ mod tests {
     use super::*;
     use crate::Fs;
     use crate::format::LeafBlock;
+    use crate::tree::cache::Key;
     use crate::types::{Ino, MkfsOptions, MountOptions, NewNode, WriteData, XattrMode};
     use furrow_emu::{Emulator, Fates, Medium, Options};
     use furrow_rt::{Config, Nanos, Rt};
@@ -335,6 +336,48 @@ mod tests {
             let fs = Fs::mount(&on, left, options).await?;
             assert_eq!(fs.read(ino, at, 9).await?.to_vec(), [8; 9]);
             fs.unmount().await
+        });
+        rt.clear();
+        done.unwrap();
+    }
+
+    /// A hostile record: the id of its new node is one that a file has.
+    #[test]
+    fn a_new_node_of_an_id_in_use_is_refused() {
+        let rt = Rt::new(Config::simulated(8));
+        let on = rt.clone();
+        let done = rt.block_on(async move {
+            let geometry = parse_geometry("zones=64,zone-size=1MiB,max-active=14").unwrap();
+            let medium = Medium::memory(&geometry);
+            let drive = Emulator::new(&on, geometry, medium, Options::simulated()).unwrap();
+            Fs::format(&on, Rc::new(drive.clone()), &MkfsOptions::default()).await?;
+            let options = MountOptions::default();
+            let fs = Fs::mount(&on, Rc::new(drive.clone()), options.clone()).await?;
+            let ino = fs.create(Ino::ROOT, b"file", &NewNode::file()).await?.ino;
+            fs.write(ino, WriteData::copy(fs.pool(), 0, &[7; BLOCK])).await?;
+            fs.sync().await?;
+            let other = fs.create(Ino::ROOT, b"other", &NewNode::file()).await?.ino;
+            fs.fsync(other, false).await?;
+            let (stamp, point) = {
+                let core = &mut *fs.0.core.borrow_mut();
+                let page = core.cache.peek(&Key::Node(ino.0)).expect("an inode").page().clone();
+                let mut out = Encoder(Vec::new());
+                let first = crate::tree::node::first_pointer(&page);
+                let what = encode(&mut out, (ino.0, ino.0), (None, &page), first, BLOCK);
+                assert_eq!(what, Encoded::Added);
+                core.write_record(&out.0);
+                (core.alloc.stamp(), core.env.writer.sequence_point())
+            };
+            fs.0.make_stable(stamp, point).await?;
+            let left = drive.snapshot().power_cut(&Fates::seeded(1));
+            drop(fs);
+            let left = Rc::new(Emulator::from_snapshot(&on, &left, Options::simulated()));
+            let report = crate::fsck(left.clone(), &crate::FsckOptions::default()).await?;
+            let found: Vec<String> = report.findings.iter().map(|f| f.found.clone()).collect();
+            assert!(found.iter().any(|found| found.contains("in the checkpoint")), "{found:?}");
+            let error = Fs::mount(&on, left, options).await.map(drop).unwrap_err();
+            assert!(error.to_string().contains("yet it is new"), "{error}");
+            Ok::<(), furrow_zone::Error>(())
         });
         rt.clear();
         done.unwrap();

@@ -201,7 +201,7 @@ impl Core {
         true
     }
 
-    fn write_record(&mut self, body: &[u8]) {
+    pub(super) fn write_record(&mut self, body: &[u8]) {
         let id = RecordId {
             kind: kind::SYNC,
             epoch: self.durability.checkpoint.epoch,

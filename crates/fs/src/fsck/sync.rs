@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 const RECORD: &str = "sync record";
 
 /// The position in the log, and the content of the records read so far.
-struct Log {
+struct Log<'a> {
     half: u32,
     next: u32,
     sequence: u64,
@@ -26,8 +26,27 @@ struct Log {
     number: Option<u64>,
     /// Generations of superzones, as records changed them.
     generations: Vec<u32>,
+    /// Nodes of the checkpoint.
+    nat: &'a Table<NatEntry>,
     /// Nodes as records left them: `None` is freed.
     nodes: BTreeMap<u32, Option<Logged>>,
+}
+
+impl Log<'_> {
+    /// What uses node id `nid`, so that it is none of a new node.
+    fn user(&self, volume: &Volume, nid: u32) -> Option<String> {
+        match self.nodes.get(&nid) {
+            Some(None) => None,
+            Some(Some(logged)) if logged.entry.is_none() && logged.changes.is_empty() => None,
+            Some(Some(_)) => Some("one that an item before uses".to_owned()),
+            None if nid >= volume.plan.nodes => None,
+            None => {
+                let entry = self.nat.get(nid);
+                let used = entry.ino.get() != 0 && entry.addr.get() != HOLE;
+                used.then(|| format!("one of inode {} in the checkpoint", entry.ino))
+            }
+        }
+    }
 }
 
 /// A node of the log: its place, none where the checkpoint says it or if a change says that it is
@@ -134,6 +153,7 @@ pub(super) async fn check(fsck: &mut Fsck, volume: &Volume, nat: &Table<NatEntry
         sequence: body.sync_sequence.get(),
         number: None,
         generations: volume.superzones.iter().map(|s| s.generation).collect(),
+        nat,
         nodes: BTreeMap::new(),
     };
     let mut turned = false;
@@ -182,7 +202,7 @@ fn is_next(volume: &Volume, header: &RecordHeader, sequence: u64) -> bool {
     header.sequence.get() == sequence && header.epoch == volume.body.sync_epoch
 }
 
-fn place(fsck: &Fsck, volume: &Volume, log: &Log) -> String {
+fn place(fsck: &Fsck, volume: &Volume, log: &Log<'_>) -> String {
     let at = block_addr(fsck, volume, log.half, log.next);
     let at = at.map_or("past the log's end".into(), |addr| fsck.at(addr));
     format!("{} at {at}", log.sequence)
@@ -451,7 +471,7 @@ impl Input<'_> {
 async fn accept(
     fsck: &mut Fsck,
     volume: &Volume,
-    log: &mut Log,
+    log: &mut Log<'_>,
     header: &RecordHeader,
     body: &[u8],
 ) -> bool {
@@ -514,7 +534,7 @@ enum Holds {
 fn holds(
     fsck: &mut Fsck,
     volume: &Volume,
-    log: &Log,
+    log: &Log<'_>,
     (zone, generation, end): (u32, u32, u32),
     place: &str,
 ) -> Holds {
@@ -589,7 +609,7 @@ fn never_written(fsck: &Fsck, block: &Page) -> bool {
     block.bytes()[block.bytes().len() - sector..].iter().all(|byte| *byte == 0)
 }
 
-fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log, place: &str, item: Item) {
+fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, place: &str, item: Item) {
     let nodes = volume.plan.nodes;
     let inode = |fsck: &mut Fsck, what: &str, ino: u32| {
         if ino == 0 || ino >= nodes {
@@ -634,13 +654,14 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log, place: &str, item
                 let place = format!("{place}: change of node {}", change.nid);
                 return fsck.add(RECORD, place, "whole words of a node, ascending", found);
             }
+            let user = log.user(volume, change.nid).filter(|_| change.new);
             let known = log.nodes.entry(change.nid).or_insert_with(|| Some(Logged::default()));
             if change.new {
-                let before = known.replace(Logged::default()).unwrap_or_default();
-                if before.entry.is_some() || !before.changes.is_empty() {
-                    let place = format!("{place}: new node {}", change.nid);
-                    fsck.add(RECORD, place, "an id that is free", "one that an item before uses");
-                }
+                *known = Some(Logged::default());
+            }
+            if let Some(user) = user {
+                let place = format!("{place}: new node {}", change.nid);
+                fsck.add(RECORD, place, "an id that is free", user);
             }
             match known {
                 Some(logged) => logged.changes.push(change),

@@ -306,9 +306,13 @@ pub(crate) async fn changed_node(
         (None, None) => present(inner, change.nid, ahead).await?,
     };
     let of = logged.as_ref().map(|page| node::header(page).ino.get());
-    let changed = match of.filter(|ino| !change.new && *ino != change.ino) {
-        Some(other) => Err(format!("it belongs to inode {other}")),
-        None => change.applied(logged.as_ref()),
+    let at = inner.core.borrow().tables.nat().get(change.nid);
+    let placed = named.is_some() || at.ino.get() != 0 && at.addr.get() != HOLE;
+    let changed = match of.filter(|ino| *ino != change.ino) {
+        // An id that was freed is taken again only after a checkpoint, whose table does not have it.
+        _ if change.new && placed => Err(format!("inode {} has it, yet it is new", at.ino)),
+        Some(other) if !change.new => Err(format!("it belongs to inode {other}")),
+        _ => change.applied(logged.as_ref()),
     };
     let changed = changed.and_then(|page| {
         node::check(&page, change.nid, change.ino)?;
