@@ -75,7 +75,7 @@ pub struct WriterOptions {
     /// several dies work in parallel. 1: waiting writes go in one command.
     pub pieces: u32,
     /// Whether what waits for a zone without commands in flight goes in one command or in
-    /// `pieces`, whichever the drive turns out to answer sooner.
+    /// `pieces`, whichever the drive turns out to answer sooner; under [`Order::Queued`] only.
     pub learns_pieces: bool,
     /// Whether adjacent writes that wait for a zone are joined in one command.
     pub join: bool,
@@ -166,7 +166,9 @@ impl Writer {
             queues: Queues::new(options.queues),
             depth,
             pieces: options.pieces.clamp(1, depth),
-            learns_pieces: options.learns_pieces && options.pieces.min(depth) > 1,
+            learns_pieces: options.learns_pieces
+                && options.order == Order::Queued
+                && options.pieces.min(depth) > 1,
             bursts: RefCell::default(),
             join: options.join,
             append_pieces: options.append_pieces.min(depth),

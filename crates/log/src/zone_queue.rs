@@ -122,7 +122,7 @@ struct State {
     /// The first of `writes` that is not wholly sent.
     next: usize,
     flights: VecDeque<Flight>,
-    /// The burst that is not wholly answered.
+    /// The last burst, until it is answered.
     burst: Option<Burst>,
     /// First block that was set aside for the appends in flight together.
     append_from: u32,

@@ -129,7 +129,7 @@ impl Commands {
 /// How many commands queued writes of a zone are merged into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pieces {
-    /// Several for large zones, one for small zones.
+    /// Several for large zones, or one where the drive answers one sooner; one for small zones.
     #[default]
     ByZone,
     /// Several, as suits large zones.

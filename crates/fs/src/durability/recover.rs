@@ -109,7 +109,7 @@ fn writer(
             Pieces::ByZone | Pieces::Several => PIECES,
             Pieces::Fixed(pieces) => pieces,
         },
-        learns_pieces: options.variant.pieces == Pieces::ByZone,
+        learns_pieces: !matches!(options.variant.pieces, Pieces::Fixed(_)),
         defect: options.variant.defect.and_then(FsDefect::of_log),
         ..WriterOptions::default()
     };

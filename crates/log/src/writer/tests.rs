@@ -4,7 +4,7 @@ use super::*;
 use crate::budget::{Budget, Class};
 use crate::toy::{Toy, geometry};
 use furrow_rt::{Config, Pages};
-use furrow_zone::{BlockCount, ByteLen, DeviceSpec, ErrorKind, Lba, Status};
+use furrow_zone::{BlockCount, ByteLen, ErrorKind, Lba, Status};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -448,36 +448,6 @@ fn what_waits_goes_in_pieces_where_asked() {
     // No piece is below 16 KiB. If only one command may be in flight, the writes are not divided.
     assert_eq!(commands(8, Order::Queued)[..2], [5, 5]);
     assert_eq!(commands(4, Order::Blocking), [40]);
-}
-
-/// A burst of 64 KiB goes in one command or in four, as the drive answers it sooner: latency that
-/// grows with a command's size speaks for four, a price for each command for one.
-#[test]
-fn bursts_go_as_the_drive_answers_them_sooner() {
-    for (preset, wanted) in [("j5100", 4), ("zn540-4t,model.service-spread=fixed", 1)] {
-        let rt = Rt::new(Config::simulated(1));
-        let spec: DeviceSpec = format!("mem:{preset},timing=virtual").parse().unwrap();
-        let drive = furrow_emu::open(&rt, &spec, furrow_emu::OpenMode::ReadWrite).unwrap();
-        let options =
-            WriterOptions { pieces: 4, learns_pieces: true, ..options(Order::Queued, 1, 8) };
-        let writer = Writer::with_options(&rt, drive, options);
-        writer.open_empty(ZoneId(0));
-        let (count, bursts) = (writer.clone(), 640);
-        let commands = rt.block_on(async move {
-            let mut before = 0;
-            for burst in 0..2 * bursts {
-                if burst == bursts {
-                    before = count.counters().commands;
-                }
-                write(&count, 0, 16).await.unwrap();
-            }
-            count.counters().commands - before
-        });
-        // One of 64 goes the other way.
-        let other = bursts / 64;
-        assert_eq!(commands, wanted * (bursts - other) + (5 - wanted) * other, "{preset}");
-        rt.clear();
-    }
 }
 
 /// Overtaken commands are refused, sent again at the same address, and succeed.

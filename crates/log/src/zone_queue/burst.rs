@@ -4,17 +4,16 @@
 //! fsync, say. Drives differ. On one, a command's latency grows with its size and commands work
 //! side by side; on another each command takes the whole drive for some microseconds. So the writer
 //! tries both ways and goes on with the faster one, for each size of bursts. What waits while
-//! commands are in flight is always divided: it is throughput that counts then.
+//! commands are in flight is always divided: such a zone is limited by throughput, not by latency.
 //!
-//! Invariant: the two means of a size come from bursts that took turns, so that other load of the
-//! drive lengthened both alike.
+//! Invariant: the two means of a size come from bursts that took turns, in an order without a
+//! period, so that the drive's load and a client's pattern lengthen both alike.
 
 use furrow_rt::Nanos;
 
 /// Bursts of a size that are written both ways in turn, before the faster way is known.
 const FIRST: u32 = 64;
-/// One of so many later bursts is written the other way, and the one before it counts, too: the
-/// drive's load may change.
+/// Of so many later bursts two are timed, one written each way: the drive may have changed.
 const EVERY: u32 = 64;
 /// Times that a mean is of: a new time counts as much as one of so many.
 const WEIGHT: u64 = 32;
@@ -35,7 +34,7 @@ pub(super) struct Burst {
     pub(super) end: u32,
     way: Way,
     size: usize,
-    /// When it was sent, if its time counts.
+    /// When it was sent, if it is timed.
     sent: Option<Nanos>,
 }
 
@@ -69,14 +68,15 @@ impl Bursts {
         let number = size.bursts;
         size.bursts = number.checked_add(1).unwrap_or(FIRST);
         let faster = if size.means[0].0 < size.means[1].0 { Way::One } else { Way::Several };
-        let other = if faster == Way::One { Way::Several } else { Way::One };
-        let (way, counts) = match (number < FIRST, number % EVERY) {
-            (true, turn) => (if turn % 2 == 0 { Way::One } else { Way::Several }, true),
-            (false, 0) => (faster, true),
-            (false, 1) => (other, true),
-            (false, _) => (faster, false),
+        let timed = number < FIRST || number % EVERY < 2;
+        // The Thue-Morse sequence: no pattern of sizes or zones meets one way more than the other.
+        let turn = if number < FIRST { number } else { number / EVERY * 2 + number % EVERY };
+        let way = match (timed, turn.count_ones() % 2) {
+            (true, 0) => Way::One,
+            (true, _) => Way::Several,
+            (false, _) => faster,
         };
-        Burst { end, way, size: index, sent: counts.then_some(now) }
+        Burst { end, way, size: index, sent: timed.then_some(now) }
     }
 
     /// The last block of `burst` was answered at the time that `now` tells.
@@ -92,6 +92,9 @@ impl Bursts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::writer::{Kind, Order, Writer, WriterOptions, ZoneWrite};
+    use furrow_rt::{Config, Page, Pages, Rt};
+    use furrow_zone::{DeviceSpec, ZoneId};
 
     /// Sends `count` bursts of 16 blocks, which take `times`, by way; returns how many went in
     /// several commands.
@@ -125,5 +128,40 @@ mod tests {
         bursts.0[2].bursts = u32::MAX;
         several(&mut bursts, 3, [10, 20]);
         assert!(bursts.0[2].bursts >= FIRST, "{bursts:?}");
+    }
+
+    /// Latency that grows with a command's size speaks for four commands, a price for each command
+    /// for one.
+    #[test]
+    fn bursts_go_as_the_drive_answers_them_sooner() {
+        for (preset, wanted) in [("j5100", 4), ("zn540-4t,model.service-spread=fixed", 1)] {
+            let rt = Rt::new(Config::simulated(1));
+            let spec: DeviceSpec = format!("mem:{preset},timing=virtual").parse().unwrap();
+            let drive = furrow_emu::open(&rt, &spec, furrow_emu::OpenMode::ReadWrite).unwrap();
+            let options = WriterOptions {
+                order: Order::Queued,
+                pieces: 4,
+                learns_pieces: true,
+                ..WriterOptions::default()
+            };
+            let writer = Writer::with_options(&rt, drive, options);
+            writer.open_empty(ZoneId(0));
+            let (count, bursts) = (writer.clone(), 640);
+            let commands = rt.block_on(async move {
+                let mut before = 0;
+                for burst in 0..2 * bursts {
+                    if burst == bursts {
+                        before = count.counters().commands;
+                    }
+                    let pages: Pages = (0..16).map(|_| Page::zeroed()).collect();
+                    count.submit(ZoneWrite::pages(ZoneId(0), Kind::Data, pages)).await.unwrap();
+                }
+                count.counters().commands - before
+            });
+            // One of 64 goes the other way.
+            let other = bursts / 64;
+            assert_eq!(commands, wanted * (bursts - other) + (5 - wanted) * other, "{preset}");
+            rt.clear();
+        }
     }
 }

@@ -364,7 +364,9 @@ impl Dispatcher {
     fn pieces(&self, state: &mut State) -> u32 {
         let shared = &self.shared;
         let waiting = state.position - state.sent;
-        if shared.learns_pieces && state.flights.is_empty() && waiting > PIECE_MIN {
+        let under_way = state.burst.is_some_and(|burst| state.sent < burst.end);
+        let begins = state.flights.is_empty() && !under_way;
+        if shared.learns_pieces && begins && waiting > PIECE_MIN {
             let (end, now) = (state.position, shared.rt.now());
             state.burst = Some(shared.bursts.borrow_mut().begin(waiting, end, now));
         }
