@@ -33,18 +33,13 @@ struct Log<'a> {
 }
 
 impl Log<'_> {
-    /// What uses node id `nid`, so that it is none of a new node.
-    fn user(&self, volume: &Volume, nid: u32) -> Option<String> {
+    /// The user of node id `nid`, if a new node must not have the id.
+    fn user(&self, nid: u32) -> Option<String> {
         match self.nodes.get(&nid) {
-            Some(None) => None,
-            Some(Some(logged)) if logged.entry.is_none() && logged.changes.is_empty() => None,
-            Some(Some(_)) => Some("one that an item before uses".to_owned()),
-            None if nid >= volume.plan.nodes => None,
-            None => {
-                let entry = self.nat.get(nid);
-                let used = entry.ino.get() != 0 && entry.addr.get() != HOLE;
-                used.then(|| format!("one of inode {} in the checkpoint", entry.ino))
-            }
+            Some(logged) => logged.as_ref().map(|_| "one that an item before uses".to_owned()),
+            None => Some(self.nat.get(nid))
+                .filter(|entry| entry.ino.get() != 0 && entry.addr.get() != HOLE)
+                .map(|entry| format!("one of inode {} in the checkpoint", entry.ino)),
         }
     }
 }
@@ -654,15 +649,14 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, place: &str, 
                 let place = format!("{place}: change of node {}", change.nid);
                 return fsck.add(RECORD, place, "whole words of a node, ascending", found);
             }
-            let user = log.user(volume, change.nid).filter(|_| change.new);
-            let known = log.nodes.entry(change.nid).or_insert_with(|| Some(Logged::default()));
             if change.new {
-                *known = Some(Logged::default());
+                if let Some(user) = log.user(change.nid) {
+                    let place = format!("{place}: new node {}", change.nid);
+                    fsck.add(RECORD, place, "an id that is free", user);
+                }
+                log.nodes.insert(change.nid, Some(Logged::default()));
             }
-            if let Some(user) = user {
-                let place = format!("{place}: new node {}", change.nid);
-                fsck.add(RECORD, place, "an id that is free", user);
-            }
+            let known = log.nodes.entry(change.nid).or_insert_with(|| Some(Logged::default()));
             match known {
                 Some(logged) => logged.changes.push(change),
                 None => {

@@ -324,8 +324,8 @@ async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Rec
     for change in &record.changes {
         let old = inner.core.borrow().tables.nat().get(change.nid);
         let used = old.ino.get() != 0 && old.addr.get() != crate::format::HOLE;
-        if change.new && used && read_node(inner, change.nid, old).await.is_err() {
-            // An entry from before the id was free.
+        if change.new && used {
+            // The table is damaged: it is of a time before the id was freed.
             inner.core.borrow_mut().tables.forget_node(change.nid);
         }
         let named = readable.nodes.iter().find(|(nid, _)| *nid == change.nid);

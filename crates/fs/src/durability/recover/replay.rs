@@ -307,10 +307,10 @@ pub(crate) async fn changed_node(
     };
     let of = logged.as_ref().map(|page| node::header(page).ino.get());
     let at = inner.core.borrow().tables.nat().get(change.nid);
-    let placed = named.is_some() || at.ino.get() != 0 && at.addr.get() != HOLE;
+    let used = logged.is_some() || at.ino.get() != 0 && at.addr.get() != HOLE;
     let changed = match of.filter(|ino| *ino != change.ino) {
-        // An id that was freed is taken again only after a checkpoint, whose table does not have it.
-        _ if change.new && placed => Err(format!("inode {} has it, yet it is new", at.ino)),
+        // A freed id is taken again only after a checkpoint, and that checkpoint has it as free.
+        _ if change.new && used => Err("it is new, but its id is in use".to_owned()),
         Some(other) if !change.new => Err(format!("it belongs to inode {other}")),
         _ => change.applied(logged.as_ref()),
     };
