@@ -248,7 +248,8 @@ fn plan_problems(
     ] {
         range(field, u64::from(value), start, start);
         if !count.is_empty() {
-            range(count, u64::from(length), 1, zones);
+            let wide = u64::from(format::WIDTH_MAX);
+            range(count, u64::from(length), 1, if count == "sync_zones" { wide } else { zones });
         }
         start = u64::from(value) + u64::from(times) * u64::from(length);
     }
