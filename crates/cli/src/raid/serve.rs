@@ -31,6 +31,9 @@ const EVENTS: usize = 32;
 const MANY: u64 = 1000;
 /// Most damaged blocks that a status lists.
 const FINDINGS: usize = 1000;
+/// Nanoseconds that a stop waits for clients to leave: the server hears of a client that has just
+/// disconnected a moment later.
+const LEAVING: u64 = Nanos::SECOND;
 /// Nanoseconds that a volume may take to stop; if its drives are gone it may not be able to.
 const STOP_PATIENCE: u64 = 120 * Nanos::SECOND;
 /// Most time for hooks after the array has stopped.
@@ -483,8 +486,16 @@ impl Daemon {
     }
 
     async fn end(&self, force: bool) -> std::result::Result<Value, String> {
-        let clients = self.server.status().connections.len();
-        if clients > 0 && !force && !self.stopping.get() {
+        let clients = || match force || self.stopping.get() {
+            true => 0,
+            false => self.server.status().connections.len(),
+        };
+        let until = self.rt.now().after(LEAVING);
+        while clients() > 0 && self.rt.now() < until {
+            self.rt.sleep(LEAVING / 50).await;
+        }
+        let clients = clients();
+        if clients > 0 {
             return Err(format!(
                 "{}: in use: {clients} clients are connected: disconnect them, or use --force",
                 self.name
