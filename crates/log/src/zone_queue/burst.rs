@@ -1,23 +1,27 @@
 //! Whether a burst is written faster by one command or by several.
 //!
-//! A burst is what waits for a zone of which no command is in flight: the blocks of a lone client's
-//! fsync, say. Drives differ. On one, a command's latency grows with its size and commands work
-//! side by side; on another each command takes the whole drive for some microseconds. So the writer
-//! tries both ways and goes on with the faster one, for each size of bursts. What waits while
-//! commands are in flight is always divided: such a zone is limited by throughput, not by latency.
+//! A burst is the blocks that wait for a zone of which no command is in flight: the blocks of a lone
+//! client's fsync, say. Drives differ. On one drive, a command's latency grows with its size, and
+//! commands are executed side by side. On another drive, each command occupies the whole drive for
+//! some microseconds. So the writer times bursts of both kinds, and writes later bursts in the
+//! faster way. Bursts of different sizes are compared apart. Blocks that wait while commands are in
+//! flight are always divided: throughput limits such a zone, not latency.
 //!
-//! Invariant: the two means of a size come from bursts that took turns, in an order without a
-//! period, so that the drive's load and a client's pattern lengthen both alike.
+//! Invariant: the order in which bursts are timed as one command or as several has no period. So a
+//! change of the drive's load, or a pattern in a client's writes, lengthens both means alike.
 
 use furrow_rt::Nanos;
 
-/// Bursts of a size that are written both ways in turn, before the faster way is known.
+/// The first bursts of a size, which are all timed: a half is written as one command each.
 const FIRST: u32 = 64;
-/// Of so many later bursts two are timed, one written each way: the drive may have changed.
+/// Number of later bursts of which two are timed: one written as one command, one as several. So
+/// the writer notices that the other way has become faster.
 const EVERY: u32 = 64;
-/// Times that a mean is of: a new time counts as much as one of so many.
+/// Most times that a mean is taken over. When a mean has this many, a new time changes the mean by
+/// the reciprocal of this number.
 const WEIGHT: u64 = 32;
-/// Sizes that are told apart: by powers of two, from 4 blocks to 256 and more.
+/// Number of sizes. A size is a power of two and the numbers of blocks up to the next power; the
+/// first size begins at 4 blocks, and the last one has no end.
 const SIZES: usize = 7;
 
 /// How a burst is written.
@@ -69,7 +73,7 @@ impl Bursts {
         size.bursts = number.checked_add(1).unwrap_or(FIRST);
         let faster = if size.means[0].0 < size.means[1].0 { Way::One } else { Way::Several };
         let timed = number < FIRST || number % EVERY < 2;
-        // The Thue-Morse sequence: no pattern of sizes or zones meets one way more than the other.
+        // The Thue-Morse sequence has no period, so no pattern of a client favours one way.
         let turn = if number < FIRST { number } else { number / EVERY * 2 + number % EVERY };
         let way = match (timed, turn.count_ones() % 2) {
             (true, 0) => Way::One,

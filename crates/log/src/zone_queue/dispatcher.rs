@@ -364,13 +364,13 @@ impl Dispatcher {
     fn pieces(&self, state: &mut State) -> u32 {
         let shared = &self.shared;
         let waiting = state.position - state.sent;
-        let under_way = state.burst.is_some_and(|burst| state.sent < burst.end);
-        let begins = state.flights.is_empty() && !under_way;
-        if shared.learns_pieces && begins && waiting > PIECE_MIN {
+        let mut burst = state.burst.filter(|burst| state.sent < burst.end);
+        let begins = burst.is_none() && state.flights.is_empty() && waiting > PIECE_MIN;
+        if shared.learns_pieces && begins {
             let (end, now) = (state.position, shared.rt.now());
-            state.burst = Some(shared.bursts.borrow_mut().begin(waiting, end, now));
+            burst = Some(shared.bursts.borrow_mut().begin(waiting, end, now));
+            state.burst = burst;
         }
-        let burst = state.burst.filter(|burst| state.sent < burst.end);
         burst.map_or(shared.pieces, |burst| burst.pieces(shared.pieces))
     }
 
