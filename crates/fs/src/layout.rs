@@ -18,9 +18,9 @@ pub(crate) const RING_ZONES: u32 = 2;
 const SUBSEGMENT: u32 = 32;
 /// Blocks in a segment: 2 MiB.
 const SEGMENT: u32 = 512;
-/// Zones of a half of the sync log, where the drive has enough. A small zone lies on one die, which
-/// takes some ten thousand records a second. With four zones 16 clients wrote more records than
-/// four dies can program, and the drive's write buffer was full of waiting records (claim Z17).
+/// Zones of a half of the sync log, where the drive has enough. A small zone lies on one die, and a
+/// die programs some ten thousand records a second. With four zones, 16 clients wrote more records
+/// than four dies can program, and waiting records filled the drive's write buffer (claim Z17).
 const SYNC_ZONES: u32 = 8;
 /// Fewest superzones of the main area: one for each of the six streams, two spare, one to start.
 const SUPERZONES_MIN: u32 = 9;

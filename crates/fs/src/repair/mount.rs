@@ -325,7 +325,7 @@ async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Rec
         let old = inner.core.borrow().tables.nat().get(change.nid);
         let used = old.ino.get() != 0 && old.addr.get() != crate::format::HOLE;
         if change.new && used {
-            // The table is damaged: it is of a time before the id was freed.
+            // The table is damaged, and older than the record: it still has a node of before.
             inner.core.borrow_mut().tables.forget_node(change.nid);
         }
         let named = readable.nodes.iter().find(|(nid, _)| *nid == change.nid);

@@ -308,10 +308,10 @@ pub(crate) async fn changed_node(
     let of = logged.as_ref().map(|page| node::header(page).ino.get());
     let at = inner.core.borrow().tables.nat().get(change.nid);
     let used = logged.is_some() || at.ino.get() != 0 && at.addr.get() != HOLE;
-    let changed = match of.filter(|ino| *ino != change.ino) {
-        // A freed id is taken again only after a checkpoint, and that checkpoint has it as free.
+    let changed = match of {
+        // A freed id is taken again only after a checkpoint whose table has the id as free.
         _ if change.new && used => Err("it is new, but its id is in use".to_owned()),
-        Some(other) if !change.new => Err(format!("it belongs to inode {other}")),
+        Some(other) if other != change.ino => Err(format!("it belongs to inode {other}")),
         _ => change.applied(logged.as_ref()),
     };
     let changed = changed.and_then(|page| {
