@@ -31,8 +31,8 @@ const EVENTS: usize = 32;
 const MANY: u64 = 1000;
 /// Most damaged blocks that a status lists.
 const FINDINGS: usize = 1000;
-/// Nanoseconds that a stop waits for clients to leave: the server hears of a client that has just
-/// disconnected a moment later.
+/// Nanoseconds that a stop waits until no client is connected: the server notices a disconnection
+/// only some time after the client has disconnected.
 const LEAVING: u64 = Nanos::SECOND;
 /// Nanoseconds that a volume may take to stop; if its drives are gone it may not be able to.
 const STOP_PATIENCE: u64 = 120 * Nanos::SECOND;
