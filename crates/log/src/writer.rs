@@ -74,8 +74,8 @@ pub struct WriterOptions {
     /// as many commands as are missing, of at least 16 KiB each. So the dies of a zone that is on
     /// several dies work in parallel. 1: waiting writes go in one command.
     pub pieces: u32,
-    /// Whether the writer learns which is faster for blocks that wait for a zone without commands in
-    /// flight: one command or `pieces`. Under [`Order::Queued`] only.
+    /// Whether the writer learns which is faster for blocks that wait for a zone without commands
+    /// in flight: one command or `pieces`. Under [`Order::Queued`] only.
     pub learns_pieces: bool,
     /// Whether adjacent writes that wait for a zone are joined in one command.
     pub join: bool,

@@ -1,9 +1,9 @@
 //! Whether a burst is written faster by one command or by several.
 //!
-//! A burst is the blocks that wait for a zone of which no command is in flight: the blocks of a lone
-//! client's fsync, say. Drives differ. On one drive, a command's latency grows with its size, and
-//! commands are executed side by side. On another drive, each command occupies the whole drive for
-//! some microseconds. So the writer times bursts of both kinds, and writes later bursts in the
+//! A burst is the blocks that wait for a zone of which no command is in flight: the blocks of a
+//! lone client's fsync, say. Drives differ. On one drive, a command's latency grows with its size,
+//! and commands are executed side by side. On another drive, each command occupies the whole drive
+//! for some microseconds. So the writer times bursts of both kinds, and writes later bursts in the
 //! faster way. Bursts of different sizes are compared apart. Blocks that wait while commands are in
 //! flight are always divided: throughput limits such a zone, not latency.
 //!
