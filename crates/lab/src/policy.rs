@@ -120,6 +120,9 @@ pub struct Policy {
     /// Bytes of a table that are written when any entry in them changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<Bytes>,
+    /// Each checkpoint copies zones of summaries, too, with [`Metadata::NaivePair`].
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub summary_pairs: bool,
     /// Zones that the log of fsync records is striped over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync_zones: Option<u32>,
@@ -173,6 +176,9 @@ impl Policy {
     /// # Errors
     /// If the policy is invalid: the reason, in one clause.
     pub fn check(&self) -> Result<(), String> {
+        if self.summary_pairs && self.metadata != Metadata::NaivePair {
+            return Err("summary_pairs: with metadata = 'naive-pair' only".to_owned());
+        }
         let counts = match self.placement {
             Placement::Quota => Vec::new(),
             Placement::Fixed(count) => vec![count],
@@ -321,6 +327,9 @@ impl Policy {
         if let Some(unit) = self.unit {
             says.push(format!("tables in units of {unit}"));
         }
+        if self.summary_pairs {
+            says.push("summaries in pairs of zones".to_owned());
+        }
         if let Some(zones) = self.sync_zones {
             says.push(format!("fsync records striped over {zones} zones"));
         }
@@ -398,6 +407,7 @@ mod tests {
             ("order = 'random'", "random"),
             ("sync = 'none'", "none"),
             ("pieces = 0", "pieces"),
+            ("summary_pairs = true", "naive-pair"),
             ("metadata = 'in-place'", "in-place"),
             ("speed = 'high'", "speed"),
         ] {

@@ -13,6 +13,7 @@ mod partial;
 mod recorded;
 mod replay;
 mod spread;
+mod summary_pairs;
 mod zones;
 
 pub use blocks::Blocks;

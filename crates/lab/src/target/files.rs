@@ -6,6 +6,7 @@
 //! Not here: files that are not regular; mixes of operations, which are `Flows`.
 
 use super::Target;
+use super::summary_pairs::SummaryPairs;
 use crate::catalogue::Profile;
 use crate::host::{Host, Pauses};
 use crate::inside::{Ended, Moment, Space, Written};
@@ -26,6 +27,8 @@ const PIECE: u64 = 1 << 20;
 pub(super) struct Library {
     rt: Rt,
     device: Rc<dyn ZonedDevice>,
+    /// The copies of summaries, if the profile has them.
+    pairs: Option<SummaryPairs>,
     options: MountOptions,
     pub(super) fs: Fs,
     /// Zones of a superzone.
@@ -66,11 +69,16 @@ impl Library {
             let own = options.variant.commands.blocks().unwrap_or(u32::MAX);
             options.variant.commands = Commands::AtMost(own.min(cap as u32));
         }
+        let pairs = profile.policy.summary_pairs.then(|| SummaryPairs::behind(rt, device.clone()));
+        let device = pairs.clone().map_or(device, |pairs| Rc::new(pairs));
         let made = Fs::format(rt, device.clone(), &profile.policy.mkfs()).await.context("mkfs")?;
         let fs = Fs::mount(rt, device.clone(), options.clone()).await.context("mount")?;
+        if let Some(pairs) = &pairs {
+            pairs.begin(&fs).await.context("pairs of summaries")?;
+        }
         let content = vec![0; PIECE as usize];
         let (width, sync) = (made.width, profile.policy.sync);
-        Ok(Library { rt: rt.clone(), device, options, fs, width, sync, content })
+        Ok(Library { rt: rt.clone(), device, pairs, options, fs, width, sync, content })
     }
 
     /// Mounts the file system again, so that nothing is cached.
@@ -156,7 +164,8 @@ impl Library {
     pub(super) async fn end(&self) -> Result<Ended> {
         let space = Space::from(&self.fs.statfs());
         self.fs.unmount().await.context("unmount")?;
-        let written = Written::from(&self.fs.counters());
+        let mut written = Written::from(&self.fs.counters());
+        written.summaries += self.pairs.as_ref().map_or(0, SummaryPairs::copied);
         let (_, peak) = self.fs.memory();
         let memory = peak.parts().map(|(name, _, bytes)| (name.to_owned(), bytes)).to_vec();
         Ok(Ended { written, space, memory })

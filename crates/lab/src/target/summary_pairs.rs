@@ -1,0 +1,332 @@
+//! Segment summaries in pairs of zones, as the plain pair that Z-LFS compares itself with has them.
+//!
+//! In its published code (NAIVE_MFZ: `merge_ssa` in `segment.c`, called by `f2fs_write_checkpoint`)
+//! each segment of 2 MiB has a summary of one block in an area of zones, and each of these zones has
+//! a second one. A checkpoint writes every zone in which a summary is new, whole, to the other zone
+//! of its pair, and its last record waits for that. The engine keeps summaries in segments, so a drive
+//! stands in between that does this work besides. It takes the pairs' zones from the end of the drive.
+//!
+//! Invariants
+//! - The last record of a checkpoint reaches the drive after the copies of all zones with summaries
+//!   of segments that were full when the checkpoint's tables began to be written.
+//! - The engine's own commands reach the drive in the order in which they were submitted, zone by zone.
+//!
+//! In favour of the pair: the zones that are copied come from memory, also the first time, where the
+//! kernel reads them block by block; and as many as [`COPIES`] are copied at once.
+
+use furrow_fs::{Fs, ZoneUse};
+use furrow_rt::{Completion, CompletionTable, PAGE_SIZE, Page, Pages, Rt, Ticket};
+use furrow_zone::{
+    Action, BlockCount, Command, FaultInjection, Geometry, Lba, Outcome, QueueId, Reports, Request,
+    Status, Target, ZoneId, ZonedDevice,
+};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Blocks of a segment of F2FS.
+const SEGMENT: u64 = 512;
+
+/// Blocks of a command of a copy: the largest request of the kernel's block layer, 1 MiB.
+const COMMAND: u64 = 256;
+
+/// Zones that are copied at once. The engine has as many active zones less.
+pub(super) const COPIES: u32 = 8;
+
+/// The zones of a file system by use.
+#[derive(Clone, Debug)]
+struct Areas {
+    ring: Range<u32>,
+    tables: Range<u32>,
+    main: u32,
+}
+
+/// The part of a checkpoint that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// None of its tables is written.
+    Before,
+    /// Zones with summaries are copied.
+    Copying,
+    /// They are copied.
+    Copied(Status),
+}
+
+/// A drive that copies summaries besides.
+#[derive(Clone)]
+pub(super) struct SummaryPairs(Rc<Inner>);
+
+struct Inner {
+    rt: Rt,
+    drive: Rc<dyn ZonedDevice>,
+    /// The drive without the zones of the pairs.
+    geometry: Geometry,
+    areas: RefCell<Option<Areas>>,
+    phase: Cell<Phase>,
+    /// Pairs with a summary that is not on the drive.
+    dirty: RefCell<BTreeSet<u32>>,
+    /// How often each pair was copied.
+    copies: RefCell<Vec<u32>>,
+    /// Requests for the checkpoint ring that wait for copies.
+    held: RefCell<Vec<(QueueId, Request, Ticket)>>,
+    answers: CompletionTable<Outcome>,
+    copied: Cell<u64>,
+}
+
+impl SummaryPairs {
+    /// `drive` with its last zones for pairs.
+    pub(super) fn behind(rt: &Rt, drive: Rc<dyn ZonedDevice>) -> SummaryPairs {
+        let mut geometry = drive.geometry().clone();
+        let segments = u64::from(geometry.zones) * geometry.zone_capacity.0.div_ceil(SEGMENT);
+        let pairs = segments.div_ceil(geometry.zone_capacity.0) as usize;
+        geometry.zones -= 2 * pairs as u32;
+        let fewer = |limit: Option<u32>| limit.map(|limit| limit.saturating_sub(COPIES).max(1));
+        geometry.max_active = fewer(geometry.max_active);
+        geometry.max_open = fewer(geometry.max_open);
+        SummaryPairs(Rc::new(Inner {
+            rt: rt.clone(),
+            drive,
+            geometry,
+            areas: RefCell::new(None),
+            phase: Cell::new(Phase::Before),
+            dirty: RefCell::default(),
+            copies: RefCell::new(vec![0; pairs]),
+            held: RefCell::default(),
+            answers: CompletionTable::new(),
+            copied: Cell::new(0),
+        }))
+    }
+
+    /// Begins to keep the summaries of `fs`, which has just been mounted.
+    ///
+    /// # Errors
+    /// If the drive does not report its zones.
+    pub(super) async fn begin(&self, fs: &Fs) -> furrow_zone::Result<()> {
+        let uses = fs.zone_map().await?;
+        let first = |wanted: &[ZoneUse]| {
+            let found = uses.iter().position(|zone| wanted.contains(&zone.usage));
+            found.unwrap_or(uses.len()) as u32
+        };
+        let [ring, log, tables, sync] =
+            [ZoneUse::Checkpoint, ZoneUse::DeltaLog, ZoneUse::Tables, ZoneUse::SyncLog]
+                .map(|of| first(&[of]));
+        let after = uses[sync as usize..].iter().position(|zone| zone.usage != ZoneUse::SyncLog);
+        let main = sync + after.unwrap_or(0) as u32;
+        *self.0.areas.borrow_mut() = Some(Areas { ring: ring..log, tables: tables..sync, main });
+        Ok(())
+    }
+
+    /// Bytes that were copied.
+    pub(super) fn copied(&self) -> u64 {
+        self.0.copied.get()
+    }
+}
+
+impl Inner {
+    /// Notes the segments that a write of `blocks` from `offset` of main zone `index` fills.
+    fn note(&self, index: u32, offset: u64, blocks: u64) {
+        let segments = self.geometry.zone_capacity.0.div_ceil(SEGMENT);
+        let first = u64::from(index) * segments;
+        let full =
+            |to: u64| if to == self.geometry.zone_capacity.0 { segments } else { to / SEGMENT };
+        let filled = full(offset)..full(offset + blocks);
+        let pairs = filled.map(|at| ((first + at) / self.geometry.zone_capacity.0) as u32);
+        self.dirty.borrow_mut().extend(pairs);
+    }
+
+    /// Begins the copies of a checkpoint.
+    fn copy(self: &Rc<Self>) {
+        self.phase.set(Phase::Copying);
+        let pairs = Rc::new(RefCell::new(std::mem::take(&mut *self.dirty.borrow_mut())));
+        let this = self.clone();
+        self.rt.clone().spawn_detached(async move {
+            let workers: Vec<_> = (0..COPIES.min(pairs.borrow().len() as u32))
+                .map(|_| {
+                    let (this, pairs) = (this.clone(), pairs.clone());
+                    this.rt.clone().spawn(async move {
+                        let mut status = Status::Success;
+                        while let Some(pair) = { pairs.borrow_mut().pop_first() }
+                            && status.is_ok()
+                        {
+                            status = this.copy_zone(pair).await;
+                        }
+                        status
+                    })
+                })
+                .collect();
+            let mut status = Status::Success;
+            for worker in workers {
+                let ended = worker.await;
+                status = if status.is_ok() { ended } else { status };
+            }
+            this.phase.set(Phase::Copied(status));
+            for (queue, request, ticket) in this.held.take() {
+                let (answer, answers) = (this.record(queue, request), this.answers.clone());
+                let forward = async move { answers.complete(ticket, answer.await) };
+                this.rt.spawn_detached(forward);
+            }
+        });
+    }
+
+    /// Writes the summaries of `pair` to the zone of the pair that does not have them.
+    async fn copy_zone(&self, pair: u32) -> Status {
+        let copies = self.copies.borrow()[pair as usize];
+        self.copies.borrow_mut()[pair as usize] += 1;
+        let zone = ZoneId(self.geometry.zones + 2 * pair + copies % 2);
+        let start = self.drive.geometry().start(zone);
+        if copies >= 2 {
+            let action = Command::Manage { target: Target::Zone(start), action: Action::Reset };
+            let answer = self.drive.submit(QueueId(0), Request::bare(action)).await;
+            if !answer.status.is_ok() {
+                return answer.status;
+            }
+        }
+        let (page, capacity) = (Page::zeroed(), self.geometry.zone_capacity.0);
+        let most = self.geometry.max_transfer.map_or(COMMAND, |most| most.0.min(COMMAND));
+        let mut at = 0;
+        while at < capacity {
+            let blocks = most.min(capacity - at);
+            let command = Command::Write { lba: Lba(start.0 + at), blocks: BlockCount(blocks) };
+            let data: Pages = (0..blocks).map(|_| page.clone()).collect();
+            let answer = self.drive.submit(QueueId(0), Request::with_data(command, data)).await;
+            if !answer.status.is_ok() {
+                return answer.status;
+            }
+            at += blocks;
+        }
+        self.copied.set(self.copied.get() + capacity * PAGE_SIZE as u64);
+        Status::Success
+    }
+
+    /// Passes a request for the checkpoint ring on; the one with FUA ends the checkpoint.
+    fn record(self: &Rc<Self>, queue: QueueId, request: Request) -> Completion<Outcome> {
+        if let Phase::Copied(status) = self.phase.get()
+            && request.fua
+        {
+            self.phase.set(Phase::Before);
+            if !status.is_ok() {
+                let lba = Lba(0);
+                let (ticket, answer) = self.answers.open();
+                let (data, oob) = (Pages::new(), Vec::new());
+                self.answers.complete(ticket, Outcome { status, lba, data, oob });
+                return answer;
+            }
+        }
+        self.drive.submit(queue, request)
+    }
+}
+
+impl ZonedDevice for SummaryPairs {
+    fn geometry(&self) -> &Geometry {
+        &self.0.geometry
+    }
+
+    fn submit(&self, queue: QueueId, request: Request) -> Completion<Outcome> {
+        let pairs = &self.0;
+        let areas = pairs.areas.borrow();
+        let (Some(areas), Command::Write { lba, blocks }) = (areas.as_ref(), request.command)
+        else {
+            return pairs.drive.submit(queue, request);
+        };
+        let Some((zone, offset)) = pairs.geometry.locate(lba) else {
+            return pairs.drive.submit(queue, request);
+        };
+        if zone.0 >= areas.main {
+            pairs.note(zone.0 - areas.main, offset.0, blocks.0);
+        } else if pairs.phase.get() == Phase::Before
+            && (areas.tables.contains(&zone.0) || areas.ring.contains(&zone.0))
+        {
+            pairs.copy();
+        }
+        if !areas.ring.contains(&zone.0) {
+            return pairs.drive.submit(queue, request);
+        }
+        if pairs.phase.get() != Phase::Copying {
+            return pairs.record(queue, request);
+        }
+        let (ticket, answer) = pairs.answers.open();
+        pairs.held.borrow_mut().push((queue, request, ticket));
+        answer
+    }
+
+    fn report(&self, first: ZoneId, count: u32) -> Reports<'_> {
+        let left = self.0.geometry.zones.saturating_sub(first.0);
+        self.0.drive.report(first, count.min(left))
+    }
+
+    fn answers(&self) -> bool {
+        self.0.drive.answers()
+    }
+
+    fn give_up(&self) {
+        self.0.drive.give_up();
+    }
+
+    fn fault_injection(&self) -> Option<&dyn FaultInjection> {
+        self.0.drive.fault_injection()
+    }
+
+    fn warnings(&self) -> &[String] {
+        self.0.drive.warnings()
+    }
+
+    fn name(&self) -> String {
+        self.0.drive.name()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::catalogue::{Engine, Profile};
+    use crate::host::Host;
+    use crate::policy::{Metadata, Policy};
+    use crate::target::files::Library;
+    use furrow_emu::OpenMode;
+    use furrow_fs::{Ino, NewNode};
+    use furrow_rt::{Config, Rt};
+    use furrow_zone::{DeviceSpec, ZoneId, ZoneState, ZonedDevice as _};
+
+    /// Bytes of summaries that `files` files of 32 MiB bring about, with a checkpoint after each, and
+    /// the states of the pair's zones after each.
+    fn written(summary_pairs: bool, files: u32) -> (u64, Vec<[ZoneState; 2]>) {
+        let rt = Rt::new(Config::simulated(1));
+        let spec: DeviceSpec =
+            "mem:pm1731a,zones=256,zone-size=6MiB,timing=virtual".parse().unwrap();
+        let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite).unwrap();
+        let policy = Policy { metadata: Metadata::NaivePair, summary_pairs, ..Policy::default() };
+        let about = String::new();
+        let profile = Profile { engine: Engine::Fs, about, policy, array: None, store: None };
+        let on = rt.clone();
+        let written = rt.block_on(async move {
+            let host = Host::default();
+            let library = Library::new(&on, drive.clone(), &profile, &host).await.unwrap();
+            let mut states = Vec::new();
+            for file in 0..files {
+                let file = {
+                    let (name, node) = (format!("{file}"), NewNode::file());
+                    library.fs.create(Ino::ROOT, name.as_bytes(), &node).await.unwrap().ino
+                };
+                library.write(file, 0, 32 << 20).await.unwrap();
+                library.fs.sync().await.unwrap();
+                let pair = drive.report(ZoneId(254), 2).await.unwrap();
+                states.push([pair[0].state, pair[1].state]);
+            }
+            (library.end().await.unwrap().written.summaries, states)
+        });
+        rt.clear();
+        written
+    }
+
+    #[test]
+    fn a_checkpoint_copies_the_zone_of_new_summaries_to_the_other_one_and_waits_for_it() {
+        let (plain, _) = written(false, 3);
+        let (pairs, states) = written(true, 3);
+        // 256 zones of 3 segments have their summaries in one zone of 1,536 blocks.
+        let copies = (pairs - plain) / (6 << 20);
+        assert!((3..=4).contains(&copies), "{plain} {pairs}");
+        assert!((pairs - plain) % (6 << 20) < 1 << 20, "{plain} {pairs}");
+        use ZoneState::{Empty, Full};
+        assert_eq!(states, [[Full, Empty], [Full, Full], [Full, Full]]);
+    }
+}
