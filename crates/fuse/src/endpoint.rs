@@ -249,6 +249,8 @@ pub struct Mounted {
     pub source: String,
     /// The mount point.
     pub directory: PathBuf,
+    /// The number of the file system's device, as `major:minor`.
+    pub number: String,
 }
 
 /// All mounts of Furrow's, in the order of mounting.
@@ -271,7 +273,8 @@ fn parse_mountinfo(line: &[u8]) -> Option<Mounted> {
     }
     let directory = std::ffi::OsString::from_vec(unescape(fields.get(4)?));
     let source = String::from_utf8_lossy(&unescape(fields.get(dash + 2)?)).into_owned();
-    Some(Mounted { source, directory: directory.into() })
+    let number = String::from_utf8_lossy(fields.get(2)?).into_owned();
+    Some(Mounted { source, directory: directory.into(), number })
 }
 
 /// The mount table writes blanks, tabs, newlines and backslashes as `\ooo`.
@@ -307,6 +310,7 @@ mod tests {
             let found = parse_mountinfo(line.replace("KIND", kind).as_bytes()).expect("ours");
             assert_eq!(found.directory, Path::new("/mnt/a b"));
             assert_eq!(found.source, r"/d/x\y.zns");
+            assert_eq!(found.number, "0:49");
         }
     }
 

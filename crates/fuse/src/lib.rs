@@ -16,6 +16,7 @@ mod known;
 mod latency;
 pub mod null;
 mod operations;
+mod page_cache;
 mod posix;
 mod reply;
 pub mod report;

@@ -3,6 +3,7 @@
 use crate::channel::{Channel, Transport};
 use crate::endpoint::{self, Endpoint, Root, Unmount};
 use crate::operations::Operations;
+use crate::page_cache;
 use crate::ring::{self, Rings, Running};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use fuser::{Config, SessionACL};
@@ -70,6 +71,11 @@ impl<S: Operations> Session<S> {
             config.acl = SessionACL::All;
             let session = fuser::Session::from_fd(channel, device, SessionACL::All, config)?;
             let rings = rings.map(|rings| rings.start(server, own)).transpose()?;
+            if let Err(error) = page_cache::raise_limits(directory) {
+                server.report(&format!(
+                    "the kernel reads little ahead and keeps little dirty: {error:#}"
+                ));
+            }
             Ok(Session { session, rings, directory: directory.to_owned(), write_back: None })
         };
         ready().with_context(|| format!("{}: FUSE handshake", directory.display())).inspect_err(

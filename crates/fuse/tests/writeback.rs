@@ -54,19 +54,28 @@ fn what_is_closed_is_passed_on() {
 }
 
 #[test]
+fn the_kernel_keeps_as_much_dirty_and_reads_as_far_ahead_as_for_a_local_file_system() {
+    if skip("the_kernel_keeps_as_much_dirty") {
+        return;
+    }
+    let place = place("limits");
+    let device = fs::metadata(place.at("")).unwrap().dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    for (limit, value) in [("read_ahead_kb", "2048"), ("max_ratio", "100"), ("strict_limit", "0")] {
+        match fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/{limit}")) {
+            Ok(found) => assert_eq!(found.trim(), value, "{limit}"),
+            // A kernel before 6.2 has no such file.
+            Err(_) => assert_eq!(limit, "strict_limit"),
+        }
+    }
+}
+
+#[test]
 fn what_nobody_syncs_is_passed_on_in_time() {
     if skip("what_nobody_syncs_is_passed_on_in_time") {
         return;
     }
     let place = place("in-time");
-    // The kernel passes much on at once while it knows a file system for slow. Then it would wait.
-    let device = fs::metadata(place.at("")).unwrap().dev();
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let limits = format!("/sys/class/bdi/{major}:{minor}");
-    for (limit, value) in [("strict_limit", "0"), ("max_ratio", "100")] {
-        // A kernel before 6.2 has no such file.
-        let _ = fs::write(format!("{limits}/{limit}"), value);
-    }
     let before = writes(&place);
     let mut file = File::create(place.at("file")).unwrap();
     file.write_all(b"nobody syncs this").unwrap();
