@@ -9,9 +9,8 @@ use crate::endpoint::MAX_WRITE;
 use crate::operations::{Asker, Changes, NewName, Operations};
 use crate::reply::{Reply, Space};
 use fuser::{
-    Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,
-    ReplyStatfs, ReplyWrite, WriteFlags,
+    Errno, FileAttr, FileType, Generation, INodeNo, InitFlags, KernelConfig, OpenFlags, ReplyAttr,
+    ReplyData, ReplyEmpty, ReplyEntry, ReplyStatfs, ReplyWrite, WriteFlags,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
@@ -99,10 +98,9 @@ impl Operations for Null {
         }
     }
 
-    fn create(&self, _: Asker, _: NewName, reply: Reply<ReplyCreate>) {
+    fn mknod(&self, _: Asker, _: NewName, _: u32, reply: Reply<ReplyEntry>) {
         let ino = INodeNo(self.next.fetch_add(1, Ordering::Relaxed));
-        let (fh, flags) = (FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
-        reply.created(&self.ttl, &attributes(ino), Generation(0), fh, flags);
+        reply.entry(&self.ttl, &attributes(ino), Generation(0));
     }
 
     fn unlink(&self, _: INodeNo, _: Vec<u8>, reply: Reply<ReplyEmpty>) {
@@ -132,10 +130,6 @@ impl Operations for Null {
 
     fn getattr(&self, ino: INodeNo, reply: Reply<ReplyAttr>) {
         reply.attr(&self.ttl, &attributes(ino));
-    }
-
-    fn open(&self, _: INodeNo, reply: Reply<ReplyOpen>) {
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
     }
 
     fn read(&self, ino: INodeNo, offset: u64, size: u32, reply: Reply<ReplyData>) {

@@ -129,8 +129,14 @@ pub trait Operations: Send + Sync + 'static {
         reply.error(Errno::ENOSYS);
     }
 
-    fn open(&self, ino: INodeNo, reply: Reply<ReplyOpen>);
+    /// "Not implemented" makes a kernel with `FUSE_NO_OPEN_SUPPORT` tell of no opens and closes, and
+    /// read from its cache what it has cached.
+    fn open(&self, ino: INodeNo, reply: Reply<ReplyOpen>) {
+        reply.error(Errno::ENOSYS);
+    }
 
+    /// Makes a file and opens it. "Not implemented" makes the kernel ask for the file by
+    /// [`Operations::mknod`], and then for the opening.
     fn create(&self, asker: Asker, new: NewName, reply: Reply<ReplyCreate>) {
         reply.error(Errno::ENOSYS);
     }
@@ -164,6 +170,8 @@ pub trait Operations: Send + Sync + 'static {
         reply.error(Errno::ENOSYS);
     }
 
+    /// "Not implemented" makes a kernel with `FUSE_NO_OPENDIR_SUPPORT` tell of no opens and closes
+    /// of directories, and keep listings in its cache until it changes the directory.
     fn opendir(&self, ino: INodeNo, reply: Reply<ReplyOpen>) {
         reply.opened(FileHandle(0), FopenFlags::empty());
     }

@@ -39,6 +39,10 @@ pub(crate) struct Shared {
     pub async_dio: bool,
     /// The kernel collects writes in its page cache.
     pub writeback_cache: bool,
+    /// The kernel does without being answered when it opens files.
+    pub no_open: AtomicBool,
+    /// The same for directories.
+    pub no_opendir: AtomicBool,
     /// Time of the mount.
     since: Instant,
 }
@@ -117,6 +121,8 @@ impl FuseServer {
             latencies,
             async_dio: false,
             writeback_cache: false,
+            no_open: AtomicBool::new(false),
+            no_opendir: AtomicBool::new(false),
             since,
         };
         FuseServer { port, pool, shared: Arc::new(shared) }

@@ -29,6 +29,7 @@ use fuser::{
 use rustix::fs::OFlags;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 /// Most background requests of the kernel, such as read-ahead.
@@ -117,6 +118,11 @@ impl Operations for FuseServer {
         ] {
             let _ = config.add_capabilities(wish);
         }
+        let offers = |feature| config.capabilities().contains(feature);
+        let no_open = offers(InitFlags::FUSE_NO_OPEN_SUPPORT);
+        let no_opendir = offers(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        self.shared.no_open.store(no_open, Ordering::Relaxed);
+        self.shared.no_opendir.store(no_opendir, Ordering::Relaxed);
         if self.shared.async_dio {
             let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         }
@@ -301,7 +307,12 @@ impl Operations for FuseServer {
         );
     }
 
+    // An open needs no answer: a file without a name lives while the kernel refers to it ([`Known`]).
+
     fn open(&self, ino: INodeNo, reply: Reply<ReplyOpen>) {
+        if self.shared.no_open.load(Ordering::Relaxed) {
+            return reply.error(Errno::ENOSYS);
+        }
         let ino = known!(ino, reply);
         self.run(
             Op::Open,
@@ -313,6 +324,9 @@ impl Operations for FuseServer {
     }
 
     fn create(&self, asker: Asker, made: NewName, reply: Reply<ReplyCreate>) {
+        if self.shared.no_open.load(Ordering::Relaxed) {
+            return reply.error(Errno::ENOSYS);
+        }
         let parent = known!(made.parent, reply);
         let new = new(asker, Kind::File, made.mode, made.umask);
         self.run(
@@ -385,8 +399,16 @@ impl Operations for FuseServer {
         self.empty(Op::Fsync, reply, move |call| async move { call.fsync(ino, datasync).await });
     }
 
-    // `opendir` does nothing: a listing needs no state, cookies stay valid, and a removed directory
-    // lives while the kernel refers to it.
+    // A listing needs no state, cookies stay valid, and a removed directory lives while the kernel
+    // refers to it.
+
+    fn opendir(&self, _: INodeNo, reply: Reply<ReplyOpen>) {
+        match self.shared.no_opendir.load(Ordering::Relaxed) {
+            true => reply.error(Errno::ENOSYS),
+            // Every change goes through this kernel, so a listing that it has cached stays correct.
+            false => reply.opened(FileHandle(0), FopenFlags::FOPEN_CACHE_DIR),
+        }
+    }
 
     fn readdir(&self, ino: INodeNo, offset: u64, reply: Reply<ReplyDirectory>) {
         let ino = known!(ino, reply);

@@ -14,6 +14,7 @@ use std::os::unix::fs::{
     DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink,
 };
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 #[test]
@@ -297,6 +298,65 @@ pub fn large_directories_are_listed_whole() {
         .map(|entry| entry.unwrap().file_name().to_bytes().to_vec())
         .collect();
     assert!(all.contains(&b".".to_vec()) && all.contains(&b"..".to_vec()));
+}
+
+#[test]
+pub fn listings_are_cached_and_follow_each_change() {
+    if skip("listings_are_cached_and_follow_each_change") {
+        return;
+    }
+    let place = Place::new("listings");
+    let directory = place.at("d");
+    fs::create_dir(&directory).unwrap();
+    let requests = || {
+        let stat = report::ask_stat(&place.at("")).unwrap();
+        stat.operations.iter().find(|op| op.name == "readdir").map_or(0, |op| op.count)
+    };
+    for name in ["a", "b"] {
+        File::create(directory.join(name)).unwrap();
+    }
+    assert_eq!(names(&directory), ["a", "b"]);
+    let before = requests();
+    assert_eq!(names(&directory), ["a", "b"]);
+    assert_eq!(requests(), before, "the kernel has this listing");
+    fs::rename(directory.join("b"), directory.join("c")).unwrap();
+    assert_eq!(names(&directory), ["a", "c"]);
+    fs::hard_link(directory.join("a"), directory.join("d")).unwrap();
+    assert_eq!(names(&directory), ["a", "c", "d"]);
+    fs::rename(directory.join("a"), place.at("a")).unwrap();
+    assert_eq!(names(&directory), ["c", "d"]);
+    fs::rename(place.at("a"), directory.join("c")).unwrap();
+    fs::create_dir(directory.join("e")).unwrap();
+    assert_eq!(names(&directory), ["c", "d", "e"]);
+    fs::remove_dir(directory.join("e")).unwrap();
+    assert_eq!(names(&directory), ["c", "d"]);
+
+    // While names come and go, a listing has each of the others once.
+    let stay: Vec<String> = (0..400).map(|n| format!("stay-{n:03}")).collect();
+    for name in &stay {
+        File::create(directory.join(name)).unwrap();
+    }
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let changes = scope.spawn(|| {
+            for n in 0..600 {
+                let name = directory.join(format!("goes-{}", n % 50));
+                let _ = File::create_new(&name).map(drop).or_else(|_| fs::remove_file(&name));
+                std::thread::sleep(Duration::from_micros(n * 7 % 600));
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    let found = names(&directory);
+                    let found: Vec<_> = found.iter().filter(|n| n.starts_with("stay")).collect();
+                    assert!(found.iter().copied().eq(&stay), "{found:?}");
+                }
+            });
+        }
+        changes.join().unwrap();
+    });
 }
 
 #[test]
