@@ -180,18 +180,21 @@ pub enum SoftDefect {
     EarlyLife,
     /// Recovery believes every range that a record names.
     UncheckedRange,
+    /// Recovery believes a table of which only a part was written.
+    TornTable,
     /// Recovery does not write again what it found by checksum, which may be discarded content.
     DiscardBelieved,
 }
 
 impl SoftDefect {
     /// All of them.
-    pub const ALL: [SoftDefect; 6] = [
+    pub const ALL: [SoftDefect; 7] = [
         SoftDefect::SkippedFlush,
         SoftDefect::LateRecord,
         SoftDefect::VolatileGeneration,
         SoftDefect::EarlyLife,
         SoftDefect::UncheckedRange,
+        SoftDefect::TornTable,
         SoftDefect::DiscardBelieved,
     ];
 }

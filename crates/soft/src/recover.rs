@@ -168,13 +168,20 @@ async fn half(
     plain: &dyn PlainDevice,
     superblock: &Superblock,
     number: usize,
+    variant: SoftVariant,
     pool: &Pool,
 ) -> Result<Half> {
     let layout = &superblock.layout;
     let what = format!("read of half {number} of the journal");
     let bytes = flat(&read(plain, &what, layout.half_at(number), layout.half, pool).await?);
     let (front, records) = bytes.split_at(layout.table as usize * PAGE_SIZE);
-    let table = whole(front, kind::TABLE, superblock.uuid)?;
+    let mut table = whole(front, kind::TABLE, superblock.uuid)?;
+    if table.is_none() && variant.has(SoftDefect::TornTable) {
+        let torn = record::peek(front).filter(|header| header.kind.get() == kind::TABLE);
+        table = torn.and_then(|header| {
+            Some((header, front.get(RecordHeader::SIZE..header.length.get() as usize)?))
+        });
+    }
     let zones = |body: &[u8]| {
         let entries = <[ZoneEntry]>::ref_from_bytes(body).ok()?;
         let all = entries.iter().map(|entry| Lasting::of(entry, layout.zone_blocks));
@@ -252,8 +259,8 @@ pub(crate) async fn look(
     };
     let place = |error: Error| error.at(plain.name());
     let halves = [
-        half(plain, &superblock, 0, pool).await.map_err(place)?,
-        half(plain, &superblock, 1, pool).await.map_err(place)?,
+        half(plain, &superblock, 0, variant, pool).await.map_err(place)?,
+        half(plain, &superblock, 1, variant, pool).await.map_err(place)?,
     ];
     let turn = |half: &Half| half.table.as_ref().map(|(header, _)| header.epoch.get());
     let chosen = usize::from(turn(&halves[1]) > turn(&halves[0]));
