@@ -170,8 +170,6 @@ pub trait Operations: Send + Sync + 'static {
         reply.error(Errno::ENOSYS);
     }
 
-    /// "Not implemented" makes a kernel with `FUSE_NO_OPENDIR_SUPPORT` tell of no opens and closes
-    /// of directories, and keep listings in its cache until it changes the directory.
     fn opendir(&self, ino: INodeNo, reply: Reply<ReplyOpen>) {
         reply.opened(FileHandle(0), FopenFlags::empty());
     }

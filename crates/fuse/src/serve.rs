@@ -41,8 +41,6 @@ pub(crate) struct Shared {
     pub writeback_cache: bool,
     /// The kernel does without being answered when it opens files.
     pub no_open: AtomicBool,
-    /// The same for directories.
-    pub no_opendir: AtomicBool,
     /// Time of the mount.
     since: Instant,
 }
@@ -122,7 +120,6 @@ impl FuseServer {
             async_dio: false,
             writeback_cache: false,
             no_open: AtomicBool::new(false),
-            no_opendir: AtomicBool::new(false),
             since,
         };
         FuseServer { port, pool, shared: Arc::new(shared) }

@@ -118,11 +118,8 @@ impl Operations for FuseServer {
         ] {
             let _ = config.add_capabilities(wish);
         }
-        let offers = |feature| config.capabilities().contains(feature);
-        let no_open = offers(InitFlags::FUSE_NO_OPEN_SUPPORT);
-        let no_opendir = offers(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        let no_open = config.capabilities().contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.shared.no_open.store(no_open, Ordering::Relaxed);
-        self.shared.no_opendir.store(no_opendir, Ordering::Relaxed);
         if self.shared.async_dio {
             let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         }
@@ -399,16 +396,10 @@ impl Operations for FuseServer {
         self.empty(Op::Fsync, reply, move |call| async move { call.fsync(ino, datasync).await });
     }
 
-    // A listing needs no state, cookies stay valid, and a removed directory lives while the kernel
-    // refers to it.
-
-    fn opendir(&self, _: INodeNo, reply: Reply<ReplyOpen>) {
-        match self.shared.no_opendir.load(Ordering::Relaxed) {
-            true => reply.error(Errno::ENOSYS),
-            // Every change goes through this kernel, so a listing that it has cached stays correct.
-            false => reply.opened(FileHandle(0), FopenFlags::FOPEN_CACHE_DIR),
-        }
-    }
+    // `opendir` does nothing: a listing needs no state, cookies stay valid, and a removed directory
+    // lives while the kernel refers to it. But it is answered: a kernel that opens directories by
+    // itself keeps listings, and gives a program that lists a directory in several steps the end of
+    // an older listing if another program lists the directory meanwhile (seen with Linux 6.18).
 
     fn readdir(&self, ino: INodeNo, offset: u64, reply: Reply<ReplyDirectory>) {
         let ino = known!(ino, reply);
