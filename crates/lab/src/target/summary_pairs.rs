@@ -12,8 +12,11 @@
 //! - The engine's own commands reach the drive in the order in which they were submitted, zone by zone.
 //!
 //! In favour of the pair: the zones that are copied come from memory, also the first time, where the
-//! kernel reads them block by block; and as many as [`COPIES`] are copied at once.
+//! kernel reads them block by block; and as many as [`COPIES`] are copied at once. Against it: the
+//! engine has that many active zones less. Tables that have grown into the main area count as
+//! segments there; no claim has so many files.
 
+use anyhow::{Context as _, Result};
 use furrow_fs::{Fs, ZoneUse};
 use furrow_rt::{Completion, CompletionTable, PAGE_SIZE, Page, Pages, Rt, Ticket};
 use furrow_zone::{
@@ -45,8 +48,8 @@ struct Areas {
 /// The part of a checkpoint that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// None of its tables is written.
-    Before,
+    /// None of its tables is written, or its record is.
+    Idle,
     /// Zones with summaries are copied.
     Copying,
     /// They are copied.
@@ -80,7 +83,7 @@ impl SummaryPairs {
         let mut geometry = drive.geometry().clone();
         let segments = u64::from(geometry.zones) * geometry.zone_capacity.0.div_ceil(SEGMENT);
         let pairs = segments.div_ceil(geometry.zone_capacity.0) as usize;
-        geometry.zones -= 2 * pairs as u32;
+        geometry.zones = geometry.zones.saturating_sub(2 * pairs as u32);
         let fewer = |limit: Option<u32>| limit.map(|limit| limit.saturating_sub(COPIES).max(1));
         geometry.max_active = fewer(geometry.max_active);
         geometry.max_open = fewer(geometry.max_open);
@@ -89,7 +92,7 @@ impl SummaryPairs {
             drive,
             geometry,
             areas: RefCell::new(None),
-            phase: Cell::new(Phase::Before),
+            phase: Cell::new(Phase::Idle),
             dirty: RefCell::default(),
             copies: RefCell::new(vec![0; pairs]),
             held: RefCell::default(),
@@ -101,19 +104,18 @@ impl SummaryPairs {
     /// Begins to keep the summaries of `fs`, which has just been mounted.
     ///
     /// # Errors
-    /// If the drive does not report its zones.
-    pub(super) async fn begin(&self, fs: &Fs) -> furrow_zone::Result<()> {
+    /// If the drive does not report its zones, or these are not those of a file system with tables.
+    pub(super) async fn begin(&self, fs: &Fs) -> Result<()> {
         let uses = fs.zone_map().await?;
-        let first = |wanted: &[ZoneUse]| {
-            let found = uses.iter().position(|zone| wanted.contains(&zone.usage));
-            found.unwrap_or(uses.len()) as u32
+        let range = |wanted: ZoneUse| -> Result<Range<u32>> {
+            let first = uses.iter().position(|zone| zone.usage == wanted);
+            let first = first.with_context(|| format!("no zone has the use {wanted:?}"))?;
+            let count = uses[first..].iter().take_while(|zone| zone.usage == wanted).count();
+            Ok(first as u32..(first + count) as u32)
         };
-        let [ring, log, tables, sync] =
-            [ZoneUse::Checkpoint, ZoneUse::DeltaLog, ZoneUse::Tables, ZoneUse::SyncLog]
-                .map(|of| first(&[of]));
-        let after = uses[sync as usize..].iter().position(|zone| zone.usage != ZoneUse::SyncLog);
-        let main = sync + after.unwrap_or(0) as u32;
-        *self.0.areas.borrow_mut() = Some(Areas { ring: ring..log, tables: tables..sync, main });
+        let (ring, tables) = (range(ZoneUse::Checkpoint)?, range(ZoneUse::Tables)?);
+        let main = range(ZoneUse::SyncLog)?.end;
+        *self.0.areas.borrow_mut() = Some(Areas { ring, tables, main });
         Ok(())
     }
 
@@ -204,7 +206,7 @@ impl Inner {
         if let Phase::Copied(status) = self.phase.get()
             && request.fua
         {
-            self.phase.set(Phase::Before);
+            self.phase.set(Phase::Idle);
             if !status.is_ok() {
                 let lba = Lba(0);
                 let (ticket, answer) = self.answers.open();
@@ -234,9 +236,7 @@ impl ZonedDevice for SummaryPairs {
         };
         if zone.0 >= areas.main {
             pairs.note(zone.0 - areas.main, offset.0, blocks.0);
-        } else if pairs.phase.get() == Phase::Before
-            && (areas.tables.contains(&zone.0) || areas.ring.contains(&zone.0))
-        {
+        } else if pairs.phase.get() == Phase::Idle && areas.tables.contains(&zone.0) {
             pairs.copy();
         }
         if !areas.ring.contains(&zone.0) {
@@ -257,6 +257,10 @@ impl ZonedDevice for SummaryPairs {
 
     fn answers(&self) -> bool {
         self.0.drive.answers()
+    }
+
+    fn oldest(&self) -> Option<u64> {
+        self.0.drive.oldest()
     }
 
     fn give_up(&self) {
