@@ -1,9 +1,9 @@
 //! The limits that the kernel's page cache has for a mount, beyond what FUSE negotiates.
 //!
-//! The kernel takes each FUSE server for slow: it reads 128 KiB ahead, and lets the dirty pages of a
-//! mount take a hundredth of memory before it holds writers up. Furrow's drives are as fast as those
-//! of other local file systems, so a mount gets the limits that these have. The owner of the machine
-//! can change the limits of a mount in `/sys/class/bdi/MAJOR:MINOR` while it is mounted.
+//! The kernel takes each FUSE server for slow: it reads 128 KiB ahead, and lets the dirty pages of
+//! a mount take a hundredth of memory before it holds writers up. Furrow's drives are as fast as
+//! those of other local file systems, so a mount gets the limits that these have. The owner of the
+//! machine can change the limits of a mount in `/sys/class/bdi/MAJOR:MINOR` while it is mounted.
 
 use crate::endpoint::{MAX_WRITE, mounted};
 use anyhow::{Context as _, Result, ensure};

@@ -304,7 +304,8 @@ impl Operations for FuseServer {
         );
     }
 
-    // An open needs no answer: a file without a name lives while the kernel refers to it ([`Known`]).
+    // An open needs no answer: a file without a name lives while the kernel refers to it
+    // ([`Known`]).
 
     fn open(&self, ino: INodeNo, reply: Reply<ReplyOpen>) {
         if self.shared.no_open.load(Ordering::Relaxed) {

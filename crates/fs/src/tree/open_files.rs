@@ -2,9 +2,9 @@
 //!
 //! A checkpoint lists such files, so that a mount after a crash frees them, and has space for a
 //! limited number only. Therefore the number of open files is limited: opening one more file is
-//! refused, while removing a file or renaming over it never is. A mount opens a file when it removes
-//! the last name of the file, so there the removal is refused. Recovery has no limit: it frees a file
-//! as soon as it has replayed the removal.
+//! refused, while removing a file or renaming over it never is. A mount opens a file when it
+//! removes the last name of the file, so there the removal is refused. Recovery has no limit: it
+//! frees a file as soon as it has replayed the removal.
 
 use crate::accounts::holds;
 use crate::types::Ino;

@@ -1,19 +1,21 @@
 //! Segment summaries in pairs of zones, as the plain pair that Z-LFS compares itself with has them.
 //!
 //! In its published code (NAIVE_MFZ: `merge_ssa` in `segment.c`, called by `f2fs_write_checkpoint`)
-//! each segment of 2 MiB has a summary of one block in an area of zones, and each of these zones has
-//! a second one. A checkpoint writes every zone in which a summary is new, whole, to the other zone
-//! of its pair, and its last record waits for that. The engine keeps summaries in segments, so a drive
-//! stands in between that does this work besides. It takes the pairs' zones from the end of the drive.
+//! each segment of 2 MiB has a summary of one block in an area of zones, and each of these zones
+//! has a second one. A checkpoint writes every zone in which a summary is new, whole, to the other
+//! zone of its pair, and its last record waits for that. The engine keeps summaries in segments, so
+//! a drive stands in between that does this work besides. It takes the pairs' zones from the end of
+//! the drive.
 //!
 //! Invariants
 //! - The last record of a checkpoint reaches the drive after the copies of all zones with summaries
 //!   of segments that were full when the checkpoint's tables began to be written.
-//! - The engine's own commands reach the drive in the order in which they were submitted, zone by zone.
+//! - The engine's own commands reach the drive in the order in which they were submitted, zone by
+//!   zone.
 //!
-//! In favour of the pair: the zones that are copied come from memory, also the first time, where the
-//! kernel reads them block by block; and as many as [`COPIES`] are copied at once. Against it: the
-//! engine has that many active zones less. Tables that have grown into the main area count as
+//! In favour of the pair: the zones that are copied come from memory, also the first time, where
+//! the kernel reads them block by block; and as many as [`COPIES`] are copied at once. Against it:
+//! the engine has that many active zones less. Tables that have grown into the main area count as
 //! segments there; no claim has so many files.
 
 use anyhow::{Context as _, Result};
@@ -291,8 +293,8 @@ mod tests {
     use furrow_rt::{Config, Rt};
     use furrow_zone::{DeviceSpec, ZoneId, ZoneState, ZonedDevice as _};
 
-    /// Bytes of summaries that `files` files of 32 MiB bring about, with a checkpoint after each, and
-    /// the states of the pair's zones after each.
+    /// Bytes of summaries that `files` files of 32 MiB bring about, with a checkpoint after each,
+    /// and the states of the pair's zones after each.
     fn written(summary_pairs: bool, files: u32) -> (u64, Vec<[ZoneState; 2]>) {
         let rt = Rt::new(Config::simulated(1));
         let spec: DeviceSpec =
