@@ -129,8 +129,8 @@ pub trait Operations: Send + Sync + 'static {
         reply.error(Errno::ENOSYS);
     }
 
-    /// "Not implemented" makes a kernel with `FUSE_NO_OPEN_SUPPORT` tell of no opens and closes,
-    /// and read from its cache what it has cached.
+    /// "Not implemented" makes a kernel with `FUSE_NO_OPEN_SUPPORT` send no opens and closes, and
+    /// keep what it has cached of a file when a program opens the file.
     fn open(&self, ino: INodeNo, reply: Reply<ReplyOpen>) {
         reply.error(Errno::ENOSYS);
     }

@@ -39,7 +39,7 @@ pub(crate) struct Shared {
     pub async_dio: bool,
     /// The kernel collects writes in its page cache.
     pub writeback_cache: bool,
-    /// The kernel does without being answered when it opens files.
+    /// The kernel opens files without an answer of the server.
     pub no_open: AtomicBool,
     /// Time of the mount.
     since: Instant,

@@ -36,8 +36,8 @@ const SEGMENT: u64 = 512;
 /// Blocks of a command of a copy: the largest request of the kernel's block layer, 1 MiB.
 const COMMAND: u64 = 256;
 
-/// Zones that are copied at once. The engine has as many active zones less.
-pub(super) const COPIES: u32 = 8;
+/// Zones that are copied at once. The engine has that many active zones less.
+const COPIES: u32 = 8;
 
 /// The zones of a file system by use.
 #[derive(Clone, Debug)]
