@@ -97,6 +97,31 @@ null() {
         zone_nr_conv=0 zone_max_open=12 zone_max_active=24
     conform /dev/nullb0 3
     file_system /dev/nullb0 500
+    partitions
+}
+
+# Soft zones take the place of partitions, by force, and only of such that nobody uses.
+partitions() {
+    local made=/sys/kernel/config/nullb/nullb9 drive
+    mount -t configfs config /sys/kernel/config
+    mkdir "$made"
+    echo 512 >"$made/size"
+    echo 0 >"$made/zoned"
+    echo 1 >"$made/memory_backed"
+    echo 1 >"$made/power"
+    # Newer kernels name it as it was made, older ones by its number.
+    drive=/dev/nullb9
+    [ -e "$drive" ] || drive="/dev/nullb$(cat "$made/index")"
+    step "partitions: make one on $drive" sh -c "printf 'o\nn\np\n1\n2048\n\nw\n' | fdisk $drive && test -e ${drive}p1"
+    step "partitions: refused" sh -c \
+        "! furrow device create --soft $drive 2>/run/said && grep 'it is partitioned (.*p1): delete the partitions, or' /run/said"
+    mke2fs -q "${drive}p1" && mount "${drive}p1" /mnt
+    step "partitions: refused by force, too, while one is mounted" sh -c \
+        "! furrow device create --soft --force $drive 2>/run/said && grep 'in use: mounted' /run/said && ls /mnt/lost+found"
+    umount /mnt
+    step "partitions: soft zones by force" furrow device create --soft --force "$drive" --zone-size 16MiB
+    step "partitions: the kernel has forgotten them" test ! -e "${drive}p1"
+    file_system "$drive" 300
 }
 
 smr() {

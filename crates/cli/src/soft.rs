@@ -80,7 +80,10 @@ fn on_existing(
     size: Option<ByteLen>,
     force: bool,
 ) -> Result<Superblock, Error> {
-    let file = PlainFile::open(name, Access::ReadWrite)?;
+    let file = match force {
+        true => PlainFile::open_to_destroy(name)?,
+        false => PlainFile::open(name, Access::ReadWrite)?,
+    };
     let front = file.front(FRONT as usize)?;
     let held = match signature(&front) {
         _ if is_superblock(&front) => Some("soft zones"),
@@ -104,6 +107,7 @@ fn on_existing(
         return Err(Error::new(ErrorKind::Invalid, what));
     }
     let uuid = Uuid(Identity::fresh("")?.uuid);
+    file.forget_partitions()?;
     let options = MakeOptions { zone, records: None, uuid };
     let made = rt.block_on(async move { make(&plain, &options).await });
     rt.clear();

@@ -66,6 +66,29 @@ const CLOSE: Opcode = opcode::write::<Range>(0x12, 135);
 const FINISH: Opcode = opcode::write::<Range>(0x12, 136);
 /// `BLKDISCARD`, whose number says nothing of its argument.
 const DISCARD: Opcode = opcode::none(0x12, 119);
+/// `BLKPG`, likewise.
+const PARTITIONS: Opcode = opcode::none(0x12, 105);
+/// `BLKPG_DEL_PARTITION`.
+const DELETE_PARTITION: i32 = 2;
+
+/// `struct blkpg_ioctl_arg`.
+#[repr(C)]
+struct PartitionCall {
+    what: i32,
+    flags: i32,
+    length: i32,
+    partition: *mut Partition,
+}
+
+/// `struct blkpg_partition`.
+#[repr(C)]
+struct Partition {
+    start: i64,
+    length: i64,
+    number: i32,
+    device: [u8; 64],
+    volume: [u8; 64],
+}
 
 /// Descriptors of up to `count` zones from the one at `sector` on; fewer at the end of the drive.
 ///
@@ -124,6 +147,20 @@ pub(crate) fn discard(file: &File, offset: u64, length: u64) -> Result<(), Errno
     unsafe { ioctl(file, Setter::<DISCARD, [u64; 2]>::new([offset, length])) }
 }
 
+/// Makes the kernel forget partition `number` of a block device. The table on the device stays as
+/// it is.
+///
+/// # Errors
+/// The errno of the call; `BUSY` if a program has the partition open.
+pub(crate) fn forget_partition(file: &File, number: i32) -> Result<(), Errno> {
+    let mut partition = Partition { start: 0, length: 0, number, device: [0; 64], volume: [0; 64] };
+    let length = size_of::<Partition>() as i32;
+    let call =
+        PartitionCall { what: DELETE_PARTITION, flags: 0, length, partition: &mut partition };
+    // SAFETY: the call reads the two structures, which live until it returns.
+    unsafe { ioctl(file, Setter::<PARTITIONS, PartitionCall>::new(call)) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,6 +173,8 @@ mod tests {
         // As strace(1) and the header give them on x86 and ARM.
         assert_eq!([REPORT, RESET, OPEN], [0xc010_1282, 0x4010_1283, 0x4010_1286]);
         assert_eq!([CLOSE, FINISH, DISCARD], [0x4010_1287, 0x4010_1288, 0x1277]);
+        assert_eq!((size_of::<PartitionCall>(), size_of::<Partition>()), (24, 152));
+        assert_eq!(PARTITIONS, 0x1269);
     }
 
     #[test]
@@ -143,5 +182,6 @@ mod tests {
         let file = File::open("/dev/null").expect("a system with /dev/null");
         assert_eq!(report(&file, 0, 1), Err(Errno::NOTTY));
         assert_eq!(manage(&file, Action::Offline, 0, 8), Err(Errno::INVAL));
+        assert!(forget_partition(&file, 1).is_err());
     }
 }

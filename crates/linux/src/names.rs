@@ -121,10 +121,14 @@ fn in_folder(folder: &Path, mounts: &[String], wanted: Model) -> Vec<Obstacle> {
         let what = format!("it is mounted on {mount}: unmount it");
         found.push(Obstacle::new("mounted", what));
     }
-    let mut children = entries(folder);
-    children.retain(|child| folder.join(child).join("partition").exists());
-    if !children.is_empty() {
-        let what = format!("it is partitioned ({}): delete the partitions", children.join(", "));
+    let partitions: Vec<_> = partitions(folder).into_iter().map(|(name, _)| name).collect();
+    if !partitions.is_empty() {
+        let how = match wanted {
+            Model::None => ", or let 'furrow device create --soft --force' do it",
+            _ => "",
+        };
+        let partitions = partitions.join(", ");
+        let what = format!("it is partitioned ({partitions}): delete the partitions{how}");
         found.push(Obstacle::new("partitioned", what));
     }
     let holders = entries(&folder.join("holders"));
@@ -137,6 +141,16 @@ fn in_folder(folder: &Path, mounts: &[String], wanted: Model) -> Vec<Obstacle> {
         found.push(Obstacle::new("read-only", what));
     }
     found
+}
+
+/// The partitions of the device with this folder in sysfs: names and numbers.
+pub(crate) fn partitions(folder: &Path) -> Vec<(String, i32)> {
+    let number = |name: &String| {
+        let text = fs::read_to_string(folder.join(name).join("partition")).ok()?;
+        text.trim().parse().ok()
+    };
+    let names = entries(folder).into_iter();
+    names.filter_map(|name| number(&name).map(|number| (name, number))).collect()
 }
 
 fn entries(folder: &Path) -> Vec<String> {
@@ -156,7 +170,13 @@ mod tests {
         fs::create_dir_all(folder.join("queue")).expect("a folder");
         fs::write(folder.join("queue/zoned"), zoned).expect("a file");
         for path in more {
-            fs::create_dir_all(folder.join(path)).expect("a folder");
+            let path = folder.join(path);
+            let above = path.parent().expect("it is below the folder");
+            fs::create_dir_all(above).expect("a folder");
+            match path.ends_with("partition") {
+                true => fs::write(path, "1\n").expect("a file"),
+                false => fs::create_dir_all(path).expect("a folder"),
+            }
         }
         folder
     }
@@ -186,6 +206,7 @@ mod tests {
         let part = device("disk", "none", &["disk1/partition"]);
         assert!(in_folder(&part.join("disk1"), &[], Model::None).is_empty(), "a partition");
         assert_eq!(in_folder(&part, &[], Model::None)[0].code, "partitioned");
+        assert_eq!(partitions(&part), [("disk1".to_owned(), 1)]);
         fs::remove_dir_all(part).expect("ours");
         let missing = obstacles(Path::new("/dev/no-such-drive"));
         assert_eq!(missing[0].code, "not-found");

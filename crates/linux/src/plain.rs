@@ -3,8 +3,9 @@
 //! They are reached as zoned ones are: a drive with one conventional zone, by the same ring.
 
 use crate::drive::{Access, Drive, Opened, Use, open_node, refuse_obstacles};
+use crate::ioctl;
 use crate::layout::plain_geometry;
-use crate::names;
+use crate::names::{self, Obstacle};
 use crate::sysfs::{Limits, Model};
 use crate::transport::Transport;
 use furrow_rt::{Clock, Completion, PAGE_SIZE, Pages, Rt};
@@ -106,6 +107,47 @@ impl PlainFile {
     /// `NotFound`, `Denied`, `Busy` (in use), `WrongFormat` (it has zones, or cannot be used),
     /// `Io`. Nothing has been written.
     pub fn open(path: &str, access: Access) -> Result<PlainFile> {
+        PlainFile::open_unless(path, access, names::plain_obstacles)
+    }
+
+    /// As [`PlainFile::open`], to destroy what the device holds: a device with partitions is opened,
+    /// too, unless one of them is in use.
+    ///
+    /// # Errors
+    /// As [`PlainFile::open`].
+    pub fn open_to_destroy(path: &str) -> Result<PlainFile> {
+        let refused = |at: &Path| {
+            let mut obstacles = names::plain_obstacles(at);
+            obstacles.retain(|one| one.code != "partitioned");
+            obstacles
+        };
+        PlainFile::open_unless(path, Access::ReadWrite, refused)
+    }
+
+    /// Makes the kernel forget the device's partitions, so that nobody reads or writes by them what
+    /// takes their place. Their table is still on the device.
+    ///
+    /// # Errors
+    /// `Busy` if a program has one open: the kernel has forgotten those before it until it reads the
+    /// table again.
+    pub fn forget_partitions(&self) -> Result<()> {
+        for (partition, number) in names::partitions(&self.folder) {
+            ioctl::forget_partition(&self.file, number).map_err(|errno| {
+                let what = format!(
+                    "{}: its partition {partition}: {errno}: end what uses it (fuser shows it)",
+                    self.name
+                );
+                Error::new(ErrorKind::Busy, what)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn open_unless(
+        path: &str,
+        access: Access,
+        refused: impl Fn(&Path) -> Vec<Obstacle>,
+    ) -> Result<PlainFile> {
         let at = Path::new(path);
         let meta =
             std::fs::metadata(at).map_err(|error| io_error(path, "cannot be used", &error))?;
@@ -113,7 +155,7 @@ impl PlainFile {
         let kind = meta.file_type();
         let (folder, limits, mut file, direct) = if kind.is_block_device() {
             let folder = names::folder(at).map_err(|obstacle| wrong(&obstacle.what))?;
-            refuse_obstacles(path, names::plain_obstacles(at), access)?;
+            refuse_obstacles(path, refused(at), access)?;
             let limits = Limits::read(&names::with_limits(&folder)).map_err(|what| wrong(&what))?;
             (folder, Some(limits), open_node(at, access)?, true)
         } else if kind.is_file() {
