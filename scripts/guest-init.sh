@@ -108,14 +108,23 @@ partitions() {
     echo 512 >"$made/size"
     echo 0 >"$made/zoned"
     echo 1 >"$made/memory_backed"
+    echo 512 >"$made/blocksize"
     echo 1 >"$made/power"
     # Newer kernels name it as it was made, older ones by its number.
     drive=/dev/nullb9
     [ -e "$drive" ] || drive="/dev/nullb$(cat "$made/index")"
-    step "partitions: make one on $drive" sh -c "printf 'o\nn\np\n1\n2048\n\nw\n' | fdisk $drive && test -e ${drive}p1"
+    # One partition of Linux, 450 MiB from sector 2048 on.
+    {
+        dd if=/dev/zero bs=446 count=1
+        printf '\0\0\0\0\203\0\0\0\0\10\0\0\0\20\16\0'
+        dd if=/dev/zero bs=48 count=1
+        printf '\125\252'
+    } 2>/dev/null | dd of="$drive" conv=notrunc 2>/dev/null
+    step "partitions: make one on $drive" sh -c "blockdev --rereadpt $drive; test -e ${drive}p1"
     step "partitions: refused" sh -c \
         "! furrow device create --soft $drive 2>/run/said && grep 'it is partitioned (.*p1): delete the partitions, or' /run/said"
-    mke2fs -q "${drive}p1" && mount "${drive}p1" /mnt
+    load ext4
+    step "partitions: mount it" sh -c "/bin/mke2fs -q -t ext4 ${drive}p1 && mount -t ext4 ${drive}p1 /mnt"
     step "partitions: refused by force, too, while one is mounted" sh -c \
         "! furrow device create --soft --force $drive 2>/run/said && grep 'in use: mounted' /run/said && ls /mnt/lost+found"
     umount /mnt
