@@ -401,6 +401,8 @@ impl Operations for FuseServer {
     // lives while the kernel refers to it. But it is answered: a kernel that opens directories by
     // itself keeps listings, and gives a program that lists a directory in several steps the end of
     // an older listing if another program lists the directory meanwhile (seen with Linux 6.18).
+    // Leave to keep a listing for one open at a time is no better: the kernel completes a listing
+    // that was begun before a change, and shows it to who rewinds and then seeks.
 
     fn readdir(&self, ino: INodeNo, offset: u64, reply: Reply<ReplyDirectory>) {
         let ino = known!(ino, reply);

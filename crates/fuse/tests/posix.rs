@@ -353,6 +353,55 @@ pub fn listings_follow_each_change() {
     }
 }
 
+#[test]
+pub fn who_rewinds_sees_what_has_changed() {
+    if skip("who_rewinds_sees_what_has_changed") {
+        return;
+    }
+    let place = Place::new("rewound");
+    let directory = place.at("d");
+    fs::create_dir(&directory).unwrap();
+    for n in 0..3000 {
+        File::create(directory.join(format!("n{n:04}"))).unwrap();
+    }
+    let mut held = File::open(&directory).unwrap();
+    let first = entries(&held, 1024, false);
+    let gone = first[first.len() / 2].0.clone();
+    fs::remove_file(directory.join(&gone)).unwrap();
+    held.rewind().unwrap();
+    let begun = entries(&held, 100, false);
+    let rest = entries(&held, 32 << 10, true);
+    assert_eq!(begun.len() + rest.len(), 2 + 2999);
+    assert!(begun.iter().chain(&rest).all(|(name, ..)| *name != gone), "{gone}");
+    // A place in this listing.
+    held.seek(SeekFrom::Start(begun.last().unwrap().2)).unwrap();
+    assert!(entries(&held, 32 << 10, true) == rest, "another listing than before, {gone} is gone");
+    // The directory moves to another parent while it is open.
+    fs::create_dir(place.at("other")).unwrap();
+    fs::rename(&directory, place.at("other/d")).unwrap();
+    held.rewind().unwrap();
+    let above = entries(&held, 32 << 10, true).into_iter().find(|(name, ..)| name == "..");
+    let other = fs::metadata(place.at("other")).unwrap().ino();
+    assert_eq!(above.map(|(_, ino, _)| ino), Some(other));
+}
+
+/// What `directory` lists from where it stands on: names, inode numbers, and the offset behind each.
+/// To the end if `all`, else what fits into `room` bytes once.
+fn entries(directory: &File, room: usize, all: bool) -> Vec<(String, u64, u64)> {
+    let mut buffer = vec![std::mem::MaybeUninit::uninit(); room];
+    let mut listed = rustix::fs::RawDir::new(directory, &mut buffer);
+    let mut found = Vec::new();
+    while let Some(entry) = listed.next() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().to_str().unwrap().to_owned();
+        found.push((name, entry.ino(), entry.next_entry_cookie()));
+        if !all && listed.is_buffer_empty() {
+            break;
+        }
+    }
+    found
+}
+
 /// Sets a flag when it is dropped, whatever ends the thread.
 struct Ends<'a>(&'a AtomicBool);
 

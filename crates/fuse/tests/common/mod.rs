@@ -14,6 +14,7 @@ macro_rules! again {
             posix::a_file_without_a_name_lives_while_it_is_known,
             posix::large_directories_are_listed_whole,
             posix::listings_follow_each_change,
+            posix::who_rewinds_sees_what_has_changed,
             posix::clients_at_the_same_time_do_not_disturb_each_other,
             posix::memory_maps_read_and_write,
             posix::a_full_drive_says_so_and_keeps_what_it_has,
