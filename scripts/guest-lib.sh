@@ -47,6 +47,36 @@ find_tools() {
     touch "$tools/complete"
 }
 
+# Fetches a QEMU whose NVMe drives have Flexible Data Placement (8.0 or later), and nvme-cli, once: of Debian
+# trixie. Sets $machine, the command of that QEMU, and $tools for add_tools. FURROW_GUEST_QEMU names a folder
+# with two folders of unpacked packages, qemu and tools.
+find_streams() {
+    local newer="${FURROW_GUEST_QEMU:-$guest/newer}" apt package
+    if [ ! -e "$newer/complete" ] && [ -z "${FURROW_GUEST_QEMU:-}" ]; then
+        say "guest: fetching QEMU and nvme-cli of Debian trixie (50 MB, once)"
+        other_suite trixie "$guest/apt-trixie"
+        mkdir -p "$newer"/{packages,qemu,tools}
+        apt-get "${apt[@]}" update >/dev/null 2>&1 || true
+        # Of what the libraries recommend or of programs that install them nothing is needed.
+        (cd "$newer/packages" && apt-get "${apt[@]}" download $(apt-cache "${apt[@]}" depends --recurse \
+            --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances \
+            qemu-system-x86 | grep -E '^(lib|zlib1g|qemu-|seabios|ipxe-)' | sort -u) >/dev/null) ||
+            fail "cannot download QEMU: set FURROW_GUEST_QEMU"
+        for package in "$newer"/packages/*.deb; do dpkg -x "$package" "$newer/qemu"; done
+        rm "$newer"/packages/*.deb
+        (cd "$newer/packages" && apt-get "${apt[@]}" download nvme-cli libnvme1t64 libjson-c5 libssl3t64 \
+            libkeyutils1 libc6 zlib1g libzstd1 >/dev/null) || fail "cannot download nvme-cli: set FURROW_GUEST_QEMU"
+        for package in "$newer"/packages/*.deb; do dpkg -x "$package" "$newer/tools"; done
+        rm -r "$newer/packages"
+        touch "$newer/complete"
+    fi
+    # It needs the libraries of its suite, and finds its firmware only where it would be installed.
+    machine=("$newer/qemu/usr/lib64/ld-linux-x86-64.so.2"
+        --library-path "$newer/qemu/usr/lib/x86_64-linux-gnu" "$newer/qemu/usr/bin/qemu-system-x86_64"
+        -L "$newer/qemu/usr/share/qemu" -L "$newer/qemu/usr/share/seabios")
+    tools="$newer/tools"
+}
+
 # Copies programs of find_tools with all its libraries, the C library included, which the programs of this
 # machine then use as well: call it after add_program. $@: programs
 add_tools() {

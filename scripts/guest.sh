@@ -3,6 +3,7 @@
 #
 # scripts/guest.sh [PART...]: runs the parts given, or these: nvme, null, smr, rings, ublk, passthrough, array
 # (see scripts/guest-init.sh). `long` stands for the long ones: posix, rebuild, volume, store, transports.
+# Neither has `streams`, which needs a newer QEMU than Debian bookworm's and fetches one.
 # FURROW_GUEST_PROFILE=release tests release builds. The kernel is fetched by an
 # apt of its own below the target folder, whose configuration and lists are not the machine's; nothing is
 # installed. Where the network does not give it, FURROW_GUEST_KERNEL names a folder with the unpacked
@@ -26,6 +27,7 @@ runs() {
 guest="$(realpath -m "$target_dir")/guest"
 mkdir -p "$guest"
 
+machine=(qemu-system-x86_64)
 for tool in qemu-system-x86_64 cpio xz depmod modprobe fsx python3; do
     have "$tool" || fail "missing: $tool. Run: scripts/setup.sh test-guest"
 done
@@ -33,6 +35,7 @@ done
 ! runs posix || have pjdfstest || fail "missing: pjdfstest. Run: scripts/setup.sh test-guest-long"
 ! runs transports || have fio || fail "missing: fio. Run: scripts/setup.sh test-guest-long"
 find_kernel
+! runs streams || find_streams
 
 # FURROW_GUEST_BUILT=1: the programs are there.
 if [ -z "${FURROW_GUEST_BUILT:-}" ]; then
@@ -90,6 +93,8 @@ if runs volume; then
     add_tools mkfs.xfs
     add_modules xfs
 fi
+# As above.
+! runs streams || add_tools nvme
 pack_guest
 
 # Five NVMe drives with zones: one alone, four for an array. Capacity below size, few open zones. One more
@@ -123,11 +128,26 @@ if runs passthrough; then
         -device "nvme-ns,drive=file7,bus=nvme7,$zones,zoned.zone_size=16M")
 fi
 
+# Two without zones: one with 16 write streams, and one without any. A reclaim unit is larger than all
+# that is written, so what is left of a handle's unit says how much the handle took.
+if runs streams; then
+    for number in 9 10; do
+        rm -f "$guest/drive-$number"
+        truncate -s 1G "$guest/drive-$number"
+        drives+=(-drive "file=$guest/drive-$number,if=none,id=file$number,format=raw,discard=unmap")
+    done
+    blocks=logical_block_size=4096,physical_block_size=4096
+    drives+=(-device nvme-subsys,id=placing,fdp=on,fdp.nruh=16,fdp.nrg=1,fdp.runs=16G
+        -device nvme,id=nvme9,serial=furrow9,subsys=placing
+        -device "nvme-ns,drive=file9,bus=nvme9,fdp.ruhs=0-15,$blocks"
+        -device nvme,id=nvme10,serial=furrow10 -device "nvme-ns,drive=file10,bus=nvme10,$blocks")
+fi
+
 console="$guest/console"
 : >"$console"
 rm -f "$guest/monitor"
 started=$SECONDS
-timeout "${FURROW_GUEST_TIMEOUT:-900}" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3G -nodefaults -no-reboot \
+timeout "${FURROW_GUEST_TIMEOUT:-900}" "${machine[@]}" -accel tcg,thread=multi -cpu max -smp 2 -m 3G -nodefaults -no-reboot \
     -display none -kernel "${modules[0]}/vmlinuz" -initrd "$guest/initramfs" \
     -append "console=ttyS0 quiet panic=-1 fuse.enable_uring=1 furrow=${parts// /,}" \
     -serial "file:$console" -monitor "unix:$guest/monitor,server,nowait" "${drives[@]}" &

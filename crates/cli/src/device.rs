@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use furrow_emu::{Emulator, Identity, OpenMode};
 use furrow_rt::{Config, Rt};
-use furrow_soft::Superblock;
+use furrow_soft::SoftDrive;
 use furrow_zone::spec::{self, DeviceSpec, Timing};
 use furrow_zone::{BlockCount, ByteLen, Geometry, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use serde_json::{Value, json};
@@ -227,8 +227,8 @@ struct Opened {
     drive: Rc<dyn ZonedDevice>,
     /// The same drive, if it is emulated.
     emulated: Option<Rc<Emulator>>,
-    /// Its superblock, if it has soft zones.
-    soft: Option<Superblock>,
+    /// The same drive, if it has soft zones.
+    soft: Option<Rc<SoftDrive>>,
 }
 
 /// Opens `device`, and warns of damage that was repaired.
@@ -243,7 +243,7 @@ fn open(device: &str, mode: OpenMode) -> anyhow::Result<Opened> {
     let (mut emulated, mut soft) = (None, None);
     let drive: Rc<dyn ZonedDevice> = if crate::soft::is_soft(&spec) {
         let drive = crate::soft::open(&rt, &spec, mode)?;
-        soft = Some(*drive.superblock());
+        soft = Some(drive.clone());
         drive
     } else if matches!(spec, DeviceSpec::Node(_)) {
         crate::holds::open(&rt, &spec, mode)?
@@ -331,14 +331,16 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
     };
     if args.json {
         let mut value = show_json(&**drive, &zones, image.as_ref());
-        value["soft"] = json!(soft.as_ref().map(|superblock| superblock.uuid.to_string()));
+        value["soft"] = json!(soft.as_ref().map(|soft| soft.superblock().uuid.to_string()));
+        value["write_streams"] = json!(soft.as_ref().map(|soft| soft.streams()));
         value["timing"] = timing_json(&run, preset);
         return show::json(out, &value);
     }
     let mut rows = vec![("device", drive.name())];
-    if let Some(superblock) = &soft {
+    if let Some(soft) = &soft {
         rows.push(("kind", "soft zones on a plain drive".to_owned()));
-        rows.push(("UUID", superblock.uuid.to_string()));
+        rows.push(("UUID", soft.superblock().uuid.to_string()));
+        rows.push(("write streams", crate::soft::streams(soft)));
     }
     if let Some((uuid, preset, allocated)) = &image {
         rows.push(("UUID", uuid.clone()));

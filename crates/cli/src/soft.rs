@@ -46,6 +46,15 @@ pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<SoftDrive>,
     SoftDrive::start(rt, Rc::new(file.start(rt)?), recovered?).map(Rc::new)
 }
 
+/// The write streams of `drive`, for people.
+pub fn streams(drive: &SoftDrive) -> String {
+    match drive.streams() {
+        0 => "none".to_owned(),
+        1 => "1, for all zones".to_owned(),
+        streams => format!("{streams}: 1 for the journal, {} for zones", streams - 1),
+    }
+}
+
 /// Makes soft zones of `zone` bytes on the block device or file at `path`. A file that does not
 /// exist is made, with `size` bytes.
 ///

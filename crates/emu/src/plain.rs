@@ -107,7 +107,7 @@ impl PlainDevice for Plain {
         })
     }
 
-    fn write(&self, offset: u64, data: Pages) -> Completion<Outcome> {
+    fn write(&self, offset: u64, data: Pages, _: u8) -> Completion<Outcome> {
         let (lba, blocks) = self.sectors(offset, (data.len() * PAGE_SIZE) as u64);
         self.submit(Request::with_data(Command::Write { lba, blocks }, data))
     }

@@ -236,7 +236,7 @@ fn a_plain_drive_loses_any_sectors_that_were_not_flushed() {
     let drive = Emulator::new(&rt, geometry, medium, Options::simulated()).expect("valid");
     let plain = Plain::new(&rt, Rc::new(drive.clone()));
     let fill = |byte: u8| (0..8).map(|_| Page::from_slice(&[byte; 4096])).collect::<Pages>();
-    let write = |byte| assert!(rt.block_on(plain.write(0, fill(byte))).status.is_ok());
+    let write = |byte| assert!(rt.block_on(plain.write(0, fill(byte), 0)).status.is_ok());
     write(1);
     assert!(rt.block_on(plain.flush()).status.is_ok());
     write(2);
@@ -277,11 +277,11 @@ fn a_discarded_sector_changes_from_read_to_read() {
     let drive = Emulator::new(&rt, geometry, medium, Options::simulated()).expect("valid");
     let plain = Plain::new(&rt, Rc::new(drive));
     let page = |byte: u8| Pages::from_iter([Page::from_slice(&[byte; 4096])]);
-    assert!(rt.block_on(plain.write(4096, page(7))).status.is_ok());
+    assert!(rt.block_on(plain.write(4096, page(7), 0)).status.is_ok());
     assert!(rt.block_on(plain.discard(4096, 4096)).status.is_ok());
     let read = || rt.block_on(plain.read(4096, page(9))).data[0].bytes().to_vec();
     let reads: Vec<Vec<u8>> = (0..20).map(|_| read()).collect();
     assert!(reads.iter().any(|bytes| *bytes != reads[0]));
-    assert!(rt.block_on(plain.write(4096, page(7))).status.is_ok());
+    assert!(rt.block_on(plain.write(4096, page(7), 0)).status.is_ok());
     assert!((0..20).all(|_| read().iter().all(|byte| *byte == 7)));
 }

@@ -82,6 +82,8 @@ pub(crate) struct Inner {
     pub zoned: bool,
     /// Its user says that it keeps the order of writes.
     queued: bool,
+    /// Write streams; 0 after the kernel has refused one.
+    pub streams: Cell<u8>,
     event: Arc<OwnedFd>,
     pub transport: Transport,
     pub table: CompletionTable<Outcome>,
@@ -105,6 +107,7 @@ pub struct Drive(Rc<Inner>);
 pub(crate) struct Use {
     pub model: Model,
     pub queued: bool,
+    pub streams: u8,
 }
 
 impl Drive {
@@ -124,7 +127,7 @@ impl Drive {
         let at = Path::new(path);
         if nvme::is_generic(at) {
             let (opened, namespace) = nvme::open(path, access)?;
-            let usage = Use { model: Model::HostManaged, queued: *queued };
+            let usage = Use { model: Model::HostManaged, queued: *queued, streams: 0 };
             return Drive::start(rt, opened, usage, |file, event| {
                 Transport::nvme(file, event, namespace)
             });
@@ -157,7 +160,8 @@ impl Drive {
         let warnings = warnings(path, &geometry, zones.len());
         let (name, claims) = (path.to_owned(), Vec::new());
         let opened = Opened { name, folder, geometry, access, file, claims, warnings };
-        Drive::start(rt, opened, Use { model: Model::HostManaged, queued: false }, Transport::block)
+        let usage = Use { model: Model::HostManaged, queued: false, streams: 0 };
+        Drive::start(rt, opened, usage, Transport::block)
     }
 
     /// A drive on a file that is open, by the transport that `make` makes. `usage` says whether it
@@ -195,6 +199,7 @@ impl Drive {
             access,
             zoned: usage.model == Model::HostManaged,
             queued: usage.queued,
+            streams: Cell::new(usage.streams),
             event: event.clone(),
             transport,
             table: CompletionTable::new(),
@@ -220,13 +225,25 @@ impl Drive {
         Ok(drive)
     }
 
+    /// Write streams of a drive without zones; 0 if it has none, or has refused one.
+    pub(crate) fn streams(&self) -> u8 {
+        self.0.streams.get()
+    }
+
+    /// Carries out a write to a drive without zones, in write stream `stream` if the drive has it.
+    pub(crate) fn write(&self, request: Request, stream: u8) -> Completion<Outcome> {
+        let (ticket, completion) = self.0.table.open();
+        self.0.accept(Part { ticket, request, stream });
+        completion
+    }
+
     /// Tells a drive without zones that the content of `length` bytes from `offset` on is not
     /// needed any more.
     pub(crate) fn discard(&self, offset: u64, length: u64) -> Completion<Outcome> {
         let (ticket, completion) = self.0.table.open();
         // It is refused as a change of all zones would be, and concerns none.
         let command = Command::Manage { target: Target::All, action: Action::Reset };
-        let part = Part { ticket, request: Request::bare(command) };
+        let part = Part { ticket, request: Request::bare(command), stream: 0 };
         match self.0.refuse(&part.request) {
             Some(status) => self.0.answer(part, status),
             None => self.0.begin_bare(part, Task::Manage(Job::Discard { offset, length })),
@@ -420,7 +437,7 @@ impl ZonedDevice for Drive {
 
     fn submit(&self, _: QueueId, request: Request) -> Completion<Outcome> {
         let (ticket, completion) = self.0.table.open();
-        self.0.accept(Part { ticket, request });
+        self.0.accept(Part { ticket, request, stream: 0 });
         completion
     }
 

@@ -50,6 +50,13 @@ pub(crate) fn says_gone(cause: Cause) -> bool {
     matches!(cause, Cause::Errno(errno) if is_gone(errno))
 }
 
+/// True if `cause` may say that a write's stream does not exist. The kernel refuses such a write
+/// before it reaches the drive (`blkdev_direct_IO`, block/fops.c; `nvme_setup_rw`). Other mistakes
+/// have the same error, and have it again without a stream.
+pub(crate) fn refuses_stream(cause: Cause) -> bool {
+    cause == Cause::Errno(Errno::INVAL)
+}
+
 /// Judges `cause`, as [`judge`] judges an errno.
 pub(crate) fn judge_cause(
     cause: Cause,
@@ -178,6 +185,15 @@ mod tests {
             Verdict::Answer(status) => status,
             again => panic!("{again:?}"),
         }
+    }
+
+    #[test]
+    fn one_errno_may_be_about_the_stream() {
+        assert!(refuses_stream(Cause::Errno(Errno::INVAL)));
+        for errno in [Errno::IO, Errno::NOSPC, Errno::NODEV] {
+            assert!(!refuses_stream(Cause::Errno(errno)), "{errno}");
+        }
+        assert!(!refuses_stream(Cause::Nvme(0x2)));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! an error the zone is reported before anything else is decided about the flight.
 
 use crate::drive::Inner;
-use crate::failure::{Asked, Verdict, is_gone, judge_cause, says_gone};
+use crate::failure::{Asked, Verdict, is_gone, judge_cause, refuses_stream, says_gone};
 use crate::ioctl::{self, SECTOR};
 use crate::lane::{Sent, Step};
 use crate::layout;
@@ -20,6 +20,8 @@ use rustix::io::Errno;
 pub(crate) struct Part {
     pub ticket: Ticket,
     pub request: Request,
+    /// The write stream; 0: none.
+    pub stream: u8,
 }
 
 /// A command of the kernel.
@@ -78,6 +80,8 @@ impl Inner {
         let transfer = |kind, lba: Lba, length| {
             Task::Transfer(Transfer { kind, offset: lba.0 * block, length })
         };
+        let stream = parts[0].1.stream;
+        let stream = if stream <= self.streams.get() { stream } else { 0 };
         let first = &mut parts[0].1.request;
         let task = match first.command {
             Command::Read { lba, blocks } => {
@@ -89,7 +93,7 @@ impl Inner {
             Command::Write { lba, .. } | Command::Append { zone_start: lba, .. } => {
                 let kind = match first.command {
                     Command::Append { .. } => Kind::Append { fua: first.fua },
-                    _ => Kind::Write { fua: first.fua },
+                    _ => Kind::Write { fua: first.fua, stream },
                 };
                 let mut length = 0;
                 for (_, part) in &mut parts {
@@ -193,8 +197,12 @@ impl Inner {
         }
     }
 
-    /// Asks for a report of the zone of the flight `key`, which failed.
+    /// Asks for a report of the zone of the flight `key`, which failed. A write that failed in a
+    /// write stream is sent again without one if the stream may be why.
     fn failed(&self, key: usize, cause: Cause) {
+        if refuses_stream(cause) && self.leave_stream(key) {
+            return self.send(key);
+        }
         let zone = {
             let mut flights = self.flights.borrow_mut();
             let flight = &mut flights[key];
@@ -212,6 +220,20 @@ impl Inner {
             }
             None => self.judged(key, cause, None),
         }
+    }
+
+    /// Takes the flight `key` out of its write stream. False if it is in none. No later write is in
+    /// one: the device has fewer streams than when it was opened, and the kernel would refuse each.
+    fn leave_stream(&self, key: usize) -> bool {
+        let mut flights = self.flights.borrow_mut();
+        let Task::Transfer(Transfer { kind: Kind::Write { stream: stream @ 1.., .. }, .. }) =
+            &mut flights[key].task
+        else {
+            return false;
+        };
+        *stream = 0;
+        self.streams.set(0);
+        true
     }
 
     /// The zone whose report explains an error.
@@ -352,7 +374,7 @@ impl Inner {
             let flight = &mut flights[key];
             let durable = matches!(
                 flight.task,
-                Task::Transfer(Transfer { kind: Kind::Write { fua: true }, .. })
+                Task::Transfer(Transfer { kind: Kind::Write { fua: true, .. }, .. })
             );
             if durable {
                 flight.task = Task::Transfer(Transfer { kind: Kind::Flush, offset: 0, length: 0 });
@@ -390,7 +412,7 @@ impl Inner {
     }
 
     pub(crate) fn answer(&self, part: Part, status: Status) {
-        let Part { ticket, mut request } = part;
+        let Part { ticket, mut request, .. } = part;
         let lba = match request.command {
             Command::Write { lba, .. } | Command::Append { zone_start: lba, .. } => lba,
             _ => Lba(0),

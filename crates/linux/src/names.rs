@@ -70,9 +70,14 @@ pub fn plain_obstacles(path: &Path) -> Vec<Obstacle> {
     }
 }
 
+/// True if the device with this folder in sysfs is a partition.
+pub(crate) fn is_partition(folder: &Path) -> bool {
+    folder.join("partition").exists()
+}
+
 /// The folder with the limits of the device of `folder`: for a partition that of its drive.
 pub(crate) fn with_limits(folder: &Path) -> PathBuf {
-    match folder.join("partition").exists() {
+    match is_partition(folder) {
         true => folder.join(".."),
         false => folder.to_owned(),
     }

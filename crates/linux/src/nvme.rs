@@ -109,7 +109,7 @@ fn transfer(namespace: Namespace, kind: Kind, lba: u64, blocks: u64) -> NvmeComm
     let (opcode, fua) = match kind {
         Kind::Flush => return NvmeCommand::at(code::FLUSH, namespace.id, 0),
         Kind::Read => (code::READ, false),
-        Kind::Write { fua } => (code::WRITE, fua),
+        Kind::Write { fua, .. } => (code::WRITE, fua),
         Kind::Append { fua } => (code::APPEND, fua),
     };
     let mut command = NvmeCommand::at(opcode, namespace.id, lba);
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn commands_are_the_kernels_and_the_specifications() {
-        let mut write = transfer(NAMESPACE, Kind::Write { fua: true }, 0x1_2345_6789, 8);
+        let mut write = transfer(NAMESPACE, Kind::Write { fua: true, stream: 0 }, 0x1_2345_6789, 8);
         write.data = (0x1122_3344_5566_7788, 2);
         write.metadata = (0xaabb, 128);
         let bytes = write.bytes();

@@ -30,6 +30,8 @@ pub struct PlainFile {
     geometry: Geometry,
     access: Access,
     file: Arc<File>,
+    /// Write streams.
+    streams: u8,
     warnings: Vec<String>,
 }
 
@@ -164,6 +166,11 @@ impl PlainFile {
         } else {
             return Err(wrong("neither a block device nor a file"));
         };
+        // The kernel gives streams to no partition.
+        let streams = match names::is_partition(&folder) {
+            true => 0,
+            false => limits.as_ref().map_or(0, |limits| limits.streams),
+        };
         let size = file.seek(SeekFrom::End(0));
         let size = size.map_err(|error| io_error(path, "its size", &error))?;
         let geometry = plain_geometry(size, limits.as_ref()).map_err(|what| wrong(&what))?;
@@ -174,7 +181,7 @@ impl PlainFile {
             ));
         }
         let (name, file) = (path.to_owned(), Arc::new(file));
-        Ok(PlainFile { name, folder, geometry, access, file, warnings })
+        Ok(PlainFile { name, folder, geometry, access, file, streams, warnings })
     }
 
     /// The first block of the file or block device at `path`, or less if there is less; nothing if
@@ -224,10 +231,10 @@ impl PlainFile {
             let what = format!("{}: a real drive needs a real clock", self.name);
             return Err(Error::new(ErrorKind::Invalid, what));
         }
-        let PlainFile { name, folder, geometry, access, file, warnings } = self.clone();
+        let PlainFile { name, folder, geometry, access, file, streams, warnings } = self.clone();
         let claims = Vec::new();
         let opened = Opened { name, folder, geometry, access, file, claims, warnings };
-        let usage = Use { model: Model::None, queued: false };
+        let usage = Use { model: Model::None, queued: false, streams };
         Drive::start(rt, opened, usage, Transport::block).map(PlainDrive)
     }
 }
@@ -257,9 +264,13 @@ impl PlainDevice for PlainDrive {
         self.0.submit(QueueId(0), Request::with_data(Command::Read { lba, blocks }, data))
     }
 
-    fn write(&self, offset: u64, data: Pages) -> Completion<Outcome> {
+    fn streams(&self) -> u8 {
+        self.0.streams()
+    }
+
+    fn write(&self, offset: u64, data: Pages, stream: u8) -> Completion<Outcome> {
         let (lba, blocks) = self.range(offset, data.len());
-        self.0.submit(QueueId(0), Request::with_data(Command::Write { lba, blocks }, data))
+        self.0.write(Request::with_data(Command::Write { lba, blocks }, data), stream)
     }
 
     fn flush(&self) -> Completion<Outcome> {
@@ -302,7 +313,8 @@ mod tests {
         assert_eq!(drive.size(), ByteLen(1 << 20));
         rt.block_on(async move {
             let data: Pages = (1..4).map(|fill| Page::from_slice(&[fill; PAGE_SIZE])).collect();
-            assert!(drive.write(8 * 4096, data).await.status.is_ok());
+            assert_eq!(drive.streams(), 0, "files have none");
+            assert!(drive.write(8 * 4096, data, 3).await.status.is_ok());
             assert!(drive.flush().await.status.is_ok());
             assert!(drive.discard(0, 4096).await.status.is_ok());
             let pages = (0..2).map(|_| Page::zeroed()).collect();

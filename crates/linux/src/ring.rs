@@ -72,8 +72,10 @@ pub(crate) fn skip(pieces: &mut Vec<Piece>, mut bytes: usize) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
+    /// `stream`: the write stream, which only the block layer has; 0: none.
     Write {
         fua: bool,
+        stream: u8,
     },
     /// Only NVMe commands can append.
     Append {
@@ -86,6 +88,10 @@ pub(crate) enum Kind {
 /// which the memory of the only piece is registered.
 pub(crate) fn entry(kind: Kind, pieces: &[Piece], offset: u64, slab: Option<u16>) -> Entry {
     let dsync = |fua| if fua { DSYNC } else { 0 };
+    let stream = match kind {
+        Kind::Write { stream, .. } => stream,
+        _ => 0,
+    };
     if let (&[Piece { base, length }], Some(slab)) = (pieces, slab) {
         let length = length as u32;
         match kind {
@@ -93,9 +99,10 @@ pub(crate) fn entry(kind: Kind, pieces: &[Piece], offset: u64, slab: Option<u16>
                 let read = opcode::ReadFixed::new(DEVICE, base, length, slab);
                 return read.offset(offset).build();
             }
-            Kind::Write { fua } | Kind::Append { fua } => {
+            Kind::Write { fua, .. } | Kind::Append { fua } => {
                 let write = opcode::WriteFixed::new(DEVICE, base, length, slab);
-                return write.offset(offset).rw_flags(dsync(fua)).build();
+                let write = write.offset(offset).rw_flags(dsync(fua));
+                return write.write_stream(stream).build();
             }
             Kind::Flush => {}
         }
@@ -103,8 +110,9 @@ pub(crate) fn entry(kind: Kind, pieces: &[Piece], offset: u64, slab: Option<u16>
     let (list, count) = (pieces.as_ptr().cast(), pieces.len() as u32);
     match kind {
         Kind::Read => opcode::Readv::new(DEVICE, list, count).offset(offset).build(),
-        Kind::Write { fua } | Kind::Append { fua } => {
-            opcode::Writev::new(DEVICE, list, count).offset(offset).rw_flags(dsync(fua)).build()
+        Kind::Write { fua, .. } | Kind::Append { fua } => {
+            let write = opcode::Writev::new(DEVICE, list, count);
+            write.offset(offset).rw_flags(dsync(fua)).write_stream(stream).build()
         }
         Kind::Flush => opcode::Fsync::new(DEVICE).flags(types::FsyncFlags::DATASYNC).build(),
     }
@@ -261,7 +269,9 @@ mod tests {
             (0..count).map(|at| Pages::from_iter([Page::from_slice(&content(at))])).collect();
         for (at, page) in written.iter().enumerate() {
             let fua = at % 2 == 0;
-            carry_out(Kind::Write { fua }, &mut page.clone(), at as u64);
+            // A file system that knows no streams takes the number without effect.
+            let kind = Kind::Write { fua, stream: (at % 3) as u8 };
+            carry_out(kind, &mut page.clone(), at as u64);
         }
         for at in (0..count).rev() {
             let mut page = Pages::from_iter([Page::zeroed()]);
@@ -276,6 +286,30 @@ mod tests {
         to_fill(&mut pages, 2 * PAGE_SIZE as u64, &mut both);
         assert_eq!(ring.slab(&both), None, "a transfer of two pieces");
         ring.wait_for_all();
+    }
+
+    /// `write_stream` is byte 44 of `struct io_uring_sqe` (include/uapi/linux/io_uring.h); the three
+    /// behind it, and the whole field of other commands, are zero.
+    #[test]
+    fn the_stream_is_where_the_kernel_reads_it() {
+        let mut pages = Pages::from_iter([Page::zeroed(), Page::zeroed()]);
+        let mut both = Vec::new();
+        to_fill(&mut pages, 2 * PAGE_SIZE as u64, &mut both);
+        let field = |kind, pieces: &[Piece], slab| {
+            assert_eq!(size_of::<Entry>(), 64);
+            let entry = entry(kind, pieces, 0, slab);
+            // SAFETY: an entry is 64 bytes of numbers without gaps.
+            let bytes = unsafe { std::mem::transmute_copy::<Entry, [u8; 64]>(&entry) };
+            [bytes[44], bytes[45], bytes[46], bytes[47]]
+        };
+        for (pieces, slab) in [(&both[..], None), (&both[..1], Some(3)), (&both[..1], None)] {
+            for stream in [0, 1, 255] {
+                let kind = Kind::Write { fua: true, stream };
+                assert_eq!(field(kind, pieces, slab), [stream, 0, 0, 0]);
+            }
+            assert_eq!(field(Kind::Read, pieces, slab), [0; 4]);
+        }
+        assert_eq!(field(Kind::Flush, &[], None), [0; 4]);
     }
 
     #[test]

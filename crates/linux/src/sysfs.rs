@@ -37,6 +37,8 @@ pub(crate) struct Limits {
     pub write_back: bool,
     /// The device refuses writes.
     pub read_only: bool,
+    /// Write streams, numbered from 1; 0 if it has none. Not those of the device's partitions.
+    pub streams: u8,
 }
 
 impl Limits {
@@ -67,6 +69,9 @@ impl Limits {
             max_segments: number(folder, "queue/max_segments").unwrap_or(u64::MAX),
             write_back: text(folder, "queue/write_cache").as_deref() == Some("write back"),
             read_only: number(folder, "ro") == Some(1),
+            // Since Linux 6.16. The number of a stream has 8 bits in an entry of io_uring.
+            streams: number::<u64>(folder, "queue/max_write_streams")
+                .map_or(0, |streams| streams.min(u8::MAX.into()) as u8),
         })
     }
 }
@@ -94,6 +99,7 @@ impl Limits {
             max_segments: 127,
             write_back: true,
             read_only: false,
+            streams: 8,
         }
     }
 }
@@ -127,6 +133,7 @@ mod tests {
                 ("queue/max_sectors_kb", "512"),
                 ("queue/max_segments", "127"),
                 ("queue/write_cache", "write back"),
+                ("queue/max_write_streams", "8"),
                 ("ro", "0"),
             ],
         );
@@ -140,7 +147,11 @@ mod tests {
         let limits = Limits::read(&folder).expect("it has zones");
         assert_eq!((limits.model, limits.zone_sectors), (Model::HostAware, 8));
         assert_eq!((limits.logical_block, limits.write_granularity), (512, 512));
-        assert_eq!((limits.max_open, limits.write_back), (0, false));
+        assert_eq!((limits.max_open, limits.write_back, limits.streams), (0, false, 0));
+        for (text, streams) in [("0", 0), ("1", 1), ("255", 255), ("65535", 255), ("x", 0)] {
+            fs::write(folder.join("queue/max_write_streams"), text).expect("a file");
+            assert_eq!(Limits::read(&folder).expect("it has zones").streams, streams);
+        }
         fs::remove_dir_all(&folder).expect("ours");
         assert!(Limits::read(&folder).unwrap_err().contains("queue/zoned"));
     }

@@ -6,9 +6,10 @@
 
 use crate::format::{BLOCK, Lasting, LastingState, Layout, Superblock};
 use crate::journal::{Entry, Journal, Placed};
-use crate::make::{checked, write};
+use crate::make::{checked, write, write_in};
 use crate::recover::{Found, look};
 use crate::state::{DataWrite, Later, State};
+use crate::streams::Streams;
 use furrow_log::{Uuid, crc32c};
 use furrow_policy::{SoftDefect, SoftVariant};
 use furrow_rt::{Completion, CompletionTable, Notify, Page, Pages, Pool, Rng, Rt, Ticket};
@@ -89,7 +90,7 @@ pub async fn recover(
         }
         // What cannot be written again is kept: the drive may not return it once more.
         Access::ReadOnly => {
-            for Placed { at, pages } in found.take_believed() {
+            for (_, Placed { at, pages }) in found.take_believed() {
                 kept.extend((at / BLOCK..).zip(pages));
             }
         }
@@ -127,7 +128,8 @@ impl SoftDrive {
         let geometry = layout.geometry(plain.max_transfer());
         let mut warnings = found.warnings;
         warnings.extend_from_slice(plain.warnings());
-        let state = State::new(geometry.clone(), found.zones, found.journal, &layout)
+        let (zones, journal, streams) = (found.zones, found.journal, plain.streams());
+        let state = State::new(geometry.clone(), zones, journal, &layout, streams)
             .map_err(|error| error.at(plain.name()))?;
         Ok(SoftDrive(Rc::new(Inner {
             rt: rt.clone(),
@@ -151,6 +153,12 @@ impl SoftDrive {
         &self.0.superblock
     }
 
+    /// Write streams of the plain drive, in which zones and the journal are written; 0 if it has
+    /// none.
+    pub fn streams(&self) -> u8 {
+        self.0.plain.streams()
+    }
+
     /// Flushes of the plain drive since it was opened.
     pub fn flushes(&self) -> u64 {
         self.0.flushes.get()
@@ -168,8 +176,10 @@ async fn settle(
 ) -> Result<(), Error> {
     let again = found.take_believed();
     if !again.is_empty() && !variant.has(SoftDefect::DiscardBelieved) {
-        for place in again {
-            write(plain, "write of recovered blocks", place).await?;
+        let mut streams = Streams::new(plain.streams());
+        for (zone, place) in again {
+            let stream = streams.of(zone);
+            write_in(plain, "write of recovered blocks", place, stream).await?;
         }
         checked(plain, "flush", &plain.flush().await)?;
     }
@@ -260,7 +270,12 @@ impl Inner {
                     self.gated(zone, Later::Finish(zone, ticket));
                 }
                 // Which zones are open is not kept.
-                _ => self.answer(ticket, Status::Success),
+                _ => {
+                    if let Command::Manage { action: Action::Close, .. } = command {
+                        self.state.borrow_mut().streams.done(zone);
+                    }
+                    self.answer(ticket, Status::Success);
+                }
             },
             Ok(Effect::Flushed) => {
                 let round = self.state.borrow_mut().ask();
@@ -317,11 +332,12 @@ impl Inner {
 
     fn begin_write(self: &Rc<Self>, write: DataWrite) {
         let DataWrite { request, zone, from, lba, ticket } = write;
-        let (number, round, asks) = {
+        let (number, stream, round, asks) = {
             let mut state = self.state.borrow_mut();
             let generation = state.generation(zone);
             let sums = request.data.iter().map(|page| crc32c(&page[..]));
             state.pending.wrote(zone, generation, from, sums);
+            let stream = state.stream(zone, from, request.data.len());
             let number = state.next;
             state.next += 1;
             state.in_flight.insert(number, zone);
@@ -336,9 +352,9 @@ impl Inner {
                 _ => None,
             };
             let asks = asked.is_some();
-            (number, round, asks)
+            (number, stream, round, asks)
         };
-        let answer = self.plain.write(self.layout().at(zone, from), request.data);
+        let answer = self.plain.write(self.layout().at(zone, from), request.data, stream);
         // The record of the round goes beside the data.
         if asks {
             self.run();
@@ -375,6 +391,7 @@ impl Inner {
             let (generation, pointer) = (state.generation(zone), state.written(zone));
             let to = Lasting { generation, pointer, state: LastingState::Full };
             state.pending.changed(zone, to);
+            state.streams.done(zone);
             state.ask()
         };
         self.run();
@@ -391,6 +408,7 @@ impl Inner {
         {
             let mut state = self.state.borrow_mut();
             state.pending.forget(zone, 0);
+            state.streams.done(zone);
             state.gates.entry(zone).or_default();
         }
         let this = self.clone();

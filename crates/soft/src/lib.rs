@@ -26,6 +26,7 @@ mod journal;
 mod make;
 mod recover;
 mod state;
+mod streams;
 
 pub use drive::{Access, Recovered, SoftDrive, recover};
 pub use format::{Layout, Superblock};

@@ -2,6 +2,7 @@
 
 use crate::format::{BLOCK, Lasting, Layout, Superblock, kind};
 use crate::journal::{Journal, Placed};
+use crate::streams;
 use furrow_log::Uuid;
 use furrow_log::record::{self, RecordId};
 use furrow_rt::{Page, Pages, Pool};
@@ -32,15 +33,23 @@ pub(crate) fn checked(plain: &dyn PlainDevice, what: &str, outcome: &Outcome) ->
     }
 }
 
-/// Writes `pages` from byte `at` on, in as many commands as it takes, all sent at once.
-pub(crate) async fn write(
+/// Writes a part of the journal or a superblock, as [`write_in`] does, in the write stream of the
+/// journal.
+pub(crate) async fn write(plain: &dyn PlainDevice, what: &str, placed: Placed) -> Result<()> {
+    write_in(plain, what, placed, streams::of_journal(plain.streams())).await
+}
+
+/// Writes `pages` from byte `at` on, in as many commands as it takes, all sent at once, in the write
+/// stream `stream`.
+pub(crate) async fn write_in(
     plain: &dyn PlainDevice,
     what: &str,
     Placed { at, pages }: Placed,
+    stream: u8,
 ) -> Result<()> {
     let most = (plain.max_transfer().0 / BLOCK).max(1) as usize;
     let part = |(index, part): (usize, &[Page])| {
-        plain.write(at + (index * most) as u64 * BLOCK, part.iter().cloned().collect())
+        plain.write(at + (index * most) as u64 * BLOCK, part.iter().cloned().collect(), stream)
     };
     let sent: Vec<_> = pages.chunks(most).enumerate().map(part).collect();
     let mut first = Ok(());

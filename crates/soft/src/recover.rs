@@ -38,8 +38,9 @@ pub(crate) struct Believed {
 }
 
 impl Found {
-    /// The blocks that were believed by checksum, and where they begin on the plain drive.
-    pub(crate) fn take_believed(&mut self) -> Vec<Placed> {
+    /// The blocks that were believed by checksum, their zone, and where they begin on the plain
+    /// drive.
+    pub(crate) fn take_believed(&mut self) -> Vec<(ZoneId, Placed)> {
         let (layout, zones) = (self.superblock.layout, &self.zones);
         let place = |mut believed: Believed| {
             let zone = zones[believed.zone.0 as usize];
@@ -48,7 +49,8 @@ impl Found {
             }
             believed.pages.truncate(zone.pointer.saturating_sub(believed.from) as usize);
             let at = layout.at(believed.zone, believed.from);
-            (!believed.pages.is_empty()).then_some(Placed { at, pages: believed.pages })
+            let placed = Placed { at, pages: believed.pages };
+            (!placed.pages.is_empty()).then_some((believed.zone, placed))
         };
         std::mem::take(&mut self.believed).into_iter().filter_map(place).collect()
     }

@@ -2,6 +2,7 @@
 
 use crate::format::{Lasting, LastingState, Layout};
 use crate::journal::{Entry, Journal, Pending};
+use crate::streams::Streams;
 use furrow_rt::Ticket;
 use furrow_zone::{
     BlockCount, Error, Geometry, Lba, Machine, Request, Status, Zone, ZoneId, ZoneState,
@@ -46,6 +47,7 @@ pub(crate) struct State {
     /// What waits for the reset of a zone.
     pub gates: BTreeMap<ZoneId, VecDeque<Later>>,
     pub journal: Journal,
+    pub streams: Streams,
     /// Rounds that were asked for, begun and done. A round is a record and a flush.
     pub asked: u64,
     pub begun: u64,
@@ -56,7 +58,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The state after recovery.
+    /// The state after recovery, on a plain drive with `streams` write streams.
     ///
     /// # Errors
     /// As [`Machine::restore`].
@@ -65,6 +67,7 @@ impl State {
         lasting: Vec<Lasting>,
         journal: Journal,
         layout: &Layout,
+        streams: u8,
     ) -> Result<State, Error> {
         let capacity = geometry.zone_capacity;
         let mut machine = Machine::new(geometry)?;
@@ -82,6 +85,7 @@ impl State {
             next: 0,
             gates: BTreeMap::new(),
             journal,
+            streams: Streams::new(streams),
             asked: 0,
             begun: 0,
             done: 0,
@@ -103,6 +107,17 @@ impl State {
     /// True if a write to `zone` is with the plain drive.
     pub(crate) fn is_written(&self, zone: ZoneId) -> bool {
         self.in_flight.values().any(|other| *other == zone)
+    }
+
+    /// The write stream of a write of `blocks` blocks to `zone` from block `from` on. The write that
+    /// fills the zone is its last.
+    pub(crate) fn stream(&mut self, zone: ZoneId, from: u32, blocks: usize) -> u8 {
+        let stream = self.streams.of(zone);
+        let end = u64::from(from) + blocks as u64;
+        if self.machine.zone(zone).is_some_and(|zone| end >= zone.capacity.0) {
+            self.streams.done(zone);
+        }
+        stream
     }
 
     /// The number of a round that covers everything accepted until now: the one to wait for.
@@ -131,6 +146,7 @@ impl State {
         // A read-only zone takes no limit, and the pointer is within the zone.
         let _ = self.machine.restore(zone, to);
         self.pending.forget(zone, pointer);
+        self.streams.done(zone);
         let generation = self.generation(zone);
         let lasting = Lasting { generation, pointer, state: LastingState::ReadOnly };
         self.failures.push((zone, lasting));

@@ -1,4 +1,5 @@
 //! The tests of soft zones, in one program.
 
 mod format_doc;
+mod streams;
 mod zones;

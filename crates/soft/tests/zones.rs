@@ -246,7 +246,7 @@ async fn damage(rt: &Rt, drive: &Emulator, block: u64) {
     let plain = Plain::new(rt, Rc::new(drive.clone()));
     let mut data = plain.read(block * 4096, Pages::from_iter([Page::zeroed()])).await.data;
     data[0].make_mut()[100] ^= 1;
-    assert!(plain.write(block * 4096, data).await.status.is_ok());
+    assert!(plain.write(block * 4096, data, 0).await.status.is_ok());
 }
 
 #[test]

@@ -19,8 +19,15 @@ pub trait PlainDevice {
     /// Reads `data.len()` pages from `offset` into `data`.
     fn read(&self, offset: u64, data: Pages) -> Completion<Outcome>;
 
-    /// Writes `data` at `offset`.
-    fn write(&self, offset: u64, data: Pages) -> Completion<Outcome>;
+    /// Write streams, which a write names by numbers from 1 to this one; 0 if it has none. The drive
+    /// is free to keep the data of different streams in different places, such as erase blocks.
+    fn streams(&self) -> u8 {
+        0
+    }
+
+    /// Writes `data` at `offset`. `stream` is one of [`PlainDevice::streams`], or 0 for none: a
+    /// hint, on which neither the answer nor what is read later depends.
+    fn write(&self, offset: u64, data: Pages, stream: u8) -> Completion<Outcome>;
 
     /// Makes all answered writes durable.
     fn flush(&self) -> Completion<Outcome>;

@@ -48,6 +48,7 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     let spec: DeviceSpec = args.device.parse()?;
     let (mut obstacles, mut by_id) = (Vec::new(), None);
     let soft = crate::soft::is_soft(&spec);
+    let mut streams = None;
     if let DeviceSpec::Node(node) = &spec {
         let path = Path::new(&node.path);
         obstacles = match soft {
@@ -60,7 +61,14 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
         obstacles.into_iter().map(|obstacle| (obstacle.code, obstacle.what)).collect();
     let rt = Rt::new(crate::daemon::config()?);
     let mut fits = Vec::new();
-    match holds::open(&rt, &spec, OpenMode::ReadOnly) {
+    let opened = match soft {
+        false => holds::open(&rt, &spec, OpenMode::ReadOnly),
+        true => crate::soft::open(&rt, &spec, OpenMode::ReadOnly).map(|drive| {
+            streams = Some((drive.streams(), crate::soft::streams(&drive)));
+            drive as Rc<dyn ZonedDevice>
+        }),
+    };
+    match opened {
         // The obstacles that the kernel shows explain more than this error.
         Err(error) if obstacles.is_empty() => obstacles.push(("unusable", error.to_string())),
         Err(_) => {}
@@ -92,6 +100,7 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
             "device": args.device,
             "by_id": by_id.map(|path| path.display().to_string()),
             "soft_zones": soft,
+            "write_streams": streams.map(|(count, _)| count),
             "obstacles": obstacles.collect::<Vec<_>>(),
             "front_ends": fits.collect::<Vec<_>>(),
         });
@@ -104,6 +113,9 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     }
     if soft {
         writeln!(out, "  it has soft zones")?;
+    }
+    if let Some((1.., streams)) = &streams {
+        writeln!(out, "  write streams: {streams}")?;
     }
     for (_, what) in &obstacles {
         writeln!(out, "  {what}")?;

@@ -96,6 +96,7 @@ pub(super) fn read(
             max_segments: kernel.1,
             write_back: controller[525] & 1 != 0,
             read_only: namespace[99] & 1 != 0,
+            streams: 0,
         },
         append: pages(zoned_controller[0]).min(transfer),
         read_across: zoned_namespace[2] & 1 != 0,
