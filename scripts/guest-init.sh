@@ -514,7 +514,8 @@ placed() {
 
 # Says which reclaim unit handle each zone was written in, by the kernel's trace of all writes to a drive.
 # True if the journal had the first handle for itself, and each zone one that no other zone had at the same
-# time. $1: device, $2: file for the bytes of each handle, as `placed` prints them
+# time. So short a run resets no zone, which could get another handle then. $1: device, $2: file for the bytes
+# of each handle, as `placed` prints them
 traced() {
     local first
     # `first` of the superblock (docs/soft-zones-format.md), in blocks.

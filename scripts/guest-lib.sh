@@ -53,11 +53,11 @@ find_tools() {
 find_streams() {
     local newer="${FURROW_GUEST_QEMU:-$guest/newer}" apt package
     if [ ! -e "$newer/complete" ] && [ -z "${FURROW_GUEST_QEMU:-}" ]; then
-        say "guest: fetching QEMU and nvme-cli of Debian trixie (50 MB, once)"
+        say "guest: fetching QEMU and nvme-cli of Debian trixie (45 MB, once)"
         other_suite trixie "$guest/apt-trixie"
         mkdir -p "$newer"/{packages,qemu,tools}
         apt-get "${apt[@]}" update >/dev/null 2>&1 || true
-        # Of what the libraries recommend or of programs that install them nothing is needed.
+        # Libraries and firmware: none of the programs that configure packages.
         (cd "$newer/packages" && apt-get "${apt[@]}" download $(apt-cache "${apt[@]}" depends --recurse \
             --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances \
             qemu-system-x86 | grep -E '^(lib|zlib1g|qemu-|seabios|ipxe-)' | sort -u) >/dev/null) ||
