@@ -48,10 +48,11 @@ find_tools() {
 }
 
 # Fetches a QEMU whose NVMe drives have Flexible Data Placement (8.0 or later), and nvme-cli, once: of Debian
-# trixie. Sets $machine, the command of that QEMU, and $tools for add_tools. FURROW_GUEST_QEMU names a folder
-# with two folders of unpacked packages, qemu and tools.
+# trixie. Sets $machine, the command of that QEMU, and $newer: a folder with two folders of unpacked packages,
+# qemu and tools. FURROW_GUEST_QEMU names another one.
 find_streams() {
-    local newer="${FURROW_GUEST_QEMU:-$guest/newer}" apt package
+    local apt package
+    newer="${FURROW_GUEST_QEMU:-$guest/newer}"
     if [ ! -e "$newer/complete" ] && [ -z "${FURROW_GUEST_QEMU:-}" ]; then
         say "guest: fetching QEMU and nvme-cli of Debian trixie (45 MB, once)"
         other_suite trixie "$guest/apt-trixie"
@@ -74,7 +75,6 @@ find_streams() {
     machine=("$newer/qemu/usr/lib64/ld-linux-x86-64.so.2"
         --library-path "$newer/qemu/usr/lib/x86_64-linux-gnu" "$newer/qemu/usr/bin/qemu-system-x86_64"
         -L "$newer/qemu/usr/share/qemu" -L "$newer/qemu/usr/share/seabios")
-    tools="$newer/tools"
 }
 
 # Copies programs of find_tools with all its libraries, the C library included, which the programs of this

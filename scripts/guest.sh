@@ -86,15 +86,18 @@ if runs store; then
     install -m 755 "$target_dir/$profile/libfurrow_rocksdb.so" "$guest/tree/bin/"
 fi
 ! runs transports || add_program "$(command -v fio)"
+if runs streams; then
+    # A newer C library comes with it, which all programs then use.
+    tools="$newer/tools"
+    add_tools nvme
+fi
 if runs volume; then
     find_tools
     add_program "$(command -v e2fsck)"
-    # The last program: a newer C library comes with it, which all programs then use.
+    # The last program, with a still newer C library.
     add_tools mkfs.xfs
     add_modules xfs
 fi
-# As above.
-! runs streams || add_tools nvme
 pack_guest
 
 # Five NVMe drives with zones: one alone, four for an array. Capacity below size, few open zones. One more

@@ -27,6 +27,10 @@ fn soft_zones_in_a_file_are_a_drive_for_every_command() {
     assert!(said.contains("it has soft zones") && said.contains("file system: fits"), "{said}");
     let said = place.ok(&["device", "show", &drive]);
     assert!(said.contains("soft zones on a plain drive"), "{said}");
+    let streams = said.lines().find_map(|line| line.trim().strip_prefix("write streams"));
+    assert_eq!(streams.map(str::trim), Some("none"), "a file has none: {said}");
+    let said = place.ok(&["device", "show", &drive, "--json"]);
+    assert!(said.contains("\"write_streams\": 0"), "{said}");
     place.ok(&["mkfs", "-L", "soft", &drive]);
     place.ok(&["fsck", &drive]);
     let said = place.ok(&["device", "report", &drive]);

@@ -288,8 +288,8 @@ mod tests {
         ring.wait_for_all();
     }
 
-    /// `write_stream` is byte 44 of `struct io_uring_sqe` (include/uapi/linux/io_uring.h); the three
-    /// behind it, and the whole field of other commands, are zero.
+    /// `write_stream` is byte 44 of `struct io_uring_sqe` (include/uapi/linux/io_uring.h); the
+    /// three bytes behind it, and the whole field of other commands, are zero.
     #[test]
     fn the_stream_is_where_the_kernel_reads_it() {
         let mut pages = Pages::from_iter([Page::zeroed(), Page::zeroed()]);

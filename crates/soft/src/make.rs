@@ -39,8 +39,8 @@ pub(crate) async fn write(plain: &dyn PlainDevice, what: &str, placed: Placed) -
     write_in(plain, what, placed, streams::of_journal(plain.streams())).await
 }
 
-/// Writes `pages` from byte `at` on, in as many commands as it takes, all sent at once, in the write
-/// stream `stream`.
+/// Writes `pages` from byte `at` on, in as many commands as it takes, all sent at once, in the
+/// write stream `stream`.
 pub(crate) async fn write_in(
     plain: &dyn PlainDevice,
     what: &str,

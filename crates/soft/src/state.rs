@@ -109,8 +109,8 @@ impl State {
         self.in_flight.values().any(|other| *other == zone)
     }
 
-    /// The write stream of a write of `blocks` blocks to `zone` from block `from` on. The write that
-    /// fills the zone is its last.
+    /// The write stream of a write of `blocks` blocks to `zone` from block `from` on. The write
+    /// that fills the zone is its last.
     pub(crate) fn stream(&mut self, zone: ZoneId, from: u32, blocks: usize) -> u8 {
         let stream = self.streams.of(zone);
         let end = u64::from(from) + blocks as u64;

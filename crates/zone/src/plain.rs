@@ -19,8 +19,8 @@ pub trait PlainDevice {
     /// Reads `data.len()` pages from `offset` into `data`.
     fn read(&self, offset: u64, data: Pages) -> Completion<Outcome>;
 
-    /// Write streams, which a write names by numbers from 1 to this one; 0 if it has none. The drive
-    /// is free to keep the data of different streams in different places, such as erase blocks.
+    /// Write streams, which a write names by numbers from 1 to this one; 0 if it has none. The
+    /// drive may keep the data of different streams in different places, such as erase blocks.
     fn streams(&self) -> u8 {
         0
     }
