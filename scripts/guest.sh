@@ -2,8 +2,9 @@
 # Tests real zoned drives in a guest: a current Debian kernel in QEMU, without KVM.
 #
 # scripts/guest.sh [PART...]: runs the parts given, or these: nvme, null, smr, rings, ublk, passthrough, array
-# (see scripts/guest-init.sh). `long` stands for the long ones: posix, rebuild, volume, store, transports.
-# Neither has `streams`, which needs a newer QEMU than Debian bookworm's and fetches one.
+# (see scripts/guest-init.sh). `long` stands for the long ones: posix, rebuild, volume, store, transports. Neither has
+# `streams`, which needs a newer QEMU than Debian bookworm's and fetches one, and `md`: a volume beside Linux md on
+# the same drives, 40 minutes.
 # FURROW_GUEST_PROFILE=release tests release builds. The kernel is fetched by an
 # apt of its own below the target folder, whose configuration and lists are not the machine's; nothing is
 # installed. Where the network does not give it, FURROW_GUEST_KERNEL names a folder with the unpacked
@@ -33,7 +34,7 @@ for tool in qemu-system-x86_64 cpio xz depmod modprobe fsx python3; do
 done
 
 ! runs posix || have pjdfstest || fail "missing: pjdfstest. Run: scripts/setup.sh test-guest-long"
-! runs transports || have fio || fail "missing: fio. Run: scripts/setup.sh test-guest-long"
+! runs transports md || have fio || fail "missing: fio. Run: scripts/setup.sh test-guest-long"
 find_kernel
 ! runs streams || find_streams
 
@@ -66,7 +67,7 @@ if runs rings; then
     add_program "$guest/mounts"
 fi
 # What the shell's own commands cannot do, and the kernel's file systems where the machine has them.
-for program in dd blkdiscard mke2fs mkfs.btrfs setpriv setfacl cp; do
+for program in dd blkdiscard mke2fs mkfs.btrfs setpriv setfacl cp cksum; do
     ! have "$program" || add_program "$(command -v "$program")"
 done
 add_shell
@@ -85,18 +86,19 @@ if runs store; then
     for program in db_bench ldb; do add_program "$(command -v "$program")"; done
     install -m 755 "$target_dir/$profile/libfurrow_rocksdb.so" "$guest/tree/bin/"
 fi
-! runs transports || add_program "$(command -v fio)"
+! runs transports md || add_program "$(command -v fio)"
+! runs volume || add_program "$(command -v e2fsck)"
+# The last programs: a newer C library comes with them, which all programs then use.
 if runs streams; then
-    # A newer C library comes with it, which all programs then use.
     tools="$newer/tools"
     add_tools nvme
 fi
-if runs volume; then
+if runs volume md; then
     find_tools
-    add_program "$(command -v e2fsck)"
-    # The last program, with a still newer C library.
-    add_tools mkfs.xfs
-    add_modules xfs
+    [ -e "$tools/usr/sbin/mdadm" ] || ! runs md ||
+        fail "no mdadm in $tools: remove the folder, and it is fetched again"
+    add_tools mkfs.xfs mdadm
+    add_modules xfs virtio_blk raid456
 fi
 pack_guest
 
@@ -146,11 +148,23 @@ if runs streams; then
         -device nvme,id=nvme10,serial=furrow10 -device "nvme-ns,drive=file10,bus=nvme10,$blocks")
 fi
 
+# Four plain drives, and one more for md's journal.
+limit=900
+if runs md; then
+    limit=3600
+    for number in 0 1 2 3 4; do
+        rm -f "$guest/plain-$number"
+        truncate -s 256M "$guest/plain-$number"
+        drives+=(-drive "file=$guest/plain-$number,if=none,id=plain$number,format=raw,discard=unmap"
+            -device "virtio-blk-pci,drive=plain$number,physical_block_size=4096")
+    done
+fi
+
 console="$guest/console"
 : >"$console"
 rm -f "$guest/monitor"
 started=$SECONDS
-timeout "${FURROW_GUEST_TIMEOUT:-900}" "${machine[@]}" -accel tcg,thread=multi -cpu max -smp 2 -m 3G -nodefaults -no-reboot \
+timeout "${FURROW_GUEST_TIMEOUT:-$limit}" "${machine[@]}" -accel tcg,thread=multi -cpu max -smp 2 -m 3G -nodefaults -no-reboot \
     -display none -kernel "${modules[0]}/vmlinuz" -initrd "$guest/initramfs" \
     -append "console=ttyS0 quiet panic=-1 fuse.enable_uring=1 furrow=${parts// /,}" \
     -serial "file:$console" -monitor "unix:$guest/monitor,server,nowait" "${drives[@]}" &
