@@ -43,11 +43,12 @@ done
 "$furrow" raid create --level "$level" --name p "${drives[@]}"
 "$furrow" raid assemble "${drives[@]}" --log log
 
-# Arguments of both halves of a round. $1: its number
+# Arguments of both halves of a round. $1: its number, which fio takes as the seed only with randrepeat off:
+# otherwise all rounds write the same bytes to the same places, and a lost write looks like the earlier one.
 job() {
     printf '%s\n' --name=p --ioengine=nbd --uri="$uri" \
         --rw=randwrite --bs=4k --size=160m --iodepth=32 --verify=crc32c --verify_fatal=1 \
-        --randseed="$1" --random_generator=tausworthe64 --norandommap=0 --group_reporting
+        --randrepeat=0 --randseed="$1" --random_generator=tausworthe64 --norandommap=0 --group_reporting
 }
 for round in $(seq "$rounds"); do
     mapfile -t arguments < <(job "$round")
@@ -61,7 +62,7 @@ for round in $(seq "$rounds"); do
     while [ "$(written)" -lt 2000 ]; do sleep 0.05; done
     # Continues to write during the power cut, so that commands are in flight.
     fio --name=beside --ioengine=nbd --uri="$uri" --rw=randwrite --bsrange=4k-64k --iodepth=16 \
-        --offset=160m --size=96m --time_based --runtime=60 --randseed="$((round + 1000))" \
+        --offset=160m --size=96m --time_based --runtime=60 --randrepeat=0 --randseed="$((round + 1000))" \
         >"beside-$round.log" 2>&1 &
     beside=$!
     sleep "0.$((RANDOM % 9 + 1))"
