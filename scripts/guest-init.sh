@@ -611,12 +611,13 @@ drives_asked() {
 busy_ticks() { awk '/^cpu /{ print $2 + $3 + $4 + $7 + $8 }' /proc/stat; }
 
 # Requests of fio with a sync of the device at the end, each turn with places of its own, the same for every
-# array. Prints the rate; fails if fio did. $1: seed, $2: KiB of a request, $3: requests, then what fio does
+# array. Prints the rate; fails if fio did. $1: seed, which fio takes only if it shall not repeat places, $2: KiB of a
+# request, $3: requests, then what fio does
 requests() {
     local seed="$1" size="$2" count="$3"
     shift 3
     fio --name=requests --filename="$device" --bs="${size}k" --number_ios="$count" --size="${region}M" \
-        --randseed="$seed" --ioengine=io_uring --direct=1 --end_fsync=1 --minimal "$@" | tail -n 1 |
+        --randrepeat=0 --randseed="$seed" --ioengine=io_uring --direct=1 --end_fsync=1 --minimal "$@" | tail -n 1 |
         awk -F ';' '{ printf "%d\n", $8 + $49; failed = $5 } END { exit !NR || failed }'
 }
 
@@ -624,12 +625,13 @@ requests() {
 # were asked for each byte and request, the rates, and the processor's time. $1: its name, $2: turns, then as for
 # requests without the seed
 phase() {
-    local name="$1" turns="$2" seed=0 before ticks
+    local name="$1" turns="$2" turn=0 before ticks
     shift 2
     : >/run/rates
     before="$(drives_asked)"
     ticks="$(busy_ticks)"
-    while [ "$seed" -lt "$turns" ]; do
+    while [ "$turn" -lt "$turns" ]; do
+        turn=$((turn + 1))
         seed=$((seed + 1))
         requests "$seed" "$@" >>/run/rates || tell "FAIL md: $array: $name"
     done
@@ -642,12 +644,13 @@ phase() {
             printf " | %.0f", ticks * 10000 / requests }') | $(sort -n /run/rates | tr '\n' ' ')|"
 }
 
-# The sum of all that was written, past the kernel's cache.
-contents() { /bin/dd if="$device" bs=1M count="$region" iflag=direct 2>/dev/null | /bin/cksum; }
+# The sum of the first 128 MiB, past the kernel's cache.
+contents() { /bin/dd if="$device" bs=1M count=128 iflag=direct 2>/dev/null | /bin/cksum; }
 same_contents() { contents | cmp - /run/sum; }
 
 # The phases on the first $region MiB of $device. $1: stops the array and assembles it again, $2: compares data with parity, $3: takes a drive out
 phases() {
+    seed=0
     # What fio takes for its start.
     idle="$(busy_ticks)"
     requests 1 4 1 --rw=randread >/dev/null
@@ -733,7 +736,7 @@ volume_array() {
 # A volume on soft zones beside Linux md, one after the other on the same plain drives. The volume has 467 MiB:
 # it is 96 % full, then half full. What is written costs md the same wherever it goes.
 md() {
-    local array device members idle region
+    local array device members idle region seed
     load ublk_drv
     load virtio_blk
     load raid456
