@@ -151,7 +151,7 @@ fi
 # Four plain drives, and one more for md's journal.
 limit=900
 if runs md; then
-    limit=3600
+    limit=7200
     for number in 0 1 2 3 4; do
         rm -f "$guest/plain-$number"
         truncate -s 256M "$guest/plain-$number"
