@@ -72,6 +72,9 @@ for program in dd blkdiscard mke2fs mkfs.btrfs setpriv setfacl cp cksum; do
 done
 add_shell
 install -m 755 scripts/guest-init.sh "$guest/tree/init"
+for part in streams md; do
+    ! runs "$part" || install -D -m 644 "scripts/guest-$part.sh" "$guest/tree/parts/$part"
+done
 fsx_configuration 262144 >"$guest/tree/fsx.toml"
 add_modules nvme null_blk sd_mod scsi_debug nbd ublk_drv ext4 btrfs
 if runs posix; then
