@@ -385,8 +385,8 @@ pub fn who_rewinds_sees_what_has_changed() {
     assert_eq!(above.map(|(_, ino, _)| ino), Some(other));
 }
 
-/// What `directory` lists from where it stands on: names, inode numbers, and the offset behind each.
-/// To the end if `all`, else what fits into `room` bytes once.
+/// What `directory` lists from where it stands on: names, inode numbers, and the offset behind
+/// each. To the end if `all`, else what fits into `room` bytes once.
 fn entries(directory: &File, room: usize, all: bool) -> Vec<(String, u64, u64)> {
     let mut buffer = vec![std::mem::MaybeUninit::uninit(); room];
     let mut listed = rustix::fs::RawDir::new(directory, &mut buffer);

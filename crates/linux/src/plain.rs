@@ -112,8 +112,8 @@ impl PlainFile {
         PlainFile::open_unless(path, access, names::plain_obstacles)
     }
 
-    /// As [`PlainFile::open`], to destroy what the device holds: a device with partitions is opened,
-    /// too, unless one of them is in use.
+    /// As [`PlainFile::open`], to destroy what the device holds: a device with partitions is
+    /// opened, too, unless one of them is in use.
     ///
     /// # Errors
     /// As [`PlainFile::open`].
@@ -130,8 +130,8 @@ impl PlainFile {
     /// takes their place. Their table is still on the device.
     ///
     /// # Errors
-    /// `Busy` if a program has one open: the kernel has forgotten those before it until it reads the
-    /// table again.
+    /// `Busy` if a program has one open: the kernel has forgotten those before it until it reads
+    /// the table again.
     pub fn forget_partitions(&self) -> Result<()> {
         for (partition, number) in names::partitions(&self.folder) {
             ioctl::forget_partition(&self.file, number).map_err(|errno| {
