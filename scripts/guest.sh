@@ -105,27 +105,29 @@ if runs volume md; then
 fi
 pack_guest
 
+# Options of QEMU.
+drives=()
+# An image for a drive, with nothing in it. $1: file, $2: its name in QEMU, $3: size, $4: more of its options
+image() {
+    rm -f "$guest/$1"
+    truncate -s "$3" "$guest/$1"
+    drives+=(-drive "file=$guest/$1,if=none,id=$2,format=raw${4:+,$4}")
+}
+
 # Five NVMe drives with zones: one alone, four for an array. Capacity below size, few open zones. One more
 # has blocks of 512 bytes.
-drives=()
 block=4096
 for number in 0 1 2 3 4 8; do
     [ "$number" != 8 ] || block=512
-    rm -f "$guest/drive-$number"
-    truncate -s 1G "$guest/drive-$number"
-    drives+=(-drive "file=$guest/drive-$number,if=none,id=file$number,format=raw"
-        -device "nvme,id=nvme$number,serial=furrow$number,zoned.zasl=5"
+    image "drive-$number" "file$number" 1G
+    drives+=(-device "nvme,id=nvme$number,serial=furrow$number,zoned.zasl=5"
         -device "nvme-ns,drive=file$number,bus=nvme$number,zoned=true,zoned.zone_size=16M,zoned.zone_capacity=12M,zoned.max_open=14,zoned.max_active=28,logical_block_size=$block,physical_block_size=$block")
 done
 
 # Three more for NVMe commands as they are: out-of-band bytes, zones of no power of two, and a drive
 # that needs 2 ms for each command and keeps nothing.
 if runs passthrough; then
-    for number in 5 6; do
-        rm -f "$guest/drive-$number"
-        truncate -s 1G "$guest/drive-$number"
-        drives+=(-drive "file=$guest/drive-$number,if=none,id=file$number,format=raw")
-    done
+    for number in 5 6; do image "drive-$number" "file$number" 1G; done
     drives+=(-drive driver=null-co,latency-ns=2000000,size=1G,read-zeroes=on,if=none,id=file7)
     zones=logical_block_size=4096,physical_block_size=4096,zoned=true,zoned.max_open=14,zoned.max_active=28
     for number in 5 6 7; do
@@ -139,11 +141,7 @@ fi
 # Two without zones: one with 16 write streams, and one without any. A reclaim unit is larger than all
 # that is written, so what is left of a handle's unit says how much the handle took.
 if runs streams; then
-    for number in 9 10; do
-        rm -f "$guest/drive-$number"
-        truncate -s 1G "$guest/drive-$number"
-        drives+=(-drive "file=$guest/drive-$number,if=none,id=file$number,format=raw,discard=unmap")
-    done
+    for number in 9 10; do image "drive-$number" "file$number" 1G discard=unmap; done
     blocks=logical_block_size=4096,physical_block_size=4096
     drives+=(-device nvme-subsys,id=placing,fdp=on,fdp.nruh=16,fdp.nrg=1,fdp.runs=16G
         -device nvme,id=nvme9,serial=furrow9,subsys=placing
@@ -156,10 +154,8 @@ limit=900
 if runs md; then
     limit=7200
     for number in 0 1 2 3 4; do
-        rm -f "$guest/plain-$number"
-        truncate -s 256M "$guest/plain-$number"
-        drives+=(-drive "file=$guest/plain-$number,if=none,id=plain$number,format=raw,discard=unmap"
-            -device "virtio-blk-pci,drive=plain$number,physical_block_size=4096")
+        image "plain-$number" "plain$number" 256M discard=unmap
+        drives+=(-device "virtio-blk-pci,drive=plain$number,physical_block_size=4096")
     done
 fi
 
