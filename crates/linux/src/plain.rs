@@ -133,6 +133,10 @@ impl PlainFile {
     /// `Busy` if a program has one open: the kernel has forgotten those before it until it reads
     /// the table again.
     pub fn forget_partitions(&self) -> Result<()> {
+        let kind = self.file.metadata().map(|metadata| metadata.file_type());
+        if kind.is_ok_and(|kind| kind.is_file()) {
+            return Ok(());
+        }
         for (partition, number) in names::partitions(&self.folder) {
             ioctl::forget_partition(&self.file, number).map_err(|errno| {
                 let what = format!(
