@@ -18,11 +18,18 @@ use crate::durability::namespace_log::{Decoder, Encoder};
 use crate::format::{BLOCK, HOLE, InodeHead, NODE_HEAD, Pointer, item};
 use furrow_log::record::crc32c;
 use furrow_rt::Page;
+use smallvec::SmallVec;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes of a word.
 const WORD: usize = 8;
+/// Bytes that are compared at once, before words are. Of most nodes a few words have changed.
+const STRIDE: usize = 256;
+
+/// Bytes of a node that a change replaces: whole words, ascending, none next to another.
+pub(crate) type Places = SmallVec<[Range<usize>; 4]>;
 
 /// A change of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,10 +83,10 @@ impl Recorded {
 }
 
 /// What [`encode`] did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Encoded {
-    /// The change is in the record.
-    Added,
+    /// The change is in the record: every place where the contents differed.
+    Added(Places),
     /// The contents are the same.
     Nothing,
     /// The change takes more space than it may.
@@ -109,27 +116,40 @@ pub(crate) fn encode(
     let tag = if logged.is_some() { item::CHANGE } else { item::NEW };
     let empty = logged.is_none().then(|| empty(pointers));
     let Some(logged) = logged.or(empty.as_ref()) else { return Encoded::TooLong };
-    let (before, now) = (logged.bytes().as_chunks().0, page.bytes().as_chunks::<WORD>().0);
-    let differs = |at: &usize| before[*at] != now[*at];
-    let words = now.len();
-    let Some(first) = (0..words).find(differs) else { return Encoded::Nothing };
+    let places = differences(logged.bytes(), page.bytes());
+    if places.is_empty() {
+        return Encoded::Nothing;
+    }
     let start = out.0.len();
-    out.u8(tag).u32(nid).u32(ino).u32(crc32c(page.bytes())).u16(pointers);
-    let count_at = out.0.len();
-    out.u16(0);
-    let (mut count, mut next) = (0u16, Some(first));
-    while let Some(from) = next {
-        let end = (from..words).find(|at| !differs(at)).unwrap_or(words);
-        out.u16((from * WORD) as u16).bytes(now[from..end].as_flattened());
+    out.u8(tag).u32(nid).u32(ino).u32(crc32c(page.bytes())).u16(pointers).u16(places.len() as u16);
+    for place in &places {
+        out.u16(place.start as u16).bytes(&page.bytes()[place.clone()]);
         if out.0.len() - start > most {
             out.0.truncate(start);
             return Encoded::TooLong;
         }
-        count += 1;
-        next = (end..words).find(differs);
     }
-    out.0[count_at..count_at + 2].copy_from_slice(&count.to_le_bytes());
-    Encoded::Added
+    Encoded::Added(places)
+}
+
+/// Where two nodes differ.
+fn differences(before: &[u8; BLOCK], now: &[u8; BLOCK]) -> Places {
+    let mut places = Places::new();
+    let (befores, nows) = (before.as_chunks::<STRIDE>().0, now.as_chunks::<STRIDE>().0);
+    for (stride, (before, now)) in befores.iter().zip(nows).enumerate() {
+        if before == now {
+            continue;
+        }
+        let words = before.as_chunks::<WORD>().0.iter().zip(now.as_chunks::<WORD>().0);
+        for (word, _) in words.enumerate().filter(|(_, (before, now))| before != now) {
+            let at = stride * STRIDE + word * WORD;
+            match places.last_mut() {
+                Some(last) if last.end == at => last.end += WORD,
+                _ => places.push(at..at + WORD),
+            }
+        }
+    }
+    places
 }
 
 impl NodeChange {
@@ -231,7 +251,7 @@ mod tests {
     fn change(logged: &Page, page: &Page) -> Option<NodeChange> {
         let mut out = Encoder(vec![1]);
         match encode(&mut out, (7, 5), (Some(logged), page), FIRST, 1024) {
-            Encoded::Added => {}
+            Encoded::Added(_) => {}
             other => {
                 assert_eq!(out.0, [1], "{other:?}");
                 return None;
@@ -266,7 +286,8 @@ mod tests {
     fn a_new_node_is_the_change_of_an_empty_one() {
         let after = with(&leaf(), &[(0, 8), (503, 9)]);
         let mut out = Encoder(Vec::new());
-        assert_eq!(encode(&mut out, (7, 5), (None, &after), FIRST, 1024), Encoded::Added);
+        let encoded = encode(&mut out, (7, 5), (None, &after), FIRST, 1024);
+        assert!(matches!(encoded, Encoded::Added(_)), "{encoded:?}");
         let change = NodeChange::decode(out.0[0], &mut Decoder(&out.0[1..])).expect("a change");
         assert!(change.new && change.applied(None).unwrap().bytes() == after.bytes());
     }
@@ -284,7 +305,8 @@ mod tests {
         let before = leaf();
         let mut out = Encoder(Vec::new());
         let after = with(&before, &[(1, 9), (9, 10)]);
-        assert_eq!(encode(&mut out, (7, 5), (Some(&before), &after), FIRST, 1024), Encoded::Added);
+        let encoded = encode(&mut out, (7, 5), (Some(&before), &after), FIRST, 1024);
+        assert!(matches!(encoded, Encoded::Added(_)), "{encoded:?}");
         assert!(
             (1..out.0.len()).all(|end| NodeChange::decode(
                 item::CHANGE,
@@ -364,7 +386,7 @@ mod tests {
                 let mut out = Encoder(Vec::new());
                 let first = crate::tree::node::first_pointer(&page);
                 let what = encode(&mut out, (ino.0, ino.0), (None, &page), first, BLOCK);
-                assert_eq!(what, Encoded::Added);
+                assert!(matches!(what, Encoded::Added(_)), "{what:?}");
                 core.write_record(&out.0);
                 (core.alloc.stamp(), core.env.writer.sequence_point())
             };

@@ -391,8 +391,8 @@ impl Core {
         }
         let page = entry.page();
         match node_change::encode(out, node, (logged, page), first_pointer(page), most) {
-            Encoded::Added => {
-                self.cache.note_logged(nid);
+            Encoded::Added(places) => {
+                self.cache.note_logged_change(nid, &places);
                 self.durability.sync.recorded.note(nid);
             }
             Encoded::Nothing => {}

@@ -1,9 +1,10 @@
 //! The logged contents of dirty nodes: against them an fsync states changes.
 
-use super::{Cache, Key};
+use super::{Cache, Entry, Key};
 use crate::format::class;
 use crate::tree::node::header;
 use furrow_rt::Page;
+use std::ops::Range;
 
 impl Cache {
     /// From now on the logged content of a node is kept while the node is dirty.
@@ -24,6 +25,23 @@ impl Cache {
             let logged = self.slot(at).entry.dirty.then(|| self.slot(at).entry.page.clone());
             self.set_logged(at, logged);
         }
+    }
+
+    /// The same as [`Cache::note_logged`], for a node that differs from its logged content, if it
+    /// has one, in the bytes of `changed` and nowhere else.
+    pub(crate) fn note_logged_change(&mut self, nid: u32, changed: &[Range<usize>]) {
+        let at = self.index.get(&Key::Node(nid)).copied();
+        let entry = at.map(|at| &mut self.slot_mut(at).entry);
+        let Some(Entry { page, logged: Some(logged), .. }) = entry else {
+            return self.note_logged(nid);
+        };
+        // A second owner of the page would make the node's next change copy all of it.
+        let content = logged.make_mut();
+        for bytes in changed {
+            content[bytes.clone()].copy_from_slice(&page.bytes()[bytes.clone()]);
+        }
+        debug_assert!(*content == *page.bytes(), "node {nid} differs elsewhere, too");
+        self.moved_below.remove(&nid);
     }
 
     /// Keeps the content of a clean page that is about to change, if it is a node whose changes
