@@ -9,7 +9,7 @@
 use crate::nvme::{Meaning, meaning};
 use crate::transport::Cause;
 use furrow_zone::rules::{self, Headroom, Op};
-use furrow_zone::{BlockCount, Status, Zone, ZoneReport};
+use furrow_zone::{BlockCount, Status, Zone, ZoneReport, ZoneState};
 use rustix::io::Errno;
 
 /// Times that a command is sent again after an error of the transport to the drive.
@@ -112,10 +112,12 @@ pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneRe
                 status => Some(status),
             },
             Asked::Zone(op) => {
+                // The drive may have carried out what it could not answer. The pointer of a full
+                // zone does not show it: the drive or another command may have finished the zone.
                 if let Op::Write { offset, blocks } = op
                     && of_the_transport
+                    && zone.state != ZoneState::Full
                 {
-                    // The drive may have carried out what it could not answer.
                     let written = zone.write_pointer.0.saturating_sub(offset.0);
                     if written >= blocks.0 {
                         return Verdict::Answer(Status::Success);
@@ -169,7 +171,7 @@ fn as_zone(report: &ZoneReport) -> Zone {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use furrow_zone::{Action, ZoneId, ZoneState};
+    use furrow_zone::{Action, ZoneId};
 
     fn zone(state: ZoneState, written: u64) -> ZoneReport {
         let (zone, capacity) = (ZoneId(3), BlockCount(100));
@@ -250,10 +252,15 @@ mod tests {
         assert_eq!(after(14), Verdict::Answer(Status::Success));
         assert_eq!(after(12), Verdict::Again { milliseconds: PAUSE, done: 2 });
         assert_eq!(after(9), Verdict::Answer(Status::ZoneInvalidWrite));
-        // The zone is full because the write filled it.
+    }
+
+    #[test]
+    fn a_full_zone_does_not_show_that_a_write_arrived() {
         let full = zone(ZoneState::Full, 100);
-        let last = judge(Errno::NOLINK, write(96, 4), 0, Some(&full));
-        assert_eq!(last, Verdict::Answer(Status::Success));
+        for (offset, blocks) in [(10, 4), (96, 4), (0, 100)] {
+            let lost = judge(Errno::NOLINK, write(offset, blocks), 0, Some(&full));
+            assert_eq!(lost, Verdict::Answer(Status::ZoneFull), "at {offset}");
+        }
     }
 
     #[test]
