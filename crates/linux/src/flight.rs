@@ -4,7 +4,7 @@
 //! an error the zone is reported before anything else is decided about the flight.
 
 use crate::drive::Inner;
-use crate::failure::{Asked, Verdict, is_gone, judge_cause, refuses_stream, says_gone};
+use crate::failure::{Asked, Verdict, is_gone, judge_cause, pause, refuses_stream, says_gone};
 use crate::ioctl::{self, SECTOR};
 use crate::lane::{Sent, Step};
 use crate::layout;
@@ -40,7 +40,9 @@ pub(crate) struct Flight {
     done: u64,
     /// The place of an append.
     at: u64,
+    /// Times that it was sent again, and that the drive did not report its zone.
     tries: u32,
+    unreported: u32,
     /// The error that the zone's report is to explain.
     cause: Option<Cause>,
 }
@@ -64,6 +66,7 @@ impl Flight {
             done: 0,
             at: 0,
             tries: 0,
+            unreported: 0,
             cause: None,
         }
     }
@@ -214,12 +217,27 @@ impl Inner {
             return self.land(key, Status::InternalError);
         }
         match zone {
-            Some(zone) => {
-                let sector = self.geometry.start(zone).0 * self.geometry.block_size.0 / SECTOR;
-                self.transport.ask(key, Job::Report { sector });
-            }
+            Some(zone) => self.ask_for_report(key, zone),
             None => self.judged(key, cause, None),
         }
+    }
+
+    fn ask_for_report(&self, key: usize, zone: ZoneId) {
+        let sector = self.geometry.start(zone).0 * self.geometry.block_size.0 / SECTOR;
+        self.transport.ask(key, Job::Report { sector });
+    }
+
+    /// Continues the flight `key` by `work` after `milliseconds`, unless the drive was given up.
+    fn later(&self, key: usize, milliseconds: u64, work: impl FnOnce(&Inner) + 'static) {
+        let (this, sleep) = (self.this.clone(), self.rt.sleep(milliseconds * Nanos::MILLI));
+        self.rt.spawn_detached(async move {
+            sleep.await;
+            match this.upgrade() {
+                Some(inner) if inner.gone.get() => inner.land(key, Status::InternalError),
+                Some(inner) => work(&inner),
+                None => {}
+            }
+        });
     }
 
     /// Takes the flight `key` out of its write stream. False if it is in none. No later write is in
@@ -267,8 +285,25 @@ impl Inner {
                 self.disappear();
                 self.land(key, Status::InternalError);
             }
-            // The drive does not report either, as when the transport has failed.
-            Err(_) => self.judged(key, Cause::Errno(Errno::NOLINK), None),
+            // The drive does not report either, as when the transport has failed. Without a report
+            // nobody knows what the command did, so it is not sent again before there is one.
+            Err(_) => self.unreported(key),
+        }
+    }
+
+    /// Asks again for a report of the zone of the flight `key`, after a pause.
+    fn unreported(&self, key: usize) {
+        let (zone, pause) = {
+            let mut flights = self.flights.borrow_mut();
+            let flight = &mut flights[key];
+            flight.unreported += 1;
+            (self.zone_of(flight), pause(flight.unreported - 1))
+        };
+        match (zone, pause) {
+            (Some(zone), Some(pause)) => {
+                self.later(key, pause, move |inner| inner.ask_for_report(key, zone));
+            }
+            _ => self.land(key, Status::InternalError),
         }
     }
 
@@ -301,13 +336,7 @@ impl Inner {
                 if milliseconds == 0 {
                     return self.send(key);
                 }
-                let (this, sleep) = (self.this.clone(), self.rt.sleep(milliseconds * Nanos::MILLI));
-                self.rt.spawn_detached(async move {
-                    sleep.await;
-                    if let Some(inner) = this.upgrade() {
-                        inner.send(key);
-                    }
-                });
+                self.later(key, milliseconds, move |inner| inner.send(key));
             }
         }
     }
@@ -436,3 +465,6 @@ impl Inner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

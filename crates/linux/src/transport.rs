@@ -51,6 +51,26 @@ pub(crate) enum Transport {
     Block { ring: RefCell<BlockRing>, workers: Workers },
     /// Everything by a ring.
     Nvme(Commands),
+    /// No drive: a test's answers.
+    #[cfg(test)]
+    Scripted(RefCell<Script>),
+}
+
+/// Answers of a test, in the order of the commands, each of which is described in words.
+#[cfg(test)]
+pub(crate) struct Script {
+    pub steps: std::collections::VecDeque<(&'static str, Option<Answer>)>,
+    pub ready: Vec<(usize, Answer)>,
+}
+
+#[cfg(test)]
+impl Script {
+    /// Takes a command; it is never answered if the step has no answer.
+    fn take(&mut self, key: usize, what: &str) {
+        let (expected, answer) = self.steps.pop_front().unwrap_or(("nothing more", None));
+        assert_eq!(what, expected);
+        self.ready.extend(answer.map(|answer| (key, answer)));
+    }
 }
 
 impl Transport {
@@ -86,6 +106,17 @@ impl Transport {
                 ring.push(entry.user_data(key as u64));
             }
             Transport::Nvme(commands) => commands.transfer(key, what, pieces, oob),
+            #[cfg(test)]
+            Transport::Scripted(script) => {
+                let kind = match what.kind {
+                    Kind::Read => "read",
+                    Kind::Write { .. } => "write",
+                    Kind::Append { .. } => "append",
+                    Kind::Flush => "flush",
+                };
+                let words = format!("{kind} {}+{}", what.offset / 4096, what.length / 4096);
+                script.borrow_mut().take(key, &words);
+            }
         }
     }
 
@@ -94,6 +125,15 @@ impl Transport {
         match self {
             Transport::Block { workers, .. } => workers.ask(key, job),
             Transport::Nvme(commands) => commands.ask(key, job),
+            #[cfg(test)]
+            Transport::Scripted(script) => {
+                let words = match job {
+                    Job::Report { sector } => format!("report {}", sector / 8),
+                    Job::ReportAll { sector, count } => format!("report {}+{count}", sector / 8),
+                    other => format!("{other:?}"),
+                };
+                script.borrow_mut().take(key, &words);
+            }
         }
     }
 
@@ -105,6 +145,8 @@ impl Transport {
                 ring.has_unsent() && ring.submit()
             }
             Transport::Nvme(commands) => commands.submit(),
+            #[cfg(test)]
+            Transport::Scripted(script) => !script.borrow().ready.is_empty(),
         }
     }
 
@@ -122,6 +164,8 @@ impl Transport {
                 into.append(&mut workers.answers());
             }
             Transport::Nvme(commands) => commands.answers(into),
+            #[cfg(test)]
+            Transport::Scripted(script) => into.append(&mut script.borrow_mut().ready),
         }
     }
 
@@ -131,6 +175,8 @@ impl Transport {
         match self {
             Transport::Block { ring, .. } => ring.get_mut().wait_for_all(),
             Transport::Nvme(commands) => commands.wait_for_all(),
+            #[cfg(test)]
+            Transport::Scripted(_) => {}
         }
     }
 }

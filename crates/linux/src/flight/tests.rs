@@ -1,0 +1,135 @@
+//! What becomes of commands whose errors a drive explains late or not at all, by scripted answers.
+
+use crate::drive::{Access, Drive, Opened, Use};
+use crate::ioctl::Descriptor;
+use crate::sysfs::Model;
+use crate::transport::{Answer, Cause, Script, Transport};
+use furrow_rt::{Config, Nanos, Page, Rt};
+use furrow_zone::{
+    BlockCount, Command, Geometry, Lba, Outcome, QueueId, Request, Status, ZonedDevice,
+};
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+type Steps = Vec<(&'static str, Option<Answer>)>;
+
+/// Runs `work` on a drive of four zones of 16 blocks that answers by `steps`.
+fn on<T: 'static>(steps: Steps, work: impl AsyncFnOnce(Rt, Drive) -> T + 'static) -> T {
+    let rt = Rt::new(Config::real());
+    let file = Arc::new(File::open("/dev/null").expect("a system with /dev/null"));
+    let opened = Opened {
+        name: "scripted".to_owned(),
+        folder: PathBuf::from("/"),
+        geometry: Geometry::unlimited(4, 16, 16),
+        access: Access::ReadWrite,
+        file,
+        claims: Vec::new(),
+        warnings: Vec::new(),
+    };
+    let usage = Use { model: Model::HostManaged, queued: false, streams: 0 };
+    let script = Script { steps: steps.into(), ready: Vec::new() };
+    let transport = |_: &_, _: &_| Ok(Transport::Scripted(RefCell::new(script)));
+    let drive = Drive::start(&rt, opened, usage, transport).expect("an event");
+    let engine = rt.clone();
+    let done = rt.block_on(async move { work(engine, drive).await });
+    rt.clear();
+    done
+}
+
+fn written(blocks: u64) -> Option<Answer> {
+    Some(Answer::Done { bytes: Some(blocks * 4096), at: 0 })
+}
+
+fn failed(errno: Errno) -> Option<Answer> {
+    Some(Answer::Failed(Cause::Errno(errno)))
+}
+
+/// The second zone, open, with `blocks` blocks written.
+fn zone(blocks: u64) -> Descriptor {
+    let (start, length) = (16 * 8, 16 * 8);
+    let write_pointer = start + blocks * 8;
+    Descriptor { start, length, write_pointer, kind: 2, condition: 2, ..Descriptor::default() }
+}
+
+fn reported(blocks: u64) -> Option<Answer> {
+    Some(Answer::Reported(Ok(zone(blocks))))
+}
+
+fn unreported() -> Option<Answer> {
+    Some(Answer::Reported(Err(Errno::IO)))
+}
+
+async fn sent(drive: &Drive, command: Command, blocks: u64) -> Outcome {
+    let data = (0..blocks).map(|_| Page::zeroed()).collect();
+    drive.submit(QueueId(0), Request::with_data(command, data)).await
+}
+
+/// The answer to a write of two blocks to the start of the second zone.
+fn write(steps: Steps) -> Status {
+    on(steps, async |_, drive| {
+        let command = Command::Write { lba: Lba(16), blocks: BlockCount(2) };
+        sent(&drive, command, 2).await.status
+    })
+}
+
+#[test]
+fn a_write_is_not_sent_again_before_its_zone_is_reported() {
+    let arrived = vec![
+        ("write 16+2", failed(Errno::NOLINK)),
+        ("report 16", unreported()),
+        ("report 16", unreported()),
+        ("report 16", reported(2)),
+    ];
+    assert_eq!(write(arrived), Status::Success);
+    let half = vec![
+        ("write 16+2", failed(Errno::NOLINK)),
+        ("report 16", unreported()),
+        ("report 16", reported(1)),
+        ("write 17+1", written(1)),
+    ];
+    assert_eq!(write(half), Status::Success);
+}
+
+#[test]
+fn an_error_of_the_drive_is_still_one_after_a_report_that_came_late() {
+    let steps = vec![
+        ("write 16+2", failed(Errno::IO)),
+        ("report 16", unreported()),
+        ("report 16", reported(0)),
+        ("write 16+2", failed(Errno::IO)),
+        ("report 16", reported(0)),
+    ];
+    assert_eq!(write(steps), Status::WriteFault, "the zone fails, and not the drive");
+}
+
+#[test]
+fn an_append_whose_report_comes_late_costs_its_zone_only() {
+    let steps = vec![
+        ("append 16+1", Some(Answer::Failed(Cause::Nvme(0x371)))),
+        ("report 16", unreported()),
+        ("report 16", reported(0)),
+    ];
+    let status = on(steps, async |_, drive| {
+        let command = Command::Append { zone_start: Lba(16), blocks: BlockCount(1) };
+        sent(&drive, command, 1).await.status
+    });
+    assert_eq!(status, Status::WriteFault);
+}
+
+#[test]
+fn a_drive_that_was_given_up_gets_nothing_more() {
+    let steps = vec![("write 16+2", failed(Errno::NOLINK)), ("report 16", reported(0))];
+    let status = on(steps, async |rt, drive| {
+        let command = Command::Write { lba: Lba(16), blocks: BlockCount(2) };
+        let data = (0..2).map(|_| Page::zeroed()).collect();
+        let answer = drive.submit(QueueId(0), Request::with_data(command, data));
+        rt.sleep(20 * Nanos::MILLI).await;
+        drive.give_up();
+        rt.sleep(200 * Nanos::MILLI).await;
+        answer.await.status
+    });
+    assert_eq!(status, Status::InternalError);
+}
