@@ -3,7 +3,7 @@
 //! Commands are sent as flights (`flight.rs`) when the executor polls its sources, all new ones in
 //! one call; a task of the executor waits for the drive's event and takes the answers.
 
-use crate::failure::is_gone;
+use crate::failure::{is_gone, pause};
 use crate::flight::{Flight, Part, Task};
 use crate::ioctl::{self, SECTOR};
 use crate::lane::{Lane, Sent, Step};
@@ -13,7 +13,7 @@ use crate::nvme;
 use crate::sysfs::{Limits, Model};
 use crate::transport::Transport;
 use crate::workers::Job;
-use furrow_rt::{Clock, Completion, CompletionTable, PAGE_SIZE, Rt, Source, Ticket};
+use furrow_rt::{Clock, Completion, CompletionTable, Nanos, PAGE_SIZE, Rt, Source, Ticket};
 use furrow_zone::spec::Node;
 use furrow_zone::{
     Action, BlockCount, Command, Error, ErrorKind, Geometry, Lba, Outcome, QueueId, Reports,
@@ -449,7 +449,7 @@ impl ZonedDevice for Drive {
         }
         let end = first.0 + count.min(geometry.zones.saturating_sub(first.0));
         Box::pin(async move {
-            let mut reports = Vec::new();
+            let (mut reports, mut tries) = (Vec::new(), 0);
             // A transport may report fewer zones than were asked for.
             loop {
                 let next = ZoneId(first.0 + reports.len() as u32);
@@ -472,7 +472,13 @@ impl ZonedDevice for Drive {
                         if is_gone(errno) || !inner.folder.exists() {
                             inner.disappear();
                         }
-                        return Err(Status::InternalError);
+                        let pause = pause(tries).filter(|_| !inner.gone.get());
+                        let Some(pause) = pause else { return Err(Status::InternalError) };
+                        tries += 1;
+                        inner.rt.sleep(pause * Nanos::MILLI).await;
+                        if inner.gone.get() {
+                            return Err(Status::InternalError);
+                        }
                     }
                 }
             }
@@ -484,7 +490,9 @@ impl ZonedDevice for Drive {
     }
 
     fn oldest(&self) -> Option<u64> {
-        self.0.table.oldest()
+        // Reports are counted apart: their numbers are behind those of all commands.
+        let of_report = || self.0.asked.oldest().map(|number| number | 1 << 63);
+        self.0.table.oldest().or_else(of_report)
     }
 
     fn give_up(&self) {

@@ -6,7 +6,7 @@ use crate::sysfs::Model;
 use crate::transport::{Answer, Cause, Script, Transport};
 use furrow_rt::{Config, Nanos, Page, Rt};
 use furrow_zone::{
-    BlockCount, Command, Geometry, Lba, Outcome, QueueId, Request, Status, ZonedDevice,
+    BlockCount, Command, Geometry, Lba, Outcome, QueueId, Request, Status, ZoneId, ZonedDevice,
 };
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -132,4 +132,33 @@ fn a_drive_that_was_given_up_gets_nothing_more() {
         answer.await.status
     });
     assert_eq!(status, Status::InternalError);
+}
+
+#[test]
+fn a_report_for_the_engine_outlives_a_lost_link() {
+    let lost = || Some(Answer::ReportedAll(Err(Errno::IO)));
+    let steps = vec![
+        ("report 16+1", lost()),
+        ("report 16+1", lost()),
+        ("report 16+1", Some(Answer::ReportedAll(Ok(vec![zone(3)])))),
+    ];
+    let zones = on(steps, async |_, drive| drive.report(ZoneId(1), 1).await);
+    assert_eq!(zones.map(|zones| zones[0].write_pointer), Ok(BlockCount(3)));
+    let gone = vec![("report 16+1", Some(Answer::ReportedAll(Err(Errno::NODEV))))];
+    let zones = on(gone, async |_, drive| drive.report(ZoneId(1), 1).await);
+    assert_eq!(zones.err(), Some(Status::InternalError), "at once");
+}
+
+#[test]
+fn a_report_that_never_comes_is_a_command_that_is_owed() {
+    on(vec![("report 16+1", None)], async |rt, drive| {
+        assert_eq!(drive.oldest(), None);
+        let asked = drive.clone();
+        let report = rt.spawn(async move { asked.report(ZoneId(1), 1).await });
+        rt.yield_now().await;
+        assert!(drive.oldest().is_some());
+        drive.give_up();
+        assert_eq!(report.await.err(), Some(Status::InternalError));
+        assert_eq!(drive.oldest(), None);
+    });
 }
