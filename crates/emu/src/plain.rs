@@ -132,6 +132,10 @@ impl PlainDevice for Plain {
         })
     }
 
+    fn oldest(&self) -> Option<u64> {
+        self.0.drive.oldest()
+    }
+
     fn give_up(&self) {
         self.0.drive.give_up();
     }

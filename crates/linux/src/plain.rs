@@ -285,6 +285,10 @@ impl PlainDevice for PlainDrive {
         self.0.discard(offset, length)
     }
 
+    fn oldest(&self) -> Option<u64> {
+        self.0.oldest()
+    }
+
     fn give_up(&self) {
         self.0.give_up();
     }

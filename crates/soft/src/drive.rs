@@ -652,7 +652,8 @@ impl ZonedDevice for SoftDrive {
     }
 
     fn oldest(&self) -> Option<u64> {
-        self.0.table.oldest()
+        // Every command here waits for the plain drive, reads for nothing else.
+        self.0.plain.oldest()
     }
 
     fn give_up(&self) {

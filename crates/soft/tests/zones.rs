@@ -6,7 +6,7 @@ use furrow_emu::{Emulator, Fates, Medium, Options, Plain, Snapshot, Unflushed};
 use furrow_linux::conformance;
 use furrow_log::Uuid;
 use furrow_policy::SoftVariant;
-use furrow_rt::{Config, Page, Pages, Rt};
+use furrow_rt::{Config, Nanos, Page, Pages, Rt};
 use furrow_soft::{Access, MakeOptions, SoftDrive, make};
 use furrow_zone::{
     Action, BlockCount, ByteLen, Command, Error, ErrorKind, Fault, FaultKind, Lba, PlainDevice,
@@ -238,6 +238,27 @@ fn after_a_failed_flush_nothing_is_written() {
         assert_eq!(sent(&soft, write(0, 1, 1, 1)).await, Status::WriteFault);
         assert_eq!(sent(&soft, Request::bare(Command::Flush)).await, Status::WriteFault);
         assert_eq!(read(&soft, 0, 0).await, Ok(1));
+    });
+}
+
+#[test]
+fn a_drive_that_hangs_one_read_owes_an_answer_and_can_be_given_up() {
+    on(Config::simulated(3), None, async |rt, drive| {
+        let soft = made(&rt, &drive, 8).await;
+        assert!(sent(&soft, write(2, 0, 2, 1)).await.is_ok());
+        assert_eq!(soft.oldest(), None);
+        let hour = 3600 * Nanos::SECOND;
+        drive.inject(Fault::new(FaultKind::Slow { polls: 0, nanoseconds: hour })).unwrap();
+        let hung = soft.clone();
+        let answer = rt.spawn(async move { read(&hung, 2, 1).await });
+        rt.sleep(Nanos::SECOND).await;
+        let oldest = soft.oldest();
+        assert!(oldest.is_some());
+        rt.sleep(Nanos::SECOND).await;
+        assert_eq!(soft.oldest(), oldest);
+        soft.give_up();
+        assert_eq!(answer.await, Err(Status::InternalError));
+        assert_eq!(soft.oldest(), None);
     });
 }
 

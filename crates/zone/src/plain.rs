@@ -36,6 +36,12 @@ pub trait PlainDevice {
     /// they read as until then is undefined, and may change from one read to the next.
     fn discard(&self, offset: u64, length: u64) -> Completion<Outcome>;
 
+    /// The oldest command that the drive has not answered, as
+    /// [`ZonedDevice::oldest`](crate::ZonedDevice::oldest) numbers it.
+    fn oldest(&self) -> Option<u64> {
+        None
+    }
+
     /// Gives the drive up, as [`ZonedDevice::give_up`](crate::ZonedDevice::give_up) does.
     fn give_up(&self) {}
 
