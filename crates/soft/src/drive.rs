@@ -341,10 +341,11 @@ impl Inner {
             let number = state.next;
             state.next += 1;
             state.in_flight.insert(number, zone);
-            let blocks = state.pending.blocks();
+            let blocks = state.pending.blocks() + state.taking.blocks();
             // If too much waits for a record, the writer waits for the round that is under way.
             let most = Journal::most(self.layout()) / 2;
-            let held = blocks >= 2 * ROUND || state.pending.bytes() > most;
+            let bytes = state.pending.bytes() + state.taking.bytes();
+            let held = blocks >= 2 * ROUND || bytes > most;
             let asked = (request.fua || held || blocks >= ROUND).then(|| state.ask());
             let round = match asked {
                 Some(round) if request.fua => Some(round),
@@ -537,15 +538,14 @@ impl Inner {
                     return Ok(());
                 }
                 state.begun += 1;
+                // What comes from now on asks for the next round.
+                state.taking = std::mem::take(&mut state.pending);
             }
             // A small journal takes what waits in parts.
             loop {
-                let entries = {
-                    let mut state = self.state.borrow_mut();
-                    state.pending.take(Journal::most(self.layout()))
-                };
+                let entries = self.state.borrow_mut().taking.take(Journal::most(self.layout()));
                 self.round(entries).await?;
-                if self.state.borrow().pending.bytes() <= Journal::most(self.layout()) {
+                if self.state.borrow().taking.is_empty() {
                     break;
                 }
             }

@@ -31,13 +31,15 @@ pub(crate) struct DataWrite {
 ///
 /// Invariants
 /// - `machine` has the effect of every command that was accepted.
-/// - The blocks of an accepted write are in `pending`, in the record that is being written, or
-///   below the zone's pointer in `lasting`; or the write waits in `gates`.
+/// - The blocks of an accepted write are in `pending`, in `taking`, in the record that is being
+///   written, or below the zone's pointer in `lasting`; or the write waits in `gates`.
 pub(crate) struct State {
     pub machine: Machine,
     /// What the journal's durable records say.
     pub lasting: Vec<Lasting>,
     pub pending: Pending,
+    /// What was in `pending` when the round that is under way began, and is in no record yet.
+    pub taking: Pending,
     /// Zones that failed a write since the last record.
     pub failures: Vec<(ZoneId, Lasting)>,
     /// Numbers of the writes that the plain drive has, and the zone of each.
@@ -80,6 +82,7 @@ impl State {
             machine,
             lasting,
             pending: Pending::default(),
+            taking: Pending::default(),
             failures: Vec::new(),
             in_flight: BTreeMap::new(),
             next: 0,
@@ -123,7 +126,7 @@ impl State {
     /// The number of a round that covers everything accepted until now: the one to wait for.
     pub(crate) fn ask(&mut self) -> u64 {
         if self.pending.is_empty() && self.failures.is_empty() {
-            // All of it is in a record, at latest in that of the round that is under way.
+            // All of it is in a record, at latest in one of the round that is under way.
             return self.begun;
         }
         self.asked = self.begun + 1;
@@ -146,6 +149,7 @@ impl State {
         // A read-only zone takes no limit, and the pointer is within the zone.
         let _ = self.machine.restore(zone, to);
         self.pending.forget(zone, pointer);
+        self.taking.forget(zone, pointer);
         self.streams.done(zone);
         let generation = self.generation(zone);
         let lasting = Lasting { generation, pointer, state: LastingState::ReadOnly };

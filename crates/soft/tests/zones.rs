@@ -39,8 +39,12 @@ fn on<T: 'static>(
 }
 
 async fn made(rt: &Rt, drive: &Emulator, records: u32) -> SoftDrive {
+    made_of(rt, drive, ZONE, records).await
+}
+
+async fn made_of(rt: &Rt, drive: &Emulator, zone: u64, records: u32) -> SoftDrive {
     let plain = Plain::new(rt, Rc::new(drive.clone()));
-    let options = MakeOptions { zone: ByteLen(ZONE), records: Some(records), uuid: Uuid([7; 16]) };
+    let options = MakeOptions { zone: ByteLen(zone), records: Some(records), uuid: Uuid([7; 16]) };
     make(&plain, &options).await.unwrap();
     opened(rt, drive, Access::ReadWrite).await.unwrap()
 }
@@ -51,8 +55,12 @@ async fn opened(rt: &Rt, drive: &Emulator, access: Access) -> Result<SoftDrive, 
 }
 
 fn write(zone: u64, from: u64, blocks: u64, fill: u8) -> Request {
+    write_at(zone * BLOCKS + from, blocks, fill)
+}
+
+fn write_at(lba: u64, blocks: u64, fill: u8) -> Request {
     let data: Pages = (0..blocks).map(|_| Page::from_slice(&[fill; 4096])).collect();
-    let command = Command::Write { lba: Lba(zone * BLOCKS + from), blocks: BlockCount(blocks) };
+    let command = Command::Write { lba: Lba(lba), blocks: BlockCount(blocks) };
     Request::with_data(command, data)
 }
 
@@ -172,6 +180,28 @@ fn states_of_zones_outlive_the_power() {
         assert_eq!(zone(&soft, 2).await, (ZoneState::Empty, 0));
         assert_eq!(zone(&soft, 4).await, (ZoneState::Full, BLOCKS));
         assert_eq!(zone(&soft, 5).await, (ZoneState::Empty, 0));
+    });
+}
+
+#[test]
+fn a_reset_of_more_zones_than_a_record_holds_is_durable() {
+    const ZONES: u64 = 500;
+    let snapshot = on(Config::simulated(1), None, async |rt, drive| {
+        // A record of one block has space for about 200 changes of state.
+        let soft = made_of(&rt, &drive, 8192, 1).await;
+        for number in 0..ZONES {
+            assert!(sent(&soft, write_at(number * 2, 1, 1)).await.is_ok());
+        }
+        assert!(sent(&soft, Request::bare(Command::Flush)).await.is_ok());
+        let reset = Command::Manage { target: Target::All, action: Action::Reset };
+        assert!(sent(&soft, Request::bare(reset)).await.is_ok());
+        drive.snapshot()
+    });
+    on(Config::simulated(2), Some(&snapshot.power_cut(&Fates::nothing(1))), async |rt, drive| {
+        let soft = opened(&rt, &drive, Access::ReadWrite).await.unwrap();
+        for number in 0..ZONES as u32 {
+            assert_eq!(zone(&soft, number).await, (ZoneState::Empty, 0), "zone {number}");
+        }
     });
 }
 
