@@ -159,6 +159,13 @@ impl Pending {
         }
     }
 
+    /// Forgets the zone's blocks from `from` on, where a write failed, and the changes of its state
+    /// that were asked for: the failure says what becomes of the zone.
+    pub(crate) fn fail(&mut self, zone: ZoneId, from: u32) {
+        self.forget(zone, from);
+        self.states.retain(|(other, _)| *other != zone);
+    }
+
     /// Takes entries of together at most `most` bytes, or a single block if less: ranges first,
     /// because the changes of state were asked after them.
     pub(crate) fn take(&mut self, most: usize) -> Vec<Entry> {

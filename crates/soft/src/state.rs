@@ -148,8 +148,8 @@ impl State {
         let to = Zone { state: ZoneState::ReadOnly, write_pointer, ..before };
         // A read-only zone takes no limit, and the pointer is within the zone.
         let _ = self.machine.restore(zone, to);
-        self.pending.forget(zone, pointer);
-        self.taking.forget(zone, pointer);
+        self.pending.fail(zone, pointer);
+        self.taking.fail(zone, pointer);
         self.streams.done(zone);
         let generation = self.generation(zone);
         let lasting = Lasting { generation, pointer, state: LastingState::ReadOnly };

@@ -256,6 +256,30 @@ fn a_zone_that_fails_a_write_can_be_read_and_not_written() {
 }
 
 #[test]
+fn a_finish_behind_a_write_that_fails_does_not_call_its_blocks_written() {
+    for seed in 0..10 {
+        on(Config::shuffled(seed), None, async move |rt, drive| {
+            let soft = made(&rt, &drive, 8).await;
+            assert!(sent(&soft, write(2, 0, 2, 1)).await.is_ok());
+            let at = soft.superblock().layout.first * 8 + (2 * BLOCKS + 2) * 8;
+            let fault = Fault::new(FaultKind::WriteError).at_blocks(Lba(at), BlockCount(8));
+            drive.inject(fault).unwrap();
+            let failing = soft.submit(QueueId(0), write(2, 2, 2, 2));
+            let flush = soft.submit(QueueId(0), Request::bare(Command::Flush));
+            rt.yield_now().await;
+            let finish = soft.submit(QueueId(0), manage(2, Action::Finish));
+            assert_eq!(failing.await.status, Status::WriteFault);
+            assert!(flush.await.status.is_ok());
+            let _ = finish.await;
+            assert!(sent(&soft, Request::bare(Command::Flush)).await.is_ok());
+            let again = opened(&rt, &drive, Access::ReadWrite).await.unwrap();
+            assert_eq!(zone(&again, 2).await.0, ZoneState::ReadOnly, "seed {seed}");
+            assert_eq!(read(&again, 2, 1).await, Ok(1));
+        });
+    }
+}
+
+#[test]
 fn after_a_failed_flush_nothing_is_written() {
     on(Config::simulated(1), None, async |rt, drive| {
         let soft = made(&rt, &drive, 8).await;
