@@ -16,8 +16,8 @@ use furrow_rt::{Completion, CompletionTable, Notify, Page, Pages, Pool, Rng, Rt,
 use furrow_zone::machine::Effect;
 use furrow_zone::rules::selected;
 use furrow_zone::{
-    Action, Command, Error, Geometry, Lba, Outcome, PlainDevice, QueueId, Reports, Request, Status,
-    Target, ZoneId, ZoneState, ZonedDevice, reported,
+    Action, Command, Error, ErrorKind, Geometry, Lba, Outcome, PlainDevice, QueueId, Reports,
+    Request, Status, Target, ZoneId, ZoneState, ZonedDevice, reported,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -541,9 +541,11 @@ impl Inner {
                 // What comes from now on asks for the next round.
                 state.taking = std::mem::take(&mut state.pending);
             }
-            // A small journal takes what waits in parts.
+            // A small journal takes what waits in parts. A half holds the writes of a part that
+            // fail, too.
             loop {
-                let entries = self.state.borrow_mut().taking.take(Journal::most(self.layout()));
+                let most = Journal::most(self.layout()) / 2;
+                let entries = self.state.borrow_mut().taking.take(most);
                 self.round(entries).await?;
                 if self.state.borrow().taking.is_empty() {
                     break;
@@ -605,6 +607,14 @@ impl Inner {
                 let nonce = Uuid::random(&mut Rng::new(self.rt.random()));
                 journal.turn(nonce, lasting, layout, &self.pool)
             });
+            if !journal.fits(entries, layout) {
+                let (name, count) = (self.plain.name(), entries.len());
+                let what = format!(
+                    "{name}: {count} changes at once are more than the journal of its soft zones \
+                     holds: open it again"
+                );
+                return Err(Error::new(ErrorKind::NoSpace, what));
+            }
             (table, journal.append(entries, layout, &self.pool))
         };
         let plain = &*self.plain;

@@ -256,6 +256,35 @@ fn a_zone_that_fails_a_write_can_be_read_and_not_written() {
 }
 
 #[test]
+fn a_failure_in_a_large_round_writes_nothing_beyond_the_journal() {
+    on(Config::simulated(1), None, async |rt, drive| {
+        // A record of one block has space for 166 ranges of one block each.
+        let soft = made_of(&rt, &drive, 8192, 1).await;
+        assert!(sent(&soft, write_at(0, 1, 9)).await.is_ok());
+        assert!(sent(&soft, Request::bare(Command::Flush)).await.is_ok());
+        let soft = opened(&rt, &drive, Access::ReadWrite).await.unwrap();
+        let at = (soft.superblock().layout.first + 2 * 5) * 8;
+        drive.inject(Fault::new(FaultKind::WriteError).at_blocks(Lba(at), BlockCount(8))).unwrap();
+        let all: Vec<_> =
+            (1..300).map(|zone| soft.submit(QueueId(0), write_at(2 * zone, 1, 1))).collect();
+        let mut failed = 0;
+        for one in all {
+            failed += u32::from(!one.await.status.is_ok());
+        }
+        assert_eq!(failed, 1);
+        assert!(sent(&soft, Request::bare(Command::Flush)).await.is_ok());
+        for soft in [soft, opened(&rt, &drive, Access::ReadWrite).await.unwrap()] {
+            assert_eq!(zone(&soft, 5).await.0, ZoneState::ReadOnly);
+            assert_eq!(zone(&soft, 299).await.1, 1);
+            let command = Command::Read { lba: Lba(0), blocks: BlockCount(1) };
+            let pages = Pages::from_iter([Page::zeroed()]);
+            let outcome = soft.submit(QueueId(0), Request::with_data(command, pages)).await;
+            assert_eq!((outcome.status, outcome.data[0][17]), (Status::Success, 9));
+        }
+    });
+}
+
+#[test]
 fn a_finish_behind_a_write_that_fails_does_not_call_its_blocks_written() {
     for seed in 0..10 {
         on(Config::shuffled(seed), None, async move |rt, drive| {
