@@ -126,6 +126,40 @@ fn a_flush_is_one_flush_of_the_drive_and_none_if_nothing_is_new() {
     });
 }
 
+/// What recovery reads is bounded by this, and so is what a power cut takes.
+#[test]
+fn without_a_flush_there_is_a_record_every_64_mib() {
+    const MIB: u64 = 1 << 20;
+    // In writes of 64 KiB.
+    const EVERY: u64 = 64 * MIB / (64 << 10);
+    let rt = Rt::new(Config::simulated(1));
+    let geometry = Plain::geometry(80 * MIB, true);
+    let medium = Medium::memory(&geometry);
+    let drive = Emulator::new(&rt, geometry, medium, Options::simulated()).unwrap();
+    let engine = rt.clone();
+    let snapshot = rt.block_on(async move {
+        let soft = made_of(&engine, &drive, MIB, 64).await;
+        let before = soft.flushes();
+        let page = Page::from_slice(&[7; 4096]);
+        for number in 0..EVERY {
+            assert_eq!(soft.flushes(), before, "after {number} writes");
+            let command = Command::Write { lba: Lba(number * 16), blocks: BlockCount(16) };
+            let data = (0..16).map(|_| page.clone()).collect();
+            assert!(sent(&soft, Request::with_data(command, data)).await.is_ok());
+        }
+        engine.sleep(Nanos::SECOND).await;
+        assert_eq!(soft.flushes(), before + 1);
+        drive.snapshot()
+    });
+    rt.clear();
+    on(Config::simulated(2), Some(&snapshot.power_cut(&Fates::nothing(1))), async |rt, drive| {
+        let soft = opened(&rt, &drive, Access::ReadOnly).await.unwrap();
+        for number in 0..64 {
+            assert_eq!(zone(&soft, number).await, (ZoneState::Full, MIB / 4096));
+        }
+    });
+}
+
 #[test]
 fn a_power_cut_keeps_what_was_flushed_and_a_prefix_of_the_rest() {
     for (fate, seed) in [(Unflushed::Lost, 1), (Unflushed::Kept, 2), (Unflushed::Seeded, 3)] {
