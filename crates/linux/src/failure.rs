@@ -121,14 +121,20 @@ pub(crate) fn judge(errno: Errno, asked: Asked, tries: u32, zone: Option<&ZoneRe
                 // The drive may have carried out what it could not answer. The pointer of a full
                 // zone does not show it: the drive or another command may have finished the zone.
                 if let Op::Write { offset, blocks } = op
-                    && of_the_transport
                     && zone.state != ZoneState::Full
                 {
                     let written = zone.write_pointer.0.saturating_sub(offset.0);
-                    if written >= blocks.0 {
+                    if of_the_transport && written >= blocks.0 {
                         return Verdict::Answer(Status::Success);
                     }
-                    done = written;
+                    if of_the_transport {
+                        done = written;
+                    } else if (1..=blocks.0).contains(&written) {
+                        // The kernel sends a write again after a time-out, and the drive refuses it
+                        // if it had arrived. Or the drive failed amid the write. Which of them,
+                        // nobody knows: the zone is given up, and not the drive.
+                        return Verdict::Answer(Status::WriteFault);
+                    }
                 }
                 let rest = match op {
                     Op::Write { offset, blocks } => Op::Write {
@@ -261,6 +267,23 @@ mod tests {
         assert_eq!(after(14), Verdict::Answer(Status::Success));
         assert_eq!(after(12), Verdict::Again { milliseconds: PAUSE, done: 2 });
         assert_eq!(after(9), Verdict::Answer(Status::ZoneInvalidWrite));
+    }
+
+    #[test]
+    fn an_error_with_the_pointer_amid_the_write_costs_the_zone_only() {
+        let after = |errno, written| {
+            let open = zone(ZoneState::ImplicitlyOpen, written);
+            judge(errno, write(10, 4), 0, Some(&open))
+        };
+        // A disk's and an NVMe drive's answer to a write that the kernel sent twice.
+        for errno in [Errno::REMOTEIO, Errno::IO] {
+            for written in 11..=14 {
+                assert_eq!(after(errno, written), Verdict::Answer(Status::WriteFault));
+            }
+            for written in [9, 15] {
+                assert_eq!(after(errno, written), Verdict::Answer(Status::ZoneInvalidWrite));
+            }
+        }
     }
 
     #[test]
