@@ -14,6 +14,7 @@ use furrow_log::{RecordHeader, Uuid, crc32c};
 use furrow_policy::{SoftDefect, SoftVariant};
 use furrow_rt::{PAGE_SIZE, Pages, Pool};
 use furrow_zone::{Error, ErrorKind, PlainDevice, Result, ZoneId};
+use std::ops::Range;
 use zerocopy::FromBytes;
 
 /// What recovery found.
@@ -373,7 +374,12 @@ impl Found {
         for sums in run.checksums.chunks(most) {
             let byte = self.superblock.layout.at(zone, at);
             let what = format!("read of zone {zone} from block {at} on");
-            let pages = read(plain, &what, byte, sums.len() as u32, pool).await?;
+            let pages = match read(plain, &what, byte, sums.len() as u32, pool).await {
+                Err(error) if !error.is_gone() => {
+                    self.one_by_one(plain, zone, at..at + sums.len() as u32, pool).await?
+                }
+                pages => pages?,
+            };
             at += sums.len() as u32;
             for (page, sum) in pages.into_iter().zip(sums) {
                 if crc32c(&page[..]) != *sum {
@@ -383,5 +389,35 @@ impl Found {
             }
         }
         Ok(same)
+    }
+
+    /// Reads blocks of a zone that could not be read together. A flush may have covered each of
+    /// them, although no record says so: one that cannot be read is not taken for unwritten.
+    ///
+    /// # Errors
+    /// With the first block that cannot be read, and what to do.
+    async fn one_by_one(
+        &self,
+        plain: &dyn PlainDevice,
+        zone: ZoneId,
+        blocks: Range<u32>,
+        pool: &Pool,
+    ) -> Result<Pages> {
+        let mut pages = Pages::new();
+        for block in blocks {
+            let byte = self.superblock.layout.at(zone, block);
+            let what = format!("read of zone {zone} block {block}, byte {byte} of the drive");
+            let page = read(plain, &what, byte, 1, pool).await.map_err(|error| match error {
+                error if error.is_gone() => error,
+                error => {
+                    let advice = "it may have been flushed: try again, or restore a copy; zeros \
+                                  written over these 4096 bytes give up the block, and what \
+                                  follows it in its zone";
+                    Error::new(error.kind(), format!("{error}: {advice}"))
+                }
+            })?;
+            pages.extend(page);
+        }
+        Ok(pages)
     }
 }

@@ -431,3 +431,26 @@ fn what_is_no_soft_drive_is_none() {
         assert_eq!(found.as_ref(), Some(soft.superblock()));
     });
 }
+
+#[test]
+fn a_block_in_doubt_that_cannot_be_read_is_named_and_can_be_given_up() {
+    on(Config::simulated(1), None, async |rt, drive| {
+        let soft = made(&rt, &drive, 16).await;
+        assert!(sent(&soft, write(3, 0, 16, 1)).await.is_ok());
+        // No record says that this flush was done.
+        assert!(sent(&soft, Request::bare(Command::Flush)).await.is_ok());
+        let block = soft.superblock().layout.first + 3 * BLOCKS + 5;
+        let place = (Lba(block * 8), BlockCount(8));
+        drive.inject(Fault::new(FaultKind::ReadError).at_blocks(place.0, place.1)).unwrap();
+        let error = opened(&rt, &drive, Access::ReadWrite).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        let named = format!("zone 3 block 5, byte {} of the drive", block * 4096);
+        assert!(error.to_string().contains(&named), "{error}");
+        drive.clear_faults(None).unwrap();
+        let plain = Plain::new(&rt, Rc::new(drive.clone()));
+        let zeros = Pages::from_iter([Page::zeroed()]);
+        assert!(plain.write(block * 4096, zeros, 0).await.status.is_ok());
+        let soft = opened(&rt, &drive, Access::ReadWrite).await.unwrap();
+        assert_eq!(zone(&soft, 3).await, (ZoneState::Closed, 5));
+    });
+}
