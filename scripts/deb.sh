@@ -83,8 +83,10 @@ Description: file system and RAID volumes for zoned flash, in user space
  .
  With them come the checker, tools that show what is on a drive, and an emulated
  zoned drive that obeys every rule of the standard, can fail in every way and
- takes the time that measured drives take. Real drives are not supported by this
- version yet.
+ takes the time that measured drives take.
+ .
+ The drives are zoned block devices of the kernel and generic NVMe devices, or
+ drives without zones, partitions and files, on which it keeps zones of its own.
 END
 (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$tree/DEBIAN/md5sums"
 for script in postinst postrm; do

@@ -168,6 +168,7 @@ fn the_debian_package_holds_the_same() {
         assert!(list.contains(&format!("./usr/share/doc/furrow/{name}")), "{name}: {list}");
     }
     let description = field("Description");
+    assert!(!description.contains("not supported"), "real drives are: {description}");
     for word in ["RAID", "NBD", "file system"] {
         assert!(description.contains(word), "{word}: {description}");
     }
