@@ -10,6 +10,7 @@ mod control;
 mod create;
 mod devices;
 mod examine;
+mod gather;
 mod manage;
 mod metrics;
 mod notice;

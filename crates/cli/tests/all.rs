@@ -24,6 +24,7 @@ mod place;
 mod power;
 mod product;
 mod raid;
+mod raid_boot;
 mod raid_upkeep;
 mod soft;
 mod tidy;

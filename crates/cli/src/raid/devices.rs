@@ -6,8 +6,9 @@ use anyhow::{Context as _, Result, bail};
 use furrow_emu::OpenMode;
 use furrow_raid::{Examined, examine};
 use furrow_rt::Rt;
-use furrow_zone::spec::{DeviceSpec, Image, Run};
+use furrow_zone::spec::{DeviceSpec, Image, Node, Run};
 use furrow_zone::{Error, ErrorKind, ZonedDevice};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -29,7 +30,7 @@ pub enum Says {
 }
 
 /// The drives that `arguments` name: device specs, directories of images, and patterns (`*`, `?`)
-/// of images in a directory.
+/// of images or devices in a directory.
 ///
 /// # Errors
 /// If an argument is invalid, or a drive is named twice.
@@ -37,7 +38,7 @@ pub fn named(arguments: &[String]) -> Result<Vec<Named>> {
     let mut all: Vec<Named> = Vec::new();
     for argument in arguments {
         let (found, by_name) = match several(argument)? {
-            Some(paths) => (paths.into_iter().map(image).collect::<Result<Vec<_>>>()?, false),
+            Some(paths) => (paths.into_iter().map(found_at).collect::<Result<Vec<_>>>()?, false),
             None => (vec![absolute(argument.parse()?)?], true),
         };
         for spec in found {
@@ -78,9 +79,13 @@ pub fn one(argument: &str) -> Result<DeviceSpec> {
 
 /// Whether both are the same drive. Drives in memory are always different.
 pub fn same(one: &DeviceSpec, other: &DeviceSpec) -> bool {
+    // A device has several names: those below /dev/disk are links.
+    let full = |path: &str| Path::new(path).canonicalize().unwrap_or_else(|_| path.into());
     match (one, other) {
         (DeviceSpec::Image(one), DeviceSpec::Image(other)) => one.path == other.path,
-        (DeviceSpec::Node(one), DeviceSpec::Node(other)) => one.path == other.path,
+        (DeviceSpec::Node(one), DeviceSpec::Node(other)) => {
+            one.path == other.path || full(&one.path) == full(&other.path)
+        }
         _ => false,
     }
 }
@@ -93,16 +98,23 @@ fn absolute(spec: DeviceSpec) -> Result<DeviceSpec> {
     Ok(DeviceSpec::Image(Image { path, ..image }))
 }
 
-fn image(path: PathBuf) -> Result<DeviceSpec> {
+/// The drive in the file or device that a directory or pattern has found.
+fn found_at(path: PathBuf) -> Result<DeviceSpec> {
     let full = path.canonicalize().with_context(|| path.display().to_string())?;
+    let is_file = full.is_file();
     let path = full.to_str().context("a device's name must be UTF-8")?.to_owned();
-    Ok(DeviceSpec::Image(Image { path, run: Run::default(), sync: false }))
+    Ok(match is_file {
+        true => DeviceSpec::Image(Image { path, run: Run::default(), sync: false }),
+        false => DeviceSpec::Node(Node::new(path)),
+    })
 }
 
-/// The files in a directory or matching a pattern, sorted; `None` if `argument` is neither.
+/// The files in a directory, or the files and devices that match a pattern, sorted; `None` if
+/// `argument` is neither. A directory of devices has many that are no drives.
 fn several(argument: &str) -> Result<Option<Vec<PathBuf>>> {
     let path = Path::new(argument);
-    let (folder, pattern) = if path.is_dir() {
+    let is_folder = path.is_dir();
+    let (folder, pattern) = if is_folder {
         (path, "*")
     } else {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -116,13 +128,15 @@ fn several(argument: &str) -> Result<Option<Vec<PathBuf>>> {
     for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let path = entry.with_context(|| folder.display().to_string())?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if path.is_file() && !name.starts_with('.') && matches(pattern.as_bytes(), name.as_bytes())
-        {
+        let Ok(kind) = std::fs::metadata(&path).map(|meta| meta.file_type()) else { continue };
+        let is_device = !is_folder && (kind.is_block_device() || kind.is_char_device());
+        let fits = !name.starts_with('.') && matches(pattern.as_bytes(), name.as_bytes());
+        if fits && (kind.is_file() || is_device) {
             found.push(path);
         }
     }
     if found.is_empty() {
-        bail!("{argument}: no file there: name drives, or a directory of their images");
+        bail!("{argument}: no drive there: name drives, or a directory of their images");
     }
     found.sort();
     Ok(Some(found))
@@ -232,7 +246,25 @@ mod tests {
         let error = named(&[at("a.zns"), at("./a.zns")]).unwrap_err().to_string();
         assert!(error.contains("named twice"), "{error}");
         assert!(listed(&[at("a.zns"), at("a.zns")]).is_err());
-        assert!(named(&[at("*.img")]).unwrap_err().to_string().contains("no file there"));
+        assert!(named(&[at("*.img")]).unwrap_err().to_string().contains("no drive there"));
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn patterns_find_devices_and_directories_do_not() {
+        let found = named(&["/dev/nul?".to_owned()]).unwrap();
+        assert_eq!(found, [Named { spec: "/dev/null".parse().unwrap(), by_name: false }]);
+        let folder = std::env::temp_dir().join(format!("furrow-nodes-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        // As udev has them: two links to one device.
+        for name in ["serial", "wwn"] {
+            std::os::unix::fs::symlink("/dev/null", folder.join(name)).unwrap();
+        }
+        let path = folder.to_str().unwrap().to_owned();
+        assert_eq!(named(&[format!("{path}/*")]).unwrap().len(), 1, "one drive, found twice");
+        assert!(named(&[path]).is_err());
+        std::fs::remove_dir_all(folder).unwrap();
+        let nodes = ["/dev/null", "/dev/../dev/null"].map(|path| path.parse().unwrap());
+        assert!(same(&nodes[0], &nodes[1]));
     }
 }

@@ -2,9 +2,9 @@
 
 use super::client;
 use super::control::Control;
-use super::devices::{self, Named, Says, same};
+use super::devices::{self, same};
+use super::gather::{Chosen, Wanted, gather};
 use super::notice::Notices;
-use super::old;
 use super::request::Request;
 use super::serve::{BlockDevice, Daemon, Drive, Parts, open_drive};
 use crate::daemon;
@@ -12,10 +12,12 @@ use crate::holds;
 use crate::metrics::{self, Metrics};
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::ValueEnum;
+use furrow_log::Uuid;
 use furrow_nbd::{Export, Identity, Listen, Server, Tls};
 use furrow_raid::{Examined, MemberState, Options, Volume, split_brain};
 use furrow_rt::{Nanos, Rt, either};
-use furrow_zone::{ErrorKind, ZonedDevice};
+use furrow_zone::ZonedDevice;
+use furrow_zone::spec::DeviceSpec;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
@@ -39,7 +41,7 @@ const FAREWELL: u64 = 2 * Nanos::SECOND;
 /// have no newer data (or if you know that: --degraded).
 #[derive(clap::Args)]
 pub struct Args {
-    /// Drives, a directory of images, or a pattern of them ('d*.zns')
+    /// Drives, a directory of images, or a pattern of drives ('d*.zns', '/dev/disk/by-id/nvme-*')
     #[arg(value_name = "DEV", required = true)]
     devices: Vec<String>,
     /// UUID of the array, or its beginning, if the drives belong to several
@@ -76,6 +78,11 @@ pub struct Args {
     /// Start although missing drives may have newer data
     #[arg(long)]
     degraded: bool,
+    /// Wait so long for members that are missing, as at boot; then start without drives that are
+    /// not there or cannot be used, also those that are named, as far as the level allows. Without
+    /// it a named drive that is not there is an error, since its name may be mistyped
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=86_400))]
+    wait: Option<u64>,
     /// Start although the last writes to some blocks may be lost, which then read as before these
     /// writes
     #[arg(long)]
@@ -190,9 +197,13 @@ fn serve(args: &Args) -> Result<()> {
     let signals = daemon::begin()?;
     let places = args.listen.iter().map(absolute).collect::<Result<Vec<_>>>()?;
     let tls = tls(args)?;
-    let named = devices::named(&args.devices)?;
     let rt = Rt::new(daemon::config()?);
-    let chosen = choose(args, &rt, named)?;
+    let wanted = Wanted {
+        uuid: args.uuid.as_deref(),
+        name: args.name.as_deref(),
+        wait: args.wait.map(Duration::from_secs),
+    };
+    let chosen = gather(&rt, &args.devices, &wanted)?;
     let (name, uuid) = (chosen.name.clone(), chosen.uuid.clone());
     if let Some(other) = client::running().iter().find(|other| other.status.array == name) {
         bail!(
@@ -254,85 +265,6 @@ fn serve(args: &Args) -> Result<()> {
     result.map_err(|error| anyhow!("{name}: stopped, but not in order: {error}"))
 }
 
-/// An array and its drives.
-struct Chosen {
-    name: String,
-    uuid: String,
-    drives: Vec<(Named, Examined)>,
-    /// Drives that were left out, and why.
-    left_out: Vec<String>,
-}
-
-/// Inspects the drives, and chooses those of one array.
-fn choose(args: &Args, rt: &Rt, named: Vec<Named>) -> Result<Chosen> {
-    let (mut members, mut left_out): (Vec<(Named, Examined)>, _) = (Vec::new(), Vec::new());
-    for named in named {
-        match devices::look(rt, &named) {
-            Ok(Says::Member(examined)) => members.push((named, *examined)),
-            Ok(Says::Nothing(error, _)) => match error.kind() {
-                ErrorKind::NotFound | ErrorKind::WrongFormat if named.by_name => {
-                    return Err(error.into());
-                }
-                // The drive belongs to no array: reported only if it was named.
-                ErrorKind::NotFound => {}
-                _ => left_out.push(error.to_string()),
-            },
-            Err(error) if named.by_name => return Err(error.into()),
-            Err(_) => {}
-        }
-    }
-    let wanted = |examined: &Examined| {
-        let uuid = args.uuid.as_ref().is_none_or(|u| examined.array.to_string().starts_with(u));
-        uuid && args.name.as_ref().is_none_or(|name| *name == examined.label)
-    };
-    members.retain(|(_, examined)| wanted(examined));
-    let mut arrays: Vec<(String, String)> = members
-        .iter()
-        .filter(|(_, examined)| examined.member.is_some())
-        .map(|(_, examined)| (examined.array.to_string(), examined.label.clone()))
-        .collect();
-    arrays.sort();
-    arrays.dedup();
-    let (uuid, name) = match &arrays[..] {
-        [] if !members.is_empty() => {
-            bail!("only spares are given: an array is put together from its members")
-        }
-        [] if left_out.is_empty() => bail!("no drive is a member of such an array"),
-        [] => bail!("no drive is a member of such an array ({})", left_out.join("; ")),
-        [one] => one.clone(),
-        several => {
-            let list: Vec<String> =
-                several.iter().map(|(uuid, name)| format!("{name} ({uuid})")).collect();
-            bail!("the drives are of several arrays: {}: choose by --uuid", list.join(", "));
-        }
-    };
-    let foreign = |examined: &Examined| examined.array.to_string() != uuid;
-    if let Some((named, spare)) = members.iter().find(|(n, e)| n.by_name && foreign(e)) {
-        let (spec, label, array) = (&named.spec, &spare.label, spare.array);
-        bail!(
-            "{spec}: a spare of the array {label} ({array}), not of {name} ({uuid}): leave it out"
-        );
-    }
-    members.retain(|(named, examined)| {
-        if foreign(examined) {
-            left_out.push(format!("{} is a spare of the array {}", named.spec, examined.label));
-        }
-        !foreign(examined)
-    });
-    // In a directory, old drives of the array are skipped. Old drives that were named are refused.
-    let all: Vec<&Examined> = members.iter().map(|(_, examined)| examined).collect();
-    let mut old = old::of(&all).into_iter();
-    members.retain(|(named, _)| match old.next().flatten().filter(|_| !named.by_name) {
-        Some(old) => {
-            left_out.push(format!("{} is {}: left out: {}", named.spec, old.word(), old.why()));
-            false
-        }
-        None => true,
-    });
-    let name = if name.is_empty() { uuid.clone() } else { name };
-    Ok(Chosen { name, uuid, drives: members, left_out })
-}
-
 /// Assembles the array and serves it. Also returns messages for the operator.
 fn start(
     args: &Args,
@@ -341,19 +273,35 @@ fn start(
     (places, tls): (&[Listen], Tls),
     notices: Notices,
 ) -> Result<(Rc<Daemon>, Option<String>)> {
-    let Chosen { name, uuid: _, drives: given, left_out } = chosen;
-    let says: Vec<Examined> = given.iter().map(|(_, examined)| examined.clone()).collect();
-    let split_brain = split_brain(&says);
-    if let Some(why) = split_brain.as_ref().filter(|_| !args.degraded) {
-        bail!("{name}: {why}");
-    }
-    let mut opened: Vec<(furrow_log::Uuid, Drive)> = Vec::new();
-    for (named, examined) in &given {
-        opened.push((examined.device, open_drive(rt, &named.spec)?));
-    }
+    let Chosen { name, uuid: _, drives: given, mut left_out } = chosen;
     let mut new = devices::listed(&args.spare)?;
     new.retain(|spec| !given.iter().any(|(named, _)| same(&named.spec, spec)));
-    let new = new.iter().map(|spec| open_drive(rt, spec)).collect::<Result<Vec<_>, _>>()?;
+    let mut open = |spec: &DeviceSpec| match open_drive(rt, spec) {
+        // At boot, a drive that does not open is a drive that is missing.
+        Err(error) if args.wait.is_some() => {
+            left_out.push(error.to_string());
+            Ok(None)
+        }
+        opened => opened.map(Some),
+    };
+    let (mut says, mut opened): (Vec<Examined>, Vec<(Uuid, Drive)>) = (Vec::new(), Vec::new());
+    for (named, examined) in given {
+        if let Some(drive) = open(&named.spec)? {
+            opened.push((examined.device, drive));
+            says.push(examined);
+        }
+    }
+    let mut spares_given = Vec::new();
+    for spec in &new {
+        spares_given.extend(open(spec)?);
+    }
+    let split_brain = split_brain(&says);
+    if let Some(why) = split_brain.as_ref().filter(|_| !args.degraded) {
+        match left_out.is_empty() {
+            true => bail!("{name}: {why}"),
+            false => bail!("{name}: {why} ({})", left_out.join("; ")),
+        }
+    }
     let devices: Vec<Rc<dyn ZonedDevice>> =
         opened.iter().map(|(_, drive)| drive.device.clone()).collect();
     let options = Options {
@@ -372,7 +320,7 @@ fn start(
         })?;
     let find = |uuid| opened.iter().find(|(other, _)| *other == uuid).map(|(_, d)| d.clone());
     let mut spares: Vec<Drive> = volume.spares().into_iter().filter_map(find).collect();
-    for spare in new {
+    for spare in spares_given {
         let (volume, device) = (volume.clone(), spare.device.clone());
         rt.block_on(async move {
             match volume.add_spare(device.clone(), false).await {

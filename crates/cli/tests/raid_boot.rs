@@ -1,0 +1,87 @@
+//! `furrow raid assemble --wait`, as at boot: drives that come late, that are gone, or that the
+//! array has gone on without.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use crate::array::{Place, check, fill, states};
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// The words of an assembly of all drives of `place` by name.
+fn words(place: &Place, count: usize, more: &[&str]) -> Vec<String> {
+    place.assembly(&(0..count).collect::<Vec<_>>(), more)
+}
+
+fn refused(place: &Place, words: &[String], why: &[&str]) {
+    place.refused(&words.iter().map(String::as_str).collect::<Vec<_>>(), why);
+}
+
+fn ok(place: &Place, words: &[String]) -> String {
+    place.ok(&words.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+#[test]
+fn an_array_starts_without_a_named_drive_that_is_gone_and_skips_it_when_it_is_back() {
+    let place = Place::new("boot", 4);
+    place.create("5", &[0, 1, 2, 3]);
+    fs::rename(place.at("d3.zns"), place.at("away")).unwrap();
+    // The name may be mistyped.
+    refused(&place, &words(&place, 4, &[]), &["d3.zns", "leave it out", "--wait"]);
+    let said = ok(&place, &words(&place, 4, &["--wait", "1"]));
+    assert!(said.contains("runs without member 3") && said.contains("d3.zns"), "{said}");
+    assert_eq!(states(&place.status()), ["online", "online", "online", "missing"]);
+    fill(&place, 0, 10, 4);
+    place.ok(&["raid", "stop", "a", "--force"]);
+
+    fs::rename(place.at("away"), place.at("d3.zns")).unwrap();
+    refused(&place, &words(&place, 4, &[]), &["d3.zns", "stale"]);
+    let began = Instant::now();
+    let said = ok(&place, &words(&place, 4, &["--wait", "60"]));
+    assert!(said.contains("d3.zns is stale: left out"), "{said}");
+    assert!(began.elapsed() < Duration::from_secs(30), "a member that had failed was waited for");
+    check(&place, 0, 10, 4);
+    place.ok(&["raid", "stop", "a", "--force"]);
+}
+
+#[test]
+fn a_drive_that_comes_late_is_waited_for() {
+    for pattern in [false, true] {
+        let place = Place::new(if pattern { "late-pattern" } else { "late" }, 4);
+        place.create("5", &[0, 1, 2, 3]);
+        fs::rename(place.at("d2.zns"), place.at("away")).unwrap();
+        let (from, to) = (place.at("away"), place.at("d2.zns"));
+        let late = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(1500));
+            fs::rename(from, to).unwrap();
+        });
+        let mut words = words(&place, if pattern { 0 } else { 4 }, &["--wait", "60"]);
+        if pattern {
+            words.push(place.at("d?.zns"));
+        }
+        let said = ok(&place, &words);
+        late.join().unwrap();
+        assert!(!said.contains("without"), "{said}");
+        assert_eq!(place.status()["state"], "online");
+        place.ok(&["raid", "stop", "a"]);
+    }
+}
+
+#[test]
+fn waiting_starts_no_array_that_could_lose_data() {
+    let place = Place::new("boot-few", 4);
+    place.create("5", &[0, 1, 2, 3]);
+    for number in [2, 3] {
+        fs::remove_file(place.at(&format!("d{number}.zns"))).unwrap();
+    }
+    let began = Instant::now();
+    let why = ["cannot do without members 2", "d3.zns"];
+    refused(&place, &words(&place, 4, &["--wait", "2"]), &why);
+    assert!(began.elapsed() >= Duration::from_secs(2), "nothing was waited for");
+
+    let place = Place::new("boot-two", 2);
+    place.create("5", &[0, 1]);
+    fs::remove_file(place.at("d1.zns")).unwrap();
+    let why = ["member 1 is missing", "newer data", "--degraded", "d1.zns"];
+    refused(&place, &words(&place, 2, &["--wait", "0"]), &why);
+}
