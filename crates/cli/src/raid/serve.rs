@@ -35,7 +35,7 @@ const FINDINGS: usize = 1000;
 /// only some time after the client has disconnected.
 const LEAVING: u64 = Nanos::SECOND;
 /// Nanoseconds that a volume may take to stop; if its drives are gone it may not be able to.
-const STOP_PATIENCE: u64 = 120 * Nanos::SECOND;
+pub const STOP_PATIENCE: u64 = 120 * Nanos::SECOND;
 /// Most time for hooks after the array has stopped.
 const HOOKS_AT_END: Duration = Duration::from_secs(10);
 
