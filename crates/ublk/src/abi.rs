@@ -116,7 +116,7 @@ pub(crate) struct QueueCommand {
 
 /// `struct ublk_param_basic`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, IntoBytes, Immutable)]
 pub(crate) struct Basic {
     /// See [`attribute`].
     pub attributes: u32,
@@ -141,7 +141,7 @@ pub(crate) mod attribute {
 
 /// `struct ublk_param_discard`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, IntoBytes, Immutable)]
 pub(crate) struct Discard {
     pub alignment: u32,
     pub granularity: u32,
@@ -212,6 +212,7 @@ pub(crate) mod control {
     pub const START: Opcode = opcode::read_write::<ControlCommand>(b'u', 0x06);
     pub const STOP: Opcode = opcode::read_write::<ControlCommand>(b'u', 0x07);
     pub const SET_PARAMETERS: Opcode = opcode::read_write::<ControlCommand>(b'u', 0x08);
+    pub const GET_PARAMETERS: Opcode = opcode::read::<ControlCommand>(b'u', 0x09);
     pub const START_RECOVERY: Opcode = opcode::read_write::<ControlCommand>(b'u', 0x10);
     pub const END_RECOVERY: Opcode = opcode::read_write::<ControlCommand>(b'u', 0x11);
     pub const GET_FEATURES: Opcode = opcode::read::<ControlCommand>(b'u', 0x13);
@@ -261,6 +262,7 @@ mod tests {
         assert_eq!([control::ADD, control::DELETE], [0xc020_7504, 0xc020_7505]);
         assert_eq!([control::START, control::STOP], [0xc020_7506, 0xc020_7507]);
         assert_eq!(control::SET_PARAMETERS, 0xc020_7508);
+        assert_eq!(control::GET_PARAMETERS, 0x8020_7509);
         let recovery = [control::START_RECOVERY, control::END_RECOVERY];
         assert_eq!(recovery, [0xc020_7510, 0xc020_7511]);
         assert_eq!([queue::FETCH, queue::COMMIT_AND_FETCH], [0xc010_7520, 0xc010_7521]);

@@ -2,9 +2,7 @@
 
 #![allow(unsafe_code, reason = "the kernel reads and writes memory that a ring entry names")]
 
-use crate::abi::{
-    ControlCommand, DeviceInfo, Parameters, STATE_DEAD, STATE_WAITING, control, feature,
-};
+use crate::abi::{ControlCommand, DeviceInfo, Parameters, STATE_DEAD, control, feature};
 use furrow_zone::{Error, ErrorKind};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::io::Errno;
@@ -96,7 +94,7 @@ impl Control {
     }
 
     /// Makes a device, which has no block device yet. `number` is chosen by the kernel if `None`.
-    /// With `kept_for` it outlives its server, and [`Control::waiting`] finds it by that.
+    /// With `kept_for` it outlives its server, and [`Control::kept`] finds it by that.
     ///
     /// # Errors
     /// `Unsupported` if the kernel cannot have such devices, `Denied`, `Exists`, `Io`.
@@ -217,14 +215,39 @@ impl Control {
         }
     }
 
-    /// The number of the device that was kept for `kept_for` and waits for a server.
-    pub(crate) fn waiting(&mut self, kept_for: u64) -> Option<u32> {
-        all_devices().into_iter().find(|device| {
-            let mut info = DeviceInfo::default();
-            let command = with_info(*device, &mut info);
-            let told = self.call(control::GET_INFO, command).is_ok();
-            told && info.mark == mark_of(kept_for) && info.state == STATE_WAITING
-        })
+    /// What the kernel says of the devices that are kept for `key`.
+    pub(crate) fn kept(&mut self, key: u64) -> Vec<DeviceInfo> {
+        let mark = mark_of(key);
+        let infos = all_devices().into_iter().filter_map(|device| self.info(device));
+        infos.filter(|info| info.mark == mark).collect()
+    }
+
+    /// What the kernel says of a device; `None` if there is no such device.
+    pub(crate) fn info(&mut self, device: u32) -> Option<DeviceInfo> {
+        let mut info = DeviceInfo::default();
+        let command = with_info(device, &mut info);
+        self.call(control::GET_INFO, command).is_ok().then_some(info)
+    }
+
+    /// The properties of a device.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn parameters(&mut self, device: u32) -> Result<Parameters, Error> {
+        let length = size_of::<Parameters>();
+        // The kernel fills as many bytes as it is told here.
+        let mut parameters = Parameters { length: length as u32, ..Default::default() };
+        let command = ControlCommand {
+            device,
+            queue: !0,
+            length: length as u16,
+            address: std::ptr::from_mut(&mut parameters).expose_provenance() as u64,
+            ..Default::default()
+        };
+        match self.call(control::GET_PARAMETERS, command) {
+            Ok(_) => Ok(parameters),
+            Err(errno) => Err(failed("read the device's properties", errno)),
+        }
     }
 
     /// Takes over a device that waits for a server. Its queue can be opened then.
@@ -254,12 +277,9 @@ impl Control {
     /// Removes the devices that servers of ours have left, because they were killed.
     pub(crate) fn remove_left(&mut self) {
         for device in all_devices() {
-            let mut info = DeviceInfo::default();
-            let command = with_info(device, &mut info);
-            let told = self.call(control::GET_INFO, command);
+            let Some(info) = self.info(device) else { continue };
             // A device that was made and is not started yet is dead too, but its server lives.
-            let is_left = info.mark == MARK && info.state == STATE_DEAD && !is_running(info.pid);
-            if told.is_ok() && is_left {
+            if info.mark == MARK && info.state == STATE_DEAD && !is_running(info.pid) {
                 let _ = self.delete(device);
             }
         }
@@ -272,7 +292,7 @@ fn mark_of(key: u64) -> u64 {
 }
 
 /// Numbers of all devices.
-fn all_devices() -> Vec<u32> {
+pub(crate) fn all_devices() -> Vec<u32> {
     let Ok(entries) = std::fs::read_dir("/dev") else { return Vec::new() };
     let number = |name: std::ffi::OsString| {
         name.to_str().and_then(|name| name.strip_prefix("ublkc")?.parse::<u32>().ok())

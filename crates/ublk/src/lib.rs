@@ -15,7 +15,7 @@
 //! server that ends without [`Server::stop`], also by SIGKILL, leaves no device that hangs: the
 //! kernel then fails what is under way and removes the block device. Its number stays taken until
 //! the next server is started. A device that is kept ([`Options::kept_for`]) waits for its next
-//! server instead.
+//! server instead: what it serves must not be changed meanwhile ([`waiting`]).
 //!
 //! The decisions are pure and need no driver: the kernel's layouts, requests, drives and volumes.
 
@@ -29,6 +29,7 @@ mod abi;
 mod backend;
 mod control;
 mod drive;
+mod kept;
 mod queue;
 pub mod recording;
 mod request;
@@ -38,6 +39,7 @@ mod volume;
 
 pub use backend::{Backend, Done, Properties, ZoneLimits};
 pub use drive::Drive;
+pub use kept::{discard, waiting};
 pub use request::{Operation, Request};
 pub use server::{Device, Options, Server};
 pub use tap::{Counts, Tap};

@@ -2,6 +2,7 @@
 
 use crate::backend::{Backend, Done, Properties};
 use crate::control::Control;
+use crate::kept;
 use crate::queue::Queue;
 use crate::request::{Operation, Request};
 use furrow_rt::{Clock, Nanos, Notify, PAGE_SIZE, Pages, Pool, Rt, Source, either, within};
@@ -15,7 +16,7 @@ use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Requests under way at once.
-const DEPTH: u16 = 64;
+pub(crate) const DEPTH: u16 = 64;
 
 /// Pages kept for reuse: four of the largest writes.
 const PAGES: usize = 1024;
@@ -80,7 +81,8 @@ impl<B: Backend> Server<B> {
     ///
     /// # Errors
     /// `Unsupported` if the kernel has no ublk, or cannot have such a device; `Denied`; `Exists` if
-    /// the number is taken; `Io`. No device is left then.
+    /// the number is taken; `Busy` if another process serves the device that is kept; `Invalid` if
+    /// that device is not like `backend`; `Io`. No device is left then, but for one that was kept.
     pub async fn start(rt: &Rt, backend: B, options: Options) -> Result<Server<B>, Error> {
         if rt.config().clock == Clock::Virtual {
             return Err(Error::new(ErrorKind::Invalid, "a block device needs a real clock"));
@@ -89,8 +91,12 @@ impl<B: Backend> Server<B> {
         let mut control = Control::open()?;
         control.remove_left();
         let zoned = properties.zones.is_some();
-        let waiting = options.kept_for.and_then(|kept_for| control.waiting(kept_for));
+        let waiting = match options.kept_for {
+            Some(key) => kept::waiting(rt, key).await?.map(|device| device.number),
+            None => None,
+        };
         if let Some(number) = waiting {
+            kept::check(&mut control, number, &properties)?;
             let until = rt.now().after(NODE_PATIENCE);
             while let Err(error) = control.start_recovery(number) {
                 if error.kind() != ErrorKind::Busy || rt.now() >= until {
@@ -344,7 +350,7 @@ async fn open_node(rt: &Rt, number: u32) -> Result<File, Error> {
 }
 
 /// Makes a call that blocks, on a thread of its own.
-async fn on_thread<T: Send + 'static>(
+pub(crate) async fn on_thread<T: Send + 'static>(
     rt: &Rt,
     call: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
