@@ -376,6 +376,15 @@ kept_volume() {
     sleep 2
     step "ublk: the device is kept" test -b $device
     tell "  written before the kill: $(grep -c 'records out' /run/dd) of 8 files"
+    step "ublk: the volume does not go on without what waits in the device" sh -c \
+        "! furrow raid assemble --log /run/log /run/d1.zns /run/d2.zns /run/d3.zns /run/d4.zns \
+            2>/run/said && grep '$device waits .*--drop-kept' /run/said"
+    step "ublk: nor does a member" sh -c \
+        "! furrow device serve /run/d1.zns --ublk 2>/run/said && grep '$device waits' /run/said"
+    step "ublk: a device that may be written is not taken over read-only" sh -c \
+        "! furrow raid assemble --ublk --keep --read-only --log /run/log \
+            /run/d1.zns /run/d2.zns /run/d3.zns /run/d4.zns 2>/run/said &&
+            grep 'was kept with .*--read-only' /run/said"
     step "ublk: assemble it once more" furrow raid assemble --ublk --keep --log /run/log \
         /run/d1.zns /run/d2.zns /run/d3.zns /run/d4.zns
     cp /run/out /run/assembled
@@ -393,6 +402,14 @@ kept_volume() {
     step "ublk: umount what was kept" umount /mnt
     step "ublk: stop what was kept" furrow raid stop served
     step "ublk: a kept device is removed in order" device_gone 0
+    step "ublk: assemble the array, to be dropped" furrow raid assemble --ublk --keep --log /run/log \
+        /run/d1.zns /run/d2.zns /run/d3.zns /run/d4.zns
+    kill -9 "$(furrow raid status --json | sed -n 's/^ *"pid": *\([0-9]*\).*/\1/p' | head -n 1)"
+    # At once: the kernel may not have noticed yet.
+    step "ublk: drop what was kept" furrow raid assemble --drop-kept --log /run/log \
+        /run/d1.zns /run/d2.zns /run/d3.zns /run/d4.zns
+    step "ublk: what was dropped is gone" device_gone 0
+    step "ublk: stop the array without its device" furrow raid stop served
 }
 
 # A RAID-5 volume as a block device.

@@ -11,6 +11,7 @@ mod create;
 mod devices;
 mod examine;
 mod gather;
+pub mod kept;
 mod manage;
 mod metrics;
 mod notice;

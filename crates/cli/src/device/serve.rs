@@ -54,6 +54,13 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     for warning in drive.warnings() {
         crate::complain(&format!("warning: {warning}"));
     }
+    let (engine, examined) = (rt.clone(), drive.clone());
+    let member = rt.block_on(async move { furrow_raid::examine(&*examined).await });
+    if let Ok(member) = member {
+        // What is written to a member changes the volume.
+        let name = format!("{spec}, a drive of the array {}", member.label);
+        crate::raid::kept::refuse(&engine, &name, member.array)?;
+    }
     let tap = match &args.record {
         Some(path) => Rc::new(Tap::recording(recorder(path, drive.geometry())?)),
         None => Rc::default(),

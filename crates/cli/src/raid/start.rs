@@ -4,6 +4,7 @@ use super::client;
 use super::control::Control;
 use super::devices::{self, same};
 use super::gather::{Chosen, Wanted, gather};
+use super::kept;
 use super::notice::Notices;
 use super::request::Request;
 use super::serve::{BlockDevice, Daemon, Drive, Parts, open_drive};
@@ -71,6 +72,10 @@ pub struct Args {
     /// array is assembled again with the same options
     #[arg(long, requires = "ublk")]
     keep: bool,
+    /// Remove the block device that was kept (--keep) and waits for its daemon; what was written to
+    /// it and is not in the array is lost
+    #[arg(long)]
+    drop_kept: bool,
     /// TLS: off, on (clients may do without), require
     #[arg(long, value_enum, default_value_t = Mode::Off, requires_if("on", "tls_certs"))]
     #[arg(requires_if("require", "tls_certs"))]
@@ -305,6 +310,16 @@ fn start(
     for spec in &new {
         spares_given.extend(open(spec)?);
     }
+    // Only now: the old daemon, if there is one, has the drives.
+    if let Some(array) = says.first().map(|drive| drive.array) {
+        if args.drop_kept {
+            if let Some(device) = kept::discard(rt, array)? {
+                daemon::log(&format!("{device}, which was kept, is removed (--drop-kept)"));
+            }
+        } else if !args.keep && !args.read_only {
+            kept::refuse(rt, &name, array)?;
+        }
+    }
     let split_brain = split_brain(&says);
     if let Some(why) = split_brain.as_ref().filter(|_| !args.degraded) {
         match left_out.is_empty() {
@@ -383,8 +398,7 @@ fn start(
 
 /// Makes `volume` a block device of the kernel.
 fn block_device(args: &Args, rt: &Rt, volume: &Volume) -> Result<BlockDevice> {
-    let key = |bytes: [u8; 16]| u64::from_le_bytes(std::array::from_fn(|at| bytes[at]));
-    let kept_for = args.keep.then(|| key(volume.uuid().0));
+    let kept_for = args.keep.then(|| kept::key(volume.uuid()));
     let served = furrow_ublk::Exported::new(volume.clone(), args.read_only);
     let served = served.always_durable(args.keep);
     let (engine, options) = (rt.clone(), furrow_ublk::Options { number: None, kept_for });
