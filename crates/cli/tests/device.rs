@@ -205,10 +205,22 @@ fn a_check_names_what_is_in_the_way_and_writes_nothing() {
     done(&["device", "create", "fits.zns"]);
     let before = done(&["device", "report", "fits.zns", "--json"]);
     let text = done(&["device", "check", "fits.zns"]);
-    assert_eq!(text.matches(": fits").count(), 3, "{text}");
+    let drive = ["file system", "volume (RAID-5 of four such drives)", "store"];
+    for front_end in drive.into_iter().chain(["volume over NBD"]) {
+        assert!(text.contains(&format!("  {front_end}: fits\n")), "{front_end}: {text}");
+    }
+    for (front_end, node) in [("mount (FUSE)", "fuse"), ("block device (ublk)", "ublk-control")] {
+        if !Path::new("/dev").join(node).exists() {
+            assert!(text.contains(&format!("{front_end}: /dev/{node}: No such file")), "{text}");
+        }
+    }
+    // The kernel has no such zones; the drive suits everything else.
+    scratch("odd.zns");
+    done(&["device", "create", "odd.zns", "-o", "zone-size=3MiB"]);
+    assert!(done(&["device", "check", "odd.zns"]).contains("(ublk): odd.zns: its zones have 314"));
     assert_eq!(done(&["device", "report", "fits.zns", "--json"]), before);
     let document = json(&["device", "check", "fits.zns", "--json"]);
-    assert_eq!(document["front_ends"].as_array().map(Vec::len), Some(3));
+    assert_eq!(document["front_ends"].as_array().map(Vec::len), Some(7));
     done(&["mkfs", "fits.zns"]);
     let used = furrow(&["device", "check", "fits.zns"]);
     assert_eq!(used.status, 1);
@@ -224,6 +236,9 @@ fn a_check_names_what_is_in_the_way_and_writes_nothing() {
     let missing = furrow(&["device", "check", "/dev/no-such-drive"]);
     assert_eq!(missing.status, 1);
     assert!(missing.out.contains("/dev/no-such-drive: No such file"), "{}", missing.out);
+    // What the machine lacks is named all the same.
+    assert_eq!(missing.out.matches("(ublk): ").count(), 2, "{}", missing.out);
+    assert!(missing.out.contains("file system: not tried"), "{}", missing.out);
 }
 
 #[test]

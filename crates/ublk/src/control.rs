@@ -93,6 +93,21 @@ impl Control {
         self.call(control::GET_FEATURES, command).map_or(0, |_| features)
     }
 
+    /// Checks that the kernel has the features `wanted`, of a device with zones or without.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    fn has(&mut self, wanted: u64, zoned: bool) -> Result<(), Error> {
+        if self.features() & wanted == wanted {
+            return Ok(());
+        }
+        let what = match zoned {
+            true => "this kernel's ublk has no zones: they need Linux 6.6 or later",
+            false => "this kernel's ublk has no user copy: it needs Linux 6.6 or later",
+        };
+        Err(Error::new(ErrorKind::Unsupported, what))
+    }
+
     /// Makes a device, which has no block device yet. `number` is chosen by the kernel if `None`.
     /// With `kept_for` it outlives its server, and [`Control::kept`] finds it by that.
     ///
@@ -113,13 +128,7 @@ impl Control {
         if zoned {
             wanted |= feature::ZONED;
         }
-        if self.features() & wanted != wanted {
-            let what = match zoned {
-                true => "this kernel's ublk has no zones: they need Linux 6.6 or later",
-                false => "this kernel's ublk has no user copy: it needs Linux 6.6 or later",
-            };
-            return Err(Error::new(ErrorKind::Unsupported, what));
-        }
+        self.has(wanted, zoned)?;
         let device = number.unwrap_or(NONE);
         let mut info = DeviceInfo {
             queues: 1,
@@ -284,6 +293,14 @@ impl Control {
             }
         }
     }
+}
+
+/// Whether this process can make block devices on this machine, with zones or without.
+///
+/// # Errors
+/// `Unsupported` or `Denied`, with what to do.
+pub fn available(zoned: bool) -> Result<(), Error> {
+    Control::open()?.has(feature::USER_COPY | if zoned { feature::ZONED } else { 0 }, zoned)
 }
 
 /// The mark of a device that is kept for `key`.

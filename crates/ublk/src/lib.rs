@@ -38,6 +38,7 @@ mod tap;
 mod volume;
 
 pub use backend::{Backend, Done, Properties, ZoneLimits};
+pub use control::available;
 pub use drive::Drive;
 pub use kept::{discard, waiting};
 pub use request::{Operation, Request};

@@ -2,7 +2,8 @@
 //! written.
 //!
 //! A file system and a store are made on a view of the drive that stays in memory; a volume's shape
-//! is computed. So the answer is what the front end itself says.
+//! is computed. So the answer is what the front end itself says. What serves these to others needs
+//! something of this machine, too, which is looked for even if the drive cannot be opened.
 
 use crate::holds::{self, Holds};
 use crate::show;
@@ -15,6 +16,7 @@ use furrow_rt::Rt;
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, Overlay, ZonedDevice};
 use serde_json::json;
+use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::rc::Rc;
@@ -27,7 +29,8 @@ const MEMBERS: usize = 4;
 /// Say what stands between a drive and each front end.
 ///
 /// The check writes nothing. The exit status is 0 if a file system, a volume and a store can all
-/// use the drive, and 1 if an obstacle stands between the drive and one of the three.
+/// use the drive, and 1 if an obstacle stands between the drive and one of the three. What this
+/// machine lacks to mount or serve them (FUSE, ublk) is named, and does not count.
 #[derive(Args)]
 pub(super) struct CheckArgs {
     /// The drive: a real one (/dev/nvme0n1), or an image (disk.zns).
@@ -37,10 +40,15 @@ pub(super) struct CheckArgs {
     json: bool,
 }
 
+/// What mounts need of the kernel.
+const FUSE: &str = "/dev/fuse";
+
 /// A front end, and why it cannot use the drive.
 struct Fit {
     front_end: &'static str,
-    why: Option<Error>,
+    why: Option<String>,
+    /// It is about the drive, not about what this machine has.
+    counts: bool,
 }
 
 /// Runs the command; prints to `out`. 1 if something is in the way.
@@ -60,7 +68,7 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     let mut obstacles: Vec<(&str, String)> =
         obstacles.into_iter().map(|obstacle| (obstacle.code, obstacle.what)).collect();
     let rt = Rt::new(crate::daemon::config()?);
-    let mut fits = Vec::new();
+    let mut drive_fits = Err("not tried: the drive cannot be used".to_owned());
     let opened = match soft {
         false => holds::open(&rt, &spec, OpenMode::ReadOnly),
         true => crate::soft::open(&rt, &spec, OpenMode::ReadOnly).map(|drive| {
@@ -83,17 +91,17 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
             if !matches!(holds, Holds::Nothing) {
                 obstacles.push(("not-empty", format!("it holds {}", holds.describe())));
             }
-            fits = tried;
+            drive_fits = Ok(tried);
         }
     }
     rt.clear();
-    let stopped = fits.iter().any(|fit| fit.why.is_some());
+    let fits = all_fits(drive_fits);
+    let stopped = fits.iter().any(|fit| fit.counts && fit.why.is_some());
     let status = u8::from(stopped || obstacles.iter().any(|(code, _)| *code != "warning"));
     if args.json {
-        let fits = fits.iter().map(|fit| {
-            let why = fit.why.as_ref().map(Error::to_string);
-            json!({ "front_end": fit.front_end, "fits": fit.why.is_none(), "why": why })
-        });
+        let fits = fits.iter().map(
+            |fit| json!({ "front_end": fit.front_end, "fits": fit.why.is_none(), "why": fit.why }),
+        );
         let obstacles = obstacles.iter().map(|(code, what)| json!({ "code": code, "what": what }));
         let document = json!({
             "version": JSON_VERSION,
@@ -120,17 +128,22 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     for (_, what) in &obstacles {
         writeln!(out, "  {what}")?;
     }
-    for Fit { front_end, why } in &fits {
-        match why {
-            None => writeln!(out, "  {front_end}: fits")?,
-            Some(error) => writeln!(out, "  {front_end}: {error}")?,
-        }
+    for Fit { front_end, why, .. } in &fits {
+        writeln!(out, "  {front_end}: {}", why.as_deref().unwrap_or("fits"))?;
     }
     Ok(status)
 }
 
+/// Why the drive does not suit a front end; `None` if it does.
+struct Tried {
+    fs: Option<Error>,
+    volume: Option<Error>,
+    store: Option<Error>,
+    zoned: Option<Error>,
+}
+
 /// Tries each front end on a view of `drive`.
-async fn try_all(rt: &Rt, drive: Rc<dyn ZonedDevice>) -> Vec<Fit> {
+async fn try_all(rt: &Rt, drive: Rc<dyn ZonedDevice>) -> Tried {
     let view = async || Overlay::new(rt, drive.clone()).await.map(Rc::new);
     let fs = match view().await {
         Ok(view) => {
@@ -149,9 +162,39 @@ async fn try_all(rt: &Rt, drive: Rc<dyn ZonedDevice>) -> Vec<Fit> {
     let geometry = drive.geometry();
     let config = Config::new(Level::Raid5, geometry);
     let volume = Shape::new(&config, &[geometry; MEMBERS]).err();
+    let zoned = furrow_ublk::Drive::new(drive.clone()).err();
+    Tried { fs, volume, store, zoned }
+}
+
+/// All front ends: what was tried on the drive, or why nothing was, and what this machine has.
+fn all_fits(tried: Result<Tried, String>) -> Vec<Fit> {
+    let tell = |error: Option<Error>| error.map(|error| error.to_string());
+    let [fs, volume, store, zoned] = match tried {
+        Ok(tried) => [tried.fs, tried.volume, tried.store, tried.zoned].map(tell),
+        Err(why) => [(); 4].map(|()| Some(why.clone())),
+    };
+    let fuse = File::options().read(true).write(true).open(FUSE).err();
+    let fuse = fuse.map(|error| format!("{FUSE}: {error}: load it: modprobe fuse"));
+    let ublk = |zoned| tell(furrow_ublk::available(zoned).err());
+    // What the machine lacks is said first: it can be had.
+    let on = |machine: Option<String>, base: &Option<String>, word: &str| {
+        machine.or_else(|| base.as_ref().map(|_| format!("needs a {word} on the drive")))
+    };
+    let of_drive = |front_end, why| Fit { front_end, why, counts: true };
+    let of_machine = |front_end, why| Fit { front_end, why, counts: false };
+    let (mount, nbd) = (on(fuse, &fs, "file system"), on(None, &volume, "volume"));
+    let block_device = on(ublk(false), &volume, "volume");
+    let zoned = match (ublk(true), zoned) {
+        (Some(machine), Some(drive)) => Some(format!("{drive}; {machine}")),
+        (machine, drive) => drive.or(machine),
+    };
     vec![
-        Fit { front_end: "file system", why: fs },
-        Fit { front_end: "volume (RAID-5 of four such drives)", why: volume },
-        Fit { front_end: "store", why: store },
+        of_drive("file system", fs),
+        of_drive("volume (RAID-5 of four such drives)", volume),
+        of_drive("store", store),
+        of_machine("mount (FUSE)", mount),
+        of_machine("volume over NBD", nbd),
+        of_machine("volume as a block device (ublk)", block_device),
+        of_machine("drive as a zoned block device (ublk)", zoned),
     ]
 }
