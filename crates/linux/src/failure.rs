@@ -11,12 +11,22 @@ use crate::transport::Cause;
 use furrow_zone::rules::{self, Headroom, Op};
 use furrow_zone::{BlockCount, Status, Zone, ZoneReport, ZoneState};
 use rustix::io::Errno;
+use std::time::Duration;
 
 /// Times that a command is sent again after an error of the transport to the drive.
 const TRIES: u32 = 5;
-/// Milliseconds before it is first sent again; four times as long before each further time, so that
-/// together it is 34 seconds. The kernel's own time-outs, often 30 s each, come on top.
+/// Milliseconds before it is first sent again; four times as long before each further time.
 const PAUSE: u64 = 100;
+/// All pauses before a command is sent again, together: 34 seconds. The kernel's own time-outs,
+/// often 30 s each, come on top.
+pub const PATIENCE: Duration = {
+    let (mut sum, mut tries) = (0, 0);
+    while let Some(pause) = pause(tries) {
+        sum += pause;
+        tries += 1;
+    }
+    Duration::from_millis(sum)
+};
 
 /// What is done about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +52,8 @@ pub(crate) enum Asked {
 
 /// Milliseconds until a command, or the report that is to explain an error, is sent again, after
 /// `tries` times. `None`: the drive does not answer, for as long as anybody waits.
-pub(crate) fn pause(tries: u32) -> Option<u64> {
-    (tries < TRIES).then(|| PAUSE << (2 * tries))
+pub(crate) const fn pause(tries: u32) -> Option<u64> {
+    if tries < TRIES { Some(PAUSE << (2 * tries)) } else { None }
 }
 
 /// True if the drive has disappeared.

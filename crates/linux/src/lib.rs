@@ -43,5 +43,6 @@ mod transport;
 mod workers;
 
 pub use drive::{Access, Drive};
+pub use failure::PATIENCE;
 pub use names::{Obstacle, by_id, obstacles, plain_obstacles};
 pub use plain::{PlainDrive, PlainFile, allocate};

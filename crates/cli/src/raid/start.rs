@@ -7,7 +7,7 @@ use super::gather::{Chosen, Wanted, gather};
 use super::kept;
 use super::notice::Notices;
 use super::request::Request;
-use super::serve::{BlockDevice, Daemon, Drive, Parts, open_drive};
+use super::serve::{BlockDevice, Daemon, Drive, Parts, STOP_PATIENCE, open_drive};
 use crate::daemon;
 use crate::holds;
 use crate::metrics::{self, Metrics};
@@ -33,12 +33,11 @@ const MAP_MEMORY_MIN: u64 = 24 << 10;
 /// Seconds that a time-out of the kernel can take (`io_timeout`, 30 s, in sysfs): after the first
 /// the NVMe driver aborts the command, and after a second one it resets the controller.
 const KERNEL_TIMEOUTS: u64 = 2 * 30;
-/// Seconds in which the driver of real drives sends a command again, without the time that the
-/// kernel takes for it (`crates/linux/src/failure.rs`).
-const RETRIES: u64 = 35;
 /// Seconds that a drive may take to answer, unless the user says otherwise: a command that the
 /// kernel has to abort, and that is sent again, costs no member.
-const DRIVE_TIMEOUT: u64 = KERNEL_TIMEOUTS + RETRIES;
+const DRIVE_TIMEOUT: u64 = KERNEL_TIMEOUTS + furrow_linux::PATIENCE.as_secs() + 1;
+/// A stop waits for a drive that hangs until it is given up, a quarter later at most.
+const _: () = assert!(DRIVE_TIMEOUT * 5 / 4 * Nanos::SECOND < STOP_PATIENCE);
 /// Exit status of a failure.
 const FAILURE: u8 = 1;
 /// Nanoseconds in which clients that wait for the end are told of it.
@@ -433,30 +432,4 @@ fn tls(args: &Args) -> Result<Tls> {
         Mode::On => Tls::On(load()?),
         Mode::Require => Tls::Require(load()?),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::raid::serve::STOP_PATIENCE;
-
-    #[test]
-    fn a_drive_may_take_as_long_as_the_kernel_and_the_driver_need_to_recover_it() {
-        // The driver keeps its figures to itself, and a change of them must not pass unseen.
-        let driver = include_str!("../../../linux/src/failure.rs");
-        let figure = |name: &str| -> u64 {
-            let rest = driver.split_once(&format!("const {name}: u")).expect(name).1;
-            let value = rest.split_once(" = ").expect(name).1;
-            value.split_once(';').expect(name).0.parse().expect(name)
-        };
-        let pauses = (0..figure("TRIES")).map(|tries| figure("PAUSE") << (2 * tries));
-        let retries = pauses.sum::<u64>().div_ceil(1000);
-        assert_eq!(retries, RETRIES);
-        let args = <Args as clap::Args>::augment_args(clap::Command::new("assemble"));
-        let matches = args.get_matches_from(["assemble", "mem:"]);
-        let limit: u64 = *matches.get_one("drive_timeout").expect("a default");
-        assert!(limit >= 2 * 30 + retries, "{limit}");
-        // A stop waits for a drive that hangs until it is given up, a quarter later at most.
-        assert!(limit * 5 / 4 * Nanos::SECOND < STOP_PATIENCE);
-    }
 }
