@@ -2,7 +2,7 @@
 # Tests real zoned drives in a guest: a current Debian kernel in QEMU, without KVM.
 #
 # scripts/guest.sh [PART...]: runs the parts given, or these: nvme, null, smr, rings, ublk, passthrough, array
-# (see scripts/guest-init.sh). `long` stands for the long ones: posix, rebuild, volume, store, transports. Neither has
+# (see scripts/guest-init.sh). `long` stands for the long ones: faults, posix, rebuild, volume, store, transports. Neither has
 # `streams`, which needs a newer QEMU than Debian bookworm's and fetches one, and `md`: a volume beside Linux md on
 # the same drives, 40 minutes.
 # FURROW_GUEST_PROFILE=release tests release builds. The kernel is fetched by an
@@ -14,7 +14,7 @@
 
 # The first part that needs ublk sees that its module is not loaded; the array loses a drive for good.
 parts="${*:-nvme null smr rings ublk passthrough array}"
-[ "$parts" != long ] || parts="posix rebuild volume store transports"
+[ "$parts" != long ] || parts="faults posix rebuild volume store transports"
 profile="${FURROW_GUEST_PROFILE:-debug}"
 
 # True if one of the parts $@ is to run.
@@ -72,7 +72,7 @@ for program in dd blkdiscard mke2fs mkfs.btrfs setpriv setfacl cp cksum; do
 done
 add_shell
 install -m 755 scripts/guest-init.sh "$guest/tree/init"
-for part in streams md; do
+for part in faults streams md; do
     ! runs "$part" || install -D -m 644 "scripts/guest-$part.sh" "$guest/tree/parts/$part"
 done
 fsx_configuration 262144 >"$guest/tree/fsx.toml"
