@@ -93,7 +93,8 @@ faults() {
     # The kernel sends each write six times, and Furrow twice; several are in flight.
     spoil 120 $write 0xc
     step "faults: the medium takes no writes" file_written medium
-    step "faults: zones are lost, and nothing else" sh -c "furrow stat --json /mnt | grep '\"zone_failures\": [1-9]'"
+    step "faults: zones are lost, and nothing else" sh -c "furrow stat --json /mnt | grep '\"zone_failures\": [1-9]' &&
+        grep 'zone [0-9]* failed: ' /run/log"
     step "faults: the link is lost for reads" file_found link
     step "faults: all is there" all_there
     step "faults: umount" furrow umount /mnt
@@ -110,6 +111,7 @@ gone() {
     step "gone: a write fails, and does not wait" sh -c \
         "! timeout 60 dd if=/run/data of=/mnt/after bs=1M conv=fsync 2>/run/said && ! grep -i terminated /run/said && cat /run/said"
     sed 's/^/GUEST   /' /run/out
+    step "gone: the log says so" grep 'nothing is written any more: ' /run/log
     step "gone: the daemon lives" sh -c "furrow df /mnt"
     step "gone: umount" sh -c "furrow umount /mnt || umount /mnt"
     echo "- - -" >/sys/class/scsi_host/host0/scan

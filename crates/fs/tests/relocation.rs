@@ -7,6 +7,7 @@ use furrow_fs::{Fs, FsckOptions, Ino, MkfsOptions, MountOptions, NewNode, Order,
 use furrow_fs::{ZoneInfo, ZoneUse};
 use furrow_rt::{Config, Nanos, Rt};
 use furrow_zone::{BlockCount, ErrorKind, Result, ZoneId, ZonedDevice};
+use std::cell::RefCell;
 use std::rc::Rc;
 
 const DRIVE: &str =
@@ -16,8 +17,20 @@ const DRIVE: &str =
 const KINDS: [FaultKind; 4] =
     [FaultKind::WriteError, FaultKind::WriteTorn, FaultKind::ZoneReadOnly, FaultKind::ZoneFull];
 
+thread_local! {
+    /// What operators were told.
+    static TOLD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
 fn quiet(order: Order) -> MountOptions {
-    MountOptions { commit_interval: 100_000 * Nanos::SECOND, order, ..Default::default() }
+    let notice = |line: &str| TOLD.with_borrow_mut(|told| told.push(line.to_owned()));
+    let commit_interval = 100_000 * Nanos::SECOND;
+    MountOptions { commit_interval, order, notice, ..Default::default() }
+}
+
+/// What operators were told since the last call.
+fn told() -> Vec<String> {
+    TOLD.take()
 }
 
 fn drive(rt: &Rt, volatile: bool) -> Emulator {
@@ -111,6 +124,9 @@ fn an_fsync_outlives_the_zone_it_was_written_to() {
                     fs.counters().zone_failures
                 });
                 struck += u32::from(failures > 0);
+                let told = told();
+                assert_eq!(told.len() as u64, failures, "{told:?}");
+                assert!(told.iter().all(|line| line.contains(" failed: ")), "{told:?}");
                 check_left(&drive, 40, 9);
                 rt.clear();
             }
@@ -232,6 +248,10 @@ fn without_checkpoints_or_tables_the_engine_is_read_only() {
             assert_eq!(error.kind(), ErrorKind::Io, "{error}");
             let refused = write(&fs, "f1", 1, 5).await.unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
+            let told = told();
+            let stops =
+                told.iter().filter(|line| line.starts_with("nothing is written any more: "));
+            assert_eq!(stops.count(), 1, "{told:?}");
             holds(&fs, "f0", 0, 5).await;
             assert!(fs.unmount().await.is_err());
         });

@@ -6,7 +6,7 @@ use crate::holds;
 use crate::metrics;
 use anyhow::{Context as _, Result, anyhow};
 use furrow_emu::OpenMode;
-use furrow_fs::Fs;
+use furrow_fs::{Fs, MountOptions};
 use furrow_fuse::report::prometheus;
 use furrow_fuse::{FuseServer, Info, Session};
 use furrow_rt::{Config, Pool, Port};
@@ -81,7 +81,8 @@ fn start_engine(plan: &Plan) -> Result<(Port<Fs>, Pool, Info)> {
     let read_only = plan.options.engine.read_only;
     let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let (sender, receiver) = channel();
-    let (source, options) = (plan.source.clone(), plan.options.engine.clone());
+    let (source, engine) = (plan.source.clone(), plan.options.engine.clone());
+    let options = MountOptions { notice: log, ..engine };
     // A kernel that caches writes stamps files itself.
     let config = Config { coarse_wall: plan.options.writeback_cache, ..config()? };
     let port = Port::start(config, move |rt| {

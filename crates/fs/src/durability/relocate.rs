@@ -36,6 +36,7 @@ use furrow_log::SequencePoint;
 use furrow_log::address::BlockAddr;
 use furrow_log::budget::Permit;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
+use furrow_log::writer::Failure;
 use furrow_policy::FsDefect;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -175,9 +176,15 @@ impl Inner {
         self.rt.spawn_detached(async move {
             let mut seen = 0;
             loop {
-                seen = writer.more_failures(seen).await;
+                let now = writer.more_failures(seen).await;
                 let Some(inner) = inner.upgrade() else { return };
-                let Some(failure) = writer.failures().pop() else { continue };
+                let failures = writer.failures();
+                for Failure { zone, error, .. } in failures.iter().rev().take((now - seen) as usize)
+                {
+                    inner.notice(&format!("zone {zone} failed: {error}"));
+                }
+                seen = now;
+                let Some(failure) = failures.into_iter().next_back() else { continue };
                 // Not awaited: the checkpoint for one failure may have to wait until the next zone
                 // is closed. The engine remembers a failure that it cannot survive.
                 let (rt, inner) = (inner.rt.clone(), inner.clone());
