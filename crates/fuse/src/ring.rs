@@ -20,6 +20,7 @@ use crate::operations::Operations;
 use answer::{Given, Outbox, Part};
 use anyhow::{Context as _, Result, anyhow};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -35,6 +36,13 @@ use zerocopy::IntoBytes as _;
 const DEPTH: usize = 64;
 const DEPTH_LEAST: usize = 8;
 const DEPTH_MOST: usize = 32;
+
+/// Steps of nice(2) by which the threads of rings are before others. Such a thread then takes the
+/// processor from the program as soon as the program has asked, and the program goes on there. A
+/// program that has gone to sleep before is sent to an idle processor by the scheduler, because the
+/// thread still runs on its own: that was one request in ten of getattr, and the idle processor
+/// wakes so slowly that the rate was half.
+const AHEAD: i32 = 3;
 
 /// How long a ring that the kernel cannot serve now waits.
 const AGAIN: Duration = Duration::from_millis(1);
@@ -127,8 +135,13 @@ impl Ring {
         opcode::UringCmd80::new(types::Fd(device.as_raw_fd()), number).cmd(bytes)
     }
 
-    /// Binds this thread to the processor, unless the operator has forbidden it that processor.
+    /// Binds this thread to the processor, unless the operator has forbidden it that processor, and
+    /// puts it before the others there.
     fn settle(&self) {
+        // Without the right to it, it works as well, but slower.
+        if let Ok(nice) = getpriority_process(None) {
+            let _ = setpriority_process(None, nice - AHEAD);
+        }
         let processor = usize::from(self.processor);
         let allowed = sched_getaffinity(None)
             .is_ok_and(|allowed| processor < CpuSet::MAX_CPU && allowed.is_set(processor));
