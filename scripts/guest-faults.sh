@@ -111,7 +111,7 @@ gone() {
     step "gone: a write fails, and does not wait" sh -c \
         "! timeout 60 dd if=/run/data of=/mnt/after bs=1M conv=fsync 2>/run/said && ! grep -i terminated /run/said && cat /run/said"
     sed 's/^/GUEST   /' /run/out
-    step "gone: the log says so" grep 'nothing is written any more: ' /run/log
+    step "gone: the log says so" grep 'writing has stopped' /run/log
     step "gone: the daemon lives" sh -c "furrow df /mnt"
     step "gone: umount" sh -c "furrow umount /mnt || umount /mnt"
     echo "- - -" >/sys/class/scsi_host/host0/scan

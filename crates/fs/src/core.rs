@@ -26,7 +26,8 @@ use furrow_log::address::BlockAddr;
 use furrow_log::record::crc32c;
 use furrow_log::writer::Writer;
 use furrow_policy::FsDefect;
-use furrow_rt::{Nanos, Notify, PAGE_SIZE, Page, Pool, Rt, Semaphore};
+use furrow_rt::{Notify, Semaphore};
+use furrow_rt::{PAGE_SIZE, Page, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -101,8 +102,6 @@ pub(crate) struct Inner {
     pub(crate) ended: Cell<bool>,
     pub(crate) write_back_running: Cell<bool>,
     pub(crate) merge_running: Cell<bool>,
-    /// Until then no operator is told of operations that fail.
-    quiet_until: Cell<Nanos>,
 }
 
 /// The parts of a file system, as a mount finds them.
@@ -288,7 +287,6 @@ impl Inner {
             ended: Cell::new(false),
             write_back_running: Cell::new(false),
             merge_running: Cell::new(false),
-            quiet_until: Cell::default(),
         }
     }
 
@@ -375,11 +373,6 @@ impl Inner {
     /// A block could not be read, or differs from what was written.
     fn note_damage(&self, error: &Error) {
         let damage = matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt);
-        let healthy = self.core.borrow().health.failed().is_none();
-        if damage && healthy && self.rt.now() >= self.quiet_until.get() {
-            self.quiet_until.set(self.rt.now().after(Nanos::SECOND));
-            self.notice(&format!("an operation failed: {error}"));
-        }
         if damage && self.core.borrow().env.options.on_damage == OnDamage::ReadOnly {
             self.fail(error);
         }
@@ -396,19 +389,9 @@ impl Inner {
     /// The engine stops writing.
     pub(crate) fn fail(&self, error: &Error) {
         let mut core = self.core.borrow_mut();
-        let first = core.health.failed().is_none();
         core.health.fail(error.clone());
         core.env.writer.give_up();
         drop(core);
         self.progress.notify_all();
-        if first {
-            self.notice(&format!("nothing is written any more: {error}"));
-        }
-    }
-
-    /// Tells the operator of a fault.
-    pub(crate) fn notice(&self, line: &str) {
-        let notice = self.core.borrow().env.options.notice;
-        notice(line);
     }
 }

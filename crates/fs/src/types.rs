@@ -467,8 +467,7 @@ pub struct MountOptions {
     /// A new time of access stays in memory until the inode is written anyway, synced, or the
     /// file system unmounted (`lazytime`). Default false.
     pub lazy_time: bool,
-    /// Gets a line for each fault that an operator should know of: a zone failed, an operation
-    /// failed because of the drive (a line a second at most), or nothing is written any more.
+    /// Gets a line for each zone that failed while it was written, of which no operation tells.
     /// Default: nobody gets it.
     pub notice: fn(&str),
     /// Other rules than the product's, for experiments and tests of tests.

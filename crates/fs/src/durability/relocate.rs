@@ -172,6 +172,7 @@ impl Inner {
         self.core.borrow_mut().durability.relocation.able = true;
         let writer = self.core.borrow().env.writer.clone();
         writer.relocates();
+        let notice = self.core.borrow().env.options.notice;
         let inner = Rc::downgrade(self);
         self.rt.spawn_detached(async move {
             let mut seen = 0;
@@ -181,7 +182,7 @@ impl Inner {
                 let failures = writer.failures();
                 for Failure { zone, error, .. } in failures.iter().rev().take((now - seen) as usize)
                 {
-                    inner.notice(&format!("zone {zone} failed: {error}"));
+                    notice(&format!("zone {zone} failed: {error}"));
                 }
                 seen = now;
                 let Some(failure) = failures.into_iter().next_back() else { continue };
