@@ -13,7 +13,7 @@
 # scripts/guest-lib.sh.
 #
 # scripts/court.sh compare [FILE SYSTEM...]: the same work on each, counted at the drive
-# (docs/side-by-side.md). FURROW_COURT_RUNS: runs, of which the median is taken (3).
+# (docs/side-by-side.md). FURROW_COURT_RUNS: runs, of which the median is taken (5).
 # scripts/court.sh times [FILE SYSTEM...]: the same in small on a drive that is slowed down by two factors.
 # FURROW_COURT_SLOW: the factors (500 1000).
 . "$(dirname "$0")/lib.sh"
@@ -65,7 +65,7 @@ seeds="${FURROW_COURT_SEEDS:-1 2 3}"
 cuts=${FURROW_COURT_CUTS:-100}
 calls=${FURROW_COURT_CALLS:-300}
 defect=${FURROW_COURT_DEFECT:-10}
-runs=${FURROW_COURT_RUNS:-3}
+runs=${FURROW_COURT_RUNS:-5}
 size=$size
 patience=${FURROW_COURT_PATIENCE:-1200}
 churn=${FURROW_COURT_CHURN:-0}
