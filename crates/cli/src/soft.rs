@@ -116,7 +116,7 @@ fn on_existing(
         return Err(Error::new(ErrorKind::Invalid, what));
     }
     let uuid = Uuid(Identity::fresh("")?.uuid);
-    file.forget_partitions()?;
+    file.take_all()?;
     let options = MakeOptions { zone, records: None, uuid };
     let made = rt.block_on(async move { make(&plain, &options).await });
     rt.clear();

@@ -68,7 +68,10 @@ fn soft_zones_are_not_made_over_what_others_wrote_and_damage_is_told() {
     place.refused(&create(&drive, &[]), &["an ext2, ext3 or ext4 file system", "--force"]);
     file.write_at(b"\x11\x11", 1080).unwrap();
     place.refused(&create(&drive, &[]), &["data of an unknown kind"]);
+    let allocated = || file.metadata().unwrap().blocks() * 512;
+    assert!(allocated() < SIZE, "it has holes");
     place.ok(&create(&drive, &["--force"]));
+    assert!(allocated() >= SIZE, "{} of {SIZE} bytes are allocated", allocated());
     place.ok(&["mkfs", &drive]);
     // A program holds it.
     file.try_lock().unwrap();

@@ -58,12 +58,18 @@ pub fn allocate(path: &Path, size: ByteLen) -> Result<()> {
     let name = path.display().to_string();
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
     let file = file.map_err(|error| io_error(&name, "cannot be created", &error))?;
-    let allocated = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size.0);
-    let synced = allocated.map_err(std::io::Error::from).and_then(|()| file.sync_all());
-    synced.map_err(|error| {
+    fill(&file, &name, size).inspect_err(|_| {
         // This call made the file, and it holds nothing.
         let _ = std::fs::remove_file(path);
-        let mut failed = io_error(&name, &format!("{size} bytes cannot be allocated"), &error);
+    })
+}
+
+/// Allocates the blocks of the first `size` bytes of `file`, which grows to them.
+fn fill(file: &File, name: &str, size: ByteLen) -> Result<()> {
+    let allocated = rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size.0);
+    let synced = allocated.map_err(std::io::Error::from).and_then(|()| file.sync_all());
+    synced.map_err(|error| {
+        let mut failed = io_error(name, &format!("{size} bytes cannot be allocated"), &error);
         if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) {
             let what = format!("{failed}: put it on a file system that allocates (ext4, XFS)");
             failed = Error::new(ErrorKind::Unsupported, what);
@@ -126,16 +132,17 @@ impl PlainFile {
         PlainFile::open_unless(path, Access::ReadWrite, refused)
     }
 
-    /// Makes the kernel forget the device's partitions, so that nobody reads or writes by them what
-    /// takes their place. Their table is still on the device.
+    /// Takes all of it. The kernel forgets a device's partitions, so that nobody reads or writes by
+    /// them what takes their place; their table is still on the device. The holes of a file are
+    /// allocated.
     ///
     /// # Errors
-    /// `Busy` if a program has one open: the kernel has forgotten those before it until it reads
-    /// the table again.
-    pub fn forget_partitions(&self) -> Result<()> {
-        let kind = self.file.metadata().map(|metadata| metadata.file_type());
-        if kind.is_ok_and(|kind| kind.is_file()) {
-            return Ok(());
+    /// `Busy` if a program has a partition open: the kernel has forgotten those before it until it
+    /// reads the table again. Those of [`allocate`].
+    pub fn take_all(&self) -> Result<()> {
+        let meta = self.file.metadata();
+        if let Some(meta) = meta.ok().filter(std::fs::Metadata::is_file) {
+            return fill(&self.file, &self.name, ByteLen(meta.len()));
         }
         for (partition, number) in names::partitions(&self.folder) {
             ioctl::forget_partition(&self.file, number).map_err(|errno| {
