@@ -17,14 +17,14 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// How long to wait for a locked device.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to wait for a locked device, unless the user says otherwise.
+pub const PATIENCE: Duration = Duration::from_secs(10);
 /// After this time a message names the device that the command waits for.
 const SILENCE: Duration = Duration::from_secs(1);
 const TRY_EVERY: Duration = Duration::from_millis(20);
 
-/// Opens a device. If it is locked and not mounted, waits a little; `say` gets a line if that takes
-/// longer.
+/// Opens a device. If it is an image that is locked and not mounted, waits for `patience`; `say`
+/// gets a line if that takes longer than a moment.
 ///
 /// # Errors
 /// As [`furrow_emu::open`]; `Busy` names the process, if known.
@@ -32,6 +32,7 @@ pub fn open(
     rt: &Rt,
     spec: &DeviceSpec,
     mode: OpenMode,
+    patience: Duration,
     say: impl Fn(&str),
 ) -> Result<Rc<dyn ZonedDevice>, Error> {
     let begun = Instant::now();
@@ -43,11 +44,15 @@ pub fn open(
         };
         let DeviceSpec::Image(image) = spec else { return Err(error) };
         let path = Path::new(&image.path);
-        if let Some(refusal) = mounted(path).or_else(|| assembled(path)) {
+        if let Some(refusal) = mounted(path) {
             return Err(Error::new(ErrorKind::Busy, refusal));
         }
-        if begun.elapsed() >= PATIENCE {
-            return Err(Error::new(ErrorKind::Busy, still_in_use(path, PATIENCE)));
+        // Not after the next step: a daemon that does not answer may be asked for long.
+        if begun.elapsed() >= patience {
+            return Err(Error::new(ErrorKind::Busy, still_in_use(path, patience)));
+        }
+        if let Some(refusal) = assembled(path) {
+            return Err(Error::new(ErrorKind::Busy, refusal));
         }
         if !said && begun.elapsed() >= SILENCE {
             say(&format!("{}: {}: waiting for it", path.display(), holder(path)));
@@ -116,12 +121,11 @@ fn assembled(path: &Path) -> Option<String> {
 }
 
 fn still_in_use(path: &Path, waited: Duration) -> String {
-    format!(
-        "{}: {}, still after {} s: end it, or wait, and run this again",
-        path.display(),
-        holder(path),
-        waited.as_secs()
-    )
+    let still = match waited.as_secs() {
+        0 => String::new(),
+        seconds => format!(", still after {seconds} s"),
+    };
+    format!("{}: {}{still}: end it, or wait, and run this again", path.display(), holder(path))
 }
 
 /// The process that has the file locked, if the kernel tells.
@@ -145,10 +149,9 @@ mod tests {
         let file = File::create(&path).expect("a file");
         flock(&file, FlockOperation::NonBlockingLockExclusive).expect("nobody else has it");
         let error = until_free(&path, Duration::ZERO).expect_err("locked").to_string();
-        assert!(
-            error.contains("in use by this process") && error.contains("still after"),
-            "{error}"
-        );
+        assert!(error.contains("in use by this process"), "{error}");
+        let error = until_free(&path, Duration::from_secs(1)).expect_err("locked").to_string();
+        assert!(error.contains("still after 1 s"), "{error}");
         flock(&file, FlockOperation::Unlock).expect("ours");
         assert!(until_free(&path, Duration::ZERO).is_ok());
         std::fs::remove_file(&path).expect("ours");

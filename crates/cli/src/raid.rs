@@ -20,6 +20,7 @@ mod request;
 mod serve;
 mod start;
 pub mod status;
+mod wait;
 
 use clap::Subcommand;
 use std::io::Write;

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::array::{Place, check, fill, states};
+use rustix::fs::{FlockOperation, flock};
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -84,4 +85,38 @@ fn waiting_starts_no_array_that_could_lose_data() {
     fs::remove_file(place.at("d1.zns")).unwrap();
     let why = ["member 1 is missing", "newer data", "--degraded", "d1.zns"];
     refused(&place, &words(&place, 2, &["--wait", "0"]), &why);
+}
+
+#[test]
+fn a_drive_that_is_busy_is_waited_for() {
+    let place = Place::new("boot-read", 4);
+    place.create("5", &[0, 1, 2, 3]);
+    // As udev does: the array can be found, and not be started.
+    let file = fs::File::open(place.at("d3.zns")).unwrap();
+    flock(&file, FlockOperation::LockShared).unwrap();
+    let reader = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(11));
+        drop(file);
+    });
+    let said = ok(&place, &words(&place, 4, &["--wait", "60"]));
+    reader.join().unwrap();
+    assert_eq!(states(&place.status()), ["online"; 4], "{said}");
+    place.ok(&["raid", "stop", "a"]);
+}
+
+#[test]
+fn a_drive_that_stays_busy_is_left_out_at_the_end_of_the_time() {
+    for lock in [FlockOperation::LockShared, FlockOperation::LockExclusive] {
+        let place = Place::new("boot-busy", 4);
+        place.create("5", &[0, 1, 2, 3]);
+        let file = fs::File::open(place.at("d3.zns")).unwrap();
+        flock(&file, lock).unwrap();
+        let began = Instant::now();
+        let said = ok(&place, &words(&place, 4, &["--wait", "2"]));
+        let took = began.elapsed();
+        assert!(said.contains("runs without member 3") && said.contains("in use"), "{said}");
+        assert!(took >= Duration::from_secs(2), "{took:?}");
+        assert!(took < Duration::from_secs(9), "{took:?}");
+        place.ok(&["raid", "stop", "a", "--force"]);
+    }
 }

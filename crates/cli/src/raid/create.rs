@@ -4,6 +4,7 @@ use super::client;
 use super::devices;
 use crate::daemon::config;
 use crate::holds::Holds;
+use crate::in_use::PATIENCE;
 use crate::show;
 use anyhow::{Result, anyhow, bail};
 use furrow_raid::{Config, Level, MetaPlace, Options, Shape};
@@ -111,7 +112,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
         );
     }
     let rt = Rt::new(config()?);
-    let all: Result<Vec<_>, _> = specs.iter().map(|spec| devices::open(&rt, spec)).collect();
+    let all: Result<Vec<_>, _> =
+        specs.iter().map(|spec| devices::open(&rt, spec, PATIENCE)).collect();
     let all: Vec<Rc<dyn ZonedDevice>> = all?;
     let mut drives = all.clone();
     let spares = drives.split_off(args.devices.len());

@@ -11,6 +11,7 @@ use furrow_zone::{Error, ErrorKind, ZonedDevice};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 /// A drive named by an argument.
 #[derive(Clone, Debug, PartialEq)]
@@ -169,25 +170,25 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
     pattern[p..].iter().all(|c| *c == b'*')
 }
 
-/// Opens a drive for writing, waiting a little if it is in use.
+/// Opens a drive for writing, waiting for `patience` if its image is in use.
 ///
 /// # Errors
 /// As [`in_use::open`].
-pub fn open(rt: &Rt, spec: &DeviceSpec) -> Result<Rc<dyn ZonedDevice>, Error> {
-    let drive = in_use::open(rt, spec, OpenMode::ReadWrite, crate::complain)?;
+pub fn open(rt: &Rt, spec: &DeviceSpec, patience: Duration) -> Result<Rc<dyn ZonedDevice>, Error> {
+    let drive = in_use::open(rt, spec, OpenMode::ReadWrite, patience, crate::complain)?;
     for warning in drive.warnings() {
         crate::complain(&format!("warning: {warning}"));
     }
     Ok(drive)
 }
 
-/// Inspects a drive and closes it.
+/// Inspects a drive and closes it. A named drive is waited for `patience` if its image is in use.
 ///
 /// # Errors
 /// As [`furrow_emu::open`]; the drive's content is no error.
-pub fn look(rt: &Rt, named: &Named) -> Result<Says, Error> {
+pub fn look(rt: &Rt, named: &Named, patience: Duration) -> Result<Says, Error> {
     let drive = match named.by_name {
-        true => in_use::open(rt, &named.spec, OpenMode::ReadOnly, crate::complain)?,
+        true => in_use::open(rt, &named.spec, OpenMode::ReadOnly, patience, crate::complain)?,
         false => holds::open(rt, &named.spec, OpenMode::ReadOnly)?,
     };
     Ok(says(rt, drive))

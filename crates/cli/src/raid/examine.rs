@@ -4,6 +4,7 @@ use super::client;
 use super::devices::{self, Says};
 use super::old::{self, Old};
 use crate::daemon::{config, utc};
+use crate::in_use::PATIENCE;
 use crate::show;
 use anyhow::Result;
 use comfy_table::CellAlignment;
@@ -96,7 +97,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
             _ => None,
         };
         let mut holds = None;
-        let why = match (user, devices::look(&rt, &named)) {
+        let why = match (user, devices::look(&rt, &named, PATIENCE)) {
             (Some(status), Err(_)) => {
                 format!("in use by the running array {}: see furrow raid status", status.array)
             }

@@ -2,23 +2,20 @@
 
 use super::devices::{self, Named, Says};
 use super::old;
+use super::wait::Wait;
 use anyhow::{Result, anyhow, bail};
 use furrow_raid::{Examined, MemberState, newest};
 use furrow_rt::Rt;
 use furrow_zone::ErrorKind;
-use std::time::{Duration, Instant};
 
-/// How often drives are looked at while members are waited for.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// The array that is wanted, and how long its members are waited for.
+/// The array that is wanted, and its wait for members.
 pub struct Wanted<'a> {
     /// Its UUID, or the beginning of it.
     pub uuid: Option<&'a str>,
     /// Its name.
     pub name: Option<&'a str>,
-    /// Time to wait for missing members. With it, named drives that cannot be used are left out.
-    pub wait: Option<Duration>,
+    /// The wait for members that are missing.
+    pub wait: &'a Wait,
 }
 
 /// An array and its drives.
@@ -34,18 +31,15 @@ pub struct Chosen {
 }
 
 /// Inspects the drives that `arguments` name, and chooses those of one array. With
-/// [`Wanted::wait`], looks again until no member is missing that the array still counts on, or the
-/// time is over; then returns what is there.
+/// a wait, looks again until no member is missing that the array still counts on, or the time is
+/// over; then returns what is there.
 ///
 /// # Errors
-/// If an argument is invalid, no array is found or several are, or, without [`Wanted::wait`], a
-/// drive was named that cannot be used.
+/// If an argument is invalid, no array is found or several are, or, without a wait, a drive was
+/// named that cannot be used.
 pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
-    let until = wanted.wait.map(|wait| (Instant::now() + wait, wait.as_secs()));
-    let mut said = false;
     loop {
         let found = devices::named(arguments).and_then(|named| choose(rt, named, wanted));
-        let Some((until, seconds)) = until else { return found };
         let what = match &found {
             Ok(chosen) => match missing(chosen) {
                 nothing if nothing.is_empty() => return found,
@@ -53,15 +47,9 @@ pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> 
             },
             Err(error) => format!("{error:#}"),
         };
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        if !wanted.wait.pause(&what) {
             return found;
         }
-        if !said {
-            crate::complain(&format!("waiting {seconds} s at most: {what}"));
-            said = true;
-        }
-        std::thread::sleep(left.min(LOOK_EVERY));
     }
 }
 
@@ -78,10 +66,10 @@ fn missing(chosen: &Chosen) -> Vec<String> {
 
 /// Inspects the drives, and chooses those of one array.
 fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
-    let must = |named: &Named| named.by_name && wanted.wait.is_none();
+    let must = |named: &Named| named.by_name && !wanted.wait.is_wanted();
     let (mut members, mut left_out): (Vec<(Named, Examined)>, _) = (Vec::new(), Vec::new());
     for named in named {
-        match devices::look(rt, &named) {
+        match devices::look(rt, &named, wanted.wait.patience()) {
             Ok(Says::Member(examined)) => members.push((named, *examined)),
             Ok(Says::Nothing(error, _)) => match error.kind() {
                 ErrorKind::NotFound | ErrorKind::WrongFormat if must(&named) => {

@@ -680,6 +680,6 @@ fn damage(status: &Status) -> Option<(String, String)> {
 ///
 /// # Errors
 /// As [`devices::open`].
-pub fn open_drive(rt: &Rt, spec: &DeviceSpec) -> Result<Drive> {
-    Ok(Drive { spec: spec.clone(), device: devices::open(rt, spec)? })
+pub fn open_drive(rt: &Rt, spec: &DeviceSpec, patience: Duration) -> Result<Drive> {
+    Ok(Drive { spec: spec.clone(), device: devices::open(rt, spec, patience)? })
 }

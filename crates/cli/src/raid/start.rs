@@ -7,7 +7,8 @@ use super::gather::{Chosen, Wanted, gather};
 use super::kept;
 use super::notice::Notices;
 use super::request::Request;
-use super::serve::{BlockDevice, Daemon, Drive, Parts, STOP_PATIENCE, open_drive};
+use super::serve::{BlockDevice, Daemon, Drive, Parts, STOP_PATIENCE};
+use super::wait::Wait;
 use crate::daemon;
 use crate::holds;
 use crate::metrics::{self, Metrics};
@@ -91,9 +92,9 @@ pub struct Args {
     /// Start although missing drives may have newer data
     #[arg(long)]
     degraded: bool,
-    /// Wait so long for members that are missing, as at boot; then start without drives that are
-    /// not there or cannot be used, also those that are named, as far as the level allows. Without
-    /// it a named drive that is not there is an error, since its name may be mistyped
+    /// Wait so long for members that are missing or busy, as at boot; then start without drives
+    /// that are not there or cannot be used, also those that are named, as far as the level allows.
+    /// Without it a named drive that is not there is an error, since its name may be mistyped
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=86_400))]
     wait: Option<u64>,
     /// Start although the last writes to some blocks may be lost, which then read as before these
@@ -212,11 +213,9 @@ fn serve(args: &Args) -> Result<()> {
     let places = args.listen.iter().map(absolute).collect::<Result<Vec<_>>>()?;
     let tls = tls(args)?;
     let rt = Rt::new(daemon::config()?);
-    let wanted = Wanted {
-        uuid: args.uuid.as_deref(),
-        name: args.name.as_deref(),
-        wait: args.wait.map(Duration::from_secs),
-    };
+    let wait = Wait::new(args.wait.map(Duration::from_secs));
+    let (by_uuid, by_name) = (args.uuid.as_deref(), args.name.as_deref());
+    let wanted = Wanted { uuid: by_uuid, name: by_name, wait: &wait };
     let chosen = gather(&rt, &args.devices, &wanted)?;
     let (name, uuid) = (chosen.name.clone(), chosen.uuid.clone());
     if let Some(other) = client::running().iter().find(|other| other.status.array == name) {
@@ -233,7 +232,7 @@ fn serve(args: &Args) -> Result<()> {
     let socket = client::control_socket(&uuid);
     // The owner of the socket owns the array.
     let control = Control::bind(&rt, &socket)?;
-    let (daemon, warning) = start(args, &rt, chosen, (&places, tls), notices)?;
+    let (daemon, warning) = start(args, &rt, (chosen, &wait), (&places, tls), notices)?;
     let (ended, ended_here) = UnixStream::pair().context("a socket for signals")?;
     signals.on_first(move |signal| {
         daemon::log(&format!("{signal}: stopping"));
@@ -283,16 +282,16 @@ fn serve(args: &Args) -> Result<()> {
 fn start(
     args: &Args,
     rt: &Rt,
-    chosen: Chosen,
+    (chosen, wait): (Chosen, &Wait),
     (places, tls): (&[Listen], Tls),
     notices: Notices,
 ) -> Result<(Rc<Daemon>, Option<String>)> {
     let Chosen { name, uuid: _, drives: given, mut left_out } = chosen;
     let mut new = devices::listed(&args.spare)?;
     new.retain(|spec| !given.iter().any(|(named, _)| same(&named.spec, spec)));
-    let mut open = |spec: &DeviceSpec| match open_drive(rt, spec) {
+    let mut open = |spec: &DeviceSpec| match wait.open(rt, spec) {
         // At boot, a drive that does not open is a drive that is missing.
-        Err(error) if args.wait.is_some() => {
+        Err(error) if wait.is_wanted() => {
             left_out.push(error.to_string());
             Ok(None)
         }
