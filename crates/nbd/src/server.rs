@@ -97,6 +97,8 @@ struct Inner<V> {
     shared: Semaphore,
     pool: Pool,
     listening: RefCell<Vec<String>>,
+    /// Listeners whose clients are not served yet.
+    closed: RefCell<Vec<Listener>>,
     next: Cell<u64>,
     /// Each connection, and whether it is in the handshake.
     links: RefCell<BTreeMap<u64, (Rc<Link>, bool)>>,
@@ -133,9 +135,24 @@ impl<V: Volume> Server<V> {
         exports: Vec<Export<V>>,
         options: Options,
     ) -> Result<Server<V>> {
+        let server = Server::listen(rt, places, exports, options)?;
+        server.begin();
+        Ok(server)
+    }
+
+    /// As [`Server::bind`], but clients that come wait until [`Server::begin`].
+    ///
+    /// # Errors
+    /// As [`Server::bind`].
+    pub fn listen(
+        rt: &Rt,
+        places: &[Listen],
+        exports: Vec<Export<V>>,
+        options: Options,
+    ) -> Result<Server<V>> {
         options.limits.check()?;
         let listeners = places.iter().map(Listener::bind).collect::<Result<Vec<_>>>()?;
-        let server = Server(Rc::new(Inner {
+        Ok(Server(Rc::new(Inner {
             rt: rt.clone(),
             exports: Exports::new(exports)?,
             tls: options.tls,
@@ -143,6 +160,7 @@ impl<V: Volume> Server<V> {
             limits: Rc::new(options.limits),
             pool: Pool::new(4096),
             listening: RefCell::new(listeners.iter().map(|l| l.at.to_string()).collect()),
+            closed: RefCell::new(listeners),
             next: Cell::new(0),
             links: RefCell::new(BTreeMap::new()),
             stopping: Cell::new(false),
@@ -153,11 +171,14 @@ impl<V: Volume> Server<V> {
             evicted: Cell::new(0),
             idle: Cell::new(0),
             dropped: Cell::new(0),
-        }));
-        for listener in listeners {
-            rt.spawn_detached(server.clone().accept(listener));
+        })))
+    }
+
+    /// Serves the clients that wait since [`Server::listen`], and those that come.
+    pub fn begin(&self) {
+        for listener in self.0.closed.take() {
+            self.0.rt.spawn_detached(self.clone().accept(listener));
         }
-        Ok(server)
     }
 
     /// The addresses of its listeners, with the ports that the system chose.
@@ -278,6 +299,7 @@ impl<V: Volume> Server<V> {
         inner.stopping.set(true);
         inner.stop.notify_all();
         inner.listening.borrow_mut().clear();
+        inner.closed.borrow_mut().clear();
         for (link, shaking) in inner.links.borrow().values() {
             if *shaking { link.cut() } else { link.drain() }
         }

@@ -117,6 +117,32 @@ fn clients_come_back_to_a_server_that_was_started_again() {
     second.join().unwrap();
 }
 
+#[test]
+fn clients_are_served_only_after_the_beginning() {
+    use furrow_nbd::{Export, Listen, Memory, Options, Server};
+    use furrow_rt::{Config, Rt};
+    let path = std::env::temp_dir().join(format!("furrow-nbd-begin-{}", std::process::id()));
+    let rt = Rt::new(Config::real());
+    let exports = vec![Export::new("disk", std::rc::Rc::new(Memory::new(1024)))];
+    let places = [Listen::Unix(path.clone())];
+    let server = Server::listen(&rt, &places, exports, Options::default()).unwrap();
+    let client = UnixStream::connect(&path).unwrap();
+    let pause = |time| {
+        let engine = rt.clone();
+        rt.block_on(async move { engine.sleep(time).await });
+    };
+    pause(50 * Nanos::MILLI);
+    assert_eq!(server.status().accepted, 0);
+    server.begin();
+    while server.status().accepted == 0 {
+        pause(Nanos::MILLI);
+    }
+    drop(client);
+    rt.block_on(async move { server.shutdown().await });
+    rt.clear();
+    assert!(!path.exists());
+}
+
 /// A second server at the address of the first, until its first client has left.
 fn furrow_nbd_at(first: &Fixture) -> std::thread::JoinHandle<()> {
     use furrow_nbd::{Export, Listen, Memory, Options, Server};
