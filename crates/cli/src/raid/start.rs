@@ -367,11 +367,13 @@ fn start(
         ..furrow_nbd::Limits::default()
     };
     let server_options = furrow_nbd::Options { tls, limits };
-    let server = Server::bind(rt, places, exports, server_options)?;
+    let server = Server::listen(rt, places, exports, server_options)?;
     let block_device = match args.ublk {
         true => Some(block_device(args, rt, &volume)?),
         false => None,
     };
+    // Not before: writes that wait in a device that was kept are older than those of clients.
+    server.begin();
     let gone = (0..).zip(&members).filter(|(_, (_, state, _))| *state == MemberState::Failed);
     let gone: Vec<String> = gone.map(|(index, _): (u32, _)| index.to_string()).collect();
     let mut warnings = left_out;
