@@ -6,6 +6,8 @@
 use anyhow::{Result, bail};
 use furrow_log::Uuid;
 use furrow_rt::Rt;
+use furrow_ublk::Device;
+use furrow_zone::Error;
 
 /// What tells the device of this array from those of others.
 pub fn key(array: Uuid) -> u64 {
@@ -17,9 +19,7 @@ pub fn key(array: Uuid) -> u64 {
 /// # Errors
 /// If one waits, or another process serves one.
 pub fn refuse(rt: &Rt, name: &str, array: Uuid) -> Result<()> {
-    let engine = rt.clone();
-    let waiting = rt.block_on(async move { furrow_ublk::waiting(&engine, key(array)).await });
-    match waiting? {
+    match waiting(rt, array)? {
         None => Ok(()),
         Some(device) => bail!(
             "{name}: {device} waits for it since the daemon was killed, with writes that the array \
@@ -29,17 +29,20 @@ pub fn refuse(rt: &Rt, name: &str, array: Uuid) -> Result<()> {
     }
 }
 
-/// Removes the device that waits for the daemon of the array. Its number, if there was one.
+/// The device that waits for the daemon of the array.
 ///
 /// # Errors
-/// If it cannot be removed, or another process serves it.
-pub fn discard(rt: &Rt, array: Uuid) -> Result<Option<furrow_ublk::Device>> {
+/// If another process serves it.
+pub fn waiting(rt: &Rt, array: Uuid) -> Result<Option<Device>, Error> {
     let engine = rt.clone();
-    Ok(rt.block_on(async move {
-        let waiting = furrow_ublk::waiting(&engine, key(array)).await?;
-        if let Some(device) = &waiting {
-            furrow_ublk::discard(&engine, device.clone()).await?;
-        }
-        Ok::<_, furrow_zone::Error>(waiting)
-    })?)
+    rt.block_on(async move { furrow_ublk::waiting(&engine, key(array)).await })
+}
+
+/// Removes a device that waits, with what was written to it.
+///
+/// # Errors
+/// If it cannot be removed.
+pub fn discard(rt: &Rt, device: Device) -> Result<(), Error> {
+    let engine = rt.clone();
+    rt.block_on(async move { furrow_ublk::discard(&engine, device).await })
 }

@@ -309,15 +309,14 @@ fn start(
         spares_given.extend(open(spec)?);
     }
     // Only now: the old daemon, if there is one, has the drives.
-    if let Some(array) = says.first().map(|drive| drive.array) {
-        if args.drop_kept {
-            if let Some(device) = kept::discard(rt, array)? {
-                daemon::log(&format!("{device}, which was kept, is removed (--drop-kept)"));
-            }
-        } else if !args.keep && !args.read_only {
+    let to_drop = match says.first().map(|drive| drive.array) {
+        Some(array) if args.drop_kept => kept::waiting(rt, array)?,
+        Some(array) if !args.keep && !args.read_only => {
             kept::refuse(rt, &name, array)?;
+            None
         }
-    }
+        _ => None,
+    };
     let split_brain = split_brain(&says);
     if let Some(why) = split_brain.as_ref().filter(|_| !args.degraded) {
         match left_out.is_empty() {
@@ -368,6 +367,11 @@ fn start(
     };
     let server_options = furrow_nbd::Options { tls, limits };
     let server = Server::listen(rt, places, exports, server_options)?;
+    // Not before: what was written to the device must not be lost if the array is refused.
+    if let Some(device) = to_drop {
+        kept::discard(rt, device.clone())?;
+        daemon::log(&format!("{device}, which was kept, is removed (--drop-kept)"));
+    }
     let block_device = match args.ublk {
         true => Some(block_device(args, rt, &volume)?),
         false => None,
