@@ -6,7 +6,10 @@
 
 use crate::array::{Place, check, fill, states};
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The words of an assembly of all drives of `place` by name.
@@ -119,4 +122,50 @@ fn a_drive_that_stays_busy_is_left_out_at_the_end_of_the_time() {
         assert!(took < Duration::from_secs(9), "{took:?}");
         place.ok(&["raid", "stop", "a", "--force"]);
     }
+}
+
+/// The command that assembles the array of `place`, whose member 3 is missing, and waits for it.
+fn waiting(place: &Place, more: &[&str]) -> Command {
+    fs::remove_file(place.at("d3.zns")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_furrow"));
+    command.args(["raid", "assemble", "--wait", "60"]).args(more);
+    command.args(place.drives(&[0, 1, 2, 3])).env("FURROW_RUN", place.at("run"));
+    command
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_drives() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let place = Place::new("boot-signal", 4);
+        place.create("5", &[0, 1, 2, 3]);
+        let began = Instant::now();
+        let mut command = waiting(&place, &["--foreground"]);
+        let mut daemon = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut errors = BufReader::new(daemon.stderr.take().unwrap());
+        let mut said = String::new();
+        errors.read_line(&mut said).unwrap();
+        assert!(said.contains("waiting 60 s at most"), "{said}");
+        kill_process(Pid::from_child(&daemon), signal).unwrap();
+        errors.read_to_string(&mut said).unwrap();
+        assert_eq!(daemon.wait().unwrap().code(), Some(1), "{said}");
+        assert!(said.contains("ended by a signal"), "{said}");
+        assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn the_wait_for_drives_ends_with_the_command() {
+    let place = Place::new("boot-gone", 4);
+    place.create("5", &[0, 1, 2, 3]);
+    let began = Instant::now();
+    let log = place.at("log");
+    let mut command = waiting(&place, &["--log", &log]).spawn().unwrap();
+    for what in ["waiting 60 s at most", "that started this daemon is gone"] {
+        while !fs::read_to_string(&log).unwrap_or_default().contains(what) {
+            assert!(began.elapsed() < Duration::from_secs(30), "{what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = command.kill();
+    }
+    command.wait().unwrap();
 }

@@ -36,7 +36,7 @@ pub struct Chosen {
 ///
 /// # Errors
 /// If an argument is invalid, no array is found or several are, or, without a wait, a drive was
-/// named that cannot be used.
+/// named that cannot be used; if the program is to end while it waits.
 pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
     loop {
         let found = devices::named(arguments).and_then(|named| choose(rt, named, wanted));
@@ -47,7 +47,7 @@ pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> 
             },
             Err(error) => format!("{error:#}"),
         };
-        if !wanted.wait.pause(&what) {
+        if !wanted.wait.pause(&what)? {
             return found;
         }
     }

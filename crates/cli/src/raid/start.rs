@@ -213,7 +213,15 @@ fn serve(args: &Args) -> Result<()> {
     let places = args.listen.iter().map(absolute).collect::<Result<Vec<_>>>()?;
     let tls = tls(args)?;
     let rt = Rt::new(daemon::config()?);
-    let wait = Wait::new(args.wait.map(Duration::from_secs));
+    let (ended, ended_here) = UnixStream::pair().context("a socket for signals")?;
+    signals.on_first(move |signal| {
+        daemon::log(&format!("{signal}: stopping"));
+        // Nobody receives this only if the daemon has stopped already.
+        let _ = (&ended).write_all(b"s");
+    })?;
+    ended_here.set_nonblocking(true).context("a socket for signals")?;
+    let signal = Arc::new(OwnedFd::from(ended_here));
+    let wait = Wait::new(args.wait.map(Duration::from_secs), signal.clone(), args.ready);
     let (by_uuid, by_name) = (args.uuid.as_deref(), args.name.as_deref());
     let wanted = Wanted { uuid: by_uuid, name: by_name, wait: &wait };
     let chosen = gather(&rt, &args.devices, &wanted)?;
@@ -233,13 +241,6 @@ fn serve(args: &Args) -> Result<()> {
     // The owner of the socket owns the array.
     let control = Control::bind(&rt, &socket)?;
     let (daemon, warning) = start(args, &rt, (chosen, &wait), (&places, tls), notices)?;
-    let (ended, ended_here) = UnixStream::pair().context("a socket for signals")?;
-    signals.on_first(move |signal| {
-        daemon::log(&format!("{signal}: stopping"));
-        // Nobody receives this only if the daemon has stopped already.
-        let _ = (&ended).write_all(b"s");
-    })?;
-    ended_here.set_nonblocking(true).context("a socket for signals")?;
     if let Some(service) = service {
         let page = move || {
             let text =
@@ -262,8 +263,7 @@ fn serve(args: &Args) -> Result<()> {
     if args.ready {
         daemon::say_ready(&said)?;
     }
-    let (engine, signal) = (rt.clone(), Arc::new(OwnedFd::from(ended_here)));
-    let served = daemon.clone();
+    let (engine, served) = (rt.clone(), daemon.clone());
     let result = rt.block_on(async move {
         let _ = either(engine.readable(signal), served.stop.wait()).await;
         let result = served.shut_down().await;
@@ -289,13 +289,13 @@ fn start(
     let Chosen { name, uuid: _, drives: given, mut left_out } = chosen;
     let mut new = devices::listed(&args.spare)?;
     new.retain(|spec| !given.iter().any(|(named, _)| same(&named.spec, spec)));
-    let mut open = |spec: &DeviceSpec| match wait.open(rt, spec) {
+    let mut open = |spec: &DeviceSpec| match wait.open(rt, spec)? {
         // At boot, a drive that does not open is a drive that is missing.
         Err(error) if wait.is_wanted() => {
             left_out.push(error.to_string());
             Ok(None)
         }
-        opened => opened.map(Some),
+        opened => opened.map(Some).map_err(anyhow::Error::from),
     };
     let (mut says, mut opened): (Vec<Examined>, Vec<(Uuid, Drive)>) = (Vec::new(), Vec::new());
     for (named, examined) in given {

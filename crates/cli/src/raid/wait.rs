@@ -1,10 +1,15 @@
 //! Waiting for drives, as at boot.
 
 use super::serve::{Drive, open_drive};
+use anyhow::{Context as _, Result, bail};
 use furrow_rt::Rt;
+use furrow_zone::ErrorKind;
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Error, ErrorKind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use std::cell::Cell;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often drives are looked at while they are waited for.
@@ -15,12 +20,18 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub struct Wait {
     until: Option<Instant>,
     said: Cell<bool>,
+    /// Readable when a signal has come that asks this program to end.
+    ended: Arc<OwnedFd>,
+    /// The command that started this program waits at the other end of standard output.
+    is_started: bool,
 }
 
 impl Wait {
-    /// Waits for `time`; with `None` no drive is waited for.
-    pub fn new(time: Option<Duration>) -> Wait {
-        Wait { until: time.map(|time| Instant::now() + time), said: Cell::new(false) }
+    /// Waits for `time`, or until `ended` is readable; with `None` no drive is waited for. With
+    /// `is_started` the wait also ends when nobody reads standard output any more.
+    pub fn new(time: Option<Duration>, ended: Arc<OwnedFd>, is_started: bool) -> Wait {
+        let until = time.map(|time| Instant::now() + time);
+        Wait { until, said: Cell::new(false), ended, is_started }
     }
 
     /// Whether drives are waited for. Then named drives that cannot be used are left out.
@@ -30,34 +41,60 @@ impl Wait {
 
     /// Waits until drives are to be looked at again; false, at once, if the time is over. The
     /// first time, tells the operator `why`.
-    pub fn pause(&self, why: &str) -> bool {
-        let Some(until) = self.until else { return false };
+    ///
+    /// # Errors
+    /// At once if the program is to end.
+    pub fn pause(&self, why: &str) -> Result<bool> {
+        let Some(until) = self.until else { return Ok(false) };
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return false;
+            return Ok(false);
         }
         if !self.said.replace(true) {
             let seconds = left.as_millis().div_ceil(1000);
             crate::complain(&format!("waiting {seconds} s at most: {why}"));
         }
-        std::thread::sleep(left.min(LOOK_EVERY));
-        true
+        self.sleep(left.min(LOOK_EVERY))?;
+        Ok(true)
+    }
+
+    /// Waits for `time`.
+    ///
+    /// # Errors
+    /// At once if the program is to end.
+    fn sleep(&self, time: Duration) -> Result<()> {
+        let out = std::io::stdout();
+        let mut ends = vec![PollFd::from_borrowed_fd(self.ended.as_fd(), PollFlags::IN)];
+        if self.is_started {
+            // A pipe that nobody reads any more has an error, which is always reported.
+            ends.push(PollFd::from_borrowed_fd(out.as_fd(), PollFlags::empty()));
+        }
+        let limit = Timespec::try_from(time).context("the time to wait")?;
+        match poll(&mut ends, Some(&limit)) {
+            Ok(0) | Err(Errno::INTR) => Ok(()),
+            Ok(_) if ends[0].revents().is_empty() => {
+                bail!("the command that started this daemon is gone: no drive is waited for")
+            }
+            Ok(_) => bail!("ended by a signal while drives were waited for; nothing was started"),
+            Err(errno) => Err(errno).context("waiting for drives"),
+        }
     }
 
     /// Opens a drive that was found, for writing. A drive that is busy is waited for: a program
     /// that only looks at it (as udev does) must not cost the array a member.
     ///
     /// # Errors
-    /// As [`open_drive`]; `Busy` only after the time is over.
-    pub fn open(&self, rt: &Rt, spec: &DeviceSpec) -> Result<Drive, Error> {
+    /// As [`open_drive`]; `Busy` only after the time is over. The outer error, at once, if the
+    /// program is to end.
+    pub fn open(&self, rt: &Rt, spec: &DeviceSpec) -> Result<furrow_zone::Result<Drive>> {
         loop {
             match open_drive(rt, spec, self.patience()) {
                 Err(error) if error.kind() == ErrorKind::Busy => {
-                    if !self.pause(&error.to_string()) {
-                        return Err(error);
+                    if !self.pause(&error.to_string())? {
+                        return Ok(Err(error));
                     }
                 }
-                done => return done,
+                done => return Ok(done),
             }
         }
     }
