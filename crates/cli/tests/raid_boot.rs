@@ -169,3 +169,15 @@ fn the_wait_for_drives_ends_with_the_command() {
     }
     command.wait().unwrap();
 }
+
+#[test]
+fn a_drive_that_hangs_before_the_assembly_does_not_hold_it_up() {
+    let place = Place::new("boot-hang", 4);
+    place.create("5", &[0, 1, 2, 3]);
+    place.ok(&["device", "fault", &place.at("d3.zns"), "add", "hang"]);
+    let limit = ["--drive-timeout", "2"];
+    refused(&place, &words(&place, 4, &limit), &["d3.zns", "no answer for 2 s"]);
+    let said = ok(&place, &words(&place, 4, &[&limit[..], &["--wait", "1"]].concat()));
+    assert!(said.contains("without member 3") && said.contains("no answer for 2 s"), "{said}");
+    place.ok(&["raid", "stop", "a", "--force"]);
+}

@@ -5,7 +5,7 @@ use crate::in_use;
 use anyhow::{Context as _, Result, bail};
 use furrow_emu::OpenMode;
 use furrow_raid::{Examined, examine};
-use furrow_rt::Rt;
+use furrow_rt::{Nanos, Rt, within};
 use furrow_zone::spec::{DeviceSpec, Image, Node, Run};
 use furrow_zone::{Error, ErrorKind, ZonedDevice};
 use std::os::unix::fs::FileTypeExt as _;
@@ -182,34 +182,52 @@ pub fn open(rt: &Rt, spec: &DeviceSpec, patience: Duration) -> Result<Rc<dyn Zon
     Ok(drive)
 }
 
-/// Inspects a drive and closes it. A named drive is waited for `patience` if its image is in use.
+/// How long one look at a drive may take.
+#[derive(Clone, Copy)]
+pub struct Patience {
+    /// Time to wait for a named drive whose image is in use.
+    pub busy: Duration,
+    /// Nanoseconds that the drive may take to answer; 0: no limit.
+    pub silent: u64,
+}
+
+/// Inspects a drive and closes it.
 ///
 /// # Errors
-/// As [`furrow_emu::open`]; the drive's content is no error.
-pub fn look(rt: &Rt, named: &Named, patience: Duration) -> Result<Says, Error> {
+/// As [`furrow_emu::open`], and `Io` if the drive does not answer in time; the drive's content is
+/// no error.
+pub fn look(rt: &Rt, named: &Named, patience: Patience) -> Result<Says, Error> {
+    let Patience { busy, silent } = patience;
     let drive = match named.by_name {
-        true => in_use::open(rt, &named.spec, OpenMode::ReadOnly, patience, crate::complain)?,
+        true => in_use::open(rt, &named.spec, OpenMode::ReadOnly, busy, crate::complain)?,
         false => holds::open(rt, &named.spec, OpenMode::ReadOnly)?,
     };
-    Ok(says(rt, drive))
+    let engine = rt.clone();
+    rt.block_on(async move {
+        if silent == 0 {
+            return Ok(says(&*drive).await);
+        }
+        within(&engine, silent, says(&*drive)).await.ok_or_else(|| {
+            drive.give_up();
+            let seconds = silent as f64 / Nanos::SECOND as f64;
+            Error::new(ErrorKind::Io, format!("{}: no answer for {seconds} s", drive.name()))
+        })
+    })
 }
 
 /// Inspects an open drive.
-pub fn says(rt: &Rt, drive: Rc<dyn ZonedDevice>) -> Says {
-    let name = drive.name();
-    rt.block_on(async move {
-        let error = match examine(&*drive).await {
-            Ok(examined) => return Says::Member(Box::new(examined)),
-            Err(error) => error,
-        };
-        match (error.kind(), Holds::of(&*drive).await) {
-            (ErrorKind::NotFound, Ok(holds)) => {
-                let error = holds::instead_of_member(&name, &holds);
-                Says::Nothing(error, Some(holds.word()))
-            }
-            _ => Says::Nothing(error, None),
+async fn says(drive: &dyn ZonedDevice) -> Says {
+    let error = match examine(drive).await {
+        Ok(examined) => return Says::Member(Box::new(examined)),
+        Err(error) => error,
+    };
+    match (error.kind(), Holds::of(drive).await) {
+        (ErrorKind::NotFound, Ok(holds)) => {
+            let error = holds::instead_of_member(&drive.name(), &holds);
+            Says::Nothing(error, Some(holds.word()))
         }
-    })
+        _ => Says::Nothing(error, None),
+    }
 }
 
 #[cfg(test)]

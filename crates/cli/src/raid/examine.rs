@@ -1,15 +1,16 @@
 //! `furrow raid examine`: shows the arrays that drives belong to.
 
 use super::client;
-use super::devices::{self, Says};
+use super::devices::{self, Patience, Says};
 use super::old::{self, Old};
+use super::start::DRIVE_TIMEOUT;
 use crate::daemon::{config, utc};
 use crate::in_use::PATIENCE;
 use crate::show;
 use anyhow::Result;
 use comfy_table::CellAlignment;
 use furrow_raid::{Examined, MemberState};
-use furrow_rt::Rt;
+use furrow_rt::{Nanos, Rt};
 use furrow_zone::spec::DeviceSpec;
 use serde::Serialize;
 use std::io::Write;
@@ -89,6 +90,7 @@ struct Other {
 /// If the arguments are invalid.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let rt = Rt::new(config()?);
+    let patience = Patience { busy: PATIENCE, silent: DRIVE_TIMEOUT * Nanos::SECOND };
     let (mut found, mut others): (Vec<(String, Examined)>, _) = (Vec::new(), Vec::new());
     for named in devices::named(&args.devices)? {
         let device = named.spec.to_string();
@@ -97,7 +99,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
             _ => None,
         };
         let mut holds = None;
-        let why = match (user, devices::look(&rt, &named, PATIENCE)) {
+        let why = match (user, devices::look(&rt, &named, patience)) {
             (Some(status), Err(_)) => {
                 format!("in use by the running array {}: see furrow raid status", status.array)
             }

@@ -1,6 +1,6 @@
 //! The drives an array is assembled from: inspected, chosen, and waited for.
 
-use super::devices::{self, Named, Says};
+use super::devices::{self, Named, Patience, Says};
 use super::old;
 use super::wait::Wait;
 use anyhow::{Result, anyhow, bail};
@@ -16,6 +16,8 @@ pub struct Wanted<'a> {
     pub name: Option<&'a str>,
     /// The wait for members that are missing.
     pub wait: &'a Wait,
+    /// Nanoseconds that a drive may take to answer; 0: no limit.
+    pub drive_timeout: u64,
 }
 
 /// An array and its drives.
@@ -66,10 +68,11 @@ fn missing(chosen: &Chosen) -> Vec<String> {
 
 /// Inspects the drives, and chooses those of one array.
 fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
+    let patience = Patience { busy: wanted.wait.patience(), silent: wanted.drive_timeout };
     let must = |named: &Named| named.by_name && !wanted.wait.is_wanted();
     let (mut members, mut left_out): (Vec<(Named, Examined)>, _) = (Vec::new(), Vec::new());
     for named in named {
-        match devices::look(rt, &named, wanted.wait.patience()) {
+        match devices::look(rt, &named, patience) {
             Ok(Says::Member(examined)) => members.push((named, *examined)),
             Ok(Says::Nothing(error, _)) => match error.kind() {
                 ErrorKind::NotFound | ErrorKind::WrongFormat if must(&named) => {

@@ -36,7 +36,7 @@ const MAP_MEMORY_MIN: u64 = 24 << 10;
 const KERNEL_TIMEOUTS: u64 = 2 * 30;
 /// Seconds that a drive may take to answer, unless the user says otherwise: a command that the
 /// kernel has to abort, and that is sent again, costs no member.
-const DRIVE_TIMEOUT: u64 = KERNEL_TIMEOUTS + furrow_linux::PATIENCE.as_secs() + 1;
+pub const DRIVE_TIMEOUT: u64 = KERNEL_TIMEOUTS + furrow_linux::PATIENCE.as_secs() + 1;
 /// A stop waits for a drive that hangs until it is given up, a quarter later at most.
 const _: () = assert!(DRIVE_TIMEOUT * 5 / 4 * Nanos::SECOND < STOP_PATIENCE);
 /// Exit status of a failure.
@@ -223,7 +223,8 @@ fn serve(args: &Args) -> Result<()> {
     let signal = Arc::new(OwnedFd::from(ended_here));
     let wait = Wait::new(args.wait.map(Duration::from_secs), signal.clone(), args.ready);
     let (by_uuid, by_name) = (args.uuid.as_deref(), args.name.as_deref());
-    let wanted = Wanted { uuid: by_uuid, name: by_name, wait: &wait };
+    let drive_timeout = args.drive_timeout.saturating_mul(Nanos::SECOND);
+    let wanted = Wanted { uuid: by_uuid, name: by_name, wait: &wait, drive_timeout };
     let chosen = gather(&rt, &args.devices, &wanted)?;
     let (name, uuid) = (chosen.name.clone(), chosen.uuid.clone());
     if let Some(other) = client::running().iter().find(|other| other.status.array == name) {
