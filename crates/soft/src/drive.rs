@@ -2,7 +2,10 @@
 //!
 //! A *round* takes what no record names yet, writes a record of it while its data may still be on
 //! the way, waits for both, and flushes the plain drive. All who asked meanwhile wait for the next
-//! round. A zone that is being reset has a *gate*: later commands of the zone wait there, in order.
+//! round. If a write that the record names fails, another record says so before the flush.
+//!
+//! A zone that is being reset has a *gate*: later commands of the zone wait there, in order. The
+//! reset forgets nothing: records name what was written and what failed, and then the reset.
 
 use crate::format::{BLOCK, Lasting, LastingState, Layout, Superblock};
 use crate::journal::{Entry, Journal, Placed};
@@ -267,7 +270,8 @@ impl Inner {
                     self.gated(zone, Later::Reset(zone, end, ticket));
                 }
                 Command::Manage { action: Action::Finish, .. } if old.state != ZoneState::Full => {
-                    self.gated(zone, Later::Finish(zone, ticket));
+                    let end = old.write_pointer.0 as u32;
+                    self.gated(zone, Later::Finish(zone, end, ticket));
                 }
                 // Which zones are open is not kept.
                 _ => {
@@ -325,7 +329,7 @@ impl Inner {
     fn carry_out(self: &Rc<Self>, later: Later) {
         match later {
             Later::Write(write) => self.begin_write(write),
-            Later::Finish(zone, ticket) => self.begin_finish(zone, ticket),
+            Later::Finish(zone, end, ticket) => self.begin_finish(zone, end, ticket),
             Later::Reset(zone, end, ticket) => self.begin_reset(zone, end, ticket),
         }
     }
@@ -386,10 +390,11 @@ impl Inner {
         });
     }
 
-    fn begin_finish(self: &Rc<Self>, zone: ZoneId, ticket: Ticket) {
+    /// Finishes `zone`, of which `pointer` blocks were written.
+    fn begin_finish(self: &Rc<Self>, zone: ZoneId, pointer: u32, ticket: Ticket) {
         let round = {
             let mut state = self.state.borrow_mut();
-            let (generation, pointer) = (state.generation(zone), state.written(zone));
+            let generation = state.generation(zone);
             let to = Lasting { generation, pointer, state: LastingState::Full };
             state.pending.changed(zone, to);
             state.streams.done(zone);
@@ -408,7 +413,6 @@ impl Inner {
         let Some(end) = end else { return self.answer(ticket, Status::Success) };
         {
             let mut state = self.state.borrow_mut();
-            state.pending.forget(zone, 0);
             state.streams.done(zone);
             state.gates.entry(zone).or_default();
         }
@@ -428,6 +432,17 @@ impl Inner {
             }
             waiting.await;
         }
+        let failed = {
+            let mut state = self.state.borrow_mut();
+            state.has_unnamed_failure(zone).then(|| state.ask())
+        };
+        if let Some(round) = failed {
+            self.run();
+            let status = self.wait_for(round).await;
+            if !status.is_ok() {
+                return status;
+            }
+        }
         let length = u64::from(end) * BLOCK;
         let discard = || self.plain.discard(self.layout().at(zone, 0), length);
         if self.variant.has(SoftDefect::VolatileGeneration) && end > 0 {
@@ -435,18 +450,23 @@ impl Inner {
         }
         let (round, generation) = {
             let mut state = self.state.borrow_mut();
-            state.pending.forget(zone, 0);
             let generation = state.generation(zone) + 1;
             let to = Lasting { generation, ..Lasting::default() };
             state.pending.changed(zone, to);
             (state.ask(), generation)
         };
         if self.variant.has(SoftDefect::VolatileGeneration) {
-            self.state.borrow_mut().lasting[zone.0 as usize].generation = generation;
+            let mut state = self.state.borrow_mut();
+            state.pending.forget(zone, 0);
+            state.failures.remove(&zone);
+            state.lasting[zone.0 as usize].generation = generation;
             return Status::Success;
         }
         self.run();
         let status = self.wait_for(round).await;
+        if status.is_ok() {
+            self.state.borrow_mut().failures.remove(&zone);
+        }
         if !status.is_ok() || end == 0 {
             return status;
         }
@@ -584,8 +604,7 @@ impl Inner {
             self.append(if fits { &entries[first..] } else { &entries }).await?;
         }
         if !self.variant.has(SoftDefect::SkippedFlush) {
-            self.flushes.set(self.flushes.get() + 1);
-            checked(&*self.plain, "flush", &self.plain.flush().await)?;
+            self.flush().await?;
         }
         if late {
             self.append(&entries).await?;
@@ -595,6 +614,11 @@ impl Inner {
         entries.iter().for_each(|entry| entry.apply(&mut state.lasting));
         state.journal.complete = state.journal.sequence;
         Ok(())
+    }
+
+    async fn flush(&self) -> Result<(), Error> {
+        self.flushes.set(self.flushes.get() + 1);
+        checked(&*self.plain, "flush", &self.plain.flush().await)
     }
 
     /// Writes a record, behind a table in the other half if this one is full.

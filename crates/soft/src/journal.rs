@@ -118,6 +118,11 @@ impl Pending {
         self.runs.is_empty() && self.states.is_empty()
     }
 
+    /// True if blocks of `zone` are in it.
+    pub(crate) fn has_blocks(&self, zone: ZoneId) -> bool {
+        self.runs.contains_key(&zone)
+    }
+
     /// Blocks in it.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks

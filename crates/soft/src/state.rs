@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, VecDeque};
 /// A command that waits until its zone's reset is done.
 pub(crate) enum Later {
     Write(DataWrite),
-    Finish(ZoneId, Ticket),
+    /// With the blocks that were written.
+    Finish(ZoneId, u32, Ticket),
     /// With the blocks that were written; `None` if the zone was empty.
     Reset(ZoneId, Option<u32>, Ticket),
 }
@@ -27,12 +28,24 @@ pub(crate) struct DataWrite {
     pub ticket: Ticket,
 }
 
+/// A zone's failed write: the zone ends at its first block that failed, read-only.
+pub(crate) struct Failure {
+    pointer: u32,
+    /// A record says so.
+    named: bool,
+}
+
 /// See the [module](self).
 ///
 /// Invariants
 /// - `machine` has the effect of every command that was accepted.
 /// - The blocks of an accepted write are in `pending`, in `taking`, in the record that is being
-///   written, or below the zone's pointer in `lasting`; or the write waits in `gates`.
+///   written, or below the zone's pointer in `lasting`; or the write waits in `gates`; or the write
+///   or one before it failed.
+/// - Records name what happens to a zone in the order in which it happens: a failure comes behind
+///   the blocks before it, a reset behind everything of the life that the reset ends. So what
+///   recovery finds of a zone is a state that the zone was in.
+/// - Writes that the plain drive has, and failures, are of a zone's present life in `lasting`.
 pub(crate) struct State {
     pub machine: Machine,
     /// What the journal's durable records say.
@@ -40,8 +53,8 @@ pub(crate) struct State {
     pub pending: Pending,
     /// What was in `pending` when the round that is under way began, and is in no record yet.
     pub taking: Pending,
-    /// Zones that failed a write since the last record.
-    pub failures: Vec<(ZoneId, Lasting)>,
+    /// Zones that failed a write in the present life.
+    pub failures: BTreeMap<ZoneId, Failure>,
     /// Numbers of the writes that the plain drive has, and the zone of each.
     pub in_flight: BTreeMap<u64, ZoneId>,
     /// Of the next write.
@@ -83,7 +96,7 @@ impl State {
             lasting,
             pending: Pending::default(),
             taking: Pending::default(),
-            failures: Vec::new(),
+            failures: BTreeMap::new(),
             in_flight: BTreeMap::new(),
             next: 0,
             gates: BTreeMap::new(),
@@ -95,11 +108,6 @@ impl State {
             running: false,
             broken: None,
         })
-    }
-
-    /// Blocks written to `zone`, by the commands accepted.
-    pub(crate) fn written(&self, zone: ZoneId) -> u32 {
-        self.machine.zone(zone).map_or(0, |zone| zone.write_pointer.0 as u32)
     }
 
     /// The generation of `zone` in its present life.
@@ -125,7 +133,7 @@ impl State {
 
     /// The number of a round that covers everything accepted until now: the one to wait for.
     pub(crate) fn ask(&mut self) -> u64 {
-        if self.pending.is_empty() && self.failures.is_empty() {
+        if self.pending.is_empty() && self.failures.values().all(|failure| failure.named) {
             // All of it is in a record, at latest in one of the round that is under way.
             return self.begun;
         }
@@ -133,40 +141,51 @@ impl State {
         self.asked
     }
 
-    /// Notes that a write to `zone` failed at block `from`: the zone ends there, read-only.
+    /// Notes that a write to `zone` failed at block `from`: the zone ends there, read-only. If the
+    /// zone is being reset, it does so until the reset is done.
     pub(crate) fn fail(&mut self, zone: ZoneId, from: u32) {
-        if self.gates.contains_key(&zone) {
-            // It is being reset: what the write was for is given up.
+        if !self.holds(zone, from) {
             return;
         }
-        let Some(before) = self.machine.zone(zone) else { return };
-        let pointer = match before.state {
-            ZoneState::ReadOnly => from.min(before.write_pointer.0 as u32),
-            _ => from,
-        };
-        let write_pointer = BlockCount(u64::from(pointer));
-        let to = Zone { state: ZoneState::ReadOnly, write_pointer, ..before };
-        // A read-only zone takes no limit, and the pointer is within the zone.
-        let _ = self.machine.restore(zone, to);
-        self.pending.fail(zone, pointer);
-        self.taking.fail(zone, pointer);
+        self.failures.insert(zone, Failure { pointer: from, named: false });
+        self.pending.fail(zone, from);
+        self.taking.fail(zone, from);
         self.streams.done(zone);
-        let generation = self.generation(zone);
-        let lasting = Lasting { generation, pointer, state: LastingState::ReadOnly };
-        self.failures.push((zone, lasting));
+        // The machine has a zone that is being reset in its next life.
+        if !self.gates.contains_key(&zone)
+            && let Some(before) = self.machine.zone(zone)
+        {
+            let write_pointer = BlockCount(u64::from(from));
+            let to = Zone { state: ZoneState::ReadOnly, write_pointer, ..before };
+            // A read-only zone takes no limit, and the pointer is within the zone.
+            let _ = self.machine.restore(zone, to);
+        }
     }
 
     /// Whether block `from` of `zone` is below what a failed write left of the zone.
     pub(crate) fn holds(&self, zone: ZoneId, from: u32) -> bool {
-        let zone = self.machine.zone(zone);
-        zone.is_some_and(|zone| {
-            zone.state != ZoneState::ReadOnly || u64::from(from) < zone.write_pointer.0
-        })
+        self.failures.get(&zone).is_none_or(|failure| from < failure.pointer)
     }
 
-    /// The entries for zones that failed, to be in a record before the next flush.
+    /// Whether a failure of `zone` is in no record.
+    pub(crate) fn has_unnamed_failure(&self, zone: ZoneId) -> bool {
+        self.failures.get(&zone).is_some_and(|failure| !failure.named)
+    }
+
+    /// The entries for zones that failed, to be in a record before the next flush. A zone with
+    /// blocks that are in no record yet waits for the record of those: they come before.
     pub(crate) fn take_failures(&mut self) -> Vec<Entry> {
-        let failures = std::mem::take(&mut self.failures);
-        failures.into_iter().map(|(zone, to)| Entry::State(zone, to)).collect()
+        let mut entries = Vec::new();
+        for (zone, failure) in &mut self.failures {
+            if failure.named || self.pending.has_blocks(*zone) || self.taking.has_blocks(*zone) {
+                continue;
+            }
+            failure.named = true;
+            let generation = self.lasting[zone.0 as usize].generation;
+            let state = LastingState::ReadOnly;
+            entries
+                .push(Entry::State(*zone, Lasting { generation, pointer: failure.pointer, state }));
+        }
+        entries
     }
 }

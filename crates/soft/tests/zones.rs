@@ -15,10 +15,10 @@ use furrow_zone::{
 use std::rc::Rc;
 
 const BYTES: u64 = 6 << 20;
-const ZONE: u64 = 128 << 10;
-const BLOCKS: u64 = ZONE / 4096;
+pub(crate) const ZONE: u64 = 128 << 10;
+pub(crate) const BLOCKS: u64 = ZONE / 4096;
 
-fn on<T: 'static>(
+pub(crate) fn on<T: 'static>(
     config: Config,
     start: Option<&Snapshot>,
     work: impl AsyncFnOnce(Rt, Emulator) -> T + 'static,
@@ -38,41 +38,41 @@ fn on<T: 'static>(
     done
 }
 
-async fn made(rt: &Rt, drive: &Emulator, records: u32) -> SoftDrive {
+pub(crate) async fn made(rt: &Rt, drive: &Emulator, records: u32) -> SoftDrive {
     made_of(rt, drive, ZONE, records).await
 }
 
-async fn made_of(rt: &Rt, drive: &Emulator, zone: u64, records: u32) -> SoftDrive {
+pub(crate) async fn made_of(rt: &Rt, drive: &Emulator, zone: u64, records: u32) -> SoftDrive {
     let plain = Plain::new(rt, Rc::new(drive.clone()));
     let options = MakeOptions { zone: ByteLen(zone), records: Some(records), uuid: Uuid([7; 16]) };
     make(&plain, &options).await.unwrap();
     opened(rt, drive, Access::ReadWrite).await.unwrap()
 }
 
-async fn opened(rt: &Rt, drive: &Emulator, access: Access) -> Result<SoftDrive, Error> {
+pub(crate) async fn opened(rt: &Rt, drive: &Emulator, access: Access) -> Result<SoftDrive, Error> {
     let plain = Rc::new(Plain::new(rt, Rc::new(drive.clone())));
     SoftDrive::open(rt, plain, access, SoftVariant::default()).await
 }
 
-fn write(zone: u64, from: u64, blocks: u64, fill: u8) -> Request {
+pub(crate) fn write(zone: u64, from: u64, blocks: u64, fill: u8) -> Request {
     write_at(zone * BLOCKS + from, blocks, fill)
 }
 
-fn write_at(lba: u64, blocks: u64, fill: u8) -> Request {
+pub(crate) fn write_at(lba: u64, blocks: u64, fill: u8) -> Request {
     let data: Pages = (0..blocks).map(|_| Page::from_slice(&[fill; 4096])).collect();
     let command = Command::Write { lba: Lba(lba), blocks: BlockCount(blocks) };
     Request::with_data(command, data)
 }
 
-fn manage(zone: u64, action: Action) -> Request {
+pub(crate) fn manage(zone: u64, action: Action) -> Request {
     Request::bare(Command::Manage { target: Target::Zone(Lba(zone * BLOCKS)), action })
 }
 
-async fn sent(drive: &SoftDrive, request: Request) -> Status {
+pub(crate) async fn sent(drive: &SoftDrive, request: Request) -> Status {
     drive.submit(QueueId(0), request).await.status
 }
 
-async fn read(drive: &SoftDrive, zone: u64, block: u64) -> Result<u8, Status> {
+pub(crate) async fn read(drive: &SoftDrive, zone: u64, block: u64) -> Result<u8, Status> {
     let command = Command::Read { lba: Lba(zone * BLOCKS + block), blocks: BlockCount(1) };
     let pages = Pages::from_iter([Page::zeroed()]);
     let outcome = drive.submit(QueueId(0), Request::with_data(command, pages)).await;
@@ -82,7 +82,7 @@ async fn read(drive: &SoftDrive, zone: u64, block: u64) -> Result<u8, Status> {
     }
 }
 
-async fn zone(drive: &SoftDrive, zone: u32) -> (ZoneState, u64) {
+pub(crate) async fn zone(drive: &SoftDrive, zone: u32) -> (ZoneState, u64) {
     let report = drive.report(ZoneId(zone), 1).await.unwrap()[0];
     (report.state, report.write_pointer.0)
 }
