@@ -6,6 +6,8 @@
 //!
 //! A zone that is being reset has a *gate*: later commands of the zone wait there, in order. The
 //! reset forgets nothing: records name what was written and what failed, and then the reset.
+//!
+//! After a failed round nothing is sent any more, not even what waited for a gate.
 
 use crate::format::{BLOCK, Lasting, LastingState, Layout, Superblock};
 use crate::journal::{Entry, Journal, Placed};
@@ -327,6 +329,10 @@ impl Inner {
     }
 
     fn carry_out(self: &Rc<Self>, later: Later) {
+        let broken = self.state.borrow().broken;
+        if let Some(status) = broken {
+            return self.answer(later.into_ticket(), status);
+        }
         match later {
             Later::Write(write) => self.begin_write(write),
             Later::Finish(zone, end, ticket) => self.begin_finish(zone, end, ticket),
@@ -486,7 +492,7 @@ impl Inner {
         }
     }
 
-    /// Carries out what waited for the reset of `zone`, up to the next reset.
+    /// Carries out what waited for the reset of `zone`, up to the next reset that takes time.
     fn open_gate(self: &Rc<Self>, zone: ZoneId) {
         loop {
             let later = {
@@ -500,7 +506,8 @@ impl Inner {
                     }
                 }
             };
-            let ends = matches!(later, Later::Reset(..));
+            let broken = self.state.borrow().broken.is_some();
+            let ends = matches!(later, Later::Reset(_, Some(_), _)) && !broken;
             self.carry_out(later);
             if ends {
                 return;
@@ -686,8 +693,10 @@ impl ZonedDevice for SoftDrive {
     }
 
     fn oldest(&self) -> Option<u64> {
-        // Every command here waits for the plain drive, reads for nothing else.
-        self.0.plain.oldest()
+        // Reads are with the plain drive only. Other commands wait for several of its commands, one
+        // after the other: they are late only if it has none. Their numbers are counted apart.
+        let waiting = || self.0.table.oldest().map(|number| number | 1 << 63);
+        self.0.plain.oldest().or_else(waiting)
     }
 
     fn give_up(&self) {

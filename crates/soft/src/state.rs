@@ -18,6 +18,15 @@ pub(crate) enum Later {
     Reset(ZoneId, Option<u32>, Ticket),
 }
 
+impl Later {
+    pub(crate) fn into_ticket(self) -> Ticket {
+        match self {
+            Later::Write(write) => write.ticket,
+            Later::Finish(_, _, ticket) | Later::Reset(_, _, ticket) => ticket,
+        }
+    }
+}
+
 /// A write to a zone.
 pub(crate) struct DataWrite {
     pub request: Request,

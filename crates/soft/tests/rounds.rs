@@ -24,6 +24,36 @@ fn slow(soft: &SoftDrive, zone: u64, block: u64) -> Fault {
         .at_blocks(place(soft, zone, block), BlockCount(8))
 }
 
+#[test]
+fn a_write_behind_two_resets_of_its_zone_is_answered() {
+    on(Config::simulated(1), None, async |rt, drive| {
+        let soft = made(&rt, &drive, 8).await;
+        assert!(sent(&soft, write(6, 0, 5, 1)).await.is_ok());
+        let one = soft.submit(QueueId(0), manage(6, Action::Reset));
+        let two = soft.submit(QueueId(0), manage(6, Action::Reset));
+        let behind = soft.submit(QueueId(0), write(6, 0, 1, 2));
+        assert!(one.await.status.is_ok());
+        assert!(two.await.status.is_ok());
+        rt.sleep(10 * Nanos::SECOND).await;
+        assert_eq!(soft.oldest(), None, "all are answered");
+        assert!(behind.await.status.is_ok());
+    });
+}
+
+#[test]
+fn a_command_that_waits_is_owed_though_the_plain_drive_owes_nothing() {
+    on(Config::simulated(1), None, async |rt, drive| {
+        let (soft, plain) = watched_of(&rt, &drive, ZONE, 8).await;
+        plain.hold(place(&soft, 1, 0).0 * 512, Nanos::SECOND);
+        let write = soft.submit(QueueId(0), write(1, 0, 1, 1));
+        rt.sleep(Nanos::SECOND / 2).await;
+        assert_eq!(plain.oldest(), None);
+        assert!(soft.oldest().is_some());
+        assert!(write.await.status.is_ok());
+        assert_eq!(soft.oldest(), None);
+    });
+}
+
 /// A write that was sent after a round began fails in it. The blocks before it are named by the
 /// record of the next round, and so is the failure.
 #[test]
@@ -161,6 +191,35 @@ pub(crate) async fn watched_of(
     let dyn_plain: Rc<dyn PlainDevice> = plain.clone();
     let soft = SoftDrive::open(rt, dyn_plain, Access::ReadWrite, SoftVariant::default());
     (soft.await.unwrap(), plain)
+}
+
+/// The journal still calls the zone written: a write that was sent would overwrite the old life.
+#[test]
+fn a_write_behind_a_reset_that_failed_is_not_sent() {
+    let snapshot = on(Config::simulated(1), None, async |rt, drive| {
+        let soft = made(&rt, &drive, 8).await;
+        assert!(sent(&soft, write(6, 0, 5, 1)).await.is_ok());
+        assert!(sent(&soft, Request::bare(Command::Flush)).await.is_ok());
+        assert!(sent(&soft, write(7, 0, 1, 1)).await.is_ok());
+        assert!(sent(&soft, Request::bare(Command::Flush)).await.is_ok());
+        let journal = Lba(soft.superblock().layout.journal * 8);
+        let blocks = BlockCount(u64::from(soft.superblock().layout.half) * 16);
+        drive.inject(Fault::new(FaultKind::WriteError).at_blocks(journal, blocks)).unwrap();
+        let reset = soft.submit(QueueId(0), manage(6, Action::Reset));
+        let behind = soft.submit(QueueId(0), write(6, 0, 2, 2));
+        assert!(!reset.await.status.is_ok());
+        assert_eq!(behind.await.status, Status::WriteFault);
+        drive.clear_faults(None).unwrap();
+        drive.snapshot()
+    });
+    let fates = Fates { commands: None, unflushed: Unflushed::Kept, seed: 1 };
+    on(Config::simulated(2), Some(&snapshot.power_cut(&fates)), async |rt, drive| {
+        let soft = opened(&rt, &drive, Access::ReadWrite).await.unwrap();
+        assert_eq!(zone(&soft, 6).await.1, 5);
+        for block in 0..5 {
+            assert_eq!(read(&soft, 6, block).await, Ok(1), "block {block}");
+        }
+    });
 }
 
 /// A finish that waits for a reset comes before other commands that wait, as another life of the
