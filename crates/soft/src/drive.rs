@@ -630,6 +630,15 @@ impl Inner {
 
     /// Writes a record, behind a table in the other half if this one is full.
     async fn append(&self, entries: &[Entry]) -> Result<(), Error> {
+        let overwrites = {
+            let state = self.state.borrow();
+            let journal = &state.journal;
+            !journal.fits(entries, self.layout()) && journal.table > journal.complete
+        };
+        if overwrites {
+            // The other half has the only table that is known to be durable.
+            self.flush().await?;
+        }
         let (table, record) = {
             let mut state = self.state.borrow_mut();
             let layout = self.layout();

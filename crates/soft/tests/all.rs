@@ -1,6 +1,7 @@
 //! The tests of soft zones, in one program.
 
 mod format_doc;
+mod lives;
 mod rounds;
 mod streams;
 mod zones;

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use crate::zones::{BLOCKS, ZONE, made, made_of, manage, on, opened, read, sent, write, zone};
+use crate::zones::{
+    BLOCKS, ZONE, made, made_of, manage, on, opened, read, sent, write, write_at, zone,
+};
 use furrow_emu::{Emulator, Fates, Plain, Snapshot, Unflushed};
 use furrow_policy::SoftVariant;
 use furrow_rt::{Completion, CompletionTable, Config, Nanos, Pages, Rt};
@@ -191,6 +193,30 @@ pub(crate) async fn watched_of(
     let dyn_plain: Rc<dyn PlainDevice> = plain.clone();
     let soft = SoftDrive::open(rt, dyn_plain, Access::ReadWrite, SoftVariant::default());
     (soft.await.unwrap(), plain)
+}
+
+/// A write fails in a round that began a half of the journal, and the failure has no space there:
+/// the round begins the other half, which has the only table that is durable.
+#[test]
+fn a_second_turn_in_a_round_comes_behind_a_flush() {
+    on(Config::simulated(1), None, async move |rt, drive| {
+        let (soft, plain) = watched_of(&rt, &drive, 8192, 1).await;
+        assert!(sent(&soft, write_at(0, 1, 9)).await.is_ok());
+        assert!(sent(&soft, Request::bare(Command::Flush)).await.is_ok());
+        let first = soft.superblock().layout.first;
+        let fault = Fault::new(FaultKind::WriteError);
+        drive.inject(fault.at_blocks(Lba((first + 2 * 5) * 8), BlockCount(8))).unwrap();
+        plain.hold((first + 2 * 5) * 4096, Nanos::SECOND);
+        // Each part of the round fills a half of the journal. The failure needs one more.
+        let all: Vec<_> =
+            (1..600).map(|zone| soft.submit(QueueId(0), write_at(2 * zone, 1, 1))).collect();
+        assert!(sent(&soft, Request::bare(Command::Flush)).await.is_ok());
+        for one in all {
+            one.await;
+        }
+        assert_eq!(plain.unflushed.get().1, 1, "tables without a flush between");
+        assert_eq!(plain.at_tables.borrow().len(), 10, "halves that were begun");
+    });
 }
 
 /// The journal still calls the zone written: a write that was sent would overwrite the old life.
