@@ -101,7 +101,7 @@ pub(crate) struct Inner {
 
 /// A zoned block device or generic NVMe device, opened for this process alone. Cloning shares it.
 #[derive(Clone)]
-pub struct Drive(Rc<Inner>);
+pub struct Drive(pub(crate) Rc<Inner>);
 
 /// How a drive is to be used.
 pub(crate) struct Use {

@@ -143,8 +143,12 @@ impl Inner {
         blocks.0 as usize * usize::from(self.geometry.oob_bytes)
     }
 
-    /// Gives the flight `key` to the kernel, from its first byte that is not done.
+    /// Gives the flight `key` to the kernel, from its first byte that is not done. A drive that was
+    /// given up gets nothing any more.
     fn send(&self, key: usize) {
+        if self.gone.get() {
+            return self.land(key, Status::InternalError);
+        }
         let flights = self.flights.borrow();
         let flight = &flights[key];
         match flight.task {
@@ -223,19 +227,20 @@ impl Inner {
     }
 
     fn ask_for_report(&self, key: usize, zone: ZoneId) {
+        if self.gone.get() {
+            return self.land(key, Status::InternalError);
+        }
         let sector = self.geometry.start(zone).0 * self.geometry.block_size.0 / SECTOR;
         self.transport.ask(key, Job::Report { sector });
     }
 
-    /// Continues the flight `key` by `work` after `milliseconds`, unless the drive was given up.
-    fn later(&self, key: usize, milliseconds: u64, work: impl FnOnce(&Inner) + 'static) {
+    /// Continues by `work` after `milliseconds`.
+    fn later(&self, milliseconds: u64, work: impl FnOnce(&Inner) + 'static) {
         let (this, sleep) = (self.this.clone(), self.rt.sleep(milliseconds * Nanos::MILLI));
         self.rt.spawn_detached(async move {
             sleep.await;
-            match this.upgrade() {
-                Some(inner) if inner.gone.get() => inner.land(key, Status::InternalError),
-                Some(inner) => work(&inner),
-                None => {}
+            if let Some(inner) = this.upgrade() {
+                work(&inner);
             }
         });
     }
@@ -301,7 +306,7 @@ impl Inner {
         };
         match (zone, pause) {
             (Some(zone), Some(pause)) => {
-                self.later(key, pause, move |inner| inner.ask_for_report(key, zone));
+                self.later(pause, move |inner| inner.ask_for_report(key, zone));
             }
             _ => self.land(key, Status::InternalError),
         }
@@ -336,7 +341,7 @@ impl Inner {
                 if milliseconds == 0 {
                     return self.send(key);
                 }
-                self.later(key, milliseconds, move |inner| inner.send(key));
+                self.later(milliseconds, move |inner| inner.send(key));
             }
         }
     }

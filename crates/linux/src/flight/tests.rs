@@ -162,3 +162,34 @@ fn a_report_that_never_comes_is_a_command_that_is_owed() {
         assert_eq!(drive.oldest(), None);
     });
 }
+
+/// Commands of the script that were not sent.
+fn left(drive: &Drive) -> usize {
+    match &drive.0.transport {
+        Transport::Scripted(script) => script.borrow().steps.len(),
+        _ => 0,
+    }
+}
+
+#[test]
+fn a_drive_that_was_given_up_gets_neither_a_report_nor_a_write() {
+    // It is given up before the error is known, before the report, or amid the next write.
+    for answers in 0..3 {
+        let steps = vec![
+            ("write 16+2", failed(Errno::IO)),
+            ("report 16", reported(0)),
+            ("write 16+2", None),
+        ];
+        on(steps, async move |rt, drive| {
+            let command = Command::Write { lba: Lba(16), blocks: BlockCount(2) };
+            let data = (0..2).map(|_| Page::zeroed()).collect();
+            let answer = drive.submit(QueueId(0), Request::with_data(command, data));
+            (0..answers).for_each(|_| assert!(drive.0.take_answers()));
+            assert_eq!(left(&drive), 2 - answers);
+            drive.give_up();
+            rt.sleep(50 * Nanos::MILLI).await;
+            assert_eq!(answer.await.status, Status::InternalError);
+            assert_eq!(left(&drive), 2 - answers, "sent after it was given up");
+        });
+    }
+}
