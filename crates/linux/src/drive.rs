@@ -189,6 +189,9 @@ impl Drive {
             );
             Error::new(ErrorKind::Unsupported, what)
         })?;
+        let table = CompletionTable::new();
+        // A report that never comes is owed as a command is: both are counted together.
+        let asked = table.beside();
         let drive = Drive(Rc::new_cyclic(|this| Inner {
             rt: rt.clone(),
             this: this.clone(),
@@ -202,11 +205,11 @@ impl Drive {
             streams: Cell::new(usage.streams),
             event: event.clone(),
             transport,
-            table: CompletionTable::new(),
+            table,
             lanes: RefCell::default(),
             flights: RefCell::default(),
             asking: RefCell::default(),
-            asked: CompletionTable::new(),
+            asked,
             gone: Cell::new(false),
             most_per_zone: Cell::new(0),
             _claims: claims,
@@ -490,9 +493,7 @@ impl ZonedDevice for Drive {
     }
 
     fn oldest(&self) -> Option<u64> {
-        // Reports are counted apart: their numbers are behind those of all commands.
-        let of_report = || self.0.asked.oldest().map(|number| number | 1 << 63);
-        self.0.table.oldest().or_else(of_report)
+        self.0.table.oldest().into_iter().chain(self.0.asked.oldest()).min()
     }
 
     fn give_up(&self) {

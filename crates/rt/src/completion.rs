@@ -46,6 +46,11 @@ impl<T> CompletionTable<T> {
         Self::default()
     }
 
+    /// An empty table for other answers whose commands are numbered together with this one's.
+    pub fn beside<U>(&self) -> CompletionTable<U> {
+        CompletionTable { slots: Rc::default(), opened: self.opened.clone() }
+    }
+
     /// A new slot: the ticket is the device's end, the completion the submitter's.
     pub fn open(&self) -> (Ticket, Completion<T>) {
         let number = self.opened.get();

@@ -193,3 +193,20 @@ fn a_drive_that_was_given_up_gets_neither_a_report_nor_a_write() {
         });
     }
 }
+
+#[test]
+fn a_report_that_never_comes_is_owed_beside_later_commands() {
+    on(vec![("report 16+1", None), ("write 16+2", None)], async |rt, drive| {
+        let asked = drive.clone();
+        let _report = rt.spawn(async move { asked.report(ZoneId(1), 1).await });
+        rt.yield_now().await;
+        let report = drive.oldest();
+        let command = Command::Write { lba: Lba(16), blocks: BlockCount(2) };
+        let data = (0..2).map(|_| Page::zeroed()).collect();
+        let _answer = drive.submit(QueueId(0), Request::with_data(command, data));
+        rt.yield_now().await;
+        assert!(report.is_some());
+        assert_eq!(drive.oldest(), report, "the report is older");
+        drive.give_up();
+    });
+}
