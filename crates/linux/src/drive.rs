@@ -191,7 +191,7 @@ impl Drive {
         })?;
         let table = CompletionTable::new();
         // A report that never comes is owed as a command is: both are counted together.
-        let asked = table.beside();
+        let asked = table.numbered_together();
         let drive = Drive(Rc::new_cyclic(|this| Inner {
             rt: rt.clone(),
             this: this.clone(),

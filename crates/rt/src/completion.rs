@@ -47,7 +47,7 @@ impl<T> CompletionTable<T> {
     }
 
     /// An empty table for other answers whose commands are numbered together with this one's.
-    pub fn beside<U>(&self) -> CompletionTable<U> {
+    pub fn numbered_together<U>(&self) -> CompletionTable<U> {
         CompletionTable { slots: Rc::default(), opened: self.opened.clone() }
     }
 

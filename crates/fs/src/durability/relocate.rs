@@ -180,8 +180,8 @@ impl Inner {
                 let now = writer.more_failures(seen).await;
                 let Some(inner) = inner.upgrade() else { return };
                 let failures = writer.failures();
-                for Failure { zone, error, .. } in failures.iter().rev().take((now - seen) as usize)
-                {
+                let new = failures.iter().rev().take((now - seen) as usize);
+                for Failure { zone, error, .. } in new.filter(|failure| failure.of_zone) {
                     notice(&format!("zone {zone} failed: {error}"));
                 }
                 seen = now;
