@@ -1,14 +1,15 @@
 //! Zones that fail while they are written: the file system continues, and has lost nothing.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(clippy::disallowed_types, reason = "a notice is a function: its lines need a static")]
 
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, Medium, Options, When};
 use furrow_fs::{Fs, FsckOptions, Ino, MkfsOptions, MountOptions, NewNode, Order, WriteData};
 use furrow_fs::{ZoneInfo, ZoneUse};
 use furrow_rt::{Config, Nanos, Rt};
 use furrow_zone::{BlockCount, ErrorKind, Result, ZoneId, ZonedDevice};
-use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Mutex;
 
 const DRIVE: &str =
     "zones=96,zone-size=1MiB,zone-capacity=772KiB,max-active=16,channels=2,max-append=64KiB";
@@ -17,27 +18,30 @@ const DRIVE: &str =
 const KINDS: [FaultKind; 4] =
     [FaultKind::WriteError, FaultKind::WriteTorn, FaultKind::ZoneReadOnly, FaultKind::ZoneFull];
 
-thread_local! {
-    /// What operators were told.
-    static TOLD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-}
+/// What operators were told, of all tests' drives.
+static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn quiet(order: Order) -> MountOptions {
-    let notice = |line: &str| TOLD.with_borrow_mut(|told| told.push(line.to_owned()));
+    let notice = |line: &str| TOLD.lock().unwrap().push(line.to_owned());
     let commit_interval = 100_000 * Nanos::SECOND;
     MountOptions { commit_interval, order, notice, ..Default::default() }
 }
 
-/// What operators were told since the last call.
-fn told() -> Vec<String> {
-    TOLD.take()
+/// What operators were told of the drive `name`.
+fn told(name: &str) -> Vec<String> {
+    let all = TOLD.lock().unwrap();
+    all.iter().filter(|line| line.contains(&format!(" {name}: "))).cloned().collect()
 }
 
 fn drive(rt: &Rt, volatile: bool) -> Emulator {
+    named(rt, volatile, Options::simulated().name)
+}
+
+fn named(rt: &Rt, volatile: bool, name: String) -> Emulator {
     let mut geometry = furrow_zone::spec::parse_geometry(DRIVE).unwrap();
     geometry.volatile_cache = volatile;
     let medium = Medium::memory(&geometry);
-    Emulator::new(rt, geometry, medium, Options::simulated()).unwrap()
+    Emulator::new(rt, geometry, medium, Options { name, ..Options::simulated() }).unwrap()
 }
 
 async fn mounted(rt: &Rt, drive: &Emulator, order: Order) -> Result<Fs> {
@@ -107,7 +111,8 @@ fn an_fsync_outlives_the_zone_it_was_written_to() {
             for order in [Order::Blocking, Order::Queued, Order::Append] {
                 let volatile = (case as u64 + nth) % 2 == 1;
                 let rt = Rt::new(Config::shuffled(nth));
-                let drive = drive(&rt, volatile);
+                let name = format!("{kind}-{nth}-{order:?}");
+                let drive = named(&rt, volatile, name.clone());
                 let (on, device) = (rt.clone(), drive.clone());
                 let failures = rt.block_on(async move {
                     let fs = mounted(&on, &device, order).await.unwrap();
@@ -124,7 +129,7 @@ fn an_fsync_outlives_the_zone_it_was_written_to() {
                     fs.counters().zone_failures
                 });
                 struck += u32::from(failures > 0);
-                let told = told();
+                let told = told(&name);
                 assert_eq!(told.len() as u64, failures, "{told:?}");
                 assert!(told.iter().all(|line| line.contains(" failed: ")), "{told:?}");
                 check_left(&drive, 40, 9);
