@@ -1,9 +1,9 @@
 //! Devices that were kept for a volume and wait for their next server.
 //!
-//! Such a device has writes that nobody has carried out: those that its last server had not
-//! answered, and dirty pages of the kernel. They were made on top of the volume as it was. If the
-//! volume is changed by another way first, they destroy that change when they come. So whoever
-//! changes a volume asks [`waiting`] before.
+//! A kept device holds writes that nobody has carried out: requests that the last server had not
+//! answered, and dirty pages of the kernel. These writes belong to the volume as it was when the
+//! last server died. If the volume is changed before the device has a new server, the writes
+//! overwrite the change. So a program calls [`waiting`] before it changes a volume.
 
 use crate::abi::{DeviceInfo, Parameters, STATE_DEAD, STATE_WAITING, attribute, group};
 use crate::backend::Properties;

@@ -1,7 +1,8 @@
 //! Block devices that have outlived the daemon of their volume (`--keep`).
 //!
-//! Such a device has writes that the volume does not have yet. A volume that goes on without them
-//! must not get them later.
+//! A kept device holds writes that its volume lacks. These writes belong to the volume as it was
+//! when its daemon died. If the volume has been changed since, the writes would overwrite the
+//! changes.
 
 use anyhow::{Result, bail};
 use furrow_log::Uuid;

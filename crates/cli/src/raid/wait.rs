@@ -39,11 +39,12 @@ impl Wait {
         self.until.is_some()
     }
 
-    /// Waits until drives are to be looked at again; false, at once, if the time is over. The
-    /// first time, tells the operator `why`.
+    /// Sleeps for a second, or for what is left of the time, and returns true: the caller then
+    /// looks at the drives again. Returns false without a sleep if the time is over. The first call
+    /// tells the operator `why` the program waits.
     ///
     /// # Errors
-    /// At once if the program is to end.
+    /// If the program is to end. The error comes without a further sleep.
     pub fn pause(&self, why: &str) -> Result<bool> {
         let Some(until) = self.until else { return Ok(false) };
         let left = until.saturating_duration_since(Instant::now());
@@ -84,8 +85,8 @@ impl Wait {
     /// that only looks at it (as udev does) must not cost the array a member.
     ///
     /// # Errors
-    /// As [`open_drive`]; `Busy` only after the time is over. The outer error, at once, if the
-    /// program is to end.
+    /// The inner result has the errors of [`open_drive`]; it is `Busy` only if the drive is still
+    /// busy when the time is over. The outer result is an error if the program is to end.
     pub fn open(&self, rt: &Rt, spec: &DeviceSpec) -> Result<furrow_zone::Result<Drive>> {
         loop {
             match open_drive(rt, spec, self.patience()) {
