@@ -2,6 +2,7 @@
 
 use crate::ring::answer::Answer;
 use crate::ring::wire;
+use furrow_fs::ReadData;
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate,
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
@@ -148,6 +149,14 @@ impl Reply<ReplyData> {
                 }
                 answer.finish();
             }
+        }
+    }
+
+    /// What was read from a file.
+    pub fn pages(self, data: ReadData) {
+        match self {
+            Reply::Channel(_) => self.data(data.len(), data.chunks()),
+            Reply::Ring(answer) => answer.pages(data),
         }
     }
 }

@@ -348,7 +348,7 @@ impl Operations for FuseServer {
             Op::Read,
             reply,
             move |call| async move { call.fs.read(ino, offset, size as usize).await },
-            |reply, data, _| reply.data(data.len(), data.chunks()),
+            |reply, data, _| reply.pages(data),
         );
     }
 

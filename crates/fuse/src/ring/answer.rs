@@ -5,6 +5,8 @@
 //!   arrival of the request and the answer the entry's memory belongs to this process, and its
 //!   payload is written by the holder of the answer alone. The thread of the ring reads the payload
 //!   before it passes the answer on, except for a WRITE, whose answer has no payload of its own.
+//! - What was read from a file is copied to the entry by the thread of the ring: whoever gives the
+//!   answer holds the engine, for which requests of other processors wait.
 //! - Only the thread of the ring gives an entry back to the kernel: commands of a ring belong to
 //!   the thread that submits them.
 //! - The thread of the ring announces its sleep *before* it looks for answers for the last time. A
@@ -14,6 +16,7 @@
 #![allow(unsafe_code, reason = "the kernel reads and writes memory that it shares")]
 
 use super::wire::{AnswerHeader, Header};
+use furrow_fs::ReadData;
 use fuser::Errno;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -86,8 +89,17 @@ pub(crate) struct Given {
     pub errno: i32,
     /// Bytes of the payload.
     length: u32,
-    /// The payload, if it is not in the entry's memory.
-    small: Option<[u8; SMALL]>,
+    payload: Payload,
+}
+
+/// Where the payload of an answer is.
+enum Payload {
+    /// In the entry's memory.
+    Entry,
+    /// A structure.
+    Small([u8; SMALL]),
+    /// Pages of a file.
+    Pages(ReadData),
 }
 
 /// Where answers wait for the thread of a ring.
@@ -209,8 +221,19 @@ impl Outbox {
         // SAFETY: within the mapping; the answer is given, so nobody else uses the entry.
         unsafe {
             head.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
-            if let Some(small) = &given.small {
-                payload.copy_from_nonoverlapping(small.as_ptr(), given.length as usize);
+            match &given.payload {
+                Payload::Entry => {}
+                Payload::Small(small) => {
+                    payload.copy_from_nonoverlapping(small.as_ptr(), given.length as usize);
+                }
+                // `Answer::pages` has checked that all pieces fit.
+                Payload::Pages(data) => {
+                    let mut to = payload;
+                    for piece in data.chunks() {
+                        to.copy_from_nonoverlapping(piece.as_ptr(), piece.len());
+                        to = to.wrapping_add(piece.len());
+                    }
+                }
             }
         }
     }
@@ -233,14 +256,14 @@ impl Answer {
         Answer { outbox: outbox.clone(), entry, length: 0, limit, given: false }
     }
 
-    fn give(mut self, errno: i32, length: usize, small: Option<[u8; SMALL]>) {
+    fn give(mut self, errno: i32, length: usize, payload: Payload) {
         self.given = true;
         let (entry, length) = (self.entry, length as u32);
-        self.outbox.give(Given { entry, errno, length, small });
+        self.outbox.give(Given { entry, errno, length, payload });
     }
 
     pub(crate) fn error(self, errno: Errno) {
-        self.give(errno.code(), 0, None);
+        self.give(errno.code(), 0, Payload::Entry);
     }
 
     /// Answers with a structure.
@@ -249,7 +272,15 @@ impl Answer {
         let mut small = [0; SMALL];
         let bytes = answer.as_bytes();
         small[..bytes.len()].copy_from_slice(bytes);
-        self.give(0, bytes.len(), Some(small));
+        self.give(0, bytes.len(), Payload::Small(small));
+    }
+
+    /// Answers with what was read from a file, or EIO if that is more than was asked for.
+    pub(crate) fn pages(self, data: ReadData) {
+        match data.len() <= self.limit {
+            true => self.give(0, data.len(), Payload::Pages(data)),
+            false => self.error(Errno::EIO),
+        }
     }
 
     /// Adds to the payload. False if it has no room for all of `bytes`.
@@ -277,7 +308,7 @@ impl Answer {
     /// Answers with the payload.
     pub(crate) fn finish(self) {
         let length = self.length;
-        self.give(0, length, None);
+        self.give(0, length, Payload::Entry);
     }
 }
 
@@ -285,7 +316,8 @@ impl Drop for Answer {
     fn drop(&mut self) {
         if !self.given {
             let (entry, errno) = (self.entry, Errno::EIO.code());
-            self.outbox.give(Given { entry, errno, length: 0, small: None });
+            let payload = Payload::Entry;
+            self.outbox.give(Given { entry, errno, length: 0, payload });
         }
     }
 }
