@@ -12,8 +12,15 @@ use fuser::{
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// How long forgets gather where requests come by rings. The blocks of a removed file become free
+/// so much later.
+const GATHER: Duration = Duration::from_millis(2);
+
+/// Most time between two forgets that were read at once; a read takes longer.
+const AT_ONCE: Duration = Duration::from_micros(2);
 
 /// How requests come from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,9 +36,34 @@ pub enum Transport {
 
 /// The requests that are read from `/dev/fuse`.
 pub(crate) struct Channel<S> {
-    pub server: Arc<S>,
+    server: Arc<S>,
     /// All requests but forgets and interrupts come by rings.
-    pub rings: bool,
+    rings: bool,
+    /// When the last forget was done with.
+    forgot: Mutex<Instant>,
+}
+
+impl<S> Channel<S> {
+    /// For `server`. `rings`: all requests but forgets and interrupts come by rings.
+    pub(crate) fn new(server: Arc<S>, rings: bool) -> Channel<S> {
+        Channel { server, rings, forgot: Mutex::new(Instant::now()) }
+    }
+
+    fn forgot(&self) -> MutexGuard<'_, Instant> {
+        // A time is whole even if a thread panicked while it held the lock.
+        self.forgot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits before the first forget of those that were read at once, so that the kernel gathers
+    /// more of them. A thread that waits in a read instead is woken for each forget, and then holds
+    /// the engine just when the next request comes by a ring.
+    fn gather(&self) {
+        // fuser passes a list on one by one, and its type of a list cannot be named: the time
+        // between two forgets tells whether they were read at once.
+        if self.forgot().elapsed() > AT_ONCE {
+            std::thread::sleep(GATHER);
+        }
+    }
 }
 
 fn asker(req: &Request) -> Asker {
@@ -72,7 +104,11 @@ impl<S: Operations> Filesystem for Channel<S> {
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        if self.rings {
+            self.gather();
+        }
         self.server.forget(ino, nlookup);
+        *self.forgot() = Instant::now();
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {

@@ -65,7 +65,7 @@ impl<S: Operations> Session<S> {
         let device = endpoint.mount(directory)?;
         let ready = || -> Result<Session<S>> {
             let own = device.try_clone()?;
-            let channel = Channel { server: server.clone(), rings: rings.is_some() };
+            let channel = Channel::new(server.clone(), rings.is_some());
             let mut config = Config::default();
             config.n_threads = Some(1);
             config.acl = SessionACL::All;
