@@ -12,7 +12,7 @@
 # overwritten meanwhile, so that zones are cleaned (0). FURROW_GUEST_KERNEL, FURROW_GUEST_TOOLS: see
 # scripts/guest-lib.sh.
 #
-# scripts/court.sh compare [FILE SYSTEM...]: the same work on each, counted at the drive
+# scripts/court.sh compare [FILE SYSTEM...]: the same work on each, and on furrow-library, counted at the drive
 # (docs/side-by-side.md). FURROW_COURT_RUNS: runs, of which the median is taken (5).
 # scripts/court.sh times [FILE SYSTEM...]: the same in small on a drive that is slowed down by two factors.
 # FURROW_COURT_SLOW: the factors (500 1000).
@@ -32,7 +32,7 @@ if [ "${1:-}" = replay ]; then
 elif [ "${1:-}" = compare ] || [ "${1:-}" = times ]; then
     task="$1"
     shift
-    kinds="${*:-xfs btrfs f2fs furrow}"
+    kinds="${*:-xfs btrfs f2fs furrow furrow-library}"
 else
     kinds="${*:-xfs btrfs f2fs furrow}"
 fi

@@ -1,27 +1,22 @@
 //! The same work on each file system, counted at the drive: bytes, commands, flushes, resets.
 //!
 //! The kernel's limits of dirty data are set to the same bytes for all file systems; Furrow's own
-//! cache below the kernel's gets a limit of the same size.
+//! cache, below the kernel's or in the library without one, gets a limit of the same size.
 //!
 //! Times are a task of their own. The processor may be an emulated one, so the drive is made many
 //! times slower than its model: then the processor's part is small. Only what is the same at two
 //! such factors is a property of the file system and the drive.
 
+use crate::contestant::{Contestant, FileSystem};
 use crate::host::{Used, serve};
-use crate::kind::{Kind, run};
 use anyhow::{Context as _, Result, bail};
 use furrow_emu::{Emulator, OpenMode};
 use furrow_rt::{Nanos, Rng, Rt};
 use furrow_ublk::{Counts, Tap};
 use furrow_zone::spec::DeviceSpec;
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt as _;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
-
-const PLACE: &str = "/mnt";
 
 /// How long all phases may take, in nanoseconds: counted, and timed.
 const PATIENCE: u64 = 900 * Nanos::SECOND;
@@ -54,6 +49,9 @@ pub struct Work {
     overwrites: u64,
     /// Files made and made durable.
     files: u64,
+    /// The file system is mounted again before the file is read, because a daemon's cache could
+    /// hold the file.
+    reads_again: bool,
 }
 
 /// What is counted.
@@ -62,6 +60,7 @@ pub const COUNTED: Work = Work {
     file: 256 << 20,
     overwrites: 32768,
     files: 500,
+    reads_again: false,
 };
 
 /// What is timed: the same in small, because the drive is slow.
@@ -70,6 +69,7 @@ pub const TIMED: Work = Work {
     file: 32 << 20,
     overwrites: 2048,
     files: 64,
+    reads_again: true,
 };
 
 /// One phase on one file system.
@@ -102,7 +102,7 @@ pub fn median(measures: &[Measure]) -> Option<Measure> {
 /// # Errors
 /// If the file system cannot be made, mounted or unmounted, or a drive cannot be served.
 pub fn measure(
-    kind: Kind,
+    who: Contestant,
     work: Work,
     seed: u64,
     slow: Option<u32>,
@@ -124,8 +124,13 @@ pub fn measure(
         Ok(drive)
     };
     let patience = if slow.is_some() { PATIENCE_TIMED } else { PATIENCE };
-    match serve(open, &tap, patience, move |device| use_it(kind, work, device, seed, &ask, &told))?
-    {
+    let using = move |device: &str| {
+        phases(who.begin(device, seed)?, work, seed, || {
+            ask.send(())?;
+            Ok(told.recv()?)
+        })
+    };
+    match serve(open, &tap, patience, using)? {
         Used::Ended(measured) => measured,
         Used::Hung(said) => bail!("it hangs: {}", said.join("\n")),
     }
@@ -145,35 +150,27 @@ async fn answer(rt: &Rt, tap: &Tap, asked: Receiver<()>, tell: &Sender<Counts>) 
     }
 }
 
-fn use_it(
-    kind: Kind,
+/// All phases of `work` on the new file system `fs`. `counts` are those of its drive.
+fn phases(
+    fs: Box<dyn FileSystem>,
     work: Work,
-    device: &str,
     seed: u64,
-    ask: &Sender<()>,
-    told: &Receiver<Counts>,
+    counts: impl Fn() -> Result<Counts>,
 ) -> Result<Vec<(String, Result<Measure, String>)>> {
-    kind.make(device)?;
-    kind.mount(device, PLACE)?;
-    let place = Path::new(PLACE);
-    let counts = || -> Result<Counts> {
-        ask.send(())?;
-        Ok(told.recv()?)
-    };
     let mut phases = Vec::new();
     for phase in work.phases {
-        drop_caches()?;
+        fs.drop_caches(work.reads_again && *phase == "read")?;
         let before = counts()?;
         let begun = Instant::now();
         let asked = match *phase {
-            "sequential" => work.sequential(place),
-            "random" => work.random(place, seed),
-            "create" => work.create(place),
-            "fill" => fill(place),
-            "full" => work.full(place, seed),
-            _ => work.read(place),
+            "sequential" => work.sequential(&*fs),
+            "random" => work.random(&*fs, seed),
+            "create" => work.create(&*fs),
+            "fill" => fill(&*fs),
+            "full" => work.full(&*fs, seed),
+            _ => work.read(&*fs),
         };
-        let synced = asked.and_then(|asked| kind.sync(PLACE).map(|()| asked));
+        let synced = asked.and_then(|asked| fs.sync().map(|()| asked));
         let seconds = begun.elapsed().as_secs_f64();
         let after = counts()?;
         let measured = synced.map(|asked| Measure { asked, counts: after.since(&before), seconds });
@@ -183,13 +180,8 @@ fn use_it(
             break;
         }
     }
-    kind.unmount(PLACE)?;
+    fs.end()?;
     Ok(phases)
-}
-
-fn drop_caches() -> Result<()> {
-    run(&["sync"])?;
-    Ok(std::fs::write("/proc/sys/vm/drop_caches", "3")?)
 }
 
 /// Bytes that no file system can compress.
@@ -199,76 +191,75 @@ fn noise(rng: &mut Rng, bytes: u64) -> Vec<u8> {
 
 impl Work {
     /// A file in writes of 1 MiB, one fsync.
-    fn sequential(&self, place: &Path) -> Result<u64> {
-        let file = File::create_new(place.join("big"))?;
+    fn sequential(&self, fs: &dyn FileSystem) -> Result<u64> {
+        let file = fs.create("big")?;
         let data = noise(&mut Rng::new(1), 1 << 20);
         for at in 0..self.file >> 20 {
-            file.write_all_at(&data, at << 20)?;
+            file.write(&data, at << 20)?;
         }
-        file.sync_all()?;
+        file.fsync()?;
         Ok(self.file)
     }
 
     /// 4 KiB at random places of that file, one fsync.
-    fn random(&self, place: &Path, seed: u64) -> Result<u64> {
-        let file = OpenOptions::new().write(true).open(place.join("big"))?;
+    fn random(&self, fs: &dyn FileSystem, seed: u64) -> Result<u64> {
+        let file = fs.open("big", true)?;
         let mut rng = Rng::new(seed);
         let data = noise(&mut Rng::new(2), 4096);
         for _ in 0..self.overwrites {
-            file.write_all_at(&data, rng.below(self.file / 4096) * 4096)?;
+            file.write(&data, rng.below(self.file / 4096) * 4096)?;
         }
-        file.sync_all()?;
+        file.fsync()?;
         Ok(self.overwrites * 4096)
     }
 
     /// Files of 16 KiB, each made, written, and durable by fsync.
-    fn create(&self, place: &Path) -> Result<u64> {
-        std::fs::create_dir(place.join("small"))?;
+    fn create(&self, fs: &dyn FileSystem) -> Result<u64> {
+        fs.make_directory("small")?;
         let data = noise(&mut Rng::new(3), SMALL);
         for number in 0..self.files {
-            let file = File::create_new(place.join(format!("small/{number}")))?;
-            file.write_all_at(&data, 0)?;
-            file.sync_all()?;
+            let file = fs.create(&format!("small/{number}"))?;
+            file.write(&data, 0)?;
+            file.fsync()?;
         }
         Ok(self.files * SMALL)
     }
 
     /// 4 KiB at random places of the file that [`fill`] wrote, one fsync.
-    fn full(&self, place: &Path, seed: u64) -> Result<u64> {
-        let file = OpenOptions::new().write(true).open(place.join("fill"))?;
-        let blocks = file.metadata()?.len() / 4096;
+    fn full(&self, fs: &dyn FileSystem, seed: u64) -> Result<u64> {
+        let file = fs.open("fill", true)?;
+        let blocks = file.size()? / 4096;
         let mut rng = Rng::new(seed ^ 5);
         let data = noise(&mut Rng::new(6), 4096);
         for number in 0..self.overwrites {
             let at = rng.below(blocks) * 4096;
-            file.write_all_at(&data, at).with_context(|| format!("overwrite {number}"))?;
+            file.write(&data, at).with_context(|| format!("overwrite {number}"))?;
         }
-        file.sync_all()?;
+        file.fsync()?;
         Ok(self.overwrites * 4096)
     }
 
     /// The first file is read once.
-    fn read(&self, place: &Path) -> Result<u64> {
-        let file = File::open(place.join("big"))?;
+    fn read(&self, fs: &dyn FileSystem) -> Result<u64> {
+        let file = fs.open("big", false)?;
         let mut data = vec![0; 1 << 20];
         for at in 0..self.file >> 20 {
-            file.read_exact_at(&mut data, at << 20)?;
+            file.read(&mut data, at << 20)?;
         }
         Ok(self.file)
     }
 }
 
 /// A file that fills the file system to 85 % of its own size, one fsync.
-fn fill(place: &Path) -> Result<u64> {
-    let space = rustix::fs::statvfs(place)?;
-    let (size, used) = (space.f_blocks, space.f_blocks - space.f_bavail.min(space.f_blocks));
-    let wanted = ((size * 85 / 100).saturating_sub(used) * space.f_frsize) >> 20;
-    let file = File::create_new(place.join("fill"))?;
+fn fill(fs: &dyn FileSystem) -> Result<u64> {
+    let (size, used) = fs.space()?;
+    let wanted = (size / 100 * 85).saturating_sub(used) >> 20;
+    let file = fs.create("fill")?;
     let data = noise(&mut Rng::new(4), 1 << 20);
     for at in 0..wanted {
-        file.write_all_at(&data, at << 20).with_context(|| format!("MiB {at} of {wanted}"))?;
+        file.write(&data, at << 20).with_context(|| format!("MiB {at} of {wanted}"))?;
     }
-    file.sync_all()?;
+    file.fsync()?;
     Ok(wanted << 20)
 }
 
@@ -280,6 +271,9 @@ pub fn agree(one: f64, other: f64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::library::Library;
+    use furrow_zone::{Command, ZonedDevice};
+    use std::sync::{Arc, Mutex};
 
     #[test]
     fn a_median_is_taken_of_each_count() {
@@ -292,6 +286,53 @@ mod tests {
         assert_eq!((all.counts.flushes, all.counts.resets, all.counts.writes), (3, 8, 0));
         assert!((all.seconds - 8.0).abs() < 1e-9);
         assert!(median(&[]).is_none());
+    }
+
+    /// Counts what an emulated drive is asked for.
+    fn counting(counts: Arc<Mutex<Counts>>) -> furrow_emu::Observer {
+        Rc::new(move |drive, info| {
+            let bytes = |blocks| drive.geometry().bytes(blocks).0;
+            let mut counts = counts.lock().unwrap();
+            match info.command {
+                Command::Read { blocks, .. } => counts.read_bytes += bytes(blocks),
+                Command::Write { blocks, .. } | Command::Append { blocks, .. } => {
+                    counts.sequential_bytes += bytes(blocks);
+                }
+                Command::Flush => counts.flushes += 1,
+                Command::Manage { .. } => counts.other += 1,
+            }
+        })
+    }
+
+    #[test]
+    fn the_library_does_all_phases_and_its_bytes_reach_the_drive() {
+        let counts = Arc::new(Mutex::new(Counts::default()));
+        let observer = counts.clone();
+        let library = Library::on(1, move |rt| {
+            let spec = "mem:zones=96,zone-size=1MiB,max-open=14,max-active=14,volatile-cache=on";
+            let drive = furrow_emu::open(rt, &spec.parse()?, OpenMode::ReadWrite)?;
+            drive.set_observer(counting(observer));
+            Ok(drive as Rc<dyn ZonedDevice>)
+        });
+        let work = Work { file: 8 << 20, overwrites: 512, files: 20, ..COUNTED };
+        let found = phases(Box::new(library.unwrap()), work, 1, || Ok(*counts.lock().unwrap()));
+        let found = found.unwrap();
+        let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, COUNTED.phases);
+        for (name, measure) in found {
+            let Measure { asked, counts, .. } = measure.expect(&name);
+            assert!(asked > 0, "{name}");
+            if name == "read" {
+                // Nothing of it was in a cache.
+                assert!(counts.read_bytes >= asked, "{name}: {counts:?}");
+                continue;
+            }
+            let fsyncs = if name == "create" { work.files } else { 1 };
+            // An overwrite of what is not written yet replaces it.
+            let least = if name == "random" || name == "full" { asked / 2 } else { asked };
+            assert!(counts.sequential_bytes >= least, "{name}: {counts:?}");
+            assert!(counts.flushes >= fsyncs, "{name}: {counts:?}");
+        }
     }
 
     #[test]

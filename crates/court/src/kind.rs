@@ -3,6 +3,10 @@
 use anyhow::{Context as _, Result, bail};
 use std::process::Command;
 
+/// Mebibytes of the cache that Furrow has, of which half may be dirty: as much as the kernel's file
+/// systems may have in a comparison.
+pub const CACHE_MIB: usize = 64;
+
 /// A file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
@@ -46,15 +50,13 @@ impl Kind {
     /// What mount says.
     pub fn mount(self, device: &str, place: &str) -> Result<()> {
         match self {
-            // Of the cache half may be dirty, as much as the kernel's file systems may have in a
-            // comparison.
             Kind::Furrow => run(&[
                 "furrow",
                 "mount",
                 device,
                 place,
                 "-o",
-                "cache=64MiB",
+                &format!("cache={CACHE_MIB}MiB"),
                 "--log",
                 "/run/furrow.log",
             ]),

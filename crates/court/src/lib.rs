@@ -12,7 +12,11 @@
 //! left, and the [oracle] compares it with what the workload was promised. Commands:
 //! `furrow-court`.
 //!
-//! Workload, oracle and cuts are pure; `kind`, `host`, `trial` and `compare` touch the system.
+//! A [comparison](compare) does the same work on each contestant and counts at the drive. There
+//! Furrow's [library] takes part as well, in the process of its user, without a mount.
+//!
+//! Workload, oracle and cuts are pure; `kind`, `contestant`, `library`, `host`, `trial` and
+//! `compare` touch the system.
 
 #![allow(
     clippy::disallowed_methods,
@@ -21,9 +25,11 @@
 )]
 
 pub mod compare;
+pub mod contestant;
 pub mod cuts;
 pub mod host;
 pub mod kind;
+pub mod library;
 pub mod oracle;
 pub mod trial;
 pub mod workload;

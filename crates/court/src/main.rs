@@ -5,6 +5,7 @@
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use furrow_court::compare::{self, Measure};
+use furrow_court::contestant::Contestant;
 use furrow_court::cuts::{Defect, Events};
 use furrow_court::kind::{Kind, kernel_said};
 use furrow_court::trial::{Case, record, try_cuts};
@@ -43,10 +44,13 @@ enum Task {
 
 /// Do the same work on new file systems of a drive that is slowed down by two factors, and print
 /// the times of its model on which both agree within 15 %.
+///
+/// Before the file is read the file system is mounted again, so that the file comes from the drive.
 #[derive(Args)]
 struct TimesArgs {
-    /// The file system.
-    kind: Kind,
+    /// The file system, or Furrow's library.
+    #[arg(value_name = "FILE SYSTEM")]
+    who: Contestant,
     /// How many times slower than its model the drive is.
     #[arg(long, num_args = 2, default_values_t = [500, 1000],
           value_parser = clap::value_parser!(u32).range(1..))]
@@ -59,8 +63,9 @@ struct TimesArgs {
 /// Do the same work on new file systems and count what reaches the drive.
 #[derive(Args)]
 struct CompareArgs {
-    /// The file system.
-    kind: Kind,
+    /// The file system, or Furrow's library.
+    #[arg(value_name = "FILE SYSTEM")]
+    who: Contestant,
     /// Runs, of which the median is printed.
     #[arg(long, default_value_t = 3)]
     runs: u64,
@@ -254,13 +259,13 @@ fn of_phase(
 }
 
 fn times(args: &TimesArgs) -> Result<()> {
-    let (name, work) = (args.kind.name(), compare::TIMED);
+    let (name, work) = (args.who.name(), compare::TIMED);
     let by_factor = args
         .slow
         .iter()
         .map(|slow| {
             let runs = 0..args.runs;
-            runs.map(|seed| compare::measure(args.kind, work, seed, Some(*slow))).collect()
+            runs.map(|seed| compare::measure(args.who, work, seed, Some(*slow))).collect()
         })
         .collect::<Result<Vec<Vec<_>>>>()?;
     let mut phases = Vec::new();
@@ -302,9 +307,9 @@ fn times(args: &TimesArgs) -> Result<()> {
 }
 
 fn side_by_side(args: &CompareArgs) -> Result<()> {
-    let name = args.kind.name();
+    let name = args.who.name();
     let work = compare::COUNTED;
-    let runs = (0..args.runs).map(|seed| compare::measure(args.kind, work, seed, None));
+    let runs = (0..args.runs).map(|seed| compare::measure(args.who, work, seed, None));
     let runs = runs.collect::<Result<Vec<_>>>()?;
     let mut phases = Vec::new();
     for phase in work.phases {
