@@ -9,13 +9,16 @@
 
 use crate::contestant::{Contestant, FileSystem};
 use crate::host::{Used, serve};
+use crate::library::Library;
 use anyhow::{Context as _, Result, bail};
 use furrow_emu::{Emulator, OpenMode};
 use furrow_rt::{Nanos, Rng, Rt};
 use furrow_ublk::{Counts, Tap};
+use furrow_zone::ZonedDevice;
 use furrow_zone::spec::DeviceSpec;
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// How long all phases may take, in nanoseconds: counted, and timed.
@@ -134,6 +137,33 @@ pub fn measure(
         Used::Ended(measured) => measured,
         Used::Hung(said) => bail!("it hangs: {}", said.join("\n")),
     }
+}
+
+/// The same of the library alone, on a drive in memory in its own process: without the kernel, so
+/// that it needs neither a guest nor root.
+///
+/// # Errors
+/// If the file system cannot be made, mounted or unmounted.
+pub fn measure_direct(
+    drive: &str,
+    work: Work,
+    seed: u64,
+) -> Result<Vec<(String, Result<Measure, String>)>> {
+    let spec: DeviceSpec = format!("mem:{drive}").parse()?;
+    let counts = Arc::new(Mutex::new(Counts::default()));
+    let counted = counts.clone();
+    let library = Library::on(seed, move |rt| {
+        let drive = furrow_emu::open(rt, &spec, OpenMode::ReadWrite)?;
+        drive.set_observer(Rc::new(move |drive, info| {
+            lock(&counted).count(drive.geometry(), &info.command, info.fua);
+        }));
+        Ok(drive as Rc<dyn ZonedDevice>)
+    })?;
+    phases(Box::new(library), work, seed, || Ok(*lock(&counts)))
+}
+
+fn lock(counts: &Mutex<Counts>) -> MutexGuard<'_, Counts> {
+    counts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Answers questions for the counts until nobody asks any more.
@@ -271,9 +301,6 @@ pub fn agree(one: f64, other: f64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::library::Library;
-    use furrow_zone::{Command, ZonedDevice};
-    use std::sync::{Arc, Mutex};
 
     #[test]
     fn a_median_is_taken_of_each_count() {
@@ -288,35 +315,11 @@ mod tests {
         assert!(median(&[]).is_none());
     }
 
-    /// Counts what an emulated drive is asked for.
-    fn counting(counts: Arc<Mutex<Counts>>) -> furrow_emu::Observer {
-        Rc::new(move |drive, info| {
-            let bytes = |blocks| drive.geometry().bytes(blocks).0;
-            let mut counts = counts.lock().unwrap();
-            match info.command {
-                Command::Read { blocks, .. } => counts.read_bytes += bytes(blocks),
-                Command::Write { blocks, .. } | Command::Append { blocks, .. } => {
-                    counts.sequential_bytes += bytes(blocks);
-                }
-                Command::Flush => counts.flushes += 1,
-                Command::Manage { .. } => counts.other += 1,
-            }
-        })
-    }
-
     #[test]
     fn the_library_does_all_phases_and_its_bytes_reach_the_drive() {
-        let counts = Arc::new(Mutex::new(Counts::default()));
-        let observer = counts.clone();
-        let library = Library::on(1, move |rt| {
-            let spec = "mem:zones=96,zone-size=1MiB,max-open=14,max-active=14,volatile-cache=on";
-            let drive = furrow_emu::open(rt, &spec.parse()?, OpenMode::ReadWrite)?;
-            drive.set_observer(counting(observer));
-            Ok(drive as Rc<dyn ZonedDevice>)
-        });
+        let drive = "zones=96,zone-size=1MiB,max-open=14,max-active=14,volatile-cache=on";
         let work = Work { file: 8 << 20, overwrites: 512, files: 20, ..COUNTED };
-        let found = phases(Box::new(library.unwrap()), work, 1, || Ok(*counts.lock().unwrap()));
-        let found = found.unwrap();
+        let found = measure_direct(drive, work, 1).unwrap();
         let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, COUNTED.phases);
         for (name, measure) in found {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a front end")]
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand};
 use furrow_court::compare::{self, Measure};
 use furrow_court::contestant::Contestant;
@@ -69,6 +69,9 @@ struct CompareArgs {
     /// Runs, of which the median is printed.
     #[arg(long, default_value_t = 3)]
     runs: u64,
+    /// The library alone, with the drive in its own process: without ublk, and without root.
+    #[arg(long)]
+    direct: bool,
 }
 
 /// List a recording's commands, zone and offset in blocks, answers and calls.
@@ -309,7 +312,12 @@ fn times(args: &TimesArgs) -> Result<()> {
 fn side_by_side(args: &CompareArgs) -> Result<()> {
     let name = args.who.name();
     let work = compare::COUNTED;
-    let runs = (0..args.runs).map(|seed| compare::measure(args.who, work, seed, None));
+    let (who, drive) = (args.who, compare::DRIVE);
+    ensure!(!args.direct || who == Contestant::Library, "--direct is for furrow-library only");
+    let runs = (0..args.runs).map(|seed| match args.direct {
+        true => compare::measure_direct(drive, work, seed),
+        false => compare::measure(who, work, seed, None),
+    });
     let runs = runs.collect::<Result<Vec<_>>>()?;
     let mut phases = Vec::new();
     for phase in work.phases {
@@ -353,7 +361,8 @@ fn side_by_side(args: &CompareArgs) -> Result<()> {
     let line = json!({
         "version": JSON_VERSION,
         "file_system": name,
-        "drive": compare::DRIVE,
+        "direct": args.direct,
+        "drive": drive,
         "dirty_bytes": compare::DIRTY,
         "dirty_background_bytes": compare::BACKGROUND,
         "phases": phases,

@@ -63,7 +63,8 @@ impl Counts {
         Counts::by_field(|field| field(self) - field(before))
     }
 
-    fn count(&mut self, geometry: &Geometry, command: &Command, fua: bool) {
+    /// Counts a command to a drive of `geometry` that was carried out.
+    pub fn count(&mut self, geometry: &Geometry, command: &Command, fua: bool) {
         match *command {
             Command::Read { blocks, .. } => {
                 self.reads += 1;
