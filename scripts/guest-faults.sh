@@ -70,7 +70,6 @@ faults() {
     [ -e "$disk" ] || load scsi_debug zbc=managed zone_size_mb=16 zone_nr_conv=4 zone_max_open=24 \
         dev_size_mb=1024 sector_size=4096
     sleep 3
-    mount -t debugfs debug /sys/kernel/debug
     errors="/sys/kernel/debug/scsi_debug/$(basename "$(readlink -f /sys/block/sda/device)")/error"
     step "faults: the disk can have them" test -w "$errors"
     conformance "$disk" 1 1 >/dev/null

@@ -55,6 +55,7 @@ mkdir -p "$guest/tree"/{bin,dev,proc,sys,run,mnt,modules}
 add_program "$target_dir/$profile/furrow"
 add_program "$target_dir/$profile/examples/conformance"
 add_program "$target_dir/$profile/examples/in_flight"
+add_program "$target_dir/$profile/examples/pointers"
 add_program "$(command -v fsx)"
 if runs rings; then
     # The tests of mounts, in the program that was built last.

@@ -81,7 +81,7 @@ impl Inner {
         let zone_sectors = sectors(self.geometry.zone_size.0);
         let (mut pieces, mut oob) = (Vec::new(), Vec::new());
         let transfer = |kind, lba: Lba, length| {
-            Task::Transfer(Transfer { kind, offset: lba.0 * block, length })
+            Task::Transfer(Transfer { kind, offset: lba.0 * block, length, again: false })
         };
         let stream = parts[0].1.stream;
         let stream = if stream <= self.streams.get() { stream } else { 0 };
@@ -152,11 +152,11 @@ impl Inner {
         let flights = self.flights.borrow();
         let flight = &flights[key];
         match flight.task {
-            Task::Transfer(Transfer { kind, offset, length }) => {
+            Task::Transfer(Transfer { kind, offset, length, .. }) => {
                 let (offset, length) = (offset + flight.done, length - flight.done);
                 let done = BlockCount(flight.done / self.geometry.block_size.0);
                 let oob = flight.oob.get(self.oob_bytes(done)..).unwrap_or_default();
-                let what = Transfer { kind, offset, length };
+                let what = Transfer { kind, offset, length, again: flight.tries > 0 };
                 self.transport.transfer(key, what, &flight.pieces, oob);
             }
             Task::Manage(job) => self.transport.ask(key, job),
@@ -350,7 +350,7 @@ impl Inner {
     fn asked(&self, flight: &Flight) -> Asked {
         let block = self.geometry.block_size.0;
         match flight.task {
-            Task::Transfer(Transfer { kind, offset, length }) => {
+            Task::Transfer(Transfer { kind, offset, length, .. }) => {
                 let (from, end) = ((offset + flight.done) / block, (offset + length) / block);
                 let Some((_, within)) = self.geometry.locate(Lba(from)) else {
                     return Asked::Other;
@@ -411,7 +411,8 @@ impl Inner {
                 Task::Transfer(Transfer { kind: Kind::Write { fua: true, .. }, .. })
             );
             if durable {
-                flight.task = Task::Transfer(Transfer { kind: Kind::Flush, offset: 0, length: 0 });
+                let (kind, offset, length) = (Kind::Flush, 0, 0);
+                flight.task = Task::Transfer(Transfer { kind, offset, length, again: false });
                 flight.pieces.clear();
                 flight.oob.clear();
                 (flight.done, flight.tries) = (0, 0);

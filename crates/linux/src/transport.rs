@@ -4,6 +4,7 @@ use crate::ioctl::Descriptor;
 use crate::nvme::{self, Commands};
 use crate::ring::{self, Kind, Piece, Ring};
 use crate::workers::{Job, Workers};
+use io_uring::squeue::Flags;
 use io_uring::{cqueue, squeue};
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -18,6 +19,9 @@ pub(crate) struct Transfer {
     pub kind: Kind,
     pub offset: u64,
     pub length: u64,
+    /// It is sent again. Then the kernel's block layer is to carry it out by a thread that can
+    /// wait: see `WRITE_TRIES` in `failure.rs`.
+    pub again: bool,
 }
 
 /// Why a command failed, as the transport tells it.
@@ -103,7 +107,8 @@ impl Transport {
                 let mut ring = ring.borrow_mut();
                 let slab = ring.slab(pieces);
                 let entry = ring::entry(what.kind, pieces, what.offset, slab);
-                ring.push(entry.user_data(key as u64));
+                let flags = if what.again { Flags::ASYNC } else { Flags::empty() };
+                ring.push(entry.user_data(key as u64).flags(flags));
             }
             Transport::Nvme(commands) => commands.transfer(key, what, pieces, oob),
             #[cfg(test)]
@@ -114,7 +119,9 @@ impl Transport {
                     Kind::Append { .. } => "append",
                     Kind::Flush => "flush",
                 };
-                let words = format!("{kind} {}+{}", what.offset / 4096, what.length / 4096);
+                let again = if what.again { " again" } else { "" };
+                let (offset, length) = (what.offset / 4096, what.length / 4096);
+                let words = format!("{kind} {offset}+{length}{again}");
                 script.borrow_mut().take(key, &words);
             }
         }

@@ -88,7 +88,7 @@ fn a_write_is_not_sent_again_before_its_zone_is_reported() {
         ("write 16+2", failed(Errno::NOLINK)),
         ("report 16", unreported()),
         ("report 16", reported(1)),
-        ("write 17+1", written(1)),
+        ("write 17+1 again", written(1)),
     ];
     assert_eq!(write(half), Status::Success);
 }
@@ -99,10 +99,26 @@ fn an_error_of_the_drive_is_still_one_after_a_report_that_came_late() {
         ("write 16+2", failed(Errno::IO)),
         ("report 16", unreported()),
         ("report 16", reported(0)),
-        ("write 16+2", failed(Errno::IO)),
+        ("write 16+2 again", failed(Errno::IO)),
+        ("report 16", reported(0)),
+        ("write 16+2 again", failed(Errno::IO)),
         ("report 16", reported(0)),
     ];
     assert_eq!(write(steps), Status::WriteFault, "the zone fails, and not the drive");
+}
+
+/// The kernel's write pointer is wrong, and the kernel notices it when it refuses a write that can
+/// wait, as one that is sent again: only then does a report correct the pointer.
+#[test]
+fn a_write_that_the_kernel_refuses_twice_costs_no_zone() {
+    let steps = vec![
+        ("write 16+2", failed(Errno::IO)),
+        ("report 16", reported(0)),
+        ("write 16+2 again", failed(Errno::IO)),
+        ("report 16", reported(0)),
+        ("write 16+2 again", written(2)),
+    ];
+    assert_eq!(write(steps), Status::Success);
 }
 
 #[test]
@@ -178,7 +194,7 @@ fn a_drive_that_was_given_up_gets_neither_a_report_nor_a_write() {
         let steps = vec![
             ("write 16+2", failed(Errno::IO)),
             ("report 16", reported(0)),
-            ("write 16+2", None),
+            ("write 16+2 again", None),
         ];
         on(steps, async move |rt, drive| {
             let command = Command::Write { lba: Lba(16), blocks: BlockCount(2) };
