@@ -1,6 +1,8 @@
 //! Holds a zoned drive against the rules of zones: `conformance DEVICE [SEED [STEPS [GRANULE]]]`,
 //! where all lengths are a multiple of GRANULE blocks. DEVICE is a block device (`/dev/nvme0n1`),
 //! or a generic NVMe device (`/dev/ng0n1,order=queued`). The content of the device is lost.
+//!
+//! Prints a table, and a line `differs: ` for each case that differs.
 
 #![allow(clippy::disallowed_methods, reason = "a command has arguments")]
 
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(found) => {
             found.table().iter().for_each(|line| println!("{line}"));
+            found.differences().iter().for_each(|line| println!("differs: {line}"));
             let (cases, differ) = found.cases();
             println!("{} commands in {cases} cases, {differ} differ", found.commands());
             ExitCode::SUCCESS

@@ -87,6 +87,17 @@ impl Findings {
         lines
     }
 
+    /// The cases with a difference, a line each: command, state before, what the rules say, and
+    /// what the drive does, without how often. Lines of one drive and seed are the same in each
+    /// run.
+    pub fn differences(&self) -> Vec<String> {
+        let line = |(case, row): (&Case, &Row)| {
+            let found = row.differences.keys().map(String::as_str).collect::<Vec<_>>().join("; ");
+            format!("{} | {} | {} | {found}", case.what, STATES[case.state].1, row.demanded)
+        };
+        self.rows.iter().filter(|(_, row)| !row.differences.is_empty()).map(line).collect()
+    }
+
     fn note(&mut self, what: &'static str, state: ZoneState, demanded: Status) -> &mut Row {
         let state = STATES.iter().position(|(known, _)| *known == state).unwrap_or(0);
         let row = self.rows.entry(Case { what, state, demanded: demanded.code() }).or_default();
