@@ -162,6 +162,29 @@ impl Cache {
         advanced
     }
 
+    /// The drive writes out, of its own accord, everything that is not in `zone`.
+    pub fn write_out_but(&mut self, zone: ZoneId, machine: &Machine) {
+        self.overwrites.retain(|write| write.zone == zone);
+        let zones = &mut self.zones;
+        self.dirty.retain(|&dirty| {
+            let entry = &mut zones[dirty.0 as usize];
+            if dirty != zone {
+                entry.durable = machine.zone(dirty).map_or(0, |z| z.write_pointer.0);
+                entry.listed = false;
+            }
+            entry.listed
+        });
+    }
+
+    /// Zones with blocks that are not durable.
+    pub fn unflushed(&self, machine: &Machine) -> BTreeSet<ZoneId> {
+        let written = |zone| machine.zone(zone).map_or(0, |z: Zone| z.write_pointer.0);
+        let sequential = self.dirty.iter().copied();
+        let sequential = sequential.filter(|&zone| self.durable(zone) < written(zone));
+        let overwritten = self.overwrites.iter().filter(|write| !write.durable);
+        sequential.chain(overwritten.map(|write| write.zone)).collect()
+    }
+
     /// After a power cycle: everything up to the write pointers is durable.
     pub fn settle(&mut self, machine: &Machine) {
         for (index, entry) in self.zones.iter_mut().enumerate() {

@@ -178,9 +178,13 @@ mod tests {
 
     /// The first byte of each of `blocks` blocks from `lba` on, after a power cut.
     fn left(replay: &Replay, fates: &Fates, lba: u64, blocks: u64) -> Vec<u8> {
+        bytes(&replay.snapshot().power_cut(fates), lba, blocks)
+    }
+
+    /// The first byte of each of `blocks` blocks from `lba` on.
+    fn bytes(after: &Snapshot, lba: u64, blocks: u64) -> Vec<u8> {
         let rt = Rt::new(Config::simulated(1));
-        let after = replay.snapshot().power_cut(fates);
-        let drive = Emulator::from_snapshot(&rt, &after, Options::simulated());
+        let drive = Emulator::from_snapshot(&rt, after, Options::simulated());
         let bytes = rt.block_on(async move {
             let pages: Pages = (0..blocks).map(|_| Page::zeroed()).collect();
             let command = Command::Read { lba: Lba(lba), blocks: BlockCount(blocks) };
@@ -225,6 +229,34 @@ mod tests {
             holes += u32::from(anywhere.windows(2).any(|two| two == [0, 7]));
         }
         assert!(holes > 0, "always a prefix");
+    }
+
+    #[test]
+    fn a_drive_may_write_out_all_but_one_zone() {
+        let mut replay = drive();
+        for (number, (lba, byte)) in [(0, 1), (16, 2), (32, 3)].into_iter().enumerate() {
+            replay.submitted(number as u64, write(lba, byte, 2));
+            replay.answered(number as u64, true, Lba(lba)).unwrap();
+        }
+        replay.submitted(3, Request::bare(Command::Flush));
+        replay.answered(3, true, Lba(0)).unwrap();
+        assert!(replay.snapshot().unflushed().is_empty());
+        for (number, (lba, byte)) in [(4, (1, 4)), (5, (18, 5)), (6, (34, 6))] {
+            replay.submitted(number, write(lba, byte, 1));
+            replay.answered(number, true, Lba(lba)).unwrap();
+        }
+        replay.submitted(7, Request { fua: true, ..write(0, 7, 1) });
+        replay.answered(7, true, Lba(0)).unwrap();
+        assert_eq!(replay.snapshot().unflushed(), [ZoneId(0), ZoneId(1), ZoneId(2)].into());
+        let left = |zone| {
+            let mut drive = replay.snapshot();
+            drive.write_out_but(ZoneId(zone));
+            let after = drive.power_cut(&fates(Unflushed::Lost, 1));
+            [bytes(&after, 0, 2), bytes(&after, 16, 3), bytes(&after, 32, 3)].concat()
+        };
+        assert_eq!(left(0), [7, 1, 2, 2, 5, 3, 3, 6]);
+        assert_eq!(left(1), [7, 4, 2, 2, 0, 3, 3, 6]);
+        assert_eq!(left(2), [7, 4, 2, 2, 5, 3, 3, 0]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::emulator::{CommandInfo, Power};
 use crate::power::{Fates, Parcel, cut};
 use furrow_zone::fault::Fault;
 use furrow_zone::{ZoneId, ZoneReport};
+use std::collections::BTreeSet;
 
 /// A drive at one instant, with the commands that were in flight. Payload is shared with the
 /// original drive and with copies of the snapshot; later writes to one of them are not visible in
@@ -43,6 +44,20 @@ impl Snapshot {
         cut(&mut after.core, &mut parcels, fates);
         after.power = Power::On;
         after
+    }
+
+    /// Zones with blocks that were written and that no flush covered.
+    pub fn unflushed(&self) -> BTreeSet<ZoneId> {
+        let cache = self.core.cache.as_ref();
+        cache.map(|cache| cache.unflushed(&self.core.machine)).unwrap_or_default()
+    }
+
+    /// The drive makes everything durable that was answered, but for what is in `zone`, as a drive
+    /// with a volatile cache may at any time.
+    pub fn write_out_but(&mut self, zone: ZoneId) {
+        if let Some(cache) = &mut self.core.cache {
+            cache.write_out_but(zone, &self.core.machine);
+        }
     }
 
     /// The drive's zones.
