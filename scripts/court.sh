@@ -12,6 +12,10 @@
 # overwritten meanwhile, so that zones are cleaned (0). FURROW_GUEST_KERNEL, FURROW_GUEST_TOOLS: see
 # scripts/guest-lib.sh.
 #
+# scripts/court.sh case NAME [FILE SYSTEM [OPTION...]]: the minimal case of a defect, on the file system that has it or
+# on another one: btrfs-dup, btrfs-hang, f2fs-node, f2fs-first-fsync. Options are those of 'furrow-court case', or of
+# 'furrow-court stuck' for btrfs-hang. It fails if the defect is seen.
+#
 # scripts/court.sh compare [FILE SYSTEM...]: the same work on each, and on furrow-library, counted at the drive
 # (docs/side-by-side.md). FURROW_COURT_RUNS: runs, of which the median is taken (5).
 # scripts/court.sh times [FILE SYSTEM...]: the same in small on a drive that is slowed down by two factors.
@@ -29,6 +33,14 @@ if [ "${1:-}" = replay ]; then
     kinds="$2"
     size=$(($(stat -c %s "$guest/recordings/$2-$3" 2>/dev/null || echo 0) / 1048576 + 2))
     [ -e "$guest/recordings/$2-$3" ] || fail "no recording $guest/recordings/$2-$3"
+elif [ "${1:-}" = case ]; then
+    [ $# -ge 2 ] || fail "usage: scripts/court.sh case NAME [FILE SYSTEM [OPTION...]]"
+    task=case
+    case "$2" in
+    btrfs-hang) command="furrow-court stuck ${*:3}" && [ $# -gt 2 ] || command="furrow-court stuck btrfs" ;;
+    *) command="furrow-court case ${*:2}" ;;
+    esac
+    kinds="$2"
 elif [ "${1:-}" = compare ] || [ "${1:-}" = times ]; then
     task="$1"
     shift
@@ -54,7 +66,7 @@ rm -rf "$guest/tree"
 mkdir -p "$guest/tree"/{bin,dev,proc,sys,run,mnt,modules}
 add_program "$target_dir/release/furrow"
 add_program "$target_dir/release/furrow-court"
-add_tools mkfs.xfs mkfs.btrfs mkfs.f2fs
+add_tools mkfs.xfs mkfs.btrfs mkfs.f2fs btrfs
 add_shell
 add_modules virtio_blk ublk_drv xfs btrfs f2fs
 install -m 755 scripts/court-init.sh "$guest/tree/init"
@@ -70,6 +82,7 @@ size=$size
 patience=${FURROW_COURT_PATIENCE:-1200}
 churn=${FURROW_COURT_CHURN:-0}
 slow="${FURROW_COURT_SLOW:-500 1000}"
+command="${command:-}"
 END
 pack_guest
 

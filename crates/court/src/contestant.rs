@@ -51,7 +51,7 @@ impl Contestant {
     pub fn begin(self, device: &str, seed: u64) -> Result<Box<dyn FileSystem>> {
         Ok(match self {
             Contestant::Mounted(kind) => {
-                kind.make(device)?;
+                kind.make(device, &[])?;
                 kind.mount(device, PLACE)?;
                 Box::new(Mount { kind, device: device.to_owned() })
             }

@@ -7,7 +7,7 @@ use crate::oracle::Progress;
 use furrow_emu::{Fates, Replay, Snapshot, Unflushed};
 use furrow_rt::Rng;
 use furrow_ublk::recording::{Event, Recording};
-use furrow_zone::{Command, Error, Geometry, Request};
+use furrow_zone::{Command, Error, Geometry, Request, ZoneId};
 use std::collections::BTreeSet;
 use std::io::Read;
 
@@ -46,11 +46,17 @@ pub struct Cut {
     pub at: usize,
     /// What becomes of commands in flight and of blocks that were not flushed.
     pub fates: Fates,
+    /// Only here are blocks that were not flushed lost: the drive has written out all others.
+    pub only_in: Option<ZoneId>,
 }
 
 impl std::fmt::Display for Cut {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} (after {} events, {:?})", self.number, self.at, self.fates.unflushed)
+        let (number, at) = (self.number, self.at);
+        match self.only_in {
+            Some(zone) => write!(f, "{number} (after {at} events, zone {} lost)", zone.0),
+            None => write!(f, "{number} (after {at} events, {:?})", self.fates.unflushed),
+        }
     }
 }
 
@@ -187,7 +193,43 @@ impl Events {
             _ => Unflushed::Kept,
         };
         let fates = Fates { commands: None, unflushed, seed: rng.next() >> 32 };
-        Cut { number, at, fates }
+        Cut { number, at, fates, only_in: None }
+    }
+
+    /// The cuts from call `from` on that leave different drives if no command in flight has
+    /// started and the unflushed blocks of at most one zone are lost: after each answer and each
+    /// promise, everything kept, and then what was not flushed lost in each zone by itself.
+    ///
+    /// # Errors
+    /// If no drive can have done what is recorded.
+    pub fn each_cut(&self, from: usize) -> Result<Vec<Cut>, Error> {
+        let begun = begun(from);
+        let is_begun = |event: &Event| matches!(event, Event::Mark(text) if *text == begun);
+        let from = self.events.iter().position(is_begun).unwrap_or(self.events.len());
+        let mut replay = Replay::new(&self.geometry)?;
+        let (mut cuts, mut reads) = (Vec::new(), BTreeSet::new());
+        for (at, event) in self.events.iter().enumerate() {
+            apply(&mut replay, event)?;
+            let differs = match event {
+                Event::Submitted { number, command: Command::Read { .. }, .. } => {
+                    reads.insert(*number);
+                    false
+                }
+                Event::Submitted { .. } => false,
+                Event::Answered { number, .. } => !reads.remove(number),
+                Event::Mark(text) => text == &begun || text.starts_with("e "),
+            };
+            if at < from || !differs {
+                continue;
+            }
+            let zones = replay.snapshot().unflushed().into_iter().map(Some);
+            for only_in in std::iter::once(None).chain(zones) {
+                let unflushed = if only_in.is_some() { Unflushed::Lost } else { Unflushed::Kept };
+                let fates = Fates { commands: Some(Vec::new()), unflushed, seed: 0 };
+                cuts.push(Cut { number: cuts.len() as u64, at: at + 1, fates, only_in });
+            }
+        }
+        Ok(cuts)
     }
 
     /// The drive after each of `cuts`, which are in the order of their places.
@@ -224,25 +266,34 @@ impl After<'_> {
         }
         let replay = self.replay.as_mut().expect("invariant: it was made above");
         while self.at < cut.at.min(self.events.len()) {
-            match &self.events.events[self.at] {
-                Event::Submitted { number, command, data, fua } => {
-                    let request = Request::with_data(*command, data.clone());
-                    replay.submitted(*number, Request { fua: *fua, ..request });
-                }
-                Event::Answered { number, done, lba } => replay.answered(*number, *done, *lba)?,
-                Event::Mark(_) if self.at == self.events.start && self.defect.is_some() => {
-                    replay.ignore_flushes();
-                }
-                Event::Mark(_) => {}
+            if self.at == self.events.start && self.defect.is_some() {
+                replay.ignore_flushes();
             }
+            apply(replay, &self.events.events[self.at])?;
             self.at += 1;
         }
         let mut fates = cut.fates.clone();
         if self.defect.is_some() {
             fates.unflushed = Unflushed::Lost;
         }
-        Ok((replay.snapshot().power_cut(&fates), replay.in_flight_len()))
+        let mut drive = replay.snapshot();
+        if let Some(zone) = cut.only_in {
+            drive.write_out_but(zone);
+        }
+        Ok((drive.power_cut(&fates), replay.in_flight_len()))
     }
+}
+
+fn apply(replay: &mut Replay, event: &Event) -> Result<(), Error> {
+    match event {
+        Event::Submitted { number, command, data, fua } => {
+            let request = Request::with_data(*command, data.clone());
+            replay.submitted(*number, Request { fua: *fua, ..request });
+        }
+        Event::Answered { number, done, lba } => replay.answered(*number, *done, *lba)?,
+        Event::Mark(_) => {}
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -377,6 +428,24 @@ mod tests {
     fn a_drive_that_ignores_flushes_loses_what_was_promised() {
         let tried = tried(Some(Defect::IgnoredFlushes));
         assert!(tried.iter().any(|(ended, _, left)| (*ended as u64) > *left));
+    }
+
+    #[test]
+    fn each_cut_of_a_call_is_enumerated() {
+        let events = recorded(3);
+        let cuts = events.each_cut(2).unwrap();
+        let left = |at: usize, only_in| {
+            let cut = cuts.iter().find(|cut| (cut.at, cut.only_in) == (at, only_in)).unwrap();
+            events.after(std::slice::from_ref(cut), None).next().unwrap().unwrap().1.report()[1]
+                .write_pointer
+                .0
+        };
+        // start, then per call: begun, write, its answer, flush, its answer, ended.
+        let places: Vec<_> = cuts.iter().map(|cut| (cut.at, cut.only_in)).collect();
+        let zone = Some(ZoneId(1));
+        assert_eq!(places, [(14, None), (16, None), (16, zone), (18, None), (19, None)]);
+        assert_eq!([left(14, None), left(16, None), left(16, zone)], [2, 3, 2]);
+        assert_eq!([left(18, None), left(19, None)], [3, 3]);
     }
 
     #[test]

@@ -31,17 +31,18 @@ impl Kind {
         }
     }
 
-    /// Makes one on `device`.
+    /// Makes one on `device`, with `more` words of its command.
     ///
     /// # Errors
     /// What its own command says.
-    pub fn make(self, device: &str) -> Result<()> {
-        match self {
-            Kind::Xfs => run(&["mkfs.xfs", "-q", "-f", "-r", "zoned=1", device]),
-            Kind::Btrfs => run(&["mkfs.btrfs", "-q", "-f", "-O", "zoned", device]),
-            Kind::F2fs => run(&["mkfs.f2fs", "-q", "-f", "-m", device]),
-            Kind::Furrow => run(&["furrow", "mkfs", device]),
-        }
+    pub fn make(self, device: &str, more: &[&str]) -> Result<()> {
+        let words: &[&str] = match self {
+            Kind::Xfs => &["mkfs.xfs", "-q", "-f", "-r", "zoned=1"],
+            Kind::Btrfs => &["mkfs.btrfs", "-q", "-f", "-O", "zoned"],
+            Kind::F2fs => &["mkfs.f2fs", "-q", "-f", "-m"],
+            Kind::Furrow => &["furrow", "mkfs"],
+        };
+        run(&[words, more, &[device]].concat())
     }
 
     /// Mounts `device` at `place`.
@@ -49,6 +50,14 @@ impl Kind {
     /// # Errors
     /// What mount says.
     pub fn mount(self, device: &str, place: &str) -> Result<()> {
+        self.mount_with(device, place, "")
+    }
+
+    /// Mounts `device` at `place` with `options`, which are not for Furrow; none if it is empty.
+    ///
+    /// # Errors
+    /// What mount says.
+    pub fn mount_with(self, device: &str, place: &str, options: &str) -> Result<()> {
         match self {
             Kind::Furrow => run(&[
                 "furrow",
@@ -60,7 +69,8 @@ impl Kind {
                 "--log",
                 "/run/furrow.log",
             ]),
-            kind => run(&["mount", "-t", kind.name(), device, place]),
+            kind if options.is_empty() => run(&["mount", "-t", kind.name(), device, place]),
+            kind => run(&["mount", "-t", kind.name(), "-o", options, device, place]),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The court's command: records workloads, tries power cuts, and compares counts.
+//! The court's command: records workloads, tries power cuts, runs minimal cases, compares counts.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a front end")]
 
@@ -8,12 +8,12 @@ use furrow_court::compare::{self, Measure};
 use furrow_court::contestant::Contestant;
 use furrow_court::cuts::{Defect, Events};
 use furrow_court::kind::{Kind, kernel_said};
+use furrow_court::minimal::{self, Minimal};
+use furrow_court::show::Lines;
+use furrow_court::stuck::{self, End, Program};
 use furrow_court::trial::{Case, record, try_cuts};
 use furrow_court::workload::History;
-use furrow_ublk::recording::Event;
-use furrow_zone::{Command, Lba, Target};
 use serde_json::json;
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufReader, Write as _};
 use std::path::PathBuf;
@@ -37,6 +37,8 @@ struct Cli {
 enum Task {
     Record(RecordArgs),
     Try(TryArgs),
+    Case(CaseArgs),
+    Stuck(StuckArgs),
     Show(ShowArgs),
     Compare(CompareArgs),
     Times(TimesArgs),
@@ -72,6 +74,42 @@ struct CompareArgs {
     /// The library alone, with the drive in its own process: without ublk, and without root.
     #[arg(long)]
     direct: bool,
+}
+
+/// Run a minimal case of a defect: a few calls, every cut of the last of them. The status is 1 if a
+/// promise is broken.
+#[derive(Args)]
+struct CaseArgs {
+    /// The case.
+    case: Minimal,
+    /// The file system; without it, the one that has the defect.
+    kind: Option<Kind>,
+    /// The file to record to; without it, one in the folder of temporary files.
+    #[arg(long)]
+    recording: Option<PathBuf>,
+    /// More words for the command that makes the file system.
+    #[arg(long, default_value = "", allow_hyphen_values = true)]
+    make: String,
+    /// Options of mount.
+    #[arg(long, default_value = "")]
+    mount: String,
+}
+
+/// Fill a new file system with one file and overwrite it here and there, some times. The status is
+/// 1 if a run did not go on; turn the machine off then.
+#[derive(Args)]
+struct StuckArgs {
+    /// The file system.
+    kind: Kind,
+    /// Runs, by seeds from 1 on.
+    #[arg(long, default_value_t = 5)]
+    runs: u64,
+    /// Percent of the file system that the file takes.
+    #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u64).range(1..=95))]
+    fill: u64,
+    /// Rounds of 16 writes of 16 KiB at random places; each eighth ends with an fdatasync.
+    #[arg(long, default_value_t = 300)]
+    rounds: u64,
 }
 
 /// List a recording's commands, zone and offset in blocks, answers and calls.
@@ -144,6 +182,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         }
         Task::Compare(args) => side_by_side(&args).map(|()| ExitCode::SUCCESS),
         Task::Times(args) => times(&args).map(|()| ExitCode::SUCCESS),
+        Task::Case(args) => minimal(&args),
+        Task::Stuck(args) => stuck(&args),
         Task::Show(args) => show(&args).map(|()| ExitCode::SUCCESS),
         Task::Try(args) => {
             let defect = args.ignore_flushes.then_some(Defect::IgnoredFlushes);
@@ -196,54 +236,80 @@ fn run(cli: Cli) -> Result<ExitCode> {
 fn show(args: &ShowArgs) -> Result<()> {
     let events = Events::read(BufReader::new(File::open(&args.recording)?))?;
     let case = events.marks().find_map(Case::parse);
-    let calls = case.map(|case| History::generate(case.seed, case.calls).ops).unwrap_or_default();
-    let geometry = events.geometry();
-    let place = |lba: Lba| match geometry.locate(lba) {
-        Some((zone, offset)) => format!("zone {} + {}", zone.0, offset.0),
-        None => "nowhere".to_owned(),
-    };
+    let calls = case.map(|case| History::generate(case.seed, case.calls).ops);
+    let calls = calls.or_else(|| Some(events.marks().find_map(Minimal::parse)?.calls()));
+    let calls = calls.unwrap_or_default();
     let (all, start) = events.all();
+    let mut lines = Lines::new(&events, &calls, args.reads);
     let mut out = std::io::stdout().lock();
-    let mut reads = BTreeSet::new();
-    for (at, event) in all.iter().enumerate().skip(if args.all { 0 } else { start }) {
-        let line = match event {
-            Event::Submitted { number, command: Command::Read { .. }, .. } if !args.reads => {
-                reads.insert(*number);
-                continue;
-            }
-            Event::Answered { number, .. } if reads.remove(number) => continue,
-            Event::Submitted { number, command, fua, .. } => {
-                let what = match *command {
-                    Command::Read { lba, blocks } => format!("read {blocks} at {}", place(lba)),
-                    Command::Write { lba, blocks } => format!("write {blocks} at {}", place(lba)),
-                    Command::Append { zone_start, blocks } => {
-                        format!("append {blocks} to {}", place(zone_start))
-                    }
-                    Command::Flush => "flush".to_owned(),
-                    Command::Manage { target: Target::Zone(lba), action } => {
-                        format!("{action:?} {}", place(lba))
-                    }
-                    Command::Manage { target: Target::All, action } => format!("{action:?} all"),
-                };
-                format!("#{number} {what}{}", if *fua { ", durable" } else { "" })
-            }
-            Event::Answered { number, done, .. } => {
-                format!("#{number} {}", if *done { "done" } else { "failed" })
-            }
-            Event::Mark(text) => {
-                let call = text.split_once(' ').and_then(|(_, call)| call.parse::<usize>().ok());
-                match call.and_then(|call| calls.get(call)) {
-                    Some(op) => format!("-- {text}: {op:?}"),
-                    None => format!("-- {text}"),
-                }
-            }
-        };
+    for at in if args.all { 0 } else { start }..all.len() {
         // The reader, such as head(1), may close the pipe early.
-        if writeln!(out, "{:>6} {line}", at + 1).is_err() {
+        if let Some(line) = lines.line(at)
+            && writeln!(out, "{line}").is_err()
+        {
             break;
         }
     }
     Ok(())
+}
+
+fn minimal(args: &CaseArgs) -> Result<ExitCode> {
+    let kind = args.kind.unwrap_or(args.case.kind());
+    let name = format!("{}-{}", args.case.name(), kind.name());
+    let recording = args.recording.clone().unwrap_or_else(|| std::env::temp_dir().join(name));
+    let make: Vec<&str> = args.make.split_whitespace().collect();
+    let mut tell = |line: &str| println!("{line}");
+    let seen = minimal::run(args.case, kind, &make, &args.mount, &recording, &mut tell)?;
+    let line = json!({
+        "version": JSON_VERSION,
+        "case": args.case.name(),
+        "file_system": kind.name(),
+        "make": args.make,
+        "mount": args.mount,
+        "cuts": seen.cuts,
+        "guilty": seen.guilty,
+        "unmountable": seen.unmountable,
+    });
+    println!("{line}");
+    Ok(if seen.guilty > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn stuck(args: &StuckArgs) -> Result<ExitCode> {
+    let (mut stuck, mut refused) = (0, 0);
+    for seed in 1..=args.runs {
+        let program = Program { fill: args.fill, rounds: args.rounds, seed };
+        let place = std::env::temp_dir().join(format!("stuck-{seed}"));
+        match stuck::run(args.kind, program, &place)? {
+            End::Ended { error: None, again } => {
+                println!("run {seed}: it ended, {again} calls with EAGAIN");
+                refused += again;
+            }
+            End::Ended { error: Some(error), .. } => println!("run {seed}: {error}"),
+            End::Stuck { rounds, owed, commands, stacks } => {
+                let when = match rounds {
+                    Some(rounds) => format!("after {rounds} rounds"),
+                    None => "while the file was filled".to_owned(),
+                };
+                println!("run {seed}: stuck {when}; of {commands} commands the drive owes {owed}");
+                // The first time says it.
+                if stuck == 0 {
+                    stacks.iter().for_each(|stack| println!("  {stack}"));
+                }
+                stuck += 1;
+            }
+        }
+    }
+    let line = json!({
+        "version": JSON_VERSION,
+        "file_system": args.kind.name(),
+        "fill": args.fill,
+        "rounds": args.rounds,
+        "runs": args.runs,
+        "stuck": stuck,
+        "calls_refused": refused,
+    });
+    println!("{line}");
+    Ok(if stuck > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// What the runs found of a phase, and their errors.

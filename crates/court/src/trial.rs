@@ -2,11 +2,11 @@
 
 use crate::cuts::{Cut, Defect, Events, START, begun, ended, refused};
 use crate::host::{Used, serve};
-use crate::kind::{Kind, kernel_said};
+use crate::kind::{Kind, kernel_said, run};
 use crate::oracle::{Accusation, Found, Progress, Promise, judge};
 use crate::workload::{DIRECTORIES, History, Name, Op, directory_path, pattern};
 use anyhow::{Context as _, Result, bail, ensure};
-use furrow_emu::{Emulator, Options};
+use furrow_emu::{Emulator, Options, Snapshot};
 use furrow_rt::{Nanos, Rng};
 use furrow_ublk::Tap;
 use std::collections::BTreeMap;
@@ -60,14 +60,14 @@ impl Case {
 }
 
 /// A server of a drive in a process of its own, which records.
-struct RecordingServer {
+pub(crate) struct RecordingServer {
     process: Child,
     device: String,
     marks: BufReader<UnixStream>,
 }
 
 impl RecordingServer {
-    fn start(drive: &str, recording: &Path) -> Result<RecordingServer> {
+    pub fn start(drive: &str, recording: &Path) -> Result<RecordingServer> {
         let mut process = Command::new("furrow")
             .args(["device", "serve", drive, "--ublk", "--record"])
             .arg(recording)
@@ -93,8 +93,13 @@ impl RecordingServer {
         Ok(RecordingServer { process, device, marks: BufReader::new(marks) })
     }
 
+    /// The block device.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
     /// Sets a mark and waits until it is in the recording.
-    fn mark(&mut self, text: &str) -> Result<()> {
+    pub fn mark(&mut self, text: &str) -> Result<()> {
         self.marks.get_mut().write_all(format!("{text}\n").as_bytes())?;
         let mut answer = String::new();
         self.marks.read_line(&mut answer)?;
@@ -103,7 +108,7 @@ impl RecordingServer {
     }
 
     /// Ends the server. One that is not ended is killed.
-    fn end(mut self) -> Result<()> {
+    pub fn end(mut self) -> Result<()> {
         let process = rustix::process::Pid::from_child(&self.process);
         rustix::process::kill_process(process, rustix::process::Signal::TERM)?;
         let status = self.process.wait()?;
@@ -126,27 +131,62 @@ impl Drop for RecordingServer {
 /// # Errors
 /// If a call fails.
 pub fn record(case: Case, churn: u64, recording: &Path) -> Result<()> {
-    let drive = format!("mem:{}", if churn > 0 { SMALL_DRIVE } else { DRIVE });
-    let drive = drive.as_str();
-    let mut server = RecordingServer::start(drive, recording)?;
-    server.mark(&case.mark())?;
+    let ops = History::generate(case.seed, case.calls).ops;
+    let churn = (churn > 0).then_some((churn, case.seed));
+    let drive = if churn.is_some() { SMALL_DRIVE } else { DRIVE };
+    record_calls(
+        case.kind,
+        &Setup { drive, ..Setup::default() },
+        &case.mark(),
+        &ops,
+        churn,
+        recording,
+    )
+}
+
+/// The drive and the options of a file system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Setup<'a> {
+    /// The drive in memory.
+    pub drive: &'a str,
+    /// More words for the command that makes the file system.
+    pub make: &'a [&'a str],
+    /// Options of mount, with commas.
+    pub mount: &'a str,
+}
+
+/// Makes the calls `ops` on a new file system and records its drive, with `mark` first. `churn`:
+/// percent and seed, see [`record`].
+///
+/// # Errors
+/// If a call fails.
+pub fn record_calls(
+    kind: Kind,
+    setup: &Setup<'_>,
+    mark: &str,
+    ops: &[Op],
+    churn: Option<(u64, u64)>,
+    recording: &Path,
+) -> Result<()> {
+    let mut server = RecordingServer::start(&format!("mem:{}", setup.drive), recording)?;
+    server.mark(mark)?;
     let device = server.device.clone();
-    case.kind.make(&device)?;
-    case.kind.mount(&device, PLACE)?;
+    kind.make(&device, setup.make)?;
+    kind.mount_with(&device, PLACE, setup.mount)?;
     let top = PathBuf::from(PLACE).join("w");
     std::fs::create_dir(&top)?;
     for directory in 1..DIRECTORIES {
         std::fs::create_dir(top.join(directory_path(directory)))?;
     }
     let mut filler = match churn {
-        0 => None,
-        percent => Some(Filler::new(Path::new(PLACE), percent, case.seed)?),
+        None => None,
+        Some((percent, seed)) => Some(Filler::new(Path::new(PLACE), percent, seed, &|| {})?),
     };
-    case.kind.sync(PLACE)?;
+    kind.sync(PLACE)?;
     server.mark(START)?;
-    for (call, op) in History::generate(case.seed, case.calls).ops.iter().enumerate() {
+    for (call, op) in ops.iter().enumerate() {
         server.mark(&begun(call))?;
-        match perform(case.kind, &top, call, *op) {
+        match perform(kind, &top, call, *op) {
             Ok(()) if op.promises() => server.mark(&ended(call))?,
             Ok(()) => {}
             Err(error) if op.promises() && asks_for_another_attempt(&error) => {
@@ -160,12 +200,12 @@ pub fn record(case: Case, churn: u64, recording: &Path) -> Result<()> {
     }
     drop(filler);
     server.mark("end")?;
-    case.kind.unmount(PLACE)?;
+    kind.unmount(PLACE)?;
     server.end()
 }
 
 /// The file of the churn.
-struct Filler {
+pub(crate) struct Filler {
     file: File,
     /// Bytes, at least 1 MiB.
     size: u64,
@@ -173,7 +213,8 @@ struct Filler {
 }
 
 impl Filler {
-    fn new(place: &Path, percent: u64, seed: u64) -> Result<Filler> {
+    /// Fills the file system at `place` to `percent`, and calls `step` after each MiB.
+    pub fn new(place: &Path, percent: u64, seed: u64, step: &dyn Fn()) -> Result<Filler> {
         let file = File::create_new(place.join("filler"))?;
         let space = rustix::fs::statvfs(place)?;
         let size = (space.f_bavail * space.f_frsize * percent / 100) >> 20 << 20;
@@ -181,6 +222,7 @@ impl Filler {
         let mut filler = Filler { file, size, rng: Rng::new(seed ^ 0xf111) };
         for at in (0..size).step_by(1 << 20) {
             filler.write(at, 1 << 20)?;
+            step();
         }
         filler.file.sync_all()?;
         Ok(filler)
@@ -192,7 +234,7 @@ impl Filler {
     }
 
     /// 256 KiB in pieces of 16 KiB, durable now and then.
-    fn churn(&mut self, call: usize) -> Result<()> {
+    pub fn churn(&mut self, call: usize) -> Result<()> {
         for _ in 0..16 {
             let at = self.rng.below(self.size >> 14) << 14;
             self.write(at, 16 << 10)?;
@@ -205,7 +247,7 @@ impl Filler {
 }
 
 /// True for EAGAIN, with which zoned btrfs answered an fdatasync while zones were cleaned.
-fn asks_for_another_attempt(error: &anyhow::Error) -> bool {
+pub(crate) fn asks_for_another_attempt(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<std::io::Error>();
     error.is_some_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
 }
@@ -277,27 +319,29 @@ fn use_it(top: &Path) -> std::io::Result<()> {
 fn examine(
     kind: Kind,
     device: &str,
+    options: &str,
     histories: &[History; 2],
     progress: Progress,
 ) -> [Vec<Accusation>; 2] {
     let accuse = |promise, what: String| Accusation { promise, what };
-    if let Err(error) = kind.mount(device, PLACE) {
+    if let Err(error) = kind.mount_with(device, PLACE, options) {
         let accusation = accuse(Promise::Mount, format!("{error:#}"));
         return [vec![accusation.clone()], vec![accusation]];
     }
     let top = PathBuf::from(PLACE).join("w");
     let found = look(&top);
     let [mut all, mut rest] = histories.each_ref().map(|history| judge(history, progress, &found));
-    let more = use_and_unmount(kind, &top);
+    let read_only = options.split(',').any(|option| option == "ro");
+    let more = use_and_unmount(kind, &top, read_only);
     all.extend_from_slice(&more);
     rest.extend(more);
     [all, rest]
 }
 
-fn use_and_unmount(kind: Kind, top: &Path) -> Vec<Accusation> {
+fn use_and_unmount(kind: Kind, top: &Path, read_only: bool) -> Vec<Accusation> {
     let accuse = |promise, what: String| Accusation { promise, what };
     let mut accusations = Vec::new();
-    if let Err(error) = use_it(top) {
+    if !read_only && let Err(error) = use_it(top) {
         accusations.push(accuse(Promise::Use, format!("a new file: {error}")));
     }
     for _ in 0..20 {
@@ -331,6 +375,71 @@ pub struct Verdict {
     pub by_promise: BTreeMap<Promise, u64>,
 }
 
+/// Mounts the drive `left` with `options` and compares it with what was promised: by the first of
+/// `histories`, and by the second.
+///
+/// # Errors
+/// If the drive cannot be served.
+pub fn try_one(
+    kind: Kind,
+    left: &Snapshot,
+    options: &str,
+    histories: Arc<[History; 2]>,
+    progress: Progress,
+) -> Result<[Vec<Accusation>; 2]> {
+    kernel_said(0);
+    let options = options.to_owned();
+    let used = serve(
+        |rt| Ok(Rc::new(Emulator::from_snapshot(rt, left, Options::fast()))),
+        &Rc::new(Tap::default()),
+        PATIENCE,
+        move |device| examine(kind, device, &options, &histories, progress),
+    )?;
+    Ok(match used {
+        Used::Ended(both) => both,
+        Used::Hung(said) => {
+            let what = format!("it hangs: {}", said.join("\n    "));
+            let accusation = Accusation { promise: Promise::Use, what };
+            let _ = kind.unmount(PLACE);
+            [vec![accusation.clone()], vec![accusation]]
+        }
+    })
+}
+
+/// Has `btrfs restore` copy the files of the drive `left`, which is not mounted, and compares them
+/// with what was promised, as [`try_one`] does.
+///
+/// # Errors
+/// If the drive cannot be served.
+pub fn restored(
+    left: &Snapshot,
+    histories: Arc<[History; 2]>,
+    progress: Progress,
+) -> Result<Vec<Accusation>> {
+    let used = serve(
+        |rt| Ok(Rc::new(Emulator::from_snapshot(rt, left, Options::fast()))),
+        &Rc::new(Tap::default()),
+        PATIENCE,
+        move |device| -> Result<Vec<Accusation>> {
+            let place = std::env::temp_dir().join(format!("restored-{}", std::process::id()));
+            std::fs::create_dir(&place)?;
+            let done = run(&["btrfs", "restore", device, &place.to_string_lossy()]);
+            let found = look(&place.join("w"));
+            std::fs::remove_dir_all(&place)?;
+            Ok(match done {
+                Ok(()) => judge(&histories[0], progress, &found),
+                Err(error) => {
+                    vec![Accusation { promise: Promise::Readable, what: format!("{error:#}") }]
+                }
+            })
+        },
+    )?;
+    match used {
+        Used::Ended(accusations) => accusations,
+        Used::Hung(said) => bail!("btrfs restore hangs: {}", said.join("\n")),
+    }
+}
+
 /// Tries cuts of `seed` with these numbers in a recording. Broken promises are given to `tell`, and
 /// whether hasty calls explain them.
 ///
@@ -360,23 +469,7 @@ pub fn try_cuts(
     for after in events.after(&cuts, defect) {
         let (cut, left, in_flight) = after?;
         let (progress, histories) = (events.progress(cut.at), histories.clone());
-        let kind = case.kind;
-        kernel_said(0);
-        let used = serve(
-            |rt| Ok(Rc::new(Emulator::from_snapshot(rt, &left, Options::fast()))),
-            &Rc::new(Tap::default()),
-            PATIENCE,
-            move |device| examine(kind, device, &histories, progress),
-        )?;
-        let (accusations, rest) = match used {
-            Used::Ended([accusations, rest]) => (accusations, rest),
-            Used::Hung(said) => {
-                let what = format!("it hangs: {}", said.join("\n    "));
-                let accusation = Accusation { promise: Promise::Use, what };
-                let _ = case.kind.unmount(PLACE);
-                (vec![accusation.clone()], vec![accusation])
-            }
-        };
+        let [accusations, rest] = try_one(case.kind, &left, "", histories, progress)?;
         verdict.cuts += 1;
         verdict.in_flight += u64::from(in_flight > 0);
         if let Some(first) = accusations.first() {
