@@ -14,6 +14,9 @@ use std::io::Read;
 /// The mark between the making of a file system and the workload.
 pub const START: &str = "start";
 
+/// The mark between the workload and the unmounting.
+pub const END: &str = "end";
+
 /// The mark before call `call` begins.
 pub fn begun(call: usize) -> String {
     format!("b {call}")
@@ -196,7 +199,7 @@ impl Events {
         Cut { number, at, fates, only_in: None }
     }
 
-    /// The cuts from call `from` on that leave different drives if no command in flight has
+    /// The cuts from call `from` to the last one's end that leave different drives if no command in flight has
     /// started and the unflushed blocks of at most one zone are lost: after each answer and each
     /// promise, everything kept, and then what was not flushed lost in each zone by itself.
     ///
@@ -209,6 +212,9 @@ impl Events {
         let mut replay = Replay::new(&self.geometry)?;
         let (mut cuts, mut reads) = (Vec::new(), BTreeSet::new());
         for (at, event) in self.events.iter().enumerate() {
+            if matches!(event, Event::Mark(text) if text == END) {
+                break;
+            }
             apply(&mut replay, event)?;
             let differs = match event {
                 Event::Submitted { number, command: Command::Read { .. }, .. } => {

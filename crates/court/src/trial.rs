@@ -1,6 +1,6 @@
 //! Recording a workload on a file system, and trying power cuts in the recording.
 
-use crate::cuts::{Cut, Defect, Events, START, begun, ended, refused};
+use crate::cuts::{Cut, Defect, END, Events, START, begun, ended, refused};
 use crate::host::{Used, serve};
 use crate::kind::{Kind, kernel_said, run};
 use crate::oracle::{Accusation, Found, Progress, Promise, judge};
@@ -199,7 +199,7 @@ pub fn record_calls(
         }
     }
     drop(filler);
-    server.mark("end")?;
+    server.mark(END)?;
     kind.unmount(PLACE)?;
     server.end()
 }
