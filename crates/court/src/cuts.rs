@@ -199,9 +199,10 @@ impl Events {
         Cut { number, at, fates, only_in: None }
     }
 
-    /// The cuts from call `from` to the last one's end that leave different drives if no command in flight has
-    /// started and the unflushed blocks of at most one zone are lost: after each answer and each
-    /// promise, everything kept, and then what was not flushed lost in each zone by itself.
+    /// The cuts from call `from` to the end of the last one that leave different drives if no
+    /// command in flight has started and the unflushed blocks of at most one zone are lost: after
+    /// each answer and each promise, everything kept, and then what was not flushed lost in each
+    /// zone by itself.
     ///
     /// # Errors
     /// If no drive can have done what is recorded.
