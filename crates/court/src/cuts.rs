@@ -4,12 +4,14 @@
 //! workload was told that something is durable, the others before or after any command.
 
 use crate::oracle::Progress;
+use crate::workload::History;
 use furrow_emu::{Fates, Replay, Snapshot, Unflushed};
 use furrow_rt::Rng;
 use furrow_ublk::recording::{Event, Recording};
 use furrow_zone::{Command, Error, Geometry, Request, ZoneId};
 use std::collections::BTreeSet;
 use std::io::Read;
+use std::sync::Arc;
 
 /// The mark between the making of a file system and the workload.
 pub const START: &str = "start";
@@ -172,6 +174,14 @@ impl Events {
         hasty
     }
 
+    /// What the calls of `history` were promised: refused calls nothing; and the same without the
+    /// promises of hasty calls.
+    pub fn promised(&self, history: &History) -> Arc<[History; 2]> {
+        let all = history.without_promises(&self.refused());
+        let rest = all.without_promises(&self.hasty());
+        Arc::new([all, rest])
+    }
+
     /// Cut `number` of `seed`.
     pub fn cut(&self, seed: u64, number: u64) -> Cut {
         let mut rng = Rng::new(seed.rotate_left(17) ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -306,7 +316,7 @@ fn apply(replay: &mut Replay, event: &Event) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{History, Name, Op};
+    use crate::workload::{Name, Op};
     use furrow_rt::{PAGE_SIZE, Page, Pages};
     use furrow_ublk::recording::Recorder;
     use furrow_zone::{BlockCount, Lba, Outcome, Status};
@@ -402,7 +412,8 @@ mod tests {
             history.apply(op);
         }
         assert_eq!(history.files[0].syncs, [1, 2]);
-        assert_eq!(history.without_promises(&events.refused()).files[0].syncs, [2]);
+        let promised = events.promised(&history);
+        assert_eq!(promised.each_ref().map(|kept| kept.files[0].syncs.clone()), [[2], [2]]);
     }
 
     /// For each of 200 cuts: calls ended, calls begun, blocks left.

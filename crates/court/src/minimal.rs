@@ -136,11 +136,13 @@ pub fn run(
     let events = Events::read(BufReader::new(File::open(recording)?))?;
     let mut history = History::default();
     calls.iter().for_each(|op| history.apply(*op));
-    let hasty = events.hasty();
-    let histories = Arc::new([history.clone(), history.without_promises(&hasty)]);
+    let histories = events.promised(&history);
+    let (hasty, refused) = (events.hasty(), events.refused());
     for (call, op) in calls.iter().enumerate() {
         let hasty = if hasty.contains(&call) { ", its flush was hasty" } else { "" };
-        tell(&format!("call {call}: {op:?}{hasty}"));
+        let refused =
+            if refused.contains(&call) { ", refused, so it promises nothing" } else { "" };
+        tell(&format!("call {call}: {op:?}{hasty}{refused}"));
     }
     let cuts = events.each_cut(case.from())?;
     let mut lines = Lines::new(&events, &calls, false);

@@ -457,15 +457,14 @@ pub fn try_cuts(
     let Some(case) = events.marks().find_map(Case::parse) else {
         bail!("{}: it names no workload", recording.display());
     };
-    let refused = events.refused();
-    let history = History::generate(case.seed, case.calls).without_promises(&refused);
-    let hasty = events.hasty();
-    let rest = history.without_promises(&hasty);
-    let histories = Arc::new([history, rest]);
+    let histories = events.promised(&History::generate(case.seed, case.calls));
     let mut cuts: Vec<Cut> = numbers.map(|number| events.cut(seed, number)).collect();
     cuts.sort_by_key(|cut| cut.at);
-    let mut verdict =
-        Verdict { refused_calls: refused.len(), hasty_calls: hasty.len(), ..Verdict::default() };
+    let mut verdict = Verdict {
+        refused_calls: events.refused().len(),
+        hasty_calls: events.hasty().len(),
+        ..Verdict::default()
+    };
     for after in events.after(&cuts, defect) {
         let (cut, left, in_flight) = after?;
         let (progress, histories) = (events.progress(cut.at), histories.clone());
