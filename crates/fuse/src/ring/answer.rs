@@ -326,6 +326,9 @@ impl Drop for Answer {
 mod tests {
     use super::*;
     use crate::ring::wire::Written;
+    use furrow_emu::OpenMode;
+    use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, WriteData};
+    use furrow_rt::{Config, Pool, Rt};
     use zerocopy::FromBytes as _;
 
     fn given(outbox: &Outbox) -> Vec<Given> {
@@ -353,6 +356,42 @@ mod tests {
             let payload = unsafe { outbox.payload(entry, 100) };
             assert_eq!(&payload[..content.len()], content);
         }
+    }
+
+    #[test]
+    fn pages_are_copied_as_they_were_read_though_the_file_has_changed() {
+        let rt = Rt::new(Config::simulated(1));
+        let engine = rt.clone();
+        rt.block_on(async move {
+            let spec = "mem:zones=64,zone-size=1MiB".parse().unwrap();
+            let drive = furrow_emu::open(&engine, &spec, OpenMode::ReadWrite).unwrap();
+            Fs::format(&engine, drive.clone(), &MkfsOptions::default()).await.unwrap();
+            let fs = Fs::mount(&engine, drive, MountOptions::default()).await.unwrap();
+            let file = fs.create(Ino::ROOT, b"file", &NewNode::file()).await.unwrap().ino;
+            let pool = Pool::new(8);
+            // A page, a hole, and the start of a page.
+            for (offset, length) in [(0, 4096), (8192, 100)] {
+                let data = WriteData::copy(&pool, offset, &vec![7; length]);
+                fs.write(file, data).await.unwrap();
+            }
+            let outbox = Arc::new(Outbox::new(2, 8192).unwrap());
+            let read = fs.read(file, 4000, 8192).await.unwrap();
+            Answer::new(&outbox, 0, 8192).pages(read);
+            let read = fs.read(file, 0, 101).await.unwrap();
+            Answer::new(&outbox, 1, 100).pages(read);
+            fs.write(file, WriteData::copy(&pool, 0, &[9; 8292])).await.unwrap();
+            let given = given(&outbox);
+            given.iter().for_each(|given| outbox.write(given, 1));
+            let found: Vec<_> = given.iter().map(|given| (given.errno, given.length)).collect();
+            assert_eq!(found, [(0, 4292), (Errno::EIO.code(), 0)], "too long is an error");
+            let expected = [&[7; 96][..], &[0; 4096], &[7; 100], &[0; 3900]].concat();
+            // SAFETY: all answers are given.
+            assert!(unsafe { outbox.payload(0, 8192) } == expected, "with nothing after the end");
+            // SAFETY: as above.
+            assert!(unsafe { outbox.payload(1, 100) } == [0; 100], "nothing of it is copied");
+            fs.unmount().await.unwrap();
+        });
+        rt.clear();
     }
 
     #[test]
