@@ -19,8 +19,8 @@ pub(crate) struct Transfer {
     pub kind: Kind,
     pub offset: u64,
     pub length: u64,
-    /// It is sent again. Then the kernel's block layer is to carry it out by a thread that can
-    /// wait: see `WRITE_TRIES` in `failure.rs`.
+    /// The transfer is sent again. Then a thread of the kernel's that can wait is to carry the
+    /// transfer out: see `WRITE_TRIES` in `failure.rs`.
     pub again: bool,
 }
 
