@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 /// How long forgets gather where requests come by rings. The blocks of a removed file become free
-/// so much later.
-const GATHER: Duration = Duration::from_millis(2);
+/// so much later; see `Call::with_space`.
+pub(crate) const GATHER: Duration = Duration::from_millis(2);
 
 /// Most time between two forgets that were read at once; a read takes longer.
 const AT_ONCE: Duration = Duration::from_micros(2);

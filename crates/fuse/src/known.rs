@@ -10,6 +10,7 @@
 
 use furrow_fs::Ino;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What the kernel knows of an inode.
@@ -23,12 +24,16 @@ struct References {
 
 /// The inodes that the kernel refers to.
 #[derive(Default)]
-pub(crate) struct Known(Mutex<HashMap<Ino, References>>);
+pub(crate) struct Known {
+    inodes: Mutex<HashMap<Ino, References>>,
+    /// How many inodes were kept and are not freed yet.
+    kept: AtomicUsize,
+}
 
 impl Known {
     fn inodes(&self) -> MutexGuard<'_, HashMap<Ino, References>> {
         // The map is consistent even if a thread panicked while it held the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The kernel is about to be told of `ino`.
@@ -41,7 +46,10 @@ impl Known {
     pub fn keep(&self, ino: Ino) -> bool {
         let mut inodes = self.inodes();
         let references = inodes.get_mut(&ino);
-        references.is_some_and(|references| !std::mem::replace(&mut references.kept, true))
+        let new =
+            references.is_some_and(|references| !std::mem::replace(&mut references.kept, true));
+        self.kept.fetch_add(usize::from(new), Ordering::Relaxed);
+        new
     }
 
     /// The kernel forgets `answers` answers that named `ino`. True if the kernel has now forgotten
@@ -54,6 +62,16 @@ impl Known {
             return false;
         }
         inodes.remove(&ino).is_some_and(|references| references.kept)
+    }
+
+    /// An inode that was kept, and of which [`Known::forget`] said so, was freed.
+    pub fn freed(&self) {
+        self.kept.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// True if the space of an inode that was kept is not free yet.
+    pub fn has_kept(&self) -> bool {
+        self.kept.load(Ordering::Relaxed) > 0
     }
 
     /// Forgets all; the inodes that were kept.
@@ -79,7 +97,10 @@ mod tests {
         assert!(known.keep(Ino(7)));
         assert!(!known.keep(Ino(7)), "kept once");
         assert!(!known.forget(Ino(7), 1), "it was told of it twice");
-        assert!(known.forget(Ino(7), 1));
+        assert!(known.has_kept());
+        assert!(known.forget(Ino(7), 1) && known.has_kept());
+        known.freed();
+        assert!(!known.has_kept());
         assert!(!known.forget(Ino(7), 1) && known.end().is_empty());
     }
 

@@ -1,6 +1,7 @@
 //! POSIX semantics beyond the engine's operations: owners and modes of new inodes, set-id bits that
 //! changes clear, inodes that outlive their last name, `.` and `..`.
 
+use crate::channel::GATHER;
 use crate::operations::Asker;
 use crate::serve::Shared;
 use crate::server::DOTS;
@@ -69,11 +70,41 @@ impl Caller {
     }
 }
 
+/// Pauses in which the kernel's forget of a removed file comes, also on a busy machine.
+const FORGOTTEN: u32 = 50;
+
 impl Call {
     /// The time of day.
     pub fn now(&self) -> Time {
         let (seconds, nanoseconds) = self.rt.wall();
         Time { seconds, nanoseconds }
+    }
+
+    /// Makes the change `attempt` with `argument`. If there is no space while removed files still
+    /// have theirs, the change is made once more when the kernel has forgotten these files, or
+    /// after [`FORGOTTEN`] pauses, because one of the files may be open. A program that removes a
+    /// file and then writes another must find the space, and a forget comes some time after the
+    /// removal.
+    pub async fn with_space<A: Clone, T>(
+        &self,
+        argument: A,
+        attempt: impl AsyncFn(A) -> Result<T>,
+    ) -> Result<T> {
+        let known = &self.shared.known;
+        if !known.has_kept() {
+            return attempt(argument).await;
+        }
+        match attempt(argument.clone()).await {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {}
+            done => return done,
+        }
+        for _ in 0..FORGOTTEN {
+            self.rt.sleep(GATHER.as_nanos() as u64).await;
+            if !known.has_kept() {
+                break;
+            }
+        }
+        attempt(argument).await
     }
 
     /// Makes an inode. In a directory with the set-group-id bit it gets the directory's group, and
@@ -86,7 +117,7 @@ impl Call {
                 node.mode |= SET_GID;
             }
         }
-        self.fs.create(parent, name, &node).await
+        self.with_space(&node, async |node| self.fs.create(parent, name, node).await).await
     }
 
     /// Changes attributes. A change of owner clears set-id bits except on directories; a change of

@@ -297,6 +297,7 @@ impl FuseServer {
                     if let Err(error) = fs.release(ino).await {
                         (shared.log)(&error.at(format!("inode {ino}")).to_string());
                     }
+                    shared.known.freed();
                 });
             });
         }

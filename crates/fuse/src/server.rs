@@ -378,7 +378,7 @@ impl Operations for FuseServer {
                 if strip {
                     call.strip_set_id(ino, who).await?;
                 }
-                call.fs.write(ino, data).await?;
+                call.with_space(data, async |data| call.fs.write(ino, data).await).await?;
                 if sync { call.fsync(ino, true).await } else { Ok(()) }
             },
             move |reply, (), _| reply.written(size),
@@ -545,7 +545,7 @@ impl Operations for FuseServer {
             if !who.privileged {
                 call.strip_set_id(ino, who).await?;
             }
-            call.fs.fallocate(ino, what, offset, length).await
+            call.with_space((), async |()| call.fs.fallocate(ino, what, offset, length).await).await
         });
     }
 
@@ -591,7 +591,8 @@ impl Operations for FuseServer {
                 if !who.privileged {
                     call.strip_set_id(to, who).await?;
                 }
-                call.fs.copy_range((from, offset), (to, to_offset), length).await
+                let (from, to) = ((from, offset), (to, to_offset));
+                call.with_space((), async |()| call.fs.copy_range(from, to, length).await).await
             },
             |reply, copied, _| reply.written(u32::try_from(copied).unwrap_or(u32::MAX)),
         );

@@ -128,3 +128,23 @@ fn a_mount_that_is_cut_off_under_load_ends() {
         });
     }
 }
+
+#[test]
+fn a_removed_file_makes_room_for_the_next_one() {
+    if none("a_removed_file_makes_room_for_the_next_one") {
+        return;
+    }
+    TRANSPORT.set(Transport::Rings);
+    let place = Place::on("room", "capacity=96MiB,zone-size=1MiB,max-active=32");
+    let write = |name: u64, size| fs::write(place.at(&name.to_string()), pattern(size, name));
+    let full = (0..).find(|name| write(*name, 1_000_000).is_err()).unwrap();
+    let full = (full..).find(|name| write(*name, 4096).is_err()).unwrap();
+    assert!(full > 60, "{full} files");
+    for name in 0..60 {
+        fs::remove_file(place.at(&name.to_string())).unwrap();
+        // Much less than was removed.
+        write(1000 + name, 900_000).unwrap_or_else(|error| panic!("file {name}: {error}"));
+        // Each removal finds the thread that reads forgets waiting.
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
