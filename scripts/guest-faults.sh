@@ -90,7 +90,7 @@ faults() {
     step "faults: the link is lost for writes and for reports of zones" file_written report
     step "faults: no zone is lost" zones_failed 0
     # The kernel sends each write six times, and Furrow three times; several are in flight.
-    spoil 120 $write 0xc
+    spoil 180 $write 0xc
     step "faults: the medium takes no writes" file_written medium
     step "faults: zones are lost, and nothing else" sh -c "furrow stat --json /mnt | grep '\"zone_failures\": [1-9]' &&
         grep 'zone [0-9]* failed: ' /run/log"

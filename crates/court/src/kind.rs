@@ -53,7 +53,7 @@ impl Kind {
         self.mount_with(device, place, "")
     }
 
-    /// Mounts `device` at `place` with `options`, which are not for Furrow; none if it is empty.
+    /// Mounts `device` at `place` with `options`, such as `ro`; none if the text is empty.
     ///
     /// # Errors
     /// What mount says.
@@ -65,7 +65,7 @@ impl Kind {
                 device,
                 place,
                 "-o",
-                &format!("cache={CACHE_MIB}MiB"),
+                format!("cache={CACHE_MIB}MiB,{options}").trim_end_matches(','),
                 "--log",
                 "/run/furrow.log",
             ]),

@@ -10,7 +10,7 @@
 //! A [workload] by seed runs on a file system of the kernel while the server of its drive records.
 //! [Cuts](cuts) of the power are made from the recording afterwards; the kernel mounts what is
 //! left, and the [oracle] compares it with what the workload was promised. A [minimal] case has a
-//! few calls and every cut of the last. Commands: `furrow-court`.
+//! few calls and every cut of the last two. Commands: `furrow-court`.
 //!
 //! A [comparison](compare) does the same work on each contestant and counts at the drive. There
 //! Furrow's [library] takes part as well, in the process of its user, without a mount.

@@ -76,8 +76,8 @@ struct CompareArgs {
     direct: bool,
 }
 
-/// Run a minimal case of a defect: a few calls, every cut of the last of them. The status is 1 if a
-/// promise is broken.
+/// Run a minimal case of a defect: a few calls, every cut of the last two of them. The status is 1
+/// if a promise is broken.
 #[derive(Args)]
 struct CaseArgs {
     /// The case.

@@ -1,4 +1,4 @@
-//! Minimal cases of defects that the court found: a few calls, and every cut of the last of them.
+//! Minimal cases of defects that the court found: a few calls, and every cut of the last two.
 //!
 //! Each runs on any of the file systems: the same calls on another one show whether the drive or
 //! the oracle is to blame.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a call may take.
+/// How long one step may take: a MiB of the filling, or 16 overwrites with their fdatasync.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// What a run is.
