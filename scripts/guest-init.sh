@@ -134,10 +134,48 @@ null() {
     partitions
 }
 
+# A drive with conventional zones and a smaller last zone, and a part of it by device mapper, where zones have
+# other places.
+mapped() {
+    local made=/sys/kernel/config/nullb/nullb8 drive zone=32768
+    load null_blk nr_devices=0
+    load dm-mod
+    mountpoint -q /sys/kernel/config || mount -t configfs config /sys/kernel/config
+    mkdir "$made"
+    # 62 zones of 16 MiB, and half a zone.
+    for setting in size=1000 blocksize=4096 memory_backed=1 zoned=1 zone_size=16 zone_nr_conv=3 \
+        zone_max_open=12 zone_max_active=24 power=1; do
+        echo "${setting#*=}" >"$made/${setting%%=*}"
+    done
+    drive=/dev/nullb8
+    [ -e "$drive" ] || drive="/dev/nullb$(cat "$made/index")"
+    step "mapped: the smaller last zone is left out" sh -c \
+        "furrow device show --json $drive | grep -q '\"zones\": 62'"
+    conform "$drive" null
+    file_system "$drive" 300
+    # Two conventional zones and 40 others, from the second zone on.
+    echo "0 $((42 * zone)) linear $drive $zone" >/run/map
+    step "mapped: by device mapper" dmsetup create --noudevrules --noudevsync map /run/map
+    step "mapped: the drive below is in use" sh -c "! furrow mkfs --force $drive"
+    step "mapped: 42 zones" sh -c "furrow device show --json /dev/dm-0 | grep -q '\"zones\": 42'"
+    conform /dev/dm-0 null
+    file_system /dev/dm-0 2000
+    step "mapped: remove the map" dmsetup remove --noudevrules --noudevsync map
+    # 40 other zones, and two conventional ones behind them.
+    printf '%s\n' "0 $((40 * zone)) linear $drive $((3 * zone))" "$((40 * zone)) $((2 * zone)) linear $drive 0" >/run/map
+    step "mapped: conventional zones last" dmsetup create --noudevrules --noudevsync map /run/map
+    step "mapped: conventional zones behind others are offline" sh -c \
+        "furrow device show --json /dev/dm-0 | grep -q '\"offline\": 2' &&
+            furrow device show --json /dev/dm-0 | grep -q '\"conventional_zones\": 0'"
+    # The suite of rules needs zones that can be reset.
+    file_system /dev/dm-0 300
+    step "mapped: remove the map again" dmsetup remove --noudevrules --noudevsync map
+}
+
 # Soft zones take the place of partitions, by force, and only of such that nobody uses.
 partitions() {
     local made=/sys/kernel/config/nullb/nullb9 drive
-    mount -t configfs config /sys/kernel/config
+    mountpoint -q /sys/kernel/config || mount -t configfs config /sys/kernel/config
     mkdir "$made"
     echo 512 >"$made/size"
     echo 0 >"$made/zoned"

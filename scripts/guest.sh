@@ -2,7 +2,7 @@
 # Tests real zoned drives in a guest: a current Debian kernel in QEMU, without KVM.
 #
 # scripts/guest.sh [PART...]: runs the parts given, or these: nvme, null, smr, rings, ublk, passthrough, array
-# (see scripts/guest-init.sh). `long` stands for the long ones: faults, posix, rebuild, volume, store, transports. Neither has
+# (see scripts/guest-init.sh). `long` stands for the long ones: faults, mapped, posix, rebuild, volume, store, transports. Neither has
 # `streams`, which needs a newer QEMU than Debian bookworm's and fetches one, and `md`: a volume beside Linux md on
 # the same drives, 40 minutes.
 # FURROW_GUEST_PROFILE=release tests release builds. The kernel is fetched by an
@@ -14,7 +14,7 @@
 
 # The first part that needs ublk sees that its module is not loaded; the array loses a drive for good.
 parts="${*:-nvme null smr rings ublk passthrough array}"
-[ "$parts" != long ] || parts="faults posix rebuild volume store transports"
+[ "$parts" != long ] || parts="faults mapped posix rebuild volume store transports"
 profile="${FURROW_GUEST_PROFILE:-debug}"
 
 # True if one of the parts $@ is to run.
@@ -34,6 +34,7 @@ for tool in qemu-system-x86_64 cpio xz depmod modprobe fsx python3; do
 done
 
 ! runs posix || have pjdfstest || fail "missing: pjdfstest. Run: scripts/setup.sh test-guest-long"
+! runs mapped || have dmsetup || fail "missing: dmsetup. Run: scripts/setup.sh test-guest-long"
 ! runs transports md || have fio || fail "missing: fio. Run: scripts/setup.sh test-guest-long"
 find_kernel
 ! runs streams || find_streams
@@ -91,6 +92,10 @@ if runs store; then
     install -m 755 "$target_dir/$profile/libfurrow_rocksdb.so" "$guest/tree/bin/"
 fi
 ! runs transports md || add_program "$(command -v fio)"
+if runs mapped; then
+    add_program "$(command -v dmsetup)"
+    add_modules dm-mod
+fi
 ! runs volume || add_program "$(command -v e2fsck)"
 # The last programs: a newer C library comes with them, which all programs then use.
 if runs streams; then

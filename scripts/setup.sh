@@ -174,6 +174,7 @@ test-guest | test-guest-long)
     have mkfs.btrfs || install_package btrfs-progs "zoned btrfs on an emulated drive"
     if [ "$goal" = test-guest-long ]; then
         have fio || install_package fio "the load on a volume"
+        have dmsetup || install_package dmsetup "zones of a drive by device mapper"
         need_rocksdb
         need_pjdfstest
     fi
