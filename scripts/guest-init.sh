@@ -161,6 +161,8 @@ mapped() {
     conform /dev/dm-0 null
     file_system /dev/dm-0 2000
     step "mapped: remove the map" dmsetup remove --noudevrules --noudevsync map
+    # It empties all zones.
+    conformance "$drive" 1 1 >/dev/null
     # 40 other zones, and two conventional ones behind them.
     printf '%s\n' "0 $((40 * zone)) linear $drive $((3 * zone))" "$((40 * zone)) $((2 * zone)) linear $drive 0" >/run/map
     step "mapped: conventional zones last" dmsetup create --noudevrules --noudevsync map /run/map
