@@ -209,10 +209,9 @@ impl Events {
         Cut { number, at, fates, only_in: None }
     }
 
-    /// The cuts from call `from` to the end of the last one that leave different drives if no
-    /// command in flight has started and the unflushed blocks of at most one zone are lost: after
-    /// each answer and each promise, everything kept, and then what was not flushed lost in each
-    /// zone by itself.
+    /// Cuts from call `from` to the end of the last call, after each answer and each promise. No
+    /// command in flight has started. The first cut at a place keeps every block that was answered.
+    /// Each further cut there loses the unflushed blocks of one zone and keeps all other blocks.
     ///
     /// # Errors
     /// If no drive can have done what is recorded.

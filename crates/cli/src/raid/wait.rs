@@ -39,9 +39,9 @@ impl Wait {
         self.until.is_some()
     }
 
-    /// Sleeps for a second, or for what is left of the time, and returns true: the caller then
-    /// looks at the drives again. Returns false without a sleep if the time is over. The first call
-    /// tells the operator `why` the program waits.
+    /// Sleeps for a second, or for the rest of the waiting time if that is shorter. Returns true if
+    /// the caller is to look at the drives again, and false, without a sleep, if the waiting time is
+    /// over. The first call tells the operator `why` the program waits.
     ///
     /// # Errors
     /// If the program is to end. The error comes without a further sleep.
@@ -85,8 +85,8 @@ impl Wait {
     /// that only looks at it (as udev does) must not cost the array a member.
     ///
     /// # Errors
-    /// The inner result has the errors of [`open_drive`]; it is `Busy` only if the drive is still
-    /// busy when the time is over. The outer result is an error if the program is to end.
+    /// The outer result is an error if the program is to end. The inner result has the errors of
+    /// [`open_drive`]: `Busy` means that the drive was still busy at the end of the waiting time.
     pub fn open(&self, rt: &Rt, spec: &DeviceSpec) -> Result<furrow_zone::Result<Drive>> {
         loop {
             match open_drive(rt, spec, self.patience()) {

@@ -5,8 +5,9 @@
 //!   arrival of the request and the answer the entry's memory belongs to this process, and its
 //!   payload is written by the holder of the answer alone. The thread of the ring reads the payload
 //!   before it passes the answer on, except for a WRITE, whose answer has no payload of its own.
-//! - What was read from a file is copied to the entry by the thread of the ring: whoever gives the
-//!   answer holds the engine, for which requests of other processors wait.
+//! - The thread of the ring copies the pages that a READ has found to the entry's memory. The
+//!   thread that gives the answer does not, because that thread holds the engine, and requests of
+//!   other processors wait for the engine.
 //! - Only the thread of the ring gives an entry back to the kernel: commands of a ring belong to
 //!   the thread that submits them.
 //! - The thread of the ring announces its sleep *before* it looks for answers for the last time. A
