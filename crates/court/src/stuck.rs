@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long one step may take: a MiB of the filling, or 16 overwrites with their fdatasync.
+/// How long one step may take: a MiB of the filling, or a round with the fdatasync behind it.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// What a run is.
@@ -35,14 +35,14 @@ pub struct Program {
 pub enum End {
     /// All rounds were made, or a call failed and the text says how.
     Ended {
-        /// Why it ended early.
+        /// Why the run ended early.
         error: Option<String>,
         /// Calls that ended with EAGAIN.
         again: u64,
     },
-    /// It did not go on.
+    /// The run did not go on.
     Stuck {
-        /// Rounds made; `None`: it was stuck while the file was filled.
+        /// Rounds made; `None`: the run was stuck while the file was filled.
         rounds: Option<u64>,
         /// Commands that the drive had not answered.
         owed: usize,
@@ -67,7 +67,7 @@ pub fn run(kind: Kind, program: Program, place: &Path) -> Result<End> {
     kind.make(server.device(), &[])?;
     let text = place.to_string_lossy().into_owned();
     kind.mount(server.device(), &text)?;
-    // Steps made, of which the first are those that fill the file; and rounds made, plus one.
+    // Steps made, those of the filling included; and rounds made, plus one once the file is full.
     let steps = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
     let (counted, at) = (steps.clone(), place.to_owned());
     let work = std::thread::spawn(move || overwrite(&at, program, &counted));
@@ -92,7 +92,7 @@ pub fn run(kind: Kind, program: Program, place: &Path) -> Result<End> {
         let stacks = stacks(kind);
         server.mark("stuck")?;
         let (commands, owed) = owed(&recording)?;
-        // Its file system keeps waiting, without a drive.
+        // The file system of this run keeps waiting, without a drive.
         drop(server);
         let rounds = steps.1.load(Ordering::Relaxed).checked_sub(1);
         End::Stuck { rounds, owed, commands, stacks }
