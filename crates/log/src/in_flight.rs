@@ -16,7 +16,7 @@ pub struct SequencePoint(pub(crate) u64);
 /// Invariants
 /// - `completed` begins with a write that has not completed, or is empty.
 /// - Every number that has not completed is a write in some zone's queue; `pages` is the sum of the
-///   pages of these writes.
+///   pages of these writes, and `unsent` the number of those that are not wholly with the drive.
 #[derive(Default)]
 pub(crate) struct InFlight {
     /// Every write with a lower number has completed.
@@ -25,6 +25,8 @@ pub(crate) struct InFlight {
     completed: VecDeque<bool>,
     /// Pages of the writes that have not completed.
     pages: usize,
+    /// Writes of which a part at least has not been sent.
+    unsent: usize,
     waiters: Vec<(SequencePoint, Waker)>,
 }
 
@@ -32,8 +34,19 @@ impl InFlight {
     /// Enters a write of `pages` pages that is dispatched, and returns its number.
     pub(crate) fn begin(&mut self, pages: usize) -> u64 {
         self.pages += pages;
+        self.unsent += 1;
         self.completed.push_back(false);
         self.base + self.completed.len() as u64 - 1
+    }
+
+    /// All of `count` writes has been sent, or never will be.
+    pub(crate) fn sent(&mut self, count: usize) {
+        self.unsent -= count;
+    }
+
+    /// Writes that are not wholly with the drive.
+    pub(crate) fn unsent(&self) -> usize {
+        self.unsent
     }
 
     /// The write has completed.

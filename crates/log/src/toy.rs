@@ -31,6 +31,8 @@ pub(crate) struct Wishes {
     pub no_reset: BTreeSet<ZoneId>,
     /// Flushes fail.
     pub fail_flush: bool,
+    /// Flushes cover writes in flight.
+    pub covers: bool,
     /// Reports fail: the drive is gone.
     pub gone: bool,
     /// Every report lists these zones, regardless of the request.
@@ -312,6 +314,10 @@ impl ZonedDevice for Toy {
 
     fn answers(&self) -> bool {
         !self.state.borrow().wishes.gone
+    }
+
+    fn flush_covers_submitted(&self) -> bool {
+        self.state.borrow().wishes.covers
     }
 
     fn name(&self) -> String {

@@ -42,7 +42,7 @@ use furrow_zone::{
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::Poll;
 
 /// How many writes of one zone may be in flight, and whether the writer or the drive chooses their
 /// places.
@@ -128,17 +128,10 @@ pub(crate) struct Shared {
     capacity: u32,
     zone_queues: RefCell<Vec<Option<Rc<ZoneQueue>>>>,
     /// The flush that starts next or, once started, is in flight.
-    next_flush: RefCell<Option<Rc<Round>>>,
+    next_flush: RefCell<Option<Rc<flush::Round>>>,
     flushing: Cell<bool>,
     flush_failed: RefCell<Option<Error>>,
     defect: Option<LogDefect>,
-}
-
-/// One flush command, and the callers that share it.
-#[derive(Default)]
-struct Round {
-    result: RefCell<Option<Result<()>>>,
-    waiters: RefCell<Vec<Waker>>,
 }
 
 /// A handle to a drive's writer. Cloning shares it.
@@ -533,37 +526,6 @@ impl Writer {
         self.0.in_flight.borrow().pages()
     }
 
-    /// Makes all writes durable that were answered before the call. Returns at once on a drive
-    /// without a volatile cache. Calls made while a flush is in flight share the next flush. The
-    /// flush continues if the future is dropped.
-    ///
-    /// # Errors
-    /// If the drive fails a flush. Every later call fails too, since the extent of the loss is
-    /// unknown.
-    pub async fn flush(&self) -> Result<()> {
-        if self.has(LogDefect::SkippedFlush) {
-            return Ok(());
-        }
-        if let Some(error) = self.0.flush_failed.borrow().clone() {
-            return Err(error);
-        }
-        if !self.geometry().volatile_cache {
-            return Ok(());
-        }
-        let round = self.0.next_flush.borrow_mut().get_or_insert_default().clone();
-        if !self.0.flushing.replace(true) {
-            self.0.rt.spawn_detached(run_flushes(self.0.clone()));
-        }
-        std::future::poll_fn(|cx| {
-            if let Some(result) = &*round.result.borrow() {
-                return Poll::Ready(result.clone());
-            }
-            round.waiters.borrow_mut().push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await
-    }
-
     /// Makes `zone` full without writing the rest, once none of its writes is in flight. On most
     /// drives this costs about as much as writing the rest. The permit is given back.
     ///
@@ -631,33 +593,15 @@ impl Writer {
     }
 }
 
-/// Sends flushes, one at a time, until no caller waits for a flush that has not started.
-async fn run_flushes(shared: Rc<Shared>) {
-    loop {
-        let Some(round) = shared.next_flush.borrow_mut().take() else { break };
-        shared.counters.borrow_mut().flushes += 1;
-        let status = shared.device.submit(QueueId(0), Request::bare(Command::Flush)).await.status;
-        let result = if status.is_ok() {
-            Ok(())
-        } else {
-            let error = Error::device(&shared.device.name(), "flush", status);
-            shared.flush_failed.borrow_mut().get_or_insert(error.clone());
-            Err(error)
-        };
-        *round.result.borrow_mut() = Some(result);
-        let waiters = std::mem::take(&mut *round.waiters.borrow_mut());
-        waiters.into_iter().for_each(Waker::wake);
-    }
-    shared.flushing.set(false);
-}
-
 mod audit;
 mod counters;
 mod failure;
+mod flush;
 #[cfg(test)]
 mod tests;
 mod zone_write;
 
 pub use counters::{Counters, Kind};
 pub use failure::Failure;
+pub use flush::EarlyFlush;
 pub use zone_write::{Durability, Payload, Placement, WriteHandle, WriteObserver, ZoneWrite};

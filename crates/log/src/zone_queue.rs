@@ -265,7 +265,10 @@ impl ZoneQueue {
         let count = pages.as_ref().map_or(0, ExactSizeIterator::len);
         let sequence = shared.in_flight.borrow_mut().begin(count);
         if let Some(error) = &state.failed {
-            shared.in_flight.borrow_mut().complete(sequence, count);
+            let mut in_flight = shared.in_flight.borrow_mut();
+            in_flight.sent(1);
+            in_flight.complete(sequence, count);
+            drop(in_flight);
             let (zone, of_zone, error) = (self.zone, state.of_zone, error.clone());
             if let Tell::Observer(observer, part) = tell {
                 // The observer is not called within the call that submits.

@@ -701,6 +701,11 @@ impl ZonedDevice for SoftDrive {
         self.0.state.borrow().broken != Some(Status::InternalError)
     }
 
+    /// A round waits for the writes that its record names, and flushes then.
+    fn flush_covers_submitted(&self) -> bool {
+        true
+    }
+
     fn oldest(&self) -> Option<u64> {
         // Reads are with the plain drive only. Other commands wait for several of its commands, one
         // after the other: they are late only if it has none. Their numbers are counted apart.

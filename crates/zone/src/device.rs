@@ -93,6 +93,12 @@ pub trait ZonedDevice {
         true
     }
 
+    /// True if a flush also makes those writes durable that were submitted before it and have not
+    /// been answered. They count as written only if they are answered with success.
+    fn flush_covers_submitted(&self) -> bool {
+        false
+    }
+
     /// The number of the oldest command that the drive has not answered, counted from 0; `None` if
     /// all are answered, or it cannot tell.
     fn oldest(&self) -> Option<u64> {

@@ -539,8 +539,9 @@ impl Inner {
             let core = &mut *self.core.borrow_mut();
             core.write_tables(id, &mut snapshot)?
         };
+        let flush = writer.flush_early().await;
         self.drain().await?;
-        writer.flush().await?;
+        writer.flush_after(flush).await?;
         let record = {
             let mut core = self.core.borrow_mut();
             if let Some(since) = held_up {

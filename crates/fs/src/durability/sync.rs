@@ -590,11 +590,15 @@ impl Inner {
         stamp: u64,
         point: furrow_log::SequencePoint,
     ) -> Result<()> {
+        let writer = self.core.borrow().env.writer.clone();
         let result = async {
+            let early = writer.flush_early().await;
             self.wait_durable_or_relocated(point).await?;
-            self.flushed(stamp, point, &[]).await
+            writer.flush_after(early).await
         };
-        result.await.inspect_err(|error| self.fail(error))
+        result.await.inspect_err(|error| self.fail(error))?;
+        self.core.borrow_mut().stable(stamp);
+        Ok(())
     }
 
     /// Waits until everything before `point` is durable. Failures of zones in `excused` do not
@@ -606,8 +610,9 @@ impl Inner {
         excused: &[ZoneId],
     ) -> Result<()> {
         let writer = self.core.borrow().env.writer.clone();
+        let early = writer.flush_early().await;
         writer.wait_excusing(point, |zone| excused.contains(&zone)).await?;
-        writer.flush().await?;
+        writer.flush_after(early).await?;
         self.core.borrow_mut().stable(stamp);
         Ok(())
     }

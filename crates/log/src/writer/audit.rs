@@ -11,14 +11,16 @@ impl Writer {
     /// # Errors
     /// `Internal`: which account, what was expected and what was found.
     pub fn audit(&self) -> Result<()> {
-        let (mut open, mut pages) = (Vec::new(), 0);
+        let (mut open, mut pages, mut unsent) = (Vec::new(), 0, 0);
         for zone_queue in self.0.zone_queues.borrow().iter().flatten() {
-            pages += zone_queue.audit(&mut open)?;
+            let (its_pages, its_unsent) = zone_queue.audit(&mut open)?;
+            (pages, unsent) = (pages + its_pages, unsent + its_unsent);
         }
         open.sort_unstable();
         let in_flight = self.0.in_flight.borrow();
         equal("writes in flight, their numbers", open, in_flight.numbers().collect())?;
-        equal("writes in flight, their pages", pages, in_flight.pages())
+        equal("writes in flight, their pages", pages, in_flight.pages())?;
+        equal("writes that are not wholly sent", unsent, in_flight.unsent())
     }
 
     /// Blocks of `zone` that were placed since it was empty; 0 if the zone is not open in this

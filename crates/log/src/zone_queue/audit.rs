@@ -7,11 +7,11 @@ use furrow_zone::Result;
 impl ZoneQueue {
     /// Compares the counters of the queue with the commands in flight and the writes that wait.
     /// Adds the numbers of the writes that have not completed to `open`, and returns the number of
-    /// their pages.
+    /// their pages, and how many of the writes are not wholly sent.
     ///
     /// # Errors
     /// `Internal` if an account does not match.
-    pub(crate) fn audit(&self, open: &mut Vec<u64>) -> Result<usize> {
+    pub(crate) fn audit(&self, open: &mut Vec<u64>) -> Result<(usize, usize)> {
         let state = self.state.borrow();
         let account = format!("queue of zone {}", self.zone);
         open.extend(state.writes.iter().map(|write| write.sequence));
@@ -31,7 +31,8 @@ impl ZoneQueue {
         holds(&account, !ended || (state.permit.is_none() && state.bound.is_none()), || {
             "expected no permit of a full zone, found one".into()
         })?;
-        Ok(state.writes.iter().map(|write| write.pages).sum())
+        let pages = state.writes.iter().map(|write| write.pages).sum();
+        Ok((pages, state.writes.len() - state.next))
     }
 
     /// Compares `done` and `sent` with the commands in flight, and with the writes that have not

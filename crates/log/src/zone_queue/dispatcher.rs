@@ -121,6 +121,7 @@ impl Dispatcher {
         let mut state = self.zone_queue.state.borrow_mut();
         if state.failed.is_some() {
             let mut in_flight = self.shared.in_flight.borrow_mut();
+            in_flight.sent(state.writes.len() - state.next);
             for write in state.writes.drain(..) {
                 in_flight.complete(write.sequence, write.pages);
             }
@@ -273,7 +274,10 @@ impl Dispatcher {
         }
         if let Some(rest) = state.rest.take() {
             // A write without blocks stands for the filling alone, and is sent with it.
-            state.next += usize::from(write.blocks == 0);
+            if write.blocks == 0 {
+                state.next += 1;
+                self.shared.in_flight.borrow_mut().sent(1);
+            }
             let request = self.level(rest);
             return Some(Next { request, end: from, behind, append: false });
         }
@@ -353,6 +357,7 @@ impl Dispatcher {
                 break;
             }
             state.next += 1;
+            shared.in_flight.borrow_mut().sent(1);
             if !join {
                 break;
             }
