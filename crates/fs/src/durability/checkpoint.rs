@@ -539,7 +539,7 @@ impl Inner {
             let core = &mut *self.core.borrow_mut();
             core.write_tables(id, &mut snapshot)?
         };
-        let flush = writer.flush_early().await;
+        let flush = self.flush_early(0).await;
         self.drain().await?;
         writer.flush_after(flush).await?;
         let record = {

@@ -27,7 +27,7 @@ use crate::tree::cache::{Entry, Key};
 use crate::tree::node::{attr, first_pointer};
 use crate::types::{Ino, Kind};
 use furrow_log::record::{RecordId, blocks_for, seal};
-use furrow_log::writer::{Durability, Kind as WriteKind, ZoneWrite};
+use furrow_log::writer::{Durability, EarlyFlush, Kind as WriteKind, ZoneWrite};
 use furrow_policy::{FsDefect, SyncRecord};
 use furrow_rt::{CompletionTable, Pages, Ticket};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
@@ -49,6 +49,8 @@ const RECORD_BLOCKS_MAX: u32 = 1_024;
 /// Bytes that the changes of a file's nodes may take in a record. A node whose change has no space
 /// is written: that takes a block, and another block for the record would gain nothing.
 const CHANGES_MAX: usize = 1_024;
+/// Records in a row that were alone after which the next is taken to be alone, too.
+const ALONE: u32 = 8;
 /// Dirty blocks of a file that an fsync dispatches in one stretch with its record. Further blocks
 /// are dispatched before, and other operations have turns meanwhile.
 const AHEAD: usize = 256;
@@ -76,6 +78,9 @@ pub(crate) struct SyncLog {
     waiters: Group,
     /// Fsyncs whose record is in flight.
     sharing: u32,
+    /// Records in a row that were of one fsync and ended while no other record was in flight and no
+    /// fsync waited.
+    alone: u32,
     /// The buffer of a record's body, between records.
     body: Vec<u8>,
     /// Nodes whose changes are in records.
@@ -478,6 +483,9 @@ impl Inner {
             core.durability.sync.in_flight = core.less("SyncLog::in_flight", records, 1);
             let left = core.less("SyncLog::sharing", fsyncs, group.len() as u32);
             core.durability.sync.sharing = left;
+            let sync = &mut core.durability.sync;
+            let alone = records == 1 && group.len() == 1 && sync.waiters.is_empty();
+            sync.alone = if alone { sync.alone.saturating_add(1) } else { 0 };
             for (ino, ticket) in group {
                 // An fsync without a result is not durable, so its answer must not be success.
                 let at = inos.binary_search(&ino).expect("invariant: the record was for the group");
@@ -592,13 +600,25 @@ impl Inner {
     ) -> Result<()> {
         let writer = self.core.borrow().env.writer.clone();
         let result = async {
-            let early = writer.flush_early().await;
+            let early = self.flush_early(1).await;
             self.wait_durable_or_relocated(point).await?;
             writer.flush_after(early).await
         };
         result.await.inspect_err(|error| self.fail(error))?;
         self.core.borrow_mut().stable(stamp);
         Ok(())
+    }
+
+    /// Sends a flush beside the writes that it covers ([`furrow_log::Writer::flush_early`]), if one
+    /// client fsyncs at a time and at most `own` records are in flight. Of many clients half write
+    /// while the others' flush is under way, which must not wait for these writes.
+    pub(crate) async fn flush_early(&self, own: u32) -> Option<EarlyFlush> {
+        let writer = {
+            let core = self.core.borrow();
+            let sync = &core.durability.sync;
+            (sync.alone >= ALONE && sync.in_flight <= own).then(|| core.env.writer.clone())
+        };
+        writer?.flush_early().await
     }
 
     /// Waits until everything before `point` is durable. Failures of zones in `excused` do not
@@ -610,7 +630,7 @@ impl Inner {
         excused: &[ZoneId],
     ) -> Result<()> {
         let writer = self.core.borrow().env.writer.clone();
-        let early = writer.flush_early().await;
+        let early = self.flush_early(0).await;
         writer.wait_excusing(point, |zone| excused.contains(&zone)).await?;
         writer.flush_after(early).await?;
         self.core.borrow_mut().stable(stamp);
