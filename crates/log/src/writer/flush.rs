@@ -61,8 +61,8 @@ impl Writer {
     }
 
     /// Asks for a flush of the writes dispatched before the call, without waiting for their
-    /// answers. `None` if the drive's flushes do not cover writes in flight, if not all writes are with the
-    /// drive yet, or if a flush is in flight. [`Writer::flush_after`] takes either.
+    /// answers. `None` if the drive's flushes do not cover writes in flight, if not all writes are
+    /// with the drive yet, or if a flush is in flight. [`Writer::flush_after`] takes either.
     pub async fn flush_early(&self) -> Option<EarlyFlush> {
         let covers = self.geometry().volatile_cache && self.0.device.flush_covers_submitted();
         if !covers || self.has(LogDefect::SkippedFlush) || self.flush_failed().is_some() {
