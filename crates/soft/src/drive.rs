@@ -284,10 +284,14 @@ impl Inner {
                 }
             },
             Ok(Effect::Flushed) => {
-                let round = self.state.borrow_mut().ask();
-                self.run();
                 let this = self.clone();
+                let held_back = self.state.borrow().holds_back();
+                let asked = (!held_back).then(|| self.ask());
                 self.rt.spawn_detached(async move {
+                    let round = match asked {
+                        Some(round) => round,
+                        None => this.ask_behind_gates().await,
+                    };
                     let status = this.wait_for(round).await;
                     this.answer(ticket, status);
                 });
@@ -502,6 +506,8 @@ impl Inner {
                     Some(later) => later,
                     None => {
                         state.gates.remove(&zone);
+                        drop(state);
+                        self.changed.notify_all();
                         return;
                     }
                 }
@@ -513,6 +519,29 @@ impl Inner {
                 return;
             }
         }
+    }
+
+    /// Asks for a round, and begins it unless another one is under way.
+    fn ask(self: &Rc<Self>) -> u64 {
+        let round = self.state.borrow_mut().ask();
+        self.run();
+        round
+    }
+
+    /// As [`Inner::ask`], once no command waits for the reset of its zone: a flush covers the
+    /// writes that were submitted before the flush.
+    async fn ask_behind_gates(self: &Rc<Self>) -> u64 {
+        loop {
+            let waiting = self.changed.wait();
+            {
+                let state = self.state.borrow();
+                if state.broken.is_some() || !state.holds_back() {
+                    break;
+                }
+            }
+            waiting.await;
+        }
+        self.ask()
     }
 
     /// Waits until the round is done. The status of everything in it.
@@ -701,7 +730,8 @@ impl ZonedDevice for SoftDrive {
         self.0.state.borrow().broken != Some(Status::InternalError)
     }
 
-    /// A round waits for the writes that its record names, and flushes then.
+    /// A flush begins a round behind the resets that writes wait for. The round waits for all
+    /// writes before the round, and flushes the plain drive then.
     fn flush_covers_submitted(&self) -> bool {
         true
     }

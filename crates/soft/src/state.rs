@@ -171,6 +171,11 @@ impl State {
         }
     }
 
+    /// Whether commands wait for the reset of their zone.
+    pub(crate) fn holds_back(&self) -> bool {
+        self.gates.values().any(|waiting| !waiting.is_empty())
+    }
+
     /// Whether block `from` of `zone` is below what a failed write left of the zone.
     pub(crate) fn holds(&self, zone: ZoneId, from: u32) -> bool {
         self.failures.get(&zone).is_none_or(|failure| from < failure.pointer)

@@ -341,3 +341,25 @@ fn a_failure_amid_a_reset_ends_the_old_life_there() {
         });
     }
 }
+
+/// A flush covers a write that waits for the reset of its zone when the flush is submitted.
+#[test]
+fn a_flush_covers_a_write_behind_a_reset() {
+    let snapshot = on(Config::simulated(1), None, async |rt, drive| {
+        let soft = made(&rt, &drive, 16).await;
+        assert!(sent(&soft, write(2, 0, 5, 1)).await.is_ok());
+        let reset = soft.submit(QueueId(0), manage(2, Action::Reset));
+        let behind = soft.submit(QueueId(0), write(2, 0, 3, 2));
+        assert!(soft.flush_covers_submitted());
+        let flush = soft.submit(QueueId(0), Request::bare(Command::Flush));
+        assert!(flush.await.status.is_ok());
+        assert!(behind.await.status.is_ok());
+        assert!(reset.await.status.is_ok());
+        drive.snapshot()
+    });
+    on(Config::simulated(2), Some(&snapshot.power_cut(&Fates::nothing(1))), async |rt, drive| {
+        let soft = opened(&rt, &drive, Access::ReadWrite).await.unwrap();
+        assert_eq!(zone(&soft, 2).await.1, 3);
+        assert_eq!(read(&soft, 2, 2).await, Ok(2));
+    });
+}

@@ -35,8 +35,8 @@ impl Round {
 #[must_use = "what it covers is durable after `Writer::flush_after`"]
 pub struct EarlyFlush {
     round: Rc<Round>,
-    /// Failures noted when it was asked for.
-    noted: u64,
+    /// What went wrong before the flush was asked for: [`Writer::mishaps`].
+    mishaps: (u64, u64),
 }
 
 impl Writer {
@@ -74,20 +74,25 @@ impl Writer {
         // The tasks that send what was just dispatched have a turn first.
         self.0.rt.yield_now().await;
         let all_sent = self.0.in_flight.borrow().unsent() == 0;
-        all_sent.then(|| EarlyFlush { round: self.ask_flush(), noted: self.0.noted.get() })
+        all_sent.then(|| EarlyFlush { round: self.ask_flush(), mishaps: self.mishaps() })
     }
 
     /// Makes durable what was dispatched before the call that returned `early`, and has been
-    /// answered by now. Flushes again if a zone has failed meanwhile: what it lost was written
-    /// later.
+    /// answered by now. Flushes again if a zone has failed or a write has been sent again
+    /// meanwhile: blocks were written behind the early flush then.
     ///
     /// # Errors
     /// As [`Writer::flush`].
     pub async fn flush_after(&self, early: Option<EarlyFlush>) -> Result<()> {
         match early {
-            Some(EarlyFlush { round, noted }) if noted == self.0.noted.get() => round.done().await,
+            Some(EarlyFlush { round, mishaps }) if mishaps == self.mishaps() => round.done().await,
             _ => self.flush().await,
         }
+    }
+
+    /// Failures of zones noted, and writes sent again, since the writer was made.
+    fn mishaps(&self) -> (u64, u64) {
+        (self.0.noted.get(), self.0.counters.borrow().retries)
     }
 
     /// The next flush that is sent.

@@ -118,3 +118,37 @@ fn a_flush_goes_beside_the_writes_that_it_covers() {
         rt.clear();
     }
 }
+
+/// A write that is sent again reaches the drive behind the early flush, which counts for nothing
+/// then.
+#[test]
+fn a_write_that_is_sent_again_is_flushed_again() {
+    let mut shape = geometry(1, 64);
+    shape.volatile_cache = true;
+    let mut seen = BTreeSet::new();
+    for seed in 0..32 {
+        let rt = Rt::new(Config::simulated(seed));
+        let toy = Toy::new(shape.clone(), seed);
+        toy.wish(|wishes| (wishes.covers, wishes.overtake) = (true, 1));
+        let options = WriterOptions { join: false, ..options(Order::Queued, 1, 4) };
+        let writer = Writer::with_options(&rt, toy.clone(), options);
+        writer.open_empty(ZoneId(0));
+        (0..2).for_each(|_| drop(write(&writer, 0, 1)));
+        let flushing = writer.clone();
+        let done = rt.spawn(async move {
+            let early = flushing.flush_early().await;
+            assert!(early.is_some());
+            flushing.drain().await?;
+            flushing.flush_after(early).await
+        });
+        rt.run_ready();
+        rt.add_source(toy);
+        rt.run_ready();
+        assert!(matches!(done.try_take(), Some(Ok(()))));
+        let again = writer.counters().retries > 0;
+        assert_eq!(writer.counters().flushes, if again { 2 } else { 1 }, "seed {seed}");
+        seen.insert(again);
+        rt.clear();
+    }
+    assert_eq!(seen.len(), 2, "{seen:?}: some writes overtake others, and some do not");
+}
