@@ -41,7 +41,7 @@ impl Wait {
 
     /// Sleeps for a second, or for the rest of the waiting time if that is shorter. Returns true if
     /// the caller is to look at the drives again, and false, without a sleep, if the waiting time
-    /// is over. The first call tells the operator `why` the program waits.
+    /// is over. `why` is the reason for the wait; the first call prints `why`.
     ///
     /// # Errors
     /// If the program is to end. The error comes without a further sleep.
