@@ -11,6 +11,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Place;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
@@ -65,6 +66,19 @@ impl Table {
         if range.is_empty() {
             return key;
         }
+        // Parts do not overlap, so if the last one that begins before the end of the range ends
+        // before the range, none is in it.
+        let before = self.last.range(..range.end).next_back();
+        if before.is_some_and(|(_, part)| part.end > range.start) {
+            self.cut_out(&range, key);
+        }
+        self.last.insert(range.start, Last { end: range.end, key, ticket });
+        key
+    }
+
+    /// Removes the parts in `range`, which is not empty. The range of `key` waits for those whose
+    /// parts these are.
+    fn cut_out(&mut self, range: &Range<u64>, key: usize) {
         // A part that begins before the range keeps its front.
         if let Some((_, part)) = self.last.range_mut(..range.start).next_back()
             && part.end > range.start
@@ -85,8 +99,6 @@ impl Table {
                 self.last.insert(range.end, part);
             }
         }
-        self.last.insert(range.start, Last { end: range.end, key, ticket });
-        key
     }
 
     /// Removes a range, and dropped ones that waited for it alone. Returns the wakers.
@@ -95,10 +107,10 @@ impl Table {
         let mut going: SmallVec<[usize; 2]> = SmallVec::from_slice(&[key]);
         while let Some(key) = going.pop() {
             let entry = self.entries.remove(key);
-            if let Some(part) = self.last.get(&entry.range.start)
-                && (part.ticket, part.end) == (entry.ticket, entry.range.end)
+            if let Place::Occupied(part) = self.last.entry(entry.range.start)
+                && (part.get().ticket, part.get().end) == (entry.ticket, entry.range.end)
             {
-                self.last.remove(&entry.range.start);
+                part.remove();
             }
             for key in entry.behind {
                 let behind = &mut self.entries[key];
