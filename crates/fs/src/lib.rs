@@ -77,6 +77,7 @@ pub use memory::Memory;
 pub use repair::{ACTIONS_MAX, Action, Fate, Repair, RepairOptions, Verdict};
 use std::rc::Rc;
 pub use tree::lifetime::{ATTRIBUTE as LIFETIME_ATTRIBUTE, Extensions, Lifetime};
+use tree::open_files::LastName;
 use tree::readdir::Listed;
 pub use types::*;
 
@@ -234,7 +235,9 @@ impl Fs {
     /// # Errors
     /// `NotFound`, `IsDirectory`, `NotDirectory`, `NoSpace`, `ReadOnly`, `Corrupt`, `Io`.
     pub async fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        self.remove(parent, name, false).await
+        let gone = self.remove(parent, name, false, LastName::Frees).await?;
+        self.reap(gone).await;
+        Ok(())
     }
 
     /// Removes an empty directory.
@@ -242,14 +245,34 @@ impl Fs {
     /// # Errors
     /// As [`Fs::unlink`]; `NotEmpty`.
     pub async fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        self.remove(parent, name, true).await
-    }
-
-    async fn remove(&self, parent: Ino, name: &[u8], directory: bool) -> Result<()> {
-        let time = self.0.core.borrow().now();
-        let gone = self.0.run(|core| core.remove(parent, name, Some(directory), time)).await?;
+        let gone = self.remove(parent, name, true, LastName::Frees).await?;
         self.reap(gone).await;
         Ok(())
+    }
+
+    /// [`Fs::rmdir`] if `directory`, else [`Fs::unlink`], but an inode that loses its last name
+    /// stays, and is open once more: [`Fs::release`] frees it. Returns that inode.
+    ///
+    /// # Errors
+    /// As [`Fs::rmdir`] or [`Fs::unlink`]; `TooManyOpen`.
+    pub async fn remove_open(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        directory: bool,
+    ) -> Result<Option<Ino>> {
+        self.remove(parent, name, directory, LastName::Opens).await
+    }
+
+    async fn remove(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        directory: bool,
+        last: LastName,
+    ) -> Result<Option<Ino>> {
+        let time = self.0.core.borrow().now();
+        self.0.run(|core| core.remove(parent, name, Some(directory), (time, last))).await
     }
 
     /// Frees an inode that lost its last name, unless it is open. The removal itself is done
@@ -270,9 +293,24 @@ impl Fs {
         mode: RenameMode,
     ) -> Result<()> {
         let time = self.0.core.borrow().now();
-        let gone = self.0.rename(from, to, mode, time).await?;
+        let gone = self.0.rename(from, to, mode, (time, LastName::Frees)).await?;
         self.reap(gone).await;
         Ok(())
+    }
+
+    /// [`Fs::rename`], but an inode that loses its last name stays, and is open once more:
+    /// [`Fs::release`] frees it. Returns that inode.
+    ///
+    /// # Errors
+    /// As [`Fs::rename`]; `TooManyOpen`.
+    pub async fn rename_open(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        mode: RenameMode,
+    ) -> Result<Option<Ino>> {
+        let time = self.0.core.borrow().now();
+        self.0.rename(from, to, mode, (time, LastName::Opens)).await
     }
 
     /// A symbolic link's target.

@@ -11,7 +11,7 @@ pub(crate) mod holes;
 pub(crate) mod lifetime;
 pub(crate) mod namespace;
 pub(crate) mod node;
-mod open_files;
+pub(crate) mod open_files;
 mod ranges;
 pub(crate) mod readdir;
 pub(crate) mod rename_cycle;

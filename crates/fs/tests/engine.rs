@@ -222,6 +222,55 @@ fn renames_links_and_open_files_behave_as_posix_says() {
     });
 }
 
+/// An inode that is opened by the loss of its last name can be used until it is released, and a
+/// mount after a crash frees it.
+#[test]
+fn the_last_name_may_leave_an_inode_open() {
+    on_drive(SMALL, |rt, drive| async move {
+        let (root, replace) = (Ino::ROOT, RenameMode::Replace);
+        let fs = mount(&rt, &drive).await?;
+        let before = fs.statfs().inodes_free;
+        let file = fs.create(root, b"file", &NewNode::file()).await?.ino;
+        write(&fs, file, 0, b"text").await?;
+        fs.link(file, root, b"second").await?;
+        assert_eq!(fs.remove_open(root, b"second", false).await?, None, "it has a name");
+        assert_eq!(fs.release(file).await.unwrap_err().kind(), ErrorKind::Invalid, "not open");
+        let wrong = fs.remove_open(root, b"file", true).await.unwrap_err();
+        assert_eq!(wrong.kind(), ErrorKind::NotDirectory);
+        assert_eq!(fs.remove_open(root, b"file", false).await?, Some(file));
+        assert_eq!(fs.lookup(root, b"file").await.unwrap_err().kind(), ErrorKind::NotFound);
+        write(&fs, file, 4, b"more").await?;
+        assert_eq!(fs.read(file, 0, 9).await?.to_vec(), b"textmore");
+        fs.release(file).await?;
+        assert_eq!(fs.getattr(file).await.unwrap_err().kind(), ErrorKind::NotFound);
+        // A directory.
+        let directory = fs.create(root, b"directory", &NewNode::directory()).await?.ino;
+        assert_eq!(fs.remove_open(root, b"directory", true).await?, Some(directory));
+        assert!(fs.readdir(directory, 0, 9).await?.is_empty());
+        fs.release(directory).await?;
+        // Renames: over a file that is open already, over a name of the same inode, and over none.
+        let file = fs.create(root, b"file", &NewNode::file()).await?.ino;
+        fs.open(file).await?;
+        let new = fs.create(root, b"new", &NewNode::file()).await?.ino;
+        assert_eq!(fs.rename_open((root, b"new"), (root, b"file"), replace).await?, Some(file));
+        fs.release(file).await?;
+        assert_eq!(fs.getattr(file).await?.links, 0, "open twice");
+        fs.release(file).await?;
+        assert_eq!(fs.getattr(file).await.unwrap_err().kind(), ErrorKind::NotFound);
+        fs.link(new, root, b"new").await?;
+        assert_eq!(fs.rename_open((root, b"new"), (root, b"file"), replace).await?, None);
+        assert_eq!(fs.rename_open((root, b"new"), (root, b"newer"), replace).await?, None);
+        fs.unlink(root, b"newer").await?;
+        assert_eq!(fs.remove_open(root, b"file", false).await?, Some(new));
+        fs.sync().await?;
+        drop(fs);
+        let fs = mount(&rt, &drive).await?;
+        assert_eq!(fs.getattr(new).await.unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(fs.statfs().inodes_free, before);
+        fs.unmount().await
+    });
+}
+
 #[test]
 fn drives_that_do_not_fit_are_refused_with_the_sum() {
     let rt = Rt::new(Config::simulated(1));

@@ -190,40 +190,23 @@ impl Call {
         }
     }
 
-    /// Opens the inode of `name` once more if it is about to lose its last name: the kernel knows
-    /// the inode and may use it until it forgets it.
-    async fn keep(&self, parent: Ino, name: &[u8]) -> Result<Option<Ino>> {
-        let attr = self.fs.lookup(parent, name).await?;
-        if attr.kind != Kind::Directory && attr.links > 1 {
-            return Ok(None);
+    /// Keeps an inode that has lost its last name and was opened for that until the kernel, which
+    /// may use the inode by number, forgets it.
+    async fn keep(&self, ino: Option<Ino>) -> Result<()> {
+        match ino {
+            Some(ino) if !self.shared.known.keep(ino) => self.fs.release(ino).await,
+            _ => Ok(()),
         }
-        self.fs.open(attr.ino).await?;
-        Ok(Some(attr.ino))
-    }
-
-    /// Ends what [`Call::keep`] began: when the kernel forgets the inode, or at once if the name
-    /// was not removed.
-    async fn kept(&self, ino: Option<Ino>, result: Result<()>) -> Result<()> {
-        if let Some(ino) = ino
-            && (result.is_err() || !self.shared.known.keep(ino))
-        {
-            self.fs.release(ino).await?;
-        }
-        result
     }
 
     /// unlink(2).
     pub async fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        let kept = self.keep(parent, name).await?;
-        let result = self.fs.unlink(parent, name).await;
-        self.kept(kept, result).await
+        self.keep(self.fs.remove_open(parent, name, false).await?).await
     }
 
     /// rmdir(2).
     pub async fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        let kept = self.keep(parent, name).await?;
-        let result = self.fs.rmdir(parent, name).await;
-        self.kept(kept, result).await
+        self.keep(self.fs.remove_open(parent, name, true).await?).await
     }
 
     /// renameat2(2).
@@ -233,16 +216,7 @@ impl Call {
         to: (Ino, &[u8]),
         mode: RenameMode,
     ) -> Result<()> {
-        let kept = match mode {
-            RenameMode::Replace if from != to => match self.keep(to.0, to.1).await {
-                Ok(kept) => kept,
-                Err(error) if error.kind() == ErrorKind::NotFound => None,
-                Err(error) => return Err(error),
-            },
-            _ => None,
-        };
-        let result = self.fs.rename(from, to, mode).await;
-        self.kept(kept, result).await
+        self.keep(self.fs.rename_open(from, to, mode).await?).await
     }
 
     /// The directory that holds directory `ino`; itself if it has been removed.

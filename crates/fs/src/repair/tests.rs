@@ -5,6 +5,7 @@ use crate::core::Inner;
 use crate::format::{HOLE, NatEntry, Pointer};
 use crate::tree::dirent;
 use crate::tree::node::{as_inode, children};
+use crate::tree::open_files::LastName;
 use crate::types::{Ino, Kind, NewNode, WriteData, XattrMode};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, Medium, Options, Snapshot};
 use furrow_log::BlockAddr;
@@ -290,7 +291,8 @@ fn what_has_no_name_gets_one_in_lost_found() {
                 .run(|core| {
                     let links = core.inode(if name == b"tall" { tall } else { below })?;
                     let links = links.head.links.get();
-                    core.remove(directory, name, None, core.now()).or_else(|stop| match stop {
+                    let last = (core.now(), LastName::Frees);
+                    core.remove(directory, name, None, last).or_else(|stop| match stop {
                         crate::blocked::NotApplied::Failed(_) => Ok(None),
                         stop => Err(stop),
                     })?;

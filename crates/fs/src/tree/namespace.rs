@@ -12,6 +12,7 @@ use crate::format::{BLOCK, INCOMPAT_XATTRS, LEVEL_INODE, LINKS_MAX, NO_NODE, TAR
 use crate::tree::cache::Key;
 use crate::tree::dirent;
 use crate::tree::node::{as_inode_mut, attr, new_node, stamp};
+use crate::tree::open_files::LastName;
 use crate::tree::rename_cycle::{Below, CycleCheck, Renamed};
 use crate::types::{Attr, Ino, Kind, NewNode, RenameMode, Time};
 use furrow_policy::FsDefect;
@@ -487,8 +488,13 @@ impl Core {
     }
 
     /// Loads an inode whose link count is about to fall, and checks that it may be removed as the
-    /// kind that the caller expects.
-    fn check_removal(&mut self, victim: Found, directory: bool) -> Result<(), NotApplied> {
+    /// kind that the caller expects, and may be opened if that is to become of it.
+    fn check_removal(
+        &mut self,
+        victim: Found,
+        directory: bool,
+        last: LastName,
+    ) -> Result<(), NotApplied> {
         let is_directory = victim.kind == Kind::Directory;
         if directory && !is_directory {
             return fail(ErrorKind::NotDirectory, format!("inode {} is no directory", victim.ino));
@@ -496,16 +502,21 @@ impl Core {
         if !directory && is_directory {
             return fail(ErrorKind::IsDirectory, format!("inode {} is a directory", victim.ino));
         }
-        let entries = self.inode(victim.ino)?.head.entries.get();
+        let head = &self.inode(victim.ino)?.head;
+        let (entries, links) = (head.entries.get(), head.links.get());
         if is_directory && entries > 0 {
             let message = format!("directory {} has {entries} entries", victim.ino);
             return fail(ErrorKind::NotEmpty, message);
         }
+        let opens = last == LastName::Opens && (is_directory || links <= 1);
+        if opens && !self.tree.files.is_open(victim.ino) {
+            self.check_open()?;
+        }
         Ok(())
     }
 
-    /// Counts one name of `victim` less; true if it was the last one.
-    fn drop_link(&mut self, parent: Ino, victim: Found, time: Time) -> bool {
+    /// Counts one name of `victim` less; true if it was the last one, and `last` happened.
+    fn drop_link(&mut self, parent: Ino, victim: Found, time: Time, last: LastName) -> bool {
         if victim.kind == Kind::Directory {
             self.inode_mut(victim.ino).head.links = 0.into();
             self.add_links(parent, -1);
@@ -513,11 +524,14 @@ impl Core {
             self.add_links(victim.ino, -1);
         }
         self.touch(victim.ino, time, false);
-        let last = self.inode_mut(victim.ino).head.links.get() == 0;
-        if last {
+        let gone = self.inode_mut(victim.ino).head.links.get() == 0;
+        if gone {
             self.tree.files.lost_last_name(victim.ino, self.health.replaying());
+            if last == LastName::Opens {
+                self.tree.files.open_once_more(victim.ino);
+            }
         }
-        last
+        gone
     }
 
     /// Removes `name`; returns the inode if it lost its last name. `directory` tells whether the
@@ -527,20 +541,20 @@ impl Core {
         parent: Ino,
         name: &[u8],
         directory: Option<bool>,
-        time: Time,
+        (time, last): (Time, LastName),
     ) -> Result<Option<Ino>, NotApplied> {
         self.writable()?;
         check_name(name)?;
         let found = self.find_existing(parent, name)?;
-        self.check_removal(found, directory.unwrap_or(found.kind == Kind::Directory))?;
+        self.check_removal(found, directory.unwrap_or(found.kind == Kind::Directory), last)?;
         let nodes = self.prepare_entry(parent, found, name)?;
         self.reserve(1, nodes + 2, Claim::Removal)?;
         // Apply.
         self.remove_entry(parent, found.block, name);
         self.touch(parent, time, true);
-        let last = self.drop_link(parent, found, time);
+        let gone = self.drop_link(parent, found, time, last);
         self.durability.log_name(&NameOp::Remove { parent: parent.0, time, name: name.to_vec() });
-        Ok(last.then_some(found.ino))
+        Ok(gone.then_some(found.ino))
     }
 
     /// Renames; [`Renamed::NotYet`] while it is unknown whether a directory would move below
@@ -549,7 +563,8 @@ impl Core {
         &mut self,
         (from, old): (Ino, &[u8]),
         (to, new): (Ino, &[u8]),
-        (mode, time): (RenameMode, Time),
+        mode: RenameMode,
+        (time, last): (Time, LastName),
         check: &mut CycleCheck,
     ) -> Result<Renamed, NotApplied> {
         self.writable()?;
@@ -585,7 +600,9 @@ impl Core {
                 fail(ErrorKind::Exists, format!("`{}` exists", show(new)))
             }
             (_, Some(target)) if target.ino == source.ino => Ok(Renamed::Done(None)),
-            (_, target) => self.move_entry((from, old, source), (to, new, target), mode, time),
+            (_, target) => {
+                self.move_entry((from, old, source), (to, new, target), mode, (time, last))
+            }
         }
     }
 
@@ -636,14 +653,14 @@ impl Core {
         (from, old, source): (Ino, &[u8], Found),
         (to, new, target): (Ino, &[u8], Option<Found>),
         mode: RenameMode,
-        time: Time,
+        (time, last): (Time, LastName),
     ) -> Result<Renamed, NotApplied> {
         let is_directory = source.kind == Kind::Directory;
         let mut room = None;
         let mut nodes = 0;
         match target {
             Some(target) => {
-                self.check_removal(target, is_directory)?;
+                self.check_removal(target, is_directory, last)?;
                 nodes += self.prepare_entry(to, target, new)?;
             }
             None => {
@@ -666,7 +683,7 @@ impl Core {
         match (target, room) {
             (Some(target), _) => {
                 self.replace_entry(to, target.block, new, source.ino, source.kind);
-                if self.drop_link(to, target, time) {
+                if self.drop_link(to, target, time, last) {
                     gone = Some(target.ino);
                 }
             }

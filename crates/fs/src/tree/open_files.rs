@@ -2,14 +2,23 @@
 //!
 //! A checkpoint lists such files, so that a mount after a crash frees them, and has space for a
 //! limited number only. Therefore the number of open files is limited: opening one more file is
-//! refused, while removing a file or renaming over it never is. A mount opens a file when it
-//! removes the last name of the file, so there the removal is refused. Recovery has no limit: it
-//! frees a file as soon as it has replayed the removal.
+//! refused, while removing a file or renaming over it never is. A mount has a file opened by the
+//! removal of the last name of the file ([`LastName::Opens`]), so there the removal is refused.
+//! Recovery has no limit: it frees a file as soon as it has replayed the removal.
 
 use crate::accounts::holds;
 use crate::types::Ino;
 use furrow_zone::{Error, ErrorKind, Result};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// What becomes of an inode that loses its last name and is not open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LastName {
+    /// The caller frees it.
+    Frees,
+    /// It is opened once for the caller, who may use it by number until the caller releases it.
+    Opens,
+}
 
 /// Open files, and inodes without a name.
 ///
@@ -181,6 +190,14 @@ mod tests {
             assert_eq!(refused.kind(), ErrorKind::TooManyOpen, "{refused}");
             let unnamed = fs.create_unnamed(Ino::ROOT, &NewNode::file()).await.unwrap_err();
             assert_eq!(unnamed.kind(), ErrorKind::TooManyOpen, "{unnamed}");
+            let (last, first) = (most.to_string(), (Ino::ROOT, &b"0"[..]));
+            let kept = fs.remove_open(Ino::ROOT, last.as_bytes(), false).await.unwrap_err();
+            assert_eq!(kept.kind(), ErrorKind::TooManyOpen, "{kept}");
+            let to = (Ino::ROOT, last.as_bytes());
+            let kept = fs.rename_open(first, to, RenameMode::Replace).await.unwrap_err();
+            assert_eq!(kept.kind(), ErrorKind::TooManyOpen, "{kept}");
+            let still = fs.lookup(Ino::ROOT, last.as_bytes()).await?;
+            assert_eq!(still.ino, inos[most], "a removal that is refused removes nothing");
             // An open file may be opened again, and closing a file permits another one.
             fs.open(inos[0]).await?;
             fs.release(inos[0]).await?;

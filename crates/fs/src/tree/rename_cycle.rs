@@ -10,6 +10,7 @@
 use crate::blocked::NotApplied;
 use crate::core::{Core, Inner};
 use crate::format::ROOT_NODE;
+use crate::tree::open_files::LastName;
 use crate::types::{Ino, RenameMode, Time};
 use furrow_rt::Semaphore;
 use furrow_zone::Result;
@@ -126,12 +127,12 @@ impl Inner {
         from: (Ino, &[u8]),
         to: (Ino, &[u8]),
         mode: RenameMode,
-        time: Time,
+        last: (Time, LastName),
     ) -> Result<Option<Ino>> {
         let mut check = CycleCheck::default();
         let mut alone = None;
         loop {
-            let renamed = self.run(|core| core.rename(from, to, (mode, time), &mut check)).await?;
+            let renamed = self.run(|core| core.rename(from, to, mode, last, &mut check)).await?;
             if let Renamed::Done(gone) = renamed {
                 return Ok(gone);
             }

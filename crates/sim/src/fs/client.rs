@@ -221,13 +221,17 @@ impl Client {
                 let (ino, dir) = (self.ino(object)?, self.ino(dir)?);
                 self.fs.link(ino, dir, &name.bytes()).await?;
             }
-            Op::Unlink { dir, name } => self.fs.unlink(self.ino(dir)?, &name.bytes()).await?,
-            Op::Rmdir { dir, name } => self.fs.rmdir(self.ino(dir)?, &name.bytes()).await?,
+            Op::Unlink { dir, name } => self.remove(self.ino(dir)?, &name.bytes(), false).await?,
+            Op::Rmdir { dir, name } => self.remove(self.ino(dir)?, &name.bytes(), true).await?,
             Op::Rename { from, to, exchange } => {
                 let mode = if exchange { RenameMode::Exchange } else { RenameMode::Replace };
                 let (old, new) = (from.1.bytes(), to.1.bytes());
                 let (from, to) = (self.ino(from.0)?, self.ino(to.0)?);
-                self.fs.rename((from, &old), (to, &new), mode).await?;
+                let (from, to) = ((from, &old[..]), (to, &new[..]));
+                match opens(&new) {
+                    true => self.release(self.fs.rename_open(from, to, mode).await?).await?,
+                    false => self.fs.rename(from, to, mode).await?,
+                }
             }
             Op::Open(object) => drop(self.fs.open(self.ino(object)?).await?),
             Op::Release(object) => self.fs.release(self.ino(object)?).await?,
@@ -302,6 +306,27 @@ impl Client {
         Ok(())
     }
 
+    async fn remove(
+        &self,
+        dir: furrow_fs::Ino,
+        name: &[u8],
+        directory: bool,
+    ) -> Result<(), Refusal> {
+        match (opens(name), directory) {
+            (true, _) => self.release(self.fs.remove_open(dir, name, directory).await?).await,
+            (false, true) => Ok(self.fs.rmdir(dir, name).await?),
+            (false, false) => Ok(self.fs.unlink(dir, name).await?),
+        }
+    }
+
+    /// Releases an inode that lost its last name.
+    async fn release(&self, lost: Option<furrow_fs::Ino>) -> Result<(), Refusal> {
+        match lost {
+            Some(ino) => Ok(self.fs.release(ino).await?),
+            None => Ok(()),
+        }
+    }
+
     /// Compares the attributes of an object after an operation with the model's.
     async fn compare(
         &self,
@@ -352,6 +377,12 @@ impl Client {
         }
         Ok(())
     }
+}
+
+/// True for half of all names: as in a mount, the removal of such a name opens an inode that has no
+/// other name.
+fn opens(name: &[u8]) -> bool {
+    name.iter().fold(0, |sum, byte| sum ^ byte).is_multiple_of(2)
 }
 
 fn node(make: Make, object: Object, mode: u16) -> NewNode {

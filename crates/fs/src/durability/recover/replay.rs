@@ -10,6 +10,7 @@ use crate::durability::node_change::NodeChange;
 use crate::format::{HOLE, NO_NODE, NatEntry, Pointer, SummaryEntry};
 use crate::tree::cache::{Entry, Key};
 use crate::tree::node;
+use crate::tree::open_files::LastName;
 use crate::types::{Attr, Ino, SetAttr};
 use furrow_log::address::{BlockAddr, read_blocks};
 use furrow_log::record::{self};
@@ -187,7 +188,8 @@ fn is_set(attr: &Attr, changes: &SetAttr) -> bool {
 pub(crate) async fn replay_name(inner: &Rc<Inner>, op: &NameOp) -> Result<()> {
     let what = || format!("sync log: replay of {op}");
     if let NameOp::Rename { from, to, mode, time, old, new } = op {
-        let renamed = inner.rename((Ino(*from), old), (Ino(*to), new), *mode, *time).await;
+        let renamed =
+            inner.rename((Ino(*from), old), (Ino(*to), new), *mode, (*time, LastName::Frees)).await;
         return renamed.map(drop).map_err(|error| unexpected(error, what()));
     }
     inner
@@ -197,7 +199,7 @@ pub(crate) async fn replay_name(inner: &Rc<Inner>, op: &NameOp) -> Result<()> {
                 core.link(Ino(*ino), Ino(*parent), name, *time).map(|_| ())
             }
             NameOp::Remove { parent, time, name } => {
-                core.remove(Ino(*parent), name, None, *time).map(|_| ())
+                core.remove(Ino(*parent), name, None, (*time, LastName::Frees)).map(|_| ())
             }
             NameOp::Rename { .. } => Ok(()),
         })
