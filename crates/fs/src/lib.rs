@@ -195,7 +195,8 @@ impl Fs {
         }
     }
 
-    /// Makes an inode of any kind (create, mkdir, symlink, mknod).
+    /// Makes an inode of any kind (create, mkdir, symlink, mknod). In a directory with the
+    /// set-group-id bit the inode gets the directory's group, and a new directory gets the bit too.
     ///
     /// # Errors
     /// `Exists`, `NotFound`, `NotDirectory`, `NameTooLong`, `Invalid`, `TooManyLinks`, `NoSpace`,

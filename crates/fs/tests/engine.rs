@@ -222,6 +222,32 @@ fn renames_links_and_open_files_behave_as_posix_says() {
     });
 }
 
+#[test]
+fn a_directory_with_the_set_group_id_bit_gives_its_group() {
+    on_drive(SMALL, |rt, drive| async move {
+        let fs = mount(&rt, &drive).await?;
+        let shared = NewNode { mode: 0o2775, gid: 50, ..NewNode::directory() };
+        let shared = fs.create(Ino::ROOT, b"shared", &shared).await?.ino;
+        let others = [NewNode::file(), NewNode::directory(), NewNode::symlink(b"to")];
+        for (n, node) in others.into_iter().enumerate() {
+            let node = NewNode { gid: 7, ..node };
+            let made = fs.create(shared, &[b'a' + n as u8], &node).await?;
+            let bit = if node.kind == Kind::Directory { 0o2000 } else { 0 };
+            assert_eq!((made.gid, made.mode), (50, node.mode | bit));
+            let beside = fs.create(Ino::ROOT, &[b'a' + n as u8], &node).await?;
+            assert_eq!((beside.gid, beside.mode), (7, node.mode));
+        }
+        let unnamed = fs.create_unnamed(shared, &NewNode { gid: 7, ..NewNode::file() }).await?;
+        assert_eq!(unnamed.gid, 50);
+        fs.release(unnamed.ino).await?;
+        fs.sync().await?;
+        drop(fs);
+        let fs = mount(&rt, &drive).await?;
+        assert_eq!(fs.lookup(shared, b"a").await?.gid, 50);
+        fs.unmount().await
+    });
+}
+
 /// An inode that is opened by the loss of its last name can be used until it is released, and a
 /// mount after a crash frees it.
 #[test]

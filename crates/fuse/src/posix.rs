@@ -107,16 +107,8 @@ impl Call {
         attempt(argument).await
     }
 
-    /// Makes an inode. In a directory with the set-group-id bit it gets the directory's group, and
-    /// a new directory gets the bit too.
-    pub async fn create(&self, parent: Ino, name: &[u8], mut node: NewNode) -> Result<Attr> {
-        let directory = self.fs.getattr(parent).await?;
-        if directory.mode & SET_GID != 0 {
-            node.gid = directory.gid;
-            if node.kind == Kind::Directory {
-                node.mode |= SET_GID;
-            }
-        }
+    /// Makes an inode.
+    pub async fn create(&self, parent: Ino, name: &[u8], node: NewNode) -> Result<Attr> {
         self.with_space(&node, async |node| self.fs.create(parent, name, node).await).await
     }
 

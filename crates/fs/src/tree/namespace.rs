@@ -22,6 +22,10 @@ use furrow_zone::{Error, ErrorKind};
 /// directories have at most two blocks.
 const INDEXED_LEVELS: u8 = 2;
 
+/// The bit of a directory's mode that gives the directory's group, and to directories the bit
+/// itself, to what is made in the directory (inode(7)).
+const SET_GID: u16 = 0o2000;
+
 /// A directory entry found.
 #[derive(Clone, Copy, Debug)]
 struct Found {
@@ -306,8 +310,8 @@ impl Core {
         }
     }
 
-    /// Creates the inode of `op` with the permissions and attributes that it inherits from
-    /// `directory`.
+    /// Creates the inode of `op` with the permissions, the attributes and the group that it inherits
+    /// from `directory`.
     pub(crate) fn create_inheriting(
         &mut self,
         directory: Ino,
@@ -315,9 +319,16 @@ impl Core {
         umask: u16,
     ) -> Result<Attr, NotApplied> {
         let mut op = op.clone();
-        if let NameOp::Create { kind, mode, xattrs, .. } = &mut op {
+        if let NameOp::Create { kind, mode, gid, xattrs, .. } = &mut op {
             self.directory(directory)?;
             (*mode, *xattrs) = self.inherit(directory, *kind, *mode, umask)?;
+            let head = &self.inode(directory)?.head;
+            if head.mode.get() & SET_GID != 0 {
+                *gid = head.gid.get();
+                if *kind == Kind::Directory {
+                    *mode |= SET_GID;
+                }
+            }
         }
         self.create(&op)
     }

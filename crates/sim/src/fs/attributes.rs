@@ -126,6 +126,11 @@ impl Attributes {
     pub fn made(object: Object, make: Make, mode: u16, parent: Option<&Attributes>) -> Attributes {
         let (uid, gid) = owners(object);
         let mut made = Attributes { mode, uid, gid, xattrs: Xattrs::new() };
+        // inode(7), on the set-group-id bit of a directory.
+        if let Some(parent) = parent.filter(|parent| parent.mode & 0o2000 != 0) {
+            made.gid = parent.gid;
+            made.mode |= if make == Make::Directory { 0o2000 } else { 0 };
+        }
         let of = |slot| parent.and_then(|parent| parent.xattrs.get(&slot).copied());
         if matches!(make, Make::Symlink(_)) {
             return made;
@@ -306,6 +311,10 @@ mod tests {
         assert_eq!(made(Make::Directory).xattrs.len(), 3);
         assert!(!made(Make::Fifo).xattrs.contains_key(&LIFETIME));
         assert_eq!((made(Make::Symlink(1)).mode, made(Make::Symlink(1)).xattrs.len()), (0o757, 0));
+        (dir.mode, dir.gid) = (0o2755, 9);
+        let made = |make| Attributes::made(object, make, 0o757, Some(&dir));
+        assert_eq!((made(Make::File).mode, made(Make::File).gid), (0o741, 9));
+        assert_eq!((made(Make::Directory).mode, made(Make::Symlink(1)).gid), (0o2741, 9));
     }
 
     #[test]
