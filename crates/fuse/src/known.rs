@@ -9,29 +9,33 @@
 //! counted.
 
 use furrow_fs::Ino;
+use furrow_fs::tree::cache::FixedHasher;
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What the kernel knows of an inode.
 #[derive(Clone, Copy, Default)]
-struct References {
+struct Reference {
     /// Answers that the kernel has not forgotten.
     answers: u64,
     /// The inode has no name, and is open once for the kernel.
     kept: bool,
 }
 
+type References = HashMap<Ino, Reference, BuildHasherDefault<FixedHasher>>;
+
 /// The inodes that the kernel refers to.
 #[derive(Default)]
 pub(crate) struct Known {
-    inodes: Mutex<HashMap<Ino, References>>,
+    inodes: Mutex<References>,
     /// How many inodes were kept and are not freed yet.
     kept: AtomicUsize,
 }
 
 impl Known {
-    fn inodes(&self) -> MutexGuard<'_, HashMap<Ino, References>> {
+    fn inodes(&self) -> MutexGuard<'_, References> {
         // The map is consistent even if a thread panicked while it held the lock.
         self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
