@@ -1,5 +1,5 @@
-//! POSIX semantics beyond the engine's operations: owners and modes of new inodes, set-id bits that
-//! changes clear, inodes that outlive their last name, `.` and `..`.
+//! POSIX semantics beyond the engine's operations: set-id bits that changes clear, inodes that
+//! outlive their last name, `.` and `..`.
 
 use crate::channel::GATHER;
 use crate::operations::Asker;
