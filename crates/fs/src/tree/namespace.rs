@@ -310,8 +310,8 @@ impl Core {
         }
     }
 
-    /// Creates the inode of `op` with the permissions, the attributes and the group that it inherits
-    /// from `directory`.
+    /// Creates the inode of `op` with the permissions, the attributes and the group that it
+    /// inherits from `directory`.
     pub(crate) fn create_inheriting(
         &mut self,
         directory: Ino,
