@@ -46,8 +46,11 @@ crate::layout! {
         pub device: Uuid,
         /// The engine (file system, array, store).
         pub object: Uuid,
+        /// Records of the same log below this sequence were durable when this one was written; 0:
+        /// nothing is said of them.
+        pub durable: U64,
         /// Zeros.
-        pub reserved: [u8; 24],
+        pub reserved: [u8; 16],
     }
 
     /// A run of delta-log blocks that belongs to a checkpoint.

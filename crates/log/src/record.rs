@@ -166,11 +166,21 @@ pub fn blocks_for(body: usize) -> u32 {
     (Header::SIZE + body).div_ceil(BLOCK_SIZE) as u32
 }
 
-/// A record of `body`, as whole blocks.
+/// A record of `body`, as whole blocks. It says nothing of the records before it.
 ///
 /// # Panics
 /// If header and body exceed [`RECORD_LENGTH_MAX`].
 pub fn seal(id: &RecordId, body: &[u8], pool: &Pool) -> Pages {
+    seal_after(id, 0, body, pool)
+}
+
+/// A record of `body`, as whole blocks, that is written after the records of its log before
+/// sequence `durable` became durable: if one of them is missing, it was damaged, and is not the
+/// torn end of the log.
+///
+/// # Panics
+/// If header and body exceed [`RECORD_LENGTH_MAX`].
+pub fn seal_after(id: &RecordId, durable: u64, body: &[u8], pool: &Pool) -> Pages {
     let length = Header::SIZE + body.len();
     assert!(length <= RECORD_LENGTH_MAX as usize, "record of {length} bytes: split it");
     let mut header = Header {
@@ -184,7 +194,8 @@ pub fn seal(id: &RecordId, body: &[u8], pool: &Pool) -> Pages {
         sequence: id.sequence.into(),
         device: id.device,
         object: id.object,
-        reserved: [0; 24],
+        durable: durable.into(),
+        reserved: [0; 16],
     };
     header.crc = crc32c_append(crc32c(header.as_bytes()), body).into();
     let mut pages = Pages::new();
@@ -339,6 +350,16 @@ mod tests {
         let error = open(&bytes, &expect()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WrongFormat);
         assert!(error.to_string().contains("version 2"), "{error}");
+    }
+
+    #[test]
+    fn a_record_says_what_was_durable_before_it() {
+        for durable in [0, 3, u64::MAX] {
+            let bytes = flat(&seal_after(&id(), durable, b"body", &Pool::new(1)));
+            assert_eq!(open(&bytes, &expect()).unwrap().0.durable.get(), durable);
+        }
+        let bytes = flat(&seal(&id(), b"body", &Pool::new(1)));
+        assert_eq!(open(&bytes, &expect()).unwrap().0.durable.get(), 0);
     }
 
     #[test]

@@ -208,6 +208,7 @@ fn check_superblock(
     }
     fsck.expect_zero(SUPERBLOCK, || format!("{at}: after the label"), &body.label[end..]);
     fsck.expect_zero(SUPERBLOCK, || format!("{at}: header, reserved"), &header.reserved);
+    fsck.expect(SUPERBLOCK, || format!("{at}: header, durable"), 0, header.durable.get());
     fsck.expect(SUPERBLOCK, || format!("{at}: header, sequence"), 0, header.sequence.get());
     let problems = plan_problems(fsck, body, &plan);
     let possible = problems.is_empty();
@@ -522,6 +523,7 @@ fn check_body(fsck: &mut Fsck, volume: &Volume) -> bool {
     let place = |field: &'static str| move || field.to_string();
     let mut ok = true;
     fsck.expect_zero(CHECKPOINT, place("header, reserved"), &header.reserved);
+    fsck.expect(CHECKPOINT, place("header, durable"), 0, header.durable.get());
     fsck.expect(CHECKPOINT, place("header, sequence"), header.checkpoint, header.sequence);
     fsck.expect_zero(CHECKPOINT, place("reserved"), &body.reserved.to_bytes());
     fsck.expect(CHECKPOINT, place("flags"), body.flags.get() & 1, body.flags.get());

@@ -168,6 +168,7 @@ fn check_age(
     least: (u64, u64),
 ) {
     fsck.expect_zero(structure, || format!("{place}: header, reserved"), &header.reserved);
+    fsck.expect(structure, || format!("{place}: header, durable"), 0, header.durable.get());
     let age = (header.epoch.get(), header.checkpoint.get());
     let most = (volume.header.epoch.get(), volume.header.checkpoint.get());
     if age < least || age > most {
