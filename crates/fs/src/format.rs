@@ -19,7 +19,8 @@ pub const HOLE: u32 = 0xffff_ffff;
 pub const NO_NODE: u32 = 0;
 /// Node id of the root directory's inode.
 pub const ROOT_NODE: u32 = 1;
-/// Largest number of hard links of an inode.
+/// Largest number of hard links of an inode that is no directory. A directory counts all of its
+/// subdirectories.
 pub const LINKS_MAX: u32 = 65_535;
 /// Longest name, in bytes.
 pub const NAME_MAX: usize = 255;

@@ -81,7 +81,7 @@ pub struct Attr {
     pub kind: Kind,
     /// Permission bits, set-id bits and sticky bit (07777).
     pub mode: u16,
-    /// Hard links.
+    /// Hard links; 1 of a directory with more than 65,533 subdirectories.
     pub links: u32,
     /// Owner.
     pub uid: u32,

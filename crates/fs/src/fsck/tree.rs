@@ -329,7 +329,7 @@ fn check_kind(fsck: &mut Fsck, head: &InodeHead, kind: Kind, ino: u32) {
     if !classes.contains(&head.node.class) {
         fsck.add(INODE, place("class")(), format!("one of {classes:?}"), head.node.class);
     }
-    if head.links.get() > LINKS_MAX {
+    if !directory && head.links.get() > LINKS_MAX {
         fsck.add(INODE, place("links")(), format!("at most {LINKS_MAX}"), head.links);
     }
     let size = head.size.get();

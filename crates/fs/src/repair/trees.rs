@@ -494,7 +494,7 @@ fn tidy(head: &mut InodeHead) -> Option<&'static str> {
             time.nanoseconds = 0.into();
         }
     }
-    if set("links", head.links.get() > LINKS_MAX) {
+    if set("links", kind != Kind::Directory && head.links.get() > LINKS_MAX) {
         head.links = 1.into();
     }
     let device = matches!(kind, Kind::CharDevice | Kind::BlockDevice);

@@ -8,7 +8,8 @@ use crate::blocked::{Blocked, Fetch, NotApplied};
 use crate::core::Core;
 use crate::format::{
     BLOCK, HEIGHT_MAX, HOLE, INODE_CHILDREN, INODE_POINTERS, IndexBlock, InodeBlock, InodeHead,
-    LEVEL_INODE, LEVEL_XATTR, LeafBlock, NO_NODE, NODE_HEAD, NODE_MAGIC, NodeHeader, Pointer,
+    LEVEL_INODE, LEVEL_XATTR, LINKS_MAX, LeafBlock, NO_NODE, NODE_HEAD, NODE_MAGIC, NodeHeader,
+    Pointer,
 };
 use crate::tree::cache::{Entry, Key};
 use crate::tree::shape::Shape;
@@ -133,12 +134,14 @@ pub(crate) fn time(stamp: &crate::format::TimeStamp) -> Time {
 
 /// The attributes in an inode.
 pub(crate) fn attr(head: &InodeHead) -> Attr {
+    // As other file systems do: 1 means that the subdirectories were not counted.
+    let many = head.kind == Kind::Directory.code() && head.links.get() > LINKS_MAX;
     Attr {
         ino: Ino(head.node.nid.get()),
         generation: head.generation.get(),
         kind: Kind::from_code(head.kind).unwrap_or(Kind::File),
         mode: head.mode.get() & 0o7777,
-        links: head.links.get(),
+        links: if many { 1 } else { head.links.get() },
         uid: head.uid.get(),
         gid: head.gid.get(),
         rdev: head.rdev.get(),
