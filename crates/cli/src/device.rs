@@ -10,7 +10,7 @@ use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use furrow_emu::{Emulator, Identity, OpenMode};
 use furrow_rt::{Config, Rt};
 use furrow_soft::SoftDrive;
-use furrow_zone::spec::{self, DeviceSpec, Timing};
+use furrow_zone::spec::{self, DeviceSpec, Node, Timing};
 use furrow_zone::{BlockCount, ByteLen, Geometry, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -63,8 +63,8 @@ enum Action {
 /// allocated: for use, not for experiments.
 #[derive(Args)]
 struct Create {
-    /// The file to make; with --soft a block device, or a file.
-    image: PathBuf,
+    /// The file to make; with --soft a block device, or a file. The same name goes to other commands.
+    image: String,
     /// Start from a known drive; 'furrow device create --help' lists them.
     #[arg(long, value_name = "NAME", long_help = preset_help())]
     preset: Option<String>,
@@ -158,6 +158,23 @@ pub fn run(args: DeviceArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     Ok(0)
 }
 
+/// The path of the drive to make, which every command finds by the name `image`.
+fn path_to_make(image: &str) -> anyhow::Result<PathBuf> {
+    let spec: DeviceSpec = image.parse()?;
+    let plain = match &spec {
+        DeviceSpec::Node(node) => *node == Node::new(node.path.clone()),
+        DeviceSpec::Image(image) => image.run == spec::Run::default() && !image.sync,
+        DeviceSpec::Memory(_) => false,
+    };
+    match spec.path().filter(|_| plain) {
+        Some(path) => Ok(path.into()),
+        None => anyhow::bail!(
+            "{image}: not the path of a file: options of the drive go after -o, and a comma of the \
+             path after a backslash"
+        ),
+    }
+}
+
 fn create(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
     if args.soft {
         return create_soft(args, out);
@@ -165,12 +182,12 @@ fn create(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
     let parts = args.preset.iter().chain(&args.options).map(String::as_str);
     let geometry = spec::parse_geometry(&parts.collect::<Vec<_>>().join(","))?;
     let identity = Identity::fresh(args.preset.as_deref().unwrap_or_default())?;
-    furrow_emu::create_image_as(&args.image, &geometry, &identity, args.force)?;
+    furrow_emu::create_image_as(&path_to_make(&args.image)?, &geometry, &identity, args.force)?;
     let Geometry { zones, zone_capacity, .. } = geometry;
     if args.json {
         let value = json!({
             "version": JSON_VERSION,
-            "device": args.image.display().to_string(),
+            "device": args.image,
             "uuid": uuid(identity.uuid),
             "zones": zones,
             "zone_capacity_bytes": geometry.bytes(zone_capacity).0,
@@ -181,7 +198,7 @@ fn create(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
     writeln!(
         out,
         "{}: {} in {zones} zones of {}, UUID {}",
-        args.image.display(),
+        args.image,
         size(geometry.capacity()),
         size(geometry.bytes(zone_capacity)),
         uuid(identity.uuid)
@@ -196,8 +213,8 @@ fn create_soft(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
     };
     let zone = bytes("zone-size", &args.zone_size)?;
     let wanted = args.size.as_deref().map(|text| bytes("size", text)).transpose()?;
-    let made = crate::soft::create(&args.image, zone, wanted, args.force)?;
-    let (name, zones) = (args.image.display().to_string(), made.layout.zones);
+    let made = crate::soft::create(&path_to_make(&args.image)?, zone, wanted, args.force)?;
+    let (name, zones) = (&args.image, made.layout.zones);
     let capacity = ByteLen(u64::from(zones) * zone.0);
     if args.json {
         let value = json!({

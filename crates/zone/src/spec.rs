@@ -14,6 +14,9 @@
 //! char    = "\" any | any but "+" "," "\" ;      a backslash takes the next character as it is
 //! ```
 //!
+//! The path of an image may have a comma without a backslash where what follows it is no option, as
+//! in `a,b.zns`: options come last, and each has a `=`.
+//!
 //! `model.PARAMETER=value` sets a parameter of the timing model; the emulator knows them.
 //!
 //! An image knows its geometry, so of the options only those of a run (`seed`, `timing`, …, `sync`)
@@ -273,11 +276,19 @@ fn parse_one(text: &str, part: Range<usize>) -> Result<DeviceSpec, Complaint> {
     if path.is_empty() {
         return Err(Complaint::new(parts[0].clone(), "no path", "expected the path of an image"));
     }
+    let is_of_path = |part: &Range<usize>| {
+        let part = &text[part.clone()];
+        !part.is_empty() && !part.contains('=') && Key::named(part).is_none()
+    };
+    let first = parts[1..].iter().rposition(is_of_path).map_or(1, |at| at + 2);
+    let path = unescape(text, part.start..parts[first - 1].end)?;
     let mut options = Options::default();
-    for option in &parts[1..] {
+    for option in &parts[first..] {
         options.add(text, option.clone(), Scope::Image).map_err(|mut complaint| {
             if presets::preset(&path).is_some() {
                 complaint.hint = format!("for a drive in memory write `mem:{path},…`");
+            } else {
+                complaint.hint.push_str("; write `\\,` for a comma of the path");
             }
             complaint
         })?;

@@ -77,6 +77,16 @@ fn kinds_are_told_apart() {
     assert_eq!(image("./mem:x").path, "./mem:x");
     assert_eq!(image("\\mem:x").path, "mem:x");
     assert_eq!(image("a\\,b\\+c\\\\d").path, "a,b+c\\d");
+    // Options come last, and have an equals sign.
+    for plain in ["x,y.zns", "x, y,,z.zns", "a=b,c.zns", "x:y,z", "-x,y", "a,b=c,d"] {
+        assert_eq!(image(plain).path, plain);
+        assert_eq!(image(&image(plain).to_string()).path, plain);
+    }
+    let (seeded, escaped) = (image("x,y.zns,seed=9"), image("x\\,seed=9"));
+    assert_eq!((seeded.path.as_str(), seeded.run.seed), ("x,y.zns", Some(9)));
+    assert_eq!((escaped.path.as_str(), escaped.run.seed), ("x,seed=9", None));
+    let error = parse_list("x,y=z.zns").unwrap_err().to_string();
+    assert!(error.contains("write `\\,` for a comma"), "{error}");
     assert_eq!(image("d.zns,seed=9,timing=off").run.seed, Some(9));
     assert_eq!(image("d.zns").run.timing, Timing::Off);
     let DeviceSpec::Memory(memory) = "mem:cns,medium=discard,seed=3".parse().unwrap() else {
