@@ -2,15 +2,17 @@
 //!
 //! A command starts itself again with `--foreground --ready`. It does not fork, so no thread is
 //! lost halfway. The child writes one line to its standard output (a pipe), `ready MESSAGE` or
-//! `failed STATUS MESSAGE`, and closes it; the parent waits for that line.
+//! `failed STATUS MESSAGE`, and closes it; the parent waits for that line. Of what the program that
+//! started the command has open, the child gets nothing: a lock or a pipe would stay in use.
 
 use anyhow::{Context as _, Result};
 use furrow_fuse::Signals;
 use furrow_rt::Config;
+use rustix::io::FdFlags;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -27,16 +29,21 @@ pub fn config() -> Result<Config> {
     Ok(Config { seed: u64::from_ne_bytes(seed), ..Config::real() })
 }
 
-/// Begins a server of the kernel: blocks the signals that end the server, and tells the kernel that
-/// dirty pages are written through it. Threads inherit both, so this comes before the first thread
-/// is started.
+/// Begins a server of the kernel: blocks the signals that end the server, lifts limits, and tells
+/// the kernel that dirty pages are written through it. Threads inherit this, so it comes before the
+/// first thread is started.
 ///
 /// # Errors
 /// If the signals cannot be blocked.
 pub fn begin() -> Result<Signals> {
     let signals = Signals::block()?;
-    // A server without the right to this works, and may hang where memory is short.
-    let _ = furrow_rt::become_io_flusher();
+    crate::limits::lift();
+    if !furrow_rt::become_io_flusher() {
+        log(
+            "the kernel refuses the mark of an I/O flusher (it needs CAP_SYS_RESOURCE): where memory \
+             is short, or under a memory limit that this daemon and its users share, both may hang",
+        );
+    }
     Ok(signals)
 }
 
@@ -99,6 +106,7 @@ fn say(line: &str) -> std::io::Result<()> {
 /// If the daemon cannot be started.
 pub fn start(arguments: &[OsString], log: Option<&Path>, failure: u8) -> Result<(u8, String)> {
     let program = std::env::current_exe().context("finding this program")?;
+    keep_from_children().context("/proc/self/fd")?;
     let mut child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
@@ -119,6 +127,20 @@ pub fn start(arguments: &[OsString], log: Option<&Path>, failure: u8) -> Result<
         Some((status.parse().ok()?, message.to_owned()))
     });
     Ok(told.unwrap_or_else(|| (failure, format!("the daemon died before it served: {status}"))))
+}
+
+/// Keeps every descriptor but the first three from programs that this process starts.
+#[allow(unsafe_code, reason = "descriptors of others, which only /proc names")]
+fn keep_from_children() -> std::io::Result<()> {
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let number = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
+        let Some(number) = number.filter(|number| *number > 2) else { continue };
+        // SAFETY: nothing closes it meanwhile, since this program has one thread here; if it is
+        // the listing's own, that is open until the end of the loop.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+        rustix::io::fcntl_setfd(descriptor, FdFlags::CLOEXEC)?;
+    }
+    Ok(())
 }
 
 /// The target of the daemon's messages: the given file, else the journal, else nothing.

@@ -274,6 +274,7 @@ pub fn of_unmounted(device: &str) -> Option<String> {
 /// # Errors
 /// Those of [`furrow_emu::open`], [`Drive::open`] and [`soft::open`].
 pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<dyn ZonedDevice>, Error> {
+    crate::limits::check(spec, mode)?;
     if soft::is_soft(spec) {
         return soft::open(rt, spec, mode).map(|drive| drive as Rc<dyn ZonedDevice>);
     }
@@ -296,6 +297,7 @@ pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<dyn ZonedDe
 /// # Errors
 /// As [`open`].
 pub fn emulated(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<Emulator>, Error> {
+    crate::limits::check(spec, mode)?;
     furrow_emu::open(rt, spec, mode).map_err(|error| match (spec, error.kind()) {
         (DeviceSpec::Image(image), ErrorKind::WrongFormat) => {
             without_zones(Path::new(&image.path)).unwrap_or(error)

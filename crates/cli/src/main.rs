@@ -24,6 +24,7 @@ mod helper;
 mod holds;
 mod in_use;
 mod kv;
+mod limits;
 mod map;
 mod metrics;
 mod mkfs;
@@ -119,6 +120,7 @@ fn statuses_of(subcommand: Option<&str>, below: Option<&str>) -> Statuses {
 }
 
 fn main() -> ExitCode {
+    limits::make_errors();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let arguments = helper::call(&arguments).unwrap_or(arguments);
     let words = arguments.iter().skip(1).filter_map(|argument| argument.to_str());

@@ -143,7 +143,7 @@ pub fn create_image_as(
                 ErrorKind::TooLarge,
                 format!(
                     "{name}: the drive needs a (sparse) file of {} bytes, more than this file \
-                     system allows: give a smaller capacity",
+                     system, or the limit on files (ulimit -f), allows: give a smaller capacity",
                     layout.file_bytes
                 ),
             ),
