@@ -2,7 +2,7 @@
 
 use crate::target::{mount_at, source_name};
 use anyhow::{Context as _, Result, anyhow, bail};
-use furrow_fuse::{Unmount, endpoint, report};
+use furrow_fuse::{Mounted, Unmount, endpoint, report};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -13,11 +13,14 @@ use std::time::Duration;
 
 /// Seconds that the daemon may take for its last checkpoint.
 const PATIENCE: i64 = 300;
+/// Seconds after which other mount namespaces are looked at, again and again.
+const LOOK_EVERY: i64 = 2;
 
 /// Unmount a file system
 ///
-/// Returns when the daemon has ended: everything is durable and the device is free. Also removes a
-/// dead mount that a crashed daemon left. umount(8) works too, but does not wait for the daemon.
+/// Returns when the daemon has ended: everything is durable and the device is free. If another mount
+/// namespace still has the mount, it says so after two seconds and fails. Also removes a dead mount
+/// that a crashed daemon left. umount(8) works too, but does not wait for the daemon.
 #[derive(clap::Args)]
 pub struct Args {
     /// Mount point, or the device mounted
@@ -34,7 +37,7 @@ const TRY_EVERY: Duration = Duration::from_millis(25);
 
 /// Runs the command.
 pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
-    let directory = find(&args.target)?;
+    let Mounted { directory, number, .. } = find(&args.target)?;
     if endpoint::is_dead(&directory) {
         unmount(&directory, Unmount::Lazy)?;
         return Ok(0);
@@ -50,24 +53,25 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
             )
         })?;
     }
-    let daemon = report::ask_status(&directory).ok().and_then(|status| watch(status.info.pid));
+    let pid = report::ask_status(&directory).ok().map(|status| status.info.pid);
+    let daemon = pid.and_then(|pid| Some((pid, watch(pid)?)));
     if args.lazy {
         unmount(&directory, Unmount::Lazy)?;
     } else {
         unmount_patiently(&directory)?;
     }
     match daemon {
-        Some(daemon) if !args.lazy => wait(&daemon, &directory)?,
+        Some((pid, daemon)) if !args.lazy => wait(&daemon, &directory, (pid, &number))?,
         _ => {}
     }
     synced?;
     Ok(0)
 }
 
-fn find(target: &Path) -> Result<PathBuf> {
+fn find(target: &Path) -> Result<Mounted> {
     let mounted = endpoint::mounted()?;
     if let Some(mount) = mount_at(&mounted, target) {
-        return Ok(mount.directory.clone());
+        return Ok(mount.clone());
     }
     // A directory reached through links, or a device.
     let full = target.canonicalize().ok();
@@ -77,7 +81,7 @@ fn find(target: &Path) -> Result<PathBuf> {
         .rfind(|mount| {
             Some(&mount.directory) == full.as_ref() || Some(&mount.source) == source.as_ref()
         })
-        .map(|mount| mount.directory.clone())
+        .cloned()
         .ok_or_else(|| anyhow!("{}: no Furrow file system is mounted there", target.display()))
 }
 
@@ -109,18 +113,29 @@ fn watch(pid: u32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }
 
-fn wait(daemon: &OwnedFd, directory: &Path) -> Result<()> {
+/// Waits for the end of daemon `pid`, which comes when its file system, which has this `number`, is
+/// mounted nowhere any more.
+fn wait(daemon: &OwnedFd, directory: &Path, (pid, number): (u32, &str)) -> Result<()> {
     let mut fds = [PollFd::new(daemon, PollFlags::IN)];
-    let limit = Timespec { tv_sec: PATIENCE, tv_nsec: 0 };
-    loop {
-        match poll(&mut fds, Some(&limit)) {
+    for _ in 0..PATIENCE / LOOK_EVERY {
+        match poll(&mut fds, Some(&Timespec { tv_sec: LOOK_EVERY, tv_nsec: 0 })) {
             Err(Errno::INTR) => {}
-            Ok(0) => bail!(
-                "{}: unmounted, but its daemon has not ended after {PATIENCE} s: see its log",
-                directory.display()
-            ),
+            Ok(0) => {
+                if let Some(holder) = endpoint::held_elsewhere(number).first() {
+                    bail!(
+                        "{}: unmounted here, but {holder} has it in another mount namespace: the \
+                         device stays in use until it is unmounted there too; to cut that off, \
+                         run: kill {pid}",
+                        directory.display()
+                    );
+                }
+            }
             Ok(_) => return Ok(()),
             Err(errno) => return Err(errno).context("waiting for the daemon"),
         }
     }
+    bail!(
+        "{}: unmounted, but its daemon has not ended after {PATIENCE} s: see its log",
+        directory.display()
+    )
 }

@@ -17,6 +17,7 @@ mod kv;
 mod mount;
 mod mount_direct;
 mod mount_full_host;
+mod mount_outside;
 mod old;
 mod package;
 #[path = "common/place.rs"]

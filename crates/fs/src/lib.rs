@@ -402,7 +402,26 @@ impl Fs {
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `Corrupt`, `Io`.
-    pub async fn readdir(&self, ino: Ino, mut cookie: u64, max: usize) -> Result<Vec<DirEntry>> {
+    pub async fn readdir(&self, ino: Ino, cookie: u64, max: usize) -> Result<Vec<DirEntry>> {
+        let listed = self.readdir_noatime(ino, cookie, max).await?;
+        let note = |core: &mut core::Core| {
+            core.note_access(ino);
+            Ok(())
+        };
+        self.0.run(note).await?;
+        Ok(listed)
+    }
+
+    /// As [`Fs::readdir`]; it is no access, as with `O_NOATIME`.
+    ///
+    /// # Errors
+    /// As [`Fs::readdir`].
+    pub async fn readdir_noatime(
+        &self,
+        ino: Ino,
+        mut cookie: u64,
+        max: usize,
+    ) -> Result<Vec<DirEntry>> {
         loop {
             match self.0.run(|core| core.readdir(ino, cookie, max)).await? {
                 Listed::Entries(entries) => return Ok(entries),
@@ -424,6 +443,21 @@ impl Fs {
     /// # Errors
     /// `NotFound`, `IsDirectory`, `Corrupt`, `Io`.
     pub async fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<ReadData> {
+        let read = |core: &mut core::Core| {
+            let read = core.read(ino, offset, len)?;
+            if !read.is_empty() {
+                core.note_access(ino);
+            }
+            Ok(read)
+        };
+        self.0.run(read).await
+    }
+
+    /// As [`Fs::read`]; it is no access, as with `O_NOATIME`.
+    ///
+    /// # Errors
+    /// As [`Fs::read`].
+    pub async fn read_noatime(&self, ino: Ino, offset: u64, len: usize) -> Result<ReadData> {
         self.0.run(|core| core.read(ino, offset, len)).await
     }
 

@@ -238,11 +238,11 @@ impl<S: Operations> Filesystem for Channel<S> {
         _fh: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.server.read(ino, offset, size, reply.into());
+        self.server.read(ino, offset, size, flags, reply.into());
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -296,30 +296,30 @@ impl<S: Operations> Filesystem for Channel<S> {
         self.server.fsync(ino, datasync, reply.into());
     }
 
-    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.server.opendir(ino, reply.into());
+    fn opendir(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.server.opendir(ino, flags, reply.into());
     }
 
     fn readdir(
         &self,
         _req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         offset: u64,
         reply: ReplyDirectory,
     ) {
-        self.server.readdir(ino, offset, reply.into());
+        self.server.readdir(ino, fh, offset, reply.into());
     }
 
     fn readdirplus(
         &self,
         _req: &Request,
         ino: INodeNo,
-        _fh: FileHandle,
+        fh: FileHandle,
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        self.server.readdirplus(ino, offset, reply.into());
+        self.server.readdirplus(ino, fh, offset, reply.into());
     }
 
     fn fsyncdir(
@@ -355,8 +355,8 @@ impl<S: Operations> Filesystem for Channel<S> {
         self.server.getxattr(asker(req), ino, owned(name), size, reply.into());
     }
 
-    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        self.server.listxattr(ino, size, reply.into());
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.server.listxattr(asker(req), ino, size, reply.into());
     }
 
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {

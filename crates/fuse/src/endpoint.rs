@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::CString;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -242,6 +242,69 @@ impl Root {
     }
 }
 
+/// The number of the device of the newest mount at `directory`.
+pub(crate) fn number_of(directory: &Path) -> Option<String> {
+    let mounts = mounted().ok()?;
+    mounts.into_iter().rfind(|mount| mount.directory == directory).map(|mount| mount.number)
+}
+
+/// Ends the kernel's connection of the mount with this device number, wherever it is mounted: every
+/// request of its users fails from then on.
+///
+/// # Errors
+/// The kernel's; `NOENT` if there is no such connection.
+pub(crate) fn abort(number: &str) -> Result<(), Errno> {
+    use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+    use rustix::mount::{fsconfig_create, fsmount, fsopen};
+    // By a mount of its own, which nobody sees: the usual one may be missing.
+    let control = fsopen(c"fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&control)?;
+    let control = fsmount(&control, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+    let connection = number.rsplit(':').next().unwrap_or(number);
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    let abort = rustix::fs::openat(&control, format!("{connection}/abort"), flags, Mode::empty())?;
+    rustix::io::write(&abort, b"1").map(drop)
+}
+
+/// A process in another mount namespace, which has a mount too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its number.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} ({})", self.pid, self.name)
+    }
+}
+
+/// Of each other mount namespace that has the file system with this device number, the process with
+/// the lowest number. One that /proc does not show is missing.
+pub fn held_elsewhere(number: &str) -> Vec<Holder> {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut pids: Vec<u32> =
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    let mut seen: Vec<PathBuf> = namespace("self").into_iter().collect();
+    let mut holders = Vec::new();
+    for pid in pids {
+        let Some(found) = namespace(&pid.to_string()).filter(|found| !seen.contains(found)) else {
+            continue;
+        };
+        let Ok(table) = std::fs::read(format!("/proc/{pid}/mountinfo")) else { continue };
+        seen.push(found);
+        if parse_table(&table).any(|mount| mount.number == number) {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            holders.push(Holder { pid, name: name.trim_end().to_owned() });
+        }
+    }
+    holders
+}
+
 /// A mount of Furrow's in the mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
@@ -260,7 +323,11 @@ pub struct Mounted {
 pub fn mounted() -> Result<Vec<Mounted>> {
     let table = "/proc/self/mountinfo";
     let text = std::fs::read(table).with_context(|| table.to_owned())?;
-    Ok(text.split(|&b| b == b'\n').filter_map(parse_mountinfo).collect())
+    Ok(parse_table(&text).collect())
+}
+
+fn parse_table(table: &[u8]) -> impl Iterator<Item = Mounted> {
+    table.split(|&b| b == b'\n').filter_map(parse_mountinfo)
 }
 
 /// Parses a line: `id parent dev root mountpoint options [optional…] - type source super-options`.

@@ -78,6 +78,11 @@ impl Known {
         self.kept.load(Ordering::Relaxed) > 0
     }
 
+    /// The inodes that the kernel refers to.
+    pub fn all(&self) -> Vec<Ino> {
+        self.inodes().keys().copied().collect()
+    }
+
     /// Forgets all; the inodes that were kept.
     pub fn end(&self) -> Vec<Ino> {
         let all = std::mem::take(&mut *self.inodes());

@@ -17,6 +17,7 @@ mod latency;
 pub mod null;
 mod operations;
 mod page_cache;
+mod pass_on;
 mod posix;
 mod reply;
 pub mod report;
@@ -25,8 +26,8 @@ mod serve;
 mod server;
 mod session;
 
-pub use endpoint::{Endpoint, Mounted, Transport, Unmount};
+pub use endpoint::{Endpoint, Holder, Mounted, Transport, Unmount};
 pub use report::Info;
 pub use ring::is_allowed as rings_are_allowed;
 pub use serve::{FuseServer, Reporter, usual_ttl};
-pub use session::{Background, Session, Signals};
+pub use session::{Background, Ending, Session, Signals};

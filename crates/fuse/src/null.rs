@@ -132,7 +132,7 @@ impl Operations for Null {
         reply.attr(&self.ttl, &attributes(ino));
     }
 
-    fn read(&self, ino: INodeNo, offset: u64, size: u32, reply: Reply<ReplyData>) {
+    fn read(&self, ino: INodeNo, offset: u64, size: u32, _: OpenFlags, reply: Reply<ReplyData>) {
         let left = size_of(ino).saturating_sub(offset).min(u64::from(size));
         let content = &self.content[..(left as usize).min(self.content.len())];
         reply.data(content.len(), std::iter::once(content));

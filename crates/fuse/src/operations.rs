@@ -7,10 +7,11 @@
 use crate::reply::Reply;
 use furrow_fs::Time;
 use fuser::{
-    Errno, FileHandle, FopenFlags, INodeNo, KernelConfig, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, WriteFlags,
+    Errno, FileHandle, FopenFlags, INodeNo, KernelConfig, Notifier, OpenFlags, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, WriteFlags,
 };
+use std::sync::Arc;
 
 /// The process behind a request.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +65,13 @@ pub trait Operations: Send + Sync + 'static {
     /// # Errors
     /// If the kernel lacks a feature that the server needs. The mount then ends.
     fn init(&self, config: &mut KernelConfig) -> std::io::Result<()>;
+
+    /// The kernel has agreed; by `kernel` it is told what to do without a request.
+    fn connected(self: &Arc<Self>, kernel: Notifier) {}
+
+    /// Has the kernel pass on what it has collected, and waits for that; called by none of the
+    /// threads that answer.
+    fn pass_on(&self) {}
 
     /// The mount has ended.
     fn destroy(&self) {}
@@ -141,7 +149,8 @@ pub trait Operations: Send + Sync + 'static {
         reply.error(Errno::ENOSYS);
     }
 
-    fn read(&self, ino: INodeNo, offset: u64, size: u32, reply: Reply<ReplyData>);
+    /// `flags`: of the open file.
+    fn read(&self, ino: INodeNo, offset: u64, size: u32, flags: OpenFlags, reply: Reply<ReplyData>);
 
     #[allow(clippy::too_many_arguments)]
     fn write(
@@ -170,15 +179,22 @@ pub trait Operations: Send + Sync + 'static {
         reply.error(Errno::ENOSYS);
     }
 
-    fn opendir(&self, ino: INodeNo, reply: Reply<ReplyOpen>) {
+    /// The handle of the answer comes with each listing.
+    fn opendir(&self, ino: INodeNo, flags: OpenFlags, reply: Reply<ReplyOpen>) {
         reply.opened(FileHandle(0), FopenFlags::empty());
     }
 
-    fn readdir(&self, ino: INodeNo, offset: u64, reply: Reply<ReplyDirectory>) {
+    fn readdir(&self, ino: INodeNo, handle: FileHandle, offset: u64, reply: Reply<ReplyDirectory>) {
         reply.error(Errno::ENOSYS);
     }
 
-    fn readdirplus(&self, ino: INodeNo, offset: u64, reply: Reply<ReplyDirectoryPlus>) {
+    fn readdirplus(
+        &self,
+        ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        reply: Reply<ReplyDirectoryPlus>,
+    ) {
         reply.error(Errno::ENOSYS);
     }
 
@@ -211,7 +227,7 @@ pub trait Operations: Send + Sync + 'static {
         reply.error(Errno::ENOSYS);
     }
 
-    fn listxattr(&self, ino: INodeNo, size: u32, reply: Reply<ReplyXattr>) {
+    fn listxattr(&self, asker: Asker, ino: INodeNo, size: u32, reply: Reply<ReplyXattr>) {
         reply.error(Errno::ENOSYS);
     }
 

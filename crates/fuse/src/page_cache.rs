@@ -5,7 +5,7 @@
 //! those of other local file systems, so a mount gets the limits that these have. The owner of the
 //! machine can change the limits of a mount in `/sys/class/bdi/MAJOR:MINOR` while it is mounted.
 
-use crate::endpoint::{MAX_WRITE, mounted};
+use crate::endpoint::{MAX_WRITE, number_of};
 use anyhow::{Context as _, Result, ensure};
 use std::path::Path;
 
@@ -18,9 +18,7 @@ const READ_AHEAD: u32 = 2 * MAX_WRITE;
 /// # Errors
 /// If the mount is not in the mount table, or the kernel refuses.
 pub(crate) fn raise_limits(directory: &Path) -> Result<()> {
-    let mounts = mounted()?;
-    let newest = mounts.iter().rev().find(|mount| mount.directory == directory);
-    let number = &newest.context("it is not in the mount table")?.number;
+    let number = number_of(directory).context("it is not in the mount table")?;
     let limits = Path::new("/sys/class/bdi").join(number);
     ensure!(limits.exists(), "{} does not exist: is sysfs mounted?", limits.display());
     for (limit, value) in [

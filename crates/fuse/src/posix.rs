@@ -5,7 +5,10 @@ use crate::channel::GATHER;
 use crate::operations::Asker;
 use crate::serve::Shared;
 use crate::server::DOTS;
-use furrow_fs::{Attr, Fs, Ino, Kind, NewNode, RenameMode, SetAttr, Time, XattrMode};
+use furrow_fs::{
+    Allocate, Attr, DirEntry, Fs, Ino, Kind, NewNode, RenameMode, SetAttr, Time, XattrMode,
+};
+use furrow_rt::PAGE_SIZE;
 use furrow_rt::Rt;
 use furrow_zone::{Error, ErrorKind, Result};
 use std::ffi::OsStr;
@@ -15,6 +18,10 @@ use std::sync::Arc;
 const SET_UID: u16 = 0o4000;
 const SET_GID: u16 = 0o2000;
 const GROUP_EXEC: u16 = 0o0010;
+/// The bit of `CAP_SYS_ADMIN`.
+const SYS_ADMIN: u64 = 1 << 21;
+/// Attributes that only those see who may change them.
+const TRUSTED: &[u8] = b"trusted.";
 /// The attribute with the access list.
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
@@ -50,14 +57,26 @@ impl Caller {
         Caller { gid: asker.gid, thread: asker.thread, privileged: asker.uid == 0 }
     }
 
+    /// What /proc says of it in the line that begins with `name`.
+    fn says(&self, name: &str) -> Option<String> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.thread)).ok()?;
+        status.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)
+    }
+
     /// Whether it belongs to `group`. A caller that /proc does not show has only its own group.
     fn is_of(&self, group: u32) -> bool {
-        let listed = || {
-            let status = std::fs::read_to_string(format!("/proc/{}/status", self.thread)).ok()?;
-            let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"))?;
-            Some(groups.split_whitespace().any(|listed| listed.parse() == Ok(group)))
-        };
-        self.gid == group || listed().unwrap_or(false)
+        let of = |groups: String| groups.split_whitespace().any(|of| of.parse() == Ok(group));
+        self.gid == group || self.says("Groups:").is_some_and(of)
+    }
+
+    /// Whether it has `CAP_SYS_ADMIN` in the user namespace of this process. Of a caller that /proc
+    /// does not show, its user decides.
+    fn administers(&self) -> bool {
+        let user_namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/user")).ok();
+        let Some(capabilities) = self.says("CapEff:") else { return self.privileged };
+        let capabilities = u64::from_str_radix(capabilities.trim(), 16).unwrap_or(0);
+        let own = user_namespace("self");
+        capabilities & SYS_ADMIN != 0 && user_namespace(&self.thread.to_string()) == own
     }
 
     /// The mode bits to clear in a file with `attr` after this caller wrote it, or its owner
@@ -124,6 +143,39 @@ impl Call {
             }
         }
         self.fs.setattr(ino, changes).await
+    }
+
+    /// The names of the extended attributes of `ino` that `who` may know of.
+    pub async fn list_xattrs(&self, ino: Ino, who: Caller) -> Result<Vec<Vec<u8>>> {
+        let mut names = self.fs.listxattr(ino).await?;
+        let is_trusted = |name: &Vec<u8>| name.starts_with(TRUSTED);
+        // Few files have any: the others need no look into /proc.
+        if names.iter().any(is_trusted) && !who.administers() {
+            names.retain(|name| !is_trusted(name));
+        }
+        Ok(names)
+    }
+
+    /// fallocate(2). No block is kept beyond the end of a file, so a promise of that is refused
+    /// before anything is done.
+    pub async fn fallocate(
+        &self,
+        ino: Ino,
+        what: Allocate,
+        (offset, len): (u64, u64),
+        who: Caller,
+    ) -> Result<()> {
+        if matches!(what, Allocate::KeepSize | Allocate::ZeroKeepSize) {
+            let size = self.fs.getattr(ino).await?.size;
+            if offset.saturating_add(len) > size.next_multiple_of(PAGE_SIZE as u64) {
+                let refused = "no blocks are kept beyond the end of a file";
+                return Err(Error::new(ErrorKind::Unsupported, refused));
+            }
+        }
+        if !who.privileged {
+            self.strip_set_id(ino, who).await?;
+        }
+        self.with_space((), async |()| self.fs.fallocate(ino, what, offset, len).await).await
     }
 
     /// Sets an extended attribute for `who`. A new access list clears the set-group-id bit unless
@@ -219,11 +271,24 @@ impl Call {
         }
     }
 
-    /// Lists directory `ino` from `offset` on, `batch` entries at a time, until `add` returns that
+    async fn entries(
+        &self,
+        ino: Ino,
+        access: bool,
+        cookie: u64,
+        batch: usize,
+    ) -> Result<Vec<DirEntry>> {
+        match access {
+            true => self.fs.readdir(ino, cookie, batch).await,
+            false => self.fs.readdir_noatime(ino, cookie, batch).await,
+        }
+    }
+
+    /// Lists directory `ino`, which is an access or not, from `offset` on, `batch` entries at a time, until `add` returns that
     /// its buffer is full.
     pub async fn list(
         &self,
-        ino: Ino,
+        (ino, access): (Ino, bool),
         offset: u64,
         batch: usize,
         mut add: impl FnMut(Listed<'_>) -> bool,
@@ -236,7 +301,7 @@ impl Call {
         }
         let mut cookie = offset.saturating_sub(DOTS);
         loop {
-            let entries = self.fs.readdir(ino, cookie, batch).await?;
+            let entries = self.entries(ino, access, cookie, batch).await?;
             for entry in &entries {
                 cookie = entry.cookie;
                 let name = OsStr::from_bytes(&entry.name);
@@ -255,7 +320,7 @@ impl Call {
     /// out.
     pub async fn list_plus(
         &self,
-        ino: Ino,
+        (ino, access): (Ino, bool),
         offset: u64,
         batch: usize,
         mut add: impl FnMut(&[u8], u64, &Attr) -> bool,
@@ -271,7 +336,7 @@ impl Call {
         }
         let mut cookie = offset.saturating_sub(DOTS);
         loop {
-            let entries = self.fs.readdir(ino, cookie, batch).await?;
+            let entries = self.entries(ino, access, cookie, batch).await?;
             for entry in &entries {
                 cookie = entry.cookie;
                 let attr = match self.fs.getattr(entry.ino).await {

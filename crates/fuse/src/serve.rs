@@ -7,13 +7,14 @@
 use crate::convert::{attributes, errno, generation, ino};
 use crate::known::Known;
 use crate::latency::{Latencies, Op};
+use crate::pass_on::Kernel;
 use crate::posix::Call;
 use crate::reply::{Fail, Listing, Reply};
 use crate::report::{self, Info, Stat};
-use furrow_fs::{Attr, Fs, Ino};
+use furrow_fs::{Attr, Fs, Ino, Kind};
 use furrow_rt::{Pool, Port, Rt};
 use furrow_zone::{Error, ErrorKind};
-use fuser::{Errno, INodeNo, ReplyEmpty, ReplyEntry, ReplyXattr};
+use fuser::{Errno, FileAttr, INodeNo, ReplyEmpty, ReplyEntry, ReplyXattr};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +28,8 @@ pub(crate) struct Shared {
     pub info: Info,
     /// Inodes that the kernel refers to.
     pub known: Known,
+    /// The way to the kernel without a request.
+    pub kernel: Kernel,
     /// The end of the engine was reported.
     ended: AtomicBool,
     /// The failure of the engine was reported.
@@ -46,6 +49,17 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// The attributes in the kernel's form. A file without blocks has some in the kernel if stores
+    /// through maps, or writes, wait there, and programs take a file of 0 blocks for a hole without
+    /// asking: so it shows one of 512 bytes.
+    pub(crate) fn attributes(&self, attr: &Attr) -> FileAttr {
+        let mut shown = attributes(attr);
+        if attr.kind == Kind::File && (attr.size > 0 || self.writeback_cache) {
+            shown.blocks = shown.blocks.max(1);
+        }
+        shown
+    }
+
     /// The figures of `fs`.
     pub(crate) fn stat(&self, fs: &Fs) -> Stat {
         let seconds = self.since.elapsed().as_secs_f64();
@@ -73,6 +87,7 @@ pub fn usual_ttl(writeback_cache: bool) -> Duration {
 }
 
 /// The FUSE server of one mounted file system.
+#[derive(Clone)]
 pub struct FuseServer {
     pub(crate) port: Port<Fs>,
     pub(crate) pool: Pool,
@@ -113,6 +128,7 @@ impl FuseServer {
             ttl,
             info,
             known: Known::default(),
+            kernel: Kernel::default(),
             ended,
             failed,
             log,
@@ -219,7 +235,7 @@ impl FuseServer {
     {
         self.run(op, reply, operation, |reply, attr, shared| {
             shared.known.told(attr.ino);
-            reply.entry(&shared.ttl, &attributes(&attr), generation(&attr));
+            reply.entry(&shared.ttl, &shared.attributes(&attr), generation(&attr));
         });
     }
 

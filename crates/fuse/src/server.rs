@@ -11,10 +11,11 @@
 //! after the write, except with `async_dio`). What a mount cannot do, and what to use instead, is
 //! in `docs/mounting.md`.
 
-use crate::convert::{attributes, file_type, generation, ino, kind_of_mode, node};
+use crate::convert::{file_type, generation, ino, kind_of_mode, node};
 use crate::endpoint::MAX_WRITE;
 use crate::latency::Op;
 use crate::operations::{Asker, Changes, NewName, Operations, When};
+use crate::pass_on::Search;
 use crate::posix::{Caller, Listed};
 use crate::reply::{Reply, Space};
 use crate::report;
@@ -23,12 +24,14 @@ use furrow_fs::{Allocate, Attr, Kind, NewNode, RenameMode, Seek, SetAttr, WriteD
 use furrow_zone::ErrorKind;
 use fuser::{
     Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, WriteFlags,
+    Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr, WriteFlags,
 };
 use rustix::fs::OFlags;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
@@ -45,6 +48,9 @@ fn new(asker: Asker, kind: Kind, mode: u32, umask: u32) -> NewNode {
     let (mode, umask) = ((mode & 0o7777) as u16, (umask & 0o777) as u16);
     NewNode { kind, mode, umask, uid: asker.uid, gid: asker.gid, ..NewNode::file() }
 }
+
+/// The handle of directories that were opened with `O_NOATIME`.
+const LISTS_NOATIME: FileHandle = FileHandle(1);
 
 /// Modes of fallocate(2).
 const FALLOC_KEEP_SIZE: i32 = 1;
@@ -63,6 +69,11 @@ const XATTR_REPLACE: i32 = 2;
 fn is_durable_direct(flags: OpenFlags) -> bool {
     let flags = OFlags::from_bits_retain(flags.0 as u32);
     flags.contains(OFlags::DIRECT) && flags.intersects(OFlags::DSYNC | OFlags::SYNC)
+}
+
+/// Whether reading with these `flags` of the open file leaves its access time alone.
+fn is_noatime(flags: OpenFlags) -> bool {
+    OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::NOATIME)
 }
 
 /// Converts the kernel's inode number, or answers ESTALE.
@@ -133,7 +144,16 @@ impl Operations for FuseServer {
         Ok(())
     }
 
+    fn connected(self: &Arc<Self>, kernel: Notifier) {
+        self.connect(kernel);
+    }
+
+    fn pass_on(&self) {
+        self.pass_on_all();
+    }
+
     fn destroy(&self) {
+        self.shared.kernel.end();
         // The kernel sends no forgets at the end of a mount.
         let pins = self.shared.known.end();
         let shared = self.shared.clone();
@@ -171,7 +191,7 @@ impl Operations for FuseServer {
             |reply, found, shared| match found {
                 Some(attr) => {
                     shared.known.told(attr.ino);
-                    reply.entry(&shared.ttl, &attributes(&attr), generation(&attr));
+                    reply.entry(&shared.ttl, &shared.attributes(&attr), generation(&attr));
                 }
                 None => reply.entry(&shared.ttl, &absent(), Generation(0)),
             },
@@ -188,7 +208,7 @@ impl Operations for FuseServer {
             Op::Getattr,
             reply,
             move |call| async move { call.fs.getattr(ino).await },
-            |reply, attr, shared| reply.attr(&shared.ttl, &attributes(&attr)),
+            |reply, attr, shared| reply.attr(&shared.ttl, &shared.attributes(&attr)),
         );
     }
 
@@ -214,7 +234,7 @@ impl Operations for FuseServer {
                 };
                 call.setattr(ino, changes, who).await
             },
-            |reply, attr, shared| reply.attr(&shared.ttl, &attributes(&attr)),
+            |reply, attr, shared| reply.attr(&shared.ttl, &shared.attributes(&attr)),
         );
     }
 
@@ -337,17 +357,30 @@ impl Operations for FuseServer {
             |reply, attr, shared| {
                 shared.known.told(attr.ino);
                 let (fh, flags) = (FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
-                reply.created(&shared.ttl, &attributes(&attr), generation(&attr), fh, flags);
+                reply.created(&shared.ttl, &shared.attributes(&attr), generation(&attr), fh, flags);
             },
         );
     }
 
-    fn read(&self, ino: INodeNo, offset: u64, size: u32, reply: Reply<ReplyData>) {
+    fn read(
+        &self,
+        ino: INodeNo,
+        offset: u64,
+        size: u32,
+        flags: OpenFlags,
+        reply: Reply<ReplyData>,
+    ) {
         let ino = known!(ino, reply);
+        let (size, noatime) = (size as usize, is_noatime(flags));
         self.run(
             Op::Read,
             reply,
-            move |call| async move { call.fs.read(ino, offset, size as usize).await },
+            move |call| async move {
+                match noatime {
+                    true => call.fs.read_noatime(ino, offset, size).await,
+                    false => call.fs.read(ino, offset, size).await,
+                }
+            },
             |reply, data, _| reply.pages(data),
         );
     }
@@ -397,30 +430,43 @@ impl Operations for FuseServer {
         self.empty(Op::Fsync, reply, move |call| async move { call.fsync(ino, datasync).await });
     }
 
-    // `opendir` does nothing: a listing needs no state, cookies stay valid, and a removed directory
+    // `opendir` remembers only `O_NOATIME`: a listing needs no other state, cookies stay valid, and a removed directory
     // lives while the kernel refers to it. But it is answered: a kernel that opens directories by
     // itself keeps listings, and gives a program that lists a directory in several steps the end of
     // an older listing if another program lists the directory meanwhile (seen with Linux 6.18).
     // Leave to keep a listing for one open at a time is no better: the kernel completes a listing
     // that was begun before a change, and shows it to who rewinds and then seeks.
 
-    fn readdir(&self, ino: INodeNo, offset: u64, reply: Reply<ReplyDirectory>) {
+    fn opendir(&self, _: INodeNo, flags: OpenFlags, reply: Reply<ReplyOpen>) {
+        let handle = if is_noatime(flags) { LISTS_NOATIME } else { FileHandle(0) };
+        reply.opened(handle, FopenFlags::empty());
+    }
+
+    fn readdir(&self, ino: INodeNo, handle: FileHandle, offset: u64, reply: Reply<ReplyDirectory>) {
         let ino = known!(ino, reply);
+        let access = handle != LISTS_NOATIME;
         self.listing(reply, move |call, mut reply| async move {
             let add = |entry: Listed<'_>| {
                 reply.add(node(entry.ino), entry.offset, file_type(entry.kind), entry.name)
             };
-            let listed = call.list(ino, offset, LISTING, add).await;
+            let listed = call.list((ino, access), offset, LISTING, add).await;
             (reply, listed)
         });
     }
 
-    fn readdirplus(&self, ino: INodeNo, offset: u64, reply: Reply<ReplyDirectoryPlus>) {
+    fn readdirplus(
+        &self,
+        ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        reply: Reply<ReplyDirectoryPlus>,
+    ) {
         let ino = known!(ino, reply);
+        let access = handle != LISTS_NOATIME;
         self.listing(reply, move |call, mut reply| async move {
             let ttl = call.shared.ttl;
             let add = |name: &[u8], offset, attr: &Attr| {
-                let (found, generation) = (attributes(attr), generation(attr));
+                let (found, generation) = (call.shared.attributes(attr), generation(attr));
                 let full = reply.add(offset, OsStr::from_bytes(name), &ttl, &found, generation);
                 // Of these two the kernel takes no reference.
                 if !full && name != b"." && name != b".." {
@@ -428,7 +474,7 @@ impl Operations for FuseServer {
                 }
                 full
             };
-            let listed = call.list_plus(ino, offset, LISTING_PLUS, add).await;
+            let listed = call.list_plus((ino, access), offset, LISTING_PLUS, add).await;
             (reply, listed)
         });
     }
@@ -498,13 +544,14 @@ impl Operations for FuseServer {
         );
     }
 
-    fn listxattr(&self, ino: INodeNo, size: u32, reply: Reply<ReplyXattr>) {
+    fn listxattr(&self, asker: Asker, ino: INodeNo, size: u32, reply: Reply<ReplyXattr>) {
         let ino = known!(ino, reply);
+        let who = Caller::of(asker);
         // Control attributes are not listed, so that copying tools ignore them.
         self.run(
             Op::Xattr,
             reply,
-            move |call| async move { call.fs.listxattr(ino).await },
+            move |call| async move { call.list_xattrs(ino, who).await },
             move |reply, names: Vec<Vec<u8>>, _| {
                 let ended = names.into_iter().flat_map(|name| name.into_iter().chain([0]));
                 sized(reply, &ended.collect::<Vec<u8>>(), size);
@@ -542,10 +589,7 @@ impl Operations for FuseServer {
         };
         let who = Caller::of(asker);
         self.empty(Op::Allocate, reply, move |call| async move {
-            if !who.privileged {
-                call.strip_set_id(ino, who).await?;
-            }
-            call.with_space((), async |()| call.fs.fallocate(ino, what, offset, length).await).await
+            call.fallocate(ino, what, (offset, length), who).await
         });
     }
 
@@ -563,15 +607,7 @@ impl Operations for FuseServer {
             _ => return reply.error(Errno::EINVAL),
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
-        self.run(
-            Op::Seek,
-            reply,
-            move |call| async move { call.fs.seek(ino, offset, what).await },
-            |reply, found, _| match found.and_then(|at| i64::try_from(at).ok()) {
-                Some(at) => reply.offset(at),
-                None => reply.error(Errno::ENXIO),
-            },
-        );
+        self.seek(Search { ino, offset, what }, 0..0, reply);
     }
 
     fn copy_file_range(

@@ -11,6 +11,7 @@ use nix::sys::signal::{SigSet, Signal};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -23,6 +24,11 @@ const TRY_EVERY: Duration = Duration::from_millis(100);
 /// for those that come by rings.
 pub struct Session<S: Operations> {
     session: fuser::Session<Channel<S>>,
+    server: Arc<S>,
+    /// The number of the mount's device in the mount table.
+    number: Option<String>,
+    /// The kernel sends no requests any more.
+    ended: Arc<AtomicBool>,
     /// Rings that serve requests.
     rings: Option<Running>,
     directory: PathBuf,
@@ -70,13 +76,22 @@ impl<S: Operations> Session<S> {
             config.n_threads = Some(1);
             config.acl = SessionACL::All;
             let session = fuser::Session::from_fd(channel, device, SessionACL::All, config)?;
+            server.connected(session.notifier());
             let rings = rings.map(|rings| rings.start(server, own)).transpose()?;
             if let Err(error) = page_cache::raise_limits(directory) {
                 server.report(&format!(
                     "the kernel reads little ahead and keeps little dirty: {error:#}"
                 ));
             }
-            Ok(Session { session, rings, directory: directory.to_owned(), write_back: None })
+            Ok(Session {
+                session,
+                server: server.clone(),
+                number: endpoint::number_of(directory),
+                ended: Arc::default(),
+                rings,
+                directory: directory.to_owned(),
+                write_back: None,
+            })
         };
         ready().with_context(|| format!("{}: FUSE handshake", directory.display())).inspect_err(
             |_| {
@@ -94,6 +109,17 @@ impl<S: Operations> Session<S> {
     /// The mount point.
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// What ends this mount from another thread.
+    pub fn ending(&self) -> Ending {
+        let server = self.server.clone();
+        Ending {
+            directory: self.directory.clone(),
+            number: self.number.clone(),
+            ended: self.ended.clone(),
+            pass_on: Box::new(move || server.pass_on()),
+        }
     }
 
     /// Has the kernel pass on, every `interval`, what it has collected in its page cache: without
@@ -139,7 +165,9 @@ impl<S: Operations> Session<S> {
     pub fn run(self) -> Result<()> {
         let _ends = self.write_back;
         let at = || format!("{}: FUSE session", self.directory.display());
-        match self.session.run() {
+        let run = self.session.run();
+        self.ended.store(true, Ordering::Relaxed);
+        match run {
             // Linux 6.18 has been seen to end an unmounted connection so, in place of ENODEV.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::CONNABORTED) => {}
             ended => ended.with_context(at)?,
@@ -244,15 +272,15 @@ impl Signals {
         Ok(())
     }
 
-    /// Starts a thread that unmounts `directory` when a signal arrives: at once if it is free, and
-    /// by disconnecting its users if it is still busy after two seconds. [`Session::run`] then
-    /// returns. `log` gets a line for each step.
+    /// Starts a thread that ends a mount when a signal arrives: at once if it is free, and by
+    /// disconnecting its users if it is still busy after two seconds, here or in another mount
+    /// namespace. [`Session::run`] then returns. `log` gets a line for each step.
     ///
     /// # Errors
     /// If no thread can be started.
     pub fn unmount_on_signal(
         self,
-        directory: PathBuf,
+        ending: Ending,
         log: impl Fn(&str) + Send + 'static,
     ) -> Result<()> {
         std::thread::Builder::new()
@@ -260,9 +288,9 @@ impl Signals {
             .spawn(move || {
                 while let Ok(signal) = self.0.wait() {
                     log(&format!("{signal}: unmounting"));
-                    match end_mount(&directory, &log) {
+                    match ending.end(&log) {
                         Ok(()) => return,
-                        Err(errno) => log(&format!("cannot unmount: {errno}")),
+                        Err(error) => log(&format!("cannot unmount: {error:#}")),
                     }
                 }
             })
@@ -271,25 +299,57 @@ impl Signals {
     }
 }
 
-fn end_mount(directory: &Path, log: &impl Fn(&str)) -> Result<(), Errno> {
-    let mut waited = Duration::ZERO;
-    loop {
-        match endpoint::unmount(directory, Unmount::Plain) {
-            Err(Errno::BUSY) if waited < PATIENCE => {
-                std::thread::sleep(TRY_EVERY);
-                waited += TRY_EVERY;
-            }
-            Err(Errno::BUSY) => {
-                log("still in use: cutting off its users");
-                // Changes through memory maps are so far only in the kernel.
-                if let Ok(root) = std::fs::File::open(directory) {
-                    let _ = rustix::fs::syncfs(&root);
+/// What ends a mount from another thread than those that answer its requests.
+pub struct Ending {
+    directory: PathBuf,
+    number: Option<String>,
+    ended: Arc<AtomicBool>,
+    pass_on: Box<dyn Fn() + Send>,
+}
+
+impl Ending {
+    fn end(&self, log: &impl Fn(&str)) -> Result<()> {
+        let mut waited = Duration::ZERO;
+        let mut wait = || {
+            std::thread::sleep(TRY_EVERY);
+            waited += TRY_EVERY;
+            waited < PATIENCE
+        };
+        loop {
+            match endpoint::unmount(&self.directory, Unmount::Plain) {
+                Err(Errno::BUSY) if wait() => {}
+                Err(Errno::BUSY) => {
+                    log("still in use: cutting off its users");
+                    // Changes through memory maps are so far only in the kernel.
+                    if let Ok(root) = std::fs::File::open(&self.directory) {
+                        let _ = rustix::fs::syncfs(&root);
+                    }
+                    endpoint::unmount(&self.directory, Unmount::Force)?;
+                    break;
                 }
-                return endpoint::unmount(directory, Unmount::Force);
+                // Not mounted here any more: somebody else was faster.
+                Ok(()) | Err(Errno::INVAL | Errno::NOENT) => break,
+                Err(errno) => return Err(errno.into()),
             }
-            // Not mounted any more: somebody else was faster.
-            Err(Errno::INVAL | Errno::NOENT) => return Ok(()),
-            done => return done,
+        }
+        // The mount may be in other mount namespaces, or detached and in use.
+        while !self.ended.load(Ordering::Relaxed) {
+            if !wait() {
+                return self.cut_off(log);
+            }
+        }
+        Ok(())
+    }
+
+    fn cut_off(&self, log: &impl Fn(&str)) -> Result<()> {
+        let number = self.number.as_deref().context("its number is not known")?;
+        let holders = endpoint::held_elsewhere(number);
+        let who = holders.first().map_or("programs".to_owned(), ToString::to_string);
+        log(&format!("still in use outside this mount namespace, by {who}: cutting off its users"));
+        (self.pass_on)();
+        match self.ended.load(Ordering::Relaxed) {
+            true => Ok(()),
+            false => endpoint::abort(number).context("aborting the connection"),
         }
     }
 }

@@ -9,6 +9,7 @@
 mod common;
 mod extended;
 mod handles;
+mod maps;
 mod null;
 mod posix;
 mod ranges;

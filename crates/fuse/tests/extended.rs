@@ -73,6 +73,29 @@ pub fn attributes_of_all_prefixes_are_kept() {
     };
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     assert!(!as_user("cat", &["file"]).status.success());
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    let names = "import os; print(*sorted(os.listxattr('file')))";
+    let seen = |out: std::process::Output| {
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap().trim_end().to_owned()
+    };
+    let hidden = "security.s user.empty";
+    let get = "import os; os.getxattr('file', 'trusted.t')";
+    match Command::new("python3").arg("-V").output() {
+        Ok(_) => {
+            assert_eq!(seen(as_user("python3", &["-c", names])), hidden);
+            let got = as_user("python3", &["-c", get]);
+            assert!(String::from_utf8_lossy(&got.stderr).contains("Errno 61"), "no such attribute");
+            // Root without the right, and with a right that holds only in a namespace of its own.
+            for lesser in [&["setpriv", "--bounding-set=-sys_admin"][..], &["unshare", "-Ur"]] {
+                let mut command = Command::new(lesser[0]);
+                command.args(&lesser[1..]).args(["python3", "-c", names]);
+                let out = command.current_dir(place.at("")).output().unwrap();
+                assert_eq!(seen(out), hidden, "{lesser:?}");
+            }
+        }
+        Err(error) => eprintln!("SKIPPED hidden names: python3: {error}"),
+    }
 }
 
 fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {

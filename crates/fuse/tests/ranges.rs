@@ -45,11 +45,20 @@ pub fn fallocate_and_seek_see_holes() {
     expected.truncate((1 << 20) - 10);
     expected.resize((1 << 20) + 5000, 0);
     assert!(fs::read(&path).unwrap() == expected, "zeroed and longer");
-    fallocate(&file, FallocateFlags::ZERO_RANGE | keep, 300_000, 1 << 30).unwrap();
+    let end = (1 << 20) + 5000;
+    fallocate(&file, FallocateFlags::ZERO_RANGE | keep, 300_000, end - 300_000).unwrap();
     expected[300_000..].fill(0);
     assert!(fs::read(&path).unwrap() == expected, "zeroed");
-    fallocate(&file, keep, 1 << 21, 1 << 20).unwrap();
-    assert_eq!(file.metadata().unwrap().len(), (1 << 20) + 5000);
+    // Up to the end of the last block, but no promise of blocks beyond: not even in a part.
+    fallocate(&file, keep, 0, end.next_multiple_of(4096)).unwrap();
+    fallocate(&file, FallocateFlags::PUNCH_HOLE | keep, 8192, 204_800 - 8192).unwrap();
+    for beyond in [keep, FallocateFlags::ZERO_RANGE | keep] {
+        for (offset, length) in [(1 << 21, 1 << 20), (0, 2 * end), (end, 4096)] {
+            let refused = fallocate(&file, beyond, offset, length);
+            assert_eq!(refused, Err(Errno::OPNOTSUPP), "{beyond:?} {offset} {length}");
+        }
+    }
+    assert_eq!(file.metadata().unwrap().len(), end);
     for odd in [FallocateFlags::COLLAPSE_RANGE, FallocateFlags::INSERT_RANGE] {
         assert_eq!(fallocate(&file, odd, 0, 4096), Err(Errno::OPNOTSUPP));
     }
@@ -187,8 +196,9 @@ pub fn reading_is_an_access() {
     fs::create_dir(place.at("d")).unwrap();
     // The kernel caches the data just written, and answers reads of it itself.
     place.remount();
+    let root = place.at("");
     let atime = |name: &str| {
-        let metadata = fs::symlink_metadata(place.at(name)).unwrap();
+        let metadata = fs::symlink_metadata(root.join(name)).unwrap();
         (metadata.atime(), metadata.atime_nsec())
     };
     let (before, directory) = (atime("file"), atime("d"));
@@ -198,6 +208,30 @@ pub fn reading_is_an_access() {
     assert!(after > before, "the first read after a change");
     fs::read_dir(place.at("d")).unwrap().count();
     assert!(atime("d") > directory);
+    // With O_NOATIME no reading is one.
+    let mtime = rustix::fs::Timespec { tv_sec: 1 << 31, tv_nsec: 0 };
+    for quiet in ["quiet", "quiet-d"] {
+        match quiet {
+            "quiet" => fs::write(place.at(quiet), "read me").unwrap(),
+            _ => fs::create_dir(place.at(quiet)).unwrap(),
+        }
+        let omit = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+        let times = rustix::fs::Timestamps { last_access: omit, last_modification: mtime };
+        rustix::fs::utimensat(CWD, place.at(quiet), &times, rustix::fs::AtFlags::empty()).unwrap();
+    }
+    place.remount();
+    let before = (atime("quiet"), atime("quiet-d"));
+    std::thread::sleep(Duration::from_millis(20));
+    let quietly = |name: &str, flags: OFlags| {
+        let flags = flags | OFlags::RDONLY | OFlags::NOATIME;
+        File::from(rustix::fs::open(root.join(name), flags, Mode::empty()).unwrap())
+    };
+    assert_eq!(quietly("quiet", OFlags::empty()).read_to_end(&mut Vec::new()).unwrap(), 7);
+    let listing = rustix::fs::Dir::read_from(quietly("quiet-d", OFlags::DIRECTORY)).unwrap();
+    assert_eq!(listing.count(), 2, "itself and the one above");
+    assert_eq!((atime("quiet"), atime("quiet-d")), before);
+    fs::read_dir(place.at("quiet-d")).unwrap().count();
+    assert!(atime("quiet-d") > before.1, "it would have been one");
     // Relative: not updated again.
     let direct = rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECT, Mode::empty()).unwrap();
     File::from(direct).read_to_end(&mut Vec::new()).unwrap();

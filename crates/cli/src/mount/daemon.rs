@@ -53,7 +53,7 @@ pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
                 let interval = Duration::from_nanos(plan.options.engine.commit_interval);
                 session.write_back_every(interval, log)?;
             }
-            signals.unmount_on_signal(session.directory().to_owned(), log)?;
+            signals.unmount_on_signal(session.ending(), log)?;
             let page = move || Some(prometheus::text(&reporter.stat()?));
             metrics.map_or(Ok(()), |service| service.start(page))?;
             ready()?;

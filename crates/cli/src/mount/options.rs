@@ -85,7 +85,12 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
             (endpoint.no_dev, endpoint.no_exec) = (false, false);
         }
         ("noatime", None) => engine.access_time = AccessTime::Never,
-        ("strictatime" | "norelatime", None) => engine.access_time = AccessTime::Always,
+        ("strictatime" | "norelatime", None) => {
+            return Err(format!(
+                "mount option {name}: the kernel answers most reads from its cache and does not \
+                 tell the daemon, so not every access can be noted: use relatime or noatime"
+            ));
+        }
         ("relatime" | "atime" | "nostrictatime", None) => {
             engine.access_time = AccessTime::Relative;
         }
@@ -256,10 +261,12 @@ mod tests {
         assert_eq!(of("ro").access_time, AccessTime::Relative);
         assert_eq!(of("noatime").access_time, AccessTime::Never);
         assert_eq!(of("noatime,relatime").access_time, AccessTime::Relative);
-        assert_eq!(of("strictatime").access_time, AccessTime::Always);
         assert!(of("nodiratime,lazytime").lazy_time);
         assert!(!of("nodiratime,lazytime").directory_access_time);
         assert!(of("nodiratime,diratime").directory_access_time);
+        for exact in ["strictatime", "norelatime"] {
+            assert!(refused(exact).contains("use relatime or noatime"));
+        }
     }
 
     #[test]

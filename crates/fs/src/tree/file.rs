@@ -118,7 +118,6 @@ impl Core {
             };
             pages.push(page);
         }
-        self.note_access(ino);
         self.stats.counters.read_bytes += len as u64;
         Ok(ReadData { pages, skip: (offset % PAGE_SIZE as u64) as usize, len })
     }

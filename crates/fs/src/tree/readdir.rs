@@ -29,12 +29,6 @@ impl Core {
         cookie: u64,
         max: usize,
     ) -> Result<Listed, NotApplied> {
-        let listed = self.entries(ino, cookie, max)?;
-        self.note_access(ino);
-        Ok(listed)
-    }
-
-    fn entries(&mut self, ino: Ino, cookie: u64, max: usize) -> Result<Listed, NotApplied> {
         let levels = self.directory(ino)?;
         let (first, mut from) = dirent::decode_cookie(cookie).unwrap_or((0, 0));
         let end = dirent::blocks(levels);

@@ -10,7 +10,7 @@ use super::wire::{self, Header, RequestHeader, op, valid};
 use crate::operations::{Asker, Changes, NewName, Operations, When};
 use crate::reply::Reply;
 use furrow_fs::Time;
-use fuser::{Errno, INodeNo, OpenFlags, RenameFlags, WriteFlags};
+use fuser::{Errno, FileHandle, INodeNo, OpenFlags, RenameFlags, WriteFlags};
 use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
@@ -172,18 +172,24 @@ fn pass(
             server.link(INodeNo(ino), node, name!(names, answer), Reply::Ring(answer));
         }
         op::OPEN => server.open(node, Reply::Ring(answer)),
-        op::OPENDIR => server.opendir(node, Reply::Ring(answer)),
+        op::OPENDIR => {
+            let flags = OpenFlags(known::<wire::Open>(&header.op).flags as i32);
+            server.opendir(node, flags, Reply::Ring(answer));
+        }
         op::READ => {
             let read = known::<wire::Transfer>(&header.op);
-            server.read(node, read.offset, read.size, Reply::Ring(answer));
+            let flags = OpenFlags(read.file_flags);
+            server.read(node, read.offset, read.size, flags, Reply::Ring(answer));
         }
         op::READDIR => {
             let read = known::<wire::Transfer>(&header.op);
-            server.readdir(node, read.offset, Reply::Ring(answer));
+            let handle = FileHandle(read.handle);
+            server.readdir(node, handle, read.offset, Reply::Ring(answer));
         }
         op::READDIRPLUS => {
             let read = known::<wire::Transfer>(&header.op);
-            server.readdirplus(node, read.offset, Reply::Ring(answer));
+            let handle = FileHandle(read.handle);
+            server.readdirplus(node, handle, read.offset, Reply::Ring(answer));
         }
         op::STATFS => server.statfs(Reply::Ring(answer)),
         op::FLUSH => server.flush(node, Reply::Ring(answer)),
@@ -211,7 +217,7 @@ fn pass(
         }
         op::LISTXATTR => {
             let list = known::<wire::Xattr>(&header.op);
-            server.listxattr(node, list.size, Reply::Ring(answer));
+            server.listxattr(asker, node, list.size, Reply::Ring(answer));
         }
         op::REMOVEXATTR => server.removexattr(node, name!(names, answer), Reply::Ring(answer)),
         op::FALLOCATE => {

@@ -193,6 +193,15 @@ pub(crate) struct Transfer {
     pub padding: u32,
 }
 
+/// `struct fuse_open_in`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Open {
+    /// Of open(2).
+    pub flags: u32,
+    pub open_flags: u32,
+}
+
 /// `struct fuse_fsync_in`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]

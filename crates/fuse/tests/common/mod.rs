@@ -29,6 +29,7 @@ macro_rules! again {
             extended::the_kernel_decides_by_access_lists,
             extended::without_a_list_the_umask_counts,
             extended::set_group_id_goes_when_somebody_of_another_group_changes_a_file,
+            maps::stores_through_a_map_are_no_holes,
             handles::they_lead_to_their_files_after_a_remount_and_to_no_others,
         }
     };

@@ -1,0 +1,135 @@
+//! Data that the kernel has and has not passed on, before an answer depends on it.
+//!
+//! A store through a shared map stays in the kernel's cache until the kernel writes it back, and
+//! the kernel asks where a file has data ([`Seek`]) without that. So a hole is an answer only once
+//! the kernel has been told to drop what it has cached of the hole: it then passes on what is dirty
+//! there, and waits until that is answered. It has no way to be asked what is dirty.
+//!
+//! Invariant: the thread that tells the kernel waits for writes that the server has to answer, so
+//! it is none of the threads that answer.
+
+use crate::convert::node;
+use crate::latency::Op;
+use crate::reply::Reply;
+use crate::serve::{FuseServer, Shared};
+use furrow_fs::{Fs, Ino, Seek};
+use furrow_zone::Result;
+use fuser::{Errno, Notifier, ReplyLseek};
+use std::ops::Range;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// What is looked for, and from where on.
+#[derive(Clone, Copy)]
+pub(crate) struct Search {
+    pub ino: Ino,
+    pub offset: u64,
+    pub what: Seek,
+}
+
+/// A search whose answer is a hole, if the kernel has nothing for it.
+struct Doubt {
+    search: Search,
+    hole: Range<u64>,
+    reply: Reply<ReplyLseek>,
+}
+
+/// What the engine knows.
+struct Found {
+    /// `None` where Linux answers ENXIO.
+    at: Option<u64>,
+    /// What that takes for a hole; empty if nothing.
+    hole: Range<u64>,
+    /// The answer if all of the file is data.
+    without_holes: u64,
+}
+
+/// The way to the kernel without a request.
+#[derive(Default)]
+pub(crate) struct Kernel {
+    notifier: OnceLock<Notifier>,
+    doubts: Mutex<Option<Sender<Doubt>>>,
+}
+
+impl Kernel {
+    fn doubts(&self) -> MutexGuard<'_, Option<Sender<Doubt>>> {
+        // A sender is whole even if a thread panicked while it held the lock.
+        self.doubts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The mount has ended.
+    pub fn end(&self) {
+        *self.doubts() = None;
+    }
+}
+
+async fn find(fs: &Fs, Search { ino, offset, what }: Search) -> Result<Found> {
+    let size = fs.getattr(ino).await?.size;
+    let at = fs.seek(ino, offset, what).await?;
+    let hole = match (what, at) {
+        (Seek::Data, _) => offset..at.unwrap_or(size.max(offset)),
+        (Seek::Hole, Some(at)) if at < size => {
+            at..fs.seek(ino, at, Seek::Data).await?.unwrap_or(size)
+        }
+        (Seek::Hole, _) => 0..0,
+    };
+    let without_holes = if what == Seek::Data { offset } else { size };
+    Ok(Found { at, hole, without_holes })
+}
+
+impl FuseServer {
+    /// Answers where data or a hole is. The kernel has passed on all of `passed_on`.
+    pub(crate) fn seek(&self, search: Search, passed_on: Range<u64>, reply: Reply<ReplyLseek>) {
+        let answer = move |reply: Reply<ReplyLseek>, found: Found, shared: &Shared| {
+            let Found { at, hole, without_holes } = found;
+            let sure = passed_on.start <= hole.start && hole.end <= passed_on.end;
+            if hole.is_empty() || sure {
+                return match at.and_then(|at| i64::try_from(at).ok()) {
+                    Some(at) => reply.offset(at),
+                    None => reply.error(Errno::ENXIO),
+                };
+            }
+            let doubt = Doubt { search, hole, reply };
+            let reply = match &*shared.kernel.doubts() {
+                Some(thread) => match thread.send(doubt) {
+                    Ok(()) => return,
+                    Err(unsent) => unsent.0.reply,
+                },
+                None => doubt.reply,
+            };
+            reply.offset(i64::try_from(without_holes).unwrap_or(i64::MAX));
+        };
+        let look = move |call: crate::posix::Call| async move { find(&call.fs, search).await };
+        self.run(Op::Seek, reply, look, answer);
+    }
+
+    /// Starts the thread that has the kernel pass on what it has of holes.
+    pub(crate) fn connect(&self, kernel: Notifier) {
+        let _ = self.shared.kernel.notifier.set(kernel.clone());
+        let (sender, doubts) = channel::<Doubt>();
+        let server = self.clone();
+        let work = move || {
+            for Doubt { search, hole, reply } in doubts {
+                let (start, length) = (hole.start as i64, (hole.end - hole.start) as i64);
+                match kernel.inval_inode(node(search.ino), start, length) {
+                    Ok(()) => server.seek(search, hole, reply),
+                    Err(_) => reply.error(Errno::EIO),
+                }
+            }
+        };
+        match std::thread::Builder::new().name("pass-on".to_owned()).spawn(work) {
+            Ok(_) => *self.shared.kernel.doubts() = Some(sender),
+            // Without the thread all of a file is data.
+            Err(error) => (self.shared.log)(&format!("holes of files are not told: {error}")),
+        }
+    }
+
+    /// Has the kernel pass on what it has of every file, and waits for that.
+    pub(crate) fn pass_on_all(&self) {
+        let Some(kernel) = self.shared.kernel.notifier.get() else { return };
+        for ino in self.shared.known.all() {
+            // An inode that the kernel has forgotten meanwhile has nothing to pass on.
+            let _ = kernel.inval_inode(node(ino), 0, 0);
+        }
+    }
+}
