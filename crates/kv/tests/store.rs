@@ -86,7 +86,11 @@ fn names_are_what_they_were_made_and_errors_say_why_not() {
         assert_eq!(kind(store.remove("db").unwrap_err()), ErrorKind::IsDirectory);
         assert_eq!(kind(store.remove_directory("db").unwrap_err()), ErrorKind::NotEmpty);
         assert_eq!(kind(store.open_file("db").unwrap_err()), ErrorKind::IsDirectory);
-        assert_eq!(kind(store.stat("db/../x").unwrap_err()), ErrorKind::Invalid);
+        assert_eq!(kind(store.stat("db/../../x").unwrap_err()), ErrorKind::Invalid);
+        assert_eq!(kind(store.stat("..").unwrap_err()), ErrorKind::Invalid);
+        let around = store.stat("gone/../db/./b/../CURRENT").unwrap();
+        assert_eq!(around.node, store.stat("db/CURRENT").unwrap().node);
+        assert_eq!(store.stat("db/..").unwrap().node, Node::Directory);
         assert_eq!(kind(store.rename("db", "db/b/x").unwrap_err()), ErrorKind::Invalid);
         assert_eq!(kind(store.list("db/CURRENT").unwrap_err()), ErrorKind::NotDirectory);
         let long = "x".repeat(1025);

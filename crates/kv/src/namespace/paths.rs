@@ -22,12 +22,16 @@ pub(crate) struct Namespace {
     pub(crate) next_file: u64,
 }
 
-/// The path without empty parts and without `.`.
+/// The path without empty parts, `.` and `..`.
 pub(crate) fn clean(path: &str) -> Result<String> {
-    let parts: Vec<&str> =
-        path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
-    if parts.contains(&"..") {
-        return Err(Error::new(ErrorKind::Invalid, format!("{path}: '..' leads out of the store")));
+    let mut parts = Vec::new();
+    for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
+        if part != ".." {
+            parts.push(part);
+        } else if parts.pop().is_none() {
+            let message = format!("{path}: '..' leads out of the store");
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
     }
     let path = parts.join("/");
     if path.len() > PATH_MAX {
