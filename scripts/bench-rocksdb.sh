@@ -42,7 +42,8 @@ for pair in $(seq 1 "$pairs"); do
     bench "ext4.$pair" db_bench --db="$work/ext4/db"
     umount "$work/ext4"
     rm "$work/ext4.img"
-    bench "furrow.$pair" "$furrow" run --store mem:capacity=6GiB,zone-size=64MiB -- db_bench --db=/db
+    bench "furrow.$pair" "$furrow" run --store mem:capacity=6GiB,zone-size=64MiB --policy shared -- \
+        db_bench --db=/db
 done
 python3 - "$work" "$pairs" <<'END'
 import re, statistics, sys

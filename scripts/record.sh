@@ -17,7 +17,7 @@ trap 'rm -f "$out"' EXIT
 case "$kind" in
 db_bench)
     have db_bench || fail "missing: db_bench; run scripts/setup.sh test"
-    "$built/furrow" run --store "$drive" --record "$file" -- db_bench \
+    "$built/furrow" run --store "$drive" --policy shared --record "$file" -- db_bench \
         --benchmarks=fillrandom,overwrite --sync=true --db=/bench --num=160 --threads=2 --seed="$seed" \
         --value_size=1200 --compression_type=none --enable_blob_files=true --min_blob_size=1000 \
         --enable_blob_garbage_collection=true --blob_garbage_collection_age_cutoff=0.5 \
@@ -28,7 +28,7 @@ db_bench)
 workload)
     make --no-print-directory -s -C plugins/rocksdb PROFILE="${PROFILE:-release}" \
         TARGET="$(realpath "$target_dir")" workload
-    "$built/rocksdb-plugin/workload" "furrow://$drive?record=$file" workload=a records=120 \
+    "$built/rocksdb-plugin/workload" "furrow://$drive?policy=shared,record=$file" workload=a records=120 \
         operations=360 value=2000 blob=65536 memtable=65536 table=65536 level=131072 wal=1 threads=2 \
         seed="$seed" >"$out" 2>&1 || { cat "$out"; fail "the workload failed"; }
     ;;

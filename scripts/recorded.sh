@@ -21,8 +21,8 @@ image="$dir/database.zns"
 
 # $1: store, $2: name of the run, or nothing; the rest: arguments of db_bench
 bench() {
-    local uri="furrow://$1"
-    [ -z "$2" ] || uri="$uri?record=$dir/$2.run"
+    local uri="furrow://$1?policy=shared"
+    [ -z "$2" ] || uri="$uri,record=$dir/$2.run"
     shift 2
     "$built/furrow" run -- db_bench --fs_uri="$uri" --db=/bench --key_size=16 --seed=7 "$@" \
         >"$dir/db_bench.txt" 2>&1 || { cat "$dir/db_bench.txt"; fail "db_bench failed"; }

@@ -172,7 +172,7 @@ fn options(text: &str) -> Outcome<(Options, Option<String>)> {
 /// store that this process has open already is shared, with the options it was opened with.
 ///
 /// `options` may be null, or options separated by commas: `clean-below=PERCENT` (20), the share
-/// of free zones below which cleaning begins; `policy=NAME` (shared; liza-paper, liza-zenfs, baza,
+/// of free zones below which cleaning begins; `policy=NAME` (baza; shared, liza-paper, liza-zenfs,
 /// generations), which files share zones; `record=FILE`, a file of the host in which all calls are
 /// recorded in the format of crates/kv/src/trace.rs (`furrow kv trace`).
 ///

@@ -12,7 +12,6 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// Files of one lifetime share a zone, even if they are written at the same time.
-    #[default]
     Shared,
     /// The paper's description of LIZA (§II-C): files of one lifetime share a zone, tables and
     /// blobs apart. A writer holds its file's zone, and a concurrent writer takes another.
@@ -24,6 +23,7 @@ pub enum Policy {
     /// BAZA (§IV-A): blob files in the order of their creation. A writer holds its zone, a
     /// concurrent writer takes another, and the next file goes back to the earlier zone (§IV-B,
     /// Fig. 5). Everything else as `LizaPaper`.
+    #[default]
     Baza,
     /// As `Baza`, but blocks moved by cleaning go to zones of their own by how often they were
     /// moved. Cleaning takes the zone that pays most by cost and benefit, not the one with the most
