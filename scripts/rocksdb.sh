@@ -82,13 +82,30 @@ refused() {
         { cat "$out"; fail "the message does not name the user of the store"; }
     refuse "cannot be written" --store "$drive" --report /no/such/file -- db_bench
     refuse "crash over others" -- ldb --fs_uri=zenfs://x scan
+    # A Java virtual machine, also one that a script starts: RocksDB for Java brings another RocksDB.
+    echo 'int java(void) { return 0; }' |
+        gcc -x c - -shared -Wl,-soname,libjli.so -o "$images/libjli.so"
+    echo 'int java(void); int main(void) { return java(); }' |
+        gcc -x c - -x none "$images/libjli.so" -Wl,-rpath,"$images" -o "$images/java"
+    printf '#!/bin/sh\nexec "%s"\n' "$(realpath "$images")/java" >"$images/java.sh"
+    chmod +x "$images/java.sh"
+    for program in java java.sh; do
+        refuse "a Java virtual machine" --store "$drive" -- "$images/$program"
+        [ "$(wc -l <"$out")" = 1 ] || { cat "$out"; fail "more than one line of refusal"; }
+        refuse "a Java virtual machine" -- "$images/$program"
+    done
+    # Without a store the program runs, and is told where its databases are.
+    "$furrow" run -- ldb --db="$images/none" list_column_families >"$out" 2>&1 || true
+    grep -q "no --store: its databases are files of the host" "$out" ||
+        { cat "$out"; fail "nothing says that the databases are on the host"; }
     # A RocksDB other than the plugin's: two in one process would crash.
     echo 'int other(void) { return 0; }' |
         gcc -x c - -shared -Wl,-soname,librocksdb.so.99 -o "$images/librocksdb.so.99"
     echo 'int other(void); int main(void) { return other(); }' |
         gcc -x c - -x none "$images/librocksdb.so.99" -Wl,-rpath,"$images" -o "$images/other"
     refuse "linked to librocksdb.so.99" --store "$drive" -- "$images/other"
-    rm -f "$drive" "$out" "$images/librocksdb.so.99" "$images/other"
+    rm -f "$drive" "$out" "$images/librocksdb.so.99" "$images/other" "$images"/java* \
+        "$images/libjli.so"
     say "programs that cannot work are refused"
 }
 

@@ -1,330 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #include "fs.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <utility>
 #include <vector>
 
+#include "file.h"
+#include "open_store.h"
 #include "rocksdb/env.h"
-#include "versions.h"
 
 namespace furrow {
-
-using rocksdb::FileOptions;
-using rocksdb::IODebugContext;
-using rocksdb::IOOptions;
-using rocksdb::IOStatus;
-using rocksdb::Slice;
-
 namespace {
-
-// Pages of the drive; buffers of direct reads and writes are multiples of them.
-constexpr size_t kPage = 4096;
-
-// Converts the result of `call` to a status; `call` gets a pointer for the error.
-template <typename Call>
-IOStatus Try(Call call) {
-  furrow_error error;
-  error.kind = FURROW_OK;
-  error.message[0] = '\0';
-  return ToStatus(call(&error), error);
-}
-
-std::string BaseName(const std::string& path) {
-  size_t slash = path.find_last_of('/');
-  return slash == std::string::npos ? path : path.substr(slash + 1);
-}
-
-std::string DirName(const std::string& path) {
-  size_t slash = path.find_last_of('/');
-  return slash == std::string::npos ? "" : path.substr(0, slash);
-}
-
-bool StartsWith(const std::string& text, const std::string& front) {
-  return text.compare(0, front.size(), front) == 0;
-}
-
-// The writer of a file with this priority, as furrow_file_set_claim defines writers. RocksDB's
-// priority of a file identifies the writer, except where writers are slowed down: flushes and
-// compactions then have the same priority. There the name of the thread decides: threads are named
-// for their pools, and those of sub-compactions inherit the name. The thread of DB::Open, which
-// empties logs by flushes, is in no pool.
-int Claim(rocksdb::Env::IOPriority priority) {
-  constexpr int kNone = 0, kCompaction = 1, kFlush = 2;
-  char thread[16] = "";
-  pthread_getname_np(pthread_self(), thread, sizeof(thread));
-  std::string name = thread;
-  switch (priority) {
-    case rocksdb::Env::IO_LOW:
-      return kCompaction;
-    case rocksdb::Env::IO_HIGH:
-      return kFlush;
-    case rocksdb::Env::IO_USER:
-      if (StartsWith(name, "rocksdb:high")) return kFlush;
-      return StartsWith(name, "rocksdb:low") || StartsWith(name, "rocksdb:bottom") ? kCompaction : kNone;
-    default:
-      return kNone;
-  }
-}
-
-// An open file, closed with the last reference to it.
-class Handle {
- public:
-  explicit Handle(furrow_file* file) : file_(file) {}
-  ~Handle() { Close(); }
-  Handle(const Handle&) = delete;
-  Handle& operator=(const Handle&) = delete;
-
-  furrow_file* get() const { return file_; }
-
-  IOStatus Close() {
-    if (file_ == nullptr) return IOStatus::OK();
-    return Try([this](furrow_error* error) {
-      return furrow_file_close(std::exchange(file_, nullptr), error);
-    });
-  }
-
-  IOStatus Read(uint64_t offset, size_t n, Slice* result, char* scratch) const {
-    size_t got = 0;
-    IOStatus status = Try([&](furrow_error* error) {
-      return furrow_file_read(file_, offset, scratch, n, &got, error);
-    });
-    *result = Slice(scratch, status.ok() ? got : 0);
-    return status;
-  }
-
-  // An identity with the lifetime of the file, for RocksDB's block cache.
-  size_t UniqueId(char* id, size_t max_size) const {
-    uint64_t number = 0;
-    IOStatus status =
-        Try([&](furrow_error* error) { return furrow_file_id(file_, &number, error); });
-    if (!status.ok() || max_size < sizeof(number)) return 0;
-    memcpy(id, &number, sizeof(number));
-    return sizeof(number);
-  }
-
- private:
-  furrow_file* file_;
-};
-
-class SequentialFile : public rocksdb::FSSequentialFile {
- public:
-  SequentialFile(furrow_file* file, bool direct) : handle_(file), direct_(direct) {}
-
-  IOStatus Read(size_t n, const IOOptions&, Slice* result, char* scratch,
-                IODebugContext*) override {
-    IOStatus status = handle_.Read(at_, n, result, scratch);
-    if (status.ok()) at_ += result->size();
-    return status;
-  }
-
-  IOStatus Skip(uint64_t n) override {
-    uint64_t size = 0;
-    IOStatus status =
-        Try([&](furrow_error* error) { return furrow_file_size(handle_.get(), &size, error); });
-    if (status.ok()) at_ = n > size - std::min(at_, size) ? size : at_ + n;
-    return status;
-  }
-
-  IOStatus PositionedRead(uint64_t offset, size_t n, const IOOptions&, Slice* result,
-                          char* scratch, IODebugContext*) override {
-    return handle_.Read(offset, n, result, scratch);
-  }
-
-  IOStatus InvalidateCache(size_t, size_t) override { return IOStatus::OK(); }
-  bool use_direct_io() const override { return direct_; }
-  size_t GetRequiredBufferAlignment() const override { return kPage; }
-
- private:
-  Handle handle_;
-  bool direct_;
-  uint64_t at_ = 0;
-};
-
-// A read that was started, from ReadAsync to its deleter.
-struct AsyncRead {
-  furrow_read* read;
-  rocksdb::FSReadRequest request;
-  ReadCallback callback;
-  void* argument;
-
-  void End() { furrow_read_end(std::exchange(read, nullptr)); }
-
-  // Waits, copies to the caller's buffer and calls back. Runs once.
-  void Finish() {
-    if (read == nullptr) return;
-    size_t got = 0;
-    request.status = Try([&](furrow_error* error) {
-      return furrow_read_wait(read, request.scratch, request.len, &got, error);
-    });
-    request.result = Slice(request.scratch, request.status.ok() ? got : 0);
-    End();
-    callback(request, argument);
-  }
-};
-
-class RandomAccessFile : public rocksdb::FSRandomAccessFile {
- public:
-  RandomAccessFile(furrow_file* file, bool direct) : handle_(file), direct_(direct) {}
-
-  IOStatus Read(uint64_t offset, size_t n, const IOOptions&, Slice* result, char* scratch,
-                IODebugContext*) const override {
-    return handle_.Read(offset, n, result, scratch);
-  }
-
-  // All reads are started before the first is waited for.
-  IOStatus MultiRead(rocksdb::FSReadRequest* requests, size_t count, const IOOptions&,
-                     IODebugContext*) override {
-    std::vector<furrow_read*> reads(count, nullptr);
-    for (size_t i = 0; i < count; i++) {
-      requests[i].status = Begin(requests[i], &reads[i]);
-    }
-    for (size_t i = 0; i < count; i++) {
-      size_t got = 0;
-      if (requests[i].status.ok()) {
-        requests[i].status = Try([&](furrow_error* error) {
-          return furrow_read_wait(reads[i], requests[i].scratch, requests[i].len, &got, error);
-        });
-      }
-      requests[i].result = Slice(requests[i].scratch, requests[i].status.ok() ? got : 0);
-      furrow_read_end(reads[i]);
-    }
-    return IOStatus::OK();
-  }
-
-  IOStatus ReadAsync(rocksdb::FSReadRequest& request, const IOOptions&, ReadCallback callback,
-                     void* argument, void** io_handle, rocksdb::IOHandleDeleter* deleter,
-                     IODebugContext*) override {
-    furrow_read* read = nullptr;
-    IOStatus status = Begin(request, &read);
-    if (!status.ok()) return status;
-    rocksdb::FSReadRequest copy;
-    copy.offset = request.offset;
-    copy.len = request.len;
-    copy.scratch = request.scratch;
-    *io_handle = new AsyncRead{read, std::move(copy), std::move(callback), argument};
-    *deleter = [](void* handle) {
-      auto* async = static_cast<AsyncRead*>(handle);
-      async->End();
-      delete async;
-    };
-    return IOStatus::OK();
-  }
-
-  IOStatus Prefetch(uint64_t, size_t, const IOOptions&, IODebugContext*) override {
-    return IOStatus::NotSupported("Prefetch: the store has no cache of content");
-  }
-  IOStatus InvalidateCache(size_t, size_t) override { return IOStatus::OK(); }
-  size_t GetUniqueId(char* id, size_t max_size) const override {
-    return handle_.UniqueId(id, max_size);
-  }
-  bool use_direct_io() const override { return direct_; }
-  size_t GetRequiredBufferAlignment() const override { return kPage; }
-
- private:
-  IOStatus Begin(const rocksdb::FSReadRequest& request, furrow_read** read) const {
-    return Try([&](furrow_error* error) {
-      return furrow_read_begin(handle_.get(), request.offset, request.len, read, error);
-    });
-  }
-
-  Handle handle_;
-  bool direct_;
-};
-
-class WritableFile : public rocksdb::FSWritableFile {
- public:
-  WritableFile(furrow_file* file, const FileOptions& options)
-      : FSWritableFile(options), handle_(file), direct_(options.use_direct_writes) {}
-
-  using FSWritableFile::Append;
-  using FSWritableFile::PositionedAppend;
-
-  IOStatus Append(const Slice& data, const IOOptions&, IODebugContext*) override {
-    return Try([&](furrow_error* error) {
-      return furrow_file_append(handle_.get(), data.data(), data.size(), error);
-    });
-  }
-  IOStatus PositionedAppend(const Slice& data, uint64_t offset, const IOOptions&,
-                            IODebugContext*) override {
-    return Try([&](furrow_error* error) {
-      return furrow_file_append_at(handle_.get(), offset, data.data(), data.size(), error);
-    });
-  }
-  IOStatus Truncate(uint64_t size, const IOOptions&, IODebugContext*) override {
-    return Try(
-        [&](furrow_error* error) { return furrow_file_truncate(handle_.get(), size, error); });
-  }
-  // Appended data can be read already; it is durable only after Sync.
-  IOStatus Flush(const IOOptions&, IODebugContext*) override {
-    return Try([&](furrow_error* error) { return furrow_file_flush(handle_.get(), error); });
-  }
-  IOStatus Sync(const IOOptions&, IODebugContext*) override {
-    return Try([&](furrow_error* error) { return furrow_file_sync(handle_.get(), error); });
-  }
-  IOStatus Fsync(const IOOptions& options, IODebugContext* dbg) override {
-    return Sync(options, dbg);
-  }
-  IOStatus RangeSync(uint64_t offset, uint64_t n, const IOOptions&, IODebugContext*) override {
-    return Try([&](furrow_error* error) {
-      return furrow_file_range_sync(handle_.get(), offset, n, error);
-    });
-  }
-  IOStatus Allocate(uint64_t, uint64_t, const IOOptions&, IODebugContext*) override {
-    return IOStatus::OK();
-  }
-  IOStatus InvalidateCache(size_t, size_t) override { return IOStatus::OK(); }
-  IOStatus Close(const IOOptions&, IODebugContext*) override { return handle_.Close(); }
-  bool IsSyncThreadSafe() const override { return true; }
-  bool use_direct_io() const override { return direct_; }
-  size_t GetRequiredBufferAlignment() const override { return kPage; }
-
-  void SetWriteLifeTimeHint(rocksdb::Env::WriteLifeTimeHint hint) override {
-    FSWritableFile::SetWriteLifeTimeHint(hint);
-    // A hint that cannot be set affects only placement.
-    furrow_file_set_lifetime(handle_.get(), static_cast<int>(hint), nullptr);
-  }
-  void SetIOPriority(rocksdb::Env::IOPriority priority) override {
-    FSWritableFile::SetIOPriority(priority);
-    // A claim that cannot be set affects only the use of reserved space.
-    if (int claim = Claim(priority)) furrow_file_set_claim(handle_.get(), claim, nullptr);
-  }
-  uint64_t GetFileSize(const IOOptions&, IODebugContext*) override {
-    uint64_t size = 0;
-    furrow_file_size(handle_.get(), &size, nullptr);
-    return size;
-  }
-  size_t GetUniqueId(char* id, size_t max_size) const override {
-    return handle_.UniqueId(id, max_size);
-  }
-
- private:
-  Handle handle_;
-  bool direct_;
-};
-
-class Directory : public rocksdb::FSDirectory {
- public:
-  explicit Directory(furrow_store* store) : store_(store) {}
-  IOStatus Fsync(const IOOptions&, IODebugContext*) override {
-    return Try([&](furrow_error* error) { return furrow_store_sync(store_, error); });
-  }
-  IOStatus Close(const IOOptions&, IODebugContext*) override { return IOStatus::OK(); }
-
- private:
-  furrow_store* store_;
-};
 
 class Lock : public rocksdb::FileLock {
  public:
-  explicit Lock(std::string path) : path(std::move(path)) {}
+  Lock(std::string path, Pin pin) : path(std::move(path)), pin(std::move(pin)) {}
   const std::string path;
+  const Pin pin;
 };
 
-// Different paths of one file get the same text here.
+// Different paths of one file get the same text here. A `..` that leads out of the root stays, and
+// the store refuses it.
 std::string Normal(const std::string& path) {
   std::string normal;
   size_t at = 0;
@@ -332,11 +29,33 @@ std::string Normal(const std::string& path) {
     size_t end = path.find('/', at);
     if (end == std::string::npos) end = path.size();
     std::string part = path.substr(at, end - at);
-    if (!part.empty() && part != ".") normal += "/" + part;
+    if (part == ".." && !normal.empty() && BaseName(normal) != "..") {
+      normal.resize(normal.find_last_of('/'));
+    } else if (!part.empty() && part != ".") {
+      normal += "/" + part;
+    }
     at = end + 1;
   }
   return normal.empty() ? "/" : normal;
 }
+
+// Mapped files would be read and written behind the store's back: a database that asks for them is
+// refused when its MANIFEST is opened, and so are single tables.
+IOStatus Unmapped(const std::string& path, const FileOptions& options) {
+  if (!options.use_mmap_reads && !options.use_mmap_writes) return IOStatus::OK();
+  return IOStatus::NotSupported(
+      path,
+      "files of a store cannot be mapped: set allow_mmap_reads and allow_mmap_writes to false");
+}
+
+// A file of the host that something would be done to which needs it in the store. RocksDB then
+// copies what it would link.
+IOStatus IsOfHost(const std::string& path) {
+  return IOStatus::NotSupported(path, "a file of the host: it can be copied into the store only");
+}
+
+// Whether FileExists was called in this thread, for Serves.
+thread_local bool reached = false;
 
 }  // namespace
 
@@ -395,21 +114,76 @@ std::unique_ptr<StoreFileSystem> StoreFileSystem::Open(const std::string& text,
                                                        std::string* why) {
   Uri uri;
   if (!ParseUri(text, &uri, why)) return nullptr;
-  furrow_store* store = nullptr;
-  furrow_error error;
-  if (furrow_store_open(uri.device.c_str(), uri.options.c_str(), &store, &error) != FURROW_OK) {
-    *why = error.message;
-    return nullptr;
-  }
-  return std::unique_ptr<StoreFileSystem>(new StoreFileSystem(store, std::move(uri)));
+  std::unique_ptr<StoreFileSystem> fs(new StoreFileSystem(std::move(uri), false));
+  std::shared_ptr<OpenStore> store;
+  IOStatus status = fs->Use(&store);
+  if (status.ok()) return fs;
+  *why = status.getState() == nullptr ? status.ToString() : status.getState();
+  return nullptr;
 }
 
-StoreFileSystem::StoreFileSystem(furrow_store* store, Uri uri)
-    : FileSystemWrapper(rocksdb::FileSystem::Default()), store_(store), uri_(std::move(uri)) {}
+StoreFileSystem* StoreFileSystem::WhileUsed(const std::string& text) {
+  Uri uri;
+  std::string why;
+  bool valid = ParseUri(text, &uri, &why);
+  auto* fs = new StoreFileSystem(std::move(uri), true);
+  if (!valid) fs->wrong_ = why;
+  return fs;
+}
 
-StoreFileSystem::~StoreFileSystem() {
-  // Nobody can handle an error here.
-  furrow_store_close(store_, nullptr);
+StoreFileSystem::StoreFileSystem(Uri uri, bool while_used)
+    : FileSystemWrapper(HostFileSystem()), uri_(std::move(uri)), while_used_(while_used) {}
+
+// What is open in the store keeps it open.
+StoreFileSystem::~StoreFileSystem() = default;
+
+IOStatus StoreFileSystem::Use(Pin* store) const {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return Opened(store);
+}
+
+IOStatus StoreFileSystem::Opened(Pin* store) const {
+  if (!wrong_.empty()) return IOStatus::InvalidArgument(wrong_);
+  if (store_ == nullptr) {
+    IOStatus status =
+        Try([&](furrow_error* error) { return OpenStore::Open(uri_, &store_, error); });
+    if (!status.ok()) return status;
+  }
+  *store = store_;
+  return IOStatus::OK();
+}
+
+IOStatus StoreFileSystem::Hold(Pin* pin) const {
+  std::lock_guard<std::mutex> guard(mutex_);
+  IOStatus status = Opened(pin);
+  if (!status.ok() || !while_used_) return status;
+  Pin held = held_.lock();
+  if (held == nullptr) {
+    held = Pin(pin->get(), [this, store = *pin](OpenStore*) mutable {
+      LetGo();
+      store.reset();
+    });
+    held_ = held;
+  }
+  *pin = std::move(held);
+  return status;
+}
+
+void StoreFileSystem::LetGo() const {
+  Pin last;
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (held_.expired()) last = std::move(store_);
+}
+
+furrow_store* StoreFileSystem::store() const {
+  Pin store;
+  return Use(&store).ok() ? store->get() : nullptr;
+}
+
+bool StoreFileSystem::Serves(rocksdb::Env* env) {
+  reached = false;
+  env->FileExists("/");
+  return reached;
 }
 
 bool StoreFileSystem::IsHostLog(const std::string& path, std::string* host) const {
@@ -419,13 +193,31 @@ bool StoreFileSystem::IsHostLog(const std::string& path, std::string* host) cons
   return true;
 }
 
-IOStatus StoreFileSystem::Stat(const std::string& path, furrow_stat* stat) const {
+template <typename Call>
+IOStatus StoreFileSystem::With(Call call) const {
+  Pin store;
+  IOStatus status = Use(&store);
+  if (!status.ok()) return status;
+  return Try([&](furrow_error* error) { return call(store->get(), error); });
+}
+
+IOStatus StoreFileSystem::OpenFile(const std::string& path, Pin* pin, furrow_file** file) const {
+  IOStatus status = Hold(pin);
+  if (!status.ok()) return status;
   return Try([&](furrow_error* error) {
-    return furrow_stat_path(store_, path.c_str(), stat, error);
+    return furrow_open((*pin)->get(), path.c_str(), file, error);
+  });
+}
+
+IOStatus StoreFileSystem::Stat(const std::string& path, furrow_stat* stat) const {
+  return With([&](furrow_store* store, furrow_error* error) {
+    return furrow_stat_path(store, path.c_str(), stat, error);
   });
 }
 
 bool StoreFileSystem::IsHosts(const std::string& path) const {
+  // A database of the host is not opened in place of the store's that is missing.
+  if (BaseName(path) == "CURRENT") return false;
   furrow_stat stat;
   std::string directory = DirName(path);
   // The store's root always exists: a name without a directory is on the host if only the host has
@@ -435,16 +227,26 @@ bool StoreFileSystem::IsHosts(const std::string& path) const {
   return target()->FileExists(path, IOOptions(), nullptr).ok();
 }
 
+// A new database is refused when its MANIFEST is made, too: the host's file system would drop the
+// wish for maps here.
+FileOptions StoreFileSystem::OptimizeForManifestWrite(const FileOptions& asked) const {
+  FileOptions options = FileSystemWrapper::OptimizeForManifestWrite(asked);
+  options.use_mmap_writes = asked.use_mmap_writes;
+  return options;
+}
+
 IOStatus StoreFileSystem::NewSequentialFile(const std::string& path, const FileOptions& options,
                                             std::unique_ptr<rocksdb::FSSequentialFile>* result,
                                             IODebugContext* dbg) {
   std::string host;
   if (IsHostLog(path, &host)) return target()->NewSequentialFile(host, options, result, dbg);
+  IOStatus status = Unmapped(path, options);
+  if (!status.ok()) return status;
+  Pin pin;
   furrow_file* file = nullptr;
-  IOStatus status = Try(
-      [&](furrow_error* error) { return furrow_open(store_, path.c_str(), &file, error); });
+  status = OpenFile(path, &pin, &file);
   if (status.ok()) {
-    result->reset(new SequentialFile(file, options.use_direct_reads));
+    result->reset(new SequentialFile(file, std::move(pin), options.use_direct_reads));
   } else if (IsHosts(path)) {
     return target()->NewSequentialFile(path, options, result, dbg);
   }
@@ -454,11 +256,13 @@ IOStatus StoreFileSystem::NewSequentialFile(const std::string& path, const FileO
 IOStatus StoreFileSystem::NewRandomAccessFile(
     const std::string& path, const FileOptions& options,
     std::unique_ptr<rocksdb::FSRandomAccessFile>* result, IODebugContext* dbg) {
+  IOStatus status = Unmapped(path, options);
+  if (!status.ok()) return status;
+  Pin pin;
   furrow_file* file = nullptr;
-  IOStatus status = Try(
-      [&](furrow_error* error) { return furrow_open(store_, path.c_str(), &file, error); });
+  status = OpenFile(path, &pin, &file);
   if (status.ok()) {
-    result->reset(new RandomAccessFile(file, options.use_direct_reads));
+    result->reset(new RandomAccessFile(file, std::move(pin), options.use_direct_reads));
   } else if (IsHosts(path)) {
     return target()->NewRandomAccessFile(path, options, result, dbg);
   }
@@ -470,21 +274,31 @@ IOStatus StoreFileSystem::NewWritableFile(const std::string& path, const FileOpt
                                           IODebugContext* dbg) {
   std::string host;
   if (IsHostLog(path, &host)) return target()->NewWritableFile(host, options, result, dbg);
+  IOStatus status = Unmapped(path, options);
+  if (!status.ok()) return status;
+  Pin pin;
+  status = Hold(&pin);
+  if (!status.ok()) return status;
   furrow_file* file = nullptr;
-  IOStatus status = Try(
-      [&](furrow_error* error) { return furrow_create(store_, path.c_str(), 0, &file, error); });
-  if (status.ok()) result->reset(new WritableFile(file, options));
+  status = Try([&](furrow_error* error) {
+    return furrow_create(pin->get(), path.c_str(), 0, &file, error);
+  });
+  if (status.ok()) result->reset(new WritableFile(file, std::move(pin), options));
   return status;
 }
 
 IOStatus StoreFileSystem::ReopenWritableFile(const std::string& path, const FileOptions& options,
                                              std::unique_ptr<rocksdb::FSWritableFile>* result,
                                              IODebugContext* dbg) {
+  IOStatus status = Unmapped(path, options);
+  if (!status.ok()) return status;
+  Pin pin;
   furrow_file* file = nullptr;
-  int kind = furrow_open(store_, path.c_str(), &file, nullptr);
-  if (kind != FURROW_OK) return NewWritableFile(path, options, result, dbg);
-  result->reset(new WritableFile(file, options));
-  return IOStatus::OK();
+  status = OpenFile(path, &pin, &file);
+  // Only a missing file is made: any other reason would cost the one that is there.
+  if (status.IsPathNotFound()) return NewWritableFile(path, options, result, dbg);
+  if (status.ok()) result->reset(new WritableFile(file, std::move(pin), options));
+  return status;
 }
 
 // Zones cannot be overwritten: the old file is removed, and the new one begins empty.
@@ -511,16 +325,20 @@ IOStatus StoreFileSystem::NewMemoryMappedFileBuffer(
 IOStatus StoreFileSystem::NewDirectory(const std::string& path, const IOOptions&,
                                        std::unique_ptr<rocksdb::FSDirectory>* result,
                                        IODebugContext*) {
+  Pin pin;
+  IOStatus status = Hold(&pin);
+  if (!status.ok()) return status;
   furrow_stat stat;
-  IOStatus status = Stat(path, &stat);
+  status = Stat(path, &stat);
   if (!status.ok()) return status;
   if (!stat.is_directory) return IOStatus::IOError(path, "not a directory");
-  result->reset(new Directory(store_));
+  result->reset(new Directory(std::move(pin)));
   return status;
 }
 
 IOStatus StoreFileSystem::FileExists(const std::string& path, const IOOptions& options,
                                      IODebugContext* dbg) {
+  reached = true;
   std::string host;
   if (IsHostLog(path, &host)) return target()->FileExists(host, options, dbg);
   furrow_stat stat;
@@ -534,8 +352,8 @@ IOStatus StoreFileSystem::GetChildren(const std::string& path, const IOOptions& 
   auto add = [](void* names, const char* name, const furrow_stat*) {
     static_cast<std::vector<std::string>*>(names)->push_back(name);
   };
-  IOStatus status = Try([&](furrow_error* error) {
-    return furrow_list(store_, path.c_str(), add, result, error);
+  IOStatus status = With([&](furrow_store* store, furrow_error* error) {
+    return furrow_list(store, path.c_str(), add, result, error);
   });
   if (status.IsPathNotFound()) return IOStatus::NotFound(path);
   std::vector<std::string> logs;
@@ -558,8 +376,8 @@ IOStatus StoreFileSystem::GetChildrenFileAttributes(
     attributes.size_bytes = stat->size;
     static_cast<std::vector<rocksdb::FileAttributes>*>(found)->push_back(attributes);
   };
-  IOStatus status = Try([&](furrow_error* error) {
-    return furrow_list(store_, path.c_str(), add, result, error);
+  IOStatus status = With([&](furrow_store* store, furrow_error* error) {
+    return furrow_list(store, path.c_str(), add, result, error);
   });
   return status.IsPathNotFound() ? IOStatus::NotFound(path) : status;
 }
@@ -568,16 +386,18 @@ IOStatus StoreFileSystem::DeleteFile(const std::string& path, const IOOptions& o
                                      IODebugContext* dbg) {
   std::string host;
   if (IsHostLog(path, &host)) return target()->DeleteFile(host, options, dbg);
-  return Try([&](furrow_error* error) { return furrow_remove(store_, path.c_str(), error); });
+  return With([&](furrow_store* store, furrow_error* error) {
+    return furrow_remove(store, path.c_str(), error);
+  });
 }
 
 IOStatus StoreFileSystem::Truncate(const std::string& path, size_t size, const IOOptions&,
                                    IODebugContext*) {
+  Pin pin;
   furrow_file* file = nullptr;
-  IOStatus status = Try(
-      [&](furrow_error* error) { return furrow_open(store_, path.c_str(), &file, error); });
+  IOStatus status = OpenFile(path, &pin, &file);
   if (!status.ok()) return status;
-  Handle handle(file);
+  Handle handle(file, std::move(pin));
   return Try([&](furrow_error* error) { return furrow_file_truncate(file, size, error); });
 }
 
@@ -600,8 +420,8 @@ IOStatus StoreFileSystem::CreateDirIfMissing(const std::string& path, const IOOp
     if (status.ok() && !stat.is_directory) return IOStatus::IOError(part, "not a directory");
     if (status.ok()) continue;
     if (!status.IsPathNotFound()) return status;
-    status = Try([&](furrow_error* error) {
-      int kind = furrow_make_directory(store_, part.c_str(), error);
+    status = With([&](furrow_store* store, furrow_error* error) {
+      int kind = furrow_make_directory(store, part.c_str(), error);
       // Another thread was faster.
       return kind == FURROW_EXISTS ? FURROW_OK : kind;
     });
@@ -619,8 +439,9 @@ IOStatus StoreFileSystem::CreateDirIfMissing(const std::string& path, const IOOp
 
 IOStatus StoreFileSystem::DeleteDir(const std::string& path, const IOOptions&,
                                     IODebugContext*) {
-  return Try(
-      [&](furrow_error* error) { return furrow_remove_directory(store_, path.c_str(), error); });
+  return With([&](furrow_store* store, furrow_error* error) {
+    return furrow_remove_directory(store, path.c_str(), error);
+  });
 }
 
 IOStatus StoreFileSystem::GetFileSize(const std::string& path, const IOOptions& options,
@@ -644,6 +465,9 @@ IOStatus StoreFileSystem::GetFileModificationTime(const std::string& path,
   furrow_stat stat;
   IOStatus status = Stat(path, &stat);
   *time = status.ok() && stat.modified > 0 ? static_cast<uint64_t>(stat.modified) : 0;
+  if (!status.ok() && IsHosts(path)) {
+    return target()->GetFileModificationTime(path, options, time, dbg);
+  }
   return status;
 }
 
@@ -654,33 +478,49 @@ IOStatus StoreFileSystem::RenameFile(const std::string& from, const std::string&
   if (IsHostLog(from, &host_from) && IsHostLog(to, &host_to)) {
     return target()->RenameFile(host_from, host_to, options, dbg);
   }
-  return Try([&](furrow_error* error) {
-    return furrow_rename(store_, from.c_str(), to.c_str(), error);
+  IOStatus status = With([&](furrow_store* store, furrow_error* error) {
+    return furrow_rename(store, from.c_str(), to.c_str(), error);
   });
+  return status.IsPathNotFound() && IsHosts(from) ? IsOfHost(from) : status;
 }
 
 IOStatus StoreFileSystem::LinkFile(const std::string& from, const std::string& to,
                                    const IOOptions&, IODebugContext*) {
-  return Try(
-      [&](furrow_error* error) { return furrow_link(store_, from.c_str(), to.c_str(), error); });
+  IOStatus status = With([&](furrow_store* store, furrow_error* error) {
+    return furrow_link(store, from.c_str(), to.c_str(), error);
+  });
+  return status.IsPathNotFound() && IsHosts(from) ? IsOfHost(from) : status;
 }
 
-IOStatus StoreFileSystem::NumFileLinks(const std::string&, const IOOptions&, uint64_t*,
-                                       IODebugContext*) {
+IOStatus StoreFileSystem::NumFileLinks(const std::string& path, const IOOptions& options,
+                                       uint64_t* count, IODebugContext* dbg) {
+  if (IsHosts(path)) return target()->NumFileLinks(path, options, count, dbg);
   return IOStatus::NotSupported("the store does not count a file's names");
 }
 
+// RocksDB asks this of directories, too: whether the logs have one of their own, and before the
+// directories are made.
 IOStatus StoreFileSystem::AreFilesSame(const std::string& first, const std::string& second,
-                                       const IOOptions&, bool* same, IODebugContext*) {
+                                       const IOOptions& options, bool* same,
+                                       IODebugContext* dbg) {
+  *same = Normal(first) == Normal(second);
+  if (*same) return IOStatus::OK();
+  bool hosts[2] = {IsHosts(first), IsHosts(second)};
+  if (hosts[0] && hosts[1]) return target()->AreFilesSame(first, second, options, same, dbg);
+  if (hosts[0] || hosts[1]) return IOStatus::OK();
   uint64_t ids[2] = {0, 0};
   const std::string* paths[2] = {&first, &second};
   for (int i = 0; i < 2; i++) {
-    furrow_file* file = nullptr;
-    IOStatus status = Try([&](furrow_error* error) {
-      return furrow_open(store_, paths[i]->c_str(), &file, error);
-    });
+    furrow_stat stat;
+    IOStatus status = Stat(*paths[i], &stat);
     if (!status.ok()) return status;
-    Handle handle(file);
+    // A directory has one path.
+    if (stat.is_directory) return IOStatus::OK();
+    Pin pin;
+    furrow_file* file = nullptr;
+    status = OpenFile(*paths[i], &pin, &file);
+    if (!status.ok()) return status;
+    Handle handle(file, std::move(pin));
     status = Try([&](furrow_error* error) { return furrow_file_id(file, &ids[i], error); });
     if (!status.ok()) return status;
   }
@@ -691,18 +531,21 @@ IOStatus StoreFileSystem::AreFilesSame(const std::string& first, const std::stri
 IOStatus StoreFileSystem::LockFile(const std::string& path, const IOOptions&,
                                    rocksdb::FileLock** lock, IODebugContext*) {
   *lock = nullptr;
+  Pin pin;
+  IOStatus status = Hold(&pin);
+  if (!status.ok()) return status;
   std::string normal = Normal(path);
-  IOStatus status = Try(
-      [&](furrow_error* error) { return furrow_lock(store_, normal.c_str(), error); });
-  if (status.ok()) *lock = new Lock(std::move(normal));
+  status = Try([&](furrow_error* error) { return furrow_lock(pin->get(), normal.c_str(), error); });
+  if (status.ok()) *lock = new Lock(std::move(normal), std::move(pin));
   return status;
 }
 
 IOStatus StoreFileSystem::UnlockFile(rocksdb::FileLock* lock, const IOOptions&,
                                      IODebugContext*) {
   std::unique_ptr<Lock> held(static_cast<Lock*>(lock));
-  return Try(
-      [&](furrow_error* error) { return furrow_unlock(store_, held->path.c_str(), error); });
+  return Try([&](furrow_error* error) {
+    return furrow_unlock(held->pin->get(), held->path.c_str(), error);
+  });
 }
 
 IOStatus StoreFileSystem::GetTestDirectory(const IOOptions& options, std::string* path,
@@ -730,7 +573,9 @@ IOStatus StoreFileSystem::GetFreeSpace(const std::string&, const IOOptions&, uin
                                        IODebugContext*) {
   furrow_space space;
   IOStatus status =
-      Try([&](furrow_error* error) { return furrow_store_space(store_, &space, error); });
+      With([&](furrow_store* store, furrow_error* error) {
+        return furrow_store_space(store, &space, error);
+      });
   *free = status.ok() ? space.available : 0;
   return status;
 }
@@ -752,11 +597,11 @@ void StoreFileSystem::SupportedOps(int64_t& operations) {
 
 IOStatus StoreFileSystem::SyncFile(const std::string& path, const FileOptions&, const IOOptions&,
                                    bool, IODebugContext*) {
+  Pin pin;
   furrow_file* file = nullptr;
-  IOStatus status = Try(
-      [&](furrow_error* error) { return furrow_open(store_, path.c_str(), &file, error); });
+  IOStatus status = OpenFile(path, &pin, &file);
   if (!status.ok()) return status;
-  Handle handle(file);
+  Handle handle(file, std::move(pin));
   return Try([&](furrow_error* error) { return furrow_file_sync(file, error); });
 }
 

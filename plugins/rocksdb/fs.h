@@ -26,19 +26,38 @@ struct Uri {
 // Parses `furrow://DEVICE[?OPTION,...]`. Returns false with a reason in `why` if it is invalid.
 bool ParseUri(const std::string& text, Uri* uri, std::string* why);
 
+// An open store (open_store.h).
+class OpenStore;
+
+// The host's file system. In a program that `furrow run` gave a store, RocksDB's default is another.
+std::shared_ptr<rocksdb::FileSystem> HostFileSystem();
+
 // A file system whose files lie in a store. Paths are the store's; a file that is only read, in a
 // directory that the store does not have, is the host's (such as an options file).
 class StoreFileSystem : public rocksdb::FileSystemWrapper {
  public:
   // Opens the store; returns null with a reason in `why` on failure.
   static std::unique_ptr<StoreFileSystem> Open(const std::string& uri, std::string* why);
+  // A file system that opens the store when it is used, and closes it with the last file, directory
+  // and lock that is open in it, so that another process can have it. It is never destroyed.
+  static StoreFileSystem* WhileUsed(const std::string& uri);
   ~StoreFileSystem() override;
+
+  // Whether the files of this environment are in a store, whatever wraps the file system.
+  static bool Serves(rocksdb::Env* env);
+
+  // Keeps the store open.
+  using Pin = std::shared_ptr<OpenStore>;
+  rocksdb::IOStatus Hold(Pin* pin) const;
 
   static const char* kClassName() { return "furrow"; }
   const char* Name() const override { return kClassName(); }
 
-  furrow_store* store() const { return store_; }
+  // The store; null if it cannot be opened. While nothing holds it, it may be closed.
+  furrow_store* store() const;
 
+  rocksdb::FileOptions OptimizeForManifestWrite(
+      const rocksdb::FileOptions& asked) const override;
   rocksdb::IOStatus NewSequentialFile(const std::string& path,
                                       const rocksdb::FileOptions& options,
                                       std::unique_ptr<rocksdb::FSSequentialFile>* result,
@@ -127,8 +146,18 @@ class StoreFileSystem : public rocksdb::FileSystemWrapper {
                                      rocksdb::IODebugContext* dbg);
 
  private:
-  StoreFileSystem(furrow_store* store, Uri uri);
+  StoreFileSystem(Uri uri, bool while_used);
 
+  // The store for one call.
+  rocksdb::IOStatus Use(Pin* store) const;
+  // The same, with the mutex held.
+  rocksdb::IOStatus Opened(Pin* store) const;
+  // Nothing is open in the store any more.
+  void LetGo() const;
+  // The result of `call` on the store.
+  template <typename Call>
+  rocksdb::IOStatus With(Call call) const;
+  rocksdb::IOStatus OpenFile(const std::string& path, Pin* pin, furrow_file** file) const;
   // Whether `path` is a LOG file on the host, and where.
   bool IsHostLog(const std::string& path, std::string* host) const;
   // Whether the store has `path`; sets `stat` if it has.
@@ -136,8 +165,14 @@ class StoreFileSystem : public rocksdb::FileSystemWrapper {
   // Whether a file to be read is on the host: the store has neither it nor its directory.
   bool IsHosts(const std::string& path) const;
 
-  furrow_store* store_;
   Uri uri_;
+  // Why the URI is invalid.
+  std::string wrong_;
+  bool while_used_;
+  mutable std::mutex mutex_;
+  mutable Pin store_;
+  // What is open in the store, if it is open only while used.
+  mutable std::weak_ptr<OpenStore> held_;
 };
 
 }  // namespace furrow

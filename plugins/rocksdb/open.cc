@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// Replaces DB::Open, and the other functions that open, list, repair and destroy databases, in
-// programs into which this library is preloaded, so that stock programs use a store and Same-Victim
-// garbage collection without a change.
+// Makes the store the default file system of programs into which this library is preloaded, so that
+// stock programs use a store and Same-Victim garbage collection without a change.
 //
-// FURROW_URI=furrow://...   databases lie in that store, also of programs without --fs_uri. All of
-//                           these calls must go there: a DestroyDB that went to the host would
-//                           spare the store's database, and destroy one of the host's.
+// FURROW_URI=furrow://...   RocksDB's files lie in that store: Env::Default() and everything above
+//                           it asks FileSystem::Default(), which is replaced here. So every way to
+//                           open, list, copy, repair and destroy databases ends in the store. What
+//                           opens a database with files of another make is refused.
 // FURROW_SAME_VICTIM=1      Same-Victim collection, for databases that lie in a store;
 //                           as-printed: by equation 1 of the paper as it is printed
 // FURROW_SAME_VICTIM_LOG=F  adds a line to F for each compaction
-// FURROW_REPORT=F           writes the store's figures to F when the program ends (register.cc)
+// FURROW_REPORT=F           writes the store's figures to F when the program ends (open_store.cc)
 //
-// Without these variables nothing changes.
+// Without these variables nothing changes. The library is not for a Java virtual machine, whose
+// RocksDB is another one in the same process (java.cc).
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -21,11 +22,10 @@
 #include <string>
 
 #include "fs.h"
-#include "rocksdb/convenience.h"
 #include "rocksdb/db.h"
 #include "rocksdb/env.h"
-#include "rocksdb/utilities/options_util.h"
 #include "rocksdb/utilities/stackable_db.h"
+#include "rocksdb/utilities/transaction_db.h"
 #include "same_victim.h"
 #include "versions.h"
 
@@ -52,8 +52,8 @@ using Open = Status(const DBOptions&, const std::string&, const Families&, Handl
 // A database that ends its Same-Victim collection before it is closed.
 class WatchedDatabase : public StackableDB {
  public:
-  WatchedDatabase(DB* db, std::shared_ptr<SameVictim> watch)
-      : StackableDB(db), watch_(std::move(watch)) {}
+  WatchedDatabase(DB* db, std::shared_ptr<SameVictim> watch, StoreFileSystem::Pin store)
+      : StackableDB(db), store_(std::move(store)), watch_(std::move(watch)) {}
   ~WatchedDatabase() override { watch_->Detach(); }
 
   Status Close() override {
@@ -154,6 +154,7 @@ class WatchedDatabase : public StackableDB {
     return status;
   }
 
+  StoreFileSystem::Pin store_;
   std::shared_ptr<SameVictim> watch_;
 };
 
@@ -162,48 +163,36 @@ const char* Setting(const char* name) {
   return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
-// The environment of FURROW_URI, made once and never destroyed: RocksDB's threads may use it until
-// the process has ended.
-Status Environment(const char* uri, Env** env) {
-  static std::mutex* lock = new std::mutex;
-  static Env* made = nullptr;
-  std::lock_guard<std::mutex> guard(*lock);
-  if (made == nullptr) {
-    Uri parsed;
-    std::string why;
-    if (!ParseUri(uri, &parsed, &why)) return Status::InvalidArgument("FURROW_URI: " + why);
-    std::shared_ptr<FileSystem> fs;
-    Status status = FileSystem::CreateFromString(rocksdb::ConfigOptions(), uri, &fs);
-    if (!status.ok()) return status;
-    made = rocksdb::NewCompositeEnv(fs).release();
+// The function that this library's function replaces: both have the same name for the linker.
+template <typename Function>
+Function* Replaced(Function* ours) {
+  Dl_info own, info;
+  static const char anchor = 0;
+  void* address = reinterpret_cast<void*>(ours);
+  if (dladdr(address, &info) == 0 || info.dli_sname == nullptr || dladdr(&anchor, &own) == 0) {
+    return nullptr;
   }
-  *env = made;
-  return Status::OK();
+  // Linked before this library, RocksDB's own comes first, and nothing is replaced.
+  if (info.dli_fbase != own.dli_fbase) return ours;
+  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, info.dli_sname));
 }
 
-// Replaces the host's environment by the store's.
-Status Redirect(Env** env) {
-  const char* uri = Setting("FURROW_URI");
-  if (uri == nullptr || (*env != nullptr && *env != Env::Default())) return Status::OK();
-  return Environment(uri, env);
-}
-
-// Calls the function that this library's function replaces, with options whose environment is the
-// store's. Both have the same name for the linker.
+// Calls the function that this library's function replaces, if the database will be in a store.
 template <typename Function, typename Options, typename Call>
-Status Redirected(Function* ours, const Options& asked, Call call) {
-  Dl_info info;
-  void* found = dladdr(reinterpret_cast<void*>(ours), &info) != 0 && info.dli_sname != nullptr
-                    ? dlsym(RTLD_NEXT, info.dli_sname)
-                    : nullptr;
-  if (found == nullptr) {
+Status Checked(Function* ours, const Options& options, const std::string& name, Call call) {
+  Function* next = Replaced(ours);
+  if (next == nullptr) {
     return Status::NotSupported(
         "furrow: this RocksDB is not of the kind the plugin was built for: build the plugin "
         "against it");
   }
-  Options options = asked;
-  Status status = Redirect(&options.env);
-  return status.ok() ? call(reinterpret_cast<Function*>(found), options) : status;
+  Env* env = options.env != nullptr ? options.env : Env::Default();
+  if (Setting("FURROW_URI") != nullptr && !StoreFileSystem::Serves(env)) {
+    return Status::NotSupported(
+        name, "furrow: this database has an environment with files of its own, not the store's: "
+              "open it with Env::Default(), or with an Env above it");
+  }
+  return call(next);
 }
 
 template <typename Pointer>
@@ -230,48 +219,84 @@ Status OpenWatched(Open* next, DBOptions options, const std::string& name, const
     fclose(tried);
     same_victim.log = log;
   }
+  StoreFileSystem::Pin pin;
+  Status held = fs->Hold(&pin);
+  if (!held.ok()) return held;
   auto watch = std::make_shared<SameVictim>(fs->store(), same_victim);
   options.listeners.push_back(watch);
   Status status = next(options, name, families, handles, db);
   if (!status.ok()) return status;
   DB* opened = Release(db);
   watch->Attach(opened, *handles);
-  *db = Opened(new WatchedDatabase(opened, std::move(watch)));
+  *db = Opened(new WatchedDatabase(opened, std::move(watch), std::move(pin)));
   return status;
 }
 
 }  // namespace
+
+std::shared_ptr<FileSystem> HostFileSystem() {
+  static auto* ours = &FileSystem::Default;
+  static auto* host = Replaced(ours);
+  return host();
+}
+
 }  // namespace furrow
 
 namespace rocksdb {
 
-// All others call this one in the end (except TransactionDB's).
+std::shared_ptr<FileSystem> FileSystem::Default() {
+  const char* uri = furrow::Setting("FURROW_URI");
+  if (uri == nullptr) return furrow::HostFileSystem();
+  static auto* store =
+      new std::shared_ptr<FileSystem>(furrow::StoreFileSystem::WhileUsed(uri));
+  return *store;
+}
+
+// The other forms of DB::Open, and those of databases with TTL, blobs or optimistic transactions,
+// call this one.
 Status DB::Open(const DBOptions& asked, const std::string& name,
                 const std::vector<ColumnFamilyDescriptor>& families,
                 std::vector<ColumnFamilyHandle*>* handles, furrow::Opened* db) {
   furrow::Open* ours = &DB::Open;
-  return furrow::Redirected(ours, asked, [&](furrow::Open* next, const DBOptions& options) {
-    return furrow::OpenWatched(next, options, name, families, handles, db);
+  return furrow::Checked(ours, asked, name, [&](furrow::Open* next) {
+    return furrow::OpenWatched(next, asked, name, families, handles, db);
+  });
+}
+
+Status TransactionDB::Open(const DBOptions& asked, const TransactionDBOptions& transactions,
+                           const std::string& name,
+                           const std::vector<ColumnFamilyDescriptor>& families,
+                           std::vector<ColumnFamilyHandle*>* handles, TransactionDB** db) {
+  using Ours = Status(const DBOptions&, const TransactionDBOptions&, const std::string&,
+                      const furrow::Families&, furrow::Handles*, TransactionDB**);
+  Ours* ours = &TransactionDB::Open;
+  return furrow::Checked(ours, asked, name, [&](Ours* next) {
+    if (furrow::Setting("FURROW_SAME_VICTIM") != nullptr) {
+      return Status::NotSupported(
+          name, "furrow: Same-Victim collection is not for databases with transactions");
+    }
+    return next(asked, transactions, name, families, handles, db);
   });
 }
 
 Status DB::OpenForReadOnly(const DBOptions& asked, const std::string& name,
                            const std::vector<ColumnFamilyDescriptor>& families,
-                           std::vector<ColumnFamilyHandle*>* handles, furrow::Opened* db, bool if_wal) {
+                           std::vector<ColumnFamilyHandle*>* handles, furrow::Opened* db,
+                           bool if_wal) {
   using Ours = Status(const DBOptions&, const std::string&, const furrow::Families&,
                       furrow::Handles*, furrow::Opened*, bool);
   Ours* ours = &DB::OpenForReadOnly;
-  return furrow::Redirected(ours, asked, [&](Ours* next, const DBOptions& options) {
-    return next(options, name, families, handles, db, if_wal);
+  return furrow::Checked(ours, asked, name, [&](Ours* next) {
+    return next(asked, name, families, handles, db, if_wal);
   });
 }
 
-Status DB::OpenForReadOnly(const Options& asked, const std::string& name, furrow::Opened* db, bool if_wal) {
+Status DB::OpenForReadOnly(const Options& asked, const std::string& name, furrow::Opened* db,
+                           bool if_wal) {
   using Ours = Status(const Options&, const std::string&, furrow::Opened*, bool);
   Ours* ours = &DB::OpenForReadOnly;
-  return furrow::Redirected(ours, asked, [&](Ours* next, const Options& options) {
-    return next(options, name, db, if_wal);
-  });
+  return furrow::Checked(
+      ours, asked, name, [&](Ours* next) { return next(asked, name, db, if_wal); });
 }
 
 Status DB::OpenAsSecondary(const DBOptions& asked, const std::string& name,
@@ -281,44 +306,8 @@ Status DB::OpenAsSecondary(const DBOptions& asked, const std::string& name,
   using Ours = Status(const DBOptions&, const std::string&, const std::string&,
                       const furrow::Families&, furrow::Handles*, furrow::Opened*);
   Ours* ours = &DB::OpenAsSecondary;
-  return furrow::Redirected(ours, asked, [&](Ours* next, const DBOptions& options) {
-    return next(options, name, secondary, families, handles, db);
-  });
-}
-
-Status DB::ListColumnFamilies(const DBOptions& asked, const std::string& name,
-                              std::vector<std::string>* families) {
-  using Ours = Status(const DBOptions&, const std::string&, std::vector<std::string>*);
-  Ours* ours = &DB::ListColumnFamilies;
-  return furrow::Redirected(ours, asked, [&](Ours* next, const DBOptions& options) {
-    return next(options, name, families);
-  });
-}
-
-Status DestroyDB(const std::string& name, const Options& asked,
-                 const std::vector<ColumnFamilyDescriptor>& families) {
-  using Ours = Status(const std::string&, const Options&, const furrow::Families&);
-  Ours* ours = &DestroyDB;
-  return furrow::Redirected(ours, asked, [&](Ours* next, const Options& options) {
-    return next(name, options, families);
-  });
-}
-
-Status RepairDB(const std::string& name, const Options& asked) {
-  using Ours = Status(const std::string&, const Options&);
-  Ours* ours = &RepairDB;
-  return furrow::Redirected(
-      ours, asked, [&](Ours* next, const Options& options) { return next(name, options); });
-}
-
-Status LoadLatestOptions(const ConfigOptions& asked, const std::string& name, DBOptions* options,
-                         std::vector<ColumnFamilyDescriptor>* families,
-                         std::shared_ptr<Cache>* cache) {
-  using Ours = Status(const ConfigOptions&, const std::string&, DBOptions*, furrow::Families*,
-                      std::shared_ptr<Cache>*);
-  Ours* ours = &LoadLatestOptions;
-  return furrow::Redirected(ours, asked, [&](Ours* next, const ConfigOptions& config) {
-    return next(config, name, options, families, cache);
+  return furrow::Checked(ours, asked, name, [&](Ours* next) {
+    return next(asked, name, secondary, families, handles, db);
   });
 }
 

@@ -2,6 +2,7 @@
 // Tests of the file system and of databases on it: test FURROW DIRECTORY
 //
 // Each test ends the program at the first failure.
+#include <dlfcn.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -16,6 +17,7 @@
 #include "check.h"
 #include "fs.h"
 #include "rocksdb/db.h"
+#include "rocksdb/sst_file_writer.h"
 #include "rocksdb/utilities/object_registry.h"
 #include "same_victim.h"
 
@@ -367,6 +369,115 @@ void WrongUris() {
   unlink(path.c_str());
 }
 
+// The path of the plugin's library.
+std::string Library() {
+  Dl_info info;
+  CHECK(dladdr(reinterpret_cast<void*>(&furrow_store_open), &info) != 0, "the library");
+  return info.dli_fname;
+}
+
+// With its last database and Env a process leaves the drive, and another can have it. A memory
+// drive stays.
+void TheLastOneLetsGo() {
+  Image image(furrow_command, directory + "/left.zns", kShape);
+  std::string list = furrow_command + " kv ls " + image.path() + " >/dev/null 2>&1";
+  for (int life = 0; life < 3; life++) {
+    auto fs = OpenFileSystem(image.uri());
+    std::unique_ptr<Env> env = NewCompositeEnv(fs);
+    Options options = BlobOptions(env.get());
+    std::unique_ptr<DB> db = OpenDatabase(options, "/db");
+    fs.reset();
+    CHECK_OK(db->Put(WriteOptions(), "life", std::to_string(life)));
+    CHECK(InProcess("open_and_close", image.path()) != 0, "in use");
+    db.reset();
+    env.reset();
+    CHECK(InProcess("open_and_close", image.path()) == 0, "free for others");
+    CHECK(system(list.c_str()) == 0, list);
+  }
+  const std::string memory = "furrow://mem:capacity=64MiB,zone-size=2MiB,max-active=9";
+  Create(*OpenFileSystem(memory), "/stays");
+  CHECK_OK(OpenFileSystem(memory)->FileExists("/stays", kIo, nullptr));
+}
+
+// A database of another process's store, opened and closed.
+void OpenAndClose(const std::string& image) {
+  std::shared_ptr<FileSystem> fs;
+  if (!FileSystem::CreateFromString(ConfigOptions(), "furrow://" + image, &fs).ok()) _exit(1);
+  std::unique_ptr<Env> env = NewCompositeEnv(fs);
+  std::unique_ptr<DB> db = OpenDatabase(BlobOptions(env.get()), "/db");
+  std::string value;
+  CHECK_OK(db->Get(ReadOptions(), "life", &value));
+  db.reset();
+  exit(0);
+}
+
+// What RocksDB would move from the host is refused in the way that makes it copy.
+void FilesOfTheHost() {
+  auto fs = OpenFileSystem("furrow://mem:capacity=256MiB,zone-size=4MiB,max-active=10");
+  std::unique_ptr<Env> env = NewCompositeEnv(fs);
+  std::string made = directory + "/of_the_host";
+  CHECK(mkdir(made.c_str(), 0777) == 0 || errno == EEXIST, made);
+  std::string table = made + "/in.sst", link = made + "/link.sst";
+  SstFileWriter writer(EnvOptions(), (Options()));
+  CHECK_OK(writer.Open(table));
+  CHECK_OK(writer.Put("key", "value"));
+  CHECK_OK(writer.Finish());
+  unlink(link.c_str());
+  CHECK(::link(table.c_str(), link.c_str()) == 0, link);
+  std::unique_ptr<DB> db = OpenDatabase(BlobOptions(env.get()), "/db");
+  IngestExternalFileOptions move;
+  move.move_files = true;
+  CHECK_OK(db->IngestExternalFile({table}, move));
+  std::string value;
+  CHECK_OK(db->Get(ReadOptions(), "key", &value));
+  CHECK(fs->LinkFile(table, "/db/x", kIo, nullptr).IsNotSupported(), "link");
+  CHECK(fs->RenameFile(table, "/db/x", kIo, nullptr).IsNotSupported(), "rename");
+  std::unique_ptr<FSWritableFile> reused;
+  IOStatus status = fs->ReuseWritableFile("/db/x", table, FileOptions(), &reused, nullptr);
+  CHECK(status.IsNotSupported(), status.ToString());
+  CHECK(fs->LinkFile("/db/nothing", "/db/x", kIo, nullptr).IsPathNotFound(), "no such file");
+  uint64_t count = 0;
+  CHECK_OK(fs->NumFileLinks(table, kIo, &count, nullptr));
+  CHECK(count == 2, "names on the host");
+  bool same = false;
+  CHECK_OK(fs->AreFilesSame(table, link, kIo, &same, nullptr));
+  CHECK(same, "two names on the host");
+  CHECK_OK(fs->AreFilesSame(table, "/db/CURRENT", kIo, &same, nullptr));
+  CHECK(!same, "host and store");
+  CHECK_OK(fs->AreFilesSame("/db", "db/./x/../", kIo, &same, nullptr));
+  CHECK(same, "spellings of a directory");
+  CHECK_OK(fs->AreFilesSame("/db", "/", kIo, &same, nullptr));
+  CHECK(!same, "two directories");
+}
+
+// A stock program under `furrow run --store` has all its databases in the store, however it opens
+// them, and leaves the drive with the last of them.
+void EveryWayToOpen() {
+  Image image(furrow_command, directory + "/ways.zns", kShape);
+  std::string program = Library();
+  program = program.substr(0, program.find_last_of('/')) + "/rocksdb-plugin/ways";
+  std::string at = directory + "/ways";
+  CHECK(system(("rm -rf " + at).c_str()) == 0 && mkdir(at.c_str(), 0777) == 0, at);
+  char* whole = realpath(at.c_str(), nullptr);
+  CHECK(whole != nullptr, at);
+  at = whole;
+  free(whole);
+  std::string other = "env -u LD_PRELOAD " + furrow_command + " kv ls " + image.path() + " >/dev/null";
+  CHECK(setenv("FURROW_ROCKSDB", Library().c_str(), 1) == 0 &&
+            setenv("FURROW_TEST_COMMAND", other.c_str(), 1) == 0, "setenv");
+  std::string host = program + " " + at + " host";
+  CHECK(system(host.c_str()) == 0, host);
+  std::string run = furrow_command + " run --store " + image.path() + " -- " + program + " " + at;
+  CHECK(system(run.c_str()) == 0, run);
+  auto fs = OpenFileSystem(image.uri());
+  for (const char* name : {"plain", "transactions", "ttl", "c", "c_transactions", "c_optimistic",
+                           "checkpoint", "restored", "above", "composite"}) {
+    CHECK_OK(fs->FileExists(at + "/" + name + "/CURRENT", kIo, nullptr));
+  }
+  CHECK(fs->FileExists(at + "/optimistic/CURRENT", kIo, nullptr).IsNotFound(), "destroyed");
+  CHECK(unsetenv("FURROW_TEST_COMMAND") == 0 && unsetenv("FURROW_ROCKSDB") == 0, "unsetenv");
+}
+
 // Invalid paths are errors that give the reason.
 void WrongPaths() {
   auto fs = OpenFileSystem("furrow://mem:capacity=64MiB,zone-size=2MiB");
@@ -598,6 +709,7 @@ int main(int count, char** arguments) {
     if (life == "sync_and_die") SyncAndDie(arguments[5]);
     if (life == "write_and_exit") WriteAndExit(arguments[5]);
     if (life == "be_refused") BeRefused(arguments[5]);
+    if (life == "open_and_close") OpenAndClose(arguments[5]);
     return 1;
   }
   const std::pair<const char*, void (*)()> tests[] = {
@@ -610,6 +722,9 @@ int main(int count, char** arguments) {
       {"exit_loses_nothing", ExitLosesNothing},
       {"who_may_have_a_store", WhoMayHaveAStore},
       {"wrong_uris", WrongUris},
+      {"the_last_one_lets_go", TheLastOneLetsGo},
+      {"files_of_the_host", FilesOfTheHost},
+      {"every_way_to_open", EveryWayToOpen},
       {"wrong_paths", WrongPaths},
       {"databases", Databases},
       {"full_store", FullStore},

@@ -15,16 +15,12 @@ use std::process::Command;
 /// The plugin's library.
 const LIBRARY: &str = "libfurrow_rocksdb.so";
 
-/// RocksDB's own tools take the store by an option. Whatever they do apart from opening a database,
-/// such as destroying the one of an earlier run, would otherwise be done to the host's files.
-const TOOLS: [&str; 3] = ["db_bench", "ldb", "sst_dump"];
-
 /// Run a program that uses RocksDB on a file store
 ///
 /// The program's databases are in the store, and their paths are paths of the store. The program
 /// must be linked to RocksDB's shared library, as Debian's db_bench and ldb are; it needs no change
 /// and no option. Programs with an option --fs_uri may be given furrow://DEVICE there instead of
-/// --store.
+/// --store. A program on a Java virtual machine is refused: its RocksDB is another one.
 ///
 /// furrow run --store db.zns -- db_bench --benchmarks=fillrandom --enable_blob_files=true
 #[derive(clap::Args)]
@@ -32,7 +28,7 @@ pub struct Args {
     /// Drive with a store ('furrow kv mkfs'), or mem:..., which begins empty
     #[arg(long, value_name = "DEVICE")]
     store: Option<DeviceSpec>,
-    /// Placement policy: shared, liza-paper, liza-zenfs, baza, generations
+    /// Placement policy: baza (the default), shared, liza-paper, liza-zenfs, generations
     #[arg(long, value_name = "NAME", requires = "store")]
     policy: Option<furrow_kv::Policy>,
     /// Zone cleaning begins when less than this share of the zones is free, in percent
@@ -72,11 +68,12 @@ pub fn run(args: &Args, _: &mut dyn Write) -> Result<u8> {
     let mut command = Command::new(&args.program[0]);
     if let Some(store) = &args.store {
         is_usable(store)?;
-        let uri = uri(store, args)?;
-        if takes_uri(&args.program) {
-            command.arg(format!("--fs_uri={uri}"));
-        }
-        command.env("FURROW_URI", uri);
+        command.env("FURROW_URI", uri(store, args)?);
+    } else if !names_store(&args.program) {
+        let name = Path::new(&args.program[0]).display();
+        crate::complain(&format!(
+            "{name}: no --store: its databases are files of the host's file system"
+        ));
     }
     command.args(&args.program[1..]);
     let mut preload = library.into_os_string();
@@ -116,16 +113,9 @@ fn uri(store: &DeviceSpec, args: &Args) -> Result<String> {
     Ok(format!("furrow://{store}?{}", options.join(",")))
 }
 
-/// True for a tool of RocksDB's whose arguments do not say yet where its files are.
-fn takes_uri(program: &[OsString]) -> bool {
-    let name = Path::new(&program[0]).file_name();
-    let says_where = |word: &OsString| {
-        let word = word.to_string_lossy();
-        let word = word.trim_start_matches('-');
-        word.starts_with("fs_uri") || word.starts_with("env_uri")
-    };
-    name.is_some_and(|name| TOOLS.iter().any(|tool| *tool == name))
-        && !program[1..].iter().any(says_where)
+/// Whether an argument of the program names a store by its URI.
+fn names_store(program: &[OsString]) -> bool {
+    program[1..].iter().any(|word| word.to_string_lossy().contains("furrow://"))
 }
 
 /// The full path of a file that will be written by the program.
@@ -199,12 +189,13 @@ mod tests {
     }
 
     #[test]
-    fn tools_of_rocksdb_are_told_the_store_by_their_option() {
-        assert!(takes_uri(&words("/usr/bin/ldb --db=x scan")) && takes_uri(&words("db_bench")));
-        for other in ["ldb --fs_uri=furrow://x scan", "db_bench -env_uri furrow://x", "mine --db=x"]
+    fn a_store_may_be_named_by_the_arguments_of_the_program() {
+        for named in
+            ["ldb --fs_uri=furrow://x scan", "db_bench -env_uri furrow://x", "a furrow://x"]
         {
-            assert!(!takes_uri(&words(other)), "{other}");
+            assert!(names_store(&words(named)), "{named}");
         }
+        assert!(!names_store(&words("db_bench --db=/x")) && !names_store(&words("ldb")));
     }
 
     #[test]

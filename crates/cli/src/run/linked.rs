@@ -11,6 +11,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Java's launcher library, which every Java virtual machine that is started by name needs.
+const JAVA: &str = "libjli.so";
+
 /// Name of RocksDB's shared library, before the version.
 const ROCKSDB: &str = "librocksdb.so";
 /// Bytes at the front of a program that contain its headers.
@@ -24,10 +27,16 @@ const FRONT: u64 = 64 << 10;
 pub fn check(program: &OsStr, plugin: &Path) -> Result<()> {
     let Some(path) = find(program) else { return Ok(()) };
     let Some(linker) = linker(&path) else { return Ok(()) };
-    let listed = |what: &Path| rocksdb_of(&list(&linker, what));
-    let wanted = listed(plugin);
-    let found = listed(&path);
+    let needed = list(&linker, &path);
+    let (wanted, found) = (rocksdb_of(&list(&linker, plugin)), rocksdb_of(&needed));
     let (name, plugin) = (program.display(), plugin.display());
+    if needed.lines().any(|line| line.trim().starts_with(JAVA)) {
+        // The plugin itself refuses those that a script or another program starts.
+        bail!(
+            "{name}: a Java virtual machine: RocksDB for Java brings its own RocksDB, which cannot \
+             use a store yet: run it without furrow run, on a file system (furrow mount)"
+        );
+    }
     match (found, wanted) {
         (Some(found), Some(wanted)) if found.name != wanted.name => bail!(
             "{name}: it is linked to {}, the plugin {plugin} was built for {}: build the plugin \
