@@ -31,9 +31,10 @@ use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_log::victim::{self, Candidate, Policy, Worth};
 use furrow_zone::{Result, ZoneReport, ZoneState};
 pub use options::{CleanOptions, CleanReport, GcOptions};
-use owners::Item;
+pub(crate) use owners::{Item, Owner};
 use std::collections::BTreeSet;
 use std::rc::Rc;
+pub(crate) use step::Confirmed;
 use step::Moved;
 
 /// Victims looked at in a round.

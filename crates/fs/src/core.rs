@@ -24,6 +24,7 @@ use crate::tree::node;
 use crate::types::{Ino, Kind, MountOptions, OnDamage, Time};
 use furrow_log::address::BlockAddr;
 use furrow_log::record::crc32c;
+use furrow_log::scrub::Scrub;
 use furrow_log::writer::Writer;
 use furrow_policy::FsDefect;
 use furrow_rt::{Notify, Semaphore};
@@ -94,6 +95,8 @@ pub(crate) struct Inner {
     pub(crate) checkpoint_lock: Semaphore,
     /// One cleaning at a time.
     pub(crate) clean_lock: Semaphore,
+    /// The scrub, if one runs or has run.
+    pub(crate) scrub: Scrub,
     /// Background cleaning runs.
     pub(crate) cleaner_running: Cell<bool>,
     /// Set once: the engine is about to end, nothing new is begun.
@@ -282,6 +285,7 @@ impl Inner {
             fetches: Fetches::default(),
             checkpoint_lock: Semaphore::new(1),
             clean_lock: Semaphore::new(1),
+            scrub: Scrub::default(),
             cleaner_running: Cell::new(false),
             closing: Cell::new(false),
             ended: Cell::new(false),

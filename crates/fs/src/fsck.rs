@@ -152,6 +152,22 @@ pub async fn fsck(device: Rc<dyn ZonedDevice>, options: &FsckOptions) -> Result<
     Ok(fsck.report)
 }
 
+/// Checks what a mount of the file system on `device` reads first: superblocks, ring, checkpoint,
+/// tables, the sync log. The file system may be mounted: what is written meanwhile may look
+/// damaged.
+///
+/// # Errors
+/// As [`fsck`].
+pub(crate) async fn check_records(device: Rc<dyn ZonedDevice>) -> Result<FsckReport> {
+    let mut fsck = Fsck::new(device, FsckOptions { verify_data: false }).await?;
+    let Some(volume) = ring::read(&mut fsck).await? else { return Ok(fsck.report) };
+    let (tables, damaged) = tables::read_all(&mut fsck, &volume).await;
+    if !damaged {
+        sync::check(&mut fsck, &volume, &tables.nat).await;
+    }
+    Ok(fsck.report)
+}
+
 /// A check under way.
 struct Fsck {
     device: Rc<dyn ZonedDevice>,

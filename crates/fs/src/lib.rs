@@ -59,6 +59,7 @@ mod memory;
 mod mkfs;
 mod repair;
 mod reserve;
+mod scrub;
 mod statfs;
 mod stats;
 mod stretch;
@@ -69,6 +70,7 @@ pub mod types;
 pub use clean::{CleanOptions, CleanReport, GcOptions};
 pub use fsck::dump;
 pub use fsck::{FINDINGS_MAX, Finding, FsckOptions, FsckReport, FsckStatistics, fsck};
+pub use furrow_log::scrub::{ScrubFinding, ScrubOrder, ScrubReport, ScrubState};
 pub use furrow_log::victim::Policy as VictimPolicy;
 use furrow_log::writer::Kind as WriteKind;
 use furrow_rt::{Pool, Rt};
@@ -115,6 +117,7 @@ impl Fs {
     pub async fn unmount(&self) -> Result<()> {
         self.0.check_ended()?;
         self.0.stop_cleaning().await;
+        self.0.scrub.stop().await;
         let read_only = {
             let core = self.0.core.borrow();
             core.env.options.read_only || core.health.failed().is_some()
@@ -529,6 +532,20 @@ impl Fs {
     /// and reasons. [`Counters::clean_failed_blocks`] counts all.
     pub fn clean_failures(&self) -> Vec<String> {
         self.0.core.borrow().clean_failures().to_vec()
+    }
+
+    /// Begins a scrub in the background, or changes the pace of the one that runs. A scrub reads
+    /// everything written that counts, and compares it with its checksums.
+    ///
+    /// # Errors
+    /// `Busy` if a scrub runs already, or none does; `ReadOnly` if it is to repair.
+    pub fn scrub(&self, order: ScrubOrder) -> Result<()> {
+        self.0.order_scrub(order)
+    }
+
+    /// The running scrub, or the last one since the mount.
+    pub fn scrub_report(&self) -> Option<ScrubReport> {
+        self.0.scrub_report()
     }
 
     /// Space and inodes.

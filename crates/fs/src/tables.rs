@@ -26,6 +26,8 @@ pub(crate) struct Tables {
     /// Where each table page is.
     pages: TablePages,
     changed_nodes: ChangedNodes,
+    /// The next checkpoint writes all table pages.
+    write_all: bool,
 }
 
 impl Tables {
@@ -39,7 +41,15 @@ impl Tables {
     ) -> Tables {
         let used = nat.iter().filter(|(_, entry)| entry.ino.get() != 0);
         let ids = NodeIds::new(nodes, used.map(|(nid, _)| nid));
-        Tables { nat, ids, logs, zones, pages, changed_nodes: ChangedNodes::default() }
+        Tables {
+            nat,
+            ids,
+            logs,
+            zones,
+            pages,
+            changed_nodes: ChangedNodes::default(),
+            write_all: false,
+        }
     }
 
     /// Accounts that go below zero are noted in `broken` from now on.
@@ -181,6 +191,11 @@ impl Tables {
     /// `zone` was reset, or could not be.
     pub(crate) fn zone_was_reset(&mut self, zone: ZoneId, done: bool) {
         self.zones.was_reset(zone, done);
+    }
+
+    /// The next checkpoint writes all table pages to empty zones, and needs no delta log.
+    pub(crate) fn write_all(&mut self) {
+        self.write_all = true;
     }
 
     /// Notes that the delta log halves not in use were reset, for logs without an extent in them.

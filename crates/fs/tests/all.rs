@@ -26,6 +26,7 @@ mod recovery;
 mod regressions;
 mod relocation;
 mod replace;
+mod scrub;
 mod stretches;
 mod tables;
 mod xattrs;

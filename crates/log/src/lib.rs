@@ -20,6 +20,7 @@ pub mod pool;
 mod queues;
 pub mod record;
 pub mod ring;
+pub mod scrub;
 pub mod survey;
 #[cfg(test)]
 mod toy;

@@ -35,6 +35,21 @@ pub(crate) struct Item {
 }
 
 impl Item {
+    /// The block at `addr` that slot `slot` of node `node` points to.
+    pub(crate) fn pointed_to(addr: u32, node: u32, slot: u16) -> Item {
+        Item { addr, node, slot }
+    }
+
+    /// Node `node`, at `addr`.
+    pub(crate) fn node(addr: u32, node: u32) -> Item {
+        Item { addr, node, slot: NODE_SLOT }
+    }
+
+    /// The node that points to it, or the node that the block is.
+    pub(crate) fn holder(&self) -> u32 {
+        self.node
+    }
+
     /// The node that changes when the block moves: none if the block is a node.
     pub(crate) fn parent(&self) -> Option<u32> {
         (self.slot != NODE_SLOT).then_some(self.node)

@@ -27,7 +27,7 @@ const RUN_MAX: usize = 64;
 
 /// The result of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Moved {
+pub(crate) struct Moved {
     pub(super) data: u64,
     pub(super) nodes: u64,
     pub(super) failed: u64,
@@ -46,10 +46,10 @@ impl Moved {
 }
 
 /// Blocks of a batch whose owners are confirmed, and pins of the zones they are in.
-struct Confirmed {
-    owned: Vec<(Item, Owner)>,
+pub(crate) struct Confirmed {
+    pub(crate) owned: Vec<(Item, Owner)>,
     unowned: Vec<Item>,
-    pins: Vec<ReadPin>,
+    pub(crate) pins: Vec<ReadPin>,
 }
 
 impl Core {
@@ -59,7 +59,7 @@ impl Core {
     }
 
     /// Confirms the owners of `items`. All nodes that this needs are asked for at once.
-    fn confirm(&mut self, items: &[Item]) -> Result<Confirmed, NotApplied> {
+    pub(crate) fn confirm(&mut self, items: &[Item]) -> Result<Confirmed, NotApplied> {
         let mut missing: SmallVec<[Fetch; 4]> = SmallVec::new();
         let (mut owned, mut unowned) = (Vec::with_capacity(items.len()), Vec::new());
         for item in items {
@@ -85,7 +85,7 @@ impl Core {
     }
 
     /// Moves those of `items` whose content was read and whose owners still name them.
-    fn move_items(
+    pub(crate) fn move_items(
         &mut self,
         items: &[Item],
         pages: &BTreeMap<u32, Page>,
@@ -242,8 +242,11 @@ impl Inner {
             let absent = |owner: &Owner| !core.cache.contains(&owner.key());
             confirmed.owned.iter().filter(|(_, owner)| absent(owner)).copied().collect()
         };
-        let pages = self.read_all(&wanted, failures).await;
-        failed += (wanted.len() - pages.len()) as u64;
+        let (pages, damaged) = self.read_all(&wanted).await;
+        for (item, owner, why) in &damaged {
+            self.core.borrow_mut().stays(item.addr, Some(owner), why, failures);
+        }
+        failed += damaged.len() as u64;
         let movable: Vec<Item> = {
             let core = self.core.borrow();
             let here = |item: &Item, owner: &Owner| {
@@ -299,12 +302,11 @@ impl Inner {
     }
 
     /// Reads the blocks of `wanted`, neighbours in one command, all in flight at once. Returns
-    /// those whose content is as it should be, by address.
-    async fn read_all(
+    /// those whose content is as it should be, by address, and the others, each with the reason.
+    pub(crate) async fn read_all(
         self: &Rc<Self>,
         wanted: &[(Item, Owner)],
-        failures: &mut Vec<String>,
-    ) -> BTreeMap<u32, Page> {
+    ) -> (BTreeMap<u32, Page>, Vec<(Item, Owner, String)>) {
         let mut sorted = wanted.to_vec();
         sorted.sort_by_key(|(item, _)| item.addr);
         let (device, geometry) = {
@@ -338,21 +340,21 @@ impl Inner {
                 found
             }));
         }
-        let mut pages = BTreeMap::new();
+        let (mut pages, mut failed) = (BTreeMap::new(), Vec::new());
         for flight in flights {
             for ((item, owner), page) in flight.await {
-                let mut core = self.core.borrow_mut();
+                let core = self.core.borrow();
                 let checked = page.map_err(|error| error.to_string()).and_then(|page| {
                     core.check_moved(&owner, &page)?;
                     Ok(page)
                 });
                 match checked {
                     Ok(page) => drop(pages.insert(item.addr, page)),
-                    Err(why) => core.stays(item.addr, Some(&owner), &why, failures),
+                    Err(why) => failed.push((item, owner, why)),
                 }
             }
         }
-        pages
+        (pages, failed)
     }
 
     /// Writes the nodes that moving `items` changed, unless data they point to is dirty: those

@@ -521,7 +521,7 @@ impl Inner {
 
     /// Waits until the writes of a checkpoint are on the drive; failures of replaceable zones do
     /// not count.
-    async fn drain(&self) -> Result<()> {
+    pub(crate) async fn drain(&self) -> Result<()> {
         let writer = self.core.borrow().env.writer.clone();
         let excused = |zone| self.core.borrow().is_replaceable(zone);
         writer.wait_excusing(writer.sequence_point(), excused).await

@@ -148,7 +148,7 @@ impl Core {
         self.tables.end_merge(log, self.alloc.sit());
         let mut counts = [0; 2];
         self.tables.tables_of(log).for_each(|table| counts[table] = dirty[table]);
-        if self.env.options.variant.metadata == Metadata::Pair {
+        if self.env.options.variant.metadata == Metadata::Pair || self.tables.write_all {
             return Plan::Write;
         }
         let delta = &self.tables.logs[log].delta;
@@ -199,8 +199,9 @@ impl Core {
             return writes;
         }
         writing.iter().for_each(|log| self.unmerge(*log));
+        let all = std::mem::take(&mut self.tables.write_all);
         let mut whole: Vec<usize> =
-            writing.iter().copied().filter(|log| self.pair_is_full(*log)).collect();
+            writing.iter().copied().filter(|log| all || self.pair_is_full(*log)).collect();
         if !self.leaves_enough(&writing, &whole) {
             writing = (0..plans.len()).collect();
             whole.clone_from(&writing);

@@ -1,0 +1,295 @@
+//! Scrub: everything written that counts is read from the drive and verified while the file system
+//! is in use, in the background.
+//!
+//! First what a mount needs, by the same reader that fsck uses: superblocks, ring, checkpoint,
+//! tables, delta logs, sync records. Checkpoints may change it meanwhile. So what seems damaged is
+//! read again while no checkpoint can begin, and counts only if two readings agree. Then all nodes
+//! by their numbers, each with the blocks it points to, in small batches: the owner of each block
+//! is confirmed, and the block is compared with the checksum in its pointer, as when it is cleaned.
+//! Between two batches the scrub rests while requests are served.
+//!
+//! A repair writes again what memory still holds: a block that the cache has, with the checksum
+//! that its pointer names, is moved; for records of the engine itself, all tables and two
+//! checkpoints are written, one in each zone of the ring. Content that only the drive had is
+//! reported, and never gets a new checksum.
+//!
+//! Not read: summaries of segments. Cleaning finds the owners of blocks without them.
+
+use crate::clean::{Confirmed, Item, Owner};
+use crate::core::{Core, Failed, Inner};
+use crate::format::Pointer;
+use crate::fsck::{FsckReport, check_records};
+use crate::tree::cache::Key;
+use crate::tree::node;
+use crate::types::Counters;
+use crate::{blocked::Fetch, blocked::error_of};
+use furrow_log::address::BlockAddr;
+use furrow_log::record::crc32c;
+use furrow_log::scrub::{ScrubFinding, ScrubOrder, ScrubReport};
+use furrow_rt::{Nanos, Page};
+use furrow_zone::Result;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Blocks read at a time.
+const BATCH: usize = 128;
+/// Node ids looked at in one stretch.
+const IDS: u32 = 2_048;
+/// Readings of the records until two agree.
+const READINGS: u32 = 4;
+
+impl Core {
+    /// The nodes in use from number `from` on, up to a batch of them, and the number to continue
+    /// from; `None` at the end.
+    fn nodes_from(&self, from: u32) -> Option<(Vec<Item>, u32)> {
+        let nat = self.tables.nat();
+        let (mut items, mut next) = (Vec::new(), from);
+        while next < nat.len() && items.len() < BATCH && next - from < IDS {
+            let addr = nat.get(next).addr.get();
+            if nat.get(next).ino.get() != 0 && self.alloc.is_valid(addr) {
+                items.push(Item::node(addr, next));
+            }
+            next += 1;
+        }
+        (next > from).then_some((items, next))
+    }
+
+    /// The blocks that a node points to, by the cache or else by `page`, which was just read. The
+    /// page is kept in the cache.
+    fn blocks_of(&mut self, nid: u32, page: Option<Page>) -> Vec<Item> {
+        let entry = self.tables.nat().get(nid);
+        if let Some(page) = page {
+            let fetch = Fetch {
+                key: Key::Node(nid),
+                pointer: Pointer { addr: entry.addr, crc: entry.crc },
+            };
+            // The node may have moved; then its page is not taken.
+            let _ = self.insert_fetched(&fetch, page);
+        }
+        let Some(cached) = self.cache.peek(&Key::Node(nid)) else { return Vec::new() };
+        let pointers = node::pointers(cached.page());
+        let items = pointers.iter().map(|(slot, p)| Item::pointed_to(p.addr.get(), nid, *slot));
+        items.collect()
+    }
+
+    /// Whether what was read in place of a block proves damage: its owner still names the place,
+    /// and no write to it is under way or has failed.
+    fn is_damage(&mut self, item: &Item, owner: &Owner) -> bool {
+        let writes = self.cache.peek(&owner.key()).is_some_and(|entry| entry.is_in_flight());
+        let zone = BlockAddr(item.addr).locate(&self.env.geometry).map(|(zone, _)| zone);
+        let failed = self.env.writer.failures().into_iter().any(|f| Some(f.zone) == zone);
+        !writes && !failed && self.owner_of(item).is_ok_and(|now| now == Some(*owner))
+    }
+
+    /// Whether the cache holds the content of a damaged block.
+    fn has_copy(&self, owner: &Owner) -> bool {
+        let copy = self.cache.peek(&owner.key());
+        copy.is_some_and(|copy| copy.is_dirty() || crc32c(copy.page().bytes()) == owner.crc())
+    }
+
+    fn finding(&self, item: &Item, owner: &Owner, what: String, repaired: bool) -> ScrubFinding {
+        let place = match BlockAddr(item.addr).locate(&self.env.geometry) {
+            Some((zone, offset)) => format!("zone {zone} offset {offset}"),
+            None => format!("block {}", item.addr),
+        };
+        let (structure, inode, block) = match owner.key() {
+            Key::Data(ino, block) => ("data", ino, Some(block)),
+            Key::Node(nid) => ("node", self.tables.nat().get(nid).ino.get(), None),
+        };
+        let inode = Some(inode);
+        let path = None;
+        ScrubFinding { structure, inode, path, block, blocks: 1, place, what, repaired }
+    }
+
+    /// A number that changes with every read, write and fsync of users.
+    fn requests(&self) -> u64 {
+        let Counters { user_bytes, read_bytes, fsyncs, .. } = self.stats.counters;
+        user_bytes.wrapping_add(read_bytes).wrapping_add(fsyncs)
+    }
+}
+
+impl Inner {
+    /// See [`crate::Fs::scrub`].
+    pub(crate) fn order_scrub(self: &Rc<Self>, order: ScrubOrder) -> Result<()> {
+        self.check_ended()?;
+        let total = {
+            let core = self.core.borrow();
+            if order == (ScrubOrder::Start { repair: true }) {
+                core.writable().map_err(error_of)?;
+            }
+            core.alloc.valid_by_superzone().map(|(_, valid)| u64::from(valid)).sum()
+        };
+        if let Some(repair) = self.scrub.order(&self.rt, order, total)? {
+            let inner = self.clone();
+            self.rt.spawn_detached(async move {
+                let ended = inner.scrub_all(repair).await;
+                inner.scrub.end(&inner.rt, ended);
+            });
+        }
+        Ok(())
+    }
+
+    /// See [`crate::Fs::scrub_report`].
+    pub(crate) fn scrub_report(&self) -> Option<ScrubReport> {
+        self.scrub.report(&self.rt)
+    }
+
+    async fn rest(&self, (began, requests): (Nanos, u64)) {
+        let busy = self.core.borrow().requests() != requests;
+        self.scrub.rest(&self.rt, began, busy).await;
+    }
+
+    /// The time, and the requests so far.
+    fn begin_batch(&self) -> (Nanos, u64) {
+        (self.rt.now(), self.core.borrow().requests())
+    }
+
+    /// Reads everything; false if it ended early.
+    async fn scrub_all(self: &Rc<Self>, repair: bool) -> Result<bool> {
+        if !self.scrub.may_continue().await {
+            return Ok(false);
+        }
+        self.scrub_records(repair).await?;
+        let mut from = 1;
+        loop {
+            if !self.scrub.may_continue().await {
+                return Ok(false);
+            }
+            let Some((nodes, next)) = self.core.borrow().nodes_from(from) else { return Ok(true) };
+            from = next;
+            let batch = self.begin_batch();
+            let mut pages = self.scrub_batch(&nodes, repair).await?;
+            let mut blocks = Vec::new();
+            for item in &nodes {
+                let page = pages.remove(&item.addr);
+                blocks.extend(self.core.borrow_mut().blocks_of(item.holder(), page));
+            }
+            self.rest(batch).await;
+            for blocks in blocks.chunks(BATCH) {
+                if !self.scrub.may_continue().await {
+                    return Ok(false);
+                }
+                let batch = self.begin_batch();
+                self.scrub_batch(blocks, repair).await?;
+                self.rest(batch).await;
+            }
+        }
+    }
+
+    /// Reads and compares blocks of files. Returns the content of those that are whole, by address.
+    async fn scrub_batch(
+        self: &Rc<Self>,
+        items: &[Item],
+        repair: bool,
+    ) -> Result<BTreeMap<u32, Page>> {
+        if items.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let confirmed = match self.run_quietly(|core| core.confirm(items)).await {
+            // A node above these blocks is damaged. It is a finding of its own.
+            Err(Failed::Load(_)) => return Ok(BTreeMap::new()),
+            confirmed => confirmed.map_err(Failed::into_error)?,
+        };
+        let Confirmed { owned, pins, .. } = confirmed;
+        // Blocks that are still being written cannot be read yet.
+        self.drain().await?;
+        let (pages, mut damaged) = self.read_all(&owned).await;
+        damaged.retain(|(item, owner, _)| self.core.borrow_mut().is_damage(item, owner));
+        drop(pins);
+        self.scrub.note(|report| report.done += (pages.len() + damaged.len()) as u64);
+        damaged.sort_by_key(|(_, owner, _)| owner.key());
+        if repair {
+            self.move_copies(&damaged).await?;
+        }
+        for (item, owner, what) in damaged {
+            let now = self.run_quietly(|core| core.owner_of(&item)).await;
+            let repaired = repair && now.is_ok_and(|now| now != Some(owner));
+            let finding = self.core.borrow().finding(&item, &owner, what, repaired);
+            self.scrub.note(|report| report.add(finding));
+        }
+        Ok(pages)
+    }
+
+    /// Writes damaged blocks that the cache holds to new places, durably.
+    async fn move_copies(self: &Rc<Self>, damaged: &[(Item, Owner, String)]) -> Result<()> {
+        let items: Vec<Item> = {
+            let core = self.core.borrow();
+            let copied = damaged.iter().filter(|(_, owner, _)| core.has_copy(owner));
+            copied.map(|(item, ..)| *item).collect()
+        };
+        if items.is_empty() {
+            return Ok(());
+        }
+        let _one = self.clean_lock.acquire(1).await;
+        let moved = self.run_quietly(|core| core.move_items(&items, &BTreeMap::new())).await;
+        self.after_dispatch();
+        moved.map_err(Failed::into_error)?;
+        self.checkpoint(false).await
+    }
+
+    /// Reads what a mount needs.
+    async fn scrub_records(self: &Rc<Self>, repair: bool) -> Result<()> {
+        let mut found = self.read_records().await?;
+        if !found.is_ok() {
+            let _one = self.checkpoint_lock.acquire(1).await;
+            for _ in 0..READINGS {
+                self.drain().await?;
+                let before = std::mem::replace(&mut found, self.read_records().await?);
+                if before.findings == found.findings {
+                    break;
+                }
+                found.findings.retain(|finding| before.findings.contains(finding));
+            }
+        }
+        let statistics = found.statistics;
+        self.scrub
+            .note(|report| report.records = statistics.table_blocks + statistics.sync_records);
+        if found.is_ok() {
+            return Ok(());
+        }
+        let mut left = found.findings.clone();
+        if repair {
+            self.write_records().await?;
+            let now = self.read_records().await?;
+            left.retain(|finding| now.findings.contains(finding));
+        }
+        for finding in found.findings {
+            let repaired = !left.contains(&finding);
+            let what = format!("expected {}, found {}", finding.expected, finding.found);
+            self.scrub.note(|report| {
+                report.add(ScrubFinding {
+                    structure: finding.structure,
+                    blocks: 1,
+                    place: finding.place,
+                    what,
+                    repaired,
+                    ..ScrubFinding::default()
+                });
+            });
+        }
+        self.scrub.note(|report| {
+            report.damaged += found.more_findings;
+            report.more_findings += found.more_findings;
+        });
+        Ok(())
+    }
+
+    async fn read_records(&self) -> Result<FsckReport> {
+        let device = self.core.borrow().env.device.clone();
+        check_records(device).await
+    }
+
+    /// Writes all tables, and a checkpoint to each zone of the ring.
+    async fn write_records(self: &Rc<Self>) -> Result<()> {
+        self.core.borrow_mut().tables.write_all();
+        for leave in [false, true, true] {
+            {
+                let core = &mut *self.core.borrow_mut();
+                core.durability.require_checkpoint();
+                core.durability.leave_ring(leave);
+            }
+            self.checkpoint(false).await?;
+        }
+        Ok(())
+    }
+}

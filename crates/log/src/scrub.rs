@@ -1,0 +1,276 @@
+//! The course of a scrub, for every engine: orders, pauses, pace, and the report.
+//!
+//! An engine reads in small batches. Between two batches it asks [`Scrub::may_continue`], and then
+//! rests. What it reads, and what it can repair, is the engine's.
+
+use furrow_rt::{Nanos, Notify, Rt};
+use furrow_zone::{Error, ErrorKind, Result};
+use std::cell::{Cell, RefCell};
+
+/// Findings kept in a report; more are only counted.
+pub const SCRUB_FINDINGS_MAX: usize = 64;
+/// While requests are served, a rest is this many times as long as the batch before it.
+const REST: u64 = 3;
+
+/// An order to a scrub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScrubOrder {
+    /// Begin a scrub.
+    Start {
+        /// Write again what is damaged and known from elsewhere.
+        repair: bool,
+    },
+    /// Rest until told to resume.
+    Pause,
+    /// Resume after a pause.
+    Resume,
+    /// End early.
+    Stop,
+}
+
+impl ScrubOrder {
+    /// The order that a word means: start, repair, pause, resume or stop.
+    pub fn parse(word: &str) -> Option<ScrubOrder> {
+        Some(match word {
+            "start" => ScrubOrder::Start { repair: false },
+            "repair" => ScrubOrder::Start { repair: true },
+            "pause" => ScrubOrder::Pause,
+            "resume" => ScrubOrder::Resume,
+            "stop" => ScrubOrder::Stop,
+            _ => return None,
+        })
+    }
+}
+
+/// How far a scrub has got.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScrubState {
+    /// It runs.
+    #[default]
+    Running,
+    /// It rests, by request.
+    Paused,
+    /// It has read everything.
+    Finished,
+    /// It was stopped, by request or because the engine ended.
+    Stopped,
+    /// It ended early: see [`ScrubReport::error`].
+    Failed,
+}
+
+impl ScrubState {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            ScrubState::Running => "running",
+            ScrubState::Paused => "paused",
+            ScrubState::Finished => "finished",
+            ScrubState::Stopped => "stopped",
+            ScrubState::Failed => "failed",
+        }
+    }
+
+    /// It has not ended.
+    pub fn is_under_way(self) -> bool {
+        matches!(self, ScrubState::Running | ScrubState::Paused)
+    }
+}
+
+/// Something damaged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScrubFinding {
+    /// The kind of the damaged structure, by its name in the format; `data` for content of files.
+    pub structure: &'static str,
+    /// The file concerned, by its inode number.
+    pub inode: Option<u32>,
+    /// The file concerned, by a path.
+    pub path: Option<String>,
+    /// The first of its blocks concerned, if content is damaged.
+    pub block: Option<u32>,
+    /// Blocks concerned.
+    pub blocks: u64,
+    /// Where on the drive.
+    pub place: String,
+    /// What is wrong.
+    pub what: String,
+    /// It was written again, from a copy that was whole.
+    pub repaired: bool,
+}
+
+impl ScrubFinding {
+    /// Whether `next` is damaged content of the same file that directly follows.
+    fn precedes(&self, next: &ScrubFinding) -> bool {
+        let follows = |(first, then): (u32, u32)| u64::from(first) + self.blocks == then.into();
+        self.block.zip(next.block).is_some_and(follows)
+            && (self.inode, &self.path) == (next.inode, &next.path)
+            && (self.structure, self.repaired) == (next.structure, next.repaired)
+    }
+}
+
+/// The running scrub, or the last one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScrubReport {
+    /// How far it has got.
+    pub state: ScrubState,
+    /// Whether it repairs.
+    pub repair: bool,
+    /// When it began, seconds since 1970.
+    pub begun: i64,
+    /// When it began, by the engine's clock.
+    since: Nanos,
+    /// How long it has run, pauses included, in nanoseconds.
+    pub took: u64,
+    /// Blocks of files to read, as many as there were at the beginning.
+    pub total: u64,
+    /// Blocks of files read and compared.
+    pub done: u64,
+    /// Blocks and records of the engine itself that were read and compared.
+    pub records: u64,
+    /// Damaged blocks and records.
+    pub damaged: u64,
+    /// Those of them that were written again.
+    pub repaired: u64,
+    /// The first of them; damaged blocks in a row are one finding.
+    pub findings: Vec<ScrubFinding>,
+    /// Findings beyond those.
+    pub more_findings: u64,
+    /// Why it ended early.
+    pub error: Option<String>,
+}
+
+impl ScrubReport {
+    /// Percent of the blocks of files that were read; 100 only when it has read everything.
+    pub fn percent(&self) -> f64 {
+        match (self.state, self.total) {
+            (ScrubState::Finished, _) => 100.0,
+            (_, 0) => 0.0,
+            (_, total) => (self.done as f64 * 100.0 / total as f64).min(99.9),
+        }
+    }
+
+    /// Notes something damaged.
+    pub fn add(&mut self, finding: ScrubFinding) {
+        self.damaged += finding.blocks;
+        self.repaired += if finding.repaired { finding.blocks } else { 0 };
+        let room = self.findings.len() < SCRUB_FINDINGS_MAX;
+        match self.findings.last_mut() {
+            Some(last) if last.precedes(&finding) => last.blocks += finding.blocks,
+            _ if room => self.findings.push(finding),
+            _ => self.more_findings += 1,
+        }
+    }
+}
+
+/// The scrub of an engine.
+///
+/// Invariant: at most one runs, from an order to start until [`Scrub::end`].
+#[derive(Default)]
+pub struct Scrub {
+    report: RefCell<Option<ScrubReport>>,
+    stopping: Cell<bool>,
+    /// Wakes a scrub that rests, and those that wait for the end of one.
+    changed: Notify,
+}
+
+impl Scrub {
+    /// Gives an order. If a scrub is to begin, returns whether it repairs; it has `total` blocks of
+    /// files to read. The caller then starts a task, which calls [`Scrub::end`] in the end.
+    ///
+    /// # Errors
+    /// `Busy` if a scrub runs already, or, for the other orders, if none does.
+    pub fn order(&self, rt: &Rt, order: ScrubOrder, total: u64) -> Result<Option<bool>> {
+        let mut report = self.report.borrow_mut();
+        let running = report.as_mut().filter(|report| report.state.is_under_way());
+        let refuse = |what: &str| Err(Error::new(ErrorKind::Busy, what));
+        match (order, running) {
+            (ScrubOrder::Start { .. }, Some(_)) => return refuse("a scrub is running already"),
+            (ScrubOrder::Start { repair }, None) => {
+                *report = Some(ScrubReport {
+                    repair,
+                    begun: rt.wall().0,
+                    since: rt.now(),
+                    total,
+                    ..ScrubReport::default()
+                });
+                self.stopping.set(false);
+                return Ok(Some(repair));
+            }
+            (_, None) => return refuse("no scrub is running"),
+            (ScrubOrder::Pause, Some(report)) => report.state = ScrubState::Paused,
+            (ScrubOrder::Resume, Some(report)) => report.state = ScrubState::Running,
+            (ScrubOrder::Stop, Some(_)) => self.stopping.set(true),
+        }
+        self.changed.notify_all();
+        Ok(None)
+    }
+
+    /// Ends a scrub early: none runs when this returns.
+    pub async fn stop(&self) {
+        self.stopping.set(true);
+        self.changed.notify_all();
+        loop {
+            let changed = self.changed.wait();
+            let running = |report: &ScrubReport| report.state.is_under_way();
+            if !self.report.borrow().as_ref().is_some_and(running) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// False if the scrub is to end. Waits while it is paused.
+    pub async fn may_continue(&self) -> bool {
+        loop {
+            let changed = self.changed.wait();
+            if self.stopping.get() {
+                return false;
+            }
+            let state = self.report.borrow().as_ref().map(|report| report.state);
+            if state != Some(ScrubState::Paused) {
+                return true;
+            }
+            changed.await;
+        }
+    }
+
+    /// Rests after a batch that began at `began`; for longer if the engine is `busy`.
+    pub async fn rest(&self, rt: &Rt, began: Nanos, busy: bool) {
+        match busy {
+            true => rt.sleep(rt.now().since(began) * REST).await,
+            false => rt.yield_now().await,
+        }
+    }
+
+    /// Changes the report.
+    pub fn note(&self, change: impl FnOnce(&mut ScrubReport)) {
+        if let Some(report) = &mut *self.report.borrow_mut() {
+            change(report);
+        }
+    }
+
+    /// The scrub has ended: whole, early by request, or by an error.
+    pub fn end(&self, rt: &Rt, ended: Result<bool>) {
+        let now = rt.now();
+        self.note(|report| {
+            report.took = now.since(report.since);
+            report.state = match ended {
+                Ok(true) => ScrubState::Finished,
+                Ok(false) => ScrubState::Stopped,
+                Err(error) => {
+                    report.error = Some(error.to_string());
+                    ScrubState::Failed
+                }
+            };
+        });
+        self.changed.notify_all();
+    }
+
+    /// The running scrub, or the last one.
+    pub fn report(&self, rt: &Rt) -> Option<ScrubReport> {
+        let mut report = self.report.borrow().clone()?;
+        if report.state.is_under_way() {
+            report.took = rt.now().since(report.since);
+        }
+        Some(report)
+    }
+}
