@@ -1,8 +1,10 @@
 //! The control socket of an open store, through which other programs query it.
 //!
 //! A line of JSON `{"request":"stat"}` is answered by a line with `"ok":...` or `"error":"..."`, as
-//! by the sockets of arrays. The socket is `UUID.store` in the directory of running daemons, for
-//! its owner alone. A thread of its own listens there; like any caller, it only calls the engine.
+//! by the sockets of arrays. `{"request":"scrub"}` is answered with the running or last scrub, or
+//! null, after the order in `"order"`: start, repair, pause, resume or stop. The socket is
+//! `UUID.store` in the directory of running daemons, for its owner alone. A thread of its own
+//! listens there; like any caller, it only calls the engine.
 //!
 //! Whatever bytes arrive, the worst outcome is an error and the end of that connection: requests
 //! have a maximum length and a time limit. If the socket cannot be made, the store works without: a
@@ -10,7 +12,7 @@
 
 use crate::shared::{Engine, check_fork};
 use crate::tally::{Counted, Tally};
-use furrow_kv::FileKind;
+use furrow_kv::{FileKind, ScrubFinding, ScrubOrder};
 use furrow_rt::{Port, Stopped};
 use serde_json::{Value, json};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -176,10 +178,57 @@ fn answer(bytes: &[u8], store: &Source) -> Result<Value, String> {
     }
     let request: Value =
         serde_json::from_slice(line).map_err(|why| format!("not a request: {why}"))?;
-    if request != json!({ "request": "stat" }) {
-        return Err("not a request: expected {\"request\":\"stat\"}".to_owned());
+    if request == json!({ "request": "stat" }) {
+        return stat(store).map_err(|stopped| stopped.to_string());
     }
-    stat(store).map_err(|stopped| stopped.to_string())
+    let order = match &request["order"] {
+        Value::Null => Some(None),
+        order => order.as_str().and_then(ScrubOrder::parse).map(Some),
+    };
+    match (request["request"].as_str(), order) {
+        (Some("scrub"), Some(order)) => scrub(store, order),
+        _ => Err("not a request: expected {\"request\":\"stat\"} or \"scrub\"".to_owned()),
+    }
+}
+
+/// Gives the store an order, if there is one; returns the running scrub, or the last one, with the
+/// fields that the scrub of a mount has.
+fn scrub(of: &Source, order: Option<ScrubOrder>) -> Result<Value, String> {
+    let done = of.port.try_call(move |_, engine| {
+        let ordered = order.map_or(Ok(()), |order| engine.store.scrub(order));
+        std::future::ready(ordered.map(|()| engine.store.scrub_report()))
+    });
+    let report = done.map_err(|stopped| stopped.to_string())?.map_err(|why| why.to_string())?;
+    let finding = |found: &ScrubFinding| {
+        json!({
+            "structure": found.structure,
+            "inode": found.inode,
+            "path": found.path,
+            "offset": found.block.map(|block| u64::from(block) * BLOCK),
+            "bytes": found.block.map(|_| found.blocks * BLOCK),
+            "place": found.place,
+            "what": found.what,
+            "repaired": found.repaired,
+        })
+    };
+    let scrub = report.map(|report| {
+        json!({
+            "state": report.state.name(),
+            "repair": report.repair,
+            "begun": report.begun,
+            "seconds": report.took as f64 / 1e9,
+            "percent": report.percent(),
+            "blocks": report.total,
+            "blocks_done": report.done,
+            "records": report.records,
+            "damaged": report.damaged,
+            "repaired": report.repaired,
+            "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
+            "more_findings": report.more_findings,
+            "error": report.error,
+        })
+    });
+    Ok(json!({ "scrub": scrub }))
 }
 
 /// The state of a store, as `furrow kv stat` shows it for a running store.

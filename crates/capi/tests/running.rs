@@ -90,6 +90,27 @@ fn a_store_that_runs_says_how_it_is_and_threads_of_low_priority_leave_calls_to_o
     assert_eq!(told["operations"][0]["operation"], "append");
     assert_eq!(told["operations"][0]["calls"], 1);
 
+    // A scrub reads everything, in the background.
+    let scrub = |order: Value| {
+        let request = serde_json::json!({ "request": "scrub", "order": order });
+        let answer = said(&found[0], format!("{request}\n").as_bytes());
+        serde_json::from_str::<Value>(&answer).unwrap()
+    };
+    assert_eq!(scrub(Value::Null)["ok"]["scrub"], Value::Null, "none was begun");
+    assert!(scrub("pause".into())["error"].as_str().unwrap().contains("no scrub is running"));
+    assert_eq!(scrub("start".into())["ok"]["scrub"]["state"], "running");
+    let begun = Instant::now();
+    let ended = loop {
+        let now = scrub(Value::Null)["ok"]["scrub"].clone();
+        if now["state"] != "running" {
+            break now;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{now}");
+    };
+    assert_eq!((&ended["state"], &ended["damaged"]), (&"finished".into(), &0.into()), "{ended}");
+    assert!(ended["blocks_done"].as_u64().unwrap() >= 24, "{ended}");
+    assert!(scrub("begin".into())["error"].as_str().unwrap().contains("not a request"));
+
     // After any request, the next one is answered.
     let endless = vec![b'x'; 100_000];
     let deep = format!("{}\n", "[".repeat(4000));

@@ -96,6 +96,7 @@ impl Store {
     /// # Errors
     /// As [`Store::sync`].
     pub async fn stop(&self) -> Result<()> {
+        self.0.scrub.stop().await;
         self.sync_all().await?;
         self.0.stopping.set(true);
         self.0.zones.wanted.notify_all();
@@ -283,6 +284,9 @@ impl Store {
         let forgotten = self.0.forgotten.borrow();
         if forgotten.wanted && !forgotten.told {
             // The superblock has to say that there are holes, so the ring turns.
+            return false;
+        }
+        if self.0.turn_wanted.take() {
             return false;
         }
         let ring = self.0.ring.borrow();

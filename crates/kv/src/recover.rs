@@ -18,6 +18,7 @@ use furrow_log::budget::{Budget, Class};
 use furrow_log::pool::{SuperzoneId, ZonePool, describe};
 use furrow_log::record::{self, Expect, Uuid, crc32c};
 use furrow_log::ring::{FoundRecord, RecordRing, RingZones};
+use furrow_log::scrub::Scrub;
 use furrow_log::writer::Writer;
 use furrow_log::{BlockAddr, read_blocks};
 use furrow_rt::{Notify, PAGE_SIZE, Page, Pool, Rt};
@@ -422,6 +423,8 @@ impl Opened {
             counters: RefCell::new(Counters::default()),
             dead: RefCell::default(),
             stopping: Cell::new(false),
+            turn_wanted: Cell::new(false),
+            scrub: Scrub::default(),
         })))
     }
 }

@@ -13,6 +13,7 @@ use crate::zone_allocator::{Policy, ZoneAllocator};
 use furrow_log::BlockAddr;
 use furrow_log::record::Uuid;
 use furrow_log::ring::{RecordRing, RingZones};
+use furrow_log::scrub::Scrub;
 use furrow_policy::{StoreDefect, StoreVariant};
 use furrow_rt::{Notify, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
@@ -136,6 +137,9 @@ pub(crate) struct Inner {
     pub(crate) counters: RefCell<Counters>,
     pub(crate) dead: RefCell<Option<Error>>,
     pub(crate) stopping: Cell<bool>,
+    /// The next group commit turns the ring.
+    pub(crate) turn_wanted: Cell<bool>,
+    pub(crate) scrub: Scrub,
 }
 
 /// A store. Cloning shares it.

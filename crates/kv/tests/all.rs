@@ -6,6 +6,7 @@ mod dead_ranges;
 mod format_doc;
 mod inspect;
 mod ring_zones;
+mod scrub;
 mod space;
 mod store;
 mod trace;
