@@ -16,11 +16,13 @@ mod mkfs;
 mod progress;
 mod put;
 mod restore;
-mod running;
+pub mod running;
+mod scrub;
 mod stat;
 mod trace;
 
 use clap::Subcommand;
+pub use scrub::closed as scrub_closed;
 use std::io::Write;
 
 /// Version of the JSON documents of these commands.

@@ -31,6 +31,7 @@ mod mkfs;
 mod mount;
 mod raid;
 mod run;
+mod scrub;
 mod soft;
 mod stat;
 mod sync;
@@ -78,6 +79,7 @@ enum Command {
     Stat(stat::Args),
     Top(top::Args),
     Gc(gc::Args),
+    Scrub(scrub::Args),
     Sync(sync::Args),
     Device(device::DeviceArgs),
     Demo(demo::Args),
@@ -101,6 +103,7 @@ impl Command {
             Command::Stat(args) => stat::run(&args, out),
             Command::Top(args) => top::run(&args, out),
             Command::Gc(args) => gc::run(&args, out),
+            Command::Scrub(args) => scrub::run(&args, out),
             Command::Sync(args) => sync::run(&args, out),
             Command::Device(args) => device::run(args, out),
             Command::Demo(args) => demo::run(args, out),

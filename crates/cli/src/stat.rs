@@ -1,6 +1,7 @@
 //! `furrow stat`: figures of a mounted file system.
 
 use crate::df;
+use crate::scrub;
 use crate::show::{self, time};
 use crate::target::Target;
 use anyhow::{Result, bail};
@@ -70,7 +71,14 @@ fn print(out: &mut dyn Write, stat: &Stat, directory: &Path) -> io::Result<()> {
     writeln!(out, "{device} on {place}, mounted for {up}{changes}")?;
     df::print_failure(out, status)?;
     let permits = stat.permits;
-    writeln!(out, "active zones: {} of {} permits\n", permits.held, permits.limit)?;
+    writeln!(out, "active zones: {} of {} permits", permits.held, permits.limit)?;
+    if let Some(scrub) = &stat.scrub {
+        writeln!(out, "scrub: {}", scrub::describe(scrub))?;
+        for damage in &scrub.findings {
+            writeln!(out, "  {}", show::printable(&scrub::describe_damage(damage)))?;
+        }
+    }
+    writeln!(out)?;
     print_streams(out, &stat.streams)?;
     writeln!(out)?;
     print_memory(out, &stat.memory)?;
@@ -81,8 +89,12 @@ fn print(out: &mut dyn Write, stat: &Stat, directory: &Path) -> io::Result<()> {
     writeln!(out)?;
     for (name, what, value) in status.counters.each() {
         // These are in the table above.
-        if !name.ends_with("_bytes") {
-            writeln!(out, "{value:>12}  {what}")?;
+        if name.ends_with("_bytes") {
+            continue;
+        }
+        match name.ends_with("_ns") {
+            true => writeln!(out, "{:>12}  {what}", time(value))?,
+            false => writeln!(out, "{value:>12}  {what}")?,
         }
     }
     for (at, damage) in stat.damage.iter().enumerate() {

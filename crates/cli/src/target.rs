@@ -120,6 +120,7 @@ fn inspect<T: 'static>(
     let drive = holds::open(&rt, &spec, OpenMode::ReadOnly)?;
     let info = Info {
         device: device.to_owned(),
+        directory: String::new(),
         pid: std::process::id(),
         read_only: true,
         zone_blocks: drive.geometry().zone_capacity.0,

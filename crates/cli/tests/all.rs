@@ -27,6 +27,7 @@ mod product;
 mod raid;
 mod raid_boot;
 mod raid_upkeep;
+mod scrub;
 mod soft;
 mod tidy;
 mod uses;

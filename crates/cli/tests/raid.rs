@@ -469,6 +469,7 @@ fn whatever_comes_over_the_control_socket_the_array_goes_on() {
 /// The samples of a page of metrics. All lines must parse, and samples follow the type of their
 /// family.
 fn samples(text: &str) -> BTreeMap<String, f64> {
+    assert_eq!(furrow_metrics::problems(text), Vec::<String>::new());
     let mut families = BTreeSet::new();
     let mut samples = BTreeMap::new();
     for line in text.lines() {
@@ -498,7 +499,8 @@ fn check_metrics(text: &str, written: u64) {
     };
     assert_eq!(wanted("furrow_raid_state{array=\"a\",state=\"online\"}"), 1.0);
     assert_eq!(wanted("furrow_raid_member_online{array=\"a\",member=\"2\""), 1.0);
-    assert_eq!(wanted("furrow_raid_written_total{array=\"a\"}"), written as f64);
+    let bytes = wanted("furrow_raid_written_bytes_total{array=\"a\"}");
+    assert_eq!(bytes, (written * 4096) as f64);
     assert!(wanted("furrow_raid_stripes_total{array=\"a\"}") > 0.0, "{text}");
     assert!(wanted("furrow_nbd_accepted_total") > 0.0, "{text}");
 }
@@ -565,9 +567,9 @@ fn a_file_of_metrics_is_there_while_the_array_is() {
     // The file is empty until there are metrics; it is created at the start to check that it is
     // writable.
     place.until("written", |_| !fs::read_to_string(&file).unwrap().is_empty());
-    assert_eq!(samples(&place.read("a.prom"))["furrow_raid_written_total{array=\"a\"}"], 0.0);
+    assert_eq!(samples(&place.read("a.prom"))["furrow_raid_written_bytes_total{array=\"a\"}"], 0.0);
     fill(&place, 0, 20, 1);
-    let told = "furrow_raid_written_total{array=\"a\"} 20\n";
+    let told = "furrow_raid_written_bytes_total{array=\"a\"} 81920\n";
     place.until("its blocks are written again", |_| {
         fs::read_to_string(&file).unwrap().contains(told)
     });

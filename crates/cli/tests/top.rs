@@ -168,7 +168,7 @@ fn top_and_df_show_all_mounts() {
         found.unwrap_or_else(|| panic!("{directory}: {document:#}")).clone()
     };
     let all = document(&["df", "--json"]);
-    assert_eq!(all["version"], 1);
+    assert_eq!(all["version"], 2);
     assert_eq!(of(&all, &here)["label"], "test");
     assert_eq!(of(&all, &there)["device"], other.image());
     let out = place::furrow(&["df"]);

@@ -29,8 +29,8 @@ impl Stats {
     pub(crate) fn end_step(&mut self, looked: u64, rt: &Rt) {
         if let Some((units, took)) = self.stretch.end_step(looked, rt) {
             let counters = &mut self.counters;
-            counters.longest_stretch = counters.longest_stretch.max(units);
-            counters.longest_stretch_time = counters.longest_stretch_time.max(took);
+            counters.longest_stretch_units = counters.longest_stretch_units.max(units);
+            counters.longest_stretch_ns = counters.longest_stretch_ns.max(took);
         }
     }
 

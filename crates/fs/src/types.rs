@@ -562,7 +562,7 @@ pub struct Counters {
     /// Superzones the tables gave back to the main area.
     pub table_superzones_returned: u64,
     /// The longest time by which writing table pages delayed a checkpoint, in nanoseconds.
-    pub longest_merge_stall: u64,
+    pub longest_merge_stall_ns: u64,
     /// Zones that failed while they were written, and whose blocks have been elsewhere since.
     pub zone_failures: u64,
     /// Superzones emptied because the drive has closed some of their zones, or one failed.
@@ -593,9 +593,9 @@ pub struct Counters {
     pub space_waits: u64,
     /// The most blocks, nodes and names that were looked at before other tasks had a turn;
     /// stretches of fewer than 512 are not noted.
-    pub longest_stretch: u64,
+    pub longest_stretch_units: u64,
     /// Nanoseconds that the longest such stretch took.
-    pub longest_stretch_time: u64,
+    pub longest_stretch_ns: u64,
 }
 
 impl Counters {

@@ -116,7 +116,7 @@ fn a_log_that_fills_before_the_merge_is_over_makes_writers_slow() {
         sound(drive).await?;
         Ok(counters)
     });
-    let (throttles, stall) = (counters.merge_throttles, counters.longest_merge_stall);
+    let (throttles, stall) = (counters.merge_throttles, counters.longest_merge_stall_ns);
     assert!(throttles > 0 && stall > 0, "{counters:?}");
 }
 

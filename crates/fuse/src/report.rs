@@ -10,20 +10,24 @@
 //! | `furrow.stat` | a [`Stat`] as JSON |
 //! | `furrow.sync` | `ok`, when everything is durable |
 //! | `furrow.gc.N` | a [`Cleaned`] as JSON, when at most N superzones are cleaned; root only |
+//! | `furrow.scrub` | the running or last [`Scrub`] as JSON, or `null` |
+//! | `furrow.scrub.W` | the same, once the order W was given: start, repair, pause, resume, stop; root only |
 //!
 //! They are not listed. An answer is at most [`MAX_ANSWER`] bytes, the kernel's limit.
 
 mod counters;
 pub mod prometheus;
+mod scrub;
 mod stat;
 
 use crate::endpoint;
 use crate::serve::Shared;
 use anyhow::{Context as _, Result, anyhow};
 pub use counters::{Counted, Traffic};
-use furrow_fs::{CleanOptions, CleanReport, Fs, StatFs, ZoneInfo, ZoneUse};
+use furrow_fs::{CleanOptions, CleanReport, Fs, ScrubOrder, StatFs, ZoneInfo, ZoneUse};
 use furrow_zone::{Error, ErrorKind};
 use rustix::io::Errno;
+pub use scrub::{Scrub, ScrubDamage};
 use serde::{Deserialize, Serialize};
 pub(crate) use stat::stat;
 pub use stat::{Memory, MemoryUse, Operation, Permits, Stat, Stream};
@@ -31,7 +35,7 @@ use std::fs::File;
 use std::path::Path;
 
 /// Version of the JSON documents.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Longest answer in bytes (XATTR_SIZE_MAX).
 pub const MAX_ANSWER: usize = 65_536;
 /// Zones on one page of the map: each takes at most about 85 bytes.
@@ -44,12 +48,16 @@ const MAP: &str = "furrow.map.";
 const SYNC: &str = "furrow.sync";
 const STAT: &str = "furrow.stat";
 const GC: &str = "furrow.gc.";
+const SCRUB: &str = "furrow.scrub";
 
 /// Properties that do not change while a file system is mounted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Info {
     /// The device.
     pub device: String,
+    /// Where it is mounted; empty if it is not.
+    #[serde(default)]
+    pub directory: String,
     /// Process id of the daemon.
     pub pid: u32,
     /// It refuses changes: mounted read-only, or after an error.
@@ -214,6 +222,8 @@ pub(crate) enum Question {
     Stat,
     /// Most superzones to clean.
     Gc(u32),
+    /// After this order, if there is one.
+    Scrub(Option<ScrubOrder>),
 }
 
 impl Question {
@@ -222,6 +232,11 @@ impl Question {
             STATUS => Some(Question::Status),
             SYNC => Some(Question::Sync),
             STAT => Some(Question::Stat),
+            SCRUB => Some(Question::Scrub(None)),
+            other if other.starts_with(SCRUB) => {
+                let word = other[SCRUB.len()..].strip_prefix('.')?;
+                ScrubOrder::parse(word).map(|order| Question::Scrub(Some(order)))
+            }
             other => match other.strip_prefix(GC) {
                 Some(superzones) => superzones.parse().ok().map(Question::Gc),
                 None => other.strip_prefix(MAP)?.parse().ok().map(Question::Map),
@@ -231,7 +246,7 @@ impl Question {
 
     /// Whether only root may use it, because it makes the drive work.
     pub fn is_for_root(self) -> bool {
-        matches!(self, Question::Gc(_))
+        matches!(self, Question::Gc(_) | Question::Scrub(Some(_)))
     }
 }
 
@@ -250,6 +265,12 @@ pub(crate) async fn answer(fs: &Fs, shared: &Shared, question: Question) -> Resu
         Question::Stat => serde_json::to_string(&shared.stat(fs)),
         Question::Map(first) => serde_json::to_string(&map(fs, info, first, PAGE).await?),
         Question::Gc(superzones) => serde_json::to_string(&clean(fs, superzones).await?),
+        Question::Scrub(order) => {
+            if let Some(order) = order {
+                fs.scrub(order)?;
+            }
+            serde_json::to_string(&fs.scrub_report().map(Scrub::from))
+        }
     };
     text.map_err(|error| Error::new(ErrorKind::Invalid, format!("report: {error}")))
 }
@@ -302,7 +323,7 @@ fn ask(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
         Err(Errno::NODATA | Errno::OPNOTSUPP) => {
             Err(anyhow!("{}: not the root of a mounted Furrow file system", directory.display()))
         }
-        Err(errno) => Err(anyhow!("{}: {errno}", directory.display())),
+        Err(errno) => Err(anyhow::Error::from(errno).context(directory.display().to_string())),
     }
 }
 
@@ -358,6 +379,30 @@ pub fn ask_clean(directory: &Path, superzones: u32) -> Result<Cleaned> {
         .with_context(|| format!("{}: report of another version", directory.display()))
 }
 
+/// Gives the scrub of the file system mounted at `directory` an order: start, repair (a start that
+/// repairs), pause, resume, stop; without one only asks. Returns the running or the last scrub.
+///
+/// # Errors
+/// As [`ask_status`]; with an order also if the caller is not root, or if a scrub runs already, or
+/// none does.
+pub fn ask_scrub(directory: &Path, order: Option<&str>) -> Result<Option<Scrub>> {
+    let attribute = order.map_or_else(|| SCRUB.to_owned(), |order| format!("{SCRUB}.{order}"));
+    let bytes =
+        ask(directory, &attribute).map_err(|error| match error.downcast_ref::<Errno>() {
+            Some(&Errno::BUSY) if matches!(order, Some("start" | "repair")) => {
+                anyhow!("{}: a scrub is running already", directory.display())
+            }
+            Some(&Errno::PERM) => anyhow!("{}: a scrub needs root", directory.display()),
+            Some(&Errno::BUSY) => anyhow!("{}: no scrub is running", directory.display()),
+            Some(&Errno::ROFS) => {
+                anyhow!("{}: nothing can be repaired on a read-only mount", directory.display())
+            }
+            _ => error,
+        })?;
+    serde_json::from_slice(&bytes)
+        .with_context(|| format!("{}: report of another version", directory.display()))
+}
+
 /// Makes the file system mounted at `directory` durable, with what the kernel has cached of it.
 ///
 /// # Errors
@@ -392,11 +437,19 @@ mod tests {
         assert_eq!(Question::parse(b"furrow.stat"), Some(Question::Stat));
         assert_eq!(Question::parse(b"furrow.gc.3"), Some(Question::Gc(3)));
         assert!(Question::Gc(3).is_for_root() && !Question::Stat.is_for_root());
+        let asked = Question::parse(b"furrow.scrub").unwrap();
+        assert!(asked == Question::Scrub(None) && !asked.is_for_root());
+        let ordered = Question::parse(b"furrow.scrub.repair").unwrap();
+        assert_eq!(ordered, Question::Scrub(Some(ScrubOrder::Start { repair: true })));
+        assert!(ordered.is_for_root());
         for other in [
             &b"furrow.map."[..],
             b"furrow.map.-1",
             b"furrow.map.x",
             b"furrow.gc.-1",
+            b"furrow.scrub.",
+            b"furrow.scrub.x",
+            b"furrow.scrubs",
             b"user.x",
             b"\xff",
         ] {
@@ -428,7 +481,13 @@ mod tests {
     fn a_status_survives_its_own_json() {
         let status = Status {
             version: VERSION,
-            info: Info { device: "d.zns".into(), pid: 7, read_only: true, zone_blocks: 9 },
+            info: Info {
+                device: "d.zns".into(),
+                directory: "m".into(),
+                pid: 7,
+                read_only: true,
+                zone_blocks: 9,
+            },
             failure: Some("f".into()),
             label: "l".into(),
             uuid: "u".into(),

@@ -1,6 +1,7 @@
 //! The text format of Prometheus, version 0.0.4, for mounts, volumes and servers.
 //!
-//! As usual, times are in seconds, amounts are in bytes, and names of counters end in `_total`.
+//! As usual, times are in seconds, amounts are in bytes, names of counters end in `_total`, and a
+//! maximum is a gauge. [`problems`] holds a page against that.
 //! This crate knows neither the metrics nor how they reach a client.
 
 use std::fmt::{Display, Write};
@@ -45,6 +46,23 @@ impl Page {
         self.sample(name, &[], value);
     }
 
+    /// A family of one sample of what an engine counts, by the name of its field: a count is a
+    /// counter; a name that ends in `_ns` is a time, in seconds; one that begins with `longest_` or
+    /// `peak_` is a maximum, a gauge.
+    pub fn counted(&mut self, field: &str, help: &str, value: u64) {
+        let stem = field.strip_suffix("_ns");
+        let name = stem.map_or_else(|| field.to_owned(), |stem| format!("{stem}_seconds"));
+        let maximum = ["longest_", "peak_"].iter().any(|most| field.starts_with(most));
+        let (name, kind) = match maximum {
+            true => (name, "gauge"),
+            false => (format!("{name}_total"), "counter"),
+        };
+        match stem {
+            Some(_) => self.one(&name, kind, help, seconds(value)),
+            None => self.one(&name, kind, help, value),
+        }
+    }
+
     /// The text.
     pub fn finish(self) -> String {
         self.text
@@ -54,6 +72,52 @@ impl Page {
         // Writing to a String cannot fail.
         let _ = writeln!(self.text, "{line}");
     }
+}
+
+/// Nanoseconds as seconds.
+pub fn seconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e9
+}
+
+/// Where a page breaks the rules: of names, of types, and of what belongs together.
+pub fn problems(page: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut families: Vec<&str> = Vec::new();
+    for line in page.lines() {
+        let mut problem = |what: &str| problems.push(format!("{line}: {what}"));
+        let Some(family) = line.strip_prefix("# TYPE ") else {
+            let last = families.last().copied().unwrap_or_default();
+            if !line.starts_with("# HELP ") && !line.starts_with(last) {
+                problem("in another family");
+            }
+            if line.rsplit(' ').next().is_none_or(|value| value.parse::<f64>().is_err())
+                && !line.starts_with('#')
+            {
+                problem("no number");
+            }
+            if line.starts_with("# HELP ") && line.to_lowercase().contains("nanosecond") {
+                problem("times are in seconds");
+            }
+            continue;
+        };
+        let (name, kind) = family.split_once(' ').unwrap_or((family, ""));
+        if families.contains(&name) {
+            problem("a family twice");
+        }
+        families.push(name);
+        if (kind == "counter") != name.ends_with("_total") {
+            problem("counters end in _total, and nothing else does");
+        }
+        let maximum = ["longest_", "peak_", "_peak", "_max"].iter().any(|most| name.contains(most));
+        if kind == "counter" && maximum {
+            problem("a maximum is a gauge");
+        }
+        let of_time = ["_ns", "nanosecond", "microsecond", "millisecond"];
+        if of_time.iter().any(|unit| name.contains(unit)) {
+            problem("times are in seconds");
+        }
+    }
+    problems
 }
 
 /// Labels as they stand between braces: backslash, quote and newline in values are escaped.
@@ -82,9 +146,41 @@ mod tests {
                         # TYPE furrow_inodes gauge\n\
                         furrow_inodes{device=\"a\\\"b\\\\c\\nd\",state=\"free\",of=\"x\"} 3\n";
         assert_eq!(page.finish(), expected);
+        assert_eq!(problems(expected), Vec::<String>::new());
         let mut bare = Page::new("furrow", &[]);
         bare.sample("a", &[], 1);
         bare.sample("b", &[("x", "y")], 2);
         assert_eq!(bare.finish(), "furrow_a 1\nfurrow_b{x=\"y\"} 2\n");
+    }
+
+    #[test]
+    fn what_is_counted_has_the_name_and_type_of_what_it_is() {
+        let mut page = Page::new("furrow", &[]);
+        page.counted("fsyncs", "Syncs", 3);
+        page.counted("waited_ns", "Time waited", 1_500_000_000);
+        page.counted("longest_stall_ns", "The longest stall", 2_000_000);
+        page.counted("peak_zones", "Most zones", 7);
+        let text = page.finish();
+        for line in [
+            "# TYPE furrow_fsyncs_total counter\nfurrow_fsyncs_total 3\n",
+            "# TYPE furrow_waited_seconds_total counter\nfurrow_waited_seconds_total 1.5\n",
+            "# TYPE furrow_longest_stall_seconds gauge\nfurrow_longest_stall_seconds 0.002\n",
+            "# TYPE furrow_peak_zones gauge\nfurrow_peak_zones 7\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        assert_eq!(problems(&text), Vec::<String>::new());
+        for (wrong, what) in [
+            ("# TYPE a counter\na 1\n", "_total"),
+            ("# TYPE a_total gauge\na_total 1\n", "_total"),
+            ("# TYPE longest_a_total counter\nlongest_a_total 1\n", "maximum"),
+            ("# TYPE a_ns gauge\na_ns 1\n", "seconds"),
+            ("# HELP a Nanoseconds of work.\n# TYPE a gauge\na 1\n", "seconds"),
+            ("# TYPE a gauge\na x\n", "no number"),
+            ("# TYPE a gauge\nb 1\n", "another family"),
+            ("# TYPE a gauge\na 1\n# TYPE a gauge\na 2\n", "twice"),
+        ] {
+            assert!(problems(wrong).iter().any(|found| found.contains(what)), "{wrong}");
+        }
     }
 }

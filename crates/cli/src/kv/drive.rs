@@ -4,8 +4,10 @@ use crate::daemon::config;
 use crate::{holds, in_use};
 use anyhow::{Result, bail};
 use furrow_emu::OpenMode;
-use furrow_kv::{FileId, FileInfo, Lifetime, Node, Options, Snapshot, Store};
-use furrow_rt::Rt;
+use furrow_kv::{
+    FileId, FileInfo, Lifetime, Node, Options, ScrubOrder, ScrubReport, Snapshot, Store,
+};
+use furrow_rt::{Nanos, Rt};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, ErrorKind, ZonedDevice};
 use std::io::Read;
@@ -238,6 +240,25 @@ impl Changed {
             done(length);
         }
         Ok(bytes)
+    }
+
+    /// Scrubs to the end, and repairs.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn scrub(&self) -> Result<ScrubReport> {
+        let rt = self.rt.clone();
+        let report: Result<ScrubReport, Error> = self.run(move |store| async move {
+            store.scrub(ScrubOrder::Start { repair: true })?;
+            loop {
+                rt.sleep(Nanos::MILLI).await;
+                match store.scrub_report() {
+                    Some(report) if !report.state.is_under_way() => return Ok(report),
+                    _ => {}
+                }
+            }
+        });
+        Ok(report?)
     }
 
     /// Makes all names durable.

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Suffix of the control sockets of stores, after the UUID.
@@ -52,6 +52,9 @@ pub struct Running {
     /// The whole document, as received.
     #[serde(skip)]
     document: Value,
+    /// Where it was received from.
+    #[serde(skip)]
+    socket: PathBuf,
 }
 
 /// Files of a kind, in the order of [`Kind::ALL`].
@@ -85,6 +88,13 @@ pub fn instead(device: &str, error: anyhow::Error) -> Result<Running> {
     path.and_then(|path| find(&path)).ok_or(error)
 }
 
+/// The control socket of the store on `device`, if a program uses it.
+pub fn socket_of(device: &str) -> Option<PathBuf> {
+    let spec: DeviceSpec = device.parse().ok()?;
+    let path = Path::new(spec.path()?).canonicalize().ok()?;
+    Some(find(&path)?.socket)
+}
+
 /// Asks all running stores for the one on the image at `path`.
 fn find(path: &Path) -> Option<Running> {
     let entries = std::fs::read_dir(client::runtime_dir()).ok()?;
@@ -96,7 +106,7 @@ fn find(path: &Path) -> Option<Running> {
         let document = client::exchange_lines(&socket, &json!({ "request": "stat" }), PATIENCE);
         let document = document.ok()?;
         let found: Running = serde_json::from_value(document.clone()).ok()?;
-        (Path::new(&found.device) == path).then_some(Running { document, ..found })
+        (Path::new(&found.device) == path).then_some(Running { document, socket, ..found })
     })
 }
 
@@ -199,11 +209,11 @@ impl Running {
                 self.relocated_extents,
             ),
             ("waits_total", "Times a writer waited for cleaning", self.waits),
-            ("waited_nanoseconds_total", "How long writers waited", self.waited_nanoseconds),
             ("refused_total", "Times a writer was refused for want of space", self.refused),
         ] {
             page.one(name, "counter", help, value);
         }
+        page.counted("waited_ns", "How long writers waited", self.waited_nanoseconds);
         page.finish()
     }
 

@@ -82,6 +82,8 @@ fn start_engine(plan: &Plan) -> Result<(Port<Fs>, Pool, Info)> {
     let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let (sender, receiver) = channel();
     let (source, engine) = (plan.source.clone(), plan.options.engine.clone());
+    // The same name in the mount table, where it can be found out.
+    let directory = plan.directory.canonicalize().unwrap_or_else(|_| plan.directory.clone());
     let options = MountOptions { notice: log, ..engine };
     // A kernel that caches writes stamps files itself.
     let config = Config { coarse_wall: plan.options.writeback_cache, ..config()? };
@@ -89,6 +91,7 @@ fn start_engine(plan: &Plan) -> Result<(Port<Fs>, Pool, Info)> {
         let device = open_device(rt, &spec, mode)?;
         let info = Info {
             device: source,
+            directory: directory.display().to_string(),
             pid: std::process::id(),
             read_only,
             zone_blocks: device.geometry().zone_capacity.0,

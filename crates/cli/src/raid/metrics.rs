@@ -1,7 +1,7 @@
 //! An array in the text format of Prometheus. Every line carries the label `array`.
 
 use super::status::{Member, Status};
-use furrow_metrics::Page;
+use furrow_metrics::{Page, seconds};
 use furrow_raid::Counters;
 
 /// `status` as text.
@@ -9,9 +9,30 @@ pub fn text(status: &Status, counters: &Counters) -> String {
     let mut page = Page::new("furrow_raid", &[("array", &status.array)]);
     all(&mut page, status);
     for (name, what, value) in counters.each() {
-        page.one(&format!("{name}_total"), "counter", what, value);
+        match of_blocks(name) {
+            Some(bytes) => page.counted(bytes, what, value * 4096),
+            None if name == "waited" => page.counted("waited_ns", WAITED, value),
+            None if name == "map_peak" => page.one("map_peak_blocks", "gauge", what, value),
+            None => page.counted(name, what, value),
+        }
     }
     page.finish()
+}
+
+const WAITED: &str = "Time that blocks of dispatched stripes had waited, all together";
+
+/// The metric of a counter of blocks, in bytes.
+fn of_blocks(counter: &str) -> Option<&'static str> {
+    Some(match counter {
+        "written" => "written_bytes",
+        "read" => "read_bytes",
+        "padded" => "padded_bytes",
+        "windows" => "window_bytes",
+        "moved" => "moved_bytes",
+        "reconstructed" => "reconstructed_bytes",
+        "repaired" => "repaired_bytes",
+        _ => return None,
+    })
 }
 
 fn each(
@@ -48,9 +69,9 @@ fn all(page: &mut Page, status: &Status) {
     for (kind, requests) in &status.requests {
         page.sample("requests_total", &[("kind", kind)], requests.count);
     }
-    page.family("request_nanoseconds_total", "counter", "Time of requests of clients, by kind");
+    page.family("request_seconds_total", "counter", "Time of requests of clients, by kind");
     for (kind, requests) in &status.requests {
-        page.sample("request_nanoseconds_total", &[("kind", kind)], requests.total_ns);
+        page.sample("request_seconds_total", &[("kind", kind)], seconds(requests.total_ns));
     }
     let all = &status.members;
     let online = |member: &Member| u64::from(member.state == "online");
@@ -69,14 +90,14 @@ fn all(page: &mut Page, status: &Status) {
     let scrubbing = scrub.is_some_and(|scrub| scrub.running);
     page.one("scrub_running", "gauge", "1 while a scrub runs", u8::from(scrubbing));
     let damaged = scrub.map_or(0, |scrub| scrub.damaged);
-    page.one("scrub_damaged", "gauge", "Damaged blocks the last scrub met", damaged);
+    page.one("scrub_damaged_blocks", "gauge", "Damaged blocks the last scrub met", damaged);
     let lost = status.lost_blocks;
     page.one("lost_blocks", "gauge", "Blocks of the volume that are known to be lost", lost);
     let damaged = status.damaged_blocks;
     page.one("damaged_blocks", "gauge", "Damaged blocks that are known and not mended", damaged);
     let lost = scrub.map_or(0, |scrub| scrub.lost);
     page.one(
-        "scrub_lost",
+        "scrub_lost_blocks",
         "gauge",
         "Blocks that the last scrub could not read or reconstruct",
         lost,

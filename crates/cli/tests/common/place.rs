@@ -82,7 +82,7 @@ impl Place {
         let out = furrow(&["df", "--json", &self.dir()]);
         assert!(out.status.success(), "{}", said(&out));
         let json: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
-        assert_eq!(json["version"], 1);
+        assert_eq!(json["version"], 2);
         json["pid"].as_u64().unwrap() as u32
     }
 }

@@ -546,8 +546,8 @@ impl Inner {
             let mut core = self.core.borrow_mut();
             if let Some(since) = held_up {
                 let stall = core.env.rt.now().since(since);
-                core.stats.counters.longest_merge_stall =
-                    core.stats.counters.longest_merge_stall.max(stall);
+                core.stats.counters.longest_merge_stall_ns =
+                    core.stats.counters.longest_merge_stall_ns.max(stall);
             }
             let body = core.encode_image(&snapshot.image, &snapshot.places);
             core.write_checkpoint(id, &body)?

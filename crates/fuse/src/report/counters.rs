@@ -56,7 +56,7 @@ counters! {
     table_superzones_taken: "Superzones that tables took from the main area",
     table_superzones_returned: "Superzones that tables gave back",
     merge_throttles: "Checkpoints that found the delta log full before a merge had ended",
-    longest_merge_stall: "The longest delay of a checkpoint by writing table pages, in nanoseconds",
+    longest_merge_stall_ns: "The longest delay of a checkpoint by writing table pages",
     zone_failures: "Zones that failed while they were written; their blocks were written elsewhere",
     superzones_evacuated: "Superzones emptied after zones of them failed or the drive closed them",
     superzones_closed: "Superzones left before they were full, because their permits were needed",
@@ -72,8 +72,8 @@ counters! {
     clean_failed_blocks: "Blocks that cleaning could not read, or whose content was not what was \
                           written",
     space_waits: "Times an operation had to wait for space",
-    longest_stretch: "The most blocks, nodes and names looked at before others had a turn",
-    longest_stretch_time: "The longest that others waited for their turn, in nanoseconds",
+    longest_stretch_units: "The most blocks, nodes and names looked at before others had a turn",
+    longest_stretch_ns: "The longest that others waited for their turn",
 }
 
 impl Traffic {

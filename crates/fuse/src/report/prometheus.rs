@@ -1,13 +1,22 @@
 //! A [`Stat`] in the text format of Prometheus, version 0.0.4.
 //!
-//! Every sample has the label `device`.
+//! Every sample has the labels `device`, `mountpoint` and, if the file system has one, `label`.
 
+use super::Scrub;
 use super::stat::{Memory, Operation, Stat};
-use furrow_metrics::Page;
+use furrow_metrics::{Page, seconds};
 
 /// `stat` as text.
 pub fn text(stat: &Stat) -> String {
-    let mut page = Page::new("furrow", &[("device", &stat.status.info.device)]);
+    let status = &stat.status;
+    let labels = [
+        ("device", &*status.info.device),
+        ("mountpoint", &*status.info.directory),
+        ("label", &*status.label),
+    ];
+    let labels: Vec<(&str, &str)> =
+        labels.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+    let mut page = Page::new("furrow", &labels);
     all(&mut page, stat);
     page.finish()
 }
@@ -20,7 +29,7 @@ fn all(page: &mut Page, stat: &Stat) {
     let failed = u8::from(status.failure.is_some());
     page.one("failed", "gauge", "1 if writing has stopped after an error", failed);
     for (name, what, value) in status.counters.each() {
-        page.one(&format!("{name}_total"), "counter", what, value);
+        page.counted(name, what, value);
     }
     let (space, block) = (&status.space, u64::from(status.space.block_size));
     page.family("space_bytes", "gauge", "Space for files");
@@ -43,6 +52,7 @@ fn all(page: &mut Page, stat: &Stat) {
     page.sample("active_zones", &[("state", "held")], stat.permits.held);
     memory(page, stat);
     streams(page, stat);
+    scrub(page, stat.scrub.as_ref());
     operations(page, &stat.operations);
 }
 
@@ -83,8 +93,21 @@ fn streams(page: &mut Page, stat: &Stat) {
     }
 }
 
+fn scrub(page: &mut Page, scrub: Option<&Scrub>) {
+    let running = u8::from(scrub.is_some_and(Scrub::is_under_way));
+    page.one("scrub_running", "gauge", "1 while a scrub runs or rests", running);
+    let Some(scrub) = scrub else { return };
+    let help = "Share of the blocks that the last scrub has read";
+    page.one("scrub_ratio", "gauge", help, scrub.percent / 100.0);
+    let help = "When the last scrub began, in seconds since 1970";
+    page.one("scrub_begun_time_seconds", "gauge", help, scrub.begun);
+    let help = "Blocks and records that the last scrub found damaged";
+    page.one("scrub_damaged_blocks", "gauge", help, scrub.damaged);
+    let help = "Those of them that it wrote again";
+    page.one("scrub_repaired_blocks", "gauge", help, scrub.repaired);
+}
+
 fn operations(page: &mut Page, operations: &[Operation]) {
-    let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
     page.family("operation_seconds", "summary", "Time of the kernel's requests");
     for o in operations {
         for (quantile, time) in
@@ -115,11 +138,20 @@ mod tests {
             status: Status {
                 failure: None,
                 version: VERSION,
-                info: Info { device: "a\"b\\c".into(), ..Info::default() },
+                info: Info {
+                    device: "a\"b\\c".into(),
+                    directory: "/mnt".into(),
+                    ..Info::default()
+                },
                 label: String::new(),
                 uuid: "u".into(),
                 space: Space { block_size: 4096, blocks: 3, ..Space::default() },
-                counters: Counters { fsyncs: 7, ..Counters::default() }.into(),
+                counters: Counters {
+                    fsyncs: 7,
+                    longest_stretch_ns: 1_500_000_000,
+                    ..Counters::default()
+                }
+                .into(),
             },
             seconds: 1.5,
             permits: Permits { limit: 9, held: 4 },
@@ -136,6 +168,7 @@ mod tests {
                 bytes: 8192,
             }],
             damage: Vec::new(),
+            scrub: Some(Scrub { state: "finished".into(), damaged: 3, ..Scrub::default() }),
             operations: vec![Operation {
                 name: "read".into(),
                 count: 5,
@@ -149,29 +182,23 @@ mod tests {
     #[test]
     fn every_sample_has_a_family_and_the_values_are_there() {
         let text = text(&stat());
-        let mut families: Vec<&str> = Vec::new();
-        for line in text.lines() {
-            if let Some(family) = line.strip_prefix("# TYPE ") {
-                families.push(family.split(' ').next().unwrap());
-            } else if !line.starts_with("# HELP ") {
-                let family = families.last().unwrap();
-                assert!(line.starts_with(family), "{line} in {family}");
-                assert!(line.contains("{device=\"a\\\"b\\\\c\""), "{line}");
-                let value = line.rsplit(' ').next().unwrap();
-                assert!(value.parse::<f64>().is_ok(), "{line}");
-            }
+        assert_eq!(furrow_metrics::problems(&text), Vec::<String>::new());
+        let labels = "device=\"a\\\"b\\\\c\",mountpoint=\"/mnt\"";
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            assert!(line.contains(&format!("{{{labels}")), "{line}");
         }
-        let unique: std::collections::BTreeSet<&str> = families.iter().copied().collect();
-        assert_eq!(unique.len(), families.len(), "a family twice");
-        for (name, value) in [
-            ("furrow_fsyncs_total{device=\"a\\\"b\\\\c\"}", "7"),
-            ("furrow_space_bytes{device=\"a\\\"b\\\\c\",state=\"size\"}", "12288"),
-            ("furrow_stream_bytes_total{device=\"a\\\"b\\\\c\",stream=\"hot data\"}", "8192"),
-            ("furrow_memory_bytes{device=\"a\\\"b\\\\c\",part=\"nodes\"}", "5"),
-            ("furrow_memory_peak_bytes{device=\"a\\\"b\\\\c\"}", "6"),
-            ("furrow_operation_seconds_sum{device=\"a\\\"b\\\\c\",op=\"read\"}", "2.5"),
+        for (name, more, value) in [
+            ("fsyncs_total", "", "7"),
+            ("longest_stretch_seconds", "", "1.5"),
+            ("space_bytes", ",state=\"size\"", "12288"),
+            ("stream_bytes_total", ",stream=\"hot data\"", "8192"),
+            ("memory_bytes", ",part=\"nodes\"", "5"),
+            ("memory_peak_bytes", "", "6"),
+            ("scrub_damaged_blocks", "", "3"),
+            ("operation_seconds_sum", ",op=\"read\"", "2.5"),
         ] {
-            assert!(text.contains(&format!("{name} {value}\n")), "{name}: {text}");
+            let line = format!("furrow_{name}{{{labels}{more}}} {value}\n");
+            assert!(text.contains(&line), "{line}: {text}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Live figures of a mounted file system: counters, streams, permits, latencies.
 
-use super::{Info, Status, status};
+use super::{Info, Scrub, Status, status};
 pub use crate::latency::Operation;
 use furrow_fs::{Fs, StreamInfo};
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,9 @@ pub struct Stat {
     /// The last blocks that cleaning found unreadable or with wrong content: place, owner, reason.
     #[serde(default)]
     pub damage: Vec<String>,
+    /// The running scrub, or the last one since the mount.
+    #[serde(default)]
+    pub scrub: Option<Scrub>,
 }
 
 /// Active zones of the drive that this file system may have, and has.
@@ -111,5 +114,6 @@ pub(crate) fn stat(fs: &Fs, info: &Info, seconds: f64, operations: Vec<Operation
         streams: fs.streams().into_iter().map(Stream::from).collect(),
         operations,
         damage: fs.clean_failures(),
+        scrub: fs.scrub_report().map(Scrub::from),
     }
 }

@@ -73,6 +73,7 @@ impl Mounted {
             let device = open(rt, &name)?;
             let info = Info {
                 device: name,
+                directory: String::new(),
                 pid: std::process::id(),
                 read_only: false,
                 zone_blocks: device.geometry().zone_capacity.0,

@@ -1,0 +1,73 @@
+//! `furrow scrub` of a store that no program uses: this command reads its drive.
+
+use super::drive::{self, Changed};
+use super::progress::Progress;
+use crate::daemon::config;
+use crate::holds;
+use anyhow::Result;
+use furrow_emu::OpenMode;
+use furrow_fuse::report::{Scrub, ScrubDamage};
+use furrow_kv::{CheckOptions, CheckReport, Problem};
+use furrow_rt::Rt;
+use std::rc::Rc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Scrubs the store on `device`. Without `repair` nothing is written; else the store is opened.
+///
+/// # Errors
+/// If there is no store, or it cannot be opened.
+pub fn closed(device: &str, repair: bool, quiet: bool) -> Result<Scrub> {
+    if repair {
+        return Ok(Changed::open(device)?.scrub()?.into());
+    }
+    let begun = Instant::now();
+    let rt = Rt::new(config()?);
+    let drive = drive::open(&rt, device, OpenMode::ReadOnly)?;
+    let progress = Rc::new(Progress::new("read", quiet));
+    let line = progress.clone();
+    let progressed = move |done, of| line.at(done, of);
+    let options = CheckOptions { content: true, progress: Rc::new(progressed) };
+    let report = rt.block_on(async move {
+        match furrow_kv::check(&*drive, &options).await {
+            Err(error) => Err(holds::explain_store(&*drive, error).await),
+            report => report,
+        }
+    });
+    progress.end();
+    rt.clear();
+    Ok(scrub_of(&report?, begun))
+}
+
+/// What a check found, as a scrub.
+fn scrub_of(report: &CheckReport, begun: Instant) -> Scrub {
+    let (seconds, checked) = (begun.elapsed().as_secs_f64(), &report.checked);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let damage = |problem: &Problem| ScrubDamage {
+        structure: problem.structure.to_owned(),
+        inode: None,
+        path: problem.file.clone(),
+        offset: problem.block.map(|block| u64::from(block) * 4096),
+        bytes: problem.block.map(|_| 4096),
+        place: problem.place.map_or_else(
+            || "record ring".to_owned(),
+            |(zone, offset)| format!("zone {zone} offset {offset}"),
+        ),
+        what: problem.what.clone(),
+        repaired: false,
+    };
+    Scrub {
+        state: "finished".to_owned(),
+        repair: false,
+        begun: (now as i64).saturating_sub(seconds as i64),
+        seconds,
+        percent: 100.0,
+        blocks: checked.blocks,
+        blocks_done: checked.blocks,
+        records: checked.records + checked.sums,
+        damaged: report.problems.len() as u64 + report.more,
+        repaired: 0,
+        findings: report.problems.iter().map(damage).collect(),
+        more_findings: report.more,
+        error: None,
+    }
+}

@@ -1,0 +1,286 @@
+//! `furrow scrub`: reads and verifies everything of a mounted file system, or of a file store.
+
+use crate::kv::{self, running};
+use crate::raid::client;
+use crate::show;
+use crate::target::{Target, source_name};
+use anyhow::{Context as _, Result, bail};
+use furrow_fuse::report::{self, Scrub, ScrubDamage};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::io::{IsTerminal as _, Write};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Version of the JSON document.
+const VERSION: u32 = 1;
+/// How often the progress is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often it is printed where there is no terminal.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+/// Most time for a store to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Read everything that counts and verify it, while it is in use
+///
+/// Of a mounted file system: all nodes and all content of files against the checksums that their
+/// pointers have, and what a mount needs: both superblocks, checkpoint, tables, delta logs, sync
+/// log. Of a file store: the record ring, and all content against its checksums; if no program uses
+/// the store, its drive is read by this command. Each damaged file is named, with the range of
+/// bytes. The scrub runs in the background, at low priority: it rests while requests are served.
+/// Without other options this command waits for its end; interrupting the command does not end the
+/// scrub. Needs root for a mount, and the user of the program for a store.
+///
+/// Exit status: 0 if nothing is left damaged, 1 if something is, or if the scrub ended early.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Mount point, the device of a mount, or the drive of a file store
+    #[arg(value_name = "DIR|DEVICE|STORE")]
+    target: OsString,
+    /// Write again what is damaged and still known: blocks that are in memory, tables and
+    /// checkpoints, the record ring. Damaged content that only the drive had is never changed
+    #[arg(short, long)]
+    repair: bool,
+    /// Show the progress until it ends, and the findings; this is what happens anyway, but with
+    /// this option also for a scrub that runs already
+    #[arg(short, long)]
+    wait: bool,
+    /// Begin a scrub and return
+    #[arg(short, long, conflicts_with = "wait")]
+    background: bool,
+    /// Show the running scrub, or the last one
+    #[arg(long, conflicts_with_all = ["repair", "wait", "background"])]
+    status: bool,
+    /// Let the running scrub rest
+    #[arg(long, conflicts_with_all = ["repair", "wait", "background", "status"])]
+    pause: bool,
+    /// Resume a scrub that rests
+    #[arg(long, conflicts_with_all = ["repair", "background", "status", "pause"])]
+    resume: bool,
+    /// Stop the running scrub
+    #[arg(short, long, visible_alias = "cancel")]
+    #[arg(conflicts_with_all = ["repair", "wait", "background", "status", "pause", "resume"])]
+    stop: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Where the scrub runs.
+enum Place {
+    Mount(PathBuf),
+    /// The control socket of the program that uses the store.
+    Store(PathBuf),
+}
+
+impl Place {
+    /// Gives an order, or only asks; returns the running scrub, or the last one.
+    fn ask(&self, order: Option<&str>) -> Result<Option<Scrub>> {
+        match self {
+            Place::Mount(directory) => report::ask_scrub(directory, order),
+            Place::Store(socket) => {
+                let request = json!({ "request": "scrub", "order": order });
+                let answer = client::exchange_lines(socket, &request, PATIENCE)?;
+                let scrub = serde_json::from_value(answer["scrub"].clone());
+                scrub.context("a scrub of another version")
+            }
+        }
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If there is nothing to scrub there, or the order does not fit.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
+    let name = args.target.to_string_lossy().into_owned();
+    let place = match Target::find(&args.target)? {
+        Target::Mounted(directory) => Place::Mount(directory),
+        Target::Device(device) => match running::socket_of(&device) {
+            Some(socket) => Place::Store(socket),
+            None => return of_closed(args, &device, out),
+        },
+    };
+    let asked = [(args.pause, "pause"), (args.resume, "resume"), (args.stop, "stop")];
+    if let Some((_, order)) = asked.into_iter().find(|(asked, _)| *asked) {
+        let scrub = place.ask(Some(order)).with_context(|| name.clone())?;
+        if !(args.resume && args.wait) {
+            let said = match order {
+                "pause" => "the scrub rests",
+                "resume" => "the scrub resumes",
+                _ => "the scrub stops",
+            };
+            return answer(args, out, (&name, scrub), said);
+        }
+    } else if args.status {
+        let scrub = place.ask(None)?;
+        let said = if scrub.is_none() { "no scrub was begun since it was opened" } else { "" };
+        let left = scrub.as_ref().is_some_and(is_bad);
+        answer(args, out, (&name, scrub), said)?;
+        return Ok(u8::from(left));
+    } else {
+        let order = if args.repair { "repair" } else { "start" };
+        let joins = args.wait && !args.repair;
+        let runs = joins && place.ask(None)?.is_some_and(|scrub| scrub.is_under_way());
+        let scrub =
+            if runs { None } else { place.ask(Some(order)).with_context(|| name.clone())? };
+        if args.background {
+            return answer(args, out, (&name, scrub), "a scrub begins");
+        }
+    }
+    let mut scrub = wait(&place, &name, args.json)?;
+    if let Place::Mount(directory) = &place {
+        name_files(directory, &mut scrub.findings);
+    }
+    let bad = is_bad(&scrub);
+    answer(args, out, (&name, Some(scrub)), "")?;
+    Ok(u8::from(bad))
+}
+
+/// Whether something is left damaged, or not everything was read.
+fn is_bad(scrub: &Scrub) -> bool {
+    scrub.damaged > scrub.repaired || matches!(scrub.state.as_str(), "failed" | "stopped")
+}
+
+/// Scrubs a store that no program uses: its drive is read here.
+fn of_closed(args: &Args, device: &str, out: &mut dyn Write) -> Result<u8> {
+    if args.status || args.pause || args.resume || args.stop || args.background {
+        bail!("{device}: no program uses the store: no scrub runs");
+    }
+    let scrub = kv::scrub_closed(device, args.repair, args.json)?;
+    let bad = is_bad(&scrub);
+    answer(args, out, (&source_name(device), Some(scrub)), "")?;
+    Ok(u8::from(bad))
+}
+
+/// Prints the answer: a document, or what is `said` and the scrub.
+fn answer(
+    args: &Args,
+    out: &mut dyn Write,
+    (name, scrub): (&str, Option<Scrub>),
+    said: &str,
+) -> Result<u8> {
+    if args.json {
+        let scrub = scrub.map_or(Ok(Value::Null), serde_json::to_value)?;
+        show::json(out, &json!({ "version": VERSION, "target": name, "scrub": scrub }))?;
+        return Ok(0);
+    }
+    if !said.is_empty() {
+        writeln!(out, "{name}: {said}")?;
+        return Ok(0);
+    }
+    let Some(scrub) = scrub else { return Ok(0) };
+    for damage in &scrub.findings {
+        writeln!(out, "{name}: {}", show::printable(&describe_damage(damage)))?;
+    }
+    if scrub.more_findings > 0 {
+        writeln!(out, "{name}: and {} more", scrub.more_findings)?;
+    }
+    writeln!(out, "{name}: {}", describe(&scrub))?;
+    Ok(0)
+}
+
+/// Shows the progress until the scrub ends.
+fn wait(place: &Place, name: &str, quiet: bool) -> Result<Scrub> {
+    let terminal = std::io::stderr().is_terminal();
+    let mut said: Option<Instant> = None;
+    loop {
+        let Some(scrub) = place.ask(None)? else { bail!("{name}: no scrub was begun") };
+        if !scrub.is_under_way() {
+            if terminal && said.is_some() {
+                show::redraw("", true);
+            }
+            return Ok(scrub);
+        }
+        if !quiet && (terminal || said.is_none_or(|at| at.elapsed() >= SAY_EVERY)) {
+            let line = format!("{} {name}: scrub {}", show::bar(scrub.percent), describe(&scrub));
+            // A short scrub needs no line.
+            if terminal || said.is_some() {
+                show::redraw(&line, terminal);
+            }
+            said = Some(Instant::now());
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// The state of a scrub as text.
+pub fn describe(scrub: &Scrub) -> String {
+    if scrub.is_under_way() {
+        let (done, of) = (show::bytes(scrub.blocks_done * 4096), show::bytes(scrub.blocks * 4096));
+        let left = scrub.seconds_left().filter(|_| scrub.state == "running");
+        let left = left.map_or_else(String::new, |seconds| format!(", {seconds:.0} s to go"));
+        let found = match scrub.damaged {
+            0 => String::new(),
+            some => format!(", {some} damaged"),
+        };
+        return format!("{}: {done} of {of}{found}{left}", scrub.state);
+    }
+    let damaged = match (scrub.damaged, scrub.repaired, scrub.repair) {
+        (0, ..) => "nothing damaged".to_owned(),
+        (some, 0, false) => format!("{some} DAMAGED"),
+        (some, mended, _) if mended == some => format!("{some} damaged and mended"),
+        (some, mended, _) => format!("{some} DAMAGED, {mended} of them mended"),
+    };
+    let read = format!(
+        "{} blocks and {} records read in {:.1} s",
+        scrub.blocks_done, scrub.records, scrub.seconds
+    );
+    match (scrub.state.as_str(), &scrub.error) {
+        (_, Some(error)) => format!("ended early: {error}: {read}, {damaged}"),
+        ("stopped", _) => format!("stopped: {read}, {damaged}"),
+        _ => format!("{read}, {damaged}"),
+    }
+}
+
+/// Names what is damaged, and what is wrong with it.
+pub fn describe_damage(damage: &ScrubDamage) -> String {
+    let file = match (&damage.path, damage.inode) {
+        (Some(path), _) => format!("{path}: "),
+        (None, Some(inode)) => format!("inode {inode}: "),
+        (None, None) => String::new(),
+    };
+    let range = match (damage.offset, damage.bytes) {
+        (Some(offset), Some(bytes)) => format!("bytes {offset} to {}, ", offset + bytes - 1),
+        _ => String::new(),
+    };
+    let mended = if damage.repaired { ", mended" } else { "" };
+    let (structure, place, what) = (&damage.structure, &damage.place, &damage.what);
+    format!("{structure}: {file}{range}{place}: {what}{mended}")
+}
+
+/// Finds paths of damaged files in the mount.
+fn name_files(directory: &Path, findings: &mut [ScrubDamage]) {
+    let wanted: BTreeSet<u32> = findings.iter().filter_map(|damage| damage.inode).collect();
+    let Ok(root) = std::fs::metadata(directory) else { return };
+    let mut paths: BTreeMap<u64, PathBuf> = BTreeMap::new();
+    let mut folders = vec![directory.to_owned()];
+    if wanted.contains(&(root.ino() as u32)) {
+        paths.insert(root.ino(), directory.to_owned());
+    }
+    while let Some(folder) = folders.pop() {
+        if paths.len() == wanted.len() {
+            break;
+        }
+        // A damaged directory cannot be listed: what is in it keeps its number.
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        for entry in entries.filter_map(Result::ok) {
+            // Without a stat of the file, whose node may be damaged.
+            let inode = std::os::unix::fs::DirEntryExt::ino(&entry);
+            if u32::try_from(inode).is_ok_and(|inode| wanted.contains(&inode)) {
+                paths.entry(inode).or_insert_with(|| entry.path());
+            }
+            if entry.file_type().is_ok_and(|kind| kind.is_dir())
+                && entry.metadata().is_ok_and(|found| found.dev() == root.dev())
+            {
+                folders.push(entry.path());
+            }
+        }
+    }
+    for damage in findings {
+        let path = damage.inode.and_then(|inode| paths.get(&u64::from(inode)));
+        damage.path = path.map(|path| path.display().to_string());
+    }
+}

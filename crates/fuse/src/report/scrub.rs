@@ -1,0 +1,100 @@
+//! The scrub of a mounted file system in reports.
+
+use furrow_fs::ScrubReport;
+use serde::{Deserialize, Serialize};
+
+/// The running scrub, or the last one since the mount.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Scrub {
+    /// running, paused, finished, stopped (before it had read everything), failed.
+    pub state: String,
+    /// Whether it writes again what is damaged and known from elsewhere.
+    pub repair: bool,
+    /// When it began, in seconds since 1970.
+    pub begun: i64,
+    /// Seconds that it took so far, pauses included.
+    pub seconds: f64,
+    /// Percent of the blocks read.
+    pub percent: f64,
+    /// Blocks of 4 KiB that files had when it began.
+    pub blocks: u64,
+    /// Blocks read and compared with their checksums.
+    pub blocks_done: u64,
+    /// Blocks of tables and of the delta log, and sync records, read and compared.
+    pub records: u64,
+    /// Damaged blocks and records found.
+    pub damaged: u64,
+    /// Those of them that were written again, from a copy that was whole.
+    pub repaired: u64,
+    /// The first of them.
+    pub findings: Vec<ScrubDamage>,
+    /// Findings beyond those.
+    pub more_findings: u64,
+    /// Why it ended early.
+    pub error: Option<String>,
+}
+
+/// Something damaged that a scrub found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubDamage {
+    /// The kind of the damaged structure: data for content of a file, node, or the name that the
+    /// format has for it.
+    pub structure: String,
+    /// The inode number of the file concerned.
+    pub inode: Option<u32>,
+    /// A path of that file, if one was found.
+    pub path: Option<String>,
+    /// The first damaged byte of the file.
+    pub offset: Option<u64>,
+    /// Bytes damaged from there on.
+    pub bytes: Option<u64>,
+    /// Where on the drive, the first block of several.
+    pub place: String,
+    /// What is wrong.
+    pub what: String,
+    /// It was written again.
+    pub repaired: bool,
+}
+
+impl Scrub {
+    /// It has not ended.
+    pub fn is_under_way(&self) -> bool {
+        matches!(self.state.as_str(), "running" | "paused")
+    }
+
+    /// Seconds left at the pace so far.
+    pub fn seconds_left(&self) -> Option<f64> {
+        let left = self.blocks.checked_sub(self.blocks_done)?;
+        (self.blocks_done > 0).then(|| self.seconds * left as f64 / self.blocks_done as f64)
+    }
+}
+
+impl From<ScrubReport> for Scrub {
+    fn from(report: ScrubReport) -> Scrub {
+        let finding = |found: furrow_fs::ScrubFinding| ScrubDamage {
+            structure: found.structure.to_owned(),
+            inode: found.inode,
+            path: found.path,
+            offset: found.block.map(|block| u64::from(block) * 4096),
+            bytes: found.block.map(|_| found.blocks * 4096),
+            place: found.place,
+            what: found.what,
+            repaired: found.repaired,
+        };
+        Scrub {
+            state: report.state.name().to_owned(),
+            repair: report.repair,
+            begun: report.begun,
+            seconds: report.took as f64 / 1e9,
+            percent: report.percent(),
+            blocks: report.total,
+            blocks_done: report.done,
+            records: report.records,
+            damaged: report.damaged,
+            repaired: report.repaired,
+            findings: report.findings.into_iter().map(finding).collect(),
+            more_findings: report.more_findings,
+            error: report.error,
+        }
+    }
+}
