@@ -164,17 +164,16 @@ pub fn print_failure(out: &mut dyn Write, status: &Status) -> std::io::Result<()
 pub fn print_traffic(out: &mut dyn Write, t: &Traffic) -> std::io::Result<()> {
     let head = ["written since the mount", "bytes", "share", "per user byte"];
     let mut table = show::table(&head);
-    let share = |bytes: u64| match t.host_bytes {
-        0 => "-".to_owned(),
-        host => format!("{:.1}%", bytes as f64 * 100.0 / host as f64),
-    };
     let per_user_byte = |bytes: u64| match t.user_bytes {
         0 => "-".to_owned(),
         user => format!("{:.3}", bytes as f64 / user as f64),
     };
-    for (what, bytes) in t.kinds().into_iter().chain([("to the drive", t.host_bytes)]) {
-        let cells = [what.to_owned(), show::bytes(bytes), share(bytes), per_user_byte(bytes)];
-        table.add_row(cells);
+    let mut shares = show::shares(&t.kinds().map(|kind| kind.1), t.host_bytes);
+    shares.push(show::percent(t.host_bytes, t.host_bytes));
+    for ((what, bytes), share) in
+        t.kinds().into_iter().chain([("to the drive", t.host_bytes)]).zip(shares)
+    {
+        table.add_row([what.to_owned(), show::bytes(bytes), share, per_user_byte(bytes)]);
     }
     table.add_row(["by users".to_owned(), show::bytes(t.user_bytes)]);
     show::print_table(out, &table)

@@ -44,11 +44,9 @@ impl<T: Display> Findings<'_, T> {
 
     /// How many errors are left, if any: nothing was changed.
     pub fn errors(&self) -> Option<String> {
-        match self.found.len() as u64 + self.more {
-            0 => None,
-            1 => Some("1 ERROR, nothing was changed".to_owned()),
-            count => Some(format!("{count} ERRORS, nothing was changed")),
-        }
+        let errors = self.found.len() as u64 + self.more;
+        (errors > 0)
+            .then(|| format!("{}, nothing was changed", crate::show::count(errors, "ERROR")))
     }
 }
 

@@ -4,6 +4,7 @@ mod repair;
 
 use crate::findings::Findings;
 use crate::holds;
+use crate::show;
 use crate::target::{Target, source_name};
 use anyhow::{anyhow, bail};
 use furrow_emu::OpenMode;
@@ -234,13 +235,13 @@ fn print(
         true => "clean".to_owned(),
         false => "no errors; not unmounted, the next mount recovers it".to_owned(),
     });
-    let others = s.inodes.saturating_sub(s.directories);
     writeln!(
         out,
-        "{device}: {state}: {others} files, {} directories, {} names, {} of content",
-        s.directories,
-        s.entries,
-        crate::show::bytes(s.data_blocks * 4096),
+        "{device}: {state}: {}, {}, {}, {} of content",
+        show::count(s.inodes.saturating_sub(s.directories), "file"),
+        show::count(s.directories, "directory"),
+        show::count(s.entries, "name"),
+        show::bytes(s.data_blocks * 4096),
     )
 }
 
@@ -257,13 +258,14 @@ pub fn finding(finding: &Finding) -> serde_json::Value {
 fn document(device: &str, report: &FsckReport) -> serde_json::Value {
     let s = &report.statistics;
     serde_json::json!({
-        "version": 1,
+        "version": 2,
         "device": device,
         "label": report.label,
         "uuid": report.uuid,
         "checkpoint": report.checkpoint,
         "ok": report.is_ok(),
-        "clean": report.clean,
+        "unmounted": report.clean,
+        "clean": report.is_ok() && report.clean,
         "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
         "more_findings": report.more_findings,
         "notes": report.notes,
@@ -307,6 +309,14 @@ mod tests {
         let json = document("d.zns", &report);
         assert_eq!((&json["ok"], &json["more_findings"]), (&false.into(), &0.into()));
         assert_eq!(json["findings"][0]["place"], "inode 1, links");
+        // The word has the meaning that it has in the text.
+        let unmounted = FsckReport { clean: true, ..report };
+        assert!(!printed(&unmounted).contains("clean"));
+        let json = document("d.zns", &unmounted);
+        assert_eq!((&json["clean"], &json["unmounted"]), (&false.into(), &true.into()));
+        let sound = FsckReport { clean: true, ..FsckReport::default() };
+        assert_eq!(document("d.zns", &sound)["clean"], true);
+        assert!(printed(&sound).contains("clean"));
     }
 
     #[test]

@@ -141,7 +141,10 @@ fn print(out: &mut dyn Write, drive: &Drive, made: &MkfsReport) -> io::Result<()
         ("drive", format!("{} zones of {zone}", drive.zones)),
         ("profile", made.profile.clone()),
         ("logs", format!("{} zones for checkpoints, logs and tables", made.log_zones)),
-        ("superzones", format!("{} of {} zones", made.superzones, made.width)),
+        (
+            "superzones",
+            format!("{} of {}", made.superzones, show::count(made.width.into(), "zone")),
+        ),
         ("for files", show::bytes(made.main_bytes)),
     ] {
         writeln!(out, "  {what:<11} {value}")?;

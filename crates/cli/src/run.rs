@@ -92,8 +92,10 @@ pub fn run(args: &Args, _: &mut dyn Write) -> Result<u8> {
         command.env("FURROW_REPORT", writable(report, "--report")?);
     }
     let error = command.exec();
-    let name = Path::new(&args.program[0]).display().to_string();
-    Err(error).with_context(|| format!("{name}: cannot be run"))
+    let name = Path::new(&args.program[0]).display();
+    crate::complain(&format!("{name}: cannot be run: {error}"));
+    // As env(1), nice(1) and timeout(1).
+    Ok(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
 fn uri(store: &DeviceSpec, args: &Args) -> Result<String> {

@@ -27,7 +27,7 @@ const SHOWN: [&str; 3] = ["read", "write", "fsync"];
 ///
 /// Throughput, latency, cleaning, zones by state, members. On a terminal it is redrawn every
 /// interval until interrupted; elsewhere frames follow each other, with --json a document per line.
-/// Rates are averages over the interval.
+/// Rates are averages over the interval. Exit status with --once: 1 if something gave no answer.
 #[derive(clap::Args)]
 pub struct Args {
     /// Mounts (directory or device) and arrays (name or UUID); without it all of them
@@ -185,7 +185,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
         }
         out.flush()?;
         if args.once {
-            return Ok(0);
+            return Ok(u8::from(!frame.unasked.is_empty()));
         }
         (before, first) = (now, false);
     }
@@ -200,7 +200,11 @@ impl Wanted {
         for target in targets {
             let name = target.to_string_lossy();
             match Target::find(target) {
-                Ok(Target::Mounted(directory)) => mounts.push(directory),
+                Ok(Target::Mounted(directory)) => {
+                    // A directory that is no mount would be without a figure for ever.
+                    report::ask_status(&directory)?;
+                    mounts.push(directory);
+                }
                 found => match client::find(&name) {
                     Ok(array) => arrays.push(array.status.uuid),
                     Err(error) => {
@@ -298,7 +302,7 @@ impl Frame {
             }
             array.print(out)?;
         }
-        if self.mounts.is_empty() && self.arrays.is_empty() {
+        if self.mounts.is_empty() && self.arrays.is_empty() && self.unasked.is_empty() {
             writeln!(out, "nothing is mounted, and no arrays run")?;
         }
         self.unasked.iter().try_for_each(|why| writeln!(out, "{why}"))

@@ -13,6 +13,7 @@ mod core_sees_nothing;
 mod documents;
 mod dump;
 mod holds;
+mod json_page;
 mod kv;
 mod mount;
 mod mount_direct;

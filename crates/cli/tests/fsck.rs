@@ -69,9 +69,9 @@ fn damaged_tables_are_shown_mended_and_sound() {
     assert!(text.contains("nothing was changed, as -n says"), "{text}");
     let (status, text) = fsck(&path, &["--repair", "-n", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((status, &json["repair"]["version"]), (4, &1.into()));
+    assert_eq!((status, &json["repair"]["version"]), (4, &2.into()));
     assert_eq!(json["repair"]["verdict"], "sound");
-    assert_eq!(json["repair"]["applied"], false);
+    assert_eq!((&json["repair"]["applied"], &json["clean"]), (&false.into(), &false.into()));
     assert_eq!(json["findings"][0]["fate"], "mended");
     assert!(json["findings"][0]["action"].is_string());
     assert!(std::fs::read(&path).unwrap() == damaged, "-n has written");
@@ -79,6 +79,8 @@ fn damaged_tables_are_shown_mended_and_sound() {
     let (status, text) = fsck(&path, &["-p"]);
     assert_eq!(status, 1, "{text}");
     assert!(text.contains("MENDED: no errors left"), "{text}");
+    // What was written, not what is left to be written.
+    assert!(text.contains(" written)") && !text.contains("(0 commands"), "{text}");
     let (status, text) = fsck(&path, &["-v"]);
     assert_eq!(status, 0, "{text}");
     assert!(text.contains("20 files, 2 directories"), "{text}");

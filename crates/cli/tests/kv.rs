@@ -131,7 +131,7 @@ fn a_file_that_is_put_is_listed_and_comes_back_as_it_was() {
     assert!(child.wait().unwrap().success());
     assert_eq!(place.ok(&["kv", "get", &d, "e", "-"]), "hello");
     assert_eq!(place.ok(&["kv", "ls", &d]), "db/\ne\n", "nothing unfinished is left");
-    assert!(place.ok(&["kv", "fsck", &d]).contains("clean: 3 files, 1 directories, 3 names"));
+    assert!(place.ok(&["kv", "fsck", &d]).contains("clean: 3 files, 1 directory, 3 names"));
 }
 
 #[test]
@@ -154,7 +154,13 @@ fn space_zones_and_figures_are_told_by_kind() {
     }
     assert_eq!(df["used_bytes"], used);
     assert_eq!(df["label"], "db");
-    assert!(place.ok(&["kv", "df", &d]).contains("MANIFEST*"));
+    let text = place.ok(&["kv", "df", &d]);
+    assert!(text.contains("MANIFEST*"), "{text}");
+    // Shares add up.
+    let share = |line: &str| line.rsplit(' ').next()?.strip_suffix('%')?.parse::<f64>().ok();
+    let shares: Vec<f64> = text.lines().skip(3).filter_map(share).collect();
+    let sum = shares.iter().map(|share| (share * 10.0).round() as u64).sum::<u64>();
+    assert_eq!((shares.len(), sum), (5, 1000), "{text}");
     let map = place.json(&["kv", "map", &d]);
     assert_eq!((&map["total"], &map["zone_blocks"]), (&40.into(), &256.into()));
     let zones = map["zones"].as_array().unwrap();
@@ -180,7 +186,7 @@ fn space_zones_and_figures_are_told_by_kind() {
     let line = text.lines().find(|line| line.contains("state=\"used\"")).unwrap();
     assert!(line.starts_with("furrow_kv_space_bytes{device=") && line.contains("store="), "{line}");
     assert!(line.ends_with(&format!(" {used}")), "{line}");
-    assert!(place.ok(&["kv", "stat", &d]).contains("5 with 5 names in 1 directories"));
+    assert!(place.ok(&["kv", "stat", &d]).contains("5 with 5 names in 1 directory,"));
     place.ok(&["kv", "fsck", &d]);
     assert!(fs::read(&d).unwrap() == before, "looking has written");
 }

@@ -109,7 +109,7 @@ fn a_mount_says_what_it_does() {
     let out = furrow(&["stat", "--json", &place.dir()]);
     assert!(out.status.success(), "{}", said(&out));
     let json: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
-    assert_eq!(json["version"], 1);
+    assert_eq!(json["version"], 2);
     assert_eq!(json["counters"]["fsyncs"], 1);
     assert!(json["counters"]["user_bytes"].as_u64().unwrap() >= 100_000, "{json}");
     let streams = json["streams"].as_array().unwrap();
@@ -496,7 +496,7 @@ fn fsck_tells_clean_from_crashed_from_damaged() {
     assert!(text.contains("1 ERROR,"), "{text}");
     let (status, text) = check(&["--json"]);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((status, json["version"].as_u64()), (Some(4), Some(1)));
+    assert_eq!((status, json["version"].as_u64()), (Some(4), Some(2)));
     assert_eq!(json["findings"].as_array().unwrap().len(), 1);
     assert_eq!(check(&["--metadata-only"]).0, Some(0));
     assert!(fs::read(place.image()).unwrap() == image, "nothing was changed");

@@ -174,3 +174,36 @@ fn every_command_that_answers_something_answers_programs() {
     let stopped = json(&["raid", "stop", "a", "--json"]);
     assert_eq!((&stopped["array"], &stopped["said"][0]), (&Value::Null, &"a: stopped".into()));
 }
+
+/// One outcome has one status, by whichever command and option.
+#[test]
+fn one_outcome_has_one_status() {
+    let place = Place::new("outcomes", 3);
+    place.create("5", &[0, 1, 2]);
+    place.assemble(&[0, 1, 2], &[]);
+    // Nothing to do is no failure, with --wait and without.
+    let nothing = "a: nothing is left to rebuild\n";
+    assert_eq!(place.ok(&["raid", "rebuild", "a"]), nothing);
+    assert_eq!(place.ok(&["raid", "rebuild", "a", "--wait"]), nothing);
+    // An unknown kind of fault is wrong usage.
+    for arguments in [
+        &["raid", "fault", "a", "0", "add", "melt"][..],
+        &["device", "fault", &place.at("d0.zns"), "add", "melt"],
+    ] {
+        let output = place.furrow(arguments);
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        assert!(text.contains("melt") && text.contains("device fault"), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+    // What is named must be there: one reason, on standard error alone.
+    let folder = place.at("folder");
+    fs::create_dir(&folder).unwrap();
+    for arguments in [&["top", &folder, "--once"][..], &["stat", &folder], &["df", &folder]] {
+        let output = place.furrow(arguments);
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {text}");
+        assert!(text.contains("not the root of a mounted Furrow file system"), "{text}");
+        assert!(output.stdout.is_empty() && text.lines().count() == 1, "{text}");
+    }
+}

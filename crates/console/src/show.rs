@@ -85,9 +85,52 @@ pub fn frame(out: &mut dyn Write, text: &[u8], first: bool) -> std::io::Result<(
     out.flush()
 }
 
-/// `part` of `whole` in percent, rounded up as df does; `-` if `whole` is 0.
+/// `part` of `whole` in percent, to a tenth; `-` if `whole` is 0. What is more than nothing is not
+/// shown as nothing, and what is less than all is not shown as all.
 pub fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 { "-".to_owned() } else { format!("{}%", (part * 100).div_ceil(whole)) }
+    if whole == 0 {
+        return "-".to_owned();
+    }
+    let tenths = (u128::from(part) * 1000 + u128::from(whole) / 2) / u128::from(whole);
+    match tenths {
+        1000 if part < whole => ">99.9%".to_owned(),
+        tenths => of_tenths(part, tenths as u64),
+    }
+}
+
+/// `parts` of `whole` in percent, to a tenth. What is shown adds up to what the parts are together:
+/// those with the largest remainders are rounded up.
+pub fn shares(parts: &[u64], whole: u64) -> Vec<String> {
+    if whole == 0 {
+        return vec!["-".to_owned(); parts.len()];
+    }
+    let scaled = |part: u64| u128::from(part) * 1000;
+    let whole = u128::from(whole);
+    let mut tenths: Vec<u128> = parts.iter().map(|part| scaled(*part) / whole).collect();
+    let sum: u128 = parts.iter().map(|part| scaled(*part)).sum();
+    let missing = (sum + whole / 2) / whole - tenths.iter().sum::<u128>();
+    let mut order: Vec<usize> = (0..parts.len()).collect();
+    order.sort_by_key(|index| std::cmp::Reverse(scaled(parts[*index]) % whole));
+    for index in order.into_iter().take(missing as usize) {
+        tenths[index] += 1;
+    }
+    parts.iter().zip(tenths).map(|(part, tenths)| of_tenths(*part, tenths as u64)).collect()
+}
+
+fn of_tenths(part: u64, tenths: u64) -> String {
+    match tenths {
+        0 if part > 0 => "<0.1%".to_owned(),
+        _ => format!("{}.{}%", tenths / 10, tenths % 10),
+    }
+}
+
+/// A number of things, in the plural unless it is `one`.
+pub fn count(number: u64, one: &str) -> String {
+    match one.strip_suffix('y') {
+        _ if number == 1 => format!("1 {one}"),
+        Some(stem) => format!("{number} {stem}ies"),
+        None => format!("{number} {one}s"),
+    }
 }
 
 /// Prints a JSON document.
@@ -204,11 +247,42 @@ mod tests {
     }
 
     #[test]
-    fn percent_rounds_up_and_survives_nothing() {
-        assert_eq!(percent(1, 1000), "1%");
-        assert_eq!(percent(0, 1000), "0%");
-        assert_eq!(percent(1000, 1000), "100%");
-        assert_eq!(percent(0, 0), "-");
+    fn percent_shows_little_as_little_and_survives_nothing() {
+        for (part, whole, text) in [
+            (1, 1000, "0.1%"),
+            (16 << 10, 205 << 20, "<0.1%"),
+            (0, 1000, "0.0%"),
+            (1000, 1000, "100.0%"),
+            (99_999, 100_000, ">99.9%"),
+            (2, 3, "66.7%"),
+            (u64::MAX, u64::MAX, "100.0%"),
+            (0, 0, "-"),
+        ] {
+            assert_eq!(percent(part, whole), text);
+        }
+    }
+
+    #[test]
+    fn shares_add_up() {
+        assert_eq!(shares(&[1, 1, 1], 3), ["33.4%", "33.3%", "33.3%"]);
+        assert_eq!(shares(&[999_990, 10, 0], 1_000_000), ["100.0%", "<0.1%", "0.0%"]);
+        assert_eq!(shares(&[1, 2], 0), ["-", "-"]);
+        let tenths = |share: &String| -> u64 {
+            share.replace("<0.1", "0.0").replace(['.', '%'], "").parse().unwrap()
+        };
+        for seed in 1..500u64 {
+            let parts: Vec<u64> = (1..8).map(|n| (seed * n * 2_654_435_761) % (10 << n)).collect();
+            let whole: u64 = parts.iter().sum();
+            let sum: u64 = shares(&parts, whole).iter().map(tenths).sum();
+            assert!(whole == 0 || sum == 1000, "{parts:?}: {sum}");
+        }
+    }
+
+    #[test]
+    fn one_thing_is_no_plural() {
+        assert_eq!((count(1, "ERROR"), count(0, "file")), ("1 ERROR".into(), "0 files".into()));
+        let directories = [1, 2].map(|number| count(number, "directory"));
+        assert_eq!(directories, ["1 directory", "2 directories"]);
     }
 
     #[test]

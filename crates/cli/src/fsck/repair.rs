@@ -2,7 +2,7 @@
 
 use super::{Args, document, finding, open, print};
 use crate::findings::SHOWN;
-use crate::show::{bytes, print_table, table};
+use crate::show::{bytes, count, print_table, table};
 use crate::target::source_name;
 use anyhow::anyhow;
 use comfy_table::CellAlignment;
@@ -53,6 +53,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         out.flush()?;
     }
     let answer = decide(args, &repair.verdict, repair.loses(), ask);
+    // Once it is applied, nothing of it is left to be written.
+    let size = repair.size();
     if answer == Answer::Apply {
         watched.open_to_write(args, &rt)?;
         let (repair, device) = (repair.clone(), watched.clone());
@@ -66,10 +68,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     }
     rt.clear();
     if args.json {
-        serde_json::to_writer_pretty(&mut *out, &described(&name, &repair, answer))?;
+        serde_json::to_writer_pretty(&mut *out, &described(&name, &repair, size, answer))?;
         writeln!(out)?;
     } else {
-        conclude(out, &name, &repair, answer)?;
+        conclude(out, &name, &repair, size, answer)?;
     }
     Ok(status(&repair.verdict, answer))
 }
@@ -205,32 +207,40 @@ fn conclude(
     out: &mut dyn Write,
     name: &str,
     repair: &Repair,
+    (commands, written): (usize, u64),
     answer: Answer,
 ) -> std::io::Result<()> {
     let left = repair.after.as_ref().map_or(0, |r| r.findings.len() as u64 + r.more_findings);
-    let (commands, written) = repair.size();
-    let size = format!("{commands} commands, {} written", bytes(written));
+    let left = count(left, "ERROR");
+    let size = format!("{}, {}", count(commands as u64, "command"), bytes(written));
     match (&repair.verdict, answer) {
         (Verdict::Clean, _) => Ok(()),
         (Verdict::Sound, Answer::Apply) => {
-            writeln!(out, "{name}: MENDED: no errors left ({size})")
+            writeln!(out, "{name}: MENDED: no errors left ({size} written)")
         }
-        (_, Answer::Apply) => writeln!(out, "{name}: MENDED in part: {left} ERRORS left ({size})"),
+        (_, Answer::Apply) => {
+            writeln!(out, "{name}: MENDED in part: {left} left ({size} written)")
+        }
         (_, Answer::Cancel) => writeln!(out, "{name}: ERRORS left, nothing was changed"),
         (Verdict::Hopeless(why), _) => {
             writeln!(out, "{name}: CANNOT BE MENDED: {why}; nothing was changed")
         }
         (Verdict::Sound, Answer::Keep(why)) => {
-            writeln!(out, "{name}: a repair would leave no errors ({size}): {why}")
+            writeln!(out, "{name}: a repair would leave no errors ({size} to write): {why}")
         }
         (_, Answer::Keep(why)) => {
-            writeln!(out, "{name}: {left} ERRORS would be left ({size}): {why}")
+            writeln!(out, "{name}: {left} would be left ({size} to write): {why}")
         }
     }
 }
 
 /// The repair as JSON: the document of the check, and the actions.
-fn described(name: &str, repair: &Repair, answer: Answer) -> Value {
+fn described(
+    name: &str,
+    repair: &Repair,
+    (commands, written): (usize, u64),
+    answer: Answer,
+) -> Value {
     let mut all = document(name, &repair.before);
     let findings = repair.before.findings.iter().map(|found| {
         let mut one = finding(found);
@@ -241,7 +251,7 @@ fn described(name: &str, repair: &Repair, answer: Answer) -> Value {
     });
     all["findings"] = findings.collect();
     let (verdict, why) = match &repair.verdict {
-        Verdict::Clean => ("clean", None),
+        Verdict::Clean => ("nothing to do", None),
         Verdict::Sound => ("sound", None),
         Verdict::Better => ("better", None),
         Verdict::Hopeless(why) => ("hopeless", Some(why)),
@@ -258,9 +268,8 @@ fn described(name: &str, repair: &Repair, answer: Answer) -> Value {
         })
     };
     let left = repair.after.as_ref().map(|after| after.findings.iter().map(finding));
-    let (commands, written) = repair.size();
     all["repair"] = json!({
-        "version": 1,
+        "version": 2,
         "verdict": verdict,
         "why": why,
         "applied": answer == Answer::Apply,

@@ -79,8 +79,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
             writeln!(out, "left out: {why}")?;
         }
         let bytes = show::bytes(copied.bytes);
-        let (to, files) = (args.directory.display(), copied.files);
-        writeln!(out, "{to}: {files} files, {} directories, {bytes}", copied.directories)?;
+        let files = show::count(copied.files, "file");
+        let directories = show::count(copied.directories, "directory");
+        writeln!(out, "{}: {files}, {directories}, {bytes}", args.directory.display())?;
     }
     Ok(u8::from(!copied.left_out.is_empty()))
 }

@@ -93,14 +93,15 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     print_space(out, &device, &space)?;
     writeln!(out)?;
     let mut table = show::table(&["kind", "names", "files", "bytes", "on the drive", "share"]);
-    for (kind, sum) in &sums {
+    let disk: Vec<u64> = sums.values().map(|sum| sum.disk).collect();
+    for ((kind, sum), share) in sums.iter().zip(show::shares(&disk, space.used)) {
         table.add_row([
             kind.name().to_owned(),
             kind.pattern().to_owned(),
             sum.files.to_string(),
             show::bytes(sum.bytes),
             show::bytes(sum.disk),
-            show::percent(sum.disk, space.used),
+            share,
         ]);
     }
     show::print_table(out, &table)?;

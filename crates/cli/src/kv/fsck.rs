@@ -105,10 +105,10 @@ fn print(
     let not_read = if args.metadata_only { ", which was not read" } else { "" };
     writeln!(
         out,
-        "{device}: {state}: {} files, {} directories, {} names, {} of content{not_read}",
-        c.files,
-        c.directories,
-        c.names,
+        "{device}: {state}: {}, {}, {}, {} of content{not_read}",
+        show::count(c.files, "file"),
+        show::count(c.directories, "directory"),
+        show::count(c.names, "name"),
         show::bytes(c.blocks * 4096)
     )
 }
@@ -132,6 +132,7 @@ fn document(device: &str, report: &CheckReport) -> serde_json::Value {
         "uuid": report.uuid.to_string(),
         "label": report.label,
         "ok": report.is_ok(),
+        "clean": report.is_ok(),
         "problems": report.problems.iter().map(of).collect::<Vec<_>>(),
         "more_problems": report.more,
         "notes": report.notes,

@@ -88,7 +88,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     } else {
         let device = source_name(&args.device);
         let bytes = show::bytes(bytes);
-        writeln!(out, "{device}: {files} files, {directories} directories, {bytes}")?;
+        let (files, directories) =
+            (show::count(files, "file"), show::count(directories, "directory"));
+        writeln!(out, "{device}: {files}, {directories}, {bytes}")?;
     }
     Ok(0)
 }

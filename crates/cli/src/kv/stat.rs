@@ -222,12 +222,12 @@ fn print(out: &mut dyn Write, f: &Figures) -> io::Result<()> {
     let made = utc(u64::try_from(f.created).unwrap_or(0));
     let (half, written) = (show::bytes(f.ring.0), show::bytes(f.ring.1));
     let files = format!(
-        "{} with {} names in {} directories, {} in {} extents",
+        "{} with {} in {}, {} in {}",
         f.all(|sum| sum.files),
-        f.names,
-        f.directories,
+        show::count(f.names, "name"),
+        show::count(f.directories, "directory"),
         show::bytes(f.all(|sum| sum.bytes)),
-        f.all(|sum| sum.extents)
+        show::count(f.all(|sum| sum.extents), "extent")
     );
     let garbage = format!(
         "{} of {} written ({})",

@@ -187,13 +187,21 @@ pub fn add_spare(args: &AddSpare, out: &mut dyn Write) -> Result<u8> {
 /// Runs `furrow raid rebuild`.
 ///
 /// # Errors
-/// If there is nothing to rebuild.
+/// If nothing can be rebuilt though a member lacks something.
 pub fn rebuild(args: &Rebuild, out: &mut dyn Write) -> Result<u8> {
     let array = client::find(&args.array)?;
     let name = &array.status.array;
     let asked = client::ask(&array.socket, &Request::Rebuild { pause_us: args.pause });
     if !args.wait {
-        asked?;
+        if let Err(error) = asked {
+            // A whole array is as it should be, with --wait and without.
+            let members = client::status(&array.socket)?.members;
+            if args.pause.is_some() || members.iter().any(|member| member.state != "online") {
+                return Err(error);
+            }
+            writeln!(out, "{name}: nothing is left to rebuild")?;
+            return Ok(0);
+        }
         writeln!(out, "{name}: {}", if args.pause.is_some() { "pace set" } else { "rebuilding" })?;
         return Ok(0);
     }
@@ -309,12 +317,18 @@ pub fn stop(args: &Stop, out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
+/// The exit status of a command line that cannot be parsed, as everywhere.
+const WRONG_USAGE: u8 = 2;
+
 /// Runs `furrow raid fault`.
 ///
 /// # Errors
 /// If the drives cannot inject such a fault.
 pub fn fault(args: &Fault, out: &mut dyn Write) -> Result<u8> {
-    fault::check_words(&args.fault)?;
+    if let Err(error) = fault::check_words(&args.fault) {
+        crate::complain(&format!("{error:#}; see 'furrow device fault --help'"));
+        return Ok(WRONG_USAGE);
+    }
     let array = client::find(&args.array)?;
     let one = if args.member == "all" { None } else { Some(member(&args.member)?) };
     let request = Request::Fault { member: one, words: args.fault.clone() };

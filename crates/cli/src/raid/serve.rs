@@ -670,7 +670,10 @@ fn damage(status: &Status) -> Option<(String, String)> {
         return Some((problem, action));
     }
     if status.damaged_blocks > 0 {
-        let problem = format!("the last scrub met {} damaged blocks", status.damaged_blocks);
+        let problem = format!(
+            "the last scrub met {}",
+            crate::show::count(status.damaged_blocks, "damaged block")
+        );
         return Some((problem, format!("mend them: furrow raid scrub {name} --repair")));
     }
     None

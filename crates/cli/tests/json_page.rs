@@ -1,0 +1,359 @@
+//! The page of JSON fields is made from the types, and lacks no field.
+//!
+//! Fields of types have the meaning that their documentation says. Documents that are put together
+//! in a function have only names there; a name has one meaning in all of them, which is in
+//! [`WORDS`].
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "reads the tree")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "json_page/words.rs"]
+mod words;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use words::WORDS;
+
+/// The part of the page that is made here begins with this line.
+const BEGINS: &str = "## Fields";
+/// Sources of documents, below `crates`.
+const SOURCES: [&str; 3] = ["cli/src", "fuse/src", "capi/src"];
+
+/// A command, and what its document consists of: files below `crates`, and types or functions in
+/// them.
+type Document = (&'static str, &'static [(&'static str, &'static [&'static str])]);
+
+const DOCUMENTS: &[Document] = &[
+    (
+        "furrow df",
+        &[
+            ("cli/src/df.rs", &["Document", "Mount"]),
+            ("fuse/src/report.rs", &["Status", "Info", "Space"]),
+            ("fuse/src/report/counters.rs", &["Traffic"]),
+        ],
+    ),
+    ("furrow map", &[("fuse/src/report.rs", &["MapPage", "Zone"])]),
+    (
+        "furrow stat",
+        &[
+            ("fuse/src/report/stat.rs", &["Stat", "Permits", "MemoryUse", "Stream"]),
+            ("fuse/src/latency.rs", &["Operation"]),
+        ],
+    ),
+    ("furrow gc", &[("fuse/src/report.rs", &["Cleaned"])]),
+    (
+        "furrow scrub",
+        &[
+            ("cli/src/scrub.rs", &["answer"]),
+            ("fuse/src/report/scrub.rs", &["Scrub", "ScrubDamage"]),
+        ],
+    ),
+    ("furrow top", &[("cli/src/top.rs", &["Frame", "Mount", "Requests", "Zones", "Array"])]),
+    ("furrow mkfs", &[("cli/src/mkfs.rs", &["Document", "Line"])]),
+    (
+        "furrow fsck",
+        &[
+            ("cli/src/fsck.rs", &["document", "finding"]),
+            ("cli/src/fsck/repair.rs", &["described"]),
+        ],
+    ),
+    ("furrow device create", &[("cli/src/device.rs", &["create", "create_soft"])]),
+    ("furrow device show", &[("cli/src/device.rs", &["show", "show_json", "timing_json"])]),
+    ("furrow device report", &[("cli/src/device.rs", &["report"])]),
+    ("furrow device presets", &[("cli/src/device/presets.rs", &["run", "overview", "whole"])]),
+    ("furrow device check", &[("cli/src/device/check.rs", &["run"])]),
+    ("furrow device zone", &[("cli/src/device/zone.rs", &["show"])]),
+    ("furrow device fault", &[("cli/src/device/fault.rs", &["list_json", "as_json"])]),
+    ("furrow raid create", &[("cli/src/raid/create.rs", &["print"])]),
+    (
+        "furrow raid examine",
+        &[("cli/src/raid/examine.rs", &["Document", "Array", "Member", "Spare", "Other"])],
+    ),
+    (
+        "furrow raid status",
+        &[
+            (
+                "cli/src/raid/status.rs",
+                &[
+                    "Document",
+                    "Status",
+                    "Member",
+                    "Rebuild",
+                    "Scrub",
+                    "Damage",
+                    "LostRange",
+                    "Requests",
+                ],
+            ),
+            ("cli/src/raid/notice.rs", &["Notice"]),
+        ],
+    ),
+    ("other furrow raid commands", &[("cli/src/raid.rs", &["Answer"])]),
+    ("furrow kv mkfs", &[("cli/src/kv/mkfs.rs", &["run"])]),
+    ("furrow kv ls", &[("cli/src/kv/ls.rs", &["run", "entry"])]),
+    ("furrow kv df", &[("cli/src/kv/df.rs", &["run"])]),
+    ("furrow kv map", &[("cli/src/kv/map.rs", &["run"])]),
+    ("furrow kv stat", &[("cli/src/kv/stat.rs", &["document"])]),
+    (
+        "furrow kv stat of a store in use",
+        &[("capi/src/control.rs", &["stat"]), ("cli/src/kv/running.rs", &["document"])],
+    ),
+    ("furrow kv fsck", &[("cli/src/kv/fsck.rs", &["document", "of"])]),
+    ("furrow kv get", &[("cli/src/kv/get.rs", &["run"])]),
+    ("furrow kv put", &[("cli/src/kv/put.rs", &["run"])]),
+    ("furrow kv backup", &[("cli/src/kv/backup.rs", &["run"])]),
+    ("furrow kv restore", &[("cli/src/kv/restore.rs", &["run"])]),
+    ("furrow kv trace", &[("cli/src/kv/trace.rs", &["run"])]),
+];
+
+/// Types and functions that make no document of a command: requests and answers of sockets, and
+/// what another entry of [`DOCUMENTS`] shows.
+const OTHERS: &[(&str, &str)] = &[
+    ("cli/src/raid/request.rs", "Answer"),
+    ("capi/src/control.rs", "converse"),
+    ("capi/src/control.rs", "answer"),
+    ("capi/src/control.rs", "scrub"),
+    ("cli/src/kv/running.rs", "find"),
+    ("cli/src/scrub.rs", "ask"),
+];
+
+/// A type or function, and the fields of its JSON: name and meaning, if that is documented there.
+#[derive(Debug, Default, PartialEq)]
+struct Item {
+    name: String,
+    fields: Vec<(String, Option<String>)>,
+}
+
+/// What begins a line of documentation.
+fn doc(line: &str) -> Option<&str> {
+    line.trim().strip_prefix("///").map(str::trim)
+}
+
+fn is_word(text: &str) -> bool {
+    !text.is_empty()
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+}
+
+/// The keys that a line gives to a JSON object: `"key": value` and `["key"] = value`.
+fn keys(line: &str) -> Vec<String> {
+    let parts: Vec<&str> = line.split('"').collect();
+    let mut keys = Vec::new();
+    for at in (1..parts.len()).step_by(2) {
+        let (word, after) = (parts[at], parts.get(at + 1).copied().unwrap_or_default());
+        let before = parts[at - 1];
+        let assigned = before.ends_with('[') && after.starts_with("] = ");
+        if is_word(word) && ((after.starts_with(':') && !after.starts_with("::")) || assigned) {
+            keys.push(word.to_owned());
+        }
+    }
+    keys
+}
+
+/// The types that are written as JSON, and the functions that put JSON together.
+fn items(source: &str) -> Vec<Item> {
+    let source = source.split("\n#[cfg(test)]\nmod tests").next().unwrap();
+    let mut items: Vec<Item> = Vec::new();
+    let (mut attributes, mut docs) = (String::new(), Vec::new());
+    let (mut inside, mut counters, mut pending) = (false, false, None::<String>);
+    for line in source.lines() {
+        let text = line.trim();
+        if let Some(doc) = doc(line) {
+            docs.push(doc.to_owned());
+            continue;
+        }
+        if text.starts_with("#[") {
+            attributes.push_str(text);
+            continue;
+        }
+        if text.starts_with("//") {
+            continue;
+        }
+        // The counters of a mount are made by a macro from names and meanings.
+        if line == "counters! {" {
+            items.push(Item { name: "Traffic".to_owned(), fields: Vec::new() });
+            counters = true;
+            continue;
+        }
+        if counters {
+            let ended = line == "}";
+            let all = format!("{}{text}", pending.take().map(|p| p + " ").unwrap_or_default());
+            match all.split_once(": \"") {
+                Some((name, meaning)) if meaning.ends_with("\",") => {
+                    let meaning = meaning.trim_end_matches("\",").replace("\\ ", "");
+                    let field = (name.to_owned(), Some(meaning));
+                    items.last_mut().unwrap().fields.push(field);
+                }
+                _ if !ended => pending = Some(all),
+                _ => counters = false,
+            }
+            continue;
+        }
+        if inside {
+            if line.trim_end() == "}" {
+                inside = false;
+            } else if let Some((name, _)) = text.trim_start_matches("pub ").split_once(':')
+                && !attributes.contains("serde(skip)")
+                && is_word(name)
+            {
+                let renamed = attributes.split("rename = \"").nth(1);
+                let name = renamed.and_then(|rest| rest.split('"').next()).unwrap_or(name);
+                let flat = attributes.contains("serde(flatten)");
+                let meaning = (!docs.is_empty()).then(|| docs.join(" "));
+                if !flat {
+                    items.last_mut().unwrap().fields.push((name.to_owned(), meaning));
+                }
+            }
+        } else if let Some(name) = text.split("struct ").nth(1).filter(|_| text.ends_with('{')) {
+            if attributes.contains("Serialize") && !line.contains("$") {
+                let name: String = name.chars().take_while(|c| c.is_alphanumeric()).collect();
+                items.push(Item { name, fields: Vec::new() });
+                inside = true;
+            }
+        } else if let Some(name) = text.split("fn ").nth(1).filter(|_| text.contains("fn ")) {
+            let name: String =
+                name.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            items.push(Item { name, fields: Vec::new() });
+        }
+        if !inside && let Some(item) = items.last_mut() {
+            item.fields.extend(keys(line).into_iter().map(|key| (key, None)));
+        }
+        (attributes, docs) = (String::new(), Vec::new());
+    }
+    items.retain(|item| !item.fields.is_empty());
+    items
+}
+
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn all_sources() -> Vec<String> {
+    fn walk(folder: &Path, name: &str, found: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            let path = format!("{name}/{}", entry.file_name().to_string_lossy());
+            match entry.path().is_dir() {
+                true => walk(&entry.path(), &path, found),
+                false if path.ends_with(".rs") => found.push(path),
+                false => {}
+            }
+        }
+    }
+    let mut found = Vec::new();
+    SOURCES.iter().for_each(|folder| walk(&crates().join(folder), folder, &mut found));
+    found.sort();
+    found
+}
+
+fn items_of(path: &str) -> Vec<Item> {
+    items(&fs::read_to_string(crates().join(path)).unwrap())
+}
+
+/// The part of the page that is made here, and the fields without a meaning.
+fn fields() -> (String, Vec<String>) {
+    let words: BTreeMap<&str, &str> = WORDS.iter().copied().collect();
+    let (mut page, mut missing) = (format!("{BEGINS}\n"), Vec::new());
+    for (command, parts) in DOCUMENTS {
+        page.push_str(&format!("\n### {command}\n\n| field | meaning |\n|---|---|\n"));
+        let mut seen = BTreeSet::new();
+        for (path, names) in *parts {
+            let found = items_of(path);
+            for name in *names {
+                // A function may put together several objects.
+                let of_name: Vec<&Item> = found.iter().filter(|item| item.name == *name).collect();
+                assert!(!of_name.is_empty(), "{path} has no {name} with fields");
+                for (field, meaning) in of_name.iter().flat_map(|item| &item.fields) {
+                    let known = meaning.as_deref().or_else(|| words.get(&**field).copied());
+                    let Some(meaning) = known else {
+                        missing.push(format!("{path}: {name}: {field}"));
+                        continue;
+                    };
+                    let meaning = meaning.replace('|', "\\|").replace(['[', ']'], "");
+                    let row = format!("| `{field}` | {} |\n", meaning.trim_end_matches('.'));
+                    if seen.insert(row.clone()) {
+                        page.push_str(&row);
+                    }
+                }
+            }
+        }
+    }
+    (page, missing)
+}
+
+#[test]
+fn the_page_has_every_field_of_every_document() {
+    let (made, missing) = fields();
+    assert!(missing.is_empty(), "without a meaning:\n{}", missing.join("\n"));
+    let path = crates().join("../docs/json.md");
+    let found = fs::read_to_string(&path).unwrap();
+    let (text, old) = found.split_at(found.find(BEGINS).expect("the page has a part of fields"));
+    if std::env::var_os("FURROW_WRITE_JSON_PAGE").is_some() {
+        fs::write(&path, format!("{text}{made}")).unwrap();
+        return;
+    }
+    let lacks: Vec<&str> = made.lines().filter(|line| !old.contains(line)).collect();
+    let stale: Vec<&str> = old.lines().filter(|line| !made.contains(line)).collect();
+    assert!(
+        old == made,
+        "docs/json.md is old; it lacks:\n{}\nno longer true:\n{}\nto write it: \
+         FURROW_WRITE_JSON_PAGE=1 cargo test -p furrow-cli --test all the_page_has_every_field",
+        lacks.join("\n"),
+        stale.join("\n"),
+    );
+}
+
+#[test]
+fn no_document_is_left_out() {
+    let listed: BTreeSet<(&str, &str)> = DOCUMENTS
+        .iter()
+        .flat_map(|(_, parts)| parts.iter())
+        .flat_map(|(path, names)| names.iter().map(move |name| (*path, *name)))
+        .chain(OTHERS.iter().copied())
+        .collect();
+    let mut left_out = Vec::new();
+    for path in all_sources() {
+        for item in items_of(&path) {
+            if !listed.contains(&(&*path, &*item.name)) {
+                left_out.push(format!("{path}: {}: {:?}", item.name, item.fields));
+            }
+        }
+    }
+    assert!(left_out.is_empty(), "on no page:\n{}", left_out.join("\n"));
+}
+
+#[test]
+fn every_word_is_used_and_has_one_meaning() {
+    let (mut used, mut words) = (BTreeSet::new(), BTreeSet::new());
+    for (_, parts) in DOCUMENTS {
+        for (path, names) in *parts {
+            for item in items_of(path).into_iter().filter(|item| names.contains(&&*item.name)) {
+                let undocumented = item.fields.into_iter().filter(|(_, meaning)| meaning.is_none());
+                used.extend(undocumented.map(|(field, _)| field));
+            }
+        }
+    }
+    for (word, _) in WORDS {
+        assert!(words.insert(*word), "{word} twice");
+        assert!(used.contains(*word), "no document has {word}");
+    }
+}
+
+#[test]
+fn fields_are_found_in_types_and_functions() {
+    let source = concat!(
+        "/// A.\n#[derive(Clone, Serialize)]\npub struct A<'a> {\n    /// First\n",
+        "    /// one.\n    pub one: u32,\n    #[serde(rename = \"use\")]\n    usage: &'a str,\n",
+        "    #[serde(skip)]\n    not: u8,\n}\n\nstruct B {\n    no: u8,\n}\n\n",
+        "fn c() -> Value {\n    json!({\n        \"x\": 1, \"y_2\": json!({ \"z\": 2 }),\n",
+        "    })\n    value[\"w\"] = 3; f(\"not: this\", \"t\");\n}\n\n#[cfg(test)]\n",
+        "mod tests {\n    fn d() { json!({ \"q\": 1 }) }\n}\n",
+    );
+    let field = |name: &str, meaning: Option<&str>| (name.to_owned(), meaning.map(str::to_owned));
+    let types = vec![field("one", Some("First one.")), field("use", None)];
+    let function = ["x", "y_2", "z", "w"].map(|name| field(name, None)).to_vec();
+    let expected = [
+        Item { name: "A".to_owned(), fields: types },
+        Item { name: "c".to_owned(), fields: function },
+    ];
+    assert_eq!(items(source), expected);
+}
