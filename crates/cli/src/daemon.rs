@@ -39,10 +39,9 @@ pub fn begin() -> Result<Signals> {
     let signals = Signals::block()?;
     crate::limits::lift();
     if !furrow_rt::become_io_flusher() {
-        log(
-            "the kernel refuses the mark of an I/O flusher (it needs CAP_SYS_RESOURCE): where memory \
-             is short, or under a memory limit that this daemon and its users share, both may hang",
-        );
+        log("the kernel refuses the mark of an I/O flusher (it needs CAP_SYS_RESOURCE): where \
+             memory is short, or under a memory limit that this daemon and its users share, both \
+             may hang");
     }
     Ok(signals)
 }

@@ -63,7 +63,8 @@ enum Action {
 /// allocated: for use, not for experiments.
 #[derive(Args)]
 struct Create {
-    /// The file to make; with --soft a block device, or a file. The same name goes to other commands.
+    /// The file to make, by the name that other commands take; with --soft a block device, or a
+    /// file.
     image: String,
     /// Start from a known drive; 'furrow device create --help' lists them.
     #[arg(long, value_name = "NAME", long_help = preset_help())]

@@ -18,9 +18,9 @@ const LOOK_EVERY: i64 = 2;
 
 /// Unmount a file system
 ///
-/// Returns when the daemon has ended: everything is durable and the device is free. If another mount
-/// namespace still has the mount, it says so after two seconds and fails. Also removes a dead mount
-/// that a crashed daemon left. umount(8) works too, but does not wait for the daemon.
+/// Returns when the daemon has ended: everything is durable and the device is free. If another
+/// mount namespace still has the mount, it says so after two seconds and fails. Also removes a dead
+/// mount that a crashed daemon left. umount(8) works too, but does not wait for the daemon.
 #[derive(clap::Args)]
 pub struct Args {
     /// Mount point, or the device mounted

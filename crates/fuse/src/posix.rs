@@ -284,8 +284,8 @@ impl Call {
         }
     }
 
-    /// Lists directory `ino`, which is an access or not, from `offset` on, `batch` entries at a time, until `add` returns that
-    /// its buffer is full.
+    /// Lists directory `ino`, which is an access or not, from `offset` on, `batch` entries at a
+    /// time, until `add` returns that its buffer is full.
     pub async fn list(
         &self,
         (ino, access): (Ino, bool),

@@ -430,12 +430,13 @@ impl Operations for FuseServer {
         self.empty(Op::Fsync, reply, move |call| async move { call.fsync(ino, datasync).await });
     }
 
-    // `opendir` remembers only `O_NOATIME`: a listing needs no other state, cookies stay valid, and a removed directory
-    // lives while the kernel refers to it. But it is answered: a kernel that opens directories by
-    // itself keeps listings, and gives a program that lists a directory in several steps the end of
-    // an older listing if another program lists the directory meanwhile (seen with Linux 6.18).
-    // Leave to keep a listing for one open at a time is no better: the kernel completes a listing
-    // that was begun before a change, and shows it to who rewinds and then seeks.
+    // `opendir` remembers only `O_NOATIME`: a listing needs no other state, cookies stay valid, and
+    // a removed directory lives while the kernel refers to it. But it is answered: a kernel that
+    // opens directories by itself keeps listings, and gives a program that lists a directory in
+    // several steps the end of an older listing if another program lists the directory meanwhile
+    // (seen with Linux 6.18). Leave to keep a listing for one open at a time is no better: the
+    // kernel completes a listing that was begun before a change, and shows it to who rewinds and
+    // then seeks.
 
     fn opendir(&self, _: INodeNo, flags: OpenFlags, reply: Reply<ReplyOpen>) {
         let handle = if is_noatime(flags) { LISTS_NOATIME } else { FileHandle(0) };
