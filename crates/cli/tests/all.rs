@@ -27,6 +27,7 @@ mod power;
 mod product;
 mod raid;
 mod raid_boot;
+mod raid_records;
 mod raid_upkeep;
 mod scrub;
 mod soft;

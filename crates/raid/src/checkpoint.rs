@@ -213,6 +213,7 @@ impl Volume {
         body.group = config.group.into();
         body.reserve = config.reserve.into();
         body.entries = (image.entries.len() as u32).into();
+        body.recorded = self.0.rt.wall().0.into();
         let mut bytes = body.as_bytes().to_vec();
         for member in &self.0.members {
             let mut entry = MemberEntry::new_zeroed();

@@ -37,6 +37,15 @@ pub enum Event {
         /// Which zone.
         zone: u32,
     },
+    /// A scrub found a damaged state record, and wrote it again.
+    RecordMended {
+        /// Which member.
+        member: u32,
+        /// Its zone.
+        zone: u32,
+        /// Block of the zone.
+        block: u32,
+    },
     /// An empty drive is in the place of a failed one.
     Replaced {
         /// Which member.
@@ -64,6 +73,7 @@ impl Event {
             Event::ArrayFailed { .. } => "array-failed",
             Event::OutOfSpace { .. } => "out-of-space",
             Event::ZoneLost { .. } => "zone-lost",
+            Event::RecordMended { .. } => "record-mended",
             Event::Replaced { .. } => "replaced",
             Event::RebuildStarted { .. } => "rebuild-started",
             Event::RebuildFinished => "rebuild-finished",
@@ -76,6 +86,7 @@ impl Event {
         match self {
             Event::MemberFailed { member, .. }
             | Event::Replaced { member }
+            | Event::RecordMended { member, .. }
             | Event::ZoneLost { member, .. } => Some(*member),
             _ => None,
         }
@@ -90,6 +101,11 @@ impl fmt::Display for Event {
             Event::ZoneLost { member, zone } => {
                 write!(f, "member {member} lost zone {zone}: its blocks are written again")
             }
+            Event::RecordMended { member, zone, block } => write!(
+                f,
+                "member {member} had a damaged state record (zone {zone}, block {block}): it is \
+                 written again"
+            ),
             Event::OutOfSpace { why } => write!(f, "the array is out of space: {why}"),
             Event::Replaced { member } => write!(f, "member {member} has a new drive"),
             Event::RebuildStarted { segments } => {

@@ -16,6 +16,7 @@ use crate::member::{Member, MemberState};
 use crate::meta::footer::seal_entry;
 use crate::meta::{self, Identity, RebuiltMeta, oob};
 use crate::reconstruct::{Loud, Reconstructed};
+use crate::state_ring::Holds;
 use crate::table::Groups;
 use crate::volume::{Segment, SegmentState, Volume};
 use crate::write::open::Open;
@@ -87,7 +88,7 @@ impl Volume {
         self.0.watchdog.add(&device);
         let seated = async {
             let zones = erase(&*device).await?;
-            self.seat(index, device.clone(), &zones, (0, None)).await
+            self.seat(index, device.clone(), &zones, (Holds::Nothing, None)).await
         };
         let seated = seated.await;
         if seated.is_err() {
@@ -110,13 +111,13 @@ impl Volume {
     }
 
     /// Takes an empty drive into service as member `index`, which has failed. The drive gets a new
-    /// UUID, or keeps its own; its state records begin in zone `ring` of its ring.
+    /// UUID, or keeps its own; `ring` is what its ring holds.
     pub(crate) async fn seat(
         &self,
         index: u32,
         device: Rc<dyn ZonedDevice>,
         zones: &[ZoneReport],
-        (ring, uuid): (u32, Option<Uuid>),
+        (ring, uuid): (Holds, Option<Uuid>),
     ) -> Result<()> {
         let member = &self.0.members[index as usize];
         let drive = Drive::open(&self.0.rt, device, zones, ring, &self.0.options)?;

@@ -1,5 +1,7 @@
-//! Scrub: reads everything, checks each block against its metadata and each row against its parity,
-//! and rewrites what is damaged.
+//! Scrub: reads everything that a start or a read needs. It checks each block against its metadata
+//! and each row against its parity, and rewrites what is damaged.
+
+mod records;
 
 use crate::format::{MAPPED, block};
 use crate::map::Map;
@@ -99,8 +101,9 @@ impl Found {
 }
 
 impl Volume {
-    /// Reads all segments, and with `repair` rewrites the blocks of damaged stripes. `progress` is
-    /// called with the number of segments done, and their total.
+    /// Reads the state records of all members, and writes damaged ones again; reads all segments,
+    /// and with `repair` rewrites the blocks of damaged stripes. `progress` is called with the
+    /// number of segments done, and their total.
     ///
     /// # Errors
     /// If the volume cannot be written any more.
@@ -111,6 +114,7 @@ impl Volume {
     ) -> Result<Scrubbed> {
         self.check_alive()?;
         let stops = self.0.scrub_stops.get();
+        let records = self.scrub_records().await?;
         let slots = self.quiesced_rows().await;
         let (total, mut done, mut found) = (slots.len() as u32, 0, Found::default());
         for (slot, sequence, rows) in slots {
@@ -126,6 +130,7 @@ impl Volume {
             done += 1;
         }
         let Found { mut result, short } = found;
+        result.findings.splice(0..0, records);
         if !result.stopped {
             self.recount_lost();
         }

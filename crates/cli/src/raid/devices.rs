@@ -4,7 +4,7 @@ use crate::holds::{self, Holds};
 use crate::in_use;
 use anyhow::{Context as _, Result, bail};
 use furrow_emu::OpenMode;
-use furrow_raid::{Examined, examine};
+use furrow_raid::{Damaged, Examined, damaged_member, examine};
 use furrow_rt::{Nanos, Rt, within};
 use furrow_zone::spec::{DeviceSpec, Image, Node, Run};
 use furrow_zone::{Error, ErrorKind, ZonedDevice};
@@ -26,6 +26,8 @@ pub struct Named {
 pub enum Says {
     /// It is a member of an array.
     Member(Box<Examined>),
+    /// It is a member or spare none of whose records is whole; the error says so.
+    Damaged(Damaged, Error),
     /// It is no member, or cannot be read: the reason, and in one word what it holds.
     Nothing(Error, Option<&'static str>),
 }
@@ -221,6 +223,11 @@ async fn says(drive: &dyn ZonedDevice) -> Says {
         Ok(examined) => return Says::Member(Box::new(examined)),
         Err(error) => error,
     };
+    if error.kind() == ErrorKind::Corrupt
+        && let Ok(Some(damaged)) = damaged_member(drive).await
+    {
+        return Says::Damaged(damaged, error);
+    }
     match (error.kind(), Holds::of(drive).await) {
         (ErrorKind::NotFound, Ok(holds)) => {
             let error = holds::instead_of_member(&drive.name(), &holds);

@@ -92,6 +92,10 @@ pub struct Args {
     /// Start although missing drives may have newer data
     #[arg(long)]
     degraded: bool,
+    /// If the array is split, that is, if drives have gone on without each other: start the part
+    /// that the drive DEV belongs to, and leave out the drives of the other parts, as they are
+    #[arg(long, value_name = "DEV")]
+    choose: Option<String>,
     /// Wait so long for members that are missing or busy, as at boot; then start without drives
     /// that are not there or cannot be used, also those that are named, as far as the level allows.
     /// Without it a named drive that is not there is an error, since its name may be mistyped
@@ -224,7 +228,9 @@ fn serve(args: &Args) -> Result<()> {
     let wait = Wait::new(args.wait.map(Duration::from_secs), signal.clone(), args.ready);
     let (by_uuid, by_name) = (args.uuid.as_deref(), args.name.as_deref());
     let drive_timeout = args.drive_timeout.saturating_mul(Nanos::SECOND);
-    let wanted = Wanted { uuid: by_uuid, name: by_name, wait: &wait, drive_timeout };
+    let part = args.choose.as_deref().map(devices::one).transpose()?;
+    let part = part.as_ref();
+    let wanted = Wanted { uuid: by_uuid, name: by_name, part, wait: &wait, drive_timeout };
     let chosen = gather(&rt, &args.devices, &wanted)?;
     let (name, uuid) = (chosen.name.clone(), chosen.uuid.clone());
     if let Some(other) = client::running().iter().find(|other| other.status.array == name) {

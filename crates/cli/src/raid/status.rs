@@ -394,8 +394,8 @@ pub fn describe_scrub(scrub: &Scrub) -> String {
     let repaired = scrub.findings.iter().filter(|damage| damage.repaired).count() as u64;
     let damaged = match (scrub.damaged, scrub.repair) {
         (0, _) => "nothing damaged".to_owned(),
+        (some, _) if some == repaired => format!("{some} damaged and mended"),
         (some, false) => format!("{some} damaged: furrow raid scrub --repair mends them"),
-        (some, true) if some == repaired => format!("{some} damaged and mended"),
         (some, true) => format!("{some} damaged"),
     };
     let lost = match scrub.lost {
