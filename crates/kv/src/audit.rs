@@ -10,6 +10,7 @@ use crate::file::{Extent, File, FileId, Sums};
 use crate::file_kind::FileKind;
 use crate::format::EXTENT_MAX;
 use crate::namespace::paths::Node;
+use crate::ring_budget::{file_bytes, name_bytes, zone_bytes};
 use crate::store::Store;
 use furrow_log::BlockAddr;
 use furrow_log::audit::{equal, holds};
@@ -43,6 +44,7 @@ impl Store {
         }
         self.audit_places()?;
         self.audit_flights()?;
+        self.audit_load()?;
         let is_log = |file: &File| file.names > 0 && file.role.kind == FileKind::Wal;
         let files = inner.files.borrow();
         let logs = files.iter().filter(|(_, file)| is_log(file)).map(|(id, _)| *id);
@@ -91,6 +93,26 @@ impl Store {
             })?;
         }
         Ok(())
+    }
+
+    /// What a snapshot takes, against the names, files and zones that it would hold.
+    fn audit_load(&self) -> Result<()> {
+        let (names, files) = (self.0.names.borrow(), self.0.files.borrow());
+        let mut entries: u64 = names.nodes.keys().map(|path| name_bytes(path)).sum();
+        let mut tails = 0;
+        for (id, file) in files.iter().filter(|(_, file)| file.names > 0) {
+            entries += file_bytes(&file.extents);
+            tails += file.load.tail;
+            let durable = file.synced.as_ref().map_or(0, |synced| synced.tail.len()) as u64;
+            let tail = file.load.tail;
+            holds(&format!("tail of file {} in the ring", id.0), tail >= durable, || {
+                format!("expected at least {durable} bytes, found {tail}")
+            })?;
+        }
+        equal("bytes of a snapshot, and of tails", (entries, tails), self.0.load.counts())?;
+        let zones = &self.0.zones;
+        let each = zones.with_blobs().into_iter().map(|zone| zone_bytes(&zones.youngest_in(zone)));
+        equal("bytes of entries of zones", each.sum(), zones.youngest_bytes.get())
     }
 
     /// The order of a file's extents, its checksums, and its durable part.

@@ -93,6 +93,9 @@ impl Store {
     /// The zone most worth cleaning. Cleaning it must free more space than the move takes.
     fn victim(&self) -> Option<ZoneId> {
         let zones = &self.0.zones;
+        if self.ring_is_full() {
+            return None;
+        }
         let (victim, moved) = match zones.policy() {
             Policy::Generations => self.victim_by_benefit()?,
             _ => zones.victim().map(|zone| (zone, zones.valid(zone)))?,
@@ -237,6 +240,7 @@ impl Store {
         if let Some(first) = join_holes(file) {
             file.changed_from(first);
         }
+        self.weigh(file);
         self.0.must_commit.borrow_mut().insert(id);
         before
     }
@@ -372,6 +376,7 @@ impl Store {
         }
         file.extents.insert(index + 1, rest.clone());
         file.changed_from(whole.first);
+        self.weigh(file);
         self.0.must_commit.borrow_mut().insert(id);
         rest
     }

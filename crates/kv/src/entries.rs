@@ -311,6 +311,29 @@ impl Bodies {
         body.extend(bytes);
     }
 
+    /// Adds a whole file, for a snapshot: in several entries if it has many extents, so that none is
+    /// longer than a part of a record.
+    pub(crate) fn push_pieces(&mut self, file: FileId, mut state: FileState) {
+        let bytes = |extent: &Extent| match &extent.sums {
+            Sums::Here(sums) => ExtentEntry::SIZE + 4 * sums.len(),
+            Sums::At(_) => ExtentEntry::SIZE,
+        };
+        let (mut keep, mut piece, mut all) = (0, Vec::new(), 0);
+        for extent in std::mem::take(&mut state.extents) {
+            let more = bytes(&extent);
+            if all + more > self.most / 4 && !piece.is_empty() {
+                let (extents, end) = (std::mem::take(&mut piece), extent.first);
+                let size = u64::from(end) * PAGE_SIZE as u64;
+                let state = FileState { size, extents, tail: Vec::new(), ..state };
+                self.push(&Entry::File { file, keep, state });
+                (keep, all) = (end, 0);
+            }
+            all += more;
+            piece.push(extent);
+        }
+        self.push(&Entry::File { file, keep, state: FileState { extents: piece, ..state } });
+    }
+
     /// Each body with its head. `flags` are those of all bodies but the last, and those of the
     /// last.
     pub(crate) fn finish(

@@ -8,6 +8,7 @@
 
 use crate::entries::FileState;
 use crate::file_kind::{Claim, FileKind, Role};
+use crate::ring_budget::FileLoad;
 use furrow_log::BlockAddr;
 use furrow_log::record::crc32c;
 use furrow_rt::{PAGE_SIZE, Page, Semaphore};
@@ -130,6 +131,8 @@ pub(crate) struct File {
     pub(crate) synced: Option<Synced>,
     /// Blocks whose extents are as the last group commit recorded them.
     pub(crate) journaled: u32,
+    /// What it adds to a snapshot.
+    pub(crate) load: FileLoad,
     /// Held during a change of the content: one at a time.
     pub(crate) lock: Semaphore,
 }
@@ -159,6 +162,7 @@ impl File {
             opens: 0,
             synced: None,
             journaled: 0,
+            load: FileLoad::default(),
             lock: Semaphore::new(1),
         }
     }
@@ -196,6 +200,12 @@ impl File {
     /// Bytes behind the last whole block.
     pub(crate) fn tail_len(&self) -> usize {
         self.size.saturating_sub(u64::from(self.blocks()) * PAGE_SIZE as u64) as usize
+    }
+
+    /// The bytes behind the last whole block become a block, with zeros behind them.
+    pub(crate) fn pad(&mut self) {
+        let last = std::mem::replace(&mut self.tail, Page::zeroed());
+        self.waiting.push_back(Block::of(last));
     }
 
     /// Adds bytes at the end.
@@ -247,6 +257,13 @@ impl File {
             None => (self.size, &self.tail.bytes()[..self.tail_len()]),
         };
         Synced { blocks, size, tail: tail.to_vec(), modified: self.modified }
+    }
+
+    /// Bytes behind the last whole block that the ring has to hold: the durable ones, or the
+    /// present ones if they are more.
+    pub(crate) fn tail_recorded(&self) -> u64 {
+        let durable = self.synced.as_ref().map_or(0, |synced| synced.tail.len());
+        durable.max(self.tail_len()) as u64
     }
 
     /// Whether some of the file is not durable.

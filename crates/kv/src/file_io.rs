@@ -79,6 +79,7 @@ impl Store {
         self.check_alive()?;
         let lock = self.with(id, |file| file.lock.clone())?;
         let _one = lock.acquire(1).await;
+        self.admit_append(id)?;
         self.reopen_tail(id).await?;
         let before = self.with(id, |file| {
             let before = (file.size, file.tail.clone());
@@ -96,6 +97,7 @@ impl Store {
         self.check_alive()?;
         let lock = self.with(id, |file| file.lock.clone())?;
         let _one = lock.acquire(1).await;
+        self.admit_append(id)?;
         let bytes = prepared.len();
         let (before, fits) = self.with(id, |file| {
             let before = (file.size, file.tail.clone());
@@ -105,6 +107,11 @@ impl Store {
             self.appended(id, bytes, before).await?;
         }
         Ok(fits)
+    }
+
+    /// What is appended needs entries for its places.
+    fn admit_append(&self, id: FileId) -> Result<()> {
+        self.admit(self.with(id, |file| file.claim())?, 0)
     }
 
     /// Bytes were appended to a file, which is locked: there may be enough to place, or too many.
@@ -165,7 +172,11 @@ impl Store {
 
     /// Truncates a file to `last` whole blocks and the tail; the next group commit records that.
     fn cut(&self, id: FileId, last: u32, tail: Page, size: u64) -> Result<()> {
-        let lost = self.with(id, |file| cut(file, last, tail, size))?;
+        let lost = self.with(id, |file| {
+            let lost = cut(file, last, tail, size);
+            self.weigh(file);
+            lost
+        })?;
         lost.iter().for_each(|extent| self.retire(id, extent));
         self.keep_from(id, size);
         self.0.must_commit.borrow_mut().insert(id);
@@ -196,18 +207,64 @@ impl Store {
         done
     }
 
-    /// Pads the last block of a file that is not small, and places all.
+    /// Pads the last block of a file that is not small, and places all. In a crowded ring a small
+    /// file leaves nothing either.
     async fn end(&self, id: FileId) -> Result<()> {
         let ended = self.with(id, |file| {
-            let tail = file.tail_len();
-            if tail > 0 && file.size > PAGE_SIZE as u64 {
-                let last = std::mem::replace(&mut file.tail, Page::zeroed());
-                file.waiting.push_back(Block::of(last));
+            if file.tail_len() > 0 && file.size > PAGE_SIZE as u64 {
+                file.pad();
             }
             !file.waiting.is_empty()
         })?;
         if ended {
             self.place(id).await?;
+            // What was durable of its last block leaves the ring.
+            self.0.must_commit.borrow_mut().insert(id);
+        }
+        match self.ring_is_crowded() {
+            true => self.leave_ring(id).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Gives the bytes behind the last whole block of a file a block of their own, and the
+    /// checksums of its last extent. Without space they stay in the ring. The caller holds the
+    /// file's lock, and no blocks wait for their places.
+    pub(crate) async fn leave_ring(&self, id: FileId) -> Result<()> {
+        let left = self.leave_ring_if_space(id).await;
+        match left {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                let back = |file: &mut File| {
+                    if let Some(last) = file.waiting.pop_back() {
+                        file.tail = last.page;
+                    }
+                };
+                self.with(id, back)
+            }
+            left => left,
+        }
+    }
+
+    async fn leave_ring_if_space(&self, id: FileId) -> Result<()> {
+        let padded = self.with(id, |file| {
+            let tail = file.tail_len() > 0;
+            if tail {
+                file.pad();
+            }
+            tail
+        })?;
+        if padded {
+            self.place(id).await?;
+            self.0.must_commit.borrow_mut().insert(id);
+        }
+        let (want, long) = self.with(id, |file| {
+            let last = file.extents.last().filter(|last| last.blocks > SUMS_INLINE);
+            let here = |last: &&Extent| matches!(last.sums, Sums::Here(_)) && !last.is_hole();
+            (self.want_of(id, file), last.filter(here).map(|last| last.first))
+        })?;
+        if let Some(first) = long {
+            self.store_sums(id, first, want).await?;
+            self.0.must_commit.borrow_mut().insert(id);
         }
         Ok(())
     }
@@ -244,7 +301,9 @@ impl Store {
                 file.flying.extend((first..).zip(pages));
                 let extent = self.put(id, first, zone, blocks);
                 self.0.zones.note_blob(zone, &file.role);
-                self.extend(file, extent)
+                let ended = self.extend(file, extent);
+                self.weigh(file);
+                ended
             })?;
             if let Some(first) = ended {
                 self.store_sums(id, first, want).await?;
@@ -477,6 +536,7 @@ impl Store {
         let place = BlockAddr::new(writer.geometry(), zone, written.at());
         extent.sums = Sums::At(place);
         file.changed_from(first);
+        self.weigh(file);
         drop(files);
         self.0.zones.add(zone, id, 1);
         self.keep_sums(place, sums.clone());
@@ -504,6 +564,7 @@ impl Store {
             let kept = sums.iter().take(extent.blocks as usize).copied().collect();
             extent.sums = Sums::Here(Rc::new(kept));
             file.changed_from(first);
+            self.weigh(file);
             self.0.must_commit.borrow_mut().insert(id);
             self.0.retired.borrow_mut().push((self.zone_of(place), id, 1));
         }

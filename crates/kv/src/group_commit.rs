@@ -13,9 +13,10 @@ use crate::file::{File, FileId, Synced};
 use crate::format::{INCOMPAT_HOLES, INCOMPAT_ROLES, SuperblockBody, flag, kind};
 use crate::namespace::paths::Node;
 use crate::store::{Inner, Store};
+use furrow_log::BLOCK_SIZE;
 use furrow_log::budget::Class;
 use furrow_log::pool::{DurableSnapshot, Snapshot};
-use furrow_log::record::{RecordId, blocks_for};
+use furrow_log::record::{RecordHeader, RecordId, blocks_for};
 use furrow_log::ring::empty_zone;
 use furrow_log::writer::Failure;
 use furrow_policy::StoreDefect;
@@ -25,8 +26,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::IntoBytes;
 
-/// Most bytes of entries in a record, unless a single entry is longer.
-pub(crate) const RECORD_BYTES: usize = 128 << 10;
+/// Most blocks of a record, unless a single entry is longer.
+const RECORD_BLOCKS: u32 = 32;
 
 /// One group commit, and the callers that wait for it.
 #[derive(Default)]
@@ -46,7 +47,7 @@ impl Store {
         self.count(|counters| counters.syncs += 1);
         let lock = self.with(id, |file| file.lock.clone())?;
         let one = lock.acquire(1).await;
-        self.place(id).await?;
+        self.settle(id).await?;
         drop(one);
         self.join_group_commit(Some(id)).await
     }
@@ -83,12 +84,22 @@ impl Store {
             let Ok(lock) = self.with(id, |file| file.lock.clone()) else { continue };
             let one = lock.acquire(1).await;
             if self.with(id, |file| file.names).is_ok_and(|names| names > 0) {
-                self.place(id).await?;
+                self.settle(id).await?;
                 self.0.must_commit.borrow_mut().insert(id);
             }
             drop(one);
         }
         self.join_group_commit(None).await
+    }
+
+    /// Gives blocks of a file their places before a group commit records it. The bytes behind them
+    /// go to the ring, unless they would crowd it.
+    async fn settle(&self, id: FileId) -> Result<()> {
+        self.place(id).await?;
+        if self.with(id, |file| self.tail_crowds(file))? {
+            self.leave_ring(id).await?;
+        }
+        self.with(id, |file| self.weigh_tail(file))
     }
 
     /// Makes all names and all files durable, and stops the store.
@@ -168,7 +179,7 @@ impl Store {
         let mut told = false;
         loop {
             let (moves, mark) = (inner.moves.get(), inner.next_flight.get());
-            let mut bodies = Bodies::new(RECORD_BYTES);
+            let mut bodies = Bodies::new(inner.record_bytes());
             if !told {
                 let changes = std::mem::take(&mut inner.names.borrow_mut().changes);
                 changes.iter().for_each(|entry| bodies.push(entry));
@@ -290,10 +301,9 @@ impl Store {
             return false;
         }
         let ring = self.0.ring.borrow();
-        let blocks = bodies.iter().map(|body| blocks_for(body.len()));
-        let (total, longest) = (blocks.clone().sum::<u32>(), blocks.max().unwrap_or(0));
+        let (total, longest) = blocks_of(bodies);
         let ends = ring.half().len().saturating_sub(1) as u32;
-        total + ends * longest <= ring.space_left()
+        longest <= self.0.zones.capacity() && total + ends * longest <= ring.space_left()
     }
 
     fn record_id(&self, kind: u16) -> RecordId {
@@ -372,7 +382,8 @@ impl Store {
             // A file that was truncated since its sync no longer has the synced content: it is
             // recorded in its present state.
             wanted.append(&mut inner.must_commit.borrow_mut());
-            let views = self.view(wanted, &mut Bodies::new(RECORD_BYTES), views.clone());
+            let mut recorded = Bodies::new(inner.record_bytes());
+            let views = self.view(wanted, &mut recorded, views.clone());
             inner.names.borrow_mut().changes.clear();
             inner.zones.take_untold();
             let bodies = inner.snapshot(&views, number);
@@ -422,7 +433,8 @@ impl Store {
     async fn write_half(&self, bodies: &[Vec<u8>]) -> Result<bool> {
         let inner = &*self.0;
         let permit = inner.zones.budget.acquire(Class::Metadata, 1).await;
-        inner.ring.borrow_mut().turn(Some(permit))?;
+        let (total, longest) = blocks_of(bodies);
+        inner.ring.borrow_mut().turn(Some(permit), (total + 1, longest))?;
         if self.has(StoreDefect::EarlyRingReset) {
             let before = inner.zones.pool.snapshot().flushed().await?;
             self.empty_old(&before).await?;
@@ -447,7 +459,10 @@ impl Store {
         self.count(|counters| counters.rounds += 1);
         for (id, view) in views {
             // A file may be gone meanwhile.
-            let _ = self.with(id, |file| file.synced = Some(view));
+            let _ = self.with(id, |file| {
+                file.synced = Some(view);
+                self.weigh(file);
+            });
         }
         let retired = std::mem::take(&mut *inner.retiring.borrow_mut());
         for (zone, file, blocks) in retired {
@@ -469,6 +484,12 @@ impl Store {
             }
         });
     }
+}
+
+/// Blocks of all records with these bodies, and of the longest.
+fn blocks_of(bodies: &[Vec<u8>]) -> (u32, u32) {
+    let blocks = bodies.iter().map(|body| blocks_for(body.len()));
+    (blocks.clone().sum(), blocks.max().unwrap_or(0))
 }
 
 /// Runs group commits until no caller waits for one.
@@ -513,13 +534,20 @@ impl Inner {
         body.as_bytes().iter().copied().chain(roles).collect()
     }
 
+    /// Most bytes of entries in a record, unless a single entry is longer. In small zones records
+    /// are shorter: one that does not fit into a zone leaves the rest of it.
+    fn record_bytes(&self) -> usize {
+        let blocks = RECORD_BLOCKS.min(self.zones.capacity() / 4).max(1);
+        blocks as usize * BLOCK_SIZE - RecordHeader::SIZE
+    }
+
     fn zone_entry(&self, zone: ZoneId) -> Entry {
         Entry::Zone { zone, youngest: self.zones.youngest_in(zone) }
     }
 
     /// All names and all files: files in `views` in that state, the others in their durable state.
     pub(crate) fn snapshot(&self, views: &[(FileId, Synced)], number: u64) -> Vec<Vec<u8>> {
-        let mut bodies = Bodies::new(RECORD_BYTES);
+        let mut bodies = Bodies::new(self.record_bytes());
         let (names, files) = (self.names.borrow(), self.files.borrow());
         for (path, node) in &names.nodes {
             let file = match node {
@@ -531,7 +559,7 @@ impl Inner {
         for (id, file) in files.iter().filter(|(_, file)| file.names > 0) {
             let view = views.iter().find(|(viewed, _)| viewed == id).map(|(_, view)| view);
             let Some(synced) = view.or(file.synced.as_ref()) else { continue };
-            bodies.push(&Entry::File { file: *id, keep: 0, state: file.durable(synced) });
+            bodies.push_pieces(*id, file.durable(synced));
         }
         for zone in self.zones.with_blobs() {
             bodies.push(&self.zone_entry(zone));

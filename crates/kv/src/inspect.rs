@@ -13,6 +13,7 @@ use crate::format::{SumsHead, kind};
 use crate::namespace::paths::{Node, clean};
 use crate::recover::steps::Reading;
 use crate::recover::{Opened, Replay};
+use crate::ring_budget::{blocks_with_entries, file_bytes, name_bytes, zone_bytes};
 use crate::ring_scan::MAY_BEGIN;
 use crate::space::{Space, sums_to_come, without_sums};
 use crate::zone_allocator::{garbage_left, kept_for_flushes, kept_from};
@@ -190,6 +191,7 @@ impl Snapshot {
         let sums = files.map(|state| sums_to_come(&state.extents)).sum::<u64>();
         let left =
             capacity.saturating_sub(used + sums + flushes + stuck.map(u64::from).sum::<u64>());
+        let left = left.min(self.blocks_with_entries());
         let holds =
             |report: &&ZoneReport| !matches!(report.state, ZoneState::Empty | ZoneState::Offline);
         let written = content.iter().filter(holds).count() as u32;
@@ -202,6 +204,18 @@ impl Snapshot {
             free_zones: zones as u32 - written,
             peak_zones: written,
         }
+    }
+
+    /// How many blocks of content can get a place as far as the ring decides that.
+    fn blocks_with_entries(&self) -> u64 {
+        let Opened { ring, failed, replay, .. } = &self.found;
+        let names = replay.nodes.keys().map(|path| name_bytes(path)).sum::<u64>();
+        let file = |state: &FileState| file_bytes(&state.extents) + state.tail.len() as u64;
+        let files = replay.files.values().map(file).sum::<u64>();
+        let zones = replay.youngest.values().map(zone_bytes).sum::<u64>();
+        let half = ring.half.min((ring.count() - failed.len() as u32) / 2).max(1);
+        let room = u64::from(half) * u64::from(self.zone_blocks()) * BLOCK_SIZE as u64;
+        blocks_with_entries(names + files + zones, room)
     }
 
     /// All paths and what they name, ascending.

@@ -15,6 +15,7 @@
 //! | `file_kind` | what kind a file is, by its name |
 //! | `zone_allocator` | which zones are open and for what, what counts in each; policies |
 //! | `space` | how much space there is, and for whom |
+//! | `ring_budget` | what the record ring has to hold, and who may add to it |
 //! | `group_commit` | sync: what makes names and files durable, for all who ask at once |
 //! | `clean` | zone cleaning, relocation of what a failed zone lost |
 //! | `dead_ranges` | bytes of files that no reader needs, and the holes they leave |
@@ -42,6 +43,7 @@ mod mkfs;
 mod namespace;
 mod prepared_append;
 mod recover;
+mod ring_budget;
 mod ring_scan;
 mod scrub;
 mod space;

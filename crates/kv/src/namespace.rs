@@ -11,6 +11,7 @@ use crate::entries::Entry;
 use crate::file::{File, FileId, Lifetime};
 use crate::file_kind::{Claim, FileKind, Role};
 use crate::format::PATH_MAX;
+use crate::ring_budget::{file_bytes, name_bytes};
 use crate::store::Store;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use paths::{Node, below, clean, rename};
@@ -77,6 +78,8 @@ impl Store {
         if names.nodes.contains_key(&path) {
             return Err(Error::new(ErrorKind::Exists, format!("{path}: is there already")));
         }
+        self.admit(Claim::Others, name_bytes(&path))?;
+        self.0.load.add(name_bytes(&path));
         names.nodes.insert(path.clone(), Node::Directory);
         drop(names);
         self.changed(Entry::Name { path, file: None });
@@ -102,6 +105,7 @@ impl Store {
         }
         names.nodes.remove(&path);
         drop(names);
+        self.0.load.remove(name_bytes(&path));
         self.changed(Entry::Remove { path });
         Ok(())
     }
@@ -109,7 +113,8 @@ impl Store {
     /// Makes an empty file and opens it. A file that the path named is removed.
     ///
     /// # Errors
-    /// `IsDirectory`; `NotFound` or `NotDirectory` of its parent.
+    /// `IsDirectory`; `NotFound` or `NotDirectory` of its parent; `NoSpace` if the record ring has
+    /// no room for more names.
     pub fn create(&self, path: &str, lifetime: Lifetime) -> Result<FileId> {
         self.check_alive()?;
         let path = clean(path)?;
@@ -119,6 +124,9 @@ impl Store {
         if before == Some(Node::Directory) {
             return Err(Error::new(ErrorKind::IsDirectory, format!("{path}: a directory")));
         }
+        let known = if before.is_some() { 0 } else { name_bytes(&path) };
+        self.admit_name(&path, known + file_bytes(&[]))?;
+        self.0.load.add(known);
         let id = FileId(names.next_file);
         names.next_file += 1;
         names.nodes.insert(path.clone(), Node::File(id));
@@ -130,6 +138,7 @@ impl Store {
             file.role.family.name = name;
         }
         self.0.zones.set_log(id, file.role.kind == FileKind::Wal);
+        self.weigh(&mut file);
         self.0.files.borrow_mut().insert(id, file);
         self.changed(Entry::Name { path, file: Some(id) });
         if let Some(Node::File(before)) = before {
@@ -181,6 +190,7 @@ impl Store {
         };
         names.nodes.remove(&path);
         drop(names);
+        self.0.load.remove(name_bytes(&path));
         self.changed(Entry::Remove { path });
         self.lose_name(id);
         Ok(())
@@ -189,7 +199,7 @@ impl Store {
     /// Gives a file another name.
     ///
     /// # Errors
-    /// `NotFound`, `IsDirectory`, `Exists`.
+    /// `NotFound`, `IsDirectory`, `Exists`; `NoSpace` if the record ring has no room for more names.
     pub fn link(&self, from: &str, to: &str) -> Result<()> {
         self.check_alive()?;
         let (from, to) = (clean(from)?, clean(to)?);
@@ -201,9 +211,15 @@ impl Store {
         if names.nodes.contains_key(&to) {
             return Err(Error::new(ErrorKind::Exists, format!("{to}: is there already")));
         }
+        let mut files = self.0.files.borrow_mut();
+        let file = files.get_mut(&id).expect("invariant: what has a name is there");
+        let first = if file.names > 0 { 0 } else { file_bytes(&file.extents) };
+        self.admit_name(&to, name_bytes(&to) + first)?;
+        self.0.load.add(name_bytes(&to));
         names.nodes.insert(to.clone(), Node::File(id));
-        drop(names);
-        self.with(id, |file| file.names += 1)?;
+        file.names += 1;
+        self.weigh(file);
+        drop((names, files));
         self.changed(Entry::Name { path: to, file: Some(id) });
         Ok(())
     }
@@ -212,7 +228,8 @@ impl Store {
     ///
     /// # Errors
     /// `NotFound`; `Exists` if the new path names a directory, or a directory is to be renamed over
-    /// something; `Invalid` for a directory into itself.
+    /// something; `Invalid` for a directory into itself, or if a path became too long; `NoSpace` if
+    /// the record ring has no room for longer names.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.check_alive()?;
         let (from, to) = (clean(from)?, clean(to)?);
@@ -233,6 +250,20 @@ impl Store {
             }
             (_, None) => None,
         };
+        let (paths, longest) = names.below(&from);
+        if longest + to.len() > PATH_MAX + from.len() {
+            let message = format!("{from}: with {to}, a path below it is over {PATH_MAX} bytes");
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let longer = paths as u64 * to.len().saturating_sub(from.len()) as u64;
+        if longer > 0 {
+            self.admit_name(&to, longer)?;
+        }
+        self.0.load.add(longer);
+        self.0.load.remove(paths as u64 * from.len().saturating_sub(to.len()) as u64);
+        if over.is_some() {
+            self.0.load.remove(name_bytes(&to));
+        }
         rename(&mut names.nodes, &from, &to);
         self.rename_roles(&names.nodes, &to);
         drop(names);
@@ -311,6 +342,7 @@ impl Store {
         if file.names == 0 {
             self.0.zones.set_log(id, false);
         }
+        self.weigh(file);
         drop(files);
         self.drop_unused(id);
     }

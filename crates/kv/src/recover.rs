@@ -11,6 +11,7 @@ use crate::file::{Extent, File, FileId, Sums};
 use crate::file_kind::{Family, FileKind, Role};
 use crate::format::{SumsHead, flag, kind};
 use crate::namespace::paths::{Namespace, Node, rename};
+use crate::ring_budget::{RingLoad, name_bytes};
 use crate::store::{Counters, Inner, Options, Store};
 use crate::zone_allocator::ZoneAllocator;
 use furrow_log::address::blocks_written;
@@ -389,7 +390,7 @@ impl Opened {
             changes: Vec::new(),
             next_file: replay.next_file.max(1),
         };
-        Ok(Store(Rc::new(Inner {
+        let store = Store(Rc::new(Inner {
             rt: rt.clone(),
             pages,
             options,
@@ -425,6 +426,10 @@ impl Opened {
             stopping: Cell::new(false),
             turn_wanted: Cell::new(false),
             scrub: Scrub::default(),
-        })))
+            load: RingLoad::default(),
+        }));
+        store.0.names.borrow().nodes.keys().for_each(|path| store.0.load.add(name_bytes(path)));
+        store.0.files.borrow_mut().values_mut().for_each(|file| store.weigh(file));
+        Ok(store)
     }
 }

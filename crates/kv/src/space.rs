@@ -2,6 +2,7 @@
 
 use crate::file::{Extent, File, SUMS_INLINE, SYNCED_EXTENT, Sums};
 use crate::file_kind::Claim;
+use crate::ring_budget::blocks_with_entries;
 use crate::store::Store;
 use crate::zone_allocator::{garbage_left, kept_from};
 use furrow_log::BLOCK_SIZE;
@@ -14,7 +15,8 @@ pub struct Space {
     pub capacity: u64,
     /// What files hold.
     pub used: u64,
-    /// What files can hold in addition, by cleaning alone. The reserves for compactions, for
+    /// What files can hold in addition, by cleaning alone, as long as the record ring has room for
+    /// their places. The reserves for compactions, for
     /// flushes of the present logs, and for the database's own state are left out.
     pub available: u64,
     /// Zones for content.
@@ -66,6 +68,7 @@ impl Store {
         let flushes = u64::from(zones.kept_for_flushes()) * u64::from(zones.capacity());
         let gone = [used, waiting, flushes, zones.out_of_reach(garbage_left(zones.capacity()))];
         let left = gone.into_iter().fold(capacity, u64::saturating_sub);
+        let left = left.min(blocks_with_entries(self.ring_load(), self.ring_room()));
         let block = BLOCK_SIZE as u64;
         Space {
             capacity: capacity * block,

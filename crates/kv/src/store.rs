@@ -9,6 +9,7 @@ use crate::file::{File, FileId};
 use crate::file_kind::Family;
 use crate::group_commit::CommitGroup;
 use crate::namespace::paths::{Namespace, clean};
+use crate::ring_budget::{FileLoad, RingLoad};
 use crate::zone_allocator::{Policy, ZoneAllocator};
 use furrow_log::BlockAddr;
 use furrow_log::record::Uuid;
@@ -134,6 +135,8 @@ pub(crate) struct Inner {
     /// Families of files that do not exist yet.
     pub(crate) awaited: RefCell<BTreeMap<String, String>>,
     pub(crate) forgotten: RefCell<Forgotten>,
+    /// Bytes of a snapshot, without the entries of zones.
+    pub(crate) load: RingLoad,
     pub(crate) counters: RefCell<Counters>,
     pub(crate) dead: RefCell<Option<Error>>,
     pub(crate) stopping: Cell<bool>,
@@ -231,6 +234,7 @@ impl Store {
         }
         let file = files.remove(&id).expect("invariant: it was just there");
         drop(files);
+        debug_assert_eq!(file.load, FileLoad::default(), "a file without a name");
         self.0.zones.release_hold(id);
         self.0.must_commit.borrow_mut().remove(&id);
         for extent in &file.extents {

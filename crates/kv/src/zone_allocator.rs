@@ -21,6 +21,7 @@ pub(crate) use policy::Use;
 
 use crate::file::{FileId, Lifetime};
 use crate::file_kind::{Claim, Family, Role};
+use crate::ring_budget::zone_bytes;
 use furrow_log::address::blocks_per_zone;
 use furrow_log::audit::broken;
 use furrow_log::budget::{Acquire, Budget, Class, Permit};
@@ -157,6 +158,8 @@ pub(crate) struct ZoneAllocator {
     /// The youngest blob file of each family that was written to a zone since its reset, even if
     /// the file is gone.
     youngest: RefCell<BTreeMap<ZoneId, BTreeMap<Family, u64>>>,
+    /// Bytes of the entries that record `youngest`.
+    pub(crate) youngest_bytes: Cell<u64>,
     /// Zones whose youngest blob files the next group commit records.
     untold: RefCell<BTreeSet<ZoneId>>,
     /// Full zones that no durable snapshot shows empty yet: the next group commit looks at them.
@@ -205,6 +208,7 @@ impl ZoneAllocator {
             policy,
             open: RefCell::default(),
             youngest: RefCell::default(),
+            youngest_bytes: Cell::new(0),
             untold: RefCell::default(),
             unshown: RefCell::default(),
             residents: RefCell::default(),
@@ -465,14 +469,18 @@ impl ZoneAllocator {
         let Some(number) = role.number else { return };
         let mut youngest = self.youngest.borrow_mut();
         let of_zone = youngest.entry(zone).or_default();
-        match of_zone.get_mut(&role.family) {
-            Some(now) => *now = number.max(*now),
-            None => drop(of_zone.insert(role.family.clone(), number)),
+        if let Some(now) = of_zone.get_mut(&role.family) {
+            *now = number.max(*now);
+            return;
         }
+        let before = if of_zone.is_empty() { 0 } else { zone_bytes(of_zone) };
+        of_zone.insert(role.family.clone(), number);
+        self.youngest_bytes.set(self.youngest_bytes.get() + zone_bytes(of_zone) - before);
     }
 
     /// Restores what recovery found of a zone.
     pub(crate) fn restore_youngest(&self, zone: ZoneId, of_zone: BTreeMap<Family, u64>) {
+        self.youngest_bytes.set(self.youngest_bytes.get() + zone_bytes(&of_zone));
         self.youngest.borrow_mut().insert(zone, of_zone);
     }
 
@@ -685,7 +693,9 @@ impl ZoneAllocator {
             return Ok(());
         }
         // This comes before the reset: a free zone may be opened at once by somebody else.
-        if self.youngest.borrow_mut().remove(&zone).is_some() {
+        if let Some(of_zone) = self.youngest.borrow_mut().remove(&zone) {
+            let rest = self.youngest_bytes.get().checked_sub(zone_bytes(&of_zone));
+            self.youngest_bytes.set(self.account("bytes of entries of zones", rest));
             self.untold.borrow_mut().insert(zone);
         }
         self.uncleanable.borrow_mut().remove(&zone);

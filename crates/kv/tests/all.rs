@@ -5,6 +5,7 @@
 mod dead_ranges;
 mod format_doc;
 mod inspect;
+mod ring_budget;
 mod ring_zones;
 mod scrub;
 mod space;

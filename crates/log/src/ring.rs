@@ -258,6 +258,12 @@ impl RecordRing {
         self.zones.zones().map(role).collect()
     }
 
+    /// Blocks that every later half has, as far as known.
+    pub fn half_blocks(&self) -> u32 {
+        let usable = self.zones.count().saturating_sub(self.failed.len() as u32);
+        (usable / 2).clamp(1, self.zones.half) * self.capacity()
+    }
+
     /// Blocks left in the half, if no blocks are lost at the ends of zones.
     pub fn space_left(&self) -> u32 {
         let Some(zone) = self.half.get(self.current) else { return 0 };
@@ -289,16 +295,19 @@ impl RecordRing {
         Ok(self.writer.submit(ZoneWrite::pages(zone, Kind::Checkpoint, pages)))
     }
 
-    /// Begins another half, of empty zones, with a permit for them.
+    /// Begins another half, of empty zones, with a permit for them. The half has more zones than
+    /// usual if its beginning needs them: `blocks` in records of at most `longest` blocks.
     ///
     /// # Errors
     /// `Io` if no empty zone is left.
-    pub fn turn(&mut self, permit: Option<Permit>) -> Result<()> {
+    pub fn turn(&mut self, permit: Option<Permit>, (blocks, longest): (u32, u32)) -> Result<()> {
         let taken = |zone: &ZoneId| {
             self.half.contains(zone) || self.old.contains(zone) || self.failed.contains(zone)
         };
         let empty = self.zones.zones().filter(|zone| !taken(zone));
-        let next: Vec<ZoneId> = empty.take(self.zones.half as usize).collect();
+        let room = self.capacity().saturating_sub(longest).max(1);
+        let zones = self.zones.half.max(blocks.div_ceil(room));
+        let next: Vec<ZoneId> = empty.take(zones as usize).collect();
         let Some(first) = next.first().copied() else {
             let message = format!(
                 "{}: no zone of the record ring (zones {} to {}) is left that can be written, {} \

@@ -69,6 +69,14 @@ impl Namespace {
         }
     }
 
+    /// How many paths a renaming of this one changes, and the longest of them.
+    pub(super) fn below(&self, path: &str) -> (usize, usize) {
+        let prefix = below(path);
+        let inside = self.nodes.range(prefix.clone()..).map(|(path, _)| path);
+        let inside = inside.take_while(|path| path.starts_with(&prefix));
+        inside.fold((1, path.len()), |(count, longest), path| (count + 1, longest.max(path.len())))
+    }
+
     pub(super) fn children<'a>(&'a self, directory: &str) -> impl Iterator<Item = (&'a str, Node)> {
         let prefix = below(directory);
         let from = self.nodes.range(prefix.clone()..);

@@ -308,6 +308,7 @@ impl Store {
         run(&WRITE, &mut opening).await?;
         let store = opening.store.ok_or_else(out_of_order)?;
         store.start_cleaning();
+        store.relieve_ring().await?;
         Ok(store)
     }
 

@@ -1,0 +1,225 @@
+//! What the record ring has to hold, and who may add to it.
+//!
+//! A turn writes all names and places of files to one half of the ring. If they did not fit, no
+//! turn would be possible, and nothing could be recorded any more, not even a removal. So the bytes
+//! of the next snapshot are counted, and what adds to them is refused in time.
+//!
+//! Invariants
+//! - `entries` and `tails` are the bytes of a snapshot of the present state, or more.
+//! - What adds entries is admitted up to a share of the half that depends on its claim. Removals,
+//!   and the moves of cleaning, are always admitted.
+//! - Bytes behind the last whole block of files take at most an eighth of the half: beyond that
+//!   they get a block of their own when their file is synced or closed.
+
+use crate::file::{Extent, File, FileId, SUMS_INLINE, Sums};
+use crate::file_kind::{Claim, Family, FileKind, Role};
+use crate::format::{
+    EXTENT_MAX, EntryHead, ExtentEntry, FileEntry, NameEntry, PATH_MAX, YoungestEntry, ZoneEntry,
+};
+use crate::store::Store;
+use furrow_log::BLOCK_SIZE;
+use furrow_zone::{Error, ErrorKind, Result};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+/// Shares of a half, in sixteenths: what files without a claim may fill, what flushes and
+/// compactions may, what the database's own state may, and what cleaning may.
+const OTHERS: u64 = 10;
+const FLUSHES: u64 = 11;
+const CATALOG: u64 = 12;
+const CLEANING: u64 = 14;
+/// The share of a half above which closed files leave nothing in the ring that can be elsewhere,
+/// and the share that tails may take, in sixteenths.
+const CROWDED: u64 = 2;
+/// The most that one name with its file adds.
+const ONE_MORE: u64 = (EntryHead::SIZE + NameEntry::SIZE + PATH_MAX) as u64 + FILE;
+
+/// Bytes of the entry of a file without extents.
+const FILE: u64 = (EntryHead::SIZE + FileEntry::SIZE) as u64;
+
+/// Bytes of a snapshot.
+#[derive(Debug, Default)]
+pub(crate) struct RingLoad {
+    /// Entries of names, files and zones, without the tails of files.
+    entries: Cell<u64>,
+    /// The bytes behind the last whole block of files.
+    tails: Cell<u64>,
+}
+
+/// What a file adds to a snapshot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FileLoad {
+    pub(crate) entries: u64,
+    pub(crate) tail: u64,
+}
+
+impl RingLoad {
+    pub(crate) fn total(&self) -> u64 {
+        self.entries.get() + self.tails.get()
+    }
+
+    fn change(&self, before: FileLoad, now: FileLoad) {
+        self.entries.set((self.entries.get() + now.entries).saturating_sub(before.entries));
+        self.tails.set((self.tails.get() + now.tail).saturating_sub(before.tail));
+    }
+
+    /// An entry of `bytes` is added.
+    pub(crate) fn add(&self, bytes: u64) {
+        self.entries.set(self.entries.get() + bytes);
+    }
+
+    /// An entry of `bytes` is gone.
+    pub(crate) fn remove(&self, bytes: u64) {
+        self.entries.set(self.entries.get().saturating_sub(bytes));
+    }
+
+    /// The counts, for the audit.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.entries.get(), self.tails.get())
+    }
+}
+
+/// Bytes of the entry of a name.
+pub(crate) fn name_bytes(path: &str) -> u64 {
+    (EntryHead::SIZE + NameEntry::SIZE + path.len()) as u64
+}
+
+/// Bytes of the entry of a file with these extents, without its tail.
+pub(crate) fn file_bytes(extents: &[Extent]) -> u64 {
+    let sums = |extent: &Extent| match &extent.sums {
+        Sums::Here(sums) => 4 * sums.len(),
+        Sums::At(_) => 0,
+    };
+    let each = extents.iter().map(|extent| (ExtentEntry::SIZE + sums(extent)) as u64);
+    FILE + each.sum::<u64>()
+}
+
+/// Bytes of the entry of a zone.
+pub(crate) fn zone_bytes(youngest: &BTreeMap<Family, u64>) -> u64 {
+    let each = youngest.keys().map(|family| family.directory.len() + family.name.len());
+    let each = each.map(|bytes| YoungestEntry::SIZE + bytes);
+    (EntryHead::SIZE + ZoneEntry::SIZE + each.sum::<usize>()) as u64
+}
+
+/// How many blocks of content can get a place if a snapshot has `load` of `room` bytes: each extent
+/// needs an entry.
+pub(crate) fn blocks_with_entries(load: u64, room: u64) -> u64 {
+    let left = (room * OTHERS / 16).saturating_sub(load + ONE_MORE);
+    left / ExtentEntry::SIZE as u64 * u64::from(EXTENT_MAX)
+}
+
+impl Store {
+    /// Bytes of a half of the ring.
+    pub(crate) fn ring_room(&self) -> u64 {
+        u64::from(self.0.ring.borrow().half_blocks()) * BLOCK_SIZE as u64
+    }
+
+    fn exceeds(&self, bytes: u64, sixteenths: u64) -> bool {
+        bytes > self.ring_room() * sixteenths / 16
+    }
+
+    /// Bytes of a snapshot of the present state.
+    pub(crate) fn ring_load(&self) -> u64 {
+        self.0.load.total() + self.0.zones.youngest_bytes.get()
+    }
+
+    /// Admits what adds `bytes` of entries to snapshots.
+    ///
+    /// # Errors
+    /// `NoSpace`
+    pub(crate) fn admit(&self, claim: Claim, bytes: u64) -> Result<()> {
+        let share = match claim {
+            Claim::Others => OTHERS,
+            Claim::Compaction | Claim::Flush => FLUSHES,
+            Claim::Catalog => CATALOG,
+        };
+        let load = self.ring_load();
+        if !self.exceeds(load + bytes, share) {
+            return Ok(());
+        }
+        self.count(|counters| counters.refused += 1);
+        let message = format!(
+            "no space: names and places of files take {load} of the {} bytes of a half of the \
+             record ring: remove files",
+            self.ring_room()
+        );
+        Err(Error::new(ErrorKind::NoSpace, message))
+    }
+
+    /// Admits a name, which may be that of a new file. What kind of writer it will have is not
+    /// stated yet.
+    pub(crate) fn admit_name(&self, path: &str, bytes: u64) -> Result<()> {
+        let role = Role::of(path);
+        let claim = match role.kind {
+            FileKind::Blob | FileKind::Table | FileKind::Wal => Claim::Flush,
+            FileKind::Manifest | FileKind::Other => Claim::Others,
+        };
+        self.admit(claim.max(role.claim), bytes)
+    }
+
+    /// Whether cleaning, which may split extents, has to wait for removals.
+    pub(crate) fn ring_is_full(&self) -> bool {
+        self.exceeds(self.ring_load(), CLEANING)
+    }
+
+    /// Whether what can be elsewhere has to leave the ring.
+    pub(crate) fn ring_is_crowded(&self) -> bool {
+        self.exceeds(self.ring_load(), CROWDED)
+    }
+
+    /// Whether the tail of a file would crowd the ring if it was recorded there.
+    pub(crate) fn tail_crowds(&self, file: &File) -> bool {
+        let others = self.0.load.tails.get().saturating_sub(file.load.tail);
+        file.tail_len() > 0 && self.exceeds(others + file.tail_len() as u64, CROWDED)
+    }
+
+    /// Counts a file again: its names, its extents or its durable state changed.
+    pub(crate) fn weigh(&self, file: &mut File) {
+        let now = match file.names {
+            0 => FileLoad::default(),
+            _ => FileLoad { entries: file_bytes(&file.extents), tail: file.tail_recorded() },
+        };
+        self.0.load.change(file.load, now);
+        file.load = now;
+    }
+
+    /// Counts the tail of a file that a group commit is about to record.
+    pub(crate) fn weigh_tail(&self, file: &mut File) {
+        let now = FileLoad { tail: file.load.tail.max(file.tail_len() as u64), ..file.load };
+        self.0.load.change(file.load, now);
+        file.load = now;
+    }
+
+    /// Moves what can be elsewhere out of a ring that is fuller than its users may fill it: a store
+    /// that an earlier version filled.
+    pub(crate) async fn relieve_ring(&self) -> Result<()> {
+        let mut load = self.ring_load();
+        if !self.exceeds(load, OTHERS / 2) {
+            return Ok(());
+        }
+        let mut files: Vec<(u64, FileId)> = {
+            let files = self.0.files.borrow();
+            files.iter().map(|(id, file)| (can_leave(file), *id)).collect()
+        };
+        files.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        for (bytes, id) in files.into_iter().take_while(|(bytes, _)| *bytes > 0) {
+            if !self.exceeds(load, CROWDED) {
+                break;
+            }
+            let Ok(lock) = self.with(id, |file| file.lock.clone()) else { continue };
+            let _one = lock.acquire(1).await;
+            self.leave_ring(id).await?;
+            load = load.saturating_sub(bytes);
+        }
+        self.join_group_commit(None).await
+    }
+}
+
+/// Bytes of a file's entry that can be in blocks instead.
+fn can_leave(file: &File) -> u64 {
+    let sums = file.extents.last().map_or(0, |last| match &last.sums {
+        Sums::Here(sums) if sums.len() > SUMS_INLINE as usize => 4 * sums.len() as u64,
+        _ => 0,
+    });
+    file.load.tail + sums
+}
