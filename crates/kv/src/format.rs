@@ -8,10 +8,15 @@
 //!
 //! Invariants
 //! - The half with the highest turn whose snapshot is whole counts. The other halves are emptied
-//!   only once this snapshot is whole. An offline zone holds no half that counts if the first zone
-//!   of the newest half that was found could be emptied, and was not.
-//! - Records of a half have consecutive sequence numbers. Records behind a gap were never promised
-//!   to be durable.
+//!   only once this snapshot is whole. An offline zone holds no half that counts if the newest half
+//!   that was found does not end with the record that the ring turns, and its first zone could be
+//!   emptied, and was not.
+//! - Records of a half have consecutive sequence numbers. A round begins when the one before it is
+//!   durable. So a gap is damage if a record of the round after the next follows in the half, or a
+//!   record of any round behind a gap in the snapshot, or any record behind it in the same zone.
+//!   Otherwise what is behind a gap was never promised to be durable.
+//! - The half before the one that counts is kept until the ring turns again. If its last record
+//!   says so, it holds what the snapshot of the half that counts says.
 //! - Only the last round may name content that is not on the drive. If it does, the files that it
 //!   names have the state of the round before.
 //! - An entry is a head and its body, whole within one record.
@@ -64,6 +69,10 @@ pub mod flag {
     pub const SNAPSHOT: u32 = 1;
     /// The record is the last of the snapshot.
     pub const WHOLE: u32 = 2;
+    /// The ring turns behind this record, which has no entries: a newer half may count.
+    pub const TURNS: u32 = 4;
+    /// With `TURNS`: the records of this half add up to what the snapshot of the next one says.
+    pub const SAME: u32 = 8;
 }
 
 layout! {

@@ -9,20 +9,18 @@
 
 use crate::entries::FileState;
 use crate::file::{Extent, FileId, Sums};
-use crate::format::{PATH_MAX, kind};
-use crate::inspect::{PIECE, identify, name_of, read_sums, wrong_content};
+use crate::format::PATH_MAX;
+use crate::inspect::{PIECE, read_sums, wrong_content};
 use crate::namespace::paths::Node;
-use crate::recover::{Replay, is_written};
-use crate::ring_scan::{
-    Superblock, find_ring, may_be_newer, none_found, offline_beginning, superblock_of,
-};
+use crate::recover::{Damage, Opened, Replay, is_written};
+use crate::ring_scan::{find, identify_by};
 use furrow_log::address::{blocks_per_zone, blocks_written};
-use furrow_log::record::{self, RecordHeader, Uuid, crc32c};
-use furrow_log::ring::{RingZones, is_offline, read_half};
+use furrow_log::record::{Uuid, crc32c};
+use furrow_log::ring::RingZones;
 use furrow_log::survey;
 use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
 use furrow_rt::Pool;
-use furrow_zone::{ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
+use furrow_zone::{ErrorKind, QueueId, Result, ZoneReport, ZoneState, ZonedDevice};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
@@ -123,15 +121,6 @@ impl CheckReport {
     }
 }
 
-/// The content of a half of the ring, as far as it can be followed.
-struct Half {
-    superblock: Superblock,
-    header: RecordHeader,
-    replay: Replay,
-    records: u64,
-    broken: bool,
-}
-
 /// A run of blocks: zone, first block, number of blocks, and the file and extent that name it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Taken {
@@ -184,35 +173,23 @@ impl Check<'_> {
     }
 
     async fn run(&mut self) -> Result<()> {
-        let none = || none_found(self.device, &self.reports);
-        self.report.uuid = identify(self.device).await?.ok_or_else(none)?;
-        let ring = match find_ring(self.device, &self.reports, &self.pages).await {
-            Ok(Some(ring)) => ring,
-            Ok(None) => {
-                let what = "no half begins with an intact superblock: the store cannot be opened";
-                self.of_ring(None, what);
-                return Ok(());
-            }
+        let found = match find(self.device, &self.reports, &self.pages, false).await {
+            Ok(found) => found,
             Err(error) if error.kind() == ErrorKind::WrongFormat => return Err(error),
             Err(error) => {
+                let uuid = identify_by(self.device, &self.reports, &self.pages).await;
+                self.report.uuid = uuid.ok_or_else(|| error.clone())?;
                 self.of_ring(None, error.to_string());
                 return Ok(());
             }
         };
-        let zones = ring.zones;
-        let Some(half) = self.newest(zones, ring.halves).await? else { return Ok(()) };
-        let label = half.superblock.body.label;
-        let label = label.split(|byte| *byte == 0).next().unwrap_or_default();
-        self.report.label = String::from_utf8_lossy(label).into_owned();
-        self.report.uuid = half.header.object;
-        self.report.checked.records = half.records;
-        if half.broken {
-            self.note(
-                "names and files were not checked: the records of them in the ring are cut off",
-            );
-            return Ok(());
-        }
-        let mut replay = half.replay;
+        self.report.label.clone_from(&found.label);
+        self.report.uuid = found.uuid;
+        self.report.checked.records = found.records;
+        self.ring(&found);
+        let (damaged, ring) = (found.damage.len(), found.ring);
+        let mut found = found;
+        let replay = &mut found.replay;
         let missing_content =
             replay.missing_content(self.device, &self.reports, &self.pages).await?;
         let rolled_back = replay.roll_back(&missing_content);
@@ -220,202 +197,33 @@ impl Check<'_> {
             let what = "a crash cut off the last sync; files left as before that sync";
             self.note(format!("{what}: {rolled_back}"));
         }
+        for loss in found.losses().into_iter().skip(damaged) {
+            self.of_ring(None, loss);
+        }
         self.failed_zones();
-        self.names(&replay);
-        self.files(&replay, zones).await;
+        self.names(&found.replay);
+        self.files(&found.replay, ring).await;
         Ok(())
     }
 
-    /// The half of the ring that counts.
-    async fn newest(
-        &mut self,
-        ring: RingZones,
-        halves: Vec<(u64, Superblock)>,
-    ) -> Result<Option<Half>> {
-        self.without_superblock(ring, &halves);
-        let mut incomplete = false;
-        let mut halves = halves.into_iter();
-        while let Some((_, superblock)) = halves.next() {
-            let Some(half) = self.half(&superblock).await? else { continue };
-            if !half.replay.whole {
-                incomplete = true;
-                continue;
-            }
-            if let Some(zone) = may_be_newer(&superblock, &self.reports) {
-                self.of_ring(Some((zone.0, 0)), is_offline(self.device, zone).to_string());
-            }
-            if incomplete {
-                let what = "a crash cut off the beginning of a half of the ring: another half is \
-                            used";
-                self.note(what);
-            }
-            if halves.next().is_some() {
-                let what =
-                    "an older half of the ring is not emptied yet: the next opening empties it";
-                self.note(what);
-            }
-            return Ok(Some(half));
+    /// What the records of the ring are worth.
+    fn ring(&mut self, found: &Opened) {
+        for Damage { place: (zone, at), what } in &found.damage {
+            self.of_ring(Some((zone.0, *at)), what.clone());
         }
-        let offline = offline_beginning(self.device.geometry(), &self.reports);
-        match offline.filter(|zone| ring.has(*zone)) {
-            Some(zone) => {
-                self.of_ring(Some((zone.0, 0)), is_offline(self.device, zone).to_string())
-            }
-            None => {
-                let what = "no half has a whole snapshot: the store cannot be opened";
-                self.of_ring(None, what);
-            }
+        if !found.sound && found.damage.is_empty() {
+            let what = "a superblock or a record of the snapshot is damaged; there is a second copy \
+                        of it, which the next opening uses";
+            self.of_ring(found.half.first().map(|zone| (zone.0, 0)), what);
         }
-        Ok(None)
-    }
-
-    /// Notes zones of the ring that hold data and belong to no half that was found.
-    fn without_superblock(&mut self, ring: RingZones, halves: &[(u64, Superblock)]) {
-        for zone in ring.zones() {
-            let known = |(_, half): &(u64, Superblock)| {
-                half.zones.contains(&zone) || half.failed.contains(&zone)
-            };
-            let report = &self.reports[zone.0 as usize];
-            let written = blocks_written(report, self.device.geometry()) > 0;
-            if written && !halves.iter().any(known) {
-                self.note(format!(
-                    "zone {zone} begins with no superblock: a crash cut off the half of the ring \
-                     that was to begin there, or its superblock is damaged"
-                ));
-            }
+        if found.superseded {
+            let what = "a crash cut off the beginning of a half of the ring: another half is used";
+            self.note(what);
         }
-    }
-
-    /// Reads a half of the ring.
-    async fn half(&mut self, superblock: &Superblock) -> Result<Option<Half>> {
-        let zones = &superblock.zones;
-        let mut half: Option<Half> = None;
-        for (index, zone) in zones.iter().copied().enumerate() {
-            let end = blocks_written(&self.reports[zone.0 as usize], self.device.geometry());
-            let (at, ended) = self.zone_of_half(zone, &mut half).await?;
-            let Some(half) = half.as_mut().filter(|half| !half.broken) else { break };
-            if at < end && !ended && at > 0 {
-                match self.filled(zone, at).await {
-                    // The zone was finished before it was full, or is read-only.
-                    None => break,
-                    Some(true) => continue,
-                    Some(false) => {}
-                }
-            }
-            if at < end {
-                self.behind_the_end(zone, at, half, &zones[index..]).await;
-                break;
-            }
-            if at < blocks_per_zone(self.device.geometry()) {
-                break;
-            }
-        }
-        Ok(half)
-    }
-
-    /// Follows the records of a zone. Returns where they end, and whether a record that does not
-    /// belong there follows.
-    async fn zone_of_half(&mut self, zone: ZoneId, half: &mut Option<Half>) -> Result<(u32, bool)> {
-        let (mut at, mut ended) = (0, false);
-        let mut wrong = None;
-        let device = self.device;
-        let zones = std::iter::once(zone);
-        let read = read_half(device, &self.reports, zones, &self.pages, |found| {
-            let sequence = found.header.sequence.get();
-            match half {
-                None => {
-                    let Some(superblock) = superblock_of(device, &found)? else {
-                        ended = true;
-                        return Ok(false);
-                    };
-                    let replay = Replay { record: sequence, ..Replay::default() };
-                    let (header, records) = (found.header, 1);
-                    *half = Some(Half { superblock, header, replay, records, broken: false });
-                }
-                Some(half) => {
-                    ended = found.header.kind.get() != kind::ENTRIES
-                        || found.header.object != half.header.object
-                        || found.header.epoch != half.header.epoch
-                        || sequence != half.replay.record + 1;
-                    if ended {
-                        return Ok(false);
-                    }
-                    if let Err(error) = half.replay.apply(&found) {
-                        half.broken = true;
-                        wrong = Some(format!("record {sequence} cannot be applied: {error}"));
-                        return Ok(false);
-                    }
-                    half.records += 1;
-                }
-            }
-            at += found.header.blocks();
-            Ok(true)
-        });
-        match read.await {
-            Err(error) if error.kind() == ErrorKind::WrongFormat => return Err(error),
-            Err(error) => wrong = Some(error.to_string()),
-            Ok(()) => {}
-        }
-        if let Some(what) = wrong {
-            self.of_ring(Some((zone.0, at)), what);
-            half.iter_mut().for_each(|half| half.broken = true);
-        }
-        Ok((at, ended))
-    }
-
-    async fn block(&self, zone: ZoneId, offset: u32) -> Option<Vec<u8>> {
-        let at = BlockAddr::new(self.device.geometry(), zone, offset);
-        let pages = read_blocks(self.device, QueueId(0), at, 1, &self.pages).await.ok()?;
-        Some(pages.first()?.bytes().to_vec())
-    }
-
-    /// Whether a block of a zone holds the zeros that pad the zone. `None` if the drive says that
-    /// the block was never written.
-    async fn filled(&self, zone: ZoneId, offset: u32) -> Option<bool> {
-        let at = BlockAddr::new(self.device.geometry(), zone, offset);
-        match read_blocks(self.device, QueueId(0), at, 1, &self.pages).await {
-            Ok(read) => Some(read.iter().all(|page| page.bytes().iter().all(|byte| *byte == 0))),
-            Err(error) => (error.kind() != ErrorKind::Corrupt).then_some(false),
-        }
-    }
-
-    /// Judges where the records of a half end, at a block that holds something else. A crash leaves
-    /// such an end in the last group commit. Something durable is damaged if whole records of the
-    /// same turn follow in the zone, or records of a later group commit in another zone.
-    async fn behind_the_end(&mut self, zone: ZoneId, end: u32, half: &mut Half, zones: &[ZoneId]) {
-        let (last, round) = (half.replay.record, half.replay.round);
-        let mut lost = 0u64;
-        for other in zones.iter().copied() {
-            let written = blocks_written(&self.reports[other.0 as usize], self.device.geometry());
-            let mut lost_here = 0;
-            for at in if other == zone { end } else { 0 }..written {
-                let header = self.block(other, at).await.and_then(|block| record::peek(&block));
-                let behind = header.filter(|header| {
-                    header.kind.get() == kind::ENTRIES
-                        && header.object == half.header.object
-                        && header.epoch == half.header.epoch
-                        && header.sequence.get() > last + 1
-                });
-                let durable = |header: &RecordHeader| {
-                    (other == zone && at > 0) || header.checkpoint.get() > round + 1
-                };
-                lost_here += u64::from(behind.as_ref().is_some_and(durable));
-            }
-            lost += lost_here;
-        }
-        if lost > 0 {
-            let what = format!(
-                "record {} is missing or damaged, and records behind it: {lost}; their content is \
-                 lost",
-                last + 1
-            );
-            self.of_ring(Some((zone.0, end)), what);
-            // An incomplete snapshot does not show which entries are missing.
-            half.broken = !half.replay.whole;
-        } else {
+        if let Some((zone, at)) = found.end {
             self.note(format!(
-                "zone {zone} offset {end}: the last record of the ring is not whole: a crash cut \
-                 it off, or it is damaged"
+                "zone {zone} offset {at}: the last record of the ring is not whole: a crash cut it \
+                 off, or it is damaged"
             ));
         }
     }
@@ -484,7 +292,7 @@ impl Check<'_> {
                     }
                     Some((place, what)) => self.problem(Problem {
                         structure: "extent",
-                        file: Some(name_of(replay, *id)),
+                        file: Some(replay.name_of(*id)),
                         block: Some(extent.first),
                         place,
                         what: format!("{} blocks: {what}", extent.blocks),
@@ -554,10 +362,10 @@ impl Check<'_> {
                 let kind = if now.sums { "the block of checksums is" } else { "they are" };
                 self.problem(Problem {
                     structure: "extent",
-                    file: Some(name_of(replay, now.file)),
+                    file: Some(replay.name_of(now.file)),
                     block: of.map(|extent| extent.first),
                     place: at.locate(geometry).map(|(zone, offset)| (zone.0, offset)),
-                    what: format!("{kind} of {} as well", name_of(replay, other.file)),
+                    what: format!("{kind} of {} as well", replay.name_of(other.file)),
                 });
             }
             let further = |before: &Taken| now.at + now.blocks > before.at + before.blocks;
@@ -585,7 +393,7 @@ impl Check<'_> {
                         let (zone, offset) = self.place_of(*at);
                         self.problem(Problem {
                             structure: "checksums",
-                            file: Some(name_of(replay, id)),
+                            file: Some(replay.name_of(id)),
                             block: Some(extent.first),
                             place: Some((zone, offset)),
                             what: format!("{} blocks cannot be read: {error}", extent.blocks),
@@ -650,7 +458,7 @@ impl Check<'_> {
                     let place = Some(self.place_of(extent.at.plus(block)));
                     self.problem(Problem {
                         structure: "content",
-                        file: Some(name_of(replay, id)),
+                        file: Some(replay.name_of(id)),
                         block: Some(extent.first + block),
                         place,
                         what,

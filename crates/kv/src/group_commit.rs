@@ -14,18 +14,24 @@ use crate::format::{INCOMPAT_HOLES, INCOMPAT_ROLES, SuperblockBody, flag, kind};
 use crate::namespace::paths::Node;
 use crate::store::{Inner, Store};
 use furrow_log::BLOCK_SIZE;
+use furrow_log::address::{blocks_begun, blocks_per_zone, blocks_written};
 use furrow_log::budget::Class;
 use furrow_log::pool::{DurableSnapshot, Snapshot};
-use furrow_log::record::{RecordHeader, RecordId, blocks_for};
+use furrow_log::record::{self, RecordHeader, RecordId, blocks_for};
 use furrow_log::ring::empty_zone;
-use furrow_log::writer::Failure;
+use furrow_log::writer::{Failure, Kind, WriteHandle, ZoneWrite};
 use furrow_policy::StoreDefect;
 use furrow_rt::Notify;
-use furrow_zone::{Error, Result, ZoneId};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::IntoBytes;
 
+/// One part in this many of a half is left when the ring turns, for the records of the group commit
+/// that does not fit before.
+const LEFT_SHARE: u32 = 16;
+/// The fewest blocks that are left: a short record, and the one that says that the ring turns.
+const LEFT_MIN: u32 = 3;
 /// Most blocks of a record, unless a single entry is longer.
 const RECORD_BLOCKS: u32 = 32;
 
@@ -109,6 +115,15 @@ impl Store {
     pub async fn stop(&self) -> Result<()> {
         self.0.scrub.stop().await;
         self.sync_all().await?;
+        // A group commit without content, behind the snapshot of the half: everything before it is
+        // provably whole.
+        for _ in 0..2 {
+            let turn = self.0.turn.get();
+            self.join_group_commit(None).await?;
+            if self.0.turn.get() == turn {
+                break;
+            }
+        }
         self.0.stopping.set(true);
         self.0.zones.wanted.notify_all();
         self.0.zones.writer.completed().await;
@@ -190,12 +205,12 @@ impl Store {
             views = self.view(&wanted, &mut bodies, views);
             let bodies = bodies.finish((0, 0), number, inner.names.borrow().next_file);
             if !self.fits(&bodies) {
-                views = self.turn(number, &mut wanted, views).await?;
+                views = self.turn(number, &mut wanted, views, bodies).await?;
                 break;
             }
             if let Err(error) = self.send(kind::ENTRIES, bodies).await {
                 self.end_half(&error, true).await?;
-                views = self.turn(number, &mut wanted, views).await?;
+                views = self.turn(number, &mut wanted, views, Vec::new()).await?;
                 break;
             }
             told = true;
@@ -250,9 +265,12 @@ impl Store {
         {
             return Ok(before);
         }
+        let next = self.0.record.get() + 1;
         // After a failed flush it is unknown what the drive lost: nothing can be made durable any
         // more.
-        snapshot.flushed().await.map_err(|error| self.die(&error))
+        let durable = snapshot.flushed().await.map_err(|error| self.die(&error))?;
+        self.0.durable.set(next);
+        Ok(durable)
     }
 
     /// Adds an entry for each file in its present state. Returns those states.
@@ -290,7 +308,8 @@ impl Store {
         views
     }
 
-    /// Whether the records fit into the half of the ring.
+    /// Whether the records fit into the half of the ring, with room left for those of another group
+    /// commit.
     fn fits(&self, bodies: &[Vec<u8>]) -> bool {
         let forgotten = self.0.forgotten.borrow();
         if forgotten.wanted && !forgotten.told {
@@ -300,10 +319,17 @@ impl Store {
         if self.0.turn_wanted.take() {
             return false;
         }
+        let left = self.0.ring.borrow().half_blocks() / LEFT_SHARE;
+        self.has_room(bodies, left.max(LEFT_MIN))
+    }
+
+    /// Whether the records fit into the half of the ring, and another of `more` blocks.
+    fn has_room(&self, bodies: &[Vec<u8>], more: u32) -> bool {
         let ring = self.0.ring.borrow();
         let (total, longest) = blocks_of(bodies);
         let ends = ring.half().len().saturating_sub(1) as u32;
-        longest <= self.0.zones.capacity() && total + ends * longest <= ring.space_left()
+        let fits = longest <= self.0.zones.capacity();
+        fits && total + more + ends * longest <= ring.space_left()
     }
 
     fn record_id(&self, kind: u16) -> RecordId {
@@ -319,16 +345,17 @@ impl Store {
         }
     }
 
+    /// Writes records to the ring.
+    fn dispatch(&self, kind: u16, bodies: &[Vec<u8>]) -> Result<Vec<WriteHandle>> {
+        let mut ring = self.0.ring.borrow_mut();
+        let durable = self.0.durable.get();
+        let each = bodies.iter().map(|body| ring.append(&self.record_id(kind), durable, body));
+        each.collect()
+    }
+
     /// Writes records to the ring, and waits for them.
     async fn send(&self, kind: u16, bodies: Vec<Vec<u8>>) -> Result<()> {
-        let written: Result<Vec<_>> = {
-            let mut ring = self.0.ring.borrow_mut();
-            bodies.iter().map(|body| ring.append(&self.record_id(kind), body)).collect()
-        };
-        for written in written? {
-            written.await?;
-        }
-        Ok(())
+        all_written(self.dispatch(kind, &bodies)?).await
     }
 
     /// Waits until no write of these files, or of any file, that began before `mark` is under way.
@@ -360,23 +387,28 @@ impl Store {
             return Err(error.clone());
         }
         let begun = self.0.ring.borrow().begun();
-        for zone in begun {
-            writer.close(zone).await?;
-            writer.forget(zone);
+        for zone in &begun {
+            writer.close(*zone).await?;
         }
+        begun.into_iter().for_each(|zone| writer.forget(zone));
         self.0.ring.borrow_mut().end_half(counts);
         self.count(|counters| counters.ring_failures += 1);
         Ok(())
     }
 
-    /// Continues in another half of the ring, which begins with a snapshot.
+    /// Continues in another half of the ring, which begins with a snapshot. The records of the group
+    /// commit go to the present half too, if they fit: then it is a second copy of the snapshot.
     async fn turn(
         &self,
         number: u64,
         wanted: &mut BTreeSet<FileId>,
         views: Vec<(FileId, Synced)>,
+        records: Vec<Vec<u8>>,
     ) -> Result<Vec<(FileId, Synced)>> {
         let inner = &*self.0;
+        let fits = !records.is_empty() && self.has_room(&records, 1);
+        let recorded = if fits { self.dispatch(kind::ENTRIES, &records)? } else { Vec::new() };
+        let moved = inner.moves.get();
         let (bodies, views) = loop {
             let (moves, mark) = (inner.moves.get(), inner.next_flight.get());
             // A file that was truncated since its sync no longer has the synced content: it is
@@ -392,16 +424,83 @@ impl Store {
                 break (bodies, views);
             }
         };
+        let same = fits && inner.moves.get() == moved;
+        let mark = match all_written(recorded).await {
+            Ok(()) => self.mark_turn(same).await,
+            failed => failed,
+        };
+        let marked = match mark {
+            Ok(()) => true,
+            Err(error) if error.kind() == ErrorKind::NoSpace => false,
+            Err(error) => {
+                self.end_half(&error, true).await?;
+                false
+            }
+        };
         self.flush_content().await?;
-        self.begin_half(bodies).await?;
+        self.begin_half(bodies, marked).await?;
         self.debug_audit()?;
         Ok(views)
     }
 
+    /// Records that the ring turns, and whether the records up to here say the `same` as the
+    /// snapshot that the next half begins with. The flush that makes that half count makes this
+    /// durable, too: without this record no newer half counts.
+    async fn mark_turn(&self, same: bool) -> Result<()> {
+        if self.0.ring.borrow().half().is_empty() {
+            return Err(Error::new(ErrorKind::NoSpace, "no half is written"));
+        }
+        self.send(kind::ENTRIES, self.mark(same)).await
+    }
+
+    fn mark(&self, same: bool) -> Vec<Vec<u8>> {
+        let flags = if same { flag::TURNS | flag::SAME } else { flag::TURNS };
+        let next_file = self.0.names.borrow().next_file;
+        Bodies::new(self.0.record_bytes()).finish((0, flags), self.0.round.get(), next_file)
+    }
+
+    /// As [`Store::mark_turn`], at the end of the half that was found when the store was opened:
+    /// `last` is the zone of it that was written last. False if nothing can be written there.
+    pub(crate) async fn mark_found(&self, last: &ZoneReport, same: bool) -> Result<bool> {
+        let writer = &self.0.zones.writer;
+        let geometry = writer.geometry();
+        let end = blocks_written(last, geometry);
+        let even = end == blocks_begun(last, geometry);
+        if !last.state.is_active() || !even || end == blocks_per_zone(geometry) {
+            return Ok(false);
+        }
+        writer.open_reported(last);
+        for body in self.mark(same) {
+            let id = self.record_id(kind::ENTRIES);
+            let pages = record::seal_after(&id, self.0.durable.get(), &body, &self.0.pages);
+            let write = ZoneWrite::pages(last.zone, Kind::Checkpoint, pages);
+            if let Err(error) = writer.submit(write).await {
+                if error.is_gone() {
+                    return Err(error);
+                }
+                writer.close(last.zone).await?;
+                writer.forget(last.zone);
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Writes superblock and snapshot to a new half of the ring, and empties the old halves when
-    /// that is durable. If a zone fails, it tries another half.
-    pub(crate) async fn begin_half(&self, bodies: Vec<Vec<u8>>) -> Result<DurableSnapshot> {
+    /// that is durable. If a zone fails, it tries another half. A half that says that the ring turns
+    /// is `marked`: it is kept until the next turn.
+    pub(crate) async fn begin_half(
+        &self,
+        bodies: Vec<Vec<u8>>,
+        marked: bool,
+    ) -> Result<DurableSnapshot> {
         let zones = &self.0.zones;
+        if let Some(before) = zones.pool.durable() {
+            let kept = self.0.ring.borrow().kept();
+            self.empty(kept, &before).await?;
+        }
+        let mut present = self.0.ring.borrow().old();
+        present.extend(self.0.ring.borrow().begun());
         let snapshot = zones.pool.snapshot();
         let empty = zones.full_zones().into_iter().filter(|zone| zones.valid(*zone) == 0);
         empty.filter_map(|zone| zones.pool.owner(zone)).for_each(|id| snapshot.note_empty(id));
@@ -412,16 +511,23 @@ impl Store {
             }
         };
         let durable = self.flush(snapshot).await?;
+        if marked {
+            self.0.ring.borrow_mut().keep(present);
+        }
         self.empty_old(&durable).await?;
         self.0.forgotten.borrow_mut().told = holes;
         Ok(durable)
     }
 
-    /// Empties the zones of earlier halves of the ring.
+    /// Empties the zones of earlier halves of the ring, except those that are kept.
     async fn empty_old(&self, durable: &DurableSnapshot) -> Result<()> {
+        let old = self.0.ring.borrow().old();
+        self.empty(old, durable).await
+    }
+
+    async fn empty(&self, old: Vec<ZoneId>, durable: &DurableSnapshot) -> Result<()> {
         let inner = &*self.0;
         let zones = &inner.zones;
-        let old = inner.ring.borrow().old();
         for zone in old {
             let empty = empty_zone(&zones.pool, &**zones.writer.device(), zone, durable).await?;
             inner.ring.borrow_mut().emptied(zone, empty);
@@ -484,6 +590,13 @@ impl Store {
             }
         });
     }
+}
+
+async fn all_written(handles: Vec<WriteHandle>) -> Result<()> {
+    for written in handles {
+        written.await?;
+    }
+    Ok(())
 }
 
 /// Blocks of all records with these bodies, and of the longest.

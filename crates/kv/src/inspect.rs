@@ -14,10 +14,10 @@ use crate::namespace::paths::{Node, clean};
 use crate::recover::steps::Reading;
 use crate::recover::{Opened, Replay};
 use crate::ring_budget::{blocks_with_entries, file_bytes, name_bytes, zone_bytes};
-use crate::ring_scan::MAY_BEGIN;
+use crate::ring_scan::identify_by;
 use crate::space::{Space, sums_to_come, without_sums};
 use crate::zone_allocator::{garbage_left, kept_for_flushes, kept_from};
-use furrow_log::address::{blocks_begun, blocks_per_zone, blocks_written};
+use furrow_log::address::{blocks_per_zone, blocks_written};
 use furrow_log::record::{self, Expect, Uuid, crc32c};
 use furrow_log::ring::RingZones;
 use furrow_log::survey;
@@ -105,8 +105,18 @@ impl Snapshot {
     /// # Errors
     /// As [`crate::Store::open`], except errors of writing.
     pub async fn open(device: Rc<dyn ZonedDevice>) -> Result<Snapshot> {
+        Snapshot::open_with(device, false).await
+    }
+
+    /// Reads the store's metadata; with `accept_loss` also if the record ring is damaged, without
+    /// what is lost.
+    ///
+    /// # Errors
+    /// As [`Snapshot::open`].
+    pub async fn open_with(device: Rc<dyn ZonedDevice>, accept_loss: bool) -> Result<Snapshot> {
         let pages = Pool::new(2 * PIECE as usize);
-        let reading = Reading::all(device.clone(), pages.clone(), StoreVariant::default()).await?;
+        let variant = StoreVariant::default();
+        let reading = Reading::all(device.clone(), pages.clone(), variant, accept_loss).await?;
         let (reports, found) = reading.into_parts()?;
         let names = count_names(&found.replay);
         Ok(Snapshot { device, pages, reports, found, names, sums: RefCell::default() })
@@ -140,6 +150,16 @@ impl Snapshot {
     /// The last record of the ring.
     pub fn record(&self) -> u64 {
         self.found.replay.record
+    }
+
+    /// Whether a newer half of the ring may have been begun.
+    pub fn ring_turns(&self) -> bool {
+        self.found.turns
+    }
+
+    /// What is lost because the record ring is damaged.
+    pub fn losses(&self) -> Vec<String> {
+        self.found.losses()
     }
 
     /// The zones of the ring, and those of the half that counts.
@@ -254,7 +274,7 @@ impl Snapshot {
 
     /// A path of a file.
     pub fn name_of(&self, id: FileId) -> String {
-        name_of(&self.found.replay, id)
+        self.found.replay.name_of(id)
     }
 
     /// The content of each zone, in their order.
@@ -421,12 +441,6 @@ pub(crate) async fn read_sums(
     Ok(each.collect())
 }
 
-/// A path of a file, or its number.
-pub(crate) fn name_of(replay: &Replay, id: FileId) -> String {
-    let named = replay.nodes.iter().find(|(_, node)| **node == Node::File(id));
-    named.map_or_else(|| format!("file {} without a name", id.0), |(path, _)| path.clone())
-}
-
 /// The extent that a block is in.
 fn extent_of(state: &FileState, block: u32) -> Option<&Extent> {
     let after = state.extents.partition_point(|extent| extent.first <= block);
@@ -470,22 +484,6 @@ pub async fn identify(device: &dyn ZonedDevice) -> Result<Option<Uuid>> {
     if BlockAddr::check(geometry).is_err() {
         return Ok(None);
     }
-    let pages = Pool::new(8);
     let reports = survey::reports(device).await?;
-    let first = geometry.conventional_zones;
-    for report in reports.iter().skip(first as usize).take(MAY_BEGIN as usize) {
-        // The superblock or, if that is damaged, the first record of the snapshot behind it.
-        for (offset, wanted) in [(0, kind::SUPERBLOCK), (1, kind::ENTRIES)] {
-            if offset >= blocks_begun(report, geometry) {
-                break;
-            }
-            let at = BlockAddr::new(geometry, report.zone, offset);
-            let Ok(page) = read_blocks(device, QueueId(0), at, 1, &pages).await else { continue };
-            let header = page.first().and_then(|page| record::peek(page.bytes()));
-            if let Some(header) = header.filter(|header| header.kind.get() == wanted) {
-                return Ok(Some(header.object));
-            }
-        }
-    }
-    Ok(None)
+    Ok(identify_by(device, &reports, &Pool::new(8)).await)
 }

@@ -23,6 +23,7 @@
 //! | `mkfs` | making a store |
 //! | `recover` | opening a store: the steps, and what each decides |
 //! | `ring_scan` | the record ring found on a drive: which half counts |
+//! | `half_reader` | a half of the ring: where it ends, and what of it is damaged |
 //! | `inspect` | looking at a store without writing to its drive |
 //! | `fsck` | the check of a whole store |
 //! | `trace` | recorded runs, to be replayed |
@@ -38,6 +39,7 @@ mod file_kind;
 pub mod format;
 mod fsck;
 mod group_commit;
+mod half_reader;
 mod inspect;
 mod mkfs;
 mod namespace;

@@ -122,6 +122,13 @@ impl Store {
             half: Vec::new(),
             failed,
             turn: 0,
+            records: 0,
+            sound: true,
+            damage: Vec::new(),
+            end: None,
+            turns: false,
+            superseded: false,
+            rolled_back: 0,
             replay: Replay { next_file: 1, ..Replay::default() },
         };
         let store = found.store(
@@ -132,7 +139,7 @@ impl Store {
             Options::default(),
         )?;
         let bodies = store.0.snapshot(&[], 0);
-        store.begin_half(bodies).await?;
+        store.begin_half(bodies, false).await?;
         store.0.zones.writer.completed().await;
         store.0.zones.writer.let_go();
         Ok(uuid)

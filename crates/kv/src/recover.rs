@@ -3,6 +3,7 @@
 //! The order is a table of steps (`steps`). Recovery first writes what it found to the other half
 //! of the ring, as a snapshot. Then it empties the old half and the zones without valid blocks.
 
+mod loss;
 pub(crate) mod steps;
 
 use crate::dead_ranges::ranges::Forgotten;
@@ -54,9 +55,23 @@ pub(crate) struct Replay {
     pub(crate) record: u64,
     pub(crate) next_file: u64,
     pub(crate) whole: bool,
+    /// The last record says that the ring turns, and that the snapshot behind says the same.
+    pub(crate) turns: bool,
+    pub(crate) same: bool,
+    /// Records are lost.
+    pub(crate) lossy: bool,
+    /// Files with entries behind lost records: those that fit what is known, and others.
+    pub(crate) fresh: BTreeSet<FileId>,
+    pub(crate) hurt: BTreeSet<FileId>,
 }
 
 impl Replay {
+    /// A path of a file, or its number.
+    pub(crate) fn name_of(&self, id: FileId) -> String {
+        let named = self.nodes.iter().find(|(_, node)| **node == Node::File(id));
+        named.map_or_else(|| format!("file {} without a name", id.0), |(path, _)| path.clone())
+    }
+
     pub(crate) fn apply(&mut self, record: &FoundRecord) -> Result<()> {
         let (head, entries) = entries::decode(&record.body)?;
         let (round, flags) = (head.round.get(), head.flags.get());
@@ -67,6 +82,7 @@ impl Replay {
         self.record = record.header.sequence.get();
         self.next_file = head.next_file.get();
         self.whole |= flags & flag::WHOLE != 0;
+        (self.turns, self.same) = (flags & flag::TURNS != 0, flags & flag::SAME != 0);
         for entry in entries {
             match entry {
                 Entry::Name { path, file } => {
@@ -95,7 +111,17 @@ impl Replay {
         let before = self.files.remove(&id);
         let mut extents = before.as_ref().map_or(Vec::new(), |before| before.extents.clone());
         extents.retain(|extent| extent.first < keep);
-        if extents.last().map_or(0, Extent::end) != keep {
+        let fits = extents.last().map_or(0, Extent::end) == keep;
+        if self.lossy {
+            let of = if fits { &mut self.fresh } else { &mut self.hurt };
+            of.insert(id);
+        }
+        if !fits && self.lossy {
+            // Its older state remains.
+            before.map(|before| self.files.insert(id, before));
+            return Ok(());
+        }
+        if !fits {
             let end = extents.last().map_or(0, Extent::end);
             let message =
                 format!("file {}: blocks up to {keep} are to be kept, it has {end}", id.0);
@@ -106,6 +132,14 @@ impl Replay {
         self.files.insert(id, FileState { extents, ..state });
         Ok(())
     }
+}
+
+/// Records of the ring that are lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Damage {
+    /// Zone and block.
+    pub(crate) place: (ZoneId, u32),
+    pub(crate) what: String,
 }
 
 /// What opening a store needs.
@@ -120,6 +154,20 @@ pub(crate) struct Opened {
     /// Zones of the ring that failed.
     pub(crate) failed: BTreeSet<ZoneId>,
     pub(crate) turn: u64,
+    /// Records of the half, with its superblock.
+    pub(crate) records: u64,
+    /// No record of the half is damaged.
+    pub(crate) sound: bool,
+    /// What of the ring is lost.
+    pub(crate) damage: Vec<Damage>,
+    /// Where the half ends with something that is no whole record.
+    pub(crate) end: Option<(ZoneId, u32)>,
+    /// The half ends with the record that the ring turns.
+    pub(crate) turns: bool,
+    /// A newer half does not count.
+    pub(crate) superseded: bool,
+    /// How many files have their state before the last group commit.
+    pub(crate) rolled_back: usize,
     pub(crate) replay: Replay,
 }
 
@@ -132,13 +180,14 @@ impl Replay {
         reports: &[ZoneReport],
         pages: &Pool,
         (ring, trusting): (RingZones, bool),
-    ) -> Result<()> {
+    ) -> Result<usize> {
         let missing_content = match trusting {
             true => BTreeSet::new(),
             false => self.missing_content(device, reports, pages).await?,
         };
-        self.roll_back(&missing_content);
-        self.check(device, ring)
+        let rolled_back = self.roll_back(&missing_content);
+        self.check(device, ring)?;
+        Ok(rolled_back)
     }
 
     /// Files whose last group commit names content that is not on the drive.
@@ -179,11 +228,10 @@ impl Replay {
                 None => self.files.remove(&id),
             };
         }
-        let named = self.nodes.values().filter_map(|node| match node {
-            Node::File(id) => Some(*id),
-            Node::Directory => None,
-        });
-        let named: BTreeSet<FileId> = named.collect();
+        if self.lossy {
+            self.mend();
+        }
+        let named = self.named();
         self.files.retain(|id, _| named.contains(id));
         rolled_back
     }
@@ -416,6 +464,7 @@ impl Opened {
             committing: Cell::new(false),
             round: Cell::new(replay.round),
             record: Cell::new(replay.record),
+            durable: Cell::new(0),
             turn: Cell::new(self.turn),
             commit_planned: Cell::new(false),
             sums: RefCell::default(),

@@ -185,7 +185,8 @@ impl Store {
 
     /// Counts the tail of a file that a group commit is about to record.
     pub(crate) fn weigh_tail(&self, file: &mut File) {
-        let now = FileLoad { tail: file.load.tail.max(file.tail_len() as u64), ..file.load };
+        let tail = if file.names > 0 { file.tail_len() as u64 } else { 0 };
+        let now = FileLoad { tail: tail.max(file.load.tail), ..file.load };
         self.0.load.change(file.load, now);
         file.load = now;
     }

@@ -2,28 +2,23 @@
 //! offline zone may have held a newer one.
 
 use crate::format::{INCOMPAT_KNOWN, INCOMPAT_ROLES, SuperblockBody, kind};
+use crate::half_reader::{HalfOf, HalfReader};
 use crate::recover::{Opened, Replay};
 use furrow_log::address::{blocks_begun, blocks_per_zone};
-use furrow_log::record::{self, RecordHeader};
+use furrow_log::record::{self, Uuid};
 use furrow_log::ring::{
-    FoundRecord, HALF_MAX, RingRole, RingZones, SPARES_MAX, is_offline, read_half,
+    FoundRecord, HALF_MAX, Piece, RingRole, RingZones, SPARES_MAX, is_offline, read_half,
 };
 use furrow_log::{BlockAddr, read_blocks, survey};
 use furrow_rt::Pool;
 use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromBytes;
 
 /// Zones of a drive in which a half of the ring may begin.
 pub(crate) const MAY_BEGIN: u32 = 2 * HALF_MAX + SPARES_MAX;
-
-/// The content of a half of the ring.
-struct Half {
-    header: RecordHeader,
-    replay: Replay,
-}
 
 /// The superblock of a half of the ring.
 #[derive(Clone)]
@@ -36,54 +31,22 @@ pub(crate) struct Superblock {
     pub(crate) failed: BTreeSet<ZoneId>,
 }
 
+/// A half of the ring, as its beginning describes it.
+#[derive(Clone)]
+pub(crate) struct FoundHalf {
+    pub(crate) turn: u64,
+    pub(crate) store: Uuid,
+    pub(crate) device: Uuid,
+    pub(crate) superblock: Superblock,
+    /// Its own superblock is damaged: this is an older one.
+    pub(crate) headless: bool,
+}
+
 /// The ring of a drive.
 pub(crate) struct FoundRing {
     pub(crate) zones: RingZones,
     /// The halves found, newest turn first.
-    pub(crate) halves: Vec<(u64, Superblock)>,
-}
-
-/// Reads a half of the ring; `None` if it does not begin with a superblock and a whole snapshot.
-async fn read(
-    device: &dyn ZonedDevice,
-    reports: &[ZoneReport],
-    zones: &[ZoneId],
-    pages: &Pool,
-) -> Result<Option<Half>> {
-    let mut half: Option<Half> = None;
-    let mut broken = None;
-    read_half(device, reports, zones.iter().copied(), pages, |record| {
-        let sequence = record.header.sequence.get();
-        match &mut half {
-            None => {
-                if superblock_of(device, &record)?.is_none() {
-                    return Ok(false);
-                }
-                let replay = Replay { record: sequence, ..Replay::default() };
-                half = Some(Half { header: record.header, replay });
-            }
-            Some(half) => {
-                let same = record.header.kind.get() == kind::ENTRIES
-                    && record.header.object == half.header.object
-                    && record.header.epoch == half.header.epoch
-                    && sequence == half.replay.record + 1;
-                if !same {
-                    return Ok(false);
-                }
-                // A whole record with impossible content is damage, not the end of the half.
-                if let Err(error) = half.replay.apply(&record) {
-                    broken = Some(error.at(format!("{}: record {sequence}", device.name())));
-                    return Ok(false);
-                }
-            }
-        }
-        Ok(true)
-    })
-    .await?;
-    match (half.filter(|half| half.replay.whole), broken) {
-        (Some(_), Some(error)) => Err(error),
-        (half, _) => Ok(half),
-    }
+    pub(crate) halves: Vec<FoundHalf>,
 }
 
 /// The superblock in a record; `None` if the record is none, or an invalid one.
@@ -140,8 +103,10 @@ pub(crate) fn superblock_of(
     Ok(Some(Superblock { body, ring, zones: of_half, failed }))
 }
 
-/// Finds the halves of the ring by their superblocks, each in the first zone of its half. Nothing
-/// is found in offline zones; the caller judges whether they may have held the newest half.
+/// Finds the halves of the ring by their superblocks, each in the first zone of its half. If there
+/// are records of a newer half without a superblock, that is damaged, and an older one counts: it
+/// says the same, except which zones are the half's. Nothing is found in offline zones; the caller
+/// judges whether they may have held the newest half.
 ///
 /// # Errors
 /// `Io` if a zone cannot be read although the drive lists it as readable, `WrongFormat` if this
@@ -152,22 +117,25 @@ pub(crate) async fn find_ring(
     pages: &Pool,
 ) -> Result<Option<FoundRing>> {
     let geometry = device.geometry();
-    let mut halves: Vec<(u64, Superblock)> = Vec::new();
+    let mut halves: Vec<FoundHalf> = Vec::new();
     let may_begin = (geometry.conventional_zones..geometry.zones).map(ZoneId);
     for zone in may_begin.take(MAY_BEGIN as usize) {
-        if halves.first().is_some_and(|(_, found)| !found.ring.has(zone)) {
+        if halves.first().is_some_and(|found| !found.superblock.ring.has(zone)) {
             break;
         }
         if reports[zone.0 as usize].state == ZoneState::Offline {
             continue;
         }
         let mut found = None;
-        read_half(device, reports, std::iter::once(zone), pages, |record| {
-            found = superblock_of(device, &record)?.map(|body| (record.header.epoch.get(), body));
+        read_half(device, reports, std::iter::once(zone), pages, |piece| {
+            if let Piece::Record(record) = piece {
+                let superblock = superblock_of(device, &record)?;
+                found = superblock.map(|superblock| (record.header, superblock));
+            }
             Ok(false)
         })
         .await?;
-        let Some((turn, mut superblock)) = found else { continue };
+        let Some((header, mut superblock)) = found else { continue };
         if superblock.zones.is_empty() {
             // Without that feature the halves are adjacent.
             let RingZones { start, half, .. } = superblock.ring;
@@ -176,12 +144,56 @@ pub(crate) async fn find_ring(
             }
         }
         if superblock.zones.first() == Some(&zone) {
-            halves.push((turn, superblock));
+            let (store, device) = (header.object, header.device);
+            let turn = header.epoch.get();
+            halves.push(FoundHalf { turn, store, device, superblock, headless: false });
         }
     }
-    halves.sort_by_key(|(turn, _)| std::cmp::Reverse(*turn));
-    let Some(zones) = halves.first().map(|(_, newest)| newest.ring) else { return Ok(None) };
+    halves.sort_by_key(|found| std::cmp::Reverse(found.turn));
+    let Some(newest) = halves.first() else { return Ok(None) };
+    let zones = newest.superblock.ring;
+    let headless = headless(device, reports, pages, newest, &halves).await?;
+    halves.splice(0..0, headless);
     Ok(Some(FoundRing { zones, halves }))
+}
+
+/// The newest half without a superblock that is newer than `newest`, the newest with one.
+async fn headless(
+    device: &dyn ZonedDevice,
+    reports: &[ZoneReport],
+    pages: &Pool,
+    newest: &FoundHalf,
+    halves: &[FoundHalf],
+) -> Result<Option<FoundHalf>> {
+    let mut turns: BTreeMap<u64, Vec<ZoneId>> = BTreeMap::new();
+    for zone in newest.superblock.ring.zones() {
+        let known = halves.iter().any(|half| half.superblock.zones.contains(&zone));
+        if known || reports[zone.0 as usize].state == ZoneState::Offline {
+            continue;
+        }
+        let mut turn = None;
+        let read = read_half(device, reports, std::iter::once(zone), pages, |piece| {
+            let Piece::Record(FoundRecord { header, .. }) = piece else { return Ok(true) };
+            let ours = header.kind.get() == kind::ENTRIES && header.object == newest.store;
+            turn = ours.then(|| header.epoch.get());
+            Ok(!ours)
+        });
+        match read.await {
+            // What an earlier failure left in a zone is of no half.
+            Err(_) if newest.superblock.failed.contains(&zone) => continue,
+            read => read?,
+        }
+        if let Some(turn) = turn.filter(|turn| *turn > newest.turn) {
+            turns.entry(turn).or_default().push(zone);
+        }
+    }
+    Ok(turns.pop_last().map(|(turn, zones)| FoundHalf {
+        turn,
+        store: newest.store,
+        device: newest.device,
+        superblock: Superblock { zones, ..newest.superblock.clone() },
+        headless: true,
+    }))
 }
 
 /// The first offline zone in which a store may have begun.
@@ -192,7 +204,18 @@ pub(crate) fn offline_beginning(geometry: &Geometry, reports: &[ZoneReport]) -> 
 }
 
 /// The error that there is no store, as far as can be seen.
-pub(crate) fn none_found(device: &dyn ZonedDevice, reports: &[ZoneReport]) -> Error {
+pub(crate) async fn none_found(
+    device: &dyn ZonedDevice,
+    reports: &[ZoneReport],
+    pages: &Pool,
+) -> Error {
+    if let Some(uuid) = identify_by(device, reports, pages).await {
+        let message = format!(
+            "{}: the superblocks of store {uuid} are damaged: restore a backup",
+            device.name()
+        );
+        return Error::new(ErrorKind::Corrupt, message);
+    }
     match offline_beginning(device.geometry(), reports) {
         Some(zone) => {
             let message = format!(
@@ -205,12 +228,13 @@ pub(crate) fn none_found(device: &dyn ZonedDevice, reports: &[ZoneReport]) -> Er
     }
 }
 
-/// An offline zone that may have held something newer than this half. If the half's first zone
-/// could have been emptied and still holds data, no newer half ever counted.
-pub(crate) fn may_be_newer(half: &Superblock, reports: &[ZoneReport]) -> Option<ZoneId> {
+/// An offline zone that may have held something newer than this half. If the half does not say that
+/// the ring `turns`, and its first zone could have been emptied and still holds data, no newer half
+/// ever counted.
+fn may_be_newer(half: &Superblock, turns: bool, reports: &[ZoneReport]) -> Option<ZoneId> {
     let state = |zone: ZoneId| reports.get(zone.0 as usize).map(|report| report.state);
     let first = half.zones.first().copied()?;
-    if state(first) != Some(ZoneState::ReadOnly) {
+    if !turns && state(first) != Some(ZoneState::ReadOnly) {
         return None;
     }
     let offline = |zone: &ZoneId| state(*zone) == Some(ZoneState::Offline);
@@ -218,6 +242,8 @@ pub(crate) fn may_be_newer(half: &Superblock, reports: &[ZoneReport]) -> Option<
 }
 
 /// Reads the newest half with a whole snapshot; with `older` even if a newer one may be missing.
+/// Where that half is damaged, the half before it is used if it holds the same. What is lost then
+/// is in [`Opened::damage`]: the caller decides whether that may be.
 pub(crate) async fn find(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
@@ -227,26 +253,64 @@ pub(crate) async fn find(
     let geometry = device.geometry();
     BlockAddr::check(geometry).map_err(|error| error.at(device.name()))?;
     let Some(ring) = find_ring(device, reports, pages).await? else {
-        return Err(none_found(device, reports));
+        return Err(none_found(device, reports, pages).await);
     };
-    for (turn, superblock) in ring.halves {
+    let scan = |half: FoundHalf, copy: Option<Replay>| {
         let there = |zone: &ZoneId| reports[zone.0 as usize].state != ZoneState::Offline || !older;
-        let zones: Vec<ZoneId> = superblock.zones.iter().copied().take_while(there).collect();
-        let Some(found) = read(device, reports, &zones, pages).await? else { continue };
-        if let Some(zone) = may_be_newer(&superblock, reports).filter(|_| !older) {
+        let zones: Vec<ZoneId> = half.superblock.zones.iter().copied().take_while(there).collect();
+        let FoundHalf { store, turn, headless, .. } = half;
+        let first = zones.first().copied();
+        let of = HalfOf { store, turn, first, headless };
+        HalfReader::new(of, copy).read(device, reports, zones, pages)
+    };
+    let mut superseded = false;
+    let mut halves = ring.halves.into_iter().peekable();
+    while let Some(half) = halves.next() {
+        let mut found = scan(half.clone(), None).await?;
+        let mut zones = half.superblock.zones.clone();
+        if !found.is_sound()
+            && let Some(before) = halves.peek()
+        {
+            let copy = scan(before.clone(), None).await;
+            let same = |copy: &HalfReader| copy.is_sound() && copy.replay.same;
+            if let Ok(copy) = copy
+                && same(&copy)
+                && before.turn + 1 == half.turn
+            {
+                found = scan(half.clone(), Some(copy.replay)).await?;
+                if !found.has_rounds {
+                    superseded = true;
+                    continue;
+                }
+                zones.extend(before.superblock.zones.iter().copied());
+            }
+        }
+        if !found.replay.whole && found.damage.is_empty() {
+            superseded = true;
+            continue;
+        }
+        let turns = found.replay.turns;
+        if let Some(zone) = may_be_newer(&half.superblock, turns, reports).filter(|_| !older) {
             return Err(is_offline(device, zone));
         }
-        let label = superblock.body.label;
+        let label = half.superblock.body.label;
         let label = label.split(|byte| *byte == 0).next().unwrap_or_default();
         return Ok(Opened {
             label: String::from_utf8_lossy(label).into_owned(),
-            created: superblock.body.created.get(),
-            uuid: found.header.object,
-            device: found.header.device,
-            ring: superblock.ring,
-            half: superblock.zones,
-            failed: superblock.failed,
-            turn,
+            created: half.superblock.body.created.get(),
+            uuid: half.store,
+            device: half.device,
+            ring: half.superblock.ring,
+            half: zones,
+            failed: half.superblock.failed,
+            turn: half.turn,
+            records: found.records,
+            sound: found.untouched,
+            damage: found.damage,
+            end: found.gap,
+            turns,
+            superseded,
+            rolled_back: 0,
             replay: found.replay,
         });
     }
@@ -255,6 +319,31 @@ pub(crate) async fn find(
     }
     let message = "no half of the record ring has a whole snapshot";
     Err(Error::new(ErrorKind::Corrupt, message).at(device.name()))
+}
+
+/// The UUID of the store whose records are where a ring may begin.
+pub(crate) async fn identify_by(
+    device: &dyn ZonedDevice,
+    reports: &[ZoneReport],
+    pages: &Pool,
+) -> Option<Uuid> {
+    let geometry = device.geometry();
+    let first = geometry.conventional_zones;
+    for report in reports.iter().skip(first as usize).take(MAY_BEGIN as usize) {
+        // The superblock or, if that is damaged, the first record of the snapshot behind it.
+        for (offset, wanted) in [(0, kind::SUPERBLOCK), (1, kind::ENTRIES)] {
+            if offset >= blocks_begun(report, geometry) {
+                break;
+            }
+            let at = BlockAddr::new(geometry, report.zone, offset);
+            let Ok(page) = read_blocks(device, QueueId(0), at, 1, pages).await else { continue };
+            let header = page.first().and_then(|page| record::peek(page.bytes()));
+            if let Some(header) = header.filter(|header| header.kind.get() == wanted) {
+                return Some(header.object);
+            }
+        }
+    }
+    None
 }
 
 /// Whether a drive begins as a store does.

@@ -33,6 +33,8 @@ pub struct Options {
     pub pages_in_flight: usize,
     /// Which files share zones.
     pub policy: Policy,
+    /// Open a store whose record ring is damaged, without what was lost there.
+    pub accept_loss: bool,
     /// Rules other than the product's, for tests of tests.
     pub variant: StoreVariant,
 }
@@ -44,6 +46,7 @@ impl Default for Options {
             commit_interval: 1_000_000_000,
             pages_in_flight: 8192,
             policy: Policy::default(),
+            accept_loss: false,
             variant: StoreVariant::default(),
         }
     }
@@ -129,6 +132,8 @@ pub(crate) struct Inner {
     pub(crate) committing: Cell<bool>,
     pub(crate) round: Cell<u64>,
     pub(crate) record: Cell<u64>,
+    /// Records of the ring before this one are durable.
+    pub(crate) durable: Cell<u64>,
     pub(crate) turn: Cell<u64>,
     pub(crate) commit_planned: Cell<bool>,
     pub(crate) sums: RefCell<BTreeMap<BlockAddr, Rc<Vec<u32>>>>,

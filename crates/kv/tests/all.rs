@@ -2,6 +2,7 @@
 //!
 //! Each file here is a module: a single program links its dependencies only once.
 
+mod damage;
 mod dead_ranges;
 mod format_doc;
 mod inspect;

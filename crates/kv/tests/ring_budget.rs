@@ -9,8 +9,8 @@ use furrow_rt::{Config, Rt};
 use furrow_zone::{Error, ErrorKind, Geometry};
 use std::rc::Rc;
 
-/// A drive with a new store whose ring has halves of one zone of `blocks` blocks, opened.
-fn made(rt: &Rt, zones: u32, blocks: u64) -> (Rc<Emulator>, Store) {
+/// A drive with a new store, opened. Its ring has halves of `half` bytes, at least a zone.
+fn made(rt: &Rt, zones: u32, blocks: u64, half: u64) -> (Rc<Emulator>, Store) {
     let geometry = Geometry {
         max_open: Some(8),
         max_active: Some(8),
@@ -22,7 +22,7 @@ fn made(rt: &Rt, zones: u32, blocks: u64) -> (Rc<Emulator>, Store) {
     let device = Rc::new(device);
     let (rt2, device2) = (rt.clone(), device.clone());
     let store = rt.block_on(async move {
-        let options = FormatOptions { half_bytes: Some(1), ..FormatOptions::default() };
+        let options = FormatOptions { half_bytes: Some(half), ..FormatOptions::default() };
         Store::format(&rt2, device2.clone(), &options).await.unwrap();
         Store::open(&rt2, device2, Options::default()).await.unwrap()
     });
@@ -62,11 +62,16 @@ async fn written(store: &Store, path: &str, bytes: &[u8]) -> Result<(), Error> {
         Ok(id) => id,
         Err(_) => store.create(path, Lifetime::Medium)?,
     };
+    let before = store.size(id)?;
     let done = async {
         store.append(id, bytes).await?;
         store.sync(id).await
     };
     let done = done.await;
+    if done.is_err() {
+        // What could not be placed would be wanted again when the store is stopped.
+        store.truncate(id, before).await?;
+    }
     store.close(id).await?;
     done
 }
@@ -127,7 +132,7 @@ fn a_full_ring_refuses_in_time_and_always_opens_and_removes() {
     for (zones, blocks) in [(120, 16), (200, 64)] {
         for mix in MIXES {
             let rt = Rt::new(Config::simulated(5));
-            let (device, store) = made(&rt, zones, blocks);
+            let (device, store) = made(&rt, zones, blocks, 1);
             let rt2 = rt.clone();
             rt.block_on(async move {
                 let mut count = 0;
@@ -194,7 +199,7 @@ fn a_full_ring_refuses_in_time_and_always_opens_and_removes() {
 #[test]
 fn tails_leave_the_ring_when_they_would_crowd_it() {
     let rt = Rt::new(Config::simulated(6));
-    let (_, store) = made(&rt, 40, 256);
+    let (_, store) = made(&rt, 40, 256, 2 << 20);
     rt.block_on(async move {
         let room = store.space().available / 4096;
         let mut count = 0;
@@ -226,7 +231,7 @@ fn tails_leave_the_ring_when_they_would_crowd_it() {
 #[test]
 fn a_directory_is_not_renamed_to_where_paths_become_too_long() {
     let rt = Rt::new(Config::simulated(7));
-    let (device, store) = made(&rt, 40, 64);
+    let (device, store) = made(&rt, 40, 64, 1);
     let rt2 = rt.clone();
     rt.block_on(async move {
         store.make_directory("a").unwrap();

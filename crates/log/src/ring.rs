@@ -1,9 +1,9 @@
 //! The record ring: consecutive records, in halves of whole zones that take turns.
 //!
 //! An engine appends records to one half. When the half is full, the ring *turns*: the next half
-//! begins with the whole state, and the old half is released once that beginning is durable. So at
-//! any time one half holds a whole beginning, and a power cut in the middle of a turn loses
-//! nothing.
+//! begins with the whole state. The old half is released once that beginning is durable, or at the
+//! turn after it: until then it is a second copy of that beginning. So at any time one half holds a
+//! whole beginning, and a power cut in the middle of a turn loses nothing.
 //!
 //! Zones fail. The ring has more zones than two halves take, and a half is made of any empty zones
 //! of the ring. A zone that fails a write ends the half: the ring turns. A zone that cannot be
@@ -78,24 +78,39 @@ pub struct FoundRecord {
     pub header: RecordHeader,
     /// Its body.
     pub body: Vec<u8>,
+    /// Its zone, and the block at which it begins there.
+    pub place: (ZoneId, u32),
 }
 
-/// Reads the records of a half in order, up to the first place without a record. `each` gets the
-/// records one by one, and returns whether to continue.
+/// What a half holds at a place.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    /// A whole record.
+    Record(FoundRecord),
+    /// Something that was written there and is no whole record: the end of the half, or damage.
+    Gap(ZoneId, u32),
+}
+
+/// Blank blocks behind a gap after which no record is looked for in a zone.
+const BLANK_MAX: u32 = 256;
+
+/// Reads the records of a half in order. `each` gets them one by one, and returns whether to
+/// continue. It also gets each gap: behind it, all whole records follow that lie in the rest of the
+/// half, wherever they begin. Only the caller knows whether a record was expected in the gap, and
+/// whether those behind it count.
 ///
 /// # Errors
 /// `Io` if a block that was written cannot be read, or if a zone that may hold records is offline;
-/// `WrongFormat` if a record is of a newer version; or the error of `each`. A torn or damaged
-/// record ends the half without an error: only the caller knows whether a record was expected
-/// there.
+/// `WrongFormat` if a record is of a newer version; or the error of `each`.
 pub async fn read_half(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
     zones: impl Iterator<Item = ZoneId>,
     pages: &Pool,
-    mut each: impl FnMut(FoundRecord) -> Result<bool>,
+    mut each: impl FnMut(Piece) -> Result<bool>,
 ) -> Result<()> {
     let geometry = device.geometry();
+    let mut gap = false;
     for zone in zones {
         let missing = || Error::new(ErrorKind::Io, format!("{}: no report", device.name()));
         let report = reports.get(zone.0 as usize).ok_or_else(missing)?;
@@ -103,20 +118,37 @@ pub async fn read_half(
             return Err(is_offline(device, zone));
         }
         let (mut at, end) = (0, blocks_written(report, geometry));
-        while at < end {
-            let Some(record) = record_at(device, zone, at, end, pages).await? else {
-                // Reading continues in the next zone if zeros fill the rest of this one.
-                if at > 0 && is_filled(device, zone, at, pages).await? {
-                    break;
+        // Where the present gap begins, whether it was told, and its last blocks that are blank.
+        let (mut from, mut told, mut blank) = (None, false, 0);
+        while at < end && blank < BLANK_MAX {
+            let record = record_at(device, zone, at, end, pages).await?;
+            let filled = match record {
+                Some(_) => None,
+                None => is_filled(device, zone, at, pages).await?,
+            };
+            if record.is_none() {
+                from.get_or_insert(at);
+            }
+            // What fills the rest of a zone, or was never written, is no gap.
+            let is_gap = record.is_some() || at == 0 || filled == Some(false);
+            if let Some(start) = from.filter(|_| is_gap && !told) {
+                (gap, told) = (true, true);
+                if !each(Piece::Gap(zone, start))? {
+                    return Ok(());
                 }
-                return Ok(());
+            }
+            let Some(record) = record else {
+                blank = if filled == Some(false) { 0 } else { blank + 1 };
+                at += 1;
+                continue;
             };
             at += record.header.blocks();
-            if !each(record)? {
+            (from, told, blank) = (None, false, 0);
+            if !each(Piece::Record(record))? {
                 return Ok(());
             }
         }
-        if end < blocks_per_zone(geometry) {
+        if end < blocks_per_zone(geometry) && !gap {
             return Ok(());
         }
     }
@@ -148,11 +180,16 @@ async fn blocks_at(
     }
 }
 
-/// Whether block `at` holds zeros, as in the filled rest of a zone.
-async fn is_filled(device: &dyn ZonedDevice, zone: ZoneId, at: u32, pages: &Pool) -> Result<bool> {
+/// Whether block `at` holds zeros, as in the filled rest of a zone. `None` if it was never written.
+async fn is_filled(
+    device: &dyn ZonedDevice,
+    zone: ZoneId,
+    at: u32,
+    pages: &Pool,
+) -> Result<Option<bool>> {
     let page = blocks_at(device, (zone, at), 1, pages).await?;
     let zeros = |page: Pages| page.iter().all(|page| page.bytes().iter().all(|byte| *byte == 0));
-    Ok(page.is_some_and(zeros))
+    Ok(page.map(zeros))
 }
 
 /// The record at block `at` of a zone that was written up to `end`, if a whole record is there.
@@ -177,7 +214,9 @@ async fn record_at(
     let Some(whole) = whole else { return Ok(None) };
     let bytes: Vec<u8> = whole.iter().flat_map(|page| page.iter().copied()).collect();
     match record::open(&bytes, &Expect { kind: header.kind.get(), ..Expect::default() }) {
-        Ok((header, body)) => Ok(Some(FoundRecord { header, body: body.to_vec() })),
+        Ok((header, body)) => {
+            Ok(Some(FoundRecord { header, body: body.to_vec(), place: (zone, at) }))
+        }
         Err(error) if error.kind() == ErrorKind::WrongFormat => Err(error.at(device.name())),
         Err(_) => Ok(None),
     }
@@ -205,9 +244,11 @@ impl RingRole {
 /// The writing end of a ring.
 ///
 /// Invariants
-/// - No zone is in `half`, `old` or `failed` twice, or in two of them.
+/// - No zone is in `half`, `old`, `kept` or `failed` twice, or in two of them.
 /// - Zones of the half before `current` are written to their ends, and zones behind it are empty.
-///   Every zone of the ring that is in none of `half`, `old` and `failed` is empty.
+///   Every zone of the ring that is in none of `half`, `old`, `kept` and `failed` is empty.
+/// - Zones of `half` and `old` are emptied only with the proof that a whole beginning in another
+///   half is durable, zones of `kept` only while the present half holds one.
 /// - One zone of the half holds a permit.
 pub struct RecordRing {
     writer: Writer,
@@ -219,6 +260,9 @@ pub struct RecordRing {
     current: usize,
     /// Zones of earlier halves that are not empty yet, in the order in which to empty them.
     old: Vec<ZoneId>,
+    /// Zones of the half before the present one, if that is kept as a second copy of what the
+    /// present one begins with.
+    kept: Vec<ZoneId>,
     failed: BTreeSet<ZoneId>,
     /// The permit for the zone of an earlier half that a power cut left active.
     other_permit: Option<Permit>,
@@ -236,7 +280,8 @@ impl RecordRing {
         other_permit: Option<Permit>,
     ) -> RecordRing {
         let (writer, pages, half) = (writer.clone(), pages.clone(), Vec::new());
-        RecordRing { writer, pages, zones, half, current: 0, old, failed, other_permit }
+        let kept = Vec::new();
+        RecordRing { writer, pages, zones, half, current: 0, old, kept, failed, other_permit }
     }
 
     fn capacity(&self) -> u32 {
@@ -271,11 +316,11 @@ impl RecordRing {
         self.writer.space_left(*zone) + behind as u32 * self.capacity()
     }
 
-    /// Appends a record and dispatches it.
+    /// Appends a record and dispatches it. The records before sequence `durable` are durable.
     ///
     /// # Errors
     /// `NoSpace` if it does not fit: the ring has to turn. Nothing was done then.
-    pub fn append(&mut self, id: &RecordId, body: &[u8]) -> Result<WriteHandle> {
+    pub fn append(&mut self, id: &RecordId, durable: u64, body: &[u8]) -> Result<WriteHandle> {
         let (blocks, room) = (blocks_for(body.len()), self.space_left());
         let full = || {
             let message = format!("a record of {blocks} blocks, the ring's half has {room} left");
@@ -291,7 +336,7 @@ impl RecordRing {
             self.writer.keep_permit(next);
             zone = next;
         }
-        let pages = record::seal(id, body, &self.pages);
+        let pages = record::seal_after(id, durable, body, &self.pages);
         Ok(self.writer.submit(ZoneWrite::pages(zone, Kind::Checkpoint, pages)))
     }
 
@@ -302,7 +347,8 @@ impl RecordRing {
     /// `Io` if no empty zone is left.
     pub fn turn(&mut self, permit: Option<Permit>, (blocks, longest): (u32, u32)) -> Result<()> {
         let taken = |zone: &ZoneId| {
-            self.half.contains(zone) || self.old.contains(zone) || self.failed.contains(zone)
+            let earlier = self.old.contains(zone) || self.kept.contains(zone);
+            self.half.contains(zone) || earlier || self.failed.contains(zone)
         };
         let empty = self.zones.zones().filter(|zone| !taken(zone));
         let room = self.capacity().saturating_sub(longest).max(1);
@@ -319,6 +365,8 @@ impl RecordRing {
             );
             return Err(Error::new(ErrorKind::Io, message));
         };
+        // Zones that were not begun are empty.
+        self.half.truncate(self.current + 1);
         self.old.append(&mut self.half);
         (self.half, self.current) = (next, 0);
         self.writer.open_empty(first);
@@ -350,13 +398,25 @@ impl RecordRing {
         self.old.clone()
     }
 
+    /// Keeps these zones of an earlier half until the ring turns again.
+    pub fn keep(&mut self, zones: Vec<ZoneId>) {
+        self.old.retain(|zone| !zones.contains(zone));
+        self.kept = zones;
+    }
+
+    /// Zones of the half that was kept, to be emptied before the ring turns.
+    pub fn kept(&self) -> Vec<ZoneId> {
+        self.kept.clone()
+    }
+
     /// Notes that a zone of an earlier half is empty, or has failed.
     pub fn emptied(&mut self, zone: ZoneId, empty: bool) {
         self.old.retain(|other| *other != zone);
+        self.kept.retain(|other| *other != zone);
         if !empty {
             self.failed.insert(zone);
         }
-        if self.old.is_empty() {
+        if self.old.is_empty() && self.kept.is_empty() {
             self.other_permit = None;
         }
     }

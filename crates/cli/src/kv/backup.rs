@@ -30,6 +30,9 @@ pub struct Args {
     /// Leave damaged files out and list them; the exit status is 1 then
     #[arg(short, long)]
     keep_going: bool,
+    /// Also if the record ring is damaged: without what is lost there, which is listed
+    #[arg(long)]
+    accept_loss: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -50,7 +53,7 @@ struct Copied {
 /// If the directory is not empty or not writable, or a file is damaged. Files copied until then
 /// stay.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
-    let looked = Looked::open(&args.device)?;
+    let looked = Looked::open_with(&args.device, args.accept_loss)?;
     let all = looked.below(&args.path)?;
     // Bad names are refused before anything is made.
     for (name, _) in &all {

@@ -51,16 +51,28 @@ impl Looked {
     /// # Errors
     /// If there is none; the error says what the drive holds.
     pub fn open(device: &str) -> Result<Looked> {
+        Looked::open_with(device, false)
+    }
+
+    /// As [`Looked::open`]; with `accept_loss` also a store whose record ring is damaged. What is
+    /// lost is told on standard error.
+    ///
+    /// # Errors
+    /// As [`Looked::open`].
+    pub fn open_with(device: &str, accept_loss: bool) -> Result<Looked> {
         let rt = Rt::new(config()?);
         let drive = open(&rt, device, OpenMode::ReadOnly)?;
         let store = rt.block_on(async move {
-            match Snapshot::open(drive.clone()).await {
+            match Snapshot::open_with(drive.clone(), accept_loss).await {
                 Err(error) => Err(holds::explain_store(&*drive, error).await),
                 store => store,
             }
         });
         // Tasks of a failed inspection still hold the drive.
         let store = store.inspect_err(|_| rt.clear())?;
+        for loss in store.losses() {
+            crate::complain(&format!("{device}: lost: {loss}"));
+        }
         Ok(Looked { rt, store: Rc::new(store) })
     }
 
@@ -149,11 +161,19 @@ impl Changed {
     /// # Errors
     /// If there is none; the error says what the drive holds.
     pub fn open(device: &str) -> Result<Changed> {
+        Changed::open_with(device, Options::default())
+    }
+
+    /// Opens the store on `device`.
+    ///
+    /// # Errors
+    /// As [`Changed::open`].
+    pub fn open_with(device: &str, options: Options) -> Result<Changed> {
         let rt = Rt::new(config()?);
         let drive = open(&rt, device, OpenMode::ReadWrite)?;
         let engine = rt.clone();
         let store = rt.block_on(async move {
-            match Store::open(&engine, drive.clone(), Options::default()).await {
+            match Store::open(&engine, drive.clone(), options).await {
                 Err(error) => Err(holds::explain_store(&*drive, error).await),
                 store => store,
             }
@@ -279,7 +299,11 @@ impl Changed {
 
 impl Drop for Changed {
     fn drop(&mut self) {
-        // Everything acknowledged is durable.
+        // Everything acknowledged is durable. A store that is stopped can tell later what of its
+        // records was damaged.
+        if self.store.failed().is_none() {
+            let _ = self.run(|store| async move { store.stop().await });
+        }
         self.rt.clear();
     }
 }

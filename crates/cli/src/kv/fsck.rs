@@ -8,12 +8,14 @@ use crate::holds;
 use crate::show;
 use crate::target::source_name;
 use furrow_emu::OpenMode;
-use furrow_kv::{CheckOptions, CheckReport, Problem};
+use furrow_kv::{CheckOptions, CheckReport, Options, Problem};
 use furrow_rt::Rt;
 use serde_json::json;
 use std::io::Write;
 use std::rc::Rc;
 
+/// Exit status of fsck(8): errors were corrected.
+const CORRECTED: u8 = 1;
 /// Exit status of fsck(8): errors are left.
 const ERRORS_LEFT: u8 = 4;
 
@@ -21,11 +23,14 @@ const ERRORS_LEFT: u8 = 4;
 ///
 /// Checks the record ring; that the directories of all names exist; that files lie in the written
 /// part of zones and share no block; and every block of content and of checksums. Each problem is
-/// reported with its file, block, zone and offset. Nothing is written and nothing is repaired: the
-/// next opening repairs what a crash leaves, and a damaged file has to be replaced.
+/// reported with its file, block, zone and offset. Nothing is written: the next opening repairs what
+/// a crash leaves, and a damaged file has to be replaced.
 ///
-/// Exit status as of fsck(8): 0 no errors, 4 errors left, 8 the check could not be made, 16 wrong
-/// usage.
+/// A store whose record ring is damaged is not opened, since files may be lost. --repair accepts
+/// that loss, after the check has listed it, and makes the store one that opens.
+///
+/// Exit status as of fsck(8): 0 no errors, 1 errors corrected, 4 errors left, 8 the check could not
+/// be made, 16 wrong usage.
 #[derive(clap::Args)]
 pub struct Args {
     /// Device
@@ -33,6 +38,9 @@ pub struct Args {
     /// Print every problem, and what was checked
     #[arg(short, long)]
     verbose: bool,
+    /// Accept what a damaged record ring has lost, and write down the rest
+    #[arg(long)]
+    repair: bool,
     /// Do not read the content of files
     #[arg(long)]
     metadata_only: bool,
@@ -46,6 +54,35 @@ pub struct Args {
 /// # Errors
 /// If the check cannot be made.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
+    let found = check(args)?;
+    let of_ring = found.problems.iter().any(|problem| problem.structure == "ring");
+    let repairs = args.repair && of_ring;
+    if !repairs || !args.json {
+        tell(args, &found, out)?;
+    }
+    if !repairs {
+        return Ok(if found.is_ok() { 0 } else { ERRORS_LEFT });
+    }
+    // Opening writes what is left to another half of the ring.
+    let options = Options { accept_loss: true, ..Options::default() };
+    drop(drive::Changed::open_with(&args.device, options)?);
+    let left = check(args)?;
+    if !args.json {
+        writeln!(out, "{}: repaired:", source_name(&args.device))?;
+    }
+    tell(args, &left, out)?;
+    Ok(if left.is_ok() { CORRECTED } else { ERRORS_LEFT })
+}
+
+fn tell(args: &Args, report: &CheckReport, out: &mut dyn Write) -> anyhow::Result<()> {
+    let device = source_name(&args.device);
+    match args.json {
+        true => crate::show::json(out, &document(&device, report)),
+        false => Ok(print(out, &device, report, args)?),
+    }
+}
+
+fn check(args: &Args) -> anyhow::Result<CheckReport> {
     let rt = Rt::new(config()?);
     let device = drive::open(&rt, &args.device, OpenMode::ReadOnly)?;
     let progress = Rc::new(Progress::new("checked", args.json));
@@ -62,14 +99,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     });
     progress.end();
     rt.clear();
-    let report = report?;
-    let device = source_name(&args.device);
-    if args.json {
-        crate::show::json(out, &document(&device, &report))?;
-    } else {
-        print(out, &device, &report, args)?;
-    }
-    Ok(if report.is_ok() { 0 } else { ERRORS_LEFT })
+    Ok(report?)
 }
 
 fn print(
@@ -163,7 +193,8 @@ mod tests {
             what: "it has another checksum".to_owned(),
         };
         let report = CheckReport { problems: vec![problem], ..CheckReport::default() };
-        let args = Args { device: "d".into(), verbose: false, metadata_only: false, json: false };
+        let (verbose, repair, metadata_only, json) = (false, false, false, false);
+        let args = Args { device: "d".into(), verbose, repair, metadata_only, json };
         let mut out = Vec::new();
         print(&mut out, "d.zns", &report, &args).unwrap();
         let text = String::from_utf8(out).unwrap();

@@ -24,6 +24,9 @@ pub struct Args {
     /// Replace an existing file
     #[arg(short, long)]
     force: bool,
+    /// Also if the record ring is damaged: without what is lost there, which is listed
+    #[arg(long)]
+    accept_loss: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -38,7 +41,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     if to_output && args.json {
         bail!("--json and standard output for the file: name a file, or leave --json out");
     }
-    let looked = Looked::open(&args.device)?;
+    let looked = Looked::open_with(&args.device, args.accept_loss)?;
     let file = looked.file(&args.path)?;
     let progress = Progress::new("read", args.json);
     let mut done = 0;

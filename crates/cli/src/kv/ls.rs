@@ -26,6 +26,9 @@ pub struct Args {
     /// Include everything in directories below
     #[arg(short = 'R', long)]
     recursive: bool,
+    /// Also if the record ring is damaged: without what is lost there, which is listed
+    #[arg(long)]
+    accept_loss: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -97,7 +100,7 @@ struct Line {
 /// # Errors
 /// If there is no store, or no such path.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let looked = Looked::open(&args.device)?;
+    let looked = Looked::open_with(&args.device, args.accept_loss)?;
     let lines = lines(&looked, args)?;
     if args.json {
         let document = json!({

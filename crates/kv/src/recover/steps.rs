@@ -19,7 +19,7 @@ use furrow_log::survey;
 use furrow_log::writer::{Order, Writer};
 use furrow_policy::{StoreDefect, StoreVariant};
 use furrow_rt::{Pool, Rt};
-use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZonedDevice};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::pin::Pin;
 use std::rc::Rc;
 
@@ -51,6 +51,7 @@ pub(crate) struct Reading {
     device: Rc<dyn ZonedDevice>,
     pages: Pool,
     variant: StoreVariant,
+    accept_loss: bool,
     reports: Vec<ZoneReport>,
     found: Option<Opened>,
 }
@@ -103,8 +104,10 @@ impl Reading {
         device: Rc<dyn ZonedDevice>,
         pages: Pool,
         variant: StoreVariant,
+        accept_loss: bool,
     ) -> Result<Reading> {
-        let mut reading = Reading { device, pages, variant, reports: Vec::new(), found: None };
+        let (reports, found) = (Vec::new(), None);
+        let mut reading = Reading { device, pages, variant, accept_loss, reports, found };
         run(&READ, &mut reading).await?;
         Ok(reading)
     }
@@ -139,7 +142,13 @@ impl Reading {
         let trusting = self.variant.has(StoreDefect::UncheckedCommit);
         let found = self.found.as_mut().ok_or_else(out_of_order)?;
         let ring = (found.ring, trusting);
-        found.replay.decide_last_commit(&*self.device, &self.reports, &self.pages, ring).await
+        let device = &*self.device;
+        let decided = found.replay.decide_last_commit(device, &self.reports, &self.pages, ring);
+        found.rolled_back = decided.await?;
+        match found.damage.is_empty() || self.accept_loss {
+            true => Ok(()),
+            false => Err(found.refusal(&self.device.name())),
+        }
     }
 }
 
@@ -153,6 +162,10 @@ pub(crate) struct Opening {
     reports: Vec<ZoneReport>,
     found: Option<Opened>,
     store: Option<Store>,
+    /// The zone of the half that was found which was written last, if records can follow there.
+    last: Option<ZoneId>,
+    /// The half says what is now in memory.
+    same: bool,
 }
 
 /// The steps that write.
@@ -257,7 +270,12 @@ impl Opening {
         let store = self.store()?;
         let round = store.0.round.get();
         let bodies = store.0.snapshot(&[], round);
-        store.begin_half(bodies).await.map(drop)
+        let last = self.last.and_then(|zone| self.reports.get(zone.0 as usize));
+        let marked = match last {
+            Some(last) => store.mark_found(last, self.same).await?,
+            None => false,
+        };
+        store.begin_half(bodies, marked).await.map(drop)
     }
 
     /// Takes up partly written zones, and resets those without valid blocks.
@@ -295,16 +313,22 @@ impl Store {
     ///
     /// # Errors
     /// `WrongFormat` if the drive holds no store, or one of a newer version; `Corrupt` if its
-    /// records
-    /// contradict each other or the drive.
+    /// records are damaged and the loss was not accepted, or contradict each other or the drive.
     pub async fn open(rt: &Rt, device: Rc<dyn ZonedDevice>, options: Options) -> Result<Store> {
         let pages = Pool::new(options.pages_in_flight);
-        let reading = Reading::all(device.clone(), pages.clone(), options.variant).await?;
+        let (variant, accept) = (options.variant, options.accept_loss);
+        let reading = Reading::all(device.clone(), pages.clone(), variant, accept).await?;
         let (reports, found) = reading.into_parts()?;
         let writer = Writer::new(rt, device.clone(), Order::Queued, 8);
         let rt = rt.clone();
+        let same = found.rolled_back == 0;
+        let last = found.half.iter().rev().copied().find(|zone| {
+            reports.get(zone.0 as usize).is_some_and(|report| report.state != ZoneState::Empty)
+        });
+        let last = last.filter(|_| found.sound && found.end.is_none());
         let (found, store) = (Some(found), None);
-        let mut opening = Opening { rt, device, pages, options, writer, reports, found, store };
+        let mut opening =
+            Opening { rt, device, pages, options, writer, reports, found, store, last, same };
         run(&WRITE, &mut opening).await?;
         let store = opening.store.ok_or_else(out_of_order)?;
         store.start_cleaning();

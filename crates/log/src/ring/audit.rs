@@ -14,14 +14,14 @@ impl RecordRing {
     /// `Internal`: which account, what was expected and what was found.
     pub fn audit(&self) -> Result<()> {
         let mut zones = BTreeSet::new();
-        for zone in self.half.iter().chain(&self.old).chain(&self.failed) {
+        for zone in self.half.iter().chain(&self.old).chain(&self.kept).chain(&self.failed) {
             holds("zones of the record ring", self.zones.has(*zone), || {
                 format!("expected one of {:?}, found zone {zone}", self.zones)
             })?;
             holds("zones of the record ring", zones.insert(*zone), || {
                 format!(
-                    "zone {zone} is there twice: half {:?}, older {:?}, failed {:?}",
-                    self.half, self.old, self.failed
+                    "zone {zone} is there twice: half {:?}, older {:?}, kept {:?}, failed {:?}",
+                    self.half, self.old, self.kept, self.failed
                 )
             })?;
         }

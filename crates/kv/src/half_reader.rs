@@ -1,0 +1,219 @@
+//! Reads a half of the record ring, and tells its end from damage.
+//!
+//! A power cut leaves at most the last group commit incomplete. So a gap between records is damage
+//! if a record behind it proves that what is missing was durable:
+//!
+//! - a record that says that the missing one was durable when it was written;
+//! - any record behind it in the same zone, because a zone is written in order;
+//! - a record of the round after the next: a round begins when the one before it is durable;
+//! - any record of a round, if the gap is in the snapshot.
+//!
+//! Records behind damage are applied as far as they do not depend on what is lost. Without such a
+//! proof a gap is the end of the half.
+
+use crate::format::{EntriesHead, flag, kind};
+use crate::recover::{Damage, Replay};
+use furrow_log::record::Uuid;
+use furrow_log::ring::{FoundRecord, Piece, read_half};
+use furrow_rt::Pool;
+use furrow_zone::{Result, ZoneId, ZoneReport, ZonedDevice};
+use zerocopy::FromBytes;
+
+/// Which half of which store is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HalfOf {
+    pub(crate) store: Uuid,
+    pub(crate) turn: u64,
+    /// Its first zone.
+    pub(crate) first: Option<ZoneId>,
+    /// Its superblock is damaged.
+    pub(crate) headless: bool,
+}
+
+/// A half while it is read, and then what it says.
+pub(crate) struct HalfReader {
+    half: HalfOf,
+    /// What the snapshot says is known from a copy.
+    copied: bool,
+    begun: bool,
+    /// The last record of the snapshot was found.
+    snapshot_ended: bool,
+    /// Records of rounds follow the snapshot.
+    pub(crate) has_rounds: bool,
+    /// Records behind a gap that do not prove yet that it is damage.
+    pending: Vec<FoundRecord>,
+    /// Whole records that belong to it.
+    pub(crate) records: u64,
+    pub(crate) replay: Replay,
+    pub(crate) damage: Vec<Damage>,
+    /// The gap at the end.
+    pub(crate) gap: Option<(ZoneId, u32)>,
+    /// No record was missing before the end.
+    pub(crate) untouched: bool,
+}
+
+impl HalfReader {
+    /// A reader of a half; with a copy of what its snapshot says.
+    pub(crate) fn new(half: HalfOf, copy: Option<Replay>) -> HalfReader {
+        let copied = copy.is_some();
+        let mut replay = copy.unwrap_or_default();
+        // The copy is durable, and it is not the half that is read.
+        replay.before.clear();
+        (replay.same, replay.turns) = (false, false);
+        HalfReader {
+            copied,
+            begun: false,
+            snapshot_ended: false,
+            has_rounds: false,
+            pending: Vec::new(),
+            records: 0,
+            replay,
+            damage: Vec::new(),
+            gap: None,
+            untouched: !half.headless && !copied,
+            half,
+        }
+    }
+
+    /// Reads the half.
+    ///
+    /// # Errors
+    /// As [`read_half`].
+    pub(crate) async fn read(
+        mut self,
+        device: &dyn ZonedDevice,
+        reports: &[ZoneReport],
+        zones: Vec<ZoneId>,
+        pages: &Pool,
+    ) -> Result<HalfReader> {
+        let pieces = |piece| Ok(self.piece(piece));
+        read_half(device, reports, zones.into_iter(), pages, pieces).await?;
+        Ok(self)
+    }
+
+    /// Whether it says all that it said.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.replay.whole && self.damage.is_empty()
+    }
+
+    /// Takes the next piece. Returns whether to continue.
+    fn piece(&mut self, piece: Piece) -> bool {
+        let record = match piece {
+            Piece::Gap(zone, at) => {
+                self.gap.get_or_insert((zone, at));
+                return true;
+            }
+            Piece::Record(record) => record,
+        };
+        let header = &record.header;
+        let (object, epoch) = (header.object, header.epoch.get());
+        let ours = object == self.half.store && epoch == self.half.turn;
+        let sequence = header.sequence.get();
+        if ours && header.kind.get() == kind::SUPERBLOCK && !self.begun && self.gap.is_none() {
+            (self.begun, self.replay.record, self.records) = (true, sequence, 1);
+            return true;
+        }
+        if !ours || header.kind.get() != kind::ENTRIES {
+            return self.gap.is_some();
+        }
+        if !self.begun {
+            // The superblock is one block: if the snapshot follows at once, nothing else is missing.
+            let follows = self.half.first.is_some_and(|first| record.place == (first, 1));
+            self.begun = true;
+            self.replay.record = sequence.saturating_sub(1);
+            match follows || self.copied && is_snapshot(&record) {
+                true => self.gap = None,
+                false => self.replay.record = sequence.saturating_sub(2),
+            }
+        }
+        if sequence <= self.replay.record {
+            return self.gap.is_some();
+        }
+        let Some(gap) = self.gap else {
+            let next = sequence == self.replay.record + 1;
+            if next {
+                self.apply(&record);
+            }
+            return next;
+        };
+        // Only what fills the end of a zone is missing.
+        if self.pending.is_empty() && sequence == self.replay.record + 1 && record.place.1 == 0 {
+            self.gap = None;
+            self.apply(&record);
+            return true;
+        }
+        let round = header.checkpoint.get();
+        let snapshot = is_snapshot(&record);
+        let proof = record.place.0 == gap.0
+            || header.durable.get() > self.replay.record + 1
+            || (!snapshot && (!self.snapshot_ended || round > self.replay.round + 1));
+        self.pending.push(record);
+        if proof {
+            for record in std::mem::take(&mut self.pending) {
+                self.lost_before(gap, &record);
+                self.apply(&record);
+            }
+            self.gap = None;
+        }
+        true
+    }
+
+    /// Notes that the records before this one are lost, unless it is the next.
+    fn lost_before(&mut self, gap: (ZoneId, u32), record: &FoundRecord) {
+        let (first, next) = (self.replay.record + 1, record.header.sequence.get());
+        if next == first {
+            return;
+        }
+        self.untouched = false;
+        let in_snapshot = is_snapshot(record);
+        // The first record of the round behind the snapshot: nothing else was written before it.
+        let behind = record.header.checkpoint.get() == self.replay.round + 1
+            && record.header.durable.get() == next;
+        if self.copied && !self.snapshot_ended && (in_snapshot || behind) {
+            return;
+        }
+        let part = if in_snapshot || !self.snapshot_ended { " of the snapshot" } else { "" };
+        let what = match next - first {
+            1 => format!("record {first}{part} is damaged, and whole records lie behind it"),
+            _ => {
+                let last = next - 1;
+                format!(
+                    "records {first} to {last}{part} are damaged, and whole ones lie behind them"
+                )
+            }
+        };
+        self.damaged(gap, what);
+    }
+
+    fn damaged(&mut self, place: (ZoneId, u32), what: String) {
+        self.replay.lossy = true;
+        self.damage.push(Damage { place, what });
+    }
+
+    fn apply(&mut self, record: &FoundRecord) {
+        let sequence = record.header.sequence.get();
+        self.records += 1;
+        if is_snapshot(record) && self.copied {
+            self.replay.record = sequence;
+        } else if let Err(error) = self.replay.apply(record) {
+            // A whole record with impossible content is damage, not the end of the half.
+            self.replay.record = sequence;
+            self.damaged(record.place, format!("record {sequence} cannot be applied: {error}"));
+        }
+        match flags(record) {
+            Some(flags) if flags & flag::SNAPSHOT != 0 => {
+                self.snapshot_ended |= flags & flag::WHOLE != 0;
+            }
+            _ => (self.snapshot_ended, self.has_rounds) = (true, true),
+        }
+    }
+}
+
+fn flags(record: &FoundRecord) -> Option<u32> {
+    let (head, _) = EntriesHead::read_from_prefix(&record.body).ok()?;
+    Some(head.flags.get())
+}
+
+fn is_snapshot(record: &FoundRecord) -> bool {
+    flags(record).is_some_and(|flags| flags & flag::SNAPSHOT != 0)
+}
