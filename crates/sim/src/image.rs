@@ -83,6 +83,24 @@ impl Image {
         Some((zone, rng.below(self.blocks(zone) as u64) as usize))
     }
 
+    /// Damages one block, in one bit or more. Returns its zone and number in it; `None` if that
+    /// changes nothing.
+    pub(crate) fn damage_one(&mut self, rng: &mut Rng) -> Option<(usize, usize)> {
+        let metadata = !rng.one_in(4);
+        let at = self.pick(rng, metadata)?;
+        let offset = rng.below(PAGE_SIZE as u64) as usize;
+        let block = self.bytes(at);
+        let before = block.to_vec();
+        match rng.below(6) {
+            0 => block.fill(0),
+            1 => block[offset..].fill(0xff),
+            // Favours headers.
+            2 => block[offset % 256] ^= 1 << rng.below(8),
+            _ => block[offset] ^= 1 << rng.below(8),
+        }
+        (before != block).then_some(at)
+    }
+
     /// Damages one or two places.
     pub fn damage(&mut self, rng: &mut Rng) {
         for _ in 0..1 + rng.below(3) {

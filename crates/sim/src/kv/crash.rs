@@ -5,7 +5,7 @@ use crate::crash::{Case, Subject};
 use crate::kv::promises::{
     Change, Content, Event, Expected, History, NameChange, Uid, audit, bytes, failed,
 };
-use furrow_emu::Emulator;
+use furrow_emu::{Emulator, Fault, FaultKind, When};
 use furrow_kv::{FileId, FormatOptions, Lifetime, Options, Policy, Store};
 use furrow_policy::{StoreDefect, StoreVariant};
 use furrow_rt::{Rng, Rt};
@@ -217,6 +217,11 @@ impl Client {
     }
 }
 
+/// In one run of five every write fails for a time: the store may fail then, and loses nothing.
+fn fails(case: Case) -> bool {
+    case.seed % 5 == 3
+}
+
 fn options(defect: Option<StoreDefect>, seed: u64) -> Options {
     let policy = Policy::NAMES[(seed % Policy::NAMES.len() as u64) as usize].1;
     Options {
@@ -295,14 +300,30 @@ impl Subject for KvSubject {
                     rt2.spawn(client.work())
                 })
                 .collect();
+            // A store that failed, or has no space because zones failed, has kept its promises.
+            let may_end =
+                |why: &str| fails(case) && (store.failed().is_some() || why.contains("no space"));
             for client in clients {
-                client.await?;
+                client.await.or_else(|why| if may_end(&why) { Ok(()) } else { Err(why) })?;
             }
             let synced = history.borrow().synced(None);
-            store.stop().await.map_err(|error| failed("stop", &error))?;
-            history.borrow_mut().tell(synced);
+            match store.stop().await.map_err(|error| failed("stop", &error)) {
+                Ok(()) => history.borrow_mut().tell(synced),
+                Err(why) if may_end(&why) => {}
+                Err(why) => return Err(why),
+            }
             Ok(())
         })
+    }
+
+    fn provoke(&self, emulator: &Emulator, case: Case) {
+        let mut rng = Rng::new(case.seed ^ 0xb2_1c57);
+        let (first, count) = (1 + rng.below(200), 4 + rng.below(30));
+        for nth in (first..first + count).filter(|_| fails(case)) {
+            // These faults name no place, so the drive cannot refuse them.
+            let fault = Fault::new(FaultKind::WriteError).when(When::Nth(nth)).times(1);
+            let _ = emulator.inject(fault);
+        }
     }
 
     fn mark(history: &History) -> usize {
@@ -320,6 +341,8 @@ impl Subject for KvSubject {
         case: Case,
         expected: &Expected,
     ) -> Result<(), String> {
+        // The drive is well again.
+        drive.clear_faults(None).map_err(|error| error.to_string())?;
         let (rt2, expected) = (rt.clone(), expected.clone());
         let options = options(self.defect, case.seed);
         let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());

@@ -30,8 +30,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// Names of each client.
-const NAMES: u64 = 6;
+/// Names of each client: few large files, or many small ones.
+const NAMES: [u64; 2] = [6, 400];
 const BLOCK: u64 = 4096;
 
 /// What a life starts from, and what the previous life promised.
@@ -41,6 +41,8 @@ struct World {
     ring: RingZones,
     /// Share of the store's space that files may hold, in percent.
     filled: u64,
+    /// Names of each client.
+    names: u64,
     drive: Snapshot,
     expected: Expected,
     next: Uid,
@@ -104,8 +106,8 @@ pub fn simulate_with(
     let Geometry { zones, zone_capacity, max_active, block_size, .. } = &world.geometry;
     sink(&format!(
         "{zones} zones of {zone_capacity} blocks of {block_size} bytes, active {max_active:?}, \
-         ring {:?}, {:?}, filled to {} %",
-        world.ring, world.options.policy, world.filled
+         ring {:?}, {:?}, filled to {} %, {} names",
+        world.ring, world.options.policy, world.filled, world.names
     ));
     let lives = 2 + rng.below(6);
     for life in 0..=lives {
@@ -157,6 +159,7 @@ fn begin(
         commit_interval: [5, 50, 1000][rng.below(3) as usize] * Nanos::MILLI,
         pages_in_flight: [64, 8192][rng.below(2) as usize],
         policy: Policy::NAMES[rng.below(Policy::NAMES.len() as u64) as usize].1,
+        ..Options::default()
     };
     let drive = on_executor(seed, summary, |rt| {
         let medium = Medium::memory(&geometry);
@@ -175,7 +178,8 @@ fn begin(
     let (drive, ring) = drive?;
     let expected = Expected { names: vec![NameState::new()], contents: BTreeMap::new() };
     let filled = [40, 60, 60, 97][rng.below(4) as usize];
-    Ok(World { geometry, options, ring, filled, drive, expected, next: 0, defect })
+    let names = NAMES[usize::from(rng.one_in(6))];
+    Ok(World { geometry, options, ring, filled, names, drive, expected, next: 0, defect })
 }
 
 fn quiet(rng: &mut Rng) -> Plan {
@@ -209,6 +213,12 @@ fn draw(world: &World, rng: &mut Rng) -> Plan {
     let mut faults = Vec::new();
     // Few faults: a small drive would have no space left.
     let (mut of_ring, mut of_content) = (ring_left(world), u32::from(content_left(world) > 75));
+    if rng.one_in(10) {
+        // Every write fails for a time, as on a full disk under an image.
+        let (first, count) = (1 + rng.below(300), 4 + rng.below(40));
+        let nth = |at| Fault::new(WriteError).when(When::Nth(at)).times(1);
+        faults.extend((first..first + count).map(nth));
+    }
     for _ in 0..rng.below(4) {
         let within = [10, 60, 400][rng.below(3) as usize];
         let nth = When::Nth(1 + rng.below(within));
@@ -254,7 +264,7 @@ fn draw(world: &World, rng: &mut Rng) -> Plan {
         early: rng.one_in(4),
         stop: rng.one_in(3),
         clients: 1 + rng.below(4),
-        operations: [10, 40, 120][rng.below(3) as usize],
+        operations: if world.names > NAMES[0] { 600 } else { [10, 40, 120][rng.below(3) as usize] },
         seed: rng.next() >> 32,
     }
 }
@@ -301,7 +311,8 @@ fn at_rest(world: &mut World, seed: u64, rng: &mut Rng) -> Result<Option<Struck>
         let Ok(looked) = looked else { return Ok(None) };
         let (_, half) = looked.ring_zones();
         let written = |zone: ZoneId| reports[zone.0 as usize].state != ZoneState::Empty;
-        let frozen = half.first().is_some_and(|first| is_bad(&reports[first.0 as usize]));
+        let frozen = looked.ring_turns()
+            || half.first().is_some_and(|first| is_bad(&reports[first.0 as usize]));
         let needed = world.ring.has(zone) && (frozen || (half.contains(&zone) && written(zone)));
         // A zone that is full already cannot become full.
         let done = emulator.inject(Fault::new(state).at_zone(zone)).is_ok();
@@ -334,6 +345,7 @@ fn live(
             emulator: emulator.clone(),
             ring: world.ring,
             filled: world.filled,
+            names: world.names,
             plan: plan.clone(),
             history: history.clone(),
             reached: reached.clone(),

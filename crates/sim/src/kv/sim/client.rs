@@ -62,6 +62,7 @@ pub(super) struct Life {
     pub(super) emulator: Emulator,
     pub(super) ring: RingZones,
     pub(super) filled: u64,
+    pub(super) names: u64,
     pub(super) plan: Plan,
     pub(super) history: Rc<RefCell<History>>,
     pub(super) reached: Rc<RefCell<BTreeSet<&'static str>>>,
@@ -87,7 +88,8 @@ impl Life {
 
     /// Whether the store may run out of space although files hold little.
     pub(super) fn is_crowded(&self) -> bool {
-        self.filled > 60 || self.plan.zones_may_fail() || self.reports().iter().any(is_bad)
+        let small = self.names > NAMES[0];
+        small || self.filled > 60 || self.plan.zones_may_fail() || self.reports().iter().any(is_bad)
     }
 
     /// Whether the store may have failed with this error.
@@ -161,7 +163,7 @@ impl Client {
     }
 
     pub(super) fn path(&mut self) -> String {
-        let number = self.rng.below(NAMES);
+        let number = self.rng.below(self.life.names);
         let kinds = [".blob", ".sst", ".log", "", "", ""];
         format!("c{}/{number}{}", self.number, kinds[number as usize % kinds.len()])
     }
@@ -200,7 +202,9 @@ impl Client {
     pub(super) async fn append(&mut self) -> Worked {
         let Some(at) = self.pick() else { return Ok(()) };
         let capacity = self.store.space().capacity;
-        let most = [100, 5000, 60_000, capacity / 10][self.rng.below(4) as usize];
+        let small = self.life.names > NAMES[0];
+        let most = [100, 5000, 60_000, capacity / 10];
+        let most = most[self.rng.below(if small { 2 } else { 4 }) as usize];
         let count = 1 + self.rng.below(most.max(1));
         let held: u64 = {
             let history = self.life.history.borrow();
