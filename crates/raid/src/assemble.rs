@@ -457,6 +457,7 @@ fn member(
         state: Cell::new(state),
         events: Cell::new(events),
         recorded: Cell::new(recorded),
+        seated: Cell::new(0),
         errors: Cell::new(Errors::default()),
         refusals: Refusals::default(),
         drive: RefCell::new(drive.map(Rc::new)),

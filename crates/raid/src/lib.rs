@@ -50,7 +50,7 @@ mod write;
 pub use assemble::{Damaged, Examined, assemble, check_empty, create, damaged_member, examine};
 pub use counters::{Counted, Counters};
 pub use drive::{APPEND_PIECES, DriveOptions};
-pub use event::Event;
+pub use event::{Event, show_ranges};
 pub use level::{Level, Placement};
 pub use member::{Errors, MemberState};
 pub use meta::{MetaPlace, is_bare};

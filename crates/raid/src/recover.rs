@@ -309,6 +309,7 @@ impl Volume {
             group: found.groups.group,
             zones: found.zones.clone(),
             rows: self.0.shape.rows,
+            rebuilt: found.rebuilt,
             ..Segment::free(drives)
         };
         for (zone, member) in found.zones.iter().zip(&self.0.members) {
@@ -682,7 +683,7 @@ impl Volume {
 
     /// Fills the zones of a segment up to row `upto`. False if one of them fails.
     async fn fill_up(&self, open: &Open, segment: &Found, upto: u32) -> bool {
-        let mut flights = Vec::new();
+        let (mut flights, since) = (Vec::new(), self.asked());
         for (index, zone) in segment.zones.iter().enumerate() {
             let drive = self.0.members[index].drive();
             let (Some(zone), Some(drive)) = (zone, drive) else { continue };
@@ -703,7 +704,7 @@ impl Volume {
         let mut whole = true;
         for (index, done) in flights {
             if let Err(error) = done.await {
-                self.note_write_error(index, Some(open.sequence), &error);
+                self.note_write_error((index, since), Some(open.sequence), &error);
                 whole = false;
             }
         }

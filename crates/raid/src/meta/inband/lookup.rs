@@ -151,7 +151,7 @@ impl Volume {
             return Rc::default();
         };
         let last = inband::end(stripe, zone.stripes);
-        let mut asked = None;
+        let (mut asked, since) = (None, self.asked());
         let pages = self.window_blocks(&drive, zone, last, rows.clone()).await.unwrap_or_default();
         for (row, page) in rows.zip(pages) {
             if let Some(metas) = inband::open(&page, self.window_at(zone, last, row)) {
@@ -187,7 +187,7 @@ impl Volume {
         if certain {
             let window = (zone.sequence, inband::start(stripe));
             if lost && !self.0.meta.listings.borrow().scrubbed.contains(&window) {
-                self.note_mismatch(zone.index);
+                self.note_mismatch((zone.index, since));
             }
             self.keep_listing(&drive, key(i), &found, lost);
         }
