@@ -42,7 +42,7 @@ pub fn named(arguments: &[String]) -> Result<Vec<Named>> {
     for argument in arguments {
         let (found, by_name) = match several(argument)? {
             Some(paths) => (paths.into_iter().map(found_at).collect::<Result<Vec<_>>>()?, false),
-            None => (vec![absolute(argument.parse()?)?], true),
+            None => (vec![one(argument)?], true),
         };
         for spec in found {
             let named = Named { spec, by_name };
@@ -63,7 +63,7 @@ pub fn named(arguments: &[String]) -> Result<Vec<Named>> {
 pub fn listed(arguments: &[String]) -> Result<Vec<DeviceSpec>> {
     let mut all: Vec<DeviceSpec> = Vec::new();
     for argument in arguments {
-        let spec = absolute(argument.parse()?)?;
+        let spec = one(argument)?;
         if all.iter().any(|other| same(other, &spec)) {
             bail!("{argument} is named twice");
         }
@@ -75,9 +75,29 @@ pub fn listed(arguments: &[String]) -> Result<Vec<DeviceSpec>> {
 /// One device, with the path of an image made absolute.
 ///
 /// # Errors
-/// If it is invalid.
+/// If it is invalid, or a drive in memory.
 pub fn one(argument: &str) -> Result<DeviceSpec> {
-    absolute(argument.parse()?)
+    let spec: DeviceSpec = argument.parse()?;
+    check_lasting(&spec)?;
+    absolute(spec)
+}
+
+/// Refuses a drive in memory: it would be gone with the process that made it, and its part of the
+/// array as well.
+///
+/// # Errors
+/// `Invalid` for such a drive.
+pub fn check_lasting(spec: &DeviceSpec) -> Result<(), Error> {
+    match spec {
+        DeviceSpec::Memory(_) => Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "{spec}: a drive in memory is gone when its process ends, and cannot be part of an \
+                 array: furrow device create makes drives that last"
+            ),
+        )),
+        DeviceSpec::Node(_) | DeviceSpec::Image(_) => Ok(()),
+    }
 }
 
 /// Whether both are the same drive. Drives in memory are always different.
@@ -200,10 +220,17 @@ pub struct Patience {
 /// no error.
 pub fn look(rt: &Rt, named: &Named, patience: Patience) -> Result<Says, Error> {
     let Patience { busy, silent } = patience;
-    let drive = match named.by_name {
-        true => in_use::open(rt, &named.spec, OpenMode::ReadOnly, busy, crate::complain)?,
-        false => holds::open(rt, &named.spec, OpenMode::ReadOnly)?,
+    let opened = match named.by_name {
+        true => in_use::open(rt, &named.spec, OpenMode::ReadOnly, busy, crate::complain),
+        false => holds::open(rt, &named.spec, OpenMode::ReadOnly),
     };
+    let drive = opened.map_err(|error| match error.kind() {
+        // A member that is not there must not be made: it would be empty.
+        ErrorKind::NotFound => {
+            Error::new(ErrorKind::NotFound, format!("{}: there is no such drive", named.spec))
+        }
+        _ => error,
+    })?;
     let engine = rt.clone();
     rt.block_on(async move {
         if silent == 0 {

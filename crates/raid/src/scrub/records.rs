@@ -63,12 +63,14 @@ impl Volume {
     /// What is wrong with the state records of a member. A drive that does not answer has no
     /// findings: the next write takes it out of service.
     async fn damaged_records(&self, index: u32, drive: &Drive) -> Vec<Finding> {
+        let uuid = self.0.members[index as usize].uuid.get();
         let Ok(zones) = reports(&*drive.device).await else { return Vec::new() };
         let Ok(ring) = read_ring(&*drive.device, &zones, &self.0.pages).await else {
             return Vec::new();
         };
         let finding = |zone: ZoneId, block, what, unread| Finding {
             member: index,
+            drive: uuid,
             zone,
             block,
             what,
