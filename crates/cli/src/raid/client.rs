@@ -54,8 +54,8 @@ impl Silent {
             None => "its daemon".to_owned(),
         };
         anyhow!(
-            "the array {} runs, but {daemon} gives no answer ({}): look why the process does not go \
-             on; if it must be killed, furrow raid assemble recovers the array",
+            "the array {} runs, but {daemon} gives no answer ({}): look why the process does not \
+             go on; if it must be killed, furrow raid assemble recovers the array",
             self.uuid,
             self.error
         )

@@ -159,7 +159,7 @@ pub struct Rebuild {
     pub segments_done: u32,
     /// Percent rebuilt.
     pub percent: f64,
-    /// Seconds since this run of it began: after a restart, a rebuild continues in a new run.
+    /// Seconds since it began.
     pub seconds: f64,
     /// Seconds left at the pace so far.
     pub seconds_left: Option<f64>,
