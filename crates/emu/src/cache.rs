@@ -10,17 +10,34 @@
 //! of the order of the writes. That is so on a medium in memory; on an image they are durable at
 //! once.
 //!
+//! A drive can stand for several ([`Parts`]), each with a cache of its own: a flush covers one of
+//! them, and a power cut draws the fate of each.
+//!
 //! Simplification: resets and finishes are durable at once.
 
 use crate::memory::Entry;
+use crate::power::Unflushed;
 use furrow_rt::Rng;
-use furrow_zone::{BlockCount, Machine, Zone, ZoneId};
+use furrow_zone::{BlockCount, Machine, QueueId, Zone, ZoneId};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
+
+/// Parts of a drive that have caches of their own: each has the same number of zones, and of
+/// queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Zones of a part.
+    pub zones: u32,
+    /// Queues of a part: with 16, the commands of the second part come in queues 16 to 31.
+    pub queues: u16,
+}
 
 /// What a flush will make durable.
 #[derive(Clone, Debug)]
 pub(crate) struct Barrier {
+    /// The zones that it is about.
+    of: Range<u32>,
     /// Zone, its resets so far, blocks written.
     zones: Box<[(ZoneId, u32, u64)]>,
     /// Number of the first write to conventional zones that it does not cover.
@@ -59,12 +76,46 @@ pub(crate) struct Cache {
     overwrites: Vec<Overwrite>,
     /// Number of the next overwrite.
     next: u64,
+    parts: Option<Parts>,
 }
 
 impl Cache {
     pub fn new(zones: u32) -> Cache {
         let zones = vec![Durability::default(); zones as usize];
-        Cache { zones, dirty: Vec::new(), overwrites: Vec::new(), next: 0 }
+        Cache { zones, dirty: Vec::new(), overwrites: Vec::new(), next: 0, parts: None }
+    }
+
+    /// From now on the drive stands for several.
+    pub fn split(&mut self, parts: Parts) {
+        self.parts = Some(parts);
+    }
+
+    /// The zones of the cache that a flush in `queue` is about.
+    fn of_queue(&self, queue: QueueId) -> Range<u32> {
+        let all = self.zones.len() as u32;
+        match self.parts {
+            None => 0..all,
+            Some(Parts { zones, queues }) => {
+                let first = u32::from(queue.0 / queues) * zones;
+                first.min(all)..first.saturating_add(zones).min(all)
+            }
+        }
+    }
+
+    /// What a power cut does to each cache, if it does `fate` to the drive: zones of a cache, all
+    /// caches in order.
+    pub fn fates(&self, fate: Unflushed, rng: &mut Rng) -> (u32, Vec<Unflushed>) {
+        let Some(Parts { zones, .. }) = self.parts else {
+            return (self.zones.len() as u32, vec![fate]);
+        };
+        let drawn = |rng: &mut Rng| match fate {
+            Unflushed::Seeded => {
+                [Unflushed::Seeded, Unflushed::Lost, Unflushed::Kept][rng.below(3) as usize]
+            }
+            fate => fate,
+        };
+        let caches = (self.zones.len() as u32).div_ceil(zones);
+        (zones, (0..caches).map(|_| drawn(rng)).collect())
     }
 
     /// A conventional zone is about to be written from block `offset` on, with FUA if `durable`;
@@ -76,15 +127,14 @@ impl Cache {
 
     /// The blocks that a power cut takes back, in the order in which to set them. Of each write all
     /// blocks survive, or none, or each by chance.
-    pub fn taken_back(&self, fate: crate::power::Unflushed, rng: &mut Rng) -> TakenBack {
-        use crate::power::Unflushed;
+    pub fn taken_back(&self, fate: Unflushed, rng: &mut Rng) -> TakenBack {
         let mut survived = BTreeSet::new();
         let mut back = Vec::new();
         for write in self.overwrites.iter().rev() {
             let draw = match fate {
                 _ if write.durable => 1,
                 Unflushed::Lost => 0,
-                Unflushed::Kept => 1,
+                Unflushed::Kept | Unflushed::Cached => 1,
                 Unflushed::Seeded => rng.below(3),
             };
             for (block, before) in (write.offset..).zip(write.before.iter()) {
@@ -130,21 +180,26 @@ impl Cache {
         entry.resets = entry.resets.wrapping_add(1);
     }
 
-    /// The blocks that a flush submitted now covers.
-    pub fn barrier(&self, machine: &Machine) -> Barrier {
+    /// The blocks that a flush covers which is submitted now in `queue`.
+    pub fn barrier(&self, machine: &Machine, queue: QueueId) -> Barrier {
         let written = |zone| machine.zone(zone).map_or(0, |z: Zone| z.write_pointer.0);
+        let of = self.of_queue(queue);
         let zones = self
             .dirty
             .iter()
+            .filter(|zone| of.contains(&zone.0))
             .map(|&zone| (zone, self.zones[zone.0 as usize].resets, written(zone)))
             .collect();
-        Barrier { zones, overwrites: self.next }
+        Barrier { of, zones, overwrites: self.next }
     }
 
     /// Applies a completed flush. Returns the zones of which more blocks are durable now.
     pub fn flushed(&mut self, barrier: &Barrier, machine: &Machine) -> Vec<ZoneId> {
         let mut advanced = Vec::new();
-        self.overwrites.retain(|write| write.number >= barrier.overwrites);
+        let covers = |write: &Overwrite| {
+            write.number < barrier.overwrites && barrier.of.contains(&write.zone.0)
+        };
+        self.overwrites.retain(|write| !covers(write));
         for &(zone, resets, written) in &barrier.zones {
             let entry = &mut self.zones[zone.0 as usize];
             if entry.resets == resets && entry.durable < written {

@@ -11,8 +11,8 @@ use crate::medium::{Medium, MediumError, Shape, Span, ZoneRecord};
 use crate::timing::{Opened, Work};
 use furrow_rt::Pages;
 use furrow_zone::{
-    Action, BlockCount, Command, Effect, Error, ErrorKind, Lba, Machine, Outcome, Request, Status,
-    Zone, ZoneId, ZoneState,
+    Action, BlockCount, Command, Effect, Error, ErrorKind, Lba, Machine, Outcome, QueueId, Request,
+    Status, Zone, ZoneId, ZoneState,
 };
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -391,7 +391,7 @@ impl Core {
             let barrier = match barrier {
                 Some(barrier) => barrier,
                 None => {
-                    all = cache.barrier(&self.machine);
+                    all = cache.barrier(&self.machine, QueueId(0));
                     &all
                 }
             };

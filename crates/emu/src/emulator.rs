@@ -13,6 +13,7 @@
 mod faults;
 mod timed;
 
+use crate::cache::Parts;
 use crate::core::{Core, Counters, answer};
 use crate::image::{Image, Opened};
 use crate::medium::Medium;
@@ -230,6 +231,14 @@ impl Emulator {
             && inner.power.get() == Power::On
             && inner.writable;
         inner.plain.set(plain);
+    }
+
+    /// From now on the drive stands for several, each with a cache of its own. A drive without a
+    /// volatile cache stays as it is.
+    pub fn split_cache(&self, parts: Parts) {
+        if let Some(cache) = &mut self.0.core.borrow_mut().cache {
+            cache.split(parts);
+        }
     }
 
     /// Calls `observer` just before each command is carried out. Replaces an earlier observer.
@@ -599,7 +608,7 @@ impl ZonedDevice for Emulator {
         let barrier = match request.command {
             Command::Flush => {
                 let core = inner.core.borrow();
-                core.cache.as_ref().map(|cache| cache.barrier(&core.machine))
+                core.cache.as_ref().map(|cache| cache.barrier(&core.machine, queue))
             }
             _ => None,
         };

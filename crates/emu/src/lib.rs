@@ -44,6 +44,7 @@ pub mod replay;
 pub mod snapshot;
 pub mod timing;
 
+pub use crate::cache::Parts;
 pub use crate::core::Counters;
 pub use emulator::{CommandInfo, Emulator, Observer, Options, Step};
 pub use furrow_zone::fault::{Fault, FaultKind, Place, When};

@@ -35,6 +35,9 @@ pub enum Unflushed {
     Lost,
     /// All kept.
     Kept,
+    /// The drive has kept its power: they are in its cache as before, and no zone was closed. The
+    /// program that used the drive was killed.
+    Cached,
 }
 
 /// The outcome of a power cut.
@@ -142,18 +145,23 @@ pub(crate) fn cut(core: &mut Core, parcels: &mut [Parcel], fates: &Fates) {
             }
         }
     }
+    if fates.unflushed == Unflushed::Cached {
+        return;
+    }
     let Some(mut cache) = core.cache.take() else {
         core.disturb(|machine| machine.power_cycle(|_, zone| zone.write_pointer));
         return;
     };
     let mut shrunk = Vec::new();
+    let (zones, of_caches) = cache.fates(fates.unflushed, &mut rng);
     core.disturb(|machine| {
         machine.power_cycle(|id, zone| {
             let written = zone.write_pointer.0;
             let durable = cache.durable(id).min(written);
-            let left = match fates.unflushed {
+            let fate = of_caches.get((id.0 / zones) as usize).copied();
+            let left = match fate.unwrap_or(fates.unflushed) {
                 Unflushed::Lost => durable,
-                Unflushed::Kept => written,
+                Unflushed::Kept | Unflushed::Cached => written,
                 Unflushed::Seeded => surviving(durable, written, &mut rng),
             };
             if left < written {

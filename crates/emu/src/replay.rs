@@ -53,7 +53,7 @@ impl Replay {
         let info = CommandInfo { sequence: number, queue, command, fua };
         let barrier = match request.command {
             Command::Flush => {
-                self.core.cache.as_ref().map(|cache| cache.barrier(&self.core.machine))
+                self.core.cache.as_ref().map(|cache| cache.barrier(&self.core.machine, queue))
             }
             _ => None,
         };

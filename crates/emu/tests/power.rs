@@ -2,13 +2,14 @@
 //! the fates of the commands in flight determine.
 
 use crate::common::*;
-use furrow_emu::{Emulator, Fate, Fates, Medium, Options, Plain, Unflushed};
+use furrow_emu::{Emulator, Fate, Fates, Medium, Options, Parts, Plain, Unflushed};
 use furrow_rt::{Config, Page, Pages, Rt};
 use furrow_zone::{
-    Action, BlockCount, Command, Geometry, PlainDevice, QueueId, Request, Status, ZoneId,
+    Action, BlockCount, Command, Geometry, Lba, PlainDevice, QueueId, Request, Status, ZoneId,
     ZoneState, ZonedDevice,
 };
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 #[test]
@@ -245,17 +246,24 @@ fn a_plain_drive_loses_any_sectors_that_were_not_flushed() {
     let mut seen = [false; 4];
     let mut mixed = 0;
     for seed in 0..60 {
-        for unflushed in [Unflushed::Lost, Unflushed::Kept, Unflushed::Seeded] {
+        let all = [Unflushed::Lost, Unflushed::Kept, Unflushed::Seeded, Unflushed::Cached];
+        for unflushed in all {
             let fates = Fates { commands: None, unflushed, seed };
             let rt = Rt::new(Config::simulated(2));
-            let after = snapshot.power_cut(&fates);
+            let mut after = snapshot.power_cut(&fates);
+            if unflushed == Unflushed::Cached {
+                // The program was killed, and then the power fails.
+                after = after.power_cut(&Fates { unflushed: Unflushed::Lost, ..fates });
+            }
             let drive = Emulator::from_snapshot(&rt, &after, Options::simulated());
             let plain = Plain::new(&rt, Rc::new(drive));
             let pages = rt.block_on(plain.read(0, fill(9))).data;
             let bytes = pages.iter().flat_map(|page| page.chunks(512).map(|sector| sector[7]));
             let bytes: Vec<u8> = bytes.collect();
             match unflushed {
-                Unflushed::Lost => assert!(bytes.iter().all(|byte| *byte == 1)),
+                Unflushed::Lost | Unflushed::Cached => {
+                    assert!(bytes.iter().all(|byte| *byte == 1));
+                }
                 Unflushed::Kept => assert!(bytes.iter().all(|byte| *byte == 3)),
                 Unflushed::Seeded => {
                     bytes.iter().for_each(|byte| seen[usize::from(*byte)] = true);
@@ -266,6 +274,34 @@ fn a_plain_drive_loses_any_sectors_that_were_not_flushed() {
     }
     assert_eq!(seen, [false, true, true, true]);
     assert!(mixed > 10, "{mixed}");
+}
+
+/// A drive that stands for two has two caches: a flush covers one, and a power cut has a fate for
+/// each.
+#[test]
+fn parts_of_a_drive_have_caches_of_their_own() {
+    let rt = Rt::new(Config::simulated(1));
+    let geometry = Geometry { volatile_cache: true, ..Geometry::unlimited(4, 16, 16) };
+    let medium = Medium::memory(&geometry);
+    let drive = Emulator::new(&rt, geometry, medium, Options::simulated()).expect("valid");
+    drive.split_cache(Parts { zones: 2, queues: 16 });
+    let sent = |queue, request| rt.block_on(drive.submit(QueueId(queue), request)).status;
+    for (queue, lba) in [(0, 0), (1, 16), (16, 32), (17, 48)] {
+        let command = Command::Write { lba: Lba(lba), blocks: BlockCount(1) };
+        let data = Pages::from_iter([Page::zeroed()]);
+        assert!(sent(queue, Request::with_data(command, data)).is_ok());
+    }
+    let written = |fates: &Fates| {
+        let reports = drive.snapshot().power_cut(fates).report();
+        reports.iter().map(|report| report.write_pointer.0).collect::<Vec<_>>()
+    };
+    let lost = Fates { commands: None, unflushed: Unflushed::Lost, seed: 1 };
+    assert_eq!(written(&lost), [0, 0, 0, 0]);
+    let seeded = |seed| Fates { commands: None, unflushed: Unflushed::Seeded, seed };
+    let ends: BTreeSet<Vec<u64>> = (0..60).map(|seed| written(&seeded(seed))).collect();
+    assert!(ends.contains([0, 0, 1, 1].as_slice()) && ends.contains([1, 1, 0, 0].as_slice()));
+    assert!(sent(17, Request::bare(Command::Flush)).is_ok());
+    assert_eq!(written(&lost), [0, 0, 1, 1]);
 }
 
 /// A discarded sector reads as it likes, until it is written.

@@ -3,7 +3,8 @@
 //! A case is `CUT:FATES`, or a chain of them joined by `+`: the power is cut before the CUTth
 //! command, then again before the CUTth command of the recovery, and so on. FATES has a letter per
 //! command in flight (`D` done, `N` not started, `Tn` torn after n blocks), then `@`, the fate of
-//! unflushed blocks (`L` lost, `K` kept, `S` seeded) and a seed: `17:DT2N@S99+3:@L7`.
+//! unflushed blocks (`L` lost, `K` kept, `S` seeded, `C` still in the cache: the program was
+//! killed) and a seed: `17:DT2N@S99+3:@L7`.
 
 use furrow_emu::{CommandInfo, Fate, Fates, Unflushed};
 use furrow_rt::Rng;
@@ -92,6 +93,7 @@ impl std::fmt::Display for Cut {
             Unflushed::Lost => 'L',
             Unflushed::Kept => 'K',
             Unflushed::Seeded => 'S',
+            Unflushed::Cached => 'C',
         };
         write!(f, "@{unflushed}{}", self.fates.seed)
     }
@@ -119,6 +121,7 @@ fn parse_cut(part: &str) -> Option<Cut> {
         'L' => Unflushed::Lost,
         'K' => Unflushed::Kept,
         'S' => Unflushed::Seeded,
+        'C' => Unflushed::Cached,
         _ => return None,
     };
     let mut commands = Vec::new();
@@ -171,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_case_is_written_down_and_read_back() {
-        let text = "17:DT2NT13@S99+3:@L7+0:N@K0";
+        let text = "17:DT2NT13@S99+3:@L7+0:N@K0+2:@C1";
         assert_eq!(print_case(&parse_case(text).unwrap()), text);
         for wrong in ["", "17", "17:D", "x:D@S1", "1:Q@S1", "1:T@S1", "1:D@S", "1:D@S1+"] {
             assert!(parse_case(wrong).is_err(), "{wrong}");
