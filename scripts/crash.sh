@@ -89,7 +89,8 @@ for defect in EarlyAck TornStripe FreshSequence TrimWithoutRecord Unlisted Early
     caught "raid:$defect" --cuts 40
 done
 for defect in SkippedFlush EarlyAck EarlyRelease UncheckedCommit EarlyRingReset; do caught "kv:$defect" --cuts 100; done
-for defect in SkippedFlush LateRecord VolatileGeneration EarlyLife UncheckedRange TornTable DiscardBelieved; do
+for defect in SkippedFlush LateRecord VolatileGeneration EarlyLife UncheckedRange TornTable DiscardBelieved \
+    UnflushedRecovery; do
     caught "soft:$defect"
 done
 for defect in SkippedFlush EarlyAck IgnoredExtent EarlyRelease; do caught "ledger:$defect"; done

@@ -22,6 +22,27 @@ pub fn is_soft(spec: &DeviceSpec) -> bool {
 /// # Errors
 /// Those of [`PlainFile::open`] and [`recover`]; `Invalid` for options of emulated drives.
 pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<SoftDrive>, Error> {
+    let access = match mode {
+        OpenMode::ReadWrite => furrow_soft::Access::ReadWrite,
+        OpenMode::ReadOnly => furrow_soft::Access::ReadOnly,
+    };
+    open_with(rt, spec, access)
+}
+
+/// Opens the soft zones that `spec` names for reading and writing, without what damage of their
+/// journal has lost.
+///
+/// # Errors
+/// As [`open`].
+pub fn accept_loss(rt: &Rt, spec: &DeviceSpec) -> Result<Rc<SoftDrive>, Error> {
+    open_with(rt, spec, furrow_soft::Access::AcceptLoss)
+}
+
+fn open_with(
+    rt: &Rt,
+    spec: &DeviceSpec,
+    soft: furrow_soft::Access,
+) -> Result<Rc<SoftDrive>, Error> {
     let path = spec.path().unwrap_or_default();
     let options = match spec {
         DeviceSpec::Image(image) => image.sync || image.run != Default::default(),
@@ -32,9 +53,9 @@ pub fn open(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<SoftDrive>,
         let what = format!("{path}: soft zones take no options: they are no emulated drive");
         return Err(Error::new(ErrorKind::Invalid, what));
     }
-    let (access, soft) = match mode {
-        OpenMode::ReadWrite => (Access::ReadWrite, furrow_soft::Access::ReadWrite),
-        OpenMode::ReadOnly => (Access::ReadOnly, furrow_soft::Access::ReadOnly),
+    let access = match soft {
+        furrow_soft::Access::ReadOnly => Access::ReadOnly,
+        _ => Access::ReadWrite,
     };
     let file = PlainFile::open(path, access)?;
     let own = Rt::new(Config { ..*rt.config() });

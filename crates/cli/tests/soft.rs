@@ -9,6 +9,11 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
 const SIZE: u64 = 96 << 20;
 
+/// What a command prints, whatever its exit status.
+fn said(place: &Place, arguments: &[&str]) -> String {
+    String::from_utf8(place.furrow(arguments).stdout).unwrap()
+}
+
 fn create<'a>(drive: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let arguments = ["device", "create", "--soft", drive, "--zone-size", "1MiB"];
     [&arguments, more].concat()
@@ -80,9 +85,8 @@ fn soft_zones_are_not_made_over_what_others_wrote_and_damage_is_told() {
     let mut block = [0; 4096];
     file.read_at(&mut block, 0).unwrap();
     file.write_at(&[block[100] ^ 1], 100).unwrap();
-    let output = place.furrow(&["device", "check", &drive]);
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains("superblock is damaged") && said.contains("copy is used"), "{said}");
+    let told = said(&place, &["device", "check", &drive]);
+    assert!(told.contains("superblock is damaged") && told.contains("copy is used"), "{told}");
     file.write_at(&block, 0).unwrap();
     // Every block of the journal.
     for at in 256..2048 {
@@ -93,6 +97,66 @@ fn soft_zones_are_not_made_over_what_others_wrote_and_damage_is_told() {
     place.refused(&["fsck", &drive], &["it was cut short"]);
     file.set_len(4096).unwrap();
     place.refused(&["fsck", &drive], &["d.soft"]);
+}
+
+/// Blocks of whole records of changes in the newest half of the journal, by sequence number.
+fn records(file: &fs::File) -> Vec<u64> {
+    let mut found = Vec::new();
+    for block in 256..450u64 {
+        let mut header = [0; 40];
+        file.read_exact_at(&mut header, block * 4096).unwrap();
+        let number = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().unwrap());
+        if header.starts_with(b"FRW1") && header[4] == 0x62 {
+            found.push((number(16), number(32), block));
+        }
+    }
+    found.sort_unstable();
+    let newest = found.last().map_or(0, |(epoch, ..)| *epoch);
+    found.retain(|(epoch, ..)| *epoch == newest);
+    found.into_iter().map(|(.., block)| block).collect()
+}
+
+fn flip(file: &fs::File, block: u64) {
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, block * 4096 + 120).unwrap();
+    file.write_all_at(&[byte[0] ^ 4], block * 4096 + 120).unwrap();
+}
+
+/// A damaged record has a copy in the one behind it; two of them are refused until the loss is
+/// accepted, and nothing is written before.
+#[test]
+fn damage_of_the_journal_is_mended_or_refused_and_named() {
+    let place = Place::empty("soft-journal");
+    let drive = place.at("d.soft");
+    place.ok(&create(&drive, &["--size", "96MiB"]));
+    place.ok(&["kv", "mkfs", &drive]);
+    let file = place.at("some");
+    fs::write(&file, [7; 300_000]).unwrap();
+    place.ok(&["kv", "put", &drive, &file, "one"]);
+    let image = fs::File::options().read(true).write(true).open(&drive).unwrap();
+    let records = records(&image);
+    assert!(records.len() >= 4, "{records:?}");
+    let listed = place.ok(&["kv", "ls", &drive]);
+    assert!(listed.contains("one"), "{listed}");
+    flip(&image, records[0]);
+    assert_eq!(place.ok(&["kv", "ls", &drive]), listed);
+    let told = said(&place, &["device", "check", &drive]);
+    assert!(told.contains("of the journal is damaged: the record behind has a copy"), "{told}");
+    flip(&image, records[1]);
+    let put = ["kv", "put", &drive, &file, "two"];
+    place.refused(&put, &["damaged, with whole records", "--repair"]);
+    let told = said(&place, &["device", "check", &drive]);
+    assert!(told.contains("damaged, with whole records behind"), "{told}");
+    assert!(told.contains("accept that with --repair"), "{told}");
+    // Whole again, it is as it was: nothing was written.
+    flip(&image, records[0]);
+    flip(&image, records[1]);
+    assert_eq!(place.ok(&["kv", "ls", &drive]), listed);
+    flip(&image, records[0]);
+    flip(&image, records[1]);
+    said(&place, &["device", "check", &drive, "--repair"]);
+    let told = said(&place, &["device", "check", &drive]);
+    assert!(!told.contains("of the journal"), "{told}");
 }
 
 /// A volume whose members are soft zones keeps what was flushed when its daemon is killed.

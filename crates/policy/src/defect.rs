@@ -184,11 +184,13 @@ pub enum SoftDefect {
     TornTable,
     /// Recovery does not write again what it found by checksum, which may be discarded content.
     DiscardBelieved,
+    /// Recovery writes its table without flushing what the table stands on.
+    UnflushedRecovery,
 }
 
 impl SoftDefect {
     /// All of them.
-    pub const ALL: [SoftDefect; 7] = [
+    pub const ALL: [SoftDefect; 8] = [
         SoftDefect::SkippedFlush,
         SoftDefect::LateRecord,
         SoftDefect::VolatileGeneration,
@@ -196,5 +198,6 @@ impl SoftDefect {
         SoftDefect::UncheckedRange,
         SoftDefect::TornTable,
         SoftDefect::DiscardBelieved,
+        SoftDefect::UnflushedRecovery,
     ];
 }

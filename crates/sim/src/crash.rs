@@ -10,7 +10,7 @@
 //! repeats exactly that.
 
 use crate::fates::{Cut, choose, parse_case, print_case};
-use furrow_emu::{CommandInfo, Emulator, Fates, Medium, Options, Snapshot};
+use furrow_emu::{CommandInfo, Emulator, Fates, Medium, Options, Snapshot, Unflushed};
 use furrow_rt::{Config, Rng, Rt};
 use furrow_zone::{Command, Geometry, ZonedDevice};
 use std::cell::{Cell, RefCell};
@@ -70,6 +70,11 @@ pub trait Subject: Sync {
     /// Most power cuts of one case, each but the first in the recovery from the one before.
     fn cuts_most(&self) -> usize {
         6
+    }
+
+    /// Whether the program is also killed while the drive keeps its power and its cache.
+    fn kills(&self) -> bool {
+        false
     }
 
     /// Allows for what an interrupted reopening may have done. By default that is nothing visible.
@@ -477,10 +482,15 @@ pub fn sweep_case<S: Subject>(
         let in_flight = fork.snapshot.in_flight();
         figures.cuts += 1;
         *figures.in_flight.entry(in_flight.len()).or_default() += 1;
-        for fates in choose(&in_flight, effort.samples, &mut rng) {
+        for mut fates in choose(&in_flight, effort.samples, &mut rng) {
             figures.fates += 1;
+            if subject.kills() && rng.one_in(4) {
+                fates.unflushed = Unflushed::Cached;
+            }
             let cut = Cut { at: fork.at, fates };
             let nested = effort.nested_one_in > 0 && rng.one_in(effort.nested_one_in);
+            // What a kill leaves in the cache can only be lost by a cut in the recovery.
+            let nested = nested || cut.fates.unflushed == Unflushed::Cached;
             if let Err((cuts, why)) =
                 try_cut(subject, case, cut, fork, &expected, nested, &mut rng, &mut figures)
             {
@@ -523,7 +533,12 @@ fn try_cut<S: Subject>(
         let next = opened.map_err(|why| (cuts.clone(), why))?;
         let Some(next) = next.filter(|_| cuts.len() < subject.cuts_most()) else { return Ok(()) };
         let fates: Option<Fates> = choose(&next.snapshot.in_flight(), 1, rng).into_iter().last();
-        let Some(fates) = fates else { return Ok(()) };
+        let Some(mut fates) = fates else { return Ok(()) };
+        if subject.kills() && rng.one_in(4) {
+            fates.unflushed = Unflushed::Cached;
+        } else if cut.fates.unflushed == Unflushed::Cached {
+            fates.unflushed = Unflushed::Seeded;
+        }
         after = next.snapshot.power_cut(&fates);
         cuts.push(Cut { at: next.at, fates });
         subject.again(&mut expected);

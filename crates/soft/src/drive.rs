@@ -15,6 +15,7 @@ use crate::make::{checked, write, write_in};
 use crate::recover::{Found, look};
 use crate::state::{DataWrite, Later, State};
 use crate::streams::Streams;
+use crate::superblock;
 use furrow_log::{Uuid, crc32c};
 use furrow_policy::{SoftDefect, SoftVariant};
 use furrow_rt::{Completion, CompletionTable, Notify, Page, Pages, Pool, Rng, Rt, Ticket};
@@ -40,6 +41,8 @@ pub enum Access {
     ReadWrite,
     /// For reading: writes and changes of zones are refused.
     ReadOnly,
+    /// For reading and writing, without what damage of the journal has lost.
+    AcceptLoss,
 }
 
 struct Inner {
@@ -57,6 +60,7 @@ struct Inner {
     /// Something that a task may wait for has happened.
     changed: Notify,
     warnings: Vec<String>,
+    lost: Option<String>,
     /// Flushes of the plain drive.
     flushes: Cell<u64>,
 }
@@ -79,7 +83,8 @@ pub struct Recovered {
 /// other opening of the drive had.
 ///
 /// # Errors
-/// `WrongFormat` if there are none, or of a newer version; `Corrupt` if they are damaged; `Io`.
+/// `WrongFormat` if there are none, or of a newer version; `Corrupt` if they are damaged, unless
+/// they are opened for reading or the loss is accepted; `Io`.
 pub async fn recover(
     plain: &dyn PlainDevice,
     access: Access,
@@ -89,8 +94,23 @@ pub async fn recover(
     let pool = Pool::new(64);
     let mut found = look(plain, variant, &pool).await?;
     let mut kept = BTreeMap::new();
+    if let Some(lost) = found.lost.take() {
+        let name = plain.name();
+        if access == Access::ReadWrite {
+            let advice = format!(
+                "restore a copy, or continue without it: furrow device check {name} --repair"
+            );
+            return Err(Error::new(ErrorKind::Corrupt, format!("{name}: {lost}: {advice}")));
+        }
+        let lost = format!("{name}: {lost}");
+        found.warnings.push(lost.clone());
+        found.lost = Some(lost);
+    }
     match access {
-        Access::ReadWrite => {
+        Access::ReadWrite | Access::AcceptLoss => {
+            if let Some(damaged) = found.damaged.take() {
+                superblock::mend(plain, damaged).await;
+            }
             settle(plain, &mut found, Uuid::random(rng), variant, &pool).await?;
         }
         // What cannot be written again is kept: the drive may not return it once more.
@@ -149,6 +169,7 @@ impl SoftDrive {
             state: RefCell::new(state),
             changed: Notify::new(),
             warnings,
+            lost: found.lost,
             flushes: Cell::new(0),
         })))
     }
@@ -162,6 +183,11 @@ impl SoftDrive {
     /// none.
     pub fn streams(&self) -> u8 {
         self.0.plain.streams()
+    }
+
+    /// What damage of the journal has lost, for people: one of the warnings. `None` if nothing is.
+    pub fn lost(&self) -> Option<&str> {
+        self.0.lost.as_deref()
     }
 
     /// Flushes of the plain drive since it was opened.
@@ -180,19 +206,24 @@ async fn settle(
     pool: &Pool,
 ) -> Result<(), Error> {
     let again = found.take_believed();
-    if !again.is_empty() && !variant.has(SoftDefect::DiscardBelieved) {
+    if !variant.has(SoftDefect::DiscardBelieved) {
         let mut streams = Streams::new(plain.streams());
         for (zone, place) in again {
             let stream = streams.of(zone);
             write_in(plain, "write of recovered blocks", place, stream).await?;
         }
+    }
+    // The table that was read may be in the drive's cache only, and so may those blocks.
+    if !variant.has(SoftDefect::UnflushedRecovery) {
         checked(plain, "flush", &plain.flush().await)?;
     }
+    found.journal.anchored = true;
     let layout = found.superblock.layout;
     let table = found.journal.turn(nonce, &found.zones, &layout, pool);
     write(plain, "write of the table of zones", table).await?;
     checked(plain, "flush", &plain.flush().await)?;
     found.journal.complete = found.journal.sequence;
+    found.journal.anchored = true;
     Ok(())
 }
 
@@ -649,12 +680,15 @@ impl Inner {
         let state = &mut *state;
         entries.iter().for_each(|entry| entry.apply(&mut state.lasting));
         state.journal.complete = state.journal.sequence;
+        state.journal.anchored = true;
         Ok(())
     }
 
     async fn flush(&self) -> Result<(), Error> {
         self.flushes.set(self.flushes.get() + 1);
-        checked(&*self.plain, "flush", &self.plain.flush().await)
+        checked(&*self.plain, "flush", &self.plain.flush().await)?;
+        self.state.borrow_mut().journal.anchored = true;
+        Ok(())
     }
 
     /// Writes a record, behind a table in the other half if this one is full.
@@ -662,7 +696,7 @@ impl Inner {
         let overwrites = {
             let state = self.state.borrow();
             let journal = &state.journal;
-            !journal.fits(entries, self.layout()) && journal.table > journal.complete
+            !journal.fits(entries, self.layout()) && !journal.anchored
         };
         if overwrites {
             // The other half has the only table that is known to be durable.

@@ -24,8 +24,10 @@ pub mod kind {
 pub const BLOCK: u64 = BLOCK_SIZE as u64;
 /// What a superblock says that the drive is, for people who look at its bytes.
 pub const TITLE: [u8; 24] = *b"Furrow soft zones\0\0\0\0\0\0\0";
+/// A feature: each record of changes repeats those of the record before.
+pub const INCOMPAT_REPEATS: u64 = 1;
 /// Features that this program knows.
-pub const INCOMPAT_KNOWN: u64 = 0;
+pub const INCOMPAT_KNOWN: u64 = INCOMPAT_REPEATS;
 /// Most zones of a drive.
 pub const ZONES_MAX: u32 = 1 << 22;
 /// Most blocks of a half of the journal.
@@ -36,7 +38,8 @@ furrow_log::layout! {
     pub struct SuperblockBody: 80 {
         /// "Furrow soft zones", padded with zeros.
         pub title: [u8; 24],
-        /// Features an older version must refuse.
+        /// Features an older version must refuse: 1 records of changes repeat those of the record
+        /// before.
         pub incompat: U64,
         /// Blocks of the plain drive; the last one holds the other copy of the superblock.
         pub blocks: U64,
@@ -71,9 +74,9 @@ furrow_log::layout! {
     /// A change of a zone in a record of changes. For a range, `count` checksums follow: the
     /// CRC32C of each block, 4 bytes each.
     pub struct Change: 20 {
-        /// 0 range, 1 new state.
+        /// 0 range, 1 new state, 2 what follows repeats the record before.
         pub kind: u8,
-        /// The state from now on, as in the table; 0 for a range.
+        /// The state from now on, as in the table; 0 for others.
         pub state: u8,
         /// Zeros.
         pub reserved: [u8; 2],
@@ -83,7 +86,7 @@ furrow_log::layout! {
         pub generation: U32,
         /// Range: its first block, counted from the zone's start. State: blocks written.
         pub from: U32,
-        /// Range: number of blocks, at least 1. State: 0.
+        /// Range: number of blocks, at least 1. Others: 0.
         pub count: U32,
     }
 }
@@ -180,6 +183,15 @@ pub struct Superblock {
     pub uuid: Uuid,
     /// Its layout.
     pub layout: Layout,
+    /// Records of changes repeat those of the record before.
+    pub repeats: bool,
+}
+
+impl Superblock {
+    pub(crate) fn body(&self) -> SuperblockBody {
+        let features = if self.repeats { INCOMPAT_REPEATS } else { 0 };
+        SuperblockBody { incompat: features.into(), ..self.layout.body() }
+    }
 }
 
 /// Blocks that a table of `zones` zones takes.

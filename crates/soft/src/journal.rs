@@ -6,7 +6,7 @@ use furrow_log::{RecordHeader, Uuid};
 use furrow_rt::{Pages, Pool};
 use furrow_zone::ZoneId;
 use std::collections::BTreeMap;
-use zerocopy::{FromBytes, IntoBytes, little_endian::U64};
+use zerocopy::{FromBytes, FromZeros, IntoBytes, little_endian::U64};
 
 /// Consecutive blocks of a zone that no record names yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +30,19 @@ impl Entry {
     /// The bytes of a range of `blocks` blocks.
     pub(crate) const fn bytes(blocks: usize) -> usize {
         Change::SIZE + 4 * blocks
+    }
+
+    pub(crate) fn zone(&self) -> ZoneId {
+        match self {
+            Entry::Written(zone, ..) | Entry::State(zone, _) => *zone,
+        }
+    }
+
+    fn size(&self) -> usize {
+        match self {
+            Entry::Written(_, _, run) => Entry::bytes(run.checksums.len()),
+            Entry::State(..) => Change::SIZE,
+        }
     }
 
     fn put(&self, body: &mut Vec<u8>) {
@@ -73,11 +86,21 @@ impl Entry {
     }
 }
 
-/// The entries of the body of a record of changes, and the sequence number of its half's table.
-/// `None` if the body is none, although its checksum is right.
-pub(crate) fn parse(body: &[u8], layout: &Layout) -> Option<(u64, Vec<Entry>)> {
+/// What a record of changes says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// The sequence number of its half's table.
+    pub table: u64,
+    pub entries: Vec<Entry>,
+    /// The entries of the record before, if they are repeated.
+    pub before: Option<Vec<Entry>>,
+}
+
+/// What the body of a record of changes says. `None` if the body is none, although its checksum is
+/// right.
+pub(crate) fn parse(body: &[u8], layout: &Layout) -> Option<Changes> {
     let (table, mut rest) = U64::read_from_prefix(body).ok()?;
-    let mut entries = Vec::new();
+    let (mut entries, mut own) = (Vec::new(), None);
     while !rest.is_empty() {
         let (change, behind) = Change::read_from_prefix(rest).ok()?;
         let (zone, generation) = (ZoneId(change.zone.get()), change.generation.get());
@@ -99,11 +122,22 @@ pub(crate) fn parse(body: &[u8], layout: &Layout) -> Option<(u64, Vec<Entry>)> {
                 let state = LastingState::from_byte(change.state)?;
                 Entry::State(zone, Lasting { generation, pointer: from, state })
             }
+            REPEATED if own.is_none() => {
+                own = Some(std::mem::take(&mut entries));
+                continue;
+            }
             _ => return None,
         });
     }
-    Some((table.get(), entries))
+    let (entries, before) = match own {
+        Some(own) => (own, Some(entries)),
+        None => (entries, None),
+    };
+    Some(Changes { table: table.get(), entries, before })
 }
+
+/// The kind of the change behind which a record repeats the record before.
+const REPEATED: u8 = 2;
 
 /// What no record names yet.
 #[derive(Debug, Default)]
@@ -206,7 +240,7 @@ pub(crate) struct Placed {
 }
 
 /// The writing end of the journal.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Journal {
     pub device: Uuid,
     /// The half that is written.
@@ -223,6 +257,12 @@ pub(crate) struct Journal {
     pub table: u64,
     /// All records up to this one, and all that they name, are durable.
     pub complete: u64,
+    /// The half's table is known to be durable.
+    pub anchored: bool,
+    /// What the record written last says; empty if that is the table. The next record repeats it:
+    /// so each record is there twice once another one follows. `None` on drives whose records do
+    /// not repeat others.
+    pub before: Option<Vec<Entry>>,
 }
 
 impl Journal {
@@ -242,17 +282,23 @@ impl Journal {
         layout.records() as usize * BLOCK as usize - RecordHeader::SIZE - CHANGES_FIXED
     }
 
-    /// True if a record of `entries` fits in the half.
-    pub(crate) fn fits(&self, entries: &[Entry], layout: &Layout) -> bool {
-        let size = |entry: &Entry| match entry {
-            Entry::Written(_, _, run) => Entry::bytes(run.checksums.len()),
-            Entry::State(..) => Change::SIZE,
-        };
-        let bytes = CHANGES_FIXED + entries.iter().map(size).sum::<usize>();
-        self.next + blocks_for(bytes) <= layout.records()
+    /// The entries that the next record repeats.
+    fn repeated(&self) -> &[Entry] {
+        self.before.as_deref().unwrap_or_default()
     }
 
-    /// Continues in the other half, whose table shows `zones`.
+    /// True if a record of `entries` fits in the half.
+    pub(crate) fn fits(&self, entries: &[Entry], layout: &Layout) -> bool {
+        let size = |entries: &[Entry]| entries.iter().map(Entry::size).sum::<usize>();
+        let repeated = match self.repeated() {
+            [] => 0,
+            before => Change::SIZE + size(before),
+        };
+        self.next + blocks_for(CHANGES_FIXED + size(entries) + repeated) <= layout.records()
+    }
+
+    /// Continues in the other half, whose table shows `zones`. The table there is destroyed: the
+    /// one of the present half is durable.
     pub(crate) fn turn(
         &mut self,
         nonce: Uuid,
@@ -260,12 +306,17 @@ impl Journal {
         layout: &Layout,
         pool: &Pool,
     ) -> Placed {
+        assert!(self.anchored, "the only table known to be durable would be overwritten");
+        self.anchored = false;
         self.half ^= 1;
         self.turn += 1;
         self.nonce = nonce;
         self.next = 0;
         self.sequence += 1;
         self.table = self.sequence;
+        if let Some(before) = &mut self.before {
+            before.clear();
+        }
         let mut body = Vec::with_capacity(zones.len() * ZoneEntry::SIZE);
         zones.iter().for_each(|zone| body.extend_from_slice(zone.entry().as_bytes()));
         let pages = record::seal(&self.id(kind::TABLE), &body, pool);
@@ -277,6 +328,15 @@ impl Journal {
         self.sequence += 1;
         let mut body = self.table.to_le_bytes().to_vec();
         entries.iter().for_each(|entry| entry.put(&mut body));
+        if !self.repeated().is_empty() {
+            let repeated = Change { kind: REPEATED, ..Change::new_zeroed() };
+            body.extend_from_slice(repeated.as_bytes());
+            self.repeated().iter().for_each(|entry| entry.put(&mut body));
+        }
+        if let Some(before) = &mut self.before {
+            before.clear();
+            before.extend_from_slice(entries);
+        }
         let pages = record::seal(&self.id(kind::CHANGES), &body, pool);
         let block = u64::from(layout.table + self.next);
         self.next += pages.len() as u32;
@@ -296,7 +356,9 @@ mod tests {
 
     fn journal() -> Journal {
         let (device, nonce) = (Uuid([1; 16]), Uuid([2; 16]));
-        Journal { device, half: 0, turn: 1, nonce, next: 0, sequence: 1, table: 1, complete: 1 }
+        let (before, complete, anchored) = (Some(Vec::new()), 1, true);
+        let (half, next, turn, sequence, table) = (0, 0, 1, 1, 1);
+        Journal { device, half, turn, nonce, next, sequence, table, complete, anchored, before }
     }
 
     proptest! {
@@ -316,15 +378,18 @@ mod tests {
                 *end += *blocks as u32;
             }
             pending.changed(ZoneId(3), Lasting { pointer: ends[3], ..Lasting::default() });
-            let (mut all, pool) = (0, Pool::new(4));
+            let (mut all, pool, mut journal) = (0, Pool::new(4), journal());
+            let mut before = None;
             while !pending.is_empty() {
                 let entries = pending.take(most);
                 prop_assert!(!entries.is_empty());
-                let placed = journal().append(&entries, &layout(), &pool);
+                let placed = journal.append(&entries, &layout(), &pool);
                 let bytes: Vec<u8> = placed.pages.iter().flat_map(|p| p.iter().copied()).collect();
                 let expect = record::Expect { kind: kind::CHANGES, ..Default::default() };
                 let (_, body) = record::open(&bytes, &expect).expect("just sealed");
-                prop_assert_eq!(parse(body, &layout()), Some((1, entries.clone())));
+                let told = Changes { table: 1, entries: entries.clone(), before };
+                prop_assert_eq!(parse(body, &layout()), Some(told));
+                before = Some(entries.clone());
                 for entry in &entries {
                     if let Entry::Written(zone, _, run) = entry {
                         prop_assert_eq!(zones[zone.0 as usize].pointer, run.from);

@@ -14,21 +14,26 @@
 //!   anything else is written: a block that was discarded may read as it likes until then.
 //! - A zone is reset in this order: its next generation is durable, its blocks are discarded, its
 //!   first block is written.
-//! - The journal has two halves that take turns. A half begins with the table of all zones; the
-//!   records of a half are believed only with its table.
+//! - The journal has two halves that take turns. A half begins with the table of all zones, and is
+//!   begun only when the table of the half before it is durable.
+//! - A record that a later one calls complete was durable: if it is missing, the journal is damaged
+//!   and has not ended. The record's copy in the one behind it counts. Without a copy the drive is
+//!   not written, unless the caller accepts the loss.
 //! - After a write or flush of the journal has failed, nothing is written any more.
 //!
 //! The layer does not know what is in its zones, and never looks at it but for checksums.
 
 mod drive;
 pub mod format;
+mod halves;
 mod journal;
 mod make;
 mod recover;
 mod state;
 mod streams;
+mod superblock;
 
 pub use drive::{Access, Recovered, SoftDrive, recover};
 pub use format::{Layout, Superblock};
 pub use make::{MakeOptions, make};
-pub use recover::{identify, is_superblock};
+pub use superblock::{identify, is_superblock};

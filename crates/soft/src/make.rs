@@ -1,10 +1,10 @@
 //! Making soft zones on a plain drive.
 
-use crate::format::{BLOCK, Lasting, Layout, Superblock, kind};
+use crate::format::{BLOCK, Lasting, Layout, Superblock};
 use crate::journal::{Journal, Placed};
 use crate::streams;
+use crate::superblock::copies;
 use furrow_log::Uuid;
-use furrow_log::record::{self, RecordId};
 use furrow_rt::{Page, Pages, Pool};
 use furrow_zone::{ByteLen, Error, Outcome, PlainDevice, Result};
 
@@ -80,14 +80,6 @@ pub(crate) async fn read(
     Ok(pages)
 }
 
-/// The two copies of a superblock.
-fn copies(superblock: &Superblock, pool: &Pool) -> [Placed; 2] {
-    let id = RecordId { kind: kind::SUPERBLOCK, device: superblock.uuid, ..RecordId::default() };
-    let body = superblock.layout.body();
-    let pages = record::seal(&id, zerocopy::IntoBytes::as_bytes(&body), pool);
-    [superblock.layout.blocks - 1, 0].map(|at| Placed { at: at * BLOCK, pages: pages.clone() })
-}
-
 /// Makes soft zones on `plain`, all of them empty. What the drive held is lost.
 ///
 /// # Errors
@@ -96,7 +88,7 @@ pub async fn make(plain: &dyn PlainDevice, options: &MakeOptions) -> Result<Supe
     let pool = Pool::new(64);
     let layout = Layout::plan(plain.size(), options.zone, options.records);
     let layout = layout.map_err(|error| error.at(plain.name()))?;
-    let superblock = Superblock { uuid: options.uuid, layout };
+    let superblock = Superblock { uuid: options.uuid, layout, repeats: true };
     let zeros = |at: u64, blocks: u64| Placed {
         at: at * BLOCK,
         pages: (0..blocks).map(|_| pool.take()).collect(),
@@ -125,6 +117,8 @@ pub async fn make(plain: &dyn PlainDevice, options: &MakeOptions) -> Result<Supe
         sequence: 0,
         table: 0,
         complete: 0,
+        anchored: true,
+        before: None,
     };
     let table = journal.turn(options.uuid, &zones, &layout, &pool);
     write(plain, "write of the table of zones", table).await?;

@@ -1,33 +1,39 @@
-//! What a plain drive holds: its superblock, its journal, and where each zone ends. Reads only.
+//! What a plain drive holds: its journal, and where each zone ends. Reads only.
 //!
 //! Only ranges of records that no later record calls complete are read and compared. A part of the
 //! drive that cannot be read is an error: it decides nothing.
 
-use crate::format::{
-    BLOCK, INCOMPAT_KNOWN, Lasting, LastingState, Layout, Superblock, SuperblockBody, TITLE,
-    ZoneEntry, kind,
-};
-use crate::journal::{Entry, Journal, Placed, Run, parse};
+use crate::format::{BLOCK, Lasting, LastingState, Superblock};
+use crate::halves::{Half, Step, half, steps};
+use crate::journal::{Entry, Journal, Placed, Run};
 use crate::make::read;
-use furrow_log::record::{self, Expect};
-use furrow_log::{RecordHeader, Uuid, crc32c};
+use crate::superblock;
+use furrow_log::{Uuid, crc32c};
 use furrow_policy::{SoftDefect, SoftVariant};
-use furrow_rt::{PAGE_SIZE, Pages, Pool};
+use furrow_rt::{Pages, Pool};
 use furrow_zone::{Error, ErrorKind, PlainDevice, Result, ZoneId};
-use std::ops::Range;
-use zerocopy::FromBytes;
+use std::ops::{Range, RangeInclusive};
 
 /// What recovery found.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub superblock: Superblock,
+    /// The copy of the superblock that is to be written again.
+    pub damaged: Option<Placed>,
     pub zones: Vec<Lasting>,
     /// What was believed by checksum only.
     pub believed: Vec<Believed>,
     /// The journal's end.
     pub journal: Journal,
     pub warnings: Vec<String>,
+    /// What damage of the journal has lost, for people. `None` if nothing is lost.
+    pub lost: Option<String>,
+    /// Zones whose state may be another one than what the records read so far say.
+    doubt: Vec<bool>,
 }
+
+/// Most ranges of zones that an error names.
+const ZONES_NAMED: usize = 8;
 
 /// Blocks that were believed by checksum.
 #[derive(Debug)]
@@ -57,160 +63,6 @@ impl Found {
     }
 }
 
-fn flat(pages: &Pages) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(pages.len() * PAGE_SIZE);
-    pages.iter().for_each(|page| bytes.extend_from_slice(page.bytes()));
-    bytes
-}
-
-/// Whether `block`, the first 4 KiB of a drive, looks like the superblock of soft zones, damaged or
-/// not.
-pub fn is_superblock(block: &[u8]) -> bool {
-    record::peek(block).is_some_and(|header| header.kind.get() == kind::SUPERBLOCK)
-}
-
-/// The superblock in `block`. `None` if there is something else, an error if one is there that
-/// cannot be used.
-fn parse_superblock(block: &[u8]) -> Result<Option<Superblock>> {
-    if !is_superblock(block) {
-        return Ok(None);
-    }
-    let expect = Expect { kind: kind::SUPERBLOCK, ..Expect::default() };
-    let (header, body) = record::open(block, &expect)?;
-    let corrupt = |what: &str| Error::new(ErrorKind::Corrupt, what);
-    let body = SuperblockBody::read_from_bytes(body).map_err(|_| corrupt("of another length"))?;
-    if body.title != TITLE {
-        return Err(corrupt("without its title"));
-    }
-    let unknown = body.incompat.get() & !INCOMPAT_KNOWN;
-    if unknown != 0 {
-        let what = format!("features {unknown:#x} are not known here: use a newer furrow");
-        return Err(Error::new(ErrorKind::WrongFormat, what));
-    }
-    Ok(Some(Superblock { uuid: header.device, layout: Layout::of(&body)? }))
-}
-
-/// The superblock of `plain`, and a warning if its first copy is damaged. `None` if the drive has
-/// no soft zones.
-async fn superblock(
-    plain: &dyn PlainDevice,
-    pool: &Pool,
-) -> Result<Option<(Superblock, Option<String>)>> {
-    let blocks = plain.size().0 / BLOCK;
-    if blocks < 2 {
-        return Ok(None);
-    }
-    let front = flat(&read(plain, "read of the superblock", 0, 1, pool).await?);
-    let what = match parse_superblock(&front) {
-        Ok(None) => return Ok(None),
-        Ok(Some(superblock)) if superblock.layout.blocks > blocks => {
-            let what = format!(
-                "{}: {blocks} blocks of 4096 bytes, and its soft zones need {}: it was cut short: \
-                 restore its size",
-                plain.name(),
-                superblock.layout.blocks
-            );
-            return Err(Error::new(ErrorKind::Corrupt, what));
-        }
-        Ok(Some(superblock)) => return Ok(Some((superblock, None))),
-        Err(error) if error.kind() == ErrorKind::WrongFormat => {
-            return Err(error.at(format!("{}: superblock", plain.name())));
-        }
-        Err(error) => error,
-    };
-    // It looks like ours and is damaged: not what another program wrote over it.
-    let name = plain.name();
-    let at = (blocks - 1) * BLOCK;
-    let copy = flat(&read(plain, "read of the superblock's copy", at, 1, pool).await?);
-    match parse_superblock(&copy) {
-        Ok(Some(superblock)) if superblock.layout.blocks == blocks => {
-            let warning = format!("{name}: the superblock is damaged ({what}), its copy is used");
-            Ok(Some((superblock, Some(warning))))
-        }
-        _ => Err(Error::new(
-            ErrorKind::Corrupt,
-            format!("{name}: the superblock of its soft zones and the copy are damaged: {what}"),
-        )),
-    }
-}
-
-/// The superblock of `plain`; `None` if the drive has no soft zones.
-///
-/// # Errors
-/// `Io` if it cannot be read, `Corrupt` if it is damaged or the drive is too small, `WrongFormat`
-/// if it is of a newer version.
-pub async fn identify(plain: &dyn PlainDevice) -> Result<Option<Superblock>> {
-    let found = superblock(plain, &Pool::new(4)).await?;
-    Ok(found.map(|(superblock, _)| superblock))
-}
-
-/// A half of the journal.
-struct Half {
-    /// Header of its table, and the zones; `None` if there is no whole table.
-    table: Option<(RecordHeader, Vec<Lasting>)>,
-    /// The blocks behind the table.
-    records: Vec<u8>,
-}
-
-/// The record of `kind` at the start of `bytes`, if a whole one of `device` is there.
-///
-/// # Errors
-/// `WrongFormat` if it is of a newer version.
-fn whole(bytes: &[u8], kind: u16, device: Uuid) -> Result<Option<(RecordHeader, &[u8])>> {
-    if record::peek(bytes).is_none_or(|header| header.kind.get() != kind) {
-        return Ok(None);
-    }
-    match record::open(bytes, &Expect { kind, ..Expect::default() }) {
-        Ok((header, body)) => Ok((header.device == device).then_some((header, body))),
-        Err(error) if error.kind() == ErrorKind::WrongFormat => Err(error),
-        Err(_) => Ok(None),
-    }
-}
-
-async fn half(
-    plain: &dyn PlainDevice,
-    superblock: &Superblock,
-    number: usize,
-    variant: SoftVariant,
-    pool: &Pool,
-) -> Result<Half> {
-    let layout = &superblock.layout;
-    let what = format!("read of half {number} of the journal");
-    let bytes = flat(&read(plain, &what, layout.half_at(number), layout.half, pool).await?);
-    let (front, records) = bytes.split_at(layout.table as usize * PAGE_SIZE);
-    let mut table = whole(front, kind::TABLE, superblock.uuid)?;
-    if table.is_none() && variant.has(SoftDefect::TornTable) {
-        let torn = record::peek(front).filter(|header| header.kind.get() == kind::TABLE);
-        table = torn.and_then(|header| {
-            Some((header, front.get(RecordHeader::SIZE..header.length.get() as usize)?))
-        });
-    }
-    let zones = |body: &[u8]| {
-        let entries = <[ZoneEntry]>::ref_from_bytes(body).ok()?;
-        let all = entries.iter().map(|entry| Lasting::of(entry, layout.zone_blocks));
-        all.collect::<Option<Vec<_>>>().filter(|zones| zones.len() == layout.zones as usize)
-    };
-    let table = table.and_then(|(header, body)| Some((header, zones(body)?)));
-    Ok(Half { table, records: records.to_vec() })
-}
-
-/// A record of the journal.
-struct Record {
-    header: RecordHeader,
-    entries: Vec<Entry>,
-    /// Of the table of its half.
-    table: u64,
-}
-
-fn record_at(records: &[u8], block: usize, superblock: &Superblock) -> Result<Option<Record>> {
-    let bytes = &records[block * PAGE_SIZE..];
-    let Some((header, body)) = whole(bytes, kind::CHANGES, superblock.uuid)? else {
-        return Ok(None);
-    };
-    let parsed = parse(body, &superblock.layout);
-    Ok(parsed.map(|(table, entries)| Record { header, entries, table }))
-}
-
 fn damaged(what: String) -> Error {
     let advice = "what the zones hold is not known: restore a copy";
     Error::new(
@@ -219,90 +71,69 @@ fn damaged(what: String) -> Error {
     )
 }
 
-/// The records of the half whose table has `header`, in order, and the block behind the last.
-fn chain(
-    half: &Half,
-    header: &RecordHeader,
-    superblock: &Superblock,
-) -> Result<(Vec<Record>, u32)> {
-    let mut found: Vec<Record> = Vec::new();
-    let (mut at, end) = (0, half.records.len() / PAGE_SIZE);
-    let same = |record: &Record| {
-        record.header.object == header.object && record.header.epoch == header.epoch
-    };
-    let mut next = header.sequence.get() + 1;
-    while at < end
-        && let Some(record) = record_at(&half.records, at, superblock)?
-        && same(&record)
-        && record.header.sequence.get() == next
-    {
-        at += record.header.blocks() as usize;
-        next += 1;
-        found.push(record);
-    }
-    // A record that was lost by a power cut is one that no later record calls complete.
-    for block in at..end {
-        let later = record_at(&half.records, block, superblock)?.filter(same);
-        if later.is_some_and(|record| record.header.checkpoint.get() >= next) {
-            return Err(damaged(format!("record {next}")));
-        }
-    }
-    Ok((found, at as u32))
-}
-
 /// Looks at everything. Nothing is written.
 pub(crate) async fn look(
     plain: &dyn PlainDevice,
     variant: SoftVariant,
     pool: &Pool,
 ) -> Result<Found> {
-    let Some((superblock, warning)) = superblock(plain, pool).await? else {
+    let Some(copies) = superblock::find(plain, pool).await? else {
         let what = format!("{}: no soft zones", plain.name());
         return Err(Error::new(ErrorKind::WrongFormat, what));
     };
+    let superblock = copies.superblock;
     let place = |error: Error| error.at(plain.name());
     let halves = [
         half(plain, &superblock, 0, variant, pool).await.map_err(place)?,
         half(plain, &superblock, 1, variant, pool).await.map_err(place)?,
     ];
-    let turn = |half: &Half| half.table.as_ref().map(|(header, _)| header.epoch.get());
-    let chosen = usize::from(turn(&halves[1]) > turn(&halves[0]));
-    let Some((header, zones)) = &halves[chosen].table else {
+    let epoch = |half: &Half| half.table.as_ref().map(|table| table.epoch);
+    let chosen = usize::from(epoch(&halves[1]) > epoch(&halves[0]));
+    let Some(table) = &halves[chosen].table else {
         return Err(place(damaged("the table of each half".to_owned())));
     };
-    let (records, next) = chain(&halves[chosen], header, &superblock).map_err(place)?;
-    let other = &halves[1 - chosen];
-    if other.table.is_none() {
-        for block in 0..other.records.len() / PAGE_SIZE {
-            let record = record_at(&other.records, block, &superblock).map_err(place)?;
-            let newer = |record: &Record| {
-                record.header.epoch.get() > header.epoch.get()
-                    && record.header.checkpoint.get() >= record.table
-            };
-            if record.as_ref().is_some_and(newer) {
-                return Err(place(damaged(format!("the table of half {}", 1 - chosen))));
-            }
-        }
-    }
-    let last = records.last().map_or(header, |record| &record.header);
-    let complete = last.checkpoint.get();
+    let told = steps(table, &halves[chosen].records, &halves[1 - chosen]);
     let journal = Journal {
         device: superblock.uuid,
         half: chosen,
-        turn: header.epoch.get(),
-        nonce: header.object,
-        next,
-        sequence: last.sequence.get(),
-        table: header.sequence.get(),
-        complete,
+        turn: told.epoch,
+        nonce: Uuid::NIL,
+        next: 0,
+        sequence: told.sequence,
+        table: table.sequence,
+        complete: told.complete,
+        anchored: false,
+        before: superblock.repeats.then(Vec::new),
     };
-    let warnings = warning.into_iter().collect();
-    let zones = zones.clone();
-    let mut found = Found { superblock, zones, believed: Vec::new(), journal, warnings };
-    for record in &records {
-        let sequence = record.header.sequence.get();
-        for entry in &record.entries {
-            if sequence <= complete || variant.has(SoftDefect::UncheckedRange) {
+    let (damaged_copy, warning) = copies.damaged.unzip();
+    let mended = told.mended.iter().map(|what| format!("{}: soft zones: {what}", plain.name()));
+    let mut found = Found {
+        superblock,
+        damaged: damaged_copy,
+        zones: table.zones.clone(),
+        believed: Vec::new(),
+        journal,
+        warnings: warning.into_iter().chain(mended).collect(),
+        lost: None,
+        doubt: vec![false; table.zones.len()],
+    };
+    let mut lost = Vec::new();
+    for step in told.steps {
+        let (sequence, is_durable, entries) = match step {
+            Step::Record { sequence, is_durable, entries } => (sequence, is_durable, entries),
+            Step::Lost(records) => {
+                found.doubt.fill(true);
+                lost.push(records);
+                continue;
+            }
+            Step::Turn(zones) => {
+                zones.into_iter().for_each(|zone| found.doubt[zone.0 as usize] = true);
+                continue;
+            }
+        };
+        for entry in &entries {
+            found.rebase(entry);
+            if is_durable || variant.has(SoftDefect::UncheckedRange) {
                 found
                     .trust(entry)
                     .map_err(|what| place(damaged(format!("record {sequence} ({what})"))))?;
@@ -311,15 +142,62 @@ pub(crate) async fn look(
             }
         }
     }
+    found.lost = (!lost.is_empty()).then(|| found.losses(&lost));
     Ok(found)
 }
 
 impl Found {
+    /// What the loss of `records` means.
+    fn losses(&self, records: &[RangeInclusive<u64>]) -> String {
+        let record = |lost: &RangeInclusive<u64>| match lost.end() - lost.start() {
+            0 => format!("record {}", lost.start()),
+            _ => format!("records {} to {}", lost.start(), lost.end()),
+        };
+        let records: Vec<String> = records.iter().map(record).collect();
+        let mut zones: Vec<(usize, usize)> = Vec::new();
+        for zone in (0..self.doubt.len()).filter(|zone| self.doubt[*zone]) {
+            match zones.last_mut() {
+                Some((_, last)) if *last + 1 == zone => *last = zone,
+                _ => zones.push((zone, zone)),
+            }
+        }
+        let range = |&(first, last): &(usize, usize)| match first == last {
+            true => first.to_string(),
+            false => format!("{first}-{last}"),
+        };
+        let mut named: Vec<String> = zones.iter().take(ZONES_NAMED).map(range).collect();
+        if zones.len() > ZONES_NAMED {
+            named.push(format!("{} more ranges", zones.len() - ZONES_NAMED));
+        }
+        let what = match named.is_empty() {
+            true => "later records name every zone: nothing is lost".to_owned(),
+            false => format!(
+                "blocks that were written last, or a reset or finish, may be lost in zones {}",
+                named.join(", ")
+            ),
+        };
+        let records = records.join(", ");
+        format!(
+            "{records} of the journal of its soft zones: damaged, with whole records behind: {what}"
+        )
+    }
+
+    /// Takes what `entry` says of its zone as it was before for the zone's state, if that is in
+    /// doubt: what came before a later change was durable.
+    fn rebase(&mut self, entry: &Entry) {
+        let (zone, generation, pointer) = match entry {
+            Entry::Written(zone, generation, run) => (*zone, *generation, run.from),
+            Entry::State(zone, to) => (*zone, to.generation, to.pointer),
+        };
+        let index = zone.0 as usize;
+        if std::mem::take(&mut self.doubt[index]) {
+            self.zones[index] = Lasting { generation, pointer, state: LastingState::Writable };
+        }
+    }
+
     /// Applies a change that is durable.
     fn trust(&mut self, entry: &Entry) -> std::result::Result<(), String> {
-        let zone = match entry {
-            Entry::Written(zone, ..) | Entry::State(zone, _) => *zone,
-        };
+        let zone = entry.zone();
         let now = self.zones[zone.0 as usize];
         let follows = match entry {
             Entry::Written(_, generation, run) => {

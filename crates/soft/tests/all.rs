@@ -1,5 +1,6 @@
 //! The tests of soft zones, in one program.
 
+mod damage;
 mod format_doc;
 mod lives;
 mod rounds;

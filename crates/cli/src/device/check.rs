@@ -13,6 +13,7 @@ use furrow_fs::{Fs, MkfsOptions};
 use furrow_kv::{FormatOptions, Store};
 use furrow_raid::{Config, Level, Shape};
 use furrow_rt::Rt;
+use furrow_soft::SoftDrive;
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, Overlay, ZonedDevice};
 use serde_json::json;
@@ -28,13 +29,18 @@ const MEMBERS: usize = 4;
 
 /// Say what stands between a drive and each front end.
 ///
-/// The check writes nothing. The exit status is 0 if a file system, a volume and a store can all
-/// use the drive, and 1 if an obstacle stands between the drive and one of the three. What this
-/// machine lacks to mount or serve them (FUSE, ublk) is named, and does not count.
+/// The check writes nothing, unless --repair is given. The exit status is 0 if a file system, a
+/// volume and a store can all use the drive, and 1 if an obstacle stands between the drive and one
+/// of the three. What this machine lacks to mount or serve them (FUSE, ublk) is named, and does not
+/// count.
 #[derive(Args)]
 pub(super) struct CheckArgs {
     /// The drive: a real one (/dev/nvme0n1), or an image (disk.zns).
     device: String,
+    /// Soft zones: write again what of their journal is damaged, and accept the loss of what has no
+    /// copy. What is lost is named; without --repair such a drive is only opened for reading.
+    #[arg(long)]
+    repair: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -67,12 +73,21 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     }
     let mut obstacles: Vec<(&str, String)> =
         obstacles.into_iter().map(|obstacle| (obstacle.code, obstacle.what)).collect();
+    if args.repair && !soft {
+        let what = "no soft zones: --repair is for these: file systems, volumes and stores on a \
+                    drive have commands of their own";
+        anyhow::bail!("{}: {what}", args.device);
+    }
     let rt = Rt::new(crate::daemon::config()?);
     let mut drive_fits = Err("not tried: the drive cannot be used".to_owned());
     let opened = match soft {
         false => holds::open(&rt, &spec, OpenMode::ReadOnly),
-        true => crate::soft::open(&rt, &spec, OpenMode::ReadOnly).map(|drive| {
+        true => open_soft(&rt, &spec, args.repair).map(|drive| {
             streams = Some((drive.streams(), crate::soft::streams(&drive)));
+            if let Some(lost) = drive.lost().filter(|_| !args.repair) {
+                let what = format!("{lost}: restore a copy, or accept that with --repair");
+                obstacles.push(("damaged", what));
+            }
             drive as Rc<dyn ZonedDevice>
         }),
     };
@@ -81,7 +96,9 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
         Err(error) if obstacles.is_empty() => obstacles.push(("unusable", error.to_string())),
         Err(_) => {}
         Ok(drive) => {
-            obstacles.extend(drive.warnings().iter().map(|text| ("warning", text.clone())));
+            let told = |text: &&String| !obstacles.iter().any(|(_, what)| what.starts_with(*text));
+            let warnings: Vec<_> = drive.warnings().iter().filter(told).cloned().collect();
+            obstacles.extend(warnings.into_iter().map(|text| ("warning", text)));
             let engine = rt.clone();
             let tried = rt.block_on(async move {
                 let holds = Holds::of(&*drive).await?;
@@ -132,6 +149,14 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
         writeln!(out, "  {front_end}: {}", why.as_deref().unwrap_or("fits"))?;
     }
     Ok(status)
+}
+
+/// Opens soft zones, to mend them or only to look.
+fn open_soft(rt: &Rt, spec: &DeviceSpec, repair: bool) -> Result<Rc<SoftDrive>, Error> {
+    match repair {
+        true => crate::soft::accept_loss(rt, spec),
+        false => crate::soft::open(rt, spec, OpenMode::ReadOnly),
+    }
 }
 
 /// Why the drive does not suit a front end; `None` if it does.

@@ -2,13 +2,16 @@
 //! that were not flushed are lost, in any order, and discarded ones read as they like.
 //!
 //! Two subjects: clients that use zones directly, whose oracle is the contract of a zoned drive
-//! with a volatile cache; and the file system's clients and oracle, on soft zones.
+//! with a volatile cache; and the file system's clients and oracle, on soft zones. Under the former
+//! the plain drive also has faults, in a part of the runs and of the recoveries: after a recovery
+//! that failed the next one, without faults, has lost nothing. Some cuts leave the drive its power
+//! and its cache: the process was killed.
 
 use crate::crash::{Case, Subject};
 use crate::fs;
 use crate::fs::crash::Setup;
 use crate::soft::zones::{self, Expected, History};
-use furrow_emu::{Emulator, Plain};
+use furrow_emu::{Emulator, Fault, FaultKind, Plain, When};
 use furrow_log::Uuid;
 use furrow_policy::{SoftDefect, SoftVariant};
 use furrow_rt::{Rng, Rt};
@@ -76,6 +79,30 @@ pub struct SoftSubject {
 }
 
 impl SoftSubject {
+    /// A fault of the plain drive, of one command or for a while; within the first `within`
+    /// commands that it is for.
+    fn fault(rng: &mut Rng, within: u64) -> Fault {
+        let once = Fault::new(
+            [
+                FaultKind::ReadError,
+                FaultKind::WriteError,
+                FaultKind::WriteTorn,
+                FaultKind::Disappear { commands: Some(1 + rng.below(20)) },
+            ][rng.below(4) as usize],
+        );
+        // Every write fails for a time.
+        let times = if rng.one_in(3) { 2 + rng.below(30) } else { 1 };
+        match once.kind {
+            FaultKind::WriteError if times > 1 => Fault::new(FaultKind::WriteError).times(times),
+            _ => once.when(When::Nth(1 + rng.below(within))).times(1),
+        }
+    }
+
+    /// Whether the plain drive has faults in the run of a case.
+    fn is_faulty(case: Case) -> bool {
+        Rng::new(case.seed ^ 0xfa_017).one_in(3)
+    }
+
     fn shape(case: Case) -> Shape {
         let mut rng = Rng::new(case.seed ^ 0x50f7);
         // The table of many zones has more than one sector: it can be torn.
@@ -114,9 +141,32 @@ impl Subject for SoftSubject {
     ) -> Result<(), String> {
         let (engine, defect) = (rt.clone(), self.defect);
         rt.block_on(async move {
-            let drive = open(&engine, device, Access::ReadWrite, defect).await?;
-            zones::run(engine, drive, case.seed, history).await
+            let drive = match open(&engine, device, Access::ReadWrite, defect).await {
+                Err(_) if SoftSubject::is_faulty(case) => return Ok(()),
+                drive => drive?,
+            };
+            zones::run(engine, drive, (case.seed, SoftSubject::is_faulty(case)), history).await
         })
+    }
+
+    fn kills(&self) -> bool {
+        true
+    }
+
+    fn provoke(&self, drive: &Emulator, case: Case) {
+        let mut rng = Rng::new(case.seed ^ 0xfa_017 << 1);
+        if SoftSubject::is_faulty(case) {
+            let _ = drive.inject(SoftSubject::fault(&mut rng, 200));
+        }
+    }
+
+    fn disturb(&self, drive: &Emulator, _: Case, seed: u64) {
+        // Faults of the run have ended.
+        let _ = drive.clear_faults(None);
+        let mut rng = Rng::new(seed ^ 0xd1_57);
+        if rng.one_in(6) {
+            let _ = drive.inject(SoftSubject::fault(&mut rng, 12));
+        }
     }
 
     fn mark(history: &History) -> usize {
@@ -139,8 +189,15 @@ impl Subject for SoftSubject {
         expected: &Expected,
     ) -> Result<(), String> {
         let (engine, defect, expected) = (rt.clone(), self.defect, expected.clone());
-        let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
+        let (device, faulty): (Rc<dyn ZonedDevice>, _) = (Rc::new(drive.clone()), drive.clone());
         rt.block_on(async move {
+            if !faulty.faults().is_empty() {
+                let access = [Access::ReadOnly, Access::ReadWrite][(case.seed % 2) as usize];
+                let _ = open(&engine, device.clone(), access, defect).await;
+                let done = faulty.clear_faults(None);
+                done.map_err(|error| error.to_string())?;
+                faulty.power_on();
+            }
             if engine.random().is_multiple_of(3) {
                 let drive = open(&engine, device.clone(), Access::ReadOnly, defect).await?;
                 let found = zones::check(&*drive, case.seed, &expected).await;
@@ -228,6 +285,10 @@ impl Subject for SoftFsSubject {
             let drive = open(&engine, device, Access::ReadWrite, defect).await?;
             Ok(fs::crash::run(engine, drive, case, setup, false, history).await?)
         })
+    }
+
+    fn kills(&self) -> bool {
+        true
     }
 
     fn mark(history: &Self::History) -> usize {

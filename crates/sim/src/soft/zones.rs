@@ -5,11 +5,14 @@
 //! follows from zone, place and *life* (resets of the zone); a part of the blocks is zeros, and a
 //! part is the same in each life, so that an old life or a discarded block can look like a new one.
 //!
+//! If the plain drive has faults, a write may fail: its zone is used no more. A client stops when
+//! anything else fails: then the layer writes nothing until it is opened again.
+//!
 //! After a power cut a zone is in its last life whose reset was answered, or in a later one that
 //! was begun; it ends between what a flush covers and what was written; and every block reads as it
 //! was written, each time.
 
-use furrow_rt::{PAGE_SIZE, Page, Pages, Rng, Rt};
+use furrow_rt::{JoinHandle, PAGE_SIZE, Page, Pages, Rng, Rt};
 use furrow_zone::{
     Action, BlockCount, Command, Lba, QueueId, Request, Status, Target, ZoneId, ZoneState,
     ZonedDevice,
@@ -38,6 +41,12 @@ enum Event {
         zone: u32,
         life: u32,
         to: u32,
+    },
+    /// A write from this block on failed.
+    Failed {
+        zone: u32,
+        life: u32,
+        from: u32,
     },
     FlushSent(u32),
     FlushAnswered(u32),
@@ -73,6 +82,15 @@ struct Life {
     durable: u32,
     finish_sent: bool,
     finished: bool,
+    /// The first block of a write that failed. What is behind may be lost, durable or not.
+    failed: Option<u32>,
+}
+
+impl Life {
+    /// Blocks that are certainly there.
+    fn kept(&self) -> u32 {
+        self.durable.min(self.failed.unwrap_or(u32::MAX))
+    }
 }
 
 /// The lives of a zone that a power cut may leave.
@@ -93,6 +111,8 @@ impl Default for Lives {
 #[derive(Clone, Debug, Default)]
 pub struct Expected(BTreeMap<u32, Lives>);
 
+/// How errors of reads begin.
+const READ: &str = "read of block";
 /// Blocks that [`probe`] writes to a zone.
 const PROBED: u32 = 3;
 
@@ -135,6 +155,11 @@ impl History {
                 Event::Durable { zone, life, to } => {
                     let life = expected.life(zone, life);
                     life.into_iter().for_each(|l| l.durable = l.durable.max(to));
+                }
+                Event::Failed { zone, life, from } => {
+                    expected.life(zone, life).into_iter().for_each(|life| {
+                        life.failed = Some(life.failed.map_or(from, |before| before.min(from)));
+                    });
                 }
                 Event::FlushSent(id) => {
                     let covered = expected.0.iter().flat_map(|(zone, lives)| {
@@ -219,6 +244,8 @@ struct Client {
     zones: BTreeMap<u32, Mine>,
     /// Numbers of flushes, unlike those of other clients.
     flush: u32,
+    /// The plain drive has faults.
+    faulty: bool,
 }
 
 impl Client {
@@ -227,7 +254,7 @@ impl Client {
     }
 
     /// Sends a write to `zone` of at most `most` blocks; its answer is noted by a task.
-    fn write(&mut self, zone: u32, most: u64, fua: bool) -> Option<furrow_rt::JoinHandle<Status>> {
+    fn write(&mut self, zone: u32, most: u64, fua: bool) -> Option<(u32, JoinHandle<Status>)> {
         let mine = *self.zones.get(&zone)?;
         let capacity = self.device.geometry().zone_capacity.0 as u32;
         let blocks = (1 + self.rng.below(most) as u32).min(capacity - mine.pointer);
@@ -248,32 +275,59 @@ impl Client {
         let answer = self.device.submit(QueueId(0), request);
         self.zones.insert(zone, Mine { pointer: to, ..mine });
         let history = self.history.clone();
-        Some(self.rt.spawn(async move {
+        let written = self.rt.spawn(async move {
             let outcome = answer.await;
-            if outcome.status.is_ok() {
-                history.borrow_mut().0.push(match fua {
-                    true => Event::Durable { zone, life, to },
-                    false => Event::Answered { zone, life, to },
-                });
-            }
-            match outcome.lba.0 == lba {
+            history.borrow_mut().0.push(match fua {
+                _ if !outcome.status.is_ok() => Event::Failed { zone, life, from },
+                true => Event::Durable { zone, life, to },
+                false => Event::Answered { zone, life, to },
+            });
+            match outcome.lba.0 == lba || !outcome.status.is_ok() {
                 true => outcome.status,
                 false => Status::InternalError,
             }
-        }))
+        });
+        Some((zone, written))
     }
 
-    async fn flush(&mut self) -> Result<(), String> {
-        self.flush += 1;
-        self.tell(Event::FlushSent(self.flush));
-        let answer = self.device.submit(QueueId(0), Request::bare(Command::Flush)).await;
-        checked(answer.status, "flush")?;
-        self.tell(Event::FlushAnswered(self.flush));
+    /// Waits for writes. A zone that failed one is left alone from then on.
+    async fn written(
+        &mut self,
+        sent: impl IntoIterator<Item = (u32, JoinHandle<Status>)>,
+    ) -> Result<(), String> {
+        for (zone, write) in sent {
+            let status = write.await;
+            if !status.is_ok() && self.faulty {
+                self.zones.remove(&zone);
+            } else {
+                checked(status, "write")?;
+            }
+        }
         Ok(())
     }
 
-    async fn reset(&mut self, zone: u32) -> Result<(), String> {
-        let life = self.zones.get(&zone).map_or(0, |mine| mine.life) + 1;
+    /// False if the client ends, because the layer writes nothing any more.
+    fn continues(&self, status: Status, what: &str) -> Result<bool, String> {
+        match status.is_ok() {
+            false if self.faulty => Ok(false),
+            _ => checked(status, what).map(|()| true),
+        }
+    }
+
+    async fn flush(&mut self) -> Result<bool, String> {
+        self.flush += 1;
+        self.tell(Event::FlushSent(self.flush));
+        let answer = self.device.submit(QueueId(0), Request::bare(Command::Flush)).await;
+        if !self.continues(answer.status, "flush")? {
+            return Ok(false);
+        }
+        self.tell(Event::FlushAnswered(self.flush));
+        Ok(true)
+    }
+
+    async fn reset(&mut self, zone: u32) -> Result<bool, String> {
+        let Some(mine) = self.zones.get(&zone) else { return Ok(true) };
+        let life = mine.life + 1;
         self.tell(Event::ResetSent { zone });
         let reset = self.device.submit(QueueId(0), manage(&*self.device, zone, Action::Reset));
         self.zones.insert(zone, Mine { life, ..Mine::default() });
@@ -281,26 +335,29 @@ impl Client {
             true => self.write(zone, 4, self.seed.is_multiple_of(2)),
             false => None,
         };
-        checked(reset.await.status, "reset")?;
-        self.tell(Event::ResetAnswered { zone, life });
-        match behind {
-            Some(write) => checked(write.await, "write behind a reset"),
-            None => Ok(()),
+        if !self.continues(reset.await.status, "reset")? {
+            return Ok(false);
         }
+        self.tell(Event::ResetAnswered { zone, life });
+        self.written(behind).await?;
+        Ok(true)
     }
 
-    async fn finish(&mut self, zone: u32) -> Result<(), String> {
-        let Some(mine) = self.zones.get_mut(&zone) else { return Ok(()) };
+    async fn finish(&mut self, zone: u32) -> Result<bool, String> {
+        let Some(mine) = self.zones.get_mut(&zone) else { return Ok(true) };
         let life = mine.life;
         if u64::from(mine.pointer) == self.device.geometry().zone_capacity.0 {
-            return Ok(());
+            return Ok(true);
         }
         mine.full = true;
         self.tell(Event::FinishSent { zone, life });
         let request = manage(&*self.device, zone, Action::Finish);
-        checked(self.device.submit(QueueId(0), request).await.status, "finish")?;
+        let answer = self.device.submit(QueueId(0), request).await;
+        if !self.continues(answer.status, "finish")? {
+            return Ok(false);
+        }
         self.tell(Event::FinishAnswered { zone, life });
-        Ok(())
+        Ok(true)
     }
 
     async fn work(mut self, steps: u32) -> Result<(), String> {
@@ -310,7 +367,7 @@ impl Client {
             let full = self.zones.get(&zone).is_some_and(|mine| {
                 mine.full || u64::from(mine.pointer) == self.device.geometry().zone_capacity.0
             });
-            match self.rng.below(12) {
+            let continues = match self.rng.below(12) {
                 _ if full && self.rng.one_in(2) => self.reset(zone).await?,
                 0..=5 => {
                     // Several at once, to several zones.
@@ -319,34 +376,40 @@ impl Client {
                         let zone = zones[self.rng.below(zones.len() as u64) as usize];
                         sent.extend(self.write(zone, 6, false));
                     }
-                    for write in sent {
-                        checked(write.await, "write")?;
-                    }
+                    self.written(sent).await?;
+                    true
                 }
                 6 | 7 => self.flush().await?,
                 8 => {
-                    if let Some(write) = self.write(zone, 3, true) {
-                        checked(write.await, "write with FUA")?;
-                    }
+                    let sent = self.write(zone, 3, true);
+                    self.written(sent).await?;
+                    true
                 }
                 9 => self.finish(zone).await?,
                 10 => self.reset(zone).await?,
                 _ => {
                     let Some(mine) = self.zones.get(&zone).copied() else { continue };
                     let (life, to) = (mine.life, mine.pointer);
-                    compare(&*self.device, self.seed, (zone, life), to).await?;
+                    match compare(&*self.device, self.seed, (zone, life), to).await {
+                        Err(why) if self.faulty && why.starts_with(READ) => {}
+                        same => same?,
+                    }
+                    true
                 }
+            };
+            if !continues {
+                return Ok(());
             }
         }
         Ok(())
     }
 }
 
-/// Runs clients to their end.
+/// Runs clients of `seed` to their end, which comes earlier if the plain drive is `faulty`.
 pub async fn run(
     rt: Rt,
     device: Rc<dyn ZonedDevice>,
-    seed: u64,
+    (seed, faulty): (u64, bool),
     history: Rc<RefCell<History>>,
 ) -> Result<(), String> {
     let mut rng = Rng::new(seed ^ 0x20e5);
@@ -363,6 +426,7 @@ pub async fn run(
                 history: history.clone(),
                 zones: zones.map(|zone| (zone, Mine::default())).collect(),
                 flush: number << 24,
+                faulty,
             };
             rt.spawn(client.work(20 + (seed % 30) as u32))
         })
@@ -382,7 +446,7 @@ async fn read(device: &dyn ZonedDevice, zone: u32, block: u32) -> Result<Option<
     match outcome.status {
         Status::Success => Ok(outcome.data.first().cloned()),
         Status::Unwritten => Ok(None),
-        status => Err(format!("read of block {block} of zone {zone}: {status}")),
+        status => Err(format!("{READ} {block} of zone {zone}: {status}")),
     }
 }
 
@@ -431,14 +495,18 @@ pub async fn check(
             end -= 1;
         }
         let capacity = device.geometry().zone_capacity.0 as u32;
+        let failed = report.state == ZoneState::ReadOnly;
         let finished = report.state == ZoneState::Full && end < capacity;
         let mut why = Vec::new();
         let mut held = None;
         for (number, life) in (lives.first..).zip(&lives.lives) {
-            let allowed = end >= life.durable
+            // Of a read-only zone all can be read, and its pointer says nothing.
+            let end = if failed { life.kept() } else { end };
+            let allowed = end >= life.kept()
                 && end <= life.sent
+                && (!failed || life.failed.is_some())
                 && (!finished || life.finish_sent)
-                && (!life.finished || report.state == ZoneState::Full);
+                && (!life.finished || failed || report.state == ZoneState::Full);
             if !allowed {
                 why.push(format!("life {number} is {life:?}"));
                 continue;
@@ -448,11 +516,11 @@ pub async fn check(
                 Err(why) => Err(why),
             };
             match same {
-                Ok(()) => held = Some((number, *life)),
+                Ok(()) => held = Some((number, end)),
                 Err(different) => why.push(different),
             }
         }
-        let Some((first, _)) = held else {
+        let Some((first, end)) = held else {
             let state = report.state;
             return Err(format!("zone {zone} is {state:?} up to block {end}: {}", why.join("; ")));
         };
@@ -462,6 +530,7 @@ pub async fn check(
             durable: end,
             finish_sent: report.state == ZoneState::Full,
             finished: report.state == ZoneState::Full,
+            failed: failed.then_some(end),
         };
         certain.0.insert(zone, Lives { first, lives: vec![life] });
     }
@@ -481,6 +550,9 @@ pub async fn probe(
             continue;
         }
         let life = &mut lives.lives[0];
+        if life.failed.is_some() {
+            continue;
+        }
         if life.finished || life.sent == capacity {
             let request = manage(device, zone, Action::Reset);
             checked(device.submit(QueueId(0), request).await.status, "reset after recovery")?;
@@ -494,7 +566,8 @@ pub async fn probe(
         let answer = device.submit(QueueId(0), Request::with_data(command, data)).await;
         checked(answer.status, "write after recovery")?;
         let full = to == capacity;
-        *life = Life { sent: to, answered: to, durable: to, finish_sent: full, finished: full };
+        let (sent, finish_sent, finished) = (to, full, full);
+        *life = Life { sent, answered: to, durable: to, finish_sent, finished, failed: None };
     }
     let answer = device.submit(QueueId(0), Request::bare(Command::Flush)).await;
     checked(answer.status, "flush after recovery")

@@ -1,0 +1,246 @@
+//! The two halves of the journal as they are read: whole records, and what they make up together.
+//!
+//! A record that is missing was torn by a power cut, or is damaged. It is damaged if a later record
+//! calls it complete. Then its copy in the record behind it counts. A table that is missing follows
+//! from the other half, which is not written before the table is durable.
+
+use crate::format::{Lasting, Superblock, ZoneEntry, kind};
+use crate::journal::{Changes, Entry, parse};
+use crate::make::read;
+use crate::superblock::flat;
+use furrow_log::record::{self, Expect};
+use furrow_log::{RecordHeader, Uuid};
+use furrow_policy::{SoftDefect, SoftVariant};
+use furrow_rt::{PAGE_SIZE, Pool};
+use furrow_zone::{ErrorKind, PlainDevice, Result, ZoneId};
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use zerocopy::FromBytes;
+
+/// A whole table.
+pub(crate) struct Table {
+    pub epoch: u64,
+    pub sequence: u64,
+    /// The complete number in its header.
+    checkpoint: u64,
+    pub zones: Vec<Lasting>,
+}
+
+/// A whole record of changes.
+pub(crate) struct Record {
+    epoch: u64,
+    object: Uuid,
+    sequence: u64,
+    checkpoint: u64,
+    changes: Changes,
+}
+
+/// A half of the journal.
+pub(crate) struct Half {
+    number: usize,
+    /// `None` if there is no whole one.
+    pub table: Option<Table>,
+    /// The whole records of the table's turn, or of the newest turn if there is no whole table, in
+    /// the order of their places.
+    pub records: Vec<Record>,
+}
+
+/// The record of `kind` at the start of `bytes`, if a whole one of `device` is there.
+///
+/// # Errors
+/// `WrongFormat` if it is of a newer version.
+fn whole(bytes: &[u8], kind: u16, device: Uuid) -> Result<Option<(RecordHeader, &[u8])>> {
+    if record::peek(bytes).is_none_or(|header| header.kind.get() != kind) {
+        return Ok(None);
+    }
+    match record::open(bytes, &Expect { kind, ..Expect::default() }) {
+        Ok((header, body)) => Ok((header.device == device).then_some((header, body))),
+        Err(error) if error.kind() == ErrorKind::WrongFormat => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Reads half `number`.
+///
+/// # Errors
+/// `Io` if it cannot be read, `WrongFormat` if a record is of a newer version.
+pub(crate) async fn half(
+    plain: &dyn PlainDevice,
+    superblock: &Superblock,
+    number: usize,
+    variant: SoftVariant,
+    pool: &Pool,
+) -> Result<Half> {
+    let layout = &superblock.layout;
+    let what = format!("read of half {number} of the journal");
+    let bytes = flat(&read(plain, &what, layout.half_at(number), layout.half, pool).await?);
+    let (front, behind) = bytes.split_at(layout.table as usize * PAGE_SIZE);
+    let mut table = whole(front, kind::TABLE, superblock.uuid)?;
+    if table.is_none() && variant.has(SoftDefect::TornTable) {
+        let torn = record::peek(front).filter(|header| header.kind.get() == kind::TABLE);
+        table = torn.and_then(|header| {
+            Some((header, front.get(RecordHeader::SIZE..header.length.get() as usize)?))
+        });
+    }
+    let zones = |body: &[u8]| {
+        let entries = <[ZoneEntry]>::ref_from_bytes(body).ok()?;
+        let all = entries.iter().map(|entry| Lasting::of(entry, layout.zone_blocks));
+        all.collect::<Option<Vec<_>>>().filter(|zones| zones.len() == layout.zones as usize)
+    };
+    let table = table.and_then(|(header, body)| Some((header, zones(body)?)));
+    let mut records = Vec::new();
+    let mut block = 0;
+    while block < behind.len() / PAGE_SIZE {
+        let here = whole(&behind[block * PAGE_SIZE..], kind::CHANGES, superblock.uuid)?;
+        block += 1;
+        let Some((header, body)) = here else { continue };
+        let Some(changes) = parse(body, layout) else { continue };
+        block += header.blocks() as usize - 1;
+        records.push(Record {
+            epoch: header.epoch.get(),
+            object: header.object,
+            sequence: header.sequence.get(),
+            checkpoint: header.checkpoint.get(),
+            changes,
+        });
+    }
+    // A turn that failed may have left records of the same epoch, with lower complete numbers.
+    let rank = |record: &&Record| (record.epoch, record.checkpoint, record.sequence);
+    let newest = || records.iter().max_by_key(rank);
+    let turn = match &table {
+        Some((header, _)) => Some((header.epoch.get(), header.object)),
+        None => newest().map(|record| (record.epoch, record.object)),
+    };
+    records.retain(|record| Some((record.epoch, record.object)) == turn);
+    let table = table.map(|(header, zones)| Table {
+        epoch: header.epoch.get(),
+        sequence: header.sequence.get(),
+        checkpoint: header.checkpoint.get(),
+        zones,
+    });
+    Ok(Half { number, table, records })
+}
+
+/// What recovery does next.
+pub(crate) enum Step {
+    /// A record's changes happened. Those of a record that is not known to be durable count as far
+    /// as the drive holds what they name.
+    Record { sequence: u64, is_durable: bool, entries: Vec<Entry> },
+    /// Records that were durable are damaged, and there is no copy.
+    Lost(RangeInclusive<u64>),
+    /// Recovery had the same records before, and decided what became of these zones. The next
+    /// change of a zone says what that was.
+    Turn(BTreeSet<ZoneId>),
+}
+
+/// What both halves say of the time since a table.
+pub(crate) struct Told {
+    pub steps: Vec<Step>,
+    /// Of the last half.
+    pub epoch: u64,
+    /// Of the last record.
+    pub sequence: u64,
+    /// The last complete number.
+    pub complete: u64,
+    /// What is damaged and is known from elsewhere, for people.
+    pub mended: Vec<String>,
+}
+
+/// What happened since `table`, as `records`, those of its half, and the half `other` say.
+pub(crate) fn steps(table: &Table, records: &[Record], other: &Half) -> Told {
+    let (epoch, sequence, complete) = (table.epoch, table.sequence, table.checkpoint);
+    let mut told = Told { steps: Vec::new(), epoch, sequence, complete, mended: Vec::new() };
+    // A half that was begun later, and whose table is torn or damaged.
+    let later = match (&other.table, other.records.as_slice()) {
+        (None, records @ [first, ..]) if first.epoch > table.epoch => Some((records, first)),
+        _ => None,
+    };
+    let Some((behind, first)) = later else {
+        told.take(records, durable(records, table.checkpoint));
+        return told;
+    };
+    let its_table = first.changes.table;
+    let calls_complete = durable(behind, 0) >= its_table;
+    let has_first = first.sequence == its_table + 1;
+    if !has_first && !calls_complete {
+        // A power cut tore the table and the record that came with it.
+        told.take(records, durable(records, table.checkpoint));
+        told.epoch = first.epoch;
+        return told;
+    }
+    if calls_complete {
+        let what = format!("the table of half {}", other.number);
+        told.mended
+            .push(format!("{what} of the journal is damaged: it follows from the other half"));
+    }
+    if has_first && first.checkpoint < its_table {
+        // The table showed what was complete, and the first record has everything since.
+        let until = records.iter().take_while(|record| record.sequence <= first.checkpoint);
+        let until = until.count();
+        told.take(&records[..until], first.checkpoint);
+        told.expect(first.checkpoint);
+    } else {
+        // The table showed what recovery had found.
+        told.take(records, durable(records, table.checkpoint));
+        told.steps.push(Step::Turn(told.in_doubt()));
+    }
+    told.sequence = its_table;
+    told.epoch = first.epoch;
+    told.take(behind, durable(behind, 0));
+    told
+}
+
+/// The highest complete number of records.
+fn durable(records: &[Record], least: u64) -> u64 {
+    records.iter().map(|record| record.checkpoint).max().unwrap_or(least).max(least)
+}
+
+impl Told {
+    /// Adds records that follow, of which those up to `durable` were durable.
+    fn take(&mut self, records: &[Record], durable: u64) {
+        for record in records {
+            let (next, sequence) = (self.sequence + 1, record.sequence);
+            if sequence < next {
+                continue;
+            }
+            if sequence > next && durable < next {
+                // A power cut tore the record, and those behind depend on it.
+                return;
+            }
+            if sequence > next {
+                let copy = record.changes.before.as_ref();
+                self.expect(sequence - 1 - u64::from(copy.is_some()));
+                if let Some(entries) = copy {
+                    let what = format!("record {} of the journal is damaged", sequence - 1);
+                    self.mended.push(format!("{what}: the record behind has a copy"));
+                    self.add(sequence - 1, durable, entries);
+                }
+            }
+            self.add(sequence, durable, &record.changes.entries);
+            self.complete = record.checkpoint;
+        }
+    }
+
+    fn add(&mut self, sequence: u64, durable: u64, entries: &[Entry]) {
+        let (is_durable, entries) = (sequence <= durable, entries.to_vec());
+        self.steps.push(Step::Record { sequence, is_durable, entries });
+        self.sequence = sequence;
+    }
+
+    /// Records up to `last` are durable: what is missing of them is lost.
+    fn expect(&mut self, last: u64) {
+        if self.sequence < last {
+            self.steps.push(Step::Lost(self.sequence + 1..=last));
+            self.sequence = last;
+        }
+    }
+
+    /// Zones that records name which may not be durable.
+    fn in_doubt(&self) -> BTreeSet<ZoneId> {
+        let entries = self.steps.iter().flat_map(|step| match step {
+            Step::Record { is_durable: false, entries, .. } => entries.as_slice(),
+            _ => &[],
+        });
+        entries.map(Entry::zone).collect()
+    }
+}
