@@ -375,7 +375,13 @@ impl Volume {
     }
 
     pub(crate) async fn flush_drives(&self) -> Result<()> {
-        self.make_durable(self.snapshots()).await.map(drop)
+        let mut snapshots = self.snapshots();
+        if self.has(RaidDefect::UnflushedMember)
+            && let Some(last) = snapshots.last_mut()
+        {
+            *last = None;
+        }
+        self.make_durable(snapshots).await.map(drop)
     }
 
     /// The present state of each member in service.

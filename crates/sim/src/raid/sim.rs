@@ -27,7 +27,7 @@ use crate::crash::Case;
 use crate::raid::array::{Array, seats};
 use crate::raid::crash::{audited, met, worked};
 use crate::raid::oracle::{Blocks, TRIM, page};
-use crate::raid::part::{Absence, Part};
+use crate::raid::part::{Absence, Part, own_caches};
 use crate::simulation::{Sink, Summary, on_executor};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, Medium, Options, Snapshot, When};
 use furrow_log::Uuid;
@@ -149,6 +149,7 @@ fn begin(case: Case, rng: &mut Rng, summary: &mut Summary) -> Result<World, Stri
             let all = crate::raid::array::devices(&parts[..array.drives as usize], &[]);
             let made = create(&rt2, all, &array.config, &array.options, false).await;
             made.map_err(|error| error.to_string())?.stop().await.map_err(|e| e.to_string())
+        own_caches(&emulator, array.parts());
         })?;
         Ok(emulator.snapshot())
     })?;
