@@ -2,6 +2,7 @@
 
 use crate::crash::Case;
 use crate::fs::crash::in_sectors;
+use crate::limits::fewer_open;
 use crate::raid::part::Part;
 use furrow_policy::{Lifetimes, RaidDefect, RaidVariant};
 use furrow_raid::{Config, DriveOptions, Level, Options, Placement, Shape, Volume};
@@ -71,6 +72,7 @@ impl Array {
         // With its own random numbers, for the same reason.
         let sectored = Rng::new(case.seed ^ SECTORED).one_in(3);
         let geometry = if sectored { in_sectors(&geometry, case.seed % 8) } else { geometry };
+        let geometry = fewer_open(geometry, case.seed);
         let config = Config {
             small: 1 + rng.below(2) as u32,
             large: rng.below(2) as u32,

@@ -24,6 +24,7 @@ mod spares;
 pub use lost::lines as lost_lines;
 
 use crate::crash::Case;
+use crate::limits::late_zone;
 use crate::raid::array::{Array, seats};
 use crate::raid::crash::{audited, met, worked};
 use crate::raid::oracle::{Blocks, TRIM, page};
@@ -98,6 +99,8 @@ struct Plan {
     image: Option<u64>,
     /// Spares, and the task that uses them for failed members.
     guard: Option<spares::Guard>,
+    /// A zone whose commands are minutes late.
+    late: Option<Fault>,
 }
 
 /// Runs the simulation of `seed`.
@@ -125,6 +128,10 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
             plan.draw_absences(&world, &mut absences);
         }
         plan.image = Some(apart.below(plan.operations));
+        // A drive that is too late is given up where others hang.
+        if life < lives && !plan.hangs() && plan.guard.is_none() {
+            plan.late = late_zone(&world.array.whole(), seed ^ life << 32);
+        }
         sink(&format!("life {life}: {plan:?}"));
         live(&mut world, seed.rotate_left(20) ^ life, &plan, &mut summary)
             .map_err(|why| format!("life {life} ({plan:?}): {why}"))?;
@@ -142,6 +149,7 @@ fn begin(case: Case, rng: &mut Rng, summary: &mut Summary) -> Result<World, Stri
         let medium = Medium::memory(&whole);
         let emulator = Emulator::new(rt, whole, medium, Options::simulated())
             .map_err(|error| error.to_string())?;
+        own_caches(&emulator, array.parts());
         let device: Rc<dyn ZonedDevice> = Rc::new(emulator.clone());
         let parts = Part::split(rt, &device, array.parts());
         let (rt2, array) = (rt.clone(), array.clone());
@@ -149,7 +157,6 @@ fn begin(case: Case, rng: &mut Rng, summary: &mut Summary) -> Result<World, Stri
             let all = crate::raid::array::devices(&parts[..array.drives as usize], &[]);
             let made = create(&rt2, all, &array.config, &array.options, false).await;
             made.map_err(|error| error.to_string())?.stop().await.map_err(|e| e.to_string())
-        own_caches(&emulator, array.parts());
         })?;
         Ok(emulator.snapshot())
     })?;
@@ -282,6 +289,10 @@ fn of_part(array: &Array, seat: u32, fault: Fault, first: u32) -> Fault {
 }
 
 impl Plan {
+    fn hangs(&self) -> bool {
+        self.actions.iter().any(|(_, action)| matches!(action, Action::Hang(_)))
+    }
+
     /// Lets drives of faulty members be gone for a while from early on.
     fn draw_absences(&mut self, world: &World, rng: &mut Rng) {
         for member in &self.struck {
@@ -323,8 +334,7 @@ fn live(world: &mut World, seed: u64, plan: &Plan, summary: &mut Summary) -> Res
         let mut array = world.array.clone();
         // There is no time limit without a drive that hangs: the simulation notices a task that
         // waits forever.
-        let hangs = plan.actions.iter().any(|(_, action)| matches!(action, Action::Hang(_)));
-        array.options.drive_timeout = if hangs { 30 * Nanos::SECOND } else { 0 };
+        array.options.drive_timeout = if plan.hangs() { 30 * Nanos::SECOND } else { 0 };
         let life = Life {
             rt: rt.clone(),
             emulator: emulator.clone(),
@@ -418,7 +428,7 @@ impl Life {
     fn inject(&self) -> Result<(), String> {
         let reorder = Fault::new(FaultKind::ReorderAppends).when(When::OneIn(2));
         self.emulator.inject(reorder).map_err(|e| e.to_string())?;
-        let mut faults = self.plan.faults.iter();
+        let mut faults = self.plan.faults.iter().chain(&self.plan.late);
         faults.try_for_each(|fault| self.emulator.inject(*fault)).map_err(|e| e.to_string())
     }
 
@@ -724,9 +734,13 @@ impl Shared {
     async fn rebuilt(&self) -> Result<(), String> {
         let mut turns = 0;
         // A spare that hangs is given up only after a while.
-        let patient = self.life.plan.guard.is_some();
+        let pause = match (&self.life.plan.late, &self.life.plan.guard) {
+            (Some(_), _) => Nanos::SECOND,
+            (None, Some(_)) => 2 * Nanos::MILLI,
+            (None, None) => 50_000,
+        };
         while self.volume.rebuilding().is_some() && !self.life.is_off() {
-            self.life.rt.sleep(if patient { 2 * Nanos::MILLI } else { 50_000 }).await;
+            self.life.rt.sleep(pause).await;
             audited(&self.volume)?;
             turns += 1;
             if turns > 100_000 {
