@@ -67,6 +67,7 @@ async fn refuse_used(
     pages: &Pool,
 ) -> Result<()> {
     let reports = report(device).await?;
+    furrow_log::survey::check_capacities(device, &reports)?;
     let logs = layout.ring_start..layout.main_start;
     if let Some(bad) = reports.iter().find(|r| broken(r.state) && logs.contains(&r.zone.0)) {
         let message = format!(

@@ -426,6 +426,7 @@ pub(crate) async fn erase_but(
     ring: Option<u32>,
 ) -> Result<Vec<ZoneReport>> {
     let zones = reports(device).await?;
+    furrow_log::survey::check_capacities(device, &zones)?;
     let kept = ring.map(|ring| ZoneId(ring_start(device.geometry()) + ring));
     let held = |zone: &&ZoneReport| {
         Some(zone.zone) != kept

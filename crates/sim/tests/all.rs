@@ -7,6 +7,7 @@ mod fs_damage;
 mod fs_sim;
 mod kv;
 mod kv_recorded;
+mod limits;
 mod log;
 mod raid;
 mod raid_full;
