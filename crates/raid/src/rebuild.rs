@@ -455,9 +455,10 @@ impl Volume {
             }
             let Some(batch) = batches.pop_front() else { break };
             let mut batch = batch.await;
-            let mut short = self.0.rebuild.short.borrow_mut();
-            batch.short.iter().for_each(|row| short.add((slot, segment.sequence), *row));
-            drop(short);
+            {
+                let mut short = self.0.rebuild.short.borrow_mut();
+                batch.short.iter().for_each(|row| short.add((slot, segment.sequence), *row));
+            }
             let first = entries.len() as u32 / segment.chunk;
             let Batch { pages, oob, metadata, .. } = &mut batch;
             meta.weave((&self.0.pages, &id), (first, segment.chunk), metadata, pages, oob);
