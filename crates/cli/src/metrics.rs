@@ -301,7 +301,7 @@ mod tests {
         }
         assert!(begun.elapsed() < 20 * PATIENCE);
         // The oldest were closed for those that came later.
-        (&silent[0]).set_read_timeout(Some(4 * PATIENCE)).unwrap();
+        silent[0].set_read_timeout(Some(4 * PATIENCE)).unwrap();
         assert!(matches!((&silent[0]).read(&mut [0; 1]), Ok(0) | Err(_)));
         drop(slow);
     }
