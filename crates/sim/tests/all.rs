@@ -4,6 +4,7 @@
 
 mod fs_crash;
 mod fs_damage;
+mod fs_flip;
 mod fs_sim;
 mod kv;
 mod kv_recorded;
