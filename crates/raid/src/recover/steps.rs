@@ -106,7 +106,13 @@ pub(crate) const FINISH: &[Step<Volume>] = &[
     },
     Step {
         name: "a checkpoint says what was found",
-        run: |volume| Box::pin(volume.checkpoint(false)),
+        run: |volume| {
+            Box::pin(async {
+                volume.checkpoint(false).await?;
+                volume.end_repair();
+                Ok(())
+            })
+        },
         audit: Volume::audit,
     },
     Step {
