@@ -4,8 +4,8 @@
 //! After a crash these are few. But where blocks of members are damaged as well, every stripe of a
 //! segment that had not ended may lack a chunk, and there may be no space to write all of them
 //! again while the older blocks stay. Repair leaves what the checkpoint and cleaning need
-//! ([`RESERVE`]). What does not fit beside it stays in place: the checkpoint decides that it counts,
-//! the older blocks can go then, and cleaning moves the blocks of these segments next.
+//! ([`RESERVE`]). What does not fit beside it stays in place: the checkpoint decides that it
+//! counts, the older blocks can go then, and cleaning moves the blocks of these segments next.
 
 use crate::clean::is_fallback;
 use crate::format::block;
