@@ -110,12 +110,12 @@ pub(crate) fn blocks_with_entries(load: u64, room: u64) -> u64 {
 
 impl Store {
     /// Bytes of a half of the ring.
-    pub(crate) fn ring_room(&self) -> u64 {
+    pub(crate) fn ring_capacity(&self) -> u64 {
         u64::from(self.0.ring.borrow().half_blocks()) * BLOCK_SIZE as u64
     }
 
     fn exceeds(&self, bytes: u64, sixteenths: u64) -> bool {
-        bytes > self.ring_room() * sixteenths / 16
+        bytes > self.ring_capacity() * sixteenths / 16
     }
 
     /// Bytes of a snapshot of the present state.
@@ -141,7 +141,7 @@ impl Store {
         let message = format!(
             "no space: names and places of files take {load} of the {} bytes of a half of the \
              record ring: remove files",
-            self.ring_room()
+            self.ring_capacity()
         );
         Err(Error::new(ErrorKind::NoSpace, message))
     }

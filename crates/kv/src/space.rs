@@ -68,7 +68,7 @@ impl Store {
         let flushes = u64::from(zones.kept_for_flushes()) * u64::from(zones.capacity());
         let gone = [used, waiting, flushes, zones.out_of_reach(garbage_left(zones.capacity()))];
         let left = gone.into_iter().fold(capacity, u64::saturating_sub);
-        let left = left.min(blocks_with_entries(self.ring_load(), self.ring_room()));
+        let left = left.min(blocks_with_entries(self.ring_load(), self.ring_capacity()));
         let block = BLOCK_SIZE as u64;
         Space {
             capacity: capacity * block,
