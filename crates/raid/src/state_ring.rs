@@ -8,7 +8,7 @@
 
 use crate::drive::Drive;
 use crate::format::{INCOMPAT_KNOWN, RING_ZONES, kind};
-use furrow_log::address::{blocks_begun, sectors_per_block};
+use furrow_log::address::{blocks_begun, blocks_written, sectors_per_block};
 use furrow_log::budget::Class;
 use furrow_log::pool::DurableSnapshot;
 use furrow_log::record::{self, Expect, RecordHeader};
@@ -99,6 +99,8 @@ pub(crate) async fn read_ring(
         let zone = ZoneId(ring_start(device.geometry()) + ring);
         let Some(report) = reports.get(zone.0 as usize) else { break };
         let end = blocks_begun(report, device.geometry());
+        // A block of which the drive has a part was never acknowledged.
+        let complete = blocks_written(report, device.geometry());
         let (mut at, mut bad) = (0, None);
         while at < end {
             let found = match place(device, zone, at, end, pages).await? {
@@ -112,7 +114,8 @@ pub(crate) async fn read_ring(
                     }
                     continue;
                 }
-                other => other,
+                other if at < complete => other,
+                _ => Place::Torn(1),
             };
             let bad = bad.get_or_insert_with(|| Bad::new(zone, at));
             // The rest of a zone that was finished early was never written.
