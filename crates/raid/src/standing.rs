@@ -7,6 +7,7 @@
 //! user to say.
 
 use crate::assemble::Examined;
+use crate::level::Level;
 use crate::member::MemberState;
 use furrow_log::Uuid;
 use std::collections::BTreeSet;
@@ -141,7 +142,17 @@ impl All<'_> {
             (0..self.drives.len()).any(|other| self.speaks(other) && ahead(other))
         };
         let rank = |index: usize| (self.drives[index].events, self.drives[index].record);
-        speaking.max_by_key(|index| (!is_behind(*index), rank(*index)))
+        // Of two equal ones the one counts that all of its drives know of.
+        let agreed = |index: usize| {
+            let of = &self.drives[index].members;
+            let in_service = |at: &usize| {
+                let device = self.drives[*at].device;
+                of.iter().any(|(uuid, state)| *uuid == device && *state != MemberState::Failed)
+            };
+            let mut with = (0..self.drives.len()).filter(|at| self.speaks(*at) && in_service(at));
+            with.all(|at| self.was_told(at, index) && self.view(at, index) == View::InService)
+        };
+        speaking.max_by_key(|index| (!is_behind(*index), rank(*index), agreed(*index)))
     }
 
     /// Whether `one` has gone on without `other`: it says so, and so does every drive that it goes
@@ -170,10 +181,25 @@ impl All<'_> {
         })
     }
 
+    /// Whether two records go on with a drive in common. It has gone on with one of them at most: if
+    /// one has replaced a drive, which all of its drives had to know, then with that one.
+    fn share(&self, one: usize, other: usize) -> bool {
+        let in_service = |index: usize| {
+            let all = self.drives[index].members.iter();
+            all.filter(|(_, state)| *state != MemberState::Failed).map(|(uuid, _)| *uuid)
+        };
+        in_service(one).any(|uuid| in_service(other).any(|common| common == uuid))
+    }
+
     /// The parts of the array that have each gone on without the others.
     fn split(&self) -> Vec<Vec<usize>> {
+        if !self.drives.first().is_some_and(|drive| can_split(drive.level, drive.drives)) {
+            return Vec::new();
+        }
         let apart = |one: usize, other: usize| {
-            self.went_on_without(one, other) && self.went_on_without(other, one)
+            let both = self.went_on_without(one, other) && self.went_on_without(other, one);
+            let replaced = |of: usize, on: usize| self.view(of, on) == View::Unknown;
+            both && !(self.share(one, other) && replaced(one, other) != replaced(other, one))
         };
         let speaking: Vec<usize> =
             (0..self.drives.len()).filter(|index| self.speaks(*index)).collect();
@@ -239,12 +265,27 @@ impl All<'_> {
             None => {}
         }
         let least = newest.known.get(seat).copied().unwrap_or(0);
-        // A record that is damaged was there.
-        let had = drive.damaged.is_some_and(|number| number == 0 || number >= least);
+        // A record that is damaged was there. Its number may be what is damaged, by a bit.
+        let flipped = |number: u64| {
+            let mut near = (0..u64::BITS).map(|bit| number ^ 1 << bit);
+            near.any(|number| (least..=newest.record).contains(&number))
+        };
+        let had = drive.damaged.is_some_and(|n| n == 0 || n >= least || flipped(n));
         match record < least && !had {
             true => Standing::Behind { member, record, least },
             false => Standing::Member(seat as u32),
         }
+    }
+}
+
+/// Whether two parts of an array can each have all data. In all other arrays a part that can go on
+/// has more than half of the drives, so at most one does.
+fn can_split(level: Level, drives: u32) -> bool {
+    match level {
+        Level::Raid0 => false,
+        Level::Raid01 => true,
+        Level::Raid4 | Level::Raid5 => drives == 2,
+        Level::Raid6 => drives <= 4,
     }
 }
 

@@ -53,7 +53,7 @@ pub(crate) struct Damage {
     pub(crate) zone: ZoneId,
     /// The first of the blocks.
     pub(crate) block: u32,
-    /// What the first block says, unverified, if it looks like the record of a member or spare.
+    /// What the last record in them says, unverified, if it looks like that of a member or spare.
     pub(crate) header: Option<RecordHeader>,
     /// The damaged record was the newest: no newer whole one is on the drive.
     pub(crate) newest: bool,
@@ -125,7 +125,11 @@ pub(crate) async fn read_ring(
                 Place::Empty => bad.certain |= !rest && at >= bad.end,
                 Place::Damaged(header, blocks) => {
                     bad.certain |= at >= bad.end;
-                    bad.damage.header = bad.damage.header.or(header);
+                    // Of several records the last one is the newest; what is in the middle of a
+                    // record has no header.
+                    if at >= bad.end || header.is_some() {
+                        bad.damage.header = header;
+                    }
                     bad.spans(at, blocks);
                 }
                 Place::Unread(error) => {
@@ -208,8 +212,8 @@ async fn place(
     let address = BlockAddr::new(device.geometry(), zone, at);
     let first = match read_blocks(device, QueueId(0), address, 1, pages).await {
         Ok(first) => first,
-        // The block was never written.
-        Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Place::Empty),
+        // The block, or the end of it, was never written.
+        Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Place::Torn(1)),
         Err(error) => return unread(error),
     };
     if is_zero(&first[0]) {

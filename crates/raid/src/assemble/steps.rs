@@ -401,10 +401,14 @@ fn match_members(
     for Unrecorded { device, damaged, ring, .. } in &unrecorded {
         let name = device.name();
         let Some(says) = damaged.stand_in(&says[best]) else {
-            let what = no_record(&name, ring, damaged);
-            let what =
-                format!("{what}; by {newest} it is no member of array {array}: leave it out");
-            return refuse(ErrorKind::Corrupt, what);
+            if damaged.signs.iter().all(|(of, _)| *of != array) {
+                return Err(no_record(&name, ring, damaged));
+            }
+            let what = format!(
+                "{name} was a member of array {array} or became one, and has no whole state \
+                 record; by that of {newest} it is none: leave it out"
+            );
+            return refuse(ErrorKind::Invalid, what);
         };
         names.push(name);
         all.push(says);

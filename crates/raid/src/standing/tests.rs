@@ -234,6 +234,20 @@ proptest! {
         let Some(judged) = judge(&says) else { return Ok(()) };
         if judged.split.is_empty() {
             let newest = &given[judged.newest].deeds;
+            // A state of which too much is missing is not started from.
+            let best = &given[judged.newest].says;
+            let up = |seat: u32| {
+                let (device, state) = best.members[seat as usize];
+                let mut all = given.iter().zip(&judged.standings);
+                state == MemberState::Active
+                    && all.any(|(drive, standing)| {
+                        drive.says.device == device && matches!(standing, Standing::Member(_))
+                    })
+            };
+            let placement = world.placement;
+            if !placement.recoverable(|chunk| up(placement.drive(0, chunk))) {
+                return Ok(());
+            }
             for drive in &given {
                 // A drive that was replaced after a split, or before one, looks the same if drives of
                 // its time are not given.
@@ -334,7 +348,7 @@ fn damage_of_a_record_is_no_older_image() {
     says[1].record = 7;
     let old = Standing::Behind { member: 1, record: 7, least: 8 };
     assert_eq!(judge(&says).unwrap().standings[1], old);
-    for (number, counts) in [(0, true), (8, true), (9, true), (7, false)] {
+    for (number, counts) in [(0, true), (8, true), (9, true), (7, false), (1, true), (2, false)] {
         says[1].damaged = Some(number);
         let standing = judge(&says).unwrap().standings[1];
         assert_eq!(standing == Standing::Member(1), counts, "{number}: {standing:?}");
