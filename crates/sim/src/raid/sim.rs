@@ -78,6 +78,8 @@ enum Action {
     Scrub,
     /// When all members are whole again, one more drive is pulled.
     Another(u32),
+    /// Drives, as bits, refuse their next writes, so many of all.
+    Refuse(u32, u64),
 }
 
 /// What happens in one life.
@@ -120,12 +122,16 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
     let mut more = Rng::new(seed ^ 0x3_09e5);
     let mut absences = Rng::new(seed ^ 0x7_ab5e);
     let flickers = absences.one_in(4);
+    let mut refusals = Rng::new(seed ^ 0x2_ef05e);
     let mut apart = Rng::new(seed ^ 0x1_b4a7c);
     for life in 0..=lives {
         // The last life is quiet and shows that all is well.
         let mut plan = if life == lives { quiet() } else { draw(&world, &mut rng, &mut more) };
         if flickers {
             plan.draw_absences(&world, &mut absences);
+        }
+        if life < lives {
+            plan.draw_refusals(&world, &mut refusals);
         }
         plan.image = Some(apart.below(plan.operations));
         // A drive that is too late is given up where others hang.
@@ -291,6 +297,26 @@ fn of_part(array: &Array, seat: u32, fault: Fault, first: u32) -> Fault {
 impl Plan {
     fn hangs(&self) -> bool {
         self.actions.iter().any(|(_, action)| matches!(action, Action::Hang(_)))
+    }
+
+    /// Lets one, some or all drives refuse every write for a while. The array may fail with that,
+    /// and has what it acknowledged when it is put together again.
+    fn draw_refusals(&mut self, world: &World, rng: &mut Rng) {
+        if !rng.one_in(4) {
+            return;
+        }
+        let seats: Vec<u32> = world.seats.iter().flatten().copied().collect();
+        let all = rng.one_in(2);
+        let refuse = seats.iter().filter(|_| all || rng.one_in(2));
+        let refuse = refuse.fold(0, |set, seat| set | 1 << seat);
+        let times = [4, 20, 100, 1000][rng.below(4) as usize];
+        self.actions.push((rng.below(self.operations), Action::Refuse(refuse, times)));
+        self.actions.sort_by_key(|(at, _)| *at);
+    }
+
+    /// Whether drives refuse writes that the array cannot do without.
+    fn refuses(&self) -> bool {
+        self.actions.iter().any(|(_, action)| matches!(action, Action::Refuse(..)))
     }
 
     /// Lets drives of faulty members be gone for a while from early on.
@@ -548,6 +574,7 @@ impl Shared {
             ("members out of service", failed),
             ("members in service that lost zones", worn),
             ("calls refused for want of room", self.refused.get() > 0),
+            ("arrays failed by drives that refuse all writes", self.is_refused() && !life.is_off()),
         ] {
             reached.extend(is.then_some(what));
         }
@@ -591,11 +618,18 @@ impl Shared {
         })
     }
 
+    /// The array failed while drives refused all writes.
+    fn is_refused(&self) -> bool {
+        self.life.plan.refuses() && self.volume.failed().is_some()
+    }
+
     /// `None` if an error comes from the power, or from lack of space after zones were lost.
     async fn excused<T>(&self, what: &str, result: Result<T, Error>) -> Result<Option<T>, String> {
         match result {
             Ok(done) => Ok(Some(done)),
             Err(_) if self.life.is_off() => Ok(None),
+            // The array failed while drives refused all writes.
+            Err(_) if self.is_refused() => Ok(None),
             Err(error) if error.kind() == ErrorKind::NoSpace && self.lacks_zones().await => {
                 self.refused.set(self.refused.get() + 1);
                 Ok(None)
@@ -637,6 +671,10 @@ impl Shared {
                 let pages = match read {
                     Ok(pages) => pages,
                     Err(_) if self.life.is_off() => return Ok(()),
+                    // A small map is full of changes that cannot be written any more.
+                    Err(_) if self.is_refused() && self.life.array.options.map_memory > 0 => {
+                        continue;
+                    }
                     Err(why) => return Err(format!("read: {why}")),
                 };
                 for (block, page) in (block..).zip(&pages) {
@@ -683,6 +721,13 @@ impl Shared {
                 }
                 Action::Replace => self.replace(&mut rng).await?,
                 Action::Another(member) => self.lose_another(member).await,
+                Action::Refuse(drives, times) => {
+                    for seat in (0..u32::BITS).filter(|seat| drives >> seat & 1 == 1) {
+                        let fault = Fault::new(FaultKind::WriteError).times(times);
+                        let fault = of_part(&self.life.array, seat, fault, 0);
+                        self.life.emulator.inject(fault).map_err(|e| e.to_string())?;
+                    }
+                }
                 Action::Scrub => {
                     let done = self.volume.scrub(true, |_, _| {}).await;
                     if let Some(scrubbed) = self.excused("scrub", done).await?
