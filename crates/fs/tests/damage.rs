@@ -285,8 +285,8 @@ fn a_damaged_node_costs_its_own_file() {
     });
 }
 
-/// Whichever writes fail, and however often the file system is mounted meanwhile: the ring keeps its
-/// last whole checkpoint, and everything is there when writes succeed again.
+/// Whichever writes fail, and however often the file system is mounted meanwhile: the ring keeps
+/// its last whole checkpoint, and everything is there when writes succeed again.
 #[test]
 fn mounts_whose_writes_all_fail_destroy_nothing() {
     on_drive(|rt, drive| async move {

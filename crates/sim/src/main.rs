@@ -205,8 +205,8 @@ impl Chosen {
                 Ok(Chosen::Recorded(Box::new(replay)))
             }
             _ => bail!(
-                "no subject {kind:?}: there are fs, fsync, rot, flip, raid, kv, recorded, soft, soft-fs, \
-                 ledger and toy"
+                "no subject {kind:?}: there are fs, fsync, rot, flip, raid, kv, recorded, soft, \
+                 soft-fs, ledger and toy"
             ),
         }
     }

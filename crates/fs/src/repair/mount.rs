@@ -336,27 +336,28 @@ async fn replay_anyhow(inner: &Rc<Inner>, op: &NameOp, error: Error, log: &mut L
             return gone.map_or(Err(error), |_| Ok(()));
         }
         NameOp::Rename { from, old, to, new, mode: RenameMode::Replace, .. } => {
-            let source = inner.run(|core| core.lookup(Ino(*from), old)).await;
-            return match source {
-                Ok(_) if inner.run(|core| core.unlist(Ino(*to), new)).await?.is_some() => {
-                    replay_name(inner, op).await
-                }
-                _ => Err(error),
-            };
+            let moved = inner.run(|core| core.unlist(Ino(*from), old)).await?;
+            let Some((ino, kind)) = moved else { return Err(error) };
+            inner.run(|core| core.unlist(Ino(*to), new)).await?;
+            return inner.run(|core| core.relink(Ino(*to), new, ino, kind)).await;
         }
         NameOp::Rename { .. } => return Err(error),
     };
     let there = inner.run(|core| core.lookup(parent, name)).await;
     match there {
         Ok(there) if there.ino.0 == ino => return Ok(()),
-        Ok(_) => {
-            if let Some(old) = inner.run(|core| core.unlist(parent, name)).await? {
+        Err(missing) if missing.kind() == ErrorKind::NotFound => {}
+        // Another inode, or one that cannot be read.
+        _ => match inner.run(|core| core.unlist(parent, name)).await? {
+            Some((old, kind)) if old.0 == ino => {
+                return inner.run(|core| core.relink(parent, name, old, kind)).await;
+            }
+            Some((old, _)) => {
                 let problem = format!("a change that is lost took its name from it ({op})");
                 log.lost("inode", (old.0, old.to_string()), problem, "left nameless");
             }
-        }
-        Err(missing) if missing.kind() != ErrorKind::NotFound => return Err(error),
-        Err(_) => {}
+            None => {}
+        },
     }
     let used = inner.core.borrow().tables.nat().get(ino).ino.get() != 0;
     match kind.filter(|_| used) {

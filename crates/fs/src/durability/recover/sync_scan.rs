@@ -87,8 +87,8 @@ impl SyncScan {
 }
 
 /// Reads the sync log as far as it counts. Where a record is missing and the log does not end
-/// ([`log_end`](super::log_end)), the loss is noted, and the records behind it are read. `skip` is a
-/// built-in defect: records that do not count are skipped.
+/// ([`log_end`](super::log_end)), the loss is noted, and the records behind it are read. `skip` is
+/// a built-in defect: records that do not count are skipped.
 pub(crate) async fn scan_sync_log(
     device: &dyn ZonedDevice,
     found: &Found,
@@ -128,7 +128,10 @@ pub(crate) async fn scan_sync_log(
             }
         };
         let mut lacks = accepted.lacks.clone();
-        if lacks.is_none() {
+        // Without blocks that write pointers miss, nothing of the record can be used: the zone is
+        // written there again.
+        let usable = lacks.is_none();
+        if usable {
             lacks = arrived(&log, &accepted.record, &mut scan.lost).await?;
         }
         if let Some(why) = &lacks
@@ -136,10 +139,13 @@ pub(crate) async fn scan_sync_log(
         {
             let later = behind(&mut log, (scan.half, scan.next), scan.replay_end + 1).await?;
             let Some(proof) = later.proof(found, scan.replay_end) else { return Ok(scan) };
-            let what = format!("blocks that sync record {} needs", scan.replay_end);
-            scan.lost.push(Lost::blocks(what, format!("{why}; {proof}")));
+            let (why, number) = (format!("{why}; {proof}"), scan.replay_end);
+            scan.lost.push(match usable {
+                true => Lost::blocks(format!("blocks that sync record {number} needs"), why),
+                false => Lost::records((number, number + 1, log.name(place)), why, None),
+            });
         }
-        if lacks.is_none() || !skip {
+        if lacks.is_none() || usable && !skip {
             (scan.descriptors, scan.chains) = (accepted.descriptors, accepted.chains);
             scan.records.push(accepted.record);
         }
@@ -286,14 +292,15 @@ async fn arrived(
             record::crc32c(page.bytes()) == entry.crc.get()
                 && node::check(page, *nid, entry.ino.get()).is_ok()
         };
-        let Some(page) = page.filter(|page| whole(page) || !never_written(geometry, page)) else {
-            return Ok(Some(format!("node {nid} at {} was never written", at(addr))));
-        };
-        if !whole(&page) {
+        let unwritten = page.as_ref().is_none_or(|page| never_written(geometry, page));
+        let Some(page) = page.filter(whole) else {
+            if unwritten && doubtful(addr) {
+                return Ok(Some(format!("node {nid} at {} was never written", at(addr))));
+            }
             let what = format!("node {nid} of inode {} at {}", entry.ino, at(addr));
             lost.push(Lost::blocks(what, "its checksum is wrong".to_owned()));
             continue;
-        }
+        };
         let mut pointers = node::pointers(&page).into_iter().map(|(_, pointer)| pointer);
         if let Some(block) = gone(&mut pointers).await? {
             return Ok(Some(block));
