@@ -16,6 +16,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const JOURNAL: &str = "/run/systemd/journal/stdout";
@@ -29,6 +30,9 @@ pub fn config() -> Result<Config> {
     Ok(Config { seed: u64::from_ne_bytes(seed), ..Config::real() })
 }
 
+/// Whether the kernel has refused to take this process for an I/O flusher.
+static NO_FLUSHER: AtomicBool = AtomicBool::new(false);
+
 /// Begins a server of the kernel: blocks the signals that end the server, lifts limits, and tells
 /// the kernel that dirty pages are written through it. Threads inherit this, so it comes before the
 /// first thread is started.
@@ -38,12 +42,17 @@ pub fn config() -> Result<Config> {
 pub fn begin() -> Result<Signals> {
     let signals = Signals::block()?;
     crate::limits::lift();
-    if !furrow_rt::become_io_flusher() {
+    NO_FLUSHER.store(!furrow_rt::become_io_flusher(), Ordering::Relaxed);
+    Ok(signals)
+}
+
+/// The server that began serves now: warns of what the kernel refused.
+pub fn warn_of_refusals() {
+    if NO_FLUSHER.load(Ordering::Relaxed) {
         log("the kernel refuses the mark of an I/O flusher (it needs CAP_SYS_RESOURCE): where \
              memory is short, or under a memory limit that this daemon and its users share, both \
              may hang");
     }
-    Ok(signals)
 }
 
 /// A line for the operator, on standard error: a terminal, the log file, or the journal.

@@ -324,6 +324,10 @@ fn a_damaged_image_is_no_panic() {
             place.ok(&["kv", "ls", "--accept-loss", &damaged]);
             let out = place.furrow(&["kv", "fsck", "--repair", &damaged]);
             let said = String::from_utf8_lossy(&out.stdout).into_owned();
+            if out.status.code() == Some(4) && said.contains(": checksums: ") {
+                // Content has no second copy.
+                continue;
+            }
             assert_eq!(out.status.code(), Some(1), "{record}+{at}: {said}");
             place.ok(&["kv", "ls", &damaged]);
             place.ok(&["kv", "put", &damaged, &place.at("big"), "c"]);
@@ -421,8 +425,7 @@ fn wrong_arguments_and_paths_are_refused() {
     let a = place.at("a");
     place.ok(&["kv", "put", &d, &a, "db/x"]);
     for (arguments, status) in [
-        (&["kv", "fsck", "--repair", &d][..], 16),
-        (&["kv", "fsck"], 16),
+        (&["kv", "fsck"][..], 16),
         (&["kv", "ls", "--nosuch", &d], 2),
         (&["kv", "stat", "--json", "--prometheus", &d], 2),
         (&["kv", "put", &d, &a, "x", "--lifetime", "forever"], 2),

@@ -104,7 +104,7 @@ fn members_with_damaged_records_are_known_by_the_others() {
         place.assemble(&[0, 1, 2, 3], &[]);
         let status = place.status();
         let members = status["members"].as_array().unwrap();
-        assert!(members.iter().all(|member| member["state"] == "active"), "{status:#}");
+        assert!(members.iter().all(|member| member["state"] == "online"), "{status:#}");
         check(&place, 0, 60, 1);
         // A scrub finds nothing: the assembly has written the records again.
         let text = place.ok(&["raid", "scrub", "a", "--wait"]);

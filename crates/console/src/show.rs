@@ -129,6 +129,7 @@ pub fn count(number: u64, one: &str) -> String {
     match one.strip_suffix('y') {
         _ if number == 1 => format!("1 {one}"),
         Some(stem) => format!("{number} {stem}ies"),
+        None if one.ends_with(char::is_uppercase) => format!("{number} {one}S"),
         None => format!("{number} {one}s"),
     }
 }

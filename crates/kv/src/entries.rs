@@ -311,8 +311,8 @@ impl Bodies {
         body.extend(bytes);
     }
 
-    /// Adds a whole file, for a snapshot: in several entries if it has many extents, so that none is
-    /// longer than a part of a record.
+    /// Adds a whole file, for a snapshot: in several entries if it has many extents, so that none
+    /// is longer than a part of a record.
     pub(crate) fn push_pieces(&mut self, file: FileId, mut state: FileState) {
         let bytes = |extent: &Extent| match &extent.sums {
             Sums::Here(sums) => ExtentEntry::SIZE + 4 * sums.len(),

@@ -212,8 +212,8 @@ impl Check<'_> {
             self.of_ring(Some((zone.0, *at)), what.clone());
         }
         if !found.sound && found.damage.is_empty() {
-            let what = "a superblock or a record of the snapshot is damaged; there is a second copy \
-                        of it, which the next opening uses";
+            let what = "a superblock or a record of the snapshot is damaged; there is a second \
+                        copy of it, which the next opening uses";
             self.of_ring(found.half.first().map(|zone| (zone.0, 0)), what);
         }
         if found.superseded {

@@ -396,8 +396,9 @@ impl Store {
         Ok(())
     }
 
-    /// Continues in another half of the ring, which begins with a snapshot. The records of the group
-    /// commit go to the present half too, if they fit: then it is a second copy of the snapshot.
+    /// Continues in another half of the ring, which begins with a snapshot. The records of the
+    /// group commit go to the present half too, if they fit: then it is a second copy of the
+    /// snapshot.
     async fn turn(
         &self,
         number: u64,
@@ -487,8 +488,8 @@ impl Store {
     }
 
     /// Writes superblock and snapshot to a new half of the ring, and empties the old halves when
-    /// that is durable. If a zone fails, it tries another half. A half that says that the ring turns
-    /// is `marked`: it is kept until the next turn.
+    /// that is durable. If a zone fails, it tries another half. A half that says that the ring
+    /// turns is `marked`: it is kept until the next turn.
     pub(crate) async fn begin_half(
         &self,
         bodies: Vec<Vec<u8>>,

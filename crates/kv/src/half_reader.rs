@@ -117,7 +117,8 @@ impl HalfReader {
             return self.gap.is_some();
         }
         if !self.begun {
-            // The superblock is one block: if the snapshot follows at once, nothing else is missing.
+            // The superblock is one block: if the snapshot follows at once, nothing else is
+            // missing.
             let follows = self.half.first.is_some_and(|first| record.place == (first, 1));
             self.begun = true;
             self.replay.record = sequence.saturating_sub(1);

@@ -392,8 +392,8 @@ impl Volume {
             let sound = there & !scanned.hurt(groups, &table, stripe);
             let enough =
                 |set: u32| placement.recoverable(|c| set >> placement.drive(stripe, c) & 1 == 1);
-            // If every member in service has its chunk, the stripe may have been acknowledged: where
-            // too much of it is damaged, its blocks are lost, and reads say so.
+            // If every member in service has its chunk, the stripe may have been acknowledged:
+            // where too much of it is damaged, its blocks are lost, and reads say so.
             let lost = !enough(sound) && enough(there) && !self.lacks(segment, there);
             if !enough(sound) && !lost {
                 // The stripe is void: its chunks must never be taken for chunks again.

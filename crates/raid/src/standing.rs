@@ -99,7 +99,8 @@ impl All<'_> {
         of.served.get(seat).copied()
     }
 
-    /// Whether every drive that has failed by the record of `one` is out of service by that of `at`.
+    /// Whether every drive that has failed by the record of `one` is out of service by that of
+    /// `at`.
     fn was_told(&self, at: usize, one: usize) -> bool {
         let in_service = |device: &Uuid| {
             let mut of = self.drives[at].members.iter();
@@ -181,8 +182,8 @@ impl All<'_> {
         })
     }
 
-    /// Whether two records go on with a drive in common. It has gone on with one of them at most: if
-    /// one has replaced a drive, which all of its drives had to know, then with that one.
+    /// Whether two records go on with a drive in common. It has gone on with one of them at most:
+    /// if one has replaced a drive, which all of its drives had to know, then with that one.
     fn share(&self, one: usize, other: usize) -> bool {
         let in_service = |index: usize| {
             let all = self.drives[index].members.iter();
@@ -319,9 +320,9 @@ pub fn split_refusal(
     let parts: Vec<String> = split.iter().map(says).collect();
     format!(
         "the array is split, its parts have each gone on without the other: {}: each may have \
-         acknowledged writes that the other lacks; nothing was changed; name the drives of one part \
-         alone, or choose it by one of its drives with --choose DEV; save what the other part has \
-         before its drives are used again",
+         acknowledged writes that the other lacks; nothing was changed; name the drives of one \
+         part alone, or choose it by one of its drives with --choose DEV; save what the other part \
+         has before its drives are used again",
         parts.join("; ")
     )
 }

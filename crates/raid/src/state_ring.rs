@@ -242,9 +242,15 @@ async fn place(
         Err(error) if error.kind() == ErrorKind::WrongFormat && header.kind.get() == wanted => {
             Err(error.at(device.name()))
         }
+        // A whole record of something else, such as a file system.
+        Err(_) if is_whole(&bytes, header.kind.get()) => Ok(Place::Damaged(None, header.blocks())),
         Err(_) if is_torn(&header, &whole, device.geometry()) => Ok(Place::Torn(header.blocks())),
         Err(_) => Ok(Place::Damaged(looks_like_ours(first[0].bytes()), header.blocks())),
     }
+}
+
+fn is_whole(bytes: &[u8], kind: u16) -> bool {
+    record::open(bytes, &Expect { kind, ..Expect::default() }).is_ok()
 }
 
 fn is_zero(page: &Page) -> bool {

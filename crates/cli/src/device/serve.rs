@@ -75,6 +75,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let engine = rt.clone();
     let options = Options { number: args.number, kept_for: None };
     let server = rt.block_on(async move { Server::start(&engine, served, options).await })?;
+    daemon::warn_of_refusals();
     let geometry = drive.geometry();
     writeln!(
         out,

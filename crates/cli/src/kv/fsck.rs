@@ -23,8 +23,8 @@ const ERRORS_LEFT: u8 = 4;
 ///
 /// Checks the record ring; that the directories of all names exist; that files lie in the written
 /// part of zones and share no block; and every block of content and of checksums. Each problem is
-/// reported with its file, block, zone and offset. Nothing is written: the next opening repairs what
-/// a crash leaves, and a damaged file has to be replaced.
+/// reported with its file, block, zone and offset. Nothing is written: the next opening repairs
+/// what a crash leaves, and a damaged file has to be replaced.
 ///
 /// A store whose record ring is damaged is not opened, since files may be lost. --repair accepts
 /// that loss, after the check has listed it, and makes the store one that opens.

@@ -63,6 +63,7 @@ pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
             let rings = if session.has_rings() { ", requests come by io_uring" } else { "" };
             let directory = session.directory().display();
             log(&format!("{} mounted on {directory}{rings}", plan.source));
+            crate::daemon::warn_of_refusals();
             session.run()
         });
     let ended = stop_engine(port).with_context(|| format!("{}: unmount", plan.source));

@@ -157,7 +157,9 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
         let newest = furrow_raid::newest(&all).or(all.first());
         let Some(newest) = newest else { continue };
         let judged = furrow_raid::judge(&all);
-        let old = old::of(judged.as_ref());
+        // Without a member nothing is judged.
+        let mut old = old::of(judged.as_ref());
+        old.resize(all.len(), None);
         let names: Vec<String> = mine.iter().map(|(device, _)| device.clone()).collect();
         let split = judged.filter(|judged| !judged.split.is_empty());
         let split = split.map(|judged| split_refusal(&all, &names, &judged.split, utc));

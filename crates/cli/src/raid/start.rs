@@ -268,6 +268,7 @@ fn serve(args: &Args) -> Result<()> {
         said = format!("{said}; {warning} (furrow raid status {name})");
         daemon.note("degraded", None, warning);
     }
+    daemon::warn_of_refusals();
     if args.ready {
         daemon::say_ready(&said)?;
     }

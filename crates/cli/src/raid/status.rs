@@ -477,7 +477,10 @@ mod tests {
             repaired: true,
         };
         let mut scrub = Scrub { blocks: 9, damaged: 1, findings: vec![damage], ..Scrub::default() };
+        assert!(describe_scrub(&scrub).contains("1 damaged and mended"));
+        scrub.findings[0].repaired = false;
         assert!(describe_scrub(&scrub).contains("--repair mends"));
+        scrub.findings[0].repaired = true;
         scrub.repair = true;
         assert!(describe_scrub(&scrub).contains("1 damaged and mended"));
         scrub.lost = 5;

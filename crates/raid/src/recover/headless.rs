@@ -74,9 +74,9 @@ pub(super) fn adopt(
                 return Ok(false);
             }
             let what = format!(
-                "the headers of segment {segment} are damaged on every member that is there (member \
-                 {index}: zone {}), and the newest state record is older than the segment: give the \
-                 other members too, or accept the loss of its blocks (--accept-loss)",
+                "the headers of segment {segment} are damaged on every member that is there \
+                 (member {index}: zone {}), and the newest state record is older than the segment: \
+                 give the other members too, or accept the loss of its blocks (--accept-loss)",
                 headless.zone
             );
             return Err(Error::new(ErrorKind::Corrupt, what));

@@ -128,9 +128,9 @@ impl Volume {
             let holder = (0..self.0.shape.placement.n).find(|index| held(segment, index));
             if let Some(member) = holder.filter(|_| without != 0) {
                 let what = format!(
-                    "the newest state record of member {member} is damaged, and the member may have \
-                     gone on without member {}: its last writes may be lost: nothing was changed; \
-                     start it alone, or accept the loss (--accept-loss)",
+                    "the newest state record of member {member} is damaged, and the member may \
+                     have gone on without member {}: its last writes may be lost: nothing was \
+                     changed; start it alone, or accept the loss (--accept-loss)",
                     without.trailing_zeros()
                 );
                 return Err(Error::new(ErrorKind::Corrupt, what));

@@ -249,8 +249,8 @@ proptest! {
                 return Ok(());
             }
             for drive in &given {
-                // A drive that was replaced after a split, or before one, looks the same if drives of
-                // its time are not given.
+                // A drive that was replaced after a split, or before one, looks the same if drives
+                // of its time are not given.
                 let replaced = !all && world.fresh > FRESH;
                 prop_assert!(
                     replaced || drive.deeds.is_subset(newest),

@@ -213,8 +213,8 @@ fn too_ruined(
     summary: &mut Summary,
 ) -> Result<(), String> {
     if furrow_raid::is_bare(&world.array.geometry) {
-        // Where the metadata block of a window is damaged beyond what the level tolerates, data after
-        // the newest state record looks as if a crash had kept it from being listed.
+        // Where the metadata block of a window is damaged beyond what the level tolerates, data
+        // after the newest state record looks as if a crash had kept it from being listed.
         live(&mut world, rng.next(), &quiet(), summary)?;
     }
     let all: Vec<u32> = (0..world.array.drives).collect();
