@@ -222,14 +222,17 @@ async fn look_only(
 fn needed(emulator: &Emulator, expected: &Expected, error: &Error) -> Result<(), Trouble> {
     let zones = emulator.geometry().zones;
     let report = emulator.report_now(ZoneId(0), zones).map_err(|status| status.to_string())?;
-    let offline = report.iter().filter(|zone| zone.state == ZoneState::Offline);
+    let lost = |zone: &&furrow_zone::ZoneReport| {
+        matches!(zone.state, ZoneState::Offline | ZoneState::ReadOnly)
+    };
+    let mut lost = report.iter().filter(lost);
     let text = error.to_string();
     let names = |zone: ZoneId| {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric());
         words.clone().zip(words.skip(1)).any(|(a, b)| a == "zone" && b == zone.to_string())
     };
     let needs = |zone: ZoneId| expected.metadata.contains(&zone) || names(zone);
-    if expected.metadata.is_empty() || offline.map(|zone| zone.zone).any(needs) {
+    if expected.metadata.is_empty() || lost.any(|zone| needs(zone.zone)) {
         return Ok(());
     }
     Err(format!("refused for a zone that no recovery needs: {text}").into())
