@@ -28,20 +28,17 @@ impl Volume {
         self.serve_space(Lane::Clean);
     }
 
-    /// An ended segment of which a member in service has lost its zone, or chunks: it has less
-    /// redundancy than it should, and its valid blocks have to be moved.
+    /// An ended segment of which a member in service has lost its zone: it has less redundancy than
+    /// it should, and its valid blocks have to be moved.
     pub(crate) fn unprotected(&self) -> Option<u32> {
         let lost = |segment: &Segment| {
             let mut zones = segment.zones.iter().zip(&self.0.members);
             zones.any(|(zone, member)| zone.is_none() && member.state.get() == MemberState::Active)
         };
         let segments = self.0.segments.borrow();
-        let counts = |s: &Segment| {
-            is_ended(s) && !self.is_stuck(s) && s.valid + s.leaves > 0 && (s.torn || lost(s))
-        };
-        // The one that takes least space first: there may be little.
-        let those = (0u32..).zip(&*segments).filter(|(_, segment)| counts(segment));
-        those.min_by_key(|(_, s)| s.valid + s.leaves).map(|(slot, _)| slot)
+        let counts =
+            |s: &Segment| is_ended(s) && !self.is_stuck(s) && s.valid + s.leaves > 0 && lost(s);
+        segments.iter().position(counts).map(|slot| slot as u32)
     }
 
     /// A read failed: if the zone is lost, its segment continues without it.

@@ -280,10 +280,7 @@ impl Volume {
             if right {
                 pages[i] = Some(page);
             } else {
-                // A rebuild may not have restored the row: the drive returned what was written.
-                if meta.is_none_or(|meta| meta.stripe.get() != NONE) {
-                    self.note_mismatch((index, since));
-                }
+                self.note_mismatch((index, since));
                 lost.push(i);
             }
         }

@@ -256,7 +256,7 @@ impl Volume {
     }
 
     /// Recovery needs space: allows segments to be reset before recovery is finished.
-    pub(crate) fn allow_resets(&self) {
+    fn allow_resets(&self) {
         if let Some(recovery) = &mut *self.0.space.recovery.borrow_mut() {
             recovery.starved = true;
         }

@@ -127,9 +127,6 @@ pub(crate) struct Segment {
     /// The change of space ([`Space::changes`](crate::space::state::Space)) since which cleaning
     /// has met a block in the segment that cannot be read; 0: none.
     pub(crate) stuck: u64,
-    /// Stripes in the segment lack a chunk, and their blocks were not written again: cleaning moves
-    /// them.
-    pub(crate) torn: bool,
     /// Members whose zones a rebuild has written, as bits.
     pub(crate) rebuilt: u32,
     /// The segment is being rebuilt or cleaned: until that ends, neither is begun and the segment
@@ -155,7 +152,6 @@ impl Segment {
             needed: 0,
             fallback: 0,
             stuck: 0,
-            torn: false,
             rebuilt: 0,
             pinned: false,
             table: None,

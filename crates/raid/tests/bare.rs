@@ -11,7 +11,7 @@ use furrow_raid::{
     Config, Level, MemberState, MetaPlace, Options, Volume, assemble, create, format,
 };
 use furrow_rt::{Config as RtConfig, JoinHandle, Pool, Rng, Rt};
-use furrow_zone::{BlockCount, Geometry, Lba, QueueId, Result, ZoneId, ZoneState, ZonedDevice};
+use furrow_zone::{BlockCount, Geometry, QueueId, Result, ZoneId, ZoneState, ZonedDevice};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -68,60 +68,6 @@ fn what_is_written_is_read_after_a_crash_without_a_drive_and_from_a_replacement(
             churn(&volume, &mut model, &mut rng, 50).await;
             check(&volume, &model).await;
             assert!(volume.counters().cleaned > 0, "{:?}", volume.counters());
-        });
-        rt.clear();
-    }
-}
-
-/// A nearly full array of which much was overwritten since its last checkpoint loses its power, and
-/// then a quarter of the blocks of two members are damaged. Every stripe may lack a chunk; there is
-/// no space to write all of them again beside the older blocks. All data is there, and it can be
-/// written.
-#[test]
-fn many_damaged_blocks_of_two_members_cost_no_space_for_good() {
-    for seed in 0..3 {
-        let rt = Rt::new(RtConfig::simulated(seed));
-        let geometry = bare(30, 256);
-        let all = drives(&rt, &geometry, 5);
-        let volume = made(&rt, &all, &config(Level::Raid6, &geometry));
-        let rt2 = rt.clone();
-        rt.block_on(async move {
-            let (mut model, mut rng) = (BTreeMap::new(), Rng::new(seed));
-            let written = volume.blocks() * 88 / 100;
-            for block in (0..written).step_by(64) {
-                let count = 64.min(written - block);
-                volume.write(block, pages(block, count, 1), false).await.unwrap();
-                model.extend((block..block + count).map(|block| (block, 1)));
-            }
-            for step in 2..written / 40 {
-                let count = 1 + rng.below(64);
-                let block = rng.below(written - count);
-                volume.write(block, pages(block, count, step), false).await.unwrap();
-                model.extend((block..block + count).map(|block| (block, step)));
-            }
-            volume.flush().await.unwrap();
-            power_cycle(&rt2, &all, volume).await;
-            let first = (seed % 4) as usize;
-            for drive in [&all[first], &all[first + 1]] {
-                for zone in drive.report_now(ZoneId(2), geometry.zones - 2).unwrap() {
-                    let start = geometry.start(zone.zone).0;
-                    for block in (0..256).filter(|_| rng.one_in(4)) {
-                        let flip = Fault::new(FaultKind::BitFlip).when(When::Always);
-                        // Blocks that are not written cannot be damaged.
-                        let _ = drive.inject(flip.at_blocks(Lba(start + block), BlockCount(1)));
-                        drive.clear_faults(None).unwrap();
-                    }
-                }
-            }
-            let volume = assemble(&rt2, devices(&all), &Options::default()).await.unwrap();
-            rt2.sleep(1_000_000_000).await;
-            assert!(volume.out_of_space().is_none(), "seed {seed}: {:?}", volume.out_of_space());
-            assert!(volume.is_recovered());
-            check(&volume, &model).await;
-            churn(&volume, &mut model, &mut rng, 100).await;
-            let scrubbed = volume.scrub(true, |_, _| {}).await.unwrap();
-            assert!(scrubbed.lost == 0 && scrubbed.findings.iter().all(|one| one.repaired));
-            check(&volume, &model).await;
         });
         rt.clear();
     }

@@ -1,11 +1,5 @@
 //! Torn stripes: those that count and lack a chunk because a crash came in between. Recovery writes
 //! their blocks again, elsewhere, so that the next failure of a drive takes nothing back.
-//!
-//! After a crash these are few. But where blocks of members are damaged as well, every stripe of a
-//! segment that had not ended may lack a chunk, and there may be no space to write all of them
-//! again while the older blocks stay. Repair leaves what the checkpoint and cleaning need
-//! ([`RESERVE`]). What does not fit beside it stays in place: the checkpoint decides that it
-//! counts, the older blocks can go then, and cleaning moves the blocks of these segments next.
 
 use crate::clean::is_fallback;
 use crate::format::block;
@@ -17,9 +11,6 @@ use furrow_policy::RaidDefect;
 use furrow_rt::Page;
 use furrow_zone::Result;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Free segments that repair leaves: one for the checkpoint, and one for cleaning.
-const RESERVE: u32 = 2;
 
 /// A block that is written at another place, with its old place.
 type Moved = (Identity, Page, Origin);
@@ -78,7 +69,6 @@ impl Volume {
     /// where there is no space, the older blocks that they replaced make some.
     pub(crate) async fn repair_torn_stripes(&self) -> Result<()> {
         let torn = match &*self.0.space.recovery.borrow() {
-            Some(_) if self.0.segments.borrow().iter().any(|segment| segment.torn) => return Ok(()),
             Some(recovery) if recovery.stage < Stage::Repaired => recovery.torn.clone(),
             _ => return Ok(()),
         };
@@ -112,73 +102,17 @@ impl Volume {
             let older: Vec<u32> = older.flatten().collect();
             recovery.trimmed.drain(..).chain(older).collect()
         });
-        let mut all = true;
         for batch in self.in_turn(blocks) {
             let numbers: Vec<u32> = batch.iter().map(|(.., from)| from.number).collect();
-            if !self.has_space_for(&numbers).await {
-                all = false;
-                let mut segments = self.0.segments.borrow_mut();
-                for number in numbers {
-                    segments[self.0.shape.slot(number) as usize].torn = true;
-                }
-                continue;
-            }
             self.move_blocks(batch).await?;
             self.release_fallbacks(|recovery| {
                 let older = numbers.iter().filter_map(|number| recovery.older.remove(number));
                 older.flatten().collect()
             });
         }
-        if all {
-            self.end_repair();
-        }
-        Ok(())
-    }
-
-    /// No recovery falls back on older blocks any more: torn stripes are written again, or a
-    /// checkpoint says that they count.
-    pub(crate) fn end_repair(&self) {
-        if let Some(recovery) = &mut *self.0.space.recovery.borrow_mut() {
-            recovery.stage = Stage::Repaired;
-            recovery.older.clear();
-            recovery.trimmed.clear();
-        }
+        self.enter(Stage::Repaired);
         self.0.segments.borrow_mut().iter_mut().for_each(|segment| segment.fallback = 0);
-        self.0.wanted.notify_all();
-    }
-
-    /// Whether blocks can be rewritten without the space that the checkpoint and cleaning need, or
-    /// empty a segment by that.
-    async fn has_space_for(&self, numbers: &[u32]) -> bool {
-        let need = numbers.len() as u32 / self.0.shape.held.max(1);
-        let fits = || self.free_segments() > RESERVE + need || self.empties(numbers);
-        if !fits() {
-            // Segments without valid blocks, and zones of no segment, may be reset for this.
-            self.allow_resets();
-            self.release_empty().await;
-        }
-        if !fits() {
-            self.release_strays_early().await;
-        }
-        fits()
-    }
-
-    /// Whether a segment is empty once these blocks, of one segment's worth, are rewritten.
-    fn empties(&self, numbers: &[u32]) -> bool {
-        let recovery = self.0.space.recovery.borrow();
-        let mut held: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
-        for number in numbers {
-            held.entry(self.0.shape.slot(*number)).or_default().0 += 1;
-            let older = recovery.as_ref().and_then(|recovery| recovery.older.get(number));
-            older.into_iter().flatten().for_each(|slot| held.entry(*slot).or_default().1 += 1);
-        }
-        let segments = self.0.segments.borrow();
-        numbers.len() as u32 <= self.0.shape.held
-            && held.into_iter().any(|(slot, (valid, older))| {
-                let segment = &segments[slot as usize];
-                let else_held = segment.leaves > 0 || segment.needed > 0;
-                !else_held && (segment.valid, segment.fallback) == (valid, older)
-            })
+        Ok(())
     }
 
     /// Splits the blocks to be rewritten into batches: one batch if there is space for all of them.

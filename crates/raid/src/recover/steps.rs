@@ -106,13 +106,7 @@ pub(crate) const FINISH: &[Step<Volume>] = &[
     },
     Step {
         name: "a checkpoint says what was found",
-        run: |volume| {
-            Box::pin(async {
-                volume.checkpoint(false).await?;
-                volume.end_repair();
-                Ok(())
-            })
-        },
+        run: |volume| Box::pin(volume.checkpoint(false)),
         audit: Volume::audit,
     },
     Step {
