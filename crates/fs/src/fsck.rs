@@ -24,8 +24,6 @@ mod names;
 pub(crate) mod ring;
 mod space;
 mod sync;
-mod sync_end;
-mod sync_items;
 mod tables;
 mod tree;
 mod xattrs;

@@ -6,7 +6,6 @@
 mod append;
 mod cleaning;
 mod common;
-mod damage;
 mod dump;
 mod engine;
 mod failing_zones;

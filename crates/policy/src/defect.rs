@@ -103,13 +103,11 @@ pub enum RaidDefect {
     EarlyDegradedAck,
     /// A flush flushes no drive.
     SkippedFlush,
-    /// A flush leaves one member out.
-    UnflushedMember,
 }
 
 impl RaidDefect {
     /// All of them.
-    pub const ALL: [RaidDefect; 8] = [
+    pub const ALL: [RaidDefect; 7] = [
         RaidDefect::EarlyAck,
         RaidDefect::TornStripe,
         RaidDefect::FreshSequence,
@@ -117,7 +115,6 @@ impl RaidDefect {
         RaidDefect::Unlisted,
         RaidDefect::EarlyDegradedAck,
         RaidDefect::SkippedFlush,
-        RaidDefect::UnflushedMember,
     ];
 }
 

@@ -13,8 +13,6 @@ mod map;
 mod moved;
 mod older;
 mod rebuild;
-mod records;
 mod spare;
-mod split;
 mod vanish;
 mod volume;

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -101,7 +102,7 @@ fn find(path: &Path) -> Option<Running> {
     let mut sockets = sockets.filter(|path| path.extension().is_some_and(|e| e == ENDING));
     sockets.find_map(|socket| {
         // Sockets of dead programs refuse the connection.
-        drop(client::open(&socket, PATIENCE).ok()?);
+        drop(UnixStream::connect(&socket).ok()?);
         let document = client::exchange_lines(&socket, &json!({ "request": "stat" }), PATIENCE);
         let document = document.ok()?;
         let found: Running = serde_json::from_value(document.clone()).ok()?;
