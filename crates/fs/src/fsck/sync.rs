@@ -472,6 +472,7 @@ async fn accept(
 ) -> bool {
     let place = format!("{}", header.sequence);
     fsck.expect_zero(RECORD, || format!("{place}: header, reserved"), &header.reserved);
+    fsck.expect(RECORD, || format!("{place}: header, durable"), 0, header.durable.get());
     if header.checkpoint > volume.header.checkpoint {
         let expected = format!("at most {}", volume.header.checkpoint);
         fsck.add(RECORD, format!("{place}: checkpoint"), expected, header.checkpoint);
