@@ -85,7 +85,7 @@ for defect in SkippedFlush EarlyAck IgnoredExtent ReuseBeforeRelease ReleaseLive
 done
 for defect in DroppedCrc RecomputedCrc; do caught "rot:$defect"; done
 for defect in EarlyAck TornStripe FreshSequence TrimWithoutRecord Unlisted EarlyDegradedAck \
-    SkippedFlush; do
+    SkippedFlush UnflushedMember; do
     caught "raid:$defect" --cuts 40
 done
 for defect in SkippedFlush EarlyAck EarlyRelease UncheckedCommit EarlyRingReset; do caught "kv:$defect" --cuts 100; done

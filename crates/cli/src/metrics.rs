@@ -1,7 +1,7 @@
 //! Metrics of a daemon for Prometheus: over HTTP at an address, or in a file.
 //!
-//! Over HTTP one connection is served at a time, with time limits, by a thread of its own: a slow
-//! or malformed request delays only the next one. A file is replaced as a whole every [`EVERY`], as
+//! Over HTTP one thread serves some connections side by side, with time limits: one that is silent
+//! or slow delays no other. A file is replaced as a whole every [`EVERY`], as
 //! the textfile collector of node_exporter expects, and removed at the end.
 //!
 //! There is no encryption and no authentication. An address beyond this host is only for networks
@@ -9,6 +9,9 @@
 
 use crate::daemon::log;
 use anyhow::{Context as _, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -19,6 +22,8 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_secs(10);
 /// Most time for a client to send its request, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Most connections at a time.
+const CONNECTIONS: usize = 64;
 /// Longest request in bytes.
 const REQUEST_MAX: usize = 8 << 10;
 
@@ -118,77 +123,187 @@ fn write_on(path: &Path, page: &impl Fn() -> Option<String>) {
     }
 }
 
+/// A connection: its request as far as it has arrived, then the rest of the answer.
+struct Client {
+    stream: TcpStream,
+    until: Instant,
+    head: Vec<u8>,
+    /// The answer, and how much of it is sent.
+    answer: Option<(Vec<u8>, usize)>,
+}
+
+/// Serves connections side by side: one that is silent or slow holds nobody up.
 fn listen(listener: &TcpListener, page: &impl Fn() -> Option<String>) {
+    let mut clients: VecDeque<Client> = VecDeque::new();
+    // Otherwise `accept` would wait, and the connections with it.
+    if let Err(error) = listener.set_nonblocking(true) {
+        return log(&format!("metrics: {error}"));
+    }
     loop {
-        match listener.accept() {
-            // A client that sends no request, or does not read, gets no answer.
-            Ok((client, _)) => drop(serve(client, page)),
-            // No descriptor left, or similar: do not retry at full speed.
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        wait(listener, &clients);
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => admit(&mut clients, stream),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // No descriptor left, or similar: do not retry at full speed.
+                Err(_) => {
+                    std::thread::sleep(Duration::from_millis(100));
+                    break;
+                }
+            }
         }
+        clients.retain_mut(|client| client.go_on(page).is_ok());
     }
 }
 
-/// Reads one request and answers it; `page` is the metrics, if there are any.
-fn serve(mut client: TcpStream, page: impl FnOnce() -> Option<String>) -> io::Result<()> {
-    client.set_write_timeout(Some(PATIENCE))?;
-    let request = read_request(&mut client)?;
+/// Takes a new connection. Where there are too many, the oldest gives way whose request has not
+/// come, or else the oldest of all.
+fn admit(clients: &mut VecDeque<Client>, stream: TcpStream) {
+    if stream.set_nonblocking(true).is_err() {
+        return;
+    }
+    if clients.len() == CONNECTIONS {
+        let silent = clients.iter().position(|client| client.answer.is_none());
+        clients.remove(silent.unwrap_or(0));
+    }
+    let until = Instant::now() + PATIENCE;
+    clients.push_back(Client { stream, until, head: Vec::new(), answer: None });
+}
+
+/// Waits until there is something to do, or the time of a connection is over.
+fn wait(listener: &TcpListener, clients: &VecDeque<Client>) {
+    let events = |client: &Client| match client.answer {
+        None => PollFlags::IN,
+        Some(_) => PollFlags::OUT,
+    };
+    let all = clients.iter().map(|client| PollFd::new(&client.stream, events(client)));
+    let mut all: Vec<PollFd<'_>> = all.chain([PollFd::new(listener, PollFlags::IN)]).collect();
+    let next = clients.iter().map(|client| client.until).min();
+    let left = next.map(|until| until.saturating_duration_since(Instant::now()));
+    let left = left.and_then(|left| Timespec::try_from(left).ok());
+    if poll(&mut all, left.as_ref()).is_err_and(|errno| errno != Errno::INTR) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+impl Client {
+    /// Reads and writes what is possible now. An error ends the connection.
+    fn go_on(&mut self, page: &impl Fn() -> Option<String>) -> io::Result<()> {
+        let waits = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        if self.answer.is_none() {
+            match self.read() {
+                Ok(None) => {}
+                Ok(Some(request)) => self.answer = Some((answer(&request, page), 0)),
+                Err(error) if waits(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some((answer, sent)) = &mut self.answer {
+            while *sent < answer.len() {
+                match self.stream.write(&answer[*sent..]) {
+                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                    Ok(count) => *sent += count,
+                    Err(error) if waits(&error) => break,
+                    Err(error) => return Err(error),
+                }
+            }
+            if *sent == answer.len() {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+        }
+        match self.until > Instant::now() {
+            true => Ok(()),
+            false => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    /// The first line of the request, once its whole head has arrived.
+    fn read(&mut self) -> io::Result<Option<String>> {
+        let mut buffer = [0; 1024];
+        while !self.head.windows(4).any(|end| end == b"\r\n\r\n") {
+            if self.head.len() > REQUEST_MAX {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            match self.stream.read(&mut buffer)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => self.head.extend_from_slice(&buffer[..read]),
+            }
+        }
+        let line = self.head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+        Ok(Some(String::from_utf8_lossy(line).into_owned()))
+    }
+}
+
+/// The answer to a request; `page` is the metrics, if there are any.
+fn answer(request: &str, page: impl FnOnce() -> Option<String>) -> Vec<u8> {
     let (status, kind, body) = match request.split(' ').collect::<Vec<_>>()[..] {
         ["GET" | "HEAD", "/metrics" | "/", ..] => match page() {
             Some(text) => ("200 OK", "text/plain; version=0.0.4; charset=utf-8", text),
-            None => ("503 Service Unavailable", "text/plain", "it has ended\n".to_owned()),
+            None => ("503 Service Unavailable", "text/plain", "no answer\n".to_owned()),
         },
         ["GET" | "HEAD", ..] => ("404 Not Found", "text/plain", "see /metrics\n".to_owned()),
         _ => ("405 Method Not Allowed", "text/plain", "GET only\n".to_owned()),
     };
-    write!(
-        client,
+    let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\
          Connection: close\r\n\r\n",
         body.len()
-    )?;
-    if !request.starts_with("HEAD ") {
-        client.write_all(body.as_bytes())?;
-    }
-    client.flush()
-}
-
-/// The first line of a request, once its whole head has arrived.
-fn read_request(client: &mut TcpStream) -> io::Result<String> {
-    let until = Instant::now() + PATIENCE;
-    let mut head = Vec::new();
-    let mut buffer = [0; 1024];
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() || head.len() > REQUEST_MAX {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        client.set_read_timeout(Some(left))?;
-        match client.read(&mut buffer)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            read => head.extend_from_slice(&buffer[..read]),
-        }
-    }
-    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    Ok(String::from_utf8_lossy(line).into_owned())
+    );
+    let body = if request.starts_with("HEAD ") { "" } else { &body };
+    [head.as_bytes(), body.as_bytes()].concat()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The answer to `request`.
-    fn answer(request: &[u8], page: Option<&str>) -> String {
+    /// The address of a server of `page`.
+    fn served(page: Option<&'static str>) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        client.write_all(request).unwrap();
-        client.shutdown(std::net::Shutdown::Write).unwrap();
-        let (server, _) = listener.accept().unwrap();
-        let _ = serve(server, || page.map(str::to_owned));
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || listen(&listener, &|| page.map(str::to_owned)));
+        address
+    }
+
+    fn asked(address: SocketAddr, request: &[u8]) -> String {
+        let mut client = TcpStream::connect(address).unwrap();
+        let _ = client.write_all(request);
+        let _ = client.shutdown(std::net::Shutdown::Write);
         let mut text = String::new();
         // The connection is closed in the middle of a request that is too long.
         let _ = client.read_to_string(&mut text);
         text
+    }
+
+    /// The answer to `request`.
+    fn answer(request: &[u8], page: Option<&'static str>) -> String {
+        asked(served(page), request)
+    }
+
+    /// However many connections say nothing, or take nothing, a request is answered at once: not
+    /// after their time, which would be minutes for all of them one after the other.
+    #[test]
+    fn silent_connections_hold_nobody_up_and_have_a_bound() {
+        let text: &'static str = Box::leak("a 1\n".repeat(2 << 20).into_boxed_str());
+        let (address, begun) = (served(Some(text)), Instant::now());
+        let silent: Vec<TcpStream> =
+            (0..3 * CONNECTIONS).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let slow: Vec<TcpStream> = (0..CONNECTIONS / 2)
+            .map(|_| {
+                let mut client = TcpStream::connect(address).unwrap();
+                client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+                client
+            })
+            .collect();
+        for _ in 0..3 {
+            let text = asked(address, b"HEAD / HTTP/1.1\r\n\r\n");
+            assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+        }
+        assert!(begun.elapsed() < 20 * PATIENCE);
+        // The oldest were closed for those that came later.
+        silent[0].set_read_timeout(Some(4 * PATIENCE)).unwrap();
+        assert!(matches!((&silent[0]).read(&mut [0; 1]), Ok(0) | Err(_)));
+        drop(slow);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! second sample. The sources are those of the other commands: `report` of a mount, the daemon of
 //! an array. No query makes a drive work.
 
-use crate::raid::client;
+use crate::raid::client::{self, Seen};
 use crate::raid::status::{self, Status};
 use crate::show::{self, bytes, time};
 use crate::target::Target;
@@ -57,7 +57,8 @@ struct Sample {
     mounts: Vec<(PathBuf, Result<(Stat, MapPage)>)>,
     arrays: Vec<Status>,
     /// Why arrays cannot be seen.
-    denied: Option<String>,
+    /// Why arrays could not be asked.
+    unasked: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -222,28 +223,31 @@ impl Wanted {
             Some(named) => named.clone(),
             None => endpoint::mounted()?.into_iter().map(|mount| mount.directory).collect(),
         };
-        let ask = |directory: &Path| {
-            if endpoint::is_dead(directory) {
-                return Err(anyhow!(endpoint::dead_mount(directory)));
-            }
-            Ok((report::ask_stat(directory)?, report::ask_map(directory)?))
-        };
+        let ask =
+            |directory: &Path| Ok((report::ask_stat(directory)?, report::ask_map(directory)?));
         let mounts = mounts.into_iter().map(|directory| {
             let asked = ask(&directory);
             (directory, asked)
         });
-        let (running, denied) = match client::visible() {
-            Ok(running) => (running, None),
-            Err(error) => (Vec::new(), Some(error.to_string())),
+        let is_wanted =
+            |uuid: &String| self.arrays.as_ref().is_none_or(|wanted| wanted.contains(uuid));
+        let seen = match self.arrays.as_ref().is_some_and(Vec::is_empty) {
+            true => Ok(Seen::default()),
+            false => client::visible(),
         };
-        let is_wanted = |status: &Status| {
-            self.arrays.as_ref().is_none_or(|wanted| wanted.contains(&status.uuid))
+        let (running, unasked) = match seen {
+            Ok(Seen { running, silent }) => {
+                let silent = silent.iter().filter(|one| is_wanted(&one.uuid));
+                (running, silent.map(|one| one.error().to_string()).collect())
+            }
+            Err(error) => (Vec::new(), vec![error.to_string()]),
         };
-        let arrays = running.into_iter().map(|array| array.status).filter(is_wanted);
+        let arrays = running.into_iter().map(|array| array.status);
+        let arrays = arrays.filter(|status| is_wanted(&status.uuid));
         Ok(Sample {
             mounts: mounts.collect(),
             arrays: arrays.collect(),
-            denied,
+            unasked,
             at: Instant::now(),
         })
     }
@@ -265,7 +269,7 @@ impl Frame {
             let earlier = before.arrays.iter().find(|other| other.uuid == status.uuid);
             array(earlier, status, seconds)
         });
-        unasked.extend(now.denied.clone());
+        unasked.extend(now.unasked.clone());
         Frame { version: VERSION, seconds, mounts, arrays: arrays.collect(), unasked }
     }
 

@@ -27,6 +27,8 @@ mod power;
 mod product;
 mod raid;
 mod raid_boot;
+mod raid_records;
+mod raid_reports;
 mod raid_upkeep;
 mod scrub;
 mod soft;

@@ -79,12 +79,14 @@ const DOCUMENTS: &[Document] = &[
                     "Status",
                     "Member",
                     "Rebuild",
+                    "LastRebuild",
                     "Scrub",
                     "Damage",
                     "LostRange",
                     "Requests",
                 ],
             ),
+            ("cli/src/raid/client.rs", &["Silent"]),
             ("cli/src/raid/notice.rs", &["Notice"]),
         ],
     ),
@@ -110,6 +112,7 @@ const DOCUMENTS: &[Document] = &[
 /// what another entry of [`DOCUMENTS`] shows.
 const OTHERS: &[(&str, &str)] = &[
     ("cli/src/raid/request.rs", "Answer"),
+    ("cli/src/raid/serve.rs", "replace"),
     ("capi/src/control.rs", "converse"),
     ("capi/src/control.rs", "answer"),
     ("capi/src/control.rs", "scrub"),

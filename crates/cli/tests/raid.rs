@@ -273,7 +273,7 @@ fn of_two_drives_one_alone_is_started_only_on_request() {
     refused(&[0, 1], &[], &["d0.zns", "stale"]);
     place.assemble(&[0], &["--degraded"]);
     place.ok(&["raid", "stop", "a"]);
-    refused(&[0, 1], &[], &["leave"]);
+    refused(&[0, 1], &[], &["each gone on without the other", "--choose"]);
 }
 
 #[test]
@@ -315,12 +315,13 @@ fn what_cannot_be_an_array_is_refused_and_nothing_is_written() {
     create("7", &[], &[&d[0], &d[1]], &["\"7\" is no RAID level", "0, 01, 4, 5 or 6"]);
     create("5", &[], &[&d[0]], &["needs 2 to 32 drives, 1 are given"]);
     create("6", &[], &[&d[0], &d[1]], &["needs 3 to 32"]);
-    let memory = format!("mem:{DRIVE}");
-    let many = [memory.as_str(); 33];
+    let many: Vec<String> = (0..33).map(|index| place.at(&format!("m{index}.zns"))).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
     create("6", &[], &many, &["needs 3 to 32 drives, 33 are given"]);
     create("01", &[], &many, &["needs 4 to 32 drives, 33 are given"]);
-    let words = ["raid", "create", "--level", "6", "--name", "a"];
-    place.ok(&[&words[..], &many[..32]].concat());
+    let memory = format!("mem:{DRIVE}");
+    create("5", &[], &[&d[0], &d[1], &memory], &["mem:", "a drive in memory is gone"]);
+    create("5", &["--spare", &memory], &[&d[0], &d[1]], &["a drive in memory is gone"]);
     create("01", &[], &[&d[0], &d[1], &d[2], &d[3], &d[4]], &["pairs", "use 4 or 6"]);
     create("5", &[], &[&d[0], &d[1], &d[0]], &["d0.zns is named twice"]);
     create(
@@ -374,6 +375,20 @@ fn what_cannot_be_an_array_is_refused_and_nothing_is_written() {
     assemble(&["--name", "c", &d[0], &d[1]], &["no drive is a member of such an array"]);
     assemble(&["--listen", "nowhere", &d[0], &d[1]], &["tcp:ADDRESS:PORT"]);
     assemble(&["--tls", "require", &d[0], &d[1]], &["--tls-certs"]);
+    let certificates = ["--tls-certs", "/none", &d[0], &d[1]];
+    assemble(&certificates, &["--tls-certs without --tls", "in the clear"]);
+    for (tls, why) in [(&[][..], "--tls-verify without --tls"), (&["--tls", "on"], "--tls require")]
+    {
+        assemble(&[tls, &["--tls-verify"], &certificates].concat(), &[why, "certificate"]);
+    }
+    assemble(&[&d[0], &d[1], &memory], &["a drive in memory is gone"]);
+    for hook in [place.at("none"), place.at(""), d[0].clone(), "no-such-program".to_owned()] {
+        assemble(&["--hook", &hook, &d[0], &d[1], &d[2]], &["hook "]);
+    }
+    let output = place.furrow(&["raid", "assemble", &d[0], &d[1], &place.at("gone.zns")]);
+    let error = said(&output);
+    assert!(!output.status.success() && error.contains("leave it out"), "{error}");
+    assert!(!error.contains("create"), "a member that is gone must not be made: {error}");
     assemble(&["--tls", "on", "--tls-certs", "/none", &d[0], &d[1]], &["server-cert.pem"]);
     assemble(&["--spare", &d[3], &d[0], &d[1], &d[2]], &["d3.zns", "not empty"]);
     assemble(&["--spare", &other, &d[0], &d[1], &d[2]], &["the array needs"]);

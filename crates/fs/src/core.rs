@@ -105,6 +105,8 @@ pub(crate) struct Inner {
     pub(crate) ended: Cell<bool>,
     pub(crate) write_back_running: Cell<bool>,
     pub(crate) merge_running: Cell<bool>,
+    /// What a mount for reading of a damaged file system does not show.
+    pub(crate) losses: RefCell<Vec<String>>,
 }
 
 /// The parts of a file system, as a mount finds them.
@@ -291,6 +293,7 @@ impl Inner {
             ended: Cell::new(false),
             write_back_running: Cell::new(false),
             merge_running: Cell::new(false),
+            losses: RefCell::default(),
         }
     }
 

@@ -53,6 +53,11 @@ pub const INCOMPAT_THIN_TABLES: u64 = 2;
 pub const INCOMPAT_CHANGES: u64 = 4;
 /// Incompatible features this version knows; mkfs sets them all.
 pub const INCOMPAT_KNOWN: u64 = INCOMPAT_XATTRS | INCOMPAT_THIN_TABLES | INCOMPAT_CHANGES;
+/// Compatible feature: sync records say up to which sequence the records before them were durable,
+/// and checkpoints are written twice where a zone of the ring has space for that.
+pub const COMPAT_PROOFS: u64 = 1;
+/// Compatible features this version knows; mkfs sets them all.
+pub const COMPAT_KNOWN: u64 = COMPAT_PROOFS;
 /// Read-only compatible features this version knows: none.
 pub const RO_COMPAT_KNOWN: u64 = 0;
 
@@ -147,9 +152,9 @@ layout! {
     /// `superzones` × superzone descriptor (of `furrow-log`), `orphans` × node id (u32), then for
     /// each head its `summary` × [`SummaryEntry`].
     ///
-    /// Invariants: exactly one whole checkpoint is the newest (highest `checkpoint` in the record
-    /// header); all blocks it reaches were durable before it; `sync_limit` is the first sync
-    /// sequence that must not be replayed (all ones: no limit).
+    /// Invariants: one whole checkpoint, which may be there twice, is the newest (highest
+    /// `checkpoint` in the record header); all blocks it reaches were durable before it;
+    /// `sync_limit` is the first sync sequence that must not be replayed (all ones: no limit).
     pub struct CheckpointBody: 112 {
         /// Bit 0: clean (nothing in the sync log).
         pub flags: U32,

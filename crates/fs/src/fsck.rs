@@ -24,6 +24,8 @@ mod names;
 pub(crate) mod ring;
 mod space;
 mod sync;
+mod sync_end;
+mod sync_items;
 mod tables;
 mod tree;
 mod xattrs;

@@ -3,8 +3,8 @@
 
 use crate::alloc::stripe::Stripe;
 use crate::format::{
-    BLOCK, CheckpointBody, HEADS_PER_STREAM, NatEntry, SitEntry, StreamState, SummaryEntry,
-    SuperblockBody, UnitRef, WIDTH_MAX,
+    BLOCK, COMPAT_PROOFS, CheckpointBody, HEADS_PER_STREAM, NatEntry, SitEntry, StreamState,
+    SummaryEntry, SuperblockBody, UnitRef, WIDTH_MAX,
 };
 use crate::types::MkfsOptions;
 use furrow_log::address::blocks_per_zone;
@@ -47,6 +47,8 @@ pub(crate) struct Layout {
     pub(crate) uuid: Uuid,
     pub(crate) device: Uuid,
     pub(crate) label: String,
+    /// Compatible features.
+    pub(crate) compat: u64,
     /// Read-only compatible features.
     pub(crate) ro_compat: u64,
     /// Incompatible features.
@@ -111,6 +113,7 @@ impl Layout {
             uuid: Uuid::NIL,
             device: Uuid::NIL,
             label: options.label.clone(),
+            compat: crate::format::COMPAT_KNOWN,
             ro_compat: 0,
             incompat: crate::format::INCOMPAT_KNOWN,
             hash_seed: 0,
@@ -265,6 +268,18 @@ impl Layout {
         Stripe { sub: 1, ..self.stripe(self.sync_zones) }
     }
 
+    /// True if sync records say what was durable before them, and checkpoints are written twice.
+    pub(crate) fn has_proofs(&self) -> bool {
+        self.compat & COMPAT_PROOFS != 0
+    }
+
+    /// Blocks that a checkpoint of `blocks` takes with its second copy, which it has if a zone of
+    /// the ring has space for both.
+    pub(crate) fn checkpoint_span(&self, blocks: u32) -> u32 {
+        let both = 2 * blocks;
+        if self.has_proofs() && both < self.capacity { both } else { blocks }
+    }
+
     /// Most bytes of a checkpoint's record, not counting the removed files that it lists.
     fn checkpoint_bytes(&self) -> usize {
         let heads = (self.streams * HEADS_PER_STREAM) as usize;
@@ -365,7 +380,7 @@ impl Layout {
         let mut label = [0; 64];
         label[..self.label.len()].copy_from_slice(self.label.as_bytes());
         SuperblockBody {
-            compat: 0.into(),
+            compat: self.compat.into(),
             ro_compat: self.ro_compat.into(),
             incompat: self.incompat.into(),
             label,
@@ -406,6 +421,7 @@ impl Layout {
             uuid,
             device,
             label: String::from_utf8_lossy(&body.label[..end]).into_owned(),
+            compat: body.compat.get(),
             ro_compat: body.ro_compat.get(),
             incompat: body.incompat.get(),
             hash_seed: body.hash_seed.get(),
@@ -431,9 +447,9 @@ impl Layout {
             logs: body.logs.get(),
             segments: 0,
         };
-        layout.validate(geometry).map_err(|what| {
-            Error::new(ErrorKind::Corrupt, format!("superblock: {what}; run furrow fsck"))
-        })?;
+        layout
+            .validate(geometry)
+            .map_err(|what| Error::new(ErrorKind::Corrupt, format!("superblock: {what}")))?;
         layout.segments = layout.stripe(layout.width).segments();
         if layout.segment_count() == 0 {
             return Err(Error::new(ErrorKind::Corrupt, "superblock: no segments"));

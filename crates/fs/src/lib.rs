@@ -101,13 +101,37 @@ impl Fs {
         mkfs::format(rt, device, options).await
     }
 
-    /// Mounts, after recovery from a crash if there was one.
+    /// Mounts, after recovery from a crash if there was one. If something is damaged that the mount
+    /// needs, it is refused, and nothing is lost by that; a mount for reading shows what can be
+    /// read, and [`Fs::losses`] tells what cannot.
     ///
     /// # Errors
-    /// `WrongFormat` if there is no file system or one of a newer version, `Corrupt` if its
-    /// structures contradict each other, `Io`.
+    /// `WrongFormat` if there is no file system or one of a newer version, `Corrupt` if something
+    /// is damaged, `Io`.
     pub async fn mount(rt: &Rt, device: Rc<dyn ZonedDevice>, options: MountOptions) -> Result<Fs> {
-        Ok(Fs(durability::recover::mount(rt, device, options).await?))
+        let mounted = durability::recover::mount(rt, device.clone(), options.clone()).await;
+        let error = match mounted {
+            Err(error) if error.kind() == ErrorKind::Corrupt => error,
+            mounted => return Ok(Fs(mounted?)),
+        };
+        if !options.read_only {
+            const CHOICES: &str = "mount it with ro to read what is left, see what is lost with \
+                                   furrow fsck, accept that with furrow fsck --repair";
+            return Err(Error::new(ErrorKind::Corrupt, format!("{error}: {CHOICES}")));
+        }
+        let Ok((view, lost)) = repair::readable(rt, device).await else { return Err(error) };
+        let notice = options.notice;
+        let inner = durability::recover::mount(rt, view, options).await?;
+        let lost: Vec<String> = std::iter::once(error.to_string()).chain(lost).collect();
+        lost.iter().for_each(|line| notice(&format!("not shown: {line}")));
+        *inner.losses.borrow_mut() = lost;
+        Ok(Fs(inner))
+    }
+
+    /// What a mount for reading found damaged: a line for each loss, the first for the damage that
+    /// a mount for writing is refused for.
+    pub fn losses(&self) -> Vec<String> {
+        self.0.losses.borrow().clone()
     }
 
     /// Makes everything durable and ends the engine. The handle and its clones then answer errors.

@@ -67,6 +67,7 @@ async fn refuse_used(
     pages: &Pool,
 ) -> Result<()> {
     let reports = report(device).await?;
+    furrow_log::survey::check_capacities(device, &reports)?;
     let logs = layout.ring_start..layout.main_start;
     if let Some(bad) = reports.iter().find(|r| broken(r.state) && logs.contains(&r.zone.0)) {
         let message = format!(
@@ -207,7 +208,10 @@ async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Resul
     let superblock = ZoneWrite::pages(ring, WriteKind::Checkpoint, superblock);
     drop(writer.submit(ZoneWrite { durability, ..superblock }));
     let checkpoint = RecordId { kind: kind::CHECKPOINT, sequence: 1, ..id };
-    let checkpoint = seal(&checkpoint, &body, pages);
+    let mut checkpoint = seal(&checkpoint, &body, pages);
+    let blocks = checkpoint.len() as u32;
+    let copies = layout.checkpoint_span(blocks) / blocks;
+    checkpoint = (0..copies).flat_map(|_| checkpoint.iter().cloned()).collect();
     let checkpoint = ZoneWrite::pages(ring, WriteKind::Checkpoint, checkpoint);
     drop(writer.submit(ZoneWrite { durability, ..checkpoint }));
     writer.drain().await?;

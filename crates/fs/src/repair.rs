@@ -283,6 +283,31 @@ async fn mounts(rt: &Rt, device: &Rc<dyn ZonedDevice>) -> bool {
     ended.is_ok() && fsck(view, &check).await.is_ok_and(|report| report.is_ok())
 }
 
+/// A view of a damaged file system that can be mounted for reading: what can be read of it, after a
+/// repair that is never applied; and what is lost, a line for each loss.
+///
+/// # Errors
+/// If nothing that can be mounted is left.
+pub(crate) async fn readable(
+    rt: &Rt,
+    device: Rc<dyn ZonedDevice>,
+) -> Result<(Rc<dyn ZonedDevice>, Vec<String>)> {
+    let check = FsckOptions { verify_data: false };
+    let options = RepairOptions { older_checkpoint: true, check, ..RepairOptions::default() };
+    let before = fsck(device.clone(), &check).await?;
+    let lost = ring::lost_checkpoint(device.clone()).await?;
+    let view = Overlay::new(rt, device).await?;
+    let mut log = Log::default();
+    mend(rt, &view, &options, (&before, lost), &mut log).await?;
+    let line = |action: Action| {
+        let Action { structure, place, problem, action, path, .. } = action;
+        let path = path.map_or(String::new(), |path| format!("{path}: "));
+        format!("{path}{structure} {place}: {problem}: {action}")
+    };
+    let lost = log.actions.into_iter().filter(|action| action.loss).map(line).collect();
+    Ok((Rc::new(view), lost))
+}
+
 /// Makes the repair on `view`.
 async fn mend(
     rt: &Rt,

@@ -6,6 +6,7 @@
 mod append;
 mod cleaning;
 mod common;
+mod damage;
 mod dump;
 mod engine;
 mod failing_zones;

@@ -16,9 +16,13 @@ use std::fmt::{self, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 /// The device through which the kernel sends requests.
 const DEVICE: &str = "/dev/fuse";
+/// Most time in which the kernel says that a daemon is dead: it knows that without the daemon.
+const DEAD_PATIENCE: Duration = Duration::from_secs(2);
 /// Type of our mounts in the mount table.
 ///
 /// Two dots on purpose. mount(8) looks for a helper under the type's name and, if there is none,
@@ -163,7 +167,24 @@ pub fn dead_mount(directory: &Path) -> String {
 /// True if `directory` is a mount whose daemon has died ("Transport endpoint is not connected").
 pub fn is_dead(directory: &Path) -> bool {
     // Not stat(2): the kernel may answer that from its cache.
-    rustix::fs::statfs(directory).is_err_and(is_end)
+    let asked = within(DEAD_PATIENCE, directory, |directory| rustix::fs::statfs(directory).err());
+    // A daemon that hangs is not dead.
+    asked.flatten().is_some_and(is_end)
+}
+
+/// What `call` returns about a mount; `None` if the mount's daemon does not answer within `limit`.
+/// A thread asks, because the kernel waits without end for a daemon that hangs.
+pub(crate) fn within<T: Send + 'static>(
+    limit: Duration,
+    directory: &Path,
+    call: impl FnOnce(&Path) -> T + Send + 'static,
+) -> Option<T> {
+    let (tell, told) = sync_channel(1);
+    let directory = directory.to_owned();
+    // Nobody may be left to be told.
+    let asks = move || drop(tell.send(call(&directory)));
+    std::thread::Builder::new().name("ask".to_owned()).spawn(asks).ok()?;
+    told.recv_timeout(limit).ok()
 }
 
 /// True if a mount whose daemon has died answers with `errno`: "aborted" what was on its way then,

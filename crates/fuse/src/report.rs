@@ -33,11 +33,14 @@ pub(crate) use stat::stat;
 pub use stat::{Memory, MemoryUse, Operation, Permits, Stat, Stream};
 use std::fs::File;
 use std::path::Path;
+use std::time::Duration;
 
 /// Version of the JSON documents.
 pub const VERSION: u32 = 2;
 /// Longest answer in bytes (XATTR_SIZE_MAX).
 pub const MAX_ANSWER: usize = 65_536;
+/// Most time in which a daemon tells what it has at hand.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Zones on one page of the map: each takes at most about 85 bytes.
 const PAGE: usize = 600;
 
@@ -312,6 +315,23 @@ pub async fn clean(fs: &Fs, superzones: u32) -> Result<Cleaned, Error> {
     })
 }
 
+/// Asks for what the daemon has at hand.
+///
+/// # Errors
+/// Also if there is no answer within [`PATIENCE`].
+fn ask_soon(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
+    let attribute = attribute.to_owned();
+    let answer = endpoint::within(PATIENCE, directory, move |directory| ask(directory, &attribute));
+    answer.unwrap_or_else(|| {
+        Err(anyhow!(
+            "{}: mounted, but its daemon gives no answer within {} s: it hangs, or is stopped: \
+             look why the process does not go on",
+            directory.display(),
+            PATIENCE.as_secs()
+        ))
+    })
+}
+
 fn ask(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
     let mut value = vec![0; MAX_ANSWER];
     match rustix::fs::getxattr(directory, attribute, value.as_mut_slice()) {
@@ -332,7 +352,7 @@ fn ask(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
 /// # Errors
 /// If no file system of Furrow's is mounted there, or it is dead.
 pub fn ask_status(directory: &Path) -> Result<Status> {
-    let bytes = ask(directory, STATUS)?;
+    let bytes = ask_soon(directory, STATUS)?;
     serde_json::from_slice(&bytes)
         .with_context(|| format!("{}: status of another version", directory.display()))
 }
@@ -344,7 +364,7 @@ pub fn ask_status(directory: &Path) -> Result<Status> {
 /// As [`ask_status`].
 pub fn ask_map(directory: &Path) -> Result<MapPage> {
     let page = |first: usize| -> Result<MapPage> {
-        let bytes = ask(directory, &format!("{MAP}{first}"))?;
+        let bytes = ask_soon(directory, &format!("{MAP}{first}"))?;
         serde_json::from_slice(&bytes)
             .with_context(|| format!("{}: map of another version", directory.display()))
     };
@@ -364,7 +384,7 @@ pub fn ask_map(directory: &Path) -> Result<MapPage> {
 /// # Errors
 /// As [`ask_status`].
 pub fn ask_stat(directory: &Path) -> Result<Stat> {
-    let bytes = ask(directory, STAT)?;
+    let bytes = ask_soon(directory, STAT)?;
     serde_json::from_slice(&bytes)
         .with_context(|| format!("{}: counters of another version", directory.display()))
 }

@@ -90,6 +90,7 @@ impl Store {
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let reports = survey::reports(&*device).await?;
+        survey::check_capacities(&*device, &reports)?;
         let pages = Pool::new(256);
         refuse_used(&*device, &reports, options.force)?;
         let failed: BTreeSet<ZoneId> =

@@ -114,7 +114,7 @@ impl Store {
     ///
     /// # Errors
     /// `IsDirectory`; `NotFound` or `NotDirectory` of its parent; `NoSpace` if the record ring has
-    /// no room for more names.
+    /// no space for more names.
     pub fn create(&self, path: &str, lifetime: Lifetime) -> Result<FileId> {
         self.check_alive()?;
         let path = clean(path)?;
@@ -199,7 +199,7 @@ impl Store {
     /// Gives a file another name.
     ///
     /// # Errors
-    /// `NotFound`, `IsDirectory`, `Exists`; `NoSpace` if the record ring has no room for more
+    /// `NotFound`, `IsDirectory`, `Exists`; `NoSpace` if the record ring has no space for more
     /// names.
     pub fn link(&self, from: &str, to: &str) -> Result<()> {
         self.check_alive()?;

@@ -10,7 +10,7 @@
 //! [`blocks_begun`]: crate::address::blocks_begun
 
 use crate::writer::Writer;
-use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneReport, ZonedDevice};
+use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 
 /// The report of every zone, zone z at index z.
 ///
@@ -33,6 +33,28 @@ pub async fn reports(device: &dyn ZonedDevice) -> Result<Vec<ZoneReport>> {
         true => Ok(reports),
         false => wrong(format!("{} zones reported, expected {zones}", reports.len())),
     }
+}
+
+/// Refuses a drive whose zones differ in capacity, before an engine is made on it. Zones that
+/// cannot be used and conventional ones may.
+///
+/// # Errors
+/// `Unsupported`, with the first zone that differs.
+pub fn check_capacities(device: &dyn ZonedDevice, reports: &[ZoneReport]) -> Result<()> {
+    let geometry = device.geometry();
+    let differs = |report: &&ZoneReport| {
+        report.capacity != geometry.zone_capacity
+            && !matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline)
+            && !geometry.is_conventional(report.zone)
+    };
+    let Some(report) = reports.iter().find(differs) else { return Ok(()) };
+    let (name, zone, capacity) = (device.name(), report.zone, report.capacity);
+    let expected = geometry.zone_capacity;
+    let what = format!(
+        "{name}: zone {zone} has a capacity of {capacity} blocks, others have {expected}: zones of \
+         one capacity are needed: format the drive so, or use another"
+    );
+    Err(Error::new(ErrorKind::Unsupported, what))
 }
 
 /// Active zones that no owner claims.
@@ -65,7 +87,6 @@ mod tests {
     use crate::toy::{Toy, geometry};
     use crate::writer::{Order, ZoneWrite};
     use furrow_rt::{Config, Rt};
-    use furrow_zone::ZoneState;
     use std::rc::Rc;
 
     fn reported_by(rt: &Rt, toy: &Rc<Toy>) -> Result<Vec<ZoneReport>> {

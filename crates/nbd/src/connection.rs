@@ -11,6 +11,7 @@
 
 use crate::budget::Budget;
 use crate::listen::Peer;
+use crate::refusal::Why;
 use crate::reply::{Outbox, Reply};
 use crate::server::Limits;
 use crate::status::{ConnectionStatus, Counters};
@@ -67,6 +68,8 @@ pub(crate) struct Link {
     draining: Cell<bool>,
     ended: Cell<bool>,
     spoke: Cell<bool>,
+    /// Why the client is not let in, unless it does something about it.
+    refused: RefCell<Option<Why>>,
     was_cut: Cell<bool>,
     /// Notified when draining begins, and then when there may be nothing left to do.
     changed: Notify,
@@ -99,6 +102,7 @@ impl Link {
             draining: Cell::new(false),
             ended: Cell::new(false),
             spoke: Cell::new(false),
+            refused: RefCell::default(),
             was_cut: Cell::new(false),
             changed: Notify::new(),
         }
@@ -125,6 +129,16 @@ impl Link {
     /// Nothing has come from the client yet.
     pub(crate) fn is_silent(&self) -> bool {
         !self.spoke.get()
+    }
+
+    /// The client was refused something that it cannot do without, or no longer is (`None`).
+    pub(crate) fn note_refused(&self, why: Option<Why>) {
+        *self.refused.borrow_mut() = why;
+    }
+
+    /// See [`Link::note_refused`].
+    pub(crate) fn refused(&self) -> Option<Why> {
+        self.refused.borrow().clone()
     }
 
     /// It was cut, and is about to end.

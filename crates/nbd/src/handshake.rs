@@ -5,6 +5,7 @@
 
 use crate::connection::{End, Input, Link};
 use crate::export::{Exports, Served};
+use crate::refusal::{Reason, Why};
 use crate::tls::Tls;
 use crate::volume::Volume;
 use crate::wire::{
@@ -128,8 +129,12 @@ impl<V: Volume> Handshake<'_, V> {
         if self.tls.is_required() && !self.link.stream.is_tls() {
             match option {
                 option::ABORT | option::STARTTLS => {}
-                option::EXPORT_NAME => return Err(End::Broken),
+                option::EXPORT_NAME => {
+                    self.link.note_refused(Some(Reason::PlainText.into()));
+                    return Err(End::Broken);
+                }
                 _ => {
+                    self.link.note_refused(Some(Reason::PlainText.into()));
                     let no = No(option_reply::TLS_REQUIRED, "this server requires TLS first");
                     return self.refuse(option, no).await;
                 }
@@ -188,6 +193,7 @@ impl<V: Volume> Handshake<'_, V> {
             return self.refuse(option, no).await;
         }
         let Some(connection) = self.tls.connection() else {
+            self.link.note_refused(Some(Reason::NotOffered.into()));
             let no = No(option_reply::POLICY, "this server does not offer TLS");
             return self.refuse(option, no).await;
         };
@@ -197,6 +203,7 @@ impl<V: Volume> Handshake<'_, V> {
         }
         self.reply(option, option_reply::ACK, &[]).await?;
         let link = self.link;
+        link.note_refused(Some(Reason::Tls.into()));
         link.stream.start_tls(connection);
         loop {
             match link.stream.shake_hands() {
@@ -206,9 +213,14 @@ impl<V: Volume> Handshake<'_, V> {
                     link.stream.readable(&link.rt).await;
                 }
                 Err(Errno::AGAIN) => link.stream.writable(&link.rt).await,
-                Err(_) => return Err(End::Broken),
+                Err(_) => {
+                    let why = link.stream.failure().map(Why::from);
+                    link.note_refused(Some(why.unwrap_or(Reason::Tls.into())));
+                    return Err(End::Broken);
+                }
             }
         }
+        link.note_refused(None);
         // What was negotiated in plain text is dropped.
         (self.structured, self.context) = (false, None);
         Ok(Next::Option)

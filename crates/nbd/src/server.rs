@@ -5,6 +5,7 @@ use crate::connection::{End, Input, Link};
 use crate::export::{Export, Exports};
 use crate::handshake::{Agreed, shake_hands};
 use crate::listen::{Listen, Listener, Peer};
+use crate::refusal::{Reason, Refusal, Refusals};
 use crate::session::Session;
 use crate::status::{Status, count};
 use crate::stream::Stream;
@@ -106,6 +107,7 @@ struct Inner<V> {
     stop: Notify,
     gone: Notify,
     refused: Cell<u64>,
+    refusals: Refusals,
     failed: Cell<u64>,
     evicted: Cell<u64>,
     idle: Cell<u64>,
@@ -167,6 +169,7 @@ impl<V: Volume> Server<V> {
             stop: Notify::new(),
             gone: Notify::new(),
             refused: Cell::new(0),
+            refusals: Refusals::default(),
             failed: Cell::new(0),
             evicted: Cell::new(0),
             idle: Cell::new(0),
@@ -261,12 +264,29 @@ impl<V: Volume> Server<V> {
                 self.transmit(&link, input, agreed).await;
             }
             // It left in an orderly way, or only checked that the server answers.
-            Some(Ok(_) | Err(End::Orderly)) => {}
-            Some(Err(End::Broken | End::Idle)) | None => count(&inner.failed, 1),
+            Some(Ok(_) | Err(End::Orderly)) => self.note_refusal(&link, None),
+            Some(Err(End::Broken | End::Idle)) => self.note_refusal(&link, Some(Reason::Protocol)),
+            None => self.note_refusal(&link, Some(Reason::TimedOut)),
         }
         link.stream.close();
         inner.links.borrow_mut().remove(&link.id);
         inner.gone.notify_all();
+    }
+
+    /// A client has left without an export. `failure` is how its handshake failed, if it did.
+    fn note_refusal(&self, link: &Link, failure: Option<Reason>) {
+        count(&self.0.failed, u64::from(failure.is_some()));
+        let why = link.refused().or(failure.map(Into::into));
+        // A connection that this server closed was not refused.
+        if let Some(why) = why.filter(|_| !link.was_cut()) {
+            self.0.refusals.add(&link.peer.name, why);
+        }
+    }
+
+    /// The next client that was not let in, and how many others were left out before it, because
+    /// nobody had asked for them. For one listener.
+    pub async fn next_refusal(&self) -> (Refusal, u64) {
+        self.0.refusals.next().await
     }
 
     async fn transmit(&self, link: &Rc<Link>, mut input: Input, agreed: Agreed<V>) {
@@ -325,6 +345,7 @@ impl<V: Volume> Server<V> {
             accepted: inner.next.get() - inner.refused.get(),
             refused: inner.refused.get(),
             failed_handshakes: inner.failed.get(),
+            refusals: inner.refusals.counts(),
             evicted: inner.evicted.get(),
             idle: inner.idle.get(),
             dropped: inner.dropped.get(),

@@ -1,5 +1,6 @@
 //! The server's counters, its status, and Prometheus text.
 
+use crate::refusal::Reason;
 use furrow_metrics::{Page, seconds};
 use serde::Serialize;
 use std::cell::Cell;
@@ -110,6 +111,9 @@ pub struct Status {
     pub refused: u64,
     /// Handshakes that failed or took too long.
     pub failed_handshakes: u64,
+    /// Clients that were not let in, by reason.
+    #[serde(skip)]
+    pub refusals: Vec<(Reason, u64)>,
     /// Connections closed in the handshake to make space for others.
     pub evicted: u64,
     /// Connections closed because the client was silent for too long.
@@ -131,6 +135,11 @@ impl Status {
         page.one("accepted_total", "counter", "Connections accepted", self.accepted);
         page.one("refused_total", "counter", "Connections refused", self.refused);
         page.one("failed_handshakes_total", "counter", "Failed handshakes", self.failed_handshakes);
+        let name = "refused_clients_total";
+        page.family(name, "counter", "Clients that were not let in, by reason");
+        for (reason, count) in &self.refusals {
+            page.sample(name, &[("reason", reason.name())], *count);
+        }
         page.one("evicted_total", "counter", "Handshakes closed to make space", self.evicted);
         page.one("idle_total", "counter", "Connections closed because they were idle", self.idle);
         page.one("dropped_total", "counter", "Connections that broke the protocol", self.dropped);
@@ -218,6 +227,7 @@ mod tests {
             accepted: 5,
             refused: 0,
             failed_handshakes: 0,
+            refusals: vec![(Reason::NoCertificate, 2)],
             evicted: 0,
             idle: 0,
             dropped: 0,
@@ -228,6 +238,7 @@ mod tests {
         let label = "export=\"a\\\"b\\\\c\\nd\"";
         for line in [
             "furrow_nbd_accepted_total 5".to_owned(),
+            "furrow_nbd_refused_clients_total{reason=\"no-certificate\"} 2".to_owned(),
             format!("furrow_nbd_requests_total{{{label},command=\"trim\"}} 3"),
             format!("furrow_nbd_bytes_total{{{label},direction=\"read\"}} 4096"),
             format!("furrow_nbd_export_size_bytes{{{label}}} 8192"),

@@ -19,6 +19,8 @@ const TLS_BUFFER: usize = 1 << 20;
 pub(crate) struct Stream {
     socket: Arc<OwnedFd>,
     tls: RefCell<Option<Box<ServerConnection>>>,
+    /// Why the TLS handshake failed.
+    failure: RefCell<Option<rustls::Error>>,
 }
 
 /// The socket as rustls needs it.
@@ -68,7 +70,7 @@ fn errno(error: &io::Error) -> Errno {
 impl Stream {
     /// Wraps a non-blocking socket.
     pub(crate) fn new(socket: OwnedFd) -> Stream {
-        Stream { socket: Arc::new(socket), tls: RefCell::new(None) }
+        Stream { socket: Arc::new(socket), tls: RefCell::new(None), failure: RefCell::default() }
     }
 
     /// Continues under TLS, whose handshake follows: see [`Stream::shake_hands`].
@@ -162,11 +164,17 @@ impl Stream {
                 Ok(_) => {}
                 Err(error) => return Err(errno(&error)),
             }
-            if tls.process_new_packets().is_err() {
+            if let Err(error) = tls.process_new_packets() {
                 let _ = tls.write_tls(&mut Raw(&self.socket));
+                *self.failure.borrow_mut() = Some(error);
                 return Err(Errno::PROTO);
             }
         }
+    }
+
+    /// Why the TLS handshake failed, if the client's messages were the reason.
+    pub(crate) fn failure(&self) -> Option<rustls::Error> {
+        self.failure.borrow().clone()
     }
 
     /// True if only the client can make progress: no output waits.

@@ -6,11 +6,13 @@
 use crate::certificates::Certificates;
 use crate::common::bytes::{self, info, option, request};
 use crate::common::{Client, Fixture};
-use furrow_nbd::{Identity, Options, Tls};
+use furrow_nbd::{Identity, Options, Reason, Status, Tls};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 
 const POLICY: u32 = (1 << 31) + 2;
@@ -19,6 +21,28 @@ const TLS_REQUIRED: u32 = (1 << 31) + 5;
 
 fn serve(tls: Tls) -> Fixture {
     Fixture::with(Options { tls, ..Options::default() })
+}
+
+/// Clients that were not let in for this reason.
+fn refused(status: &Status, reason: Reason) -> u64 {
+    status.refusals.iter().find(|(other, _)| *other == reason).unwrap().1
+}
+
+/// A client with the certificate in a folder, which trusts `authority`.
+fn with_certificate(folder: &Path, authority: CertificateDer<'static>) -> ClientConfig {
+    let chain = CertificateDer::from_pem_file(folder.join("client-cert.pem"));
+    let key = PrivateKeyDer::from_pem_file(folder.join("client-key.pem"));
+    let mut roots = RootCertStore::empty();
+    roots.add(authority).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    // The ordinary way refuses a certificate of version 1 here already.
+    let key = provider.key_provider.load_private_key(key.unwrap()).unwrap();
+    let certified = CertifiedKey::new(vec![chain.unwrap()], key);
+    ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)))
 }
 
 fn greeted(fixture: &Fixture) -> Client {
@@ -61,7 +85,7 @@ fn all_goes_on_under_tls() {
 #[test]
 fn required_means_that_nothing_else_is_spoken() {
     let certificates = Certificates::new("required");
-    let fixture = serve(Tls::Require(certificates.identity(false)));
+    let mut fixture = serve(Tls::Require(certificates.identity(false)));
     let mut client = greeted(&fixture);
     for which in [bytes::LIST, bytes::GO, bytes::INFO, bytes::STRUCTURED, 77] {
         assert_eq!(client.ask(which, &info("disk", &[]))[0].0, TLS_REQUIRED, "{which}");
@@ -70,6 +94,16 @@ fn required_means_that_nothing_else_is_spoken() {
     let mut client = greeted(&fixture);
     client.send(&option(bytes::EXPORT_NAME, b"disk"));
     assert!(client.at_end());
+    fixture.until("counted", |status| refused(status, Reason::PlainText) == 2);
+    // A client that asks in plain text first, and then does as it is told, is not refused.
+    let mut client = greeted(&fixture);
+    assert_eq!(client.ask(bytes::LIST, &[])[0].0, TLS_REQUIRED);
+    let mut client = secure(client, certificates.client(false));
+    client.go("disk", false);
+    client.send(&request(bytes::DISC, 0, 0, 0, 0));
+    assert!(client.at_end());
+    fixture.until("gone", |status| status.connections.is_empty());
+    assert_eq!(refused(&fixture.status(), Reason::PlainText), 2);
 }
 
 #[test]
@@ -82,8 +116,17 @@ fn on_lets_clients_choose_and_off_says_no() {
     let mut client = secure(greeted(&fixture), certificates.client(false));
     client.go("disk", false);
     assert_eq!(client.read(0, 5), b"hello");
-    let off = serve(Tls::Off);
-    assert_eq!(greeted(&off).ask(bytes::STARTTLS, &[])[0].0, POLICY);
+    let mut off = serve(Tls::Off);
+    let mut client = greeted(&off);
+    assert_eq!(client.ask(bytes::STARTTLS, &[])[0].0, POLICY);
+    drop(client);
+    off.until("counted", |status| refused(status, Reason::NotOffered) == 1);
+    let mut client = greeted(&off);
+    assert_eq!(client.ask(bytes::STARTTLS, &[])[0].0, POLICY);
+    client.go("disk", false);
+    drop(client);
+    off.until("gone", |status| status.accepted == 2 && status.connections.is_empty());
+    assert_eq!(refused(&off.status(), Reason::NotOffered), 1, "it did without");
 }
 
 #[test]
@@ -113,6 +156,7 @@ fn clients_without_a_certificate_stay_out_where_one_is_asked_for() {
     let mut client = secure(greeted(&fixture), certificates.client(true));
     client.go("disk", true);
     assert_eq!(client.read(0, 5), [0; 5]);
+    let authority = CertificateDer::from_pem_file(certificates.path().join("ca-cert.pem")).unwrap();
     let mut stranger = certificates.client(false);
     for _ in 0..2 {
         let mut client = secure(greeted(&fixture), stranger);
@@ -120,21 +164,34 @@ fn clients_without_a_certificate_stay_out_where_one_is_asked_for() {
         let written = client.stream.write_all(&option(bytes::LIST, &[]));
         assert!(written.is_err() || client.stream.read_exact(&mut [0; 20]).is_err());
         // Next: a certificate of another authority.
-        let chain = CertificateDer::from_pem_file(strangers.path().join("client-cert.pem"));
-        let key = PrivateKeyDer::from_pem_file(strangers.path().join("client-key.pem"));
-        let mut roots = RootCertStore::empty();
-        let authority = certificates.path().join("ca-cert.pem");
-        roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        stranger = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_client_auth_cert(vec![chain.unwrap()], key.unwrap())
-            .unwrap();
+        stranger = with_certificate(strangers.path(), authority.clone());
     }
     fixture.until("counted", |status| status.failed_handshakes == 2);
+    let status = fixture.status();
+    let counts = [Reason::NoCertificate, Reason::BadCertificate].map(|why| refused(&status, why));
+    assert_eq!(counts, [1, 1]);
     assert_eq!(client.read(0, 5), [0; 5]);
+}
+
+/// As `openssl x509 -req` makes them without extensions. The authority and the client are kept in
+/// `version1`, for a hundred years.
+#[test]
+fn a_certificate_of_version_1_is_named_as_the_reason() {
+    let certificates = Certificates::new("version1");
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/version1");
+    let authority = certificates.path().join("ca-cert.pem");
+    let roots = CertificateDer::from_pem_file(&authority).unwrap();
+    std::fs::copy(kept.join("ca-cert.pem"), &authority).unwrap();
+    let mut fixture = serve(Tls::Require(certificates.identity(true)));
+    let client = with_certificate(&kept, roots);
+    let mut client = secure(greeted(&fixture), client);
+    use std::io::{Read, Write};
+    let written = client.stream.write_all(&option(bytes::LIST, &[]));
+    assert!(written.is_err() || client.stream.read_exact(&mut [0; 20]).is_err());
+    fixture.until("counted", |status| refused(status, Reason::BadCertificate) == 1);
+    let told = fixture.refusal();
+    assert_eq!(told.reason, Reason::BadCertificate);
+    assert!(told.text.contains("X.509 version 1"), "{}", told.text);
 }
 
 #[test]
@@ -151,6 +208,7 @@ fn noise_instead_of_tls_ends_it() {
         let _ = client.stream.read_to_end(&mut Vec::new());
     }
     fixture.until("counted", |status| status.failed_handshakes == 3);
+    assert_eq!(refused(&fixture.status(), Reason::Tls), 3);
 }
 
 #[test]

@@ -103,11 +103,13 @@ pub enum RaidDefect {
     EarlyDegradedAck,
     /// A flush flushes no drive.
     SkippedFlush,
+    /// A flush leaves one member out.
+    UnflushedMember,
 }
 
 impl RaidDefect {
     /// All of them.
-    pub const ALL: [RaidDefect; 7] = [
+    pub const ALL: [RaidDefect; 8] = [
         RaidDefect::EarlyAck,
         RaidDefect::TornStripe,
         RaidDefect::FreshSequence,
@@ -115,6 +117,7 @@ impl RaidDefect {
         RaidDefect::Unlisted,
         RaidDefect::EarlyDegradedAck,
         RaidDefect::SkippedFlush,
+        RaidDefect::UnflushedMember,
     ];
 }
 

@@ -3,8 +3,8 @@
 pub(crate) mod steps;
 
 use crate::checkpoint::state::{Image, State};
-use crate::drive::{Drive, Found, newest_state, reports, ring_start};
-use crate::format::{ArrayBody, MAPPED, MemberEntry, NONE, SegmentEntry};
+use crate::drive::{Drive, reports};
+use crate::format::{ArrayBody, MAPPED, MemberEntry, NONE, RING_ZONES, SegmentEntry, kind};
 use crate::hot_spare;
 use crate::level::{Level, Placement};
 use crate::lifetime::Lifetime;
@@ -14,15 +14,17 @@ use crate::meta::MetaPlace;
 use crate::shape::{Config, Shape, held, internal_chunk};
 use crate::space::Lane;
 use crate::stale_members;
+use crate::state_ring::{Damage, Found, Holds, RingRead, read_ring, ring_start};
 use crate::volume::{Inner, Options, Segment, Volume};
 use crate::watchdog::Watchdog;
 use crate::write::item::Use;
 use crate::write::stripe::Stream;
-use furrow_log::Uuid;
-use furrow_log::record::crc32c;
+use furrow_log::address::blocks_begun;
+use furrow_log::record::{self, Expect, crc32c};
+use furrow_log::{BlockAddr, Uuid, read_blocks};
 use furrow_policy::{Appends, Lifetimes};
 use furrow_rt::{Notify, Page, Pool, Ranges, Rt};
-use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
+use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use zerocopy::FromBytes;
@@ -63,6 +65,50 @@ pub struct Examined {
     /// Of each member, the number of a state record that the member certainly has, unless it has a
     /// newer one; 0: not known.
     pub known: Vec<u64>,
+    /// Of each member, the events that the array counted when the member was last in service.
+    pub served: Vec<u64>,
+    /// When the newest state record was written, seconds since 1970; 0: not known.
+    pub recorded: i64,
+    /// The assembly that wrote it.
+    pub epoch: u64,
+    /// The checkpoint in it.
+    pub checkpoint: u64,
+    /// Blocks written up to that checkpoint, those that the volume moved included.
+    pub written_blocks: u64,
+    /// Segments begun up to that checkpoint.
+    pub segments: u64,
+    /// A record that was newer than this one is damaged: its number, as far as the damage lets it
+    /// be read; 0: it cannot be read.
+    pub damaged: Option<u64>,
+}
+
+impl Examined {
+    /// Whether this stands for a member none of whose records is whole.
+    pub(crate) fn is_stand_in(&self) -> bool {
+        self.record == 0 && self.damaged.is_some()
+    }
+}
+
+/// A drive whose records are all damaged, and which still shows that it is a member or a spare.
+#[derive(Clone, Debug)]
+pub struct Damaged {
+    /// Arrays and the drive's UUID in them, by the remains of records and by segments.
+    pub signs: Vec<(Uuid, Uuid)>,
+}
+
+impl Damaged {
+    /// What the drive counts for by the newest state of its array: a member whose state the others
+    /// have. `None` if it is no member by that state.
+    pub fn stand_in(&self, newest: &Examined) -> Option<Examined> {
+        let known = |(array, device): &(Uuid, Uuid)| {
+            let seat = newest.members.iter().position(|(uuid, _)| uuid == device)?;
+            (*array == newest.array).then_some((seat, *device))
+        };
+        let (seat, device) = self.signs.iter().find_map(known)?;
+        let member = u32::try_from(seat).ok();
+        let (damaged, clean) = (Some(0), false);
+        Some(Examined { device, member, record: 0, events: 0, damaged, clean, ..newest.clone() })
+    }
 }
 
 /// A parsed state record.
@@ -169,48 +215,143 @@ impl Parsed {
 /// `NotFound` if the drive belongs to no array, `WrongFormat` if the array is of a newer version;
 /// `Io` if the drive cannot be read.
 pub async fn examine(device: &dyn ZonedDevice) -> Result<Examined> {
-    let found = find(device).await?.0;
+    let (found, ring, _) = find(device).await?;
     if found.is_spare() {
         return hot_spare::examined(&found, &device.name());
     }
     let parsed = parse(&found, &device.name())?;
-    let config = parsed.config();
-    let state = |m: &MemberEntry| MemberState::from_byte(m.state).unwrap_or(MemberState::Failed);
-    Ok(Examined {
-        array: found.header.object,
-        device: found.header.device,
-        member: Some(parsed.body.member.get()),
-        drives: parsed.body.drives.get(),
-        level: config.level,
-        label: config.label,
-        events: parsed.body.events.get(),
-        blocks: parsed.body.blocks.get(),
-        created: parsed.body.created.get(),
-        clean: parsed.body.flags & 1 == 1,
-        members: parsed.members.iter().map(|m| (m.uuid, state(m))).collect(),
-        record: found.header.sequence.get(),
-        known: parsed.members.iter().map(|m| stale_members::known(&found.header, m)).collect(),
-    })
+    Ok(parsed.says(&found, &ring))
 }
 
-/// The newest record of a drive, and the reports of its zones.
+impl Parsed {
+    /// What the record says.
+    fn says(&self, found: &Found, ring: &RingRead) -> Examined {
+        let (parsed, config) = (self, self.config());
+        let state =
+            |m: &MemberEntry| MemberState::from_byte(m.state).unwrap_or(MemberState::Failed);
+        let number = |damage: &Damage| damage.header.map_or(0, |header| header.sequence.get());
+        Examined {
+            array: found.header.object,
+            device: found.header.device,
+            member: Some(parsed.body.member.get()),
+            drives: parsed.body.drives.get(),
+            level: config.level,
+            label: config.label,
+            events: parsed.body.events.get(),
+            blocks: parsed.body.blocks.get(),
+            created: parsed.body.created.get(),
+            clean: parsed.body.flags & 1 == 1,
+            members: parsed.members.iter().map(|m| (m.uuid, state(m))).collect(),
+            record: found.header.sequence.get(),
+            known: parsed.members.iter().map(|m| stale_members::known(&found.header, m)).collect(),
+            served: parsed.members.iter().map(|m| m.events.get()).collect(),
+            recorded: parsed.body.recorded.get(),
+            epoch: found.header.epoch.get(),
+            checkpoint: found.header.checkpoint.get(),
+            written_blocks: parsed.body.next_sequence.get().saturating_sub(1),
+            segments: parsed.body.next_segment.get().saturating_sub(1),
+            damaged: ring.newest_damaged().map(number),
+        }
+    }
+}
+
+/// Why a drive has no record to be put together by.
+///
+/// # Errors
+/// `Corrupt` if the drive shows that it is a member or spare with damaged records, `NotFound` if it
+/// shows nothing of the kind.
+fn no_record(name: &str, ring: &RingRead, damaged: &Damaged) -> Error {
+    let Some((array, device)) = damaged.signs.first() else {
+        let what = format!(
+            "{name}: no member of a Furrow array: make one with `furrow raid create`, or check the \
+             device"
+        );
+        return Error::new(ErrorKind::NotFound, what);
+    };
+    let place = match ring.damage.first() {
+        Some(damage) => format!(" at zone {} block {}", damage.zone, damage.block),
+        None => String::new(),
+    };
+    let what = format!(
+        "{name}: damaged record of a Furrow array member{place}: it is drive {device} of \
+         array {array}: assemble it with the other members, whose records replace the damaged one; \
+         do not make anything else of it"
+    );
+    Error::new(ErrorKind::Corrupt, what)
+}
+
+/// Looks for signs that a drive without a whole record is a member or spare nevertheless.
+///
+/// # Errors
+/// As [`examine`]. A drive that has a whole record, or no such sign, is none: `None`.
+pub async fn damaged_member(device: &dyn ZonedDevice) -> Result<Option<Damaged>> {
+    let zones = reports(device).await?;
+    let ring = read_ring(device, &zones, &Pool::new(64)).await?;
+    if ring.newest.is_some() {
+        return Ok(None);
+    }
+    let damaged = signs(device, &ring, &zones).await?;
+    Ok(Some(damaged).filter(|damaged| !damaged.signs.is_empty()))
+}
+
+/// The signs of a drive without a whole record.
+async fn signs(device: &dyn ZonedDevice, ring: &RingRead, zones: &[ZoneReport]) -> Result<Damaged> {
+    let pages = Pool::new(64);
+    let mut signs = Vec::new();
+    // A whole header of a segment is the better sign: nobody vouches for what a damaged record
+    // says.
+    for report in zones.iter().skip((ring_start(device.geometry()) + RING_ZONES) as usize) {
+        if blocks_begun(report, device.geometry()) == 0 {
+            continue;
+        }
+        let at = BlockAddr::new(device.geometry(), report.zone, 0);
+        let first = match read_blocks(device, QueueId(0), at, 1, &pages).await {
+            Ok(first) => first,
+            Err(error) if error.is_gone() => return Err(error),
+            Err(_) => continue,
+        };
+        let expect = Expect { kind: kind::SEGMENT, ..Expect::default() };
+        if let Ok((header, _)) = record::open(first[0].bytes(), &expect) {
+            signs.push((header.object, header.device));
+            break;
+        }
+    }
+    let headers = ring.damage.iter().filter_map(|damage| damage.header);
+    signs.extend(headers.map(|header| (header.object, header.device)));
+    Ok(Damaged { signs })
+}
+
+/// The newest record of a drive, what else its ring holds, and the reports of its zones.
 ///
 /// # Errors
 /// As [`examine`].
-pub(crate) async fn find(device: &dyn ZonedDevice) -> Result<(Found, Vec<ZoneReport>)> {
+pub(crate) async fn find(device: &dyn ZonedDevice) -> Result<(Found, RingRead, Vec<ZoneReport>)> {
+    match look(device).await? {
+        Looked::Record(found, ring, zones) => Ok((found, ring, zones)),
+        Looked::Damaged(damaged, ring, _) => Err(no_record(&device.name(), &ring, &damaged)),
+    }
+}
+
+/// The result of a look at a drive.
+pub(crate) enum Looked {
+    /// It has a whole record.
+    Record(Found, RingRead, Vec<ZoneReport>),
+    /// It has none, and shows these signs.
+    Damaged(Damaged, RingRead, Vec<ZoneReport>),
+}
+
+/// Reads the records of a drive.
+pub(crate) async fn look(device: &dyn ZonedDevice) -> Result<Looked> {
     let zones = reports(device).await?;
-    let found = newest_state(device, &zones, &Pool::new(64)).await?;
-    let Some(found) = found else {
-        return Err(Error::new(
-            ErrorKind::NotFound,
-            format!(
-                "{}: no member of a Furrow array: make one with `furrow raid create`, or check the \
-                 device",
-                device.name()
-            ),
-        ));
-    };
-    Ok((found, zones))
+    let mut ring = read_ring(device, &zones, &Pool::new(64)).await?;
+    if let Some(found) = ring.newest.take() {
+        return Ok(Looked::Record(found, ring, zones));
+    }
+    let damaged = signs(device, &ring, &zones).await?;
+    match ring.unread.take() {
+        Some(error) if damaged.signs.is_empty() => Err(error),
+        _ => Ok(Looked::Damaged(damaged, ring, zones)),
+    }
 }
 
 /// Makes an array of `devices`, in that order, and puts it in service. With `force`, the content of
@@ -243,7 +384,7 @@ pub async fn create(
     devices.iter().for_each(|device| watchdog.add(device));
     for device in &devices {
         let zones = erase(&**device).await?;
-        let drive = Drive::open(rt, device.clone(), &zones, 0, options)?;
+        let drive = Drive::open(rt, device.clone(), &zones, Holds::Nothing, options)?;
         members.push(member(Uuid::random(&mut rng), MemberState::Active, (0, 0), Some(drive)));
     }
     let image = Image {
@@ -285,6 +426,7 @@ pub(crate) async fn erase_but(
     ring: Option<u32>,
 ) -> Result<Vec<ZoneReport>> {
     let zones = reports(device).await?;
+    furrow_log::survey::check_capacities(device, &zones)?;
     let kept = ring.map(|ring| ZoneId(ring_start(device.geometry()) + ring));
     let held = |zone: &&ZoneReport| {
         Some(zone.zone) != kept
@@ -316,6 +458,7 @@ fn member(
         state: Cell::new(state),
         events: Cell::new(events),
         recorded: Cell::new(recorded),
+        seated: Cell::new(0),
         errors: Cell::new(Errors::default()),
         refusals: Refusals::default(),
         drive: RefCell::new(drive.map(Rc::new)),
@@ -431,6 +574,8 @@ fn streams(
 pub(crate) struct Given {
     pub(crate) device: Rc<dyn ZonedDevice>,
     pub(crate) found: Found,
+    /// How its ring is continued.
+    holds: Holds,
     zones: Vec<ZoneReport>,
 }
 

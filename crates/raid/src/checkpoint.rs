@@ -155,7 +155,7 @@ impl Volume {
         }
         let sequence = self.0.records.get();
         self.0.records.set(sequence + 1);
-        let mut flights = Vec::new();
+        let (mut flights, since) = (Vec::new(), self.asked());
         for (index, member) in self.0.members.iter().enumerate() {
             let Some(drive) = member.drive().filter(|_| but != Some(index as u32)) else {
                 continue;
@@ -178,7 +178,7 @@ impl Volume {
             match flight.await {
                 Ok(()) => member.recorded.set(sequence),
                 Err(error) => {
-                    member.count(|errors| errors.write += 1);
+                    member.count(since, |errors| errors.write += 1);
                     self.member_failed(index, error);
                 }
             }
@@ -213,6 +213,7 @@ impl Volume {
         body.group = config.group.into();
         body.reserve = config.reserve.into();
         body.entries = (image.entries.len() as u32).into();
+        body.recorded = self.0.rt.wall().0.into();
         let mut bytes = body.as_bytes().to_vec();
         for member in &self.0.members {
             let mut entry = MemberEntry::new_zeroed();

@@ -11,6 +11,8 @@ use crate::event::Event;
 use crate::format::{NONE, block};
 use crate::map::Map;
 use crate::member::MemberState;
+use crate::meta::Identity;
+use crate::read::Wanted;
 use crate::shape::internal_chunk;
 use crate::space::Lane;
 use crate::volume::{Segment, SegmentState, Volume};
@@ -34,7 +36,8 @@ impl Volume {
             zones.any(|(zone, member)| zone.is_none() && member.state.get() == MemberState::Active)
         };
         let segments = self.0.segments.borrow();
-        let counts = |s: &Segment| is_ended(s) && !s.stuck && s.valid + s.leaves > 0 && lost(s);
+        let counts =
+            |s: &Segment| is_ended(s) && !self.is_stuck(s) && s.valid + s.leaves > 0 && lost(s);
         segments.iter().position(counts).map(|slot| slot as u32)
     }
 
@@ -75,7 +78,10 @@ impl Volume {
             Err(error) if error.kind() == ErrorKind::NoSpace => return false,
             // A drive that is gone tells nothing about the segment.
             Err(_) if self.notice_gone() => {}
-            Err(_) => self.0.segments.borrow_mut()[slot as usize].stuck = true,
+            Err(_) => {
+                let now = self.0.space.changes();
+                self.0.segments.borrow_mut()[slot as usize].stuck = now;
+            }
         }
         self.failed().is_none()
     }
@@ -97,7 +103,7 @@ impl Volume {
     pub(crate) fn victim(&self) -> Option<u32> {
         let (whole, next) = (self.0.shape.held, self.0.next_segment.get());
         let segments = self.0.segments.borrow();
-        let ended = (0..).zip(&*segments).filter(|(_, s)| is_ended(s) && !s.stuck);
+        let ended = (0..).zip(&*segments).filter(|(_, s)| is_ended(s) && !self.is_stuck(s));
         let candidates = ended.map(|(slot, segment)| Candidate {
             id: slot,
             valid: segment.valid + segment.leaves,
@@ -118,7 +124,7 @@ impl Volume {
         let mut identities = self.identities(slot).await;
         // By address, so that a mapping block is asked for once.
         identities.sort_by_key(|(_, identity)| identity.lba);
-        let (mut batch, most) = (Vec::new(), self.batch());
+        let (mut batch, most, mut unread) = (Vec::new(), self.batch(), None);
         for (number, identity) in identities {
             if identity.kind == block::DATA && identity.lba < self.blocks() {
                 self.fetch(Map::leaf(identity.lba), false).await?;
@@ -127,10 +133,10 @@ impl Volume {
                 }
             }
             if batch.len() == most {
-                self.move_batch(std::mem::take(&mut batch)).await?;
+                unread = self.move_batch(std::mem::take(&mut batch)).await?.or(unread);
             }
         }
-        self.move_batch(batch).await?;
+        unread = self.move_batch(batch).await?.or(unread);
         // The root names the mapping blocks in the segment, even if they cannot be identified any
         // more.
         for leaf in self.leaves_in(slot, sequence) {
@@ -146,6 +152,9 @@ impl Volume {
             self.checkpoint(false).await?;
         }
         // Another cleaning would not empty the segment either.
+        if let Some(error) = unread {
+            return Err(error);
+        }
         if let (blocks @ 1.., _) | (0, blocks @ 1..) = left() {
             return Err(Error::new(
                 ErrorKind::Corrupt,
@@ -174,20 +183,33 @@ impl Volume {
         (stripes * data) as usize
     }
 
-    async fn move_batch(
-        &self,
-        batch: Vec<(u32, crate::read::Wanted, crate::meta::Identity)>,
-    ) -> Result<()> {
+    /// Moves the blocks that can be read. Returns why others cannot be read.
+    async fn move_batch(&self, batch: Vec<(u32, Wanted, Identity)>) -> Result<Option<Error>> {
         let wanted: Vec<_> = batch.iter().map(|(number, wanted, _)| (*number, *wanted)).collect();
-        let pages = self.read_numbers(&wanted).await?;
-        let moves = batch.into_iter().zip(pages);
-        let moves: Vec<_> = moves
-            .map(|((number, _, identity), page)| (identity, page, self.origin(number)))
-            .collect();
+        let (mut moves, mut unread) = (Vec::new(), None);
+        match self.read_numbers(&wanted).await {
+            Ok(pages) => {
+                let whole = batch.into_iter().zip(pages);
+                moves.extend(whole.map(|((number, _, identity), page)| (identity, page, number)));
+            }
+            // A lost block keeps its segment: all the others need not stay there with it.
+            Err(_) => {
+                for (number, wanted, identity) in batch {
+                    match self.read_numbers(&[(number, wanted)]).await {
+                        Ok(pages) => {
+                            moves.extend(pages.into_iter().map(|page| (identity, page, number)));
+                        }
+                        Err(error) => unread = Some(error),
+                    }
+                }
+            }
+        }
+        let moves = moves.into_iter().map(|(identity, page, n)| (identity, page, self.origin(n)));
+        let moves: Vec<_> = moves.collect();
         let count = moves.len() as u64;
         self.move_blocks(moves).await?;
         self.count(|counters| counters.moved += count);
-        Ok(())
+        Ok(unread)
     }
 
     /// Resets the segments without valid blocks. True if there were any.
@@ -301,6 +323,12 @@ fn choose_victim(candidates: &[Candidate], whole: u32, wanted: bool) -> Option<u
 pub(crate) fn is_empty(segment: &Segment) -> bool {
     let held = segment.leaves > 0 || segment.needed > 0 || segment.fallback > 0;
     is_ended(segment) && segment.valid == 0 && !held
+}
+
+/// Whether only older blocks of torn stripes keep an ended segment.
+pub(crate) fn is_fallback(segment: &Segment) -> bool {
+    let needed = segment.valid > 0 || segment.leaves > 0 || segment.needed > 0;
+    is_ended(segment) && segment.fallback > 0 && !needed
 }
 
 /// Whether a segment is written to its end, and nothing keeps it.

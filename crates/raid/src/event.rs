@@ -1,9 +1,11 @@
 //! Events of an array that its operator should know, reported in order, one by one.
 
+use crate::member::Errors;
 use furrow_rt::Notify;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Range;
 
 /// Events kept until they are asked for; beyond that number the oldest are dropped.
 const KEPT: usize = 256;
@@ -37,10 +39,21 @@ pub enum Event {
         /// Which zone.
         zone: u32,
     },
+    /// A scrub found a damaged state record, and wrote it again.
+    RecordMended {
+        /// Which member.
+        member: u32,
+        /// Its zone.
+        zone: u32,
+        /// Block of the zone.
+        block: u32,
+    },
     /// An empty drive is in the place of a failed one.
     Replaced {
         /// Which member.
         member: u32,
+        /// The errors of the drive that was there before.
+        former: Errors,
     },
     /// A rebuild begins or continues.
     RebuildStarted {
@@ -49,6 +62,13 @@ pub enum Event {
     },
     /// Every member has all of its data again.
     RebuildFinished,
+    /// A rebuild ended, and could not restore blocks of the volume: they are lost.
+    RebuildIncomplete {
+        /// How many.
+        blocks: u64,
+        /// The first ranges of them.
+        ranges: Vec<Range<u64>>,
+    },
     /// A rebuild ended early; the zones it rebuilt are kept.
     RebuildStopped {
         /// Why.
@@ -64,9 +84,11 @@ impl Event {
             Event::ArrayFailed { .. } => "array-failed",
             Event::OutOfSpace { .. } => "out-of-space",
             Event::ZoneLost { .. } => "zone-lost",
+            Event::RecordMended { .. } => "record-mended",
             Event::Replaced { .. } => "replaced",
             Event::RebuildStarted { .. } => "rebuild-started",
             Event::RebuildFinished => "rebuild-finished",
+            Event::RebuildIncomplete { .. } => "rebuild-incomplete",
             Event::RebuildStopped { .. } => "rebuild-stopped",
         }
     }
@@ -75,7 +97,8 @@ impl Event {
     pub fn member(&self) -> Option<u32> {
         match self {
             Event::MemberFailed { member, .. }
-            | Event::Replaced { member }
+            | Event::Replaced { member, .. }
+            | Event::RecordMended { member, .. }
             | Event::ZoneLost { member, .. } => Some(*member),
             _ => None,
         }
@@ -90,15 +113,47 @@ impl fmt::Display for Event {
             Event::ZoneLost { member, zone } => {
                 write!(f, "member {member} lost zone {zone}: its blocks are written again")
             }
+            Event::RecordMended { member, zone, block } => write!(
+                f,
+                "member {member} had a damaged state record (zone {zone}, block {block}): it is \
+                 written again"
+            ),
             Event::OutOfSpace { why } => write!(f, "the array is out of space: {why}"),
-            Event::Replaced { member } => write!(f, "member {member} has a new drive"),
+            Event::Replaced { member, former } if *former == Errors::default() => {
+                write!(f, "member {member} has a new drive")
+            }
+            Event::Replaced { member, former: Errors { read, write, checksum } } => write!(
+                f,
+                "member {member} has a new drive; the one before it had {read} read, {write} write \
+                 and {checksum} checksum errors"
+            ),
             Event::RebuildStarted { segments } => {
                 write!(f, "a rebuild of {segments} segments begins")
             }
             Event::RebuildFinished => f.write_str("the rebuild has finished"),
+            Event::RebuildIncomplete { blocks, ranges } => write!(
+                f,
+                "the rebuild has ended, but could not restore {blocks} blocks of the volume, which \
+                 are LOST: {}",
+                show_ranges(ranges)
+            ),
             Event::RebuildStopped { why } => write!(f, "the rebuild ended early: {why}"),
         }
     }
+}
+
+/// Most ranges that a text names.
+const SHOWN: usize = 32;
+
+/// Ranges of blocks as text: the first and the last of each.
+pub fn show_ranges(ranges: &[Range<u64>]) -> String {
+    let one = |range: &Range<u64>| match range.end - range.start {
+        1 => range.start.to_string(),
+        _ => format!("{}-{}", range.start, range.end - 1),
+    };
+    let shown: Vec<String> = ranges.iter().take(SHOWN).map(one).collect();
+    let more = if ranges.len() > SHOWN { ", ..." } else { "" };
+    format!("{}{more}", shown.join(", "))
 }
 
 /// The events that have not been asked for yet.

@@ -138,8 +138,10 @@ layout! {
         pub reserve: U32,
         /// Segment entries that follow the members.
         pub entries: U32,
+        /// When this record was written, seconds since 1970; 0: not known.
+        pub recorded: I64,
         /// Zeros.
-        pub reserved2: [u8; 44],
+        pub reserved2: [u8; 36],
     }
 
     /// Body of a spare's record; the record's header has the UUID of the array.

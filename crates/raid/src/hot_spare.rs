@@ -6,10 +6,11 @@
 //! the next assembly completes the change after a crash in between.
 
 use crate::assemble::{Examined, Given, check_empty, erase, erase_but, find};
-use crate::drive::{Drive, Found};
+use crate::drive::Drive;
 use crate::format::{MemberEntry, SpareBody, kind};
 use crate::level::Level;
 use crate::member::MemberState;
+use crate::state_ring::{Found, Holds};
 use crate::volume::Volume;
 use furrow_log::Uuid;
 use furrow_log::record::{RecordId, seal};
@@ -42,6 +43,13 @@ pub(crate) fn examined(found: &Found, name: &str) -> Result<Examined> {
         members: Vec::new(),
         record: 0,
         known: Vec::new(),
+        served: Vec::new(),
+        recorded: 0,
+        epoch: found.header.epoch.get(),
+        checkpoint: 0,
+        written_blocks: 0,
+        segments: 0,
+        damaged: None,
     })
 }
 
@@ -111,7 +119,8 @@ impl Volume {
             check_free(&**device).await?;
         }
         let zones = erase(&**device).await?;
-        let drive = Drive::open(&self.0.rt, device.clone(), &zones, 0, &self.0.options)?;
+        let drive =
+            Drive::open(&self.0.rt, device.clone(), &zones, Holds::Nothing, &self.0.options)?;
         let uuid = Uuid::random(&mut self.0.rt.fork_rng());
         let id = RecordId {
             kind: kind::SPARE,
@@ -150,13 +159,14 @@ impl Volume {
         self.0.spares.borrow_mut().retain(|spare| *spare != uuid);
         // Erases everything except its record as a spare, which it needs until it is a member.
         let zones = erase_but(&**device, Some(ring)).await?;
-        self.seat(index, device.clone(), &zones, (ring, Some(uuid))).await
+        let holds = Holds::Record { ring, damaged: false };
+        self.seat(index, device.clone(), &zones, (holds, Some(uuid))).await
     }
 
     /// The UUID of a spare of this array, and the zone of the ring with its record.
     async fn recorded(&self, device: &dyn ZonedDevice) -> Result<Option<(Uuid, u32)>> {
         let found = match find(device).await {
-            Ok((found, _)) => found,
+            Ok((found, ..)) => found,
             Err(error) if error.kind() == ErrorKind::Io => return Err(error),
             Err(_) => return Ok(None),
         };
@@ -183,7 +193,7 @@ impl Volume {
 
 /// Refuses a drive that holds data; the error names the array of a spare.
 async fn check_free(device: &dyn ZonedDevice) -> Result<()> {
-    if let Ok((found, _)) = find(device).await
+    if let Ok((found, ..)) = find(device).await
         && found.is_spare()
         && let Ok(spare) = examined(&found, &device.name())
     {

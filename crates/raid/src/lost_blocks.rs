@@ -12,8 +12,9 @@ use crate::map::Map;
 use crate::member::Errors;
 use crate::read::Wanted;
 use crate::volume::Volume;
+use furrow_zone::Result;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Most ranges kept; blocks beyond them are only counted.
@@ -56,6 +57,11 @@ impl LostBlocks {
         }
         ranges.insert(first, end);
         self.blocks.set(blocks + (end - first));
+    }
+
+    /// How many blocks it holds, and its ranges.
+    pub(crate) fn report(&self) -> (u64, Vec<Range<u64>>) {
+        (self.blocks.get() + self.beyond.get(), self.ranges())
     }
 
     /// Blocks in its ranges, and its own count of them.
@@ -101,11 +107,21 @@ impl LostBlocks {
     }
 }
 
+/// What became of suspected blocks.
+#[derive(Default)]
+pub(crate) struct Judged {
+    /// Numbers of blocks that are lost.
+    pub(crate) lost: BTreeSet<u32>,
+    /// Numbers of mapping blocks that only memory has.
+    pub(crate) kept: BTreeSet<u32>,
+    /// The blocks of the volume that are lost.
+    pub(crate) blocks: LostBlocks,
+}
+
 impl Volume {
     /// Blocks of the volume that are known to be lost: how many, and the first ranges.
     pub fn lost(&self) -> (u64, Vec<Range<u64>>) {
-        let known = &self.0.lost_blocks;
-        (known.blocks.get() + known.beyond.get(), known.ranges())
+        self.0.lost_blocks.report()
     }
 
     /// Clears the known losses and the members' error counts. The next read or scrub finds what is
@@ -124,15 +140,62 @@ impl Volume {
         }
     }
 
+    /// Looks which of the suspected block numbers the map still names and the drives cannot provide
+    /// now, and adds these blocks. With `renew`, mapping blocks that only memory still has are
+    /// written again.
+    ///
+    /// # Errors
+    /// If the volume cannot be written any more, or is being stopped.
+    pub(crate) async fn judge_lost(
+        &self,
+        suspected: &BTreeSet<u32>,
+        renew: bool,
+    ) -> Result<Judged> {
+        let (mut judged, mut named) = (Judged::default(), Vec::new());
+        let leaves = if suspected.is_empty() { 0 } else { self.0.shape.mappings };
+        for leaf in 0..leaves {
+            let there = self.fetch(leaf, false).await;
+            self.check_alive()?;
+            let (map, first) = (self.0.map.borrow(), u64::from(leaf) * u64::from(MAPPED));
+            let root = map.root_of(leaf);
+            if there.is_err() {
+                judged.lost.insert(root);
+                judged.blocks.add(self.note_lost_leaf(leaf));
+                continue;
+            }
+            let end = self.blocks().min(first + u64::from(MAPPED));
+            let mapped = (first..end).map(|lba| (map.get(lba), (block::DATA, lba)));
+            let all = mapped.chain([(root, (block::MAPPING, u64::from(leaf)))]);
+            named.extend(all.filter(|(number, _)| suspected.contains(number)));
+        }
+        for (number, wanted) in named {
+            if !self.cannot_be_had(number, wanted).await {
+                continue;
+            }
+            if wanted.0 == block::DATA {
+                judged.lost.insert(number);
+                judged.blocks.add(wanted.1..wanted.1 + 1);
+                self.0.lost_blocks.add(wanted.1..wanted.1 + 1);
+                continue;
+            }
+            // The mapping block is in memory: its copy is damaged, and nothing is lost.
+            judged.kept.insert(number);
+            if renew && self.fetch(wanted.1 as u32, false).await.is_ok() {
+                self.0.map.borrow_mut().mark_dirty(wanted.1 as u32);
+            }
+        }
+        Ok(judged)
+    }
+
     /// A mapping block cannot be read: adds the blocks that need it.
-    pub(crate) fn note_lost_leaf(&self, leaf: u32) -> u64 {
+    pub(crate) fn note_lost_leaf(&self, leaf: u32) -> Range<u64> {
         if self.failed().is_some() || !self.survives() {
-            return 0;
+            return 0..0;
         }
         let first = u64::from(leaf) * u64::from(MAPPED);
         let end = self.blocks().min(first + u64::from(MAPPED));
         self.0.lost_blocks.add(first..end);
-        end - first
+        first..end
     }
 
     /// Whether the block `number`, which must have the identity `wanted`, is mapped and cannot be
@@ -179,7 +242,6 @@ impl Volume {
 mod tests {
     use super::*;
     use furrow_rt::Rng;
-    use std::collections::BTreeSet;
 
     #[test]
     fn it_holds_what_a_set_of_blocks_would() {

@@ -94,6 +94,8 @@ pub(crate) struct Member {
     pub(crate) events: Cell<u64>,
     /// Number of the newest state record that its drive is known to have; 0: none.
     pub(crate) recorded: Cell<u64>,
+    /// `events` of the array when its drive took the place of another one; 0: at no time.
+    pub(crate) seated: Cell<u64>,
     pub(crate) errors: Cell<Errors>,
     pub(crate) refusals: Refusals,
     pub(crate) drive: RefCell<Option<Rc<Drive>>>,
@@ -108,7 +110,18 @@ impl Member {
         self.drive.borrow().clone()
     }
 
-    pub(crate) fn count(&self, change: impl FnOnce(&mut Errors)) {
+    /// Whether a command that was sent at `since` ([`Volume::asked`]) was not for the drive that is
+    /// there now, but for the one before it.
+    pub(crate) fn is_former(&self, since: u64) -> bool {
+        since < self.seated.get()
+    }
+
+    /// Counts an error of a command that was sent at `since`. An error of the drive that was there
+    /// before is none of the present one's.
+    pub(crate) fn count(&self, since: u64, change: impl FnOnce(&mut Errors)) {
+        if self.is_former(since) {
+            return;
+        }
         let mut errors = self.errors.get();
         change(&mut errors);
         self.errors.set(errors);
@@ -124,13 +137,23 @@ const REFUSALS_LAST: u32 = 2;
 const LAST_SEGMENTS: u32 = 1;
 
 impl Volume {
-    /// A write to a member failed, in its zone of the segment with sequence number `segment`, or in
-    /// a zone that belongs to no segment yet. True if the member is gone, false if only the zone
-    /// is.
-    pub(crate) fn note_write_error(&self, index: u32, segment: Option<u64>, error: &Error) -> bool {
+    /// The time at which a command is sent, in changes of the members' drives.
+    pub(crate) fn asked(&self) -> u64 {
+        self.0.events.get()
+    }
+
+    /// A write to a member, sent at `since`, failed, in its zone of the segment with sequence
+    /// number `segment`, or in a zone that belongs to no segment yet. True if the member is gone,
+    /// false if only the zone is.
+    pub(crate) fn note_write_error(
+        &self,
+        (index, since): (u32, u64),
+        segment: Option<u64>,
+        error: &Error,
+    ) -> bool {
         let member = &self.0.members[index as usize];
-        member.count(|errors| errors.write += 1);
-        let Some(drive) = member.drive() else { return true };
+        member.count(since, |errors| errors.write += 1);
+        let Some(drive) = member.drive().filter(|_| !member.is_former(since)) else { return true };
         let zones = member.refusals.note(segment);
         if !drive.answers() {
             self.member_failed(index, error.clone());

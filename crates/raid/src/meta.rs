@@ -14,7 +14,7 @@ pub(crate) mod inband;
 pub(crate) mod oob;
 pub(crate) mod scan;
 
-pub(crate) use identity::{Identity, coded, filler, open, seal};
+pub(crate) use identity::{Identity, coded, filler, open, seal, segment_of};
 pub(crate) use inband::is_own;
 
 use crate::format::{BARE, BlockMeta, WINDOW};

@@ -38,6 +38,8 @@ pub(crate) struct Reading {
     /// The blocks it reads, by their positions in the request.
     of: Vec<usize>,
     pub(crate) index: u32,
+    /// When it was sent ([`Volume::asked`]).
+    pub(crate) since: u64,
     lookup: Lookup,
 }
 
@@ -238,7 +240,7 @@ impl Volume {
         let answer =
             drive.device.submit(queue, Request::with_data(Command::Read { lba, blocks }, data));
         let lookup = self.lookup(geometry, first, of.len() as u32, pin);
-        Reading { answer, of, index: first.index, lookup }
+        Reading { answer, of, index: first.index, since: self.asked(), lookup }
     }
 
     /// Takes the correct blocks of a command; the others are added to `lost`.
@@ -251,10 +253,10 @@ impl Volume {
         lost: &mut Vec<usize>,
     ) {
         let member = &self.0.members[reading.index as usize];
-        let index = reading.index;
+        let (index, since) = (reading.index, reading.since);
         let (outcome, of, metas) = reading.over().await;
         if !outcome.status.is_ok() {
-            member.count(|errors| errors.read += 1);
+            member.count(since, |errors| errors.read += 1);
             if let Some(drive) = member.drive().filter(|drive| !drive.answers()) {
                 let error = Error::device(&drive.device.name(), "read", outcome.status);
                 self.member_failed(index, error);
@@ -278,18 +280,19 @@ impl Volume {
             if right {
                 pages[i] = Some(page);
             } else {
-                self.note_mismatch(index);
+                self.note_mismatch((index, since));
                 lost.push(i);
             }
         }
     }
 
-    /// Counts a wrong block of a member. If its metadata is in another block, the drive may have
-    /// gone before that block was read: then it counts as a failed read.
-    pub(crate) fn note_mismatch(&self, index: u32) {
+    /// Counts a wrong block of a member, which was asked for at `since`. If its metadata is in
+    /// another block, the drive may have gone before that block was read: then it counts as a
+    /// failed read.
+    pub(crate) fn note_mismatch(&self, (index, since): (u32, u64)) {
         let member = &self.0.members[index as usize];
         let gone = self.metadata_went(index);
-        member.count(|errors| match gone {
+        member.count(since, |errors| match gone {
             true => errors.read += 1,
             false => errors.checksum += 1,
         });

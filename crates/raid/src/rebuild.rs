@@ -6,16 +6,19 @@
 //! the next assembly, which continues with the other segments. Until all are rebuilt, the member is
 //! *rebuilding* and its level tolerates one failure less.
 
+pub(crate) mod short_rows;
 pub(crate) mod state;
 
 use crate::assemble::{check_empty, erase};
 use crate::drive::Drive;
 use crate::event::Event;
 use crate::format::{FooterEntry, NONE, kind};
+use crate::lost_blocks::LostBlocks;
 use crate::member::{Member, MemberState};
 use crate::meta::footer::seal_entry;
 use crate::meta::{self, Identity, RebuiltMeta, oob};
 use crate::reconstruct::{Loud, Reconstructed};
+use crate::state_ring::Holds;
 use crate::table::Groups;
 use crate::volume::{Segment, SegmentState, Volume};
 use crate::write::open::Open;
@@ -45,6 +48,8 @@ struct Batch {
     entries: Vec<FooterEntry>,
     /// Metadata stripes among the rows.
     metadata: Vec<u32>,
+    /// Rows that cannot be restored.
+    short: Vec<u32>,
 }
 
 /// The progress of a rebuild.
@@ -54,7 +59,10 @@ pub struct Progress {
     pub total: u32,
     /// Segments rebuilt.
     pub done: u32,
-    /// Nanoseconds since the rebuild began.
+    /// Those of them that were rebuilt before this run of the rebuild: before it was stopped, or
+    /// before the last assembly.
+    pub before: u32,
+    /// Nanoseconds since this run of the rebuild began.
     pub elapsed: u64,
 }
 
@@ -62,7 +70,8 @@ impl Progress {
     /// Nanoseconds the rebuild will still take, at the pace so far.
     pub fn remaining(&self) -> Option<u64> {
         let left = u64::from(self.total - self.done);
-        (self.done > 0).then(|| self.elapsed / u64::from(self.done) * left)
+        let done = u64::from(self.done - self.before);
+        (done > 0).then(|| self.elapsed / done * left)
     }
 }
 
@@ -87,7 +96,7 @@ impl Volume {
         self.0.watchdog.add(&device);
         let seated = async {
             let zones = erase(&*device).await?;
-            self.seat(index, device.clone(), &zones, (0, None)).await
+            self.seat(index, device.clone(), &zones, (Holds::Nothing, None)).await
         };
         let seated = seated.await;
         if seated.is_err() {
@@ -110,13 +119,13 @@ impl Volume {
     }
 
     /// Takes an empty drive into service as member `index`, which has failed. The drive gets a new
-    /// UUID, or keeps its own; its state records begin in zone `ring` of its ring.
+    /// UUID, or keeps its own; `ring` is what its ring holds.
     pub(crate) async fn seat(
         &self,
         index: u32,
         device: Rc<dyn ZonedDevice>,
         zones: &[ZoneReport],
-        (ring, uuid): (u32, Option<Uuid>),
+        (ring, uuid): (Holds, Option<Uuid>),
     ) -> Result<()> {
         let member = &self.0.members[index as usize];
         let drive = Drive::open(&self.0.rt, device, zones, ring, &self.0.options)?;
@@ -125,24 +134,26 @@ impl Volume {
         // The zones of the member's former drive are gone.
         for segment in &mut *self.0.segments.borrow_mut() {
             segment.zones[index as usize] = None;
+            segment.rebuilt &= !(1 << index);
         }
         let uuid = uuid.unwrap_or_else(|| Uuid::random(&mut self.0.rt.fork_rng()));
         member.uuid.set(uuid);
         *member.drive.borrow_mut() = Some(Rc::new(drive));
         self.set_member_state(index, MemberState::Rebuilding);
         member.recorded.set(0);
-        member.errors.take();
+        self.0.events.set(self.0.events.get() + 1);
+        member.seated.set(self.0.events.get());
+        let former = member.errors.take();
         member.refusals.forget();
         self.space_changed();
         self.leave_unfit();
-        self.0.events.set(self.0.events.get() + 1);
         // The other members are told first: if the new drive alone recorded that it is a member,
         // the others could continue without it and it would not find out.
         self.write_state_but(false, Some(index), &one).await;
         drop(one);
         self.write_state(false).await;
         self.failed().map_or(Ok(()), Err)?;
-        self.tell(Event::Replaced { member: index });
+        self.tell(Event::Replaced { member: index, former });
         self.start_rebuild();
         Ok(())
     }
@@ -172,14 +183,30 @@ impl Volume {
         self.failures_noted().await
     }
 
-    /// The progress of the rebuild; `None` if there is none.
+    /// The progress of the rebuild; `None` if none runs.
     pub fn rebuilding(&self) -> Option<Progress> {
         let state = &self.0.rebuild;
         state.running.get().then(|| Progress {
             total: state.total.get(),
             done: state.done.get(),
+            before: state.before.get(),
             elapsed: self.0.rt.now().since(state.began.get()),
         })
+    }
+
+    /// How far the rebuild is, whether it runs or not; `None` if there is nothing to rebuild.
+    pub fn rebuilt(&self) -> Option<Progress> {
+        let stopped = || {
+            let done = self.built().len() as u32;
+            Progress { total: done + self.unbuilt().1, done, before: done, elapsed: 0 }
+        };
+        let waits = self.0.rebuild.members.get() != 0;
+        self.rebuilding().or_else(|| waits.then(stopped))
+    }
+
+    /// The event that reported how the last rebuild ended, if one has ended since the assembly.
+    pub fn last_rebuild(&self) -> Option<Event> {
+        self.0.rebuild.ended.borrow().clone()
     }
 
     /// Nanoseconds the rebuild pauses after every 32 rows.
@@ -200,9 +227,11 @@ impl Volume {
         }
         let state = &self.0.rebuild;
         state.began.set(self.0.rt.now());
-        state.done.set(0);
-        state.total.set(self.unbuilt().1);
-        self.tell(Event::RebuildStarted { segments: state.total.get() });
+        let (before, left) = (self.built().len() as u32, self.unbuilt().1);
+        state.done.set(before);
+        state.before.set(before);
+        state.total.set(before + left);
+        self.tell(Event::RebuildStarted { segments: left });
         let weak = Rc::downgrade(&self.0);
         self.0.rt.spawn_detached(async move {
             let Some(inner) = weak.upgrade() else { return };
@@ -211,10 +240,13 @@ impl Volume {
             let result = volume.rebuild().await;
             volume.0.rebuild.running.set(false);
             let whole = result.is_ok();
-            volume.tell(match result {
-                Ok(()) => Event::RebuildFinished,
+            let event = match result.map(|lost| lost.report()) {
+                Ok((0, _)) => Event::RebuildFinished,
+                Ok((blocks, ranges)) => Event::RebuildIncomplete { blocks, ranges },
                 Err(error) => Event::RebuildStopped { why: error.to_string() },
-            });
+            };
+            *volume.0.rebuild.ended.borrow_mut() = Some(event.clone());
+            volume.tell(event);
             if whole {
                 // A member may have been replaced while the last checkpoint was written.
                 volume.start_rebuild();
@@ -247,12 +279,14 @@ impl Volume {
         (oldest.map(|(_, slot, index)| (slot, index)), count)
     }
 
-    async fn rebuild(&self) -> Result<()> {
+    /// Returns the blocks of the volume that could not be restored.
+    async fn rebuild(&self) -> Result<LostBlocks> {
         let state = &self.0.rebuild;
+        self.find_short_rows().await;
         loop {
             self.check_alive()?;
             let (next, left) = self.unbuilt();
-            state.total.set(state.total.get().max(left));
+            state.total.set(state.total.get().max(state.before.get() + left));
             state.done.set(state.total.get() - left);
             match next {
                 Some((slot, index)) => {
@@ -282,6 +316,7 @@ impl Volume {
             }
         }
         self.0.wanted.notify_all();
+        let lost = self.settle_short_rows().await?;
         let mut whole = false;
         for (index, member) in (0u32..).zip(&self.0.members) {
             if member.state.get() == MemberState::Rebuilding {
@@ -291,7 +326,7 @@ impl Volume {
         }
         self.checkpoint(false).await?;
         match whole {
-            true => Ok(()),
+            true => Ok(lost),
             false => Err(Error::new(ErrorKind::Io, "the new drive failed")),
         }
     }
@@ -327,10 +362,11 @@ impl Volume {
         drive.writer.open_empty(zone);
         drive.writer.attach(zone, permit);
         drive.note_loose(zone);
+        let since = self.asked();
         let filled = self.rebuild_into(&drive, zone, slot, index, segment).await;
         drive.zones.mark_full(owner);
         if let Err(error) = filled {
-            self.note_write_error(index, None, &error);
+            self.note_write_error((index, since), None, &error);
             // The zone's content is not valid. A zone that cannot be emptied is taken out of use.
             let _ = drive.empty(zone).await;
             return Err(error);
@@ -350,6 +386,7 @@ impl Volume {
             }
         }
         now.zones[index as usize] = Some(zone);
+        now.rebuilt |= 1 << index;
         drive.note_held(zone);
         self.count(|counters| counters.rebuilt += 1);
         Ok(())
@@ -418,6 +455,10 @@ impl Volume {
             }
             let Some(batch) = batches.pop_front() else { break };
             let mut batch = batch.await;
+            {
+                let mut short = self.0.rebuild.short.borrow_mut();
+                batch.short.iter().for_each(|row| short.add((slot, segment.sequence), *row));
+            }
             let first = entries.len() as u32 / segment.chunk;
             let Batch { pages, oob, metadata, .. } = &mut batch;
             meta.weave((&self.0.pages, &id), (first, segment.chunk), metadata, pages, oob);
@@ -460,7 +501,7 @@ impl Volume {
             let count = (segment.chunk - row % segment.chunk).min(rows.end - row);
             if self.is_metadata(slot, segment, stripe).await {
                 metadata.push(stripe);
-                flights.push((stripe, count, false, None));
+                flights.push((stripe, row, count, (false, None)));
                 row += count;
                 continue;
             }
@@ -468,17 +509,18 @@ impl Volume {
             let made = self.0.rt.spawn(async move {
                 volume.reconstruct_rows((slot, row), count, chunk, Loud::Yes).await
             });
-            flights.push((stripe, count, chunk < placement.k, Some(made)));
+            flights.push((stripe, row, count, (chunk < placement.k, Some(made))));
             row += count;
         }
         let mut batch = Batch { metadata, ..Batch::default() };
-        for (stripe, count, data, made) in flights {
+        for (stripe, first, count, (data, made)) in flights {
+            let is_metadata = made.is_none();
             let made = match made {
                 Some(made) => made.await.unwrap_or_default(),
                 None => Vec::new(),
             };
             let mut made = made.into_iter().map(std::result::Result::ok);
-            for made in (0..count).map(|_| made.next().flatten()) {
+            for (row, made) in (first..first + count).map(|row| (row, made.next().flatten())) {
                 let (page, meta) = match made {
                     Some(Reconstructed { code, page }) => {
                         let own = crc32c(page.bytes());
@@ -487,6 +529,7 @@ impl Volume {
                         (page, meta::seal(&code, segment.sequence, stripe, own))
                     }
                     None => {
+                        batch.short.extend((!is_metadata).then_some(row));
                         batch.entries.push(seal_entry(None, 0, NONE));
                         let meta = meta::filler(segment.sequence, self.0.zero_crc);
                         (self.0.zero.clone(), meta)

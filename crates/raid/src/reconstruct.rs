@@ -265,7 +265,7 @@ impl Volume {
         into: &mut [Option<Whole>],
         loud: Loud,
     ) {
-        let index = reading.index;
+        let asked = (reading.index, reading.since);
         let (outcome, of, metas) = reading.over().await;
         if !outcome.status.is_ok() && of.len() > 1 {
             for i in of {
@@ -275,7 +275,7 @@ impl Volume {
             return;
         }
         if !outcome.status.is_ok() {
-            self.note_unread(index, of.first().and_then(|i| places[*i]));
+            self.note_unread(asked, of.first().and_then(|i| places[*i]));
             return;
         }
         for (n, (i, page)) in of.into_iter().zip(outcome.data).enumerate() {
@@ -283,7 +283,7 @@ impl Volume {
             into[i] = match is_whole(place, metas.of(&outcome.oob, n), page) {
                 Seen::Whole(whole) => Some(whole),
                 Seen::Damaged if loud == Loud::Yes => {
-                    self.note_mismatch(index);
+                    self.note_mismatch(asked);
                     None
                 }
                 _ => None,
@@ -291,9 +291,9 @@ impl Volume {
         }
     }
 
-    /// A read of a block failed.
-    fn note_unread(&self, index: u32, place: Option<Place>) {
-        self.0.members[index as usize].count(|errors| errors.read += 1);
+    /// A read of a block, sent at `since`, failed.
+    fn note_unread(&self, (index, since): (u32, u64), place: Option<Place>) {
+        self.0.members[index as usize].count(since, |errors| errors.read += 1);
         if let Some(place) = place {
             self.note_lost_zone(place.index, place.zone);
         }
@@ -301,9 +301,10 @@ impl Volume {
 
     /// The block at a place, if it is whole.
     async fn whole_at(&self, place: Place, loud: Loud) -> Option<Whole> {
+        let asked = (place.index, self.asked());
         match self.look_at(place).await {
             Seen::Whole(whole) => return Some(whole),
-            Seen::Damaged if loud == Loud::Yes => self.note_mismatch(place.index),
+            Seen::Damaged if loud == Loud::Yes => self.note_mismatch(asked),
             _ => {}
         }
         None
@@ -315,11 +316,12 @@ impl Volume {
         let Some(drive) = self.0.members[place.index as usize].drive() else {
             return Seen::Unread;
         };
+        let asked = (place.index, self.asked());
         let (outcome, _, metas) = self.read_at(&drive, place, vec![0]).over().await;
         match outcome.data.into_iter().next().filter(|_| outcome.status.is_ok()) {
             Some(page) => is_whole(place, metas.of(&outcome.oob, 0), page),
             None => {
-                self.note_unread(place.index, Some(place));
+                self.note_unread(asked, Some(place));
                 Seen::Unread
             }
         }

@@ -12,6 +12,7 @@
 //! again. If that is not enough, zones that belong to no segment are reset, too.
 
 pub(crate) mod finish;
+mod headless;
 pub(crate) mod in_doubt;
 mod repair_torn;
 pub(crate) mod steps;
@@ -53,7 +54,7 @@ pub(crate) struct Found {
     pub(crate) missing: u32,
     pub(crate) zones: Vec<Option<ZoneId>>,
     /// Bit i: member i's zone was rebuilt, and counts only when the rebuild has completed it.
-    rebuilt: u32,
+    pub(crate) rebuilt: u32,
 }
 
 /// The newest block of an address among those that were written after the snapshot.
@@ -64,6 +65,8 @@ struct Candidate {
     number: u32,
     /// Whether the block's stripe lacks a chunk.
     torn: bool,
+    /// The block is damaged, and too much else of its stripe is.
+    lost: bool,
 }
 
 /// A trim record that was written after the snapshot.
@@ -115,6 +118,32 @@ pub(crate) struct Scanned {
 }
 
 impl Scanned {
+    /// Drives whose chunk of a stripe has a damaged row, as bits.
+    fn hurt(&self, groups: Groups, table: &StripeTable, stripe: u32) -> u32 {
+        let is_hurt = |drive: u32| {
+            let Some(place) = table.get(stripe, drive) else { return false };
+            let first = groups.row(stripe, place) as usize;
+            let rows = self.rows[drive as usize].get(first..first + groups.chunk as usize);
+            rows.is_none_or(|rows| rows.iter().flatten().any(|row| !row.whole))
+        };
+        let drives = (0..self.rows.len() as u32).filter(|drive| is_hurt(*drive));
+        drives.fold(0, |set, drive| set | 1 << drive)
+    }
+
+    /// Whether a row was damaged beyond telling what it was.
+    pub(crate) fn has_unknown(&self) -> bool {
+        self.rows.iter().flatten().flatten().any(|row| !row.whole && row.stripe == NONE)
+    }
+
+    /// Whether a drive has a row that was damaged beyond telling what it was, where the chunk of a
+    /// stripe may be.
+    pub(crate) fn may_have(&self, groups: Groups, stripe: u32, drive: u32) -> bool {
+        let first = groups.start(stripe) * groups.chunk;
+        let rows = first as usize..(groups.end(stripe) * groups.chunk) as usize;
+        let here = |at: usize| self.rows[drive as usize].get(at).copied().flatten();
+        rows.filter_map(here).any(|row| !row.whole && row.stripe == NONE)
+    }
+
     /// Number of rows up to the last one with a whole block in any zone. A zone that was ended
     /// early counts as written to its end.
     fn last(&self) -> u32 {
@@ -178,13 +207,17 @@ impl Volume {
 
     /// Returns the segments, oldest first; the zones that hold something and belong to no segment;
     /// and, as bits, the members with zones whose header cannot be read.
+    ///
+    /// # Errors
+    /// `Corrupt` if no header of a segment is left, and the newest state record does not know it.
     pub(crate) async fn find_segments(
         &self,
         zones: &[Vec<ZoneReport>],
-    ) -> (Vec<Found>, Vec<(u32, ZoneId)>, u32) {
+        image: &Image,
+    ) -> Result<(Vec<Found>, Vec<(u32, ZoneId)>, u32)> {
         let mut found: BTreeMap<(u32, u64), Found> = BTreeMap::new();
         let mut blind = 0;
-        let mut strays = Vec::new();
+        let (mut strays, mut headless) = (Vec::new(), Vec::new());
         let drives = self.0.shape.placement.n;
         for (index, reports) in (0..).zip(zones) {
             let Some(drive) = self.0.members[index as usize].drive() else { continue };
@@ -193,8 +226,13 @@ impl Volume {
                     continue;
                 }
                 let Some((sequence, body)) = self.header(index, report.zone).await else {
-                    strays.push((index, report.zone));
-                    blind |= 1 << index;
+                    match self.headless(index, report).await {
+                        Some(zone) => headless.push(zone),
+                        None => {
+                            strays.push((index, report.zone));
+                            blind |= 1 << index;
+                        }
+                    }
                     continue;
                 };
                 let (slot, chunk) = (body.slot.get(), body.chunk.get());
@@ -225,6 +263,12 @@ impl Volume {
                 }
             }
         }
+        for zone in headless {
+            if !headless::adopt(&zone, &mut found, image, self)? {
+                strays.push((zone.index, zone.zone));
+                blind |= 1 << zone.index;
+            }
+        }
         // If a slot has several segments the newest counts: a zone that could not be reset keeps
         // its old content.
         let mut newest: BTreeMap<u32, Found> = BTreeMap::new();
@@ -236,7 +280,7 @@ impl Volume {
         }
         let mut found: Vec<Found> = newest.into_values().collect();
         found.sort_by_key(|segment| segment.sequence);
-        (found, strays, blind)
+        Ok((found, strays, blind))
     }
 
     async fn header(&self, index: u32, zone: ZoneId) -> Option<(u64, SegmentBody)> {
@@ -265,6 +309,7 @@ impl Volume {
             group: found.groups.group,
             zones: found.zones.clone(),
             rows: self.0.shape.rows,
+            rebuilt: found.rebuilt,
             ..Segment::free(drives)
         };
         for (zone, member) in found.zones.iter().zip(&self.0.members) {
@@ -344,15 +389,20 @@ impl Volume {
             if there == 0 {
                 continue;
             }
-            let has = |chunk: u32| there >> placement.drive(stripe, chunk) & 1 == 1;
-            if !placement.recoverable(has) {
+            let sound = there & !scanned.hurt(groups, &table, stripe);
+            let enough =
+                |set: u32| placement.recoverable(|c| set >> placement.drive(stripe, c) & 1 == 1);
+            // If every member in service has its chunk, the stripe may have been acknowledged:
+            // where too much of it is damaged, its blocks are lost, and reads say so.
+            let lost = !enough(sound) && enough(there) && !self.lacks(segment, there);
+            if !enough(sound) && !lost {
                 // The stripe is void: its chunks must never be taken for chunks again.
                 (0..placement.n).for_each(|drive| table.remove(stripe, drive));
                 continue;
             }
-            let torn = self.lacks(segment, there);
+            let torn = !lost && self.lacks(segment, sound);
             for row in 0..groups.chunk {
-                self.weigh_row(segment, scanned, &table, (stripe, row), torn, after, delta);
+                self.weigh_row(segment, scanned, &table, (stripe, row), (torn, lost), after, delta);
             }
         }
         if groups.group > 1 {
@@ -384,17 +434,18 @@ impl Volume {
         scanned: &Scanned,
         table: &StripeTable,
         (stripe, row): (u32, u32),
-        torn: bool,
+        (torn, lost): (bool, bool),
         after: u32,
         delta: &mut Delta,
     ) {
         let (shape, groups) = (&self.0.shape, segment.groups);
         let placement = shape.placement;
-        let code = |chunk: u32| -> Option<[u8; CODED]> {
+        let found = |chunk: u32| -> Option<Row> {
             let drive = placement.drive(stripe, chunk);
             let at = groups.row(stripe, table.get(stripe, drive)?) + row;
-            scanned.rows[drive as usize].get(at as usize)?.map(|row: Row| row.code)
+            *scanned.rows[drive as usize].get(at as usize)?
         };
+        let code = |chunk: u32| found(chunk).map(|row| row.code);
         let codes: Vec<Option<[u8; CODED]>> = (0..placement.n).map(code).collect();
         let codes: Vec<Option<&[u8]>> =
             codes.iter().map(|code| code.as_ref().map(|code| &code[..])).collect();
@@ -419,7 +470,8 @@ impl Volume {
             match identity.kind {
                 block::DATA if lba < shape.blocks => {
                     let segment = segment.sequence;
-                    delta.add(lba, Candidate { sequence, segment, number, torn });
+                    let lost = lost && found(chunk).is_none_or(|row| !row.whole);
+                    delta.add(lba, Candidate { sequence, segment, number, torn, lost });
                 }
                 block::TRIM => delta.trims.push(TrimRecord { sequence, number, lba, torn }),
                 _ => {}
@@ -443,7 +495,17 @@ impl Volume {
         let (mut trims, mut torn) = (Vec::new(), Vec::new());
         for record in &delta.trims {
             let wanted = (record.number, (block::TRIM, record.lba));
-            let page = self.read_numbers(&[wanted]).await?.remove(0);
+            let page = match self.read_numbers(&[wanted]).await {
+                Ok(mut pages) => pages.remove(0),
+                Err(_) if self.0.options.accept_loss => continue,
+                Err(error) => {
+                    let what = format!(
+                        "the record of a trim cannot be read, and which blocks it trimmed is not \
+                         known: {error}: accept the loss (--accept-loss): they then read as before"
+                    );
+                    return Err(Error::new(error.kind(), what));
+                }
+            };
             let expect = Expect { kind: kind::TRIM, object: Some(self.0.uuid), device: None };
             let (_, body) = record::open(page.bytes(), &expect)?;
             for entry in body.chunks_exact(TrimEntry::SIZE) {
@@ -484,6 +546,9 @@ impl Volume {
             } else {
                 self.fetch(Map::leaf(*lba), true).await?;
                 replaced(*lba, self.turn(*lba, candidate.number, image));
+                if candidate.lost {
+                    self.0.lost_blocks.add(*lba..*lba + 1);
+                }
             }
         }
         delta.older.iter().for_each(|(lba, number)| replaced(*lba, Some(*number)));
@@ -618,7 +683,7 @@ impl Volume {
 
     /// Fills the zones of a segment up to row `upto`. False if one of them fails.
     async fn fill_up(&self, open: &Open, segment: &Found, upto: u32) -> bool {
-        let mut flights = Vec::new();
+        let (mut flights, since) = (Vec::new(), self.asked());
         for (index, zone) in segment.zones.iter().enumerate() {
             let drive = self.0.members[index].drive();
             let (Some(zone), Some(drive)) = (zone, drive) else { continue };
@@ -639,7 +704,7 @@ impl Volume {
         let mut whole = true;
         for (index, done) in flights {
             if let Err(error) = done.await {
-                self.note_write_error(index, Some(open.sequence), &error);
+                self.note_write_error((index, since), Some(open.sequence), &error);
                 whole = false;
             }
         }
@@ -679,7 +744,7 @@ mod tests {
     #[test]
     fn a_segment_has_the_rows_of_a_stripe_that_landed_before_its_turn() {
         let groups = Groups { chunk: 2, group: 8, stripes: 20 };
-        let row = |stripe| Some(Row { stripe, crc: 0, code: [0; CODED] });
+        let row = |stripe| Some(Row { stripe, ..Row::UNKNOWN });
         let early = vec![row(3), row(3)];
         let scanned = Scanned { rows: vec![early; 4], upto: vec![2; 4] };
         assert_eq!((scanned.last(), scanned.rows_of(groups)), (2, 8));

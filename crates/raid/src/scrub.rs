@@ -1,16 +1,18 @@
-//! Scrub: reads everything, checks each block against its metadata and each row against its parity,
-//! and rewrites what is damaged.
+//! Scrub: reads everything that a start or a read needs. It checks each block against its metadata
+//! and each row against its parity, and rewrites what is damaged.
 
-use crate::format::{MAPPED, block};
+mod records;
+
+use crate::format::block;
 use crate::map::Map;
 use crate::meta::{self, Identity};
 use crate::parity::reconstruct;
-use crate::read::Wanted;
 use crate::reconstruct::{Loud, Seen};
 use crate::volume::{SegmentState, Volume};
 use crate::write::item::Origin;
-use furrow_zone::{Result, ZoneId};
-use std::collections::{BTreeSet, VecDeque};
+use furrow_log::Uuid;
+use furrow_zone::{ErrorKind, Result, ZoneId};
+use std::collections::VecDeque;
 
 /// Rows checked at a time.
 const AHEAD: usize = 16;
@@ -26,6 +28,8 @@ const UNLISTED: &str = "of no stripe, though its row has valid blocks";
 pub struct Finding {
     /// Number of the member.
     pub member: u32,
+    /// UUID of its drive.
+    pub drive: Uuid,
     /// Its zone.
     pub zone: ZoneId,
     /// Block of the zone.
@@ -99,8 +103,9 @@ impl Found {
 }
 
 impl Volume {
-    /// Reads all segments, and with `repair` rewrites the blocks of damaged stripes. `progress` is
-    /// called with the number of segments done, and their total.
+    /// Reads the state records of all members, and writes damaged ones again; reads all segments,
+    /// and with `repair` rewrites the blocks of damaged stripes. `progress` is called with the
+    /// number of segments done, and their total.
     ///
     /// # Errors
     /// If the volume cannot be written any more.
@@ -111,6 +116,7 @@ impl Volume {
     ) -> Result<Scrubbed> {
         self.check_alive()?;
         let stops = self.0.scrub_stops.get();
+        let records = self.scrub_records().await?;
         let slots = self.quiesced_rows().await;
         let (total, mut done, mut found) = (slots.len() as u32, 0, Found::default());
         for (slot, sequence, rows) in slots {
@@ -126,6 +132,7 @@ impl Volume {
             done += 1;
         }
         let Found { mut result, short } = found;
+        result.findings.splice(0..0, records);
         if !result.stopped {
             self.recount_lost();
         }
@@ -136,7 +143,11 @@ impl Volume {
         // Only damage of valid blocks is an error of its member. Other damage is not, however often
         // it is found. Failed reads have been counted already.
         for finding in result.findings.iter().filter(|finding| !finding.unread) {
-            self.0.members[finding.member as usize].count(|errors| errors.checksum += 1);
+            let member = &self.0.members[finding.member as usize];
+            // A drive that has come since has none of the damage.
+            if member.uuid.get() == finding.drive {
+                member.count(u64::MAX, |errors| errors.checksum += 1);
+            }
         }
         progress(done, total);
         Ok(result)
@@ -150,49 +161,14 @@ impl Volume {
     /// Adds the lost blocks of rows with too few chunks: blocks that the map still names and that
     /// cannot be read now.
     async fn judge(&self, short: Vec<Short>, repair: bool, result: &mut Scrubbed) -> Result<()> {
-        if short.is_empty() {
-            return Ok(());
-        }
         let numbers = short.iter().flat_map(|row| row.missing.iter().copied());
-        let suspected: BTreeSet<u32> = numbers.collect();
-        let mut named: Vec<(u32, Wanted)> = Vec::new();
-        let (mut lost, mut kept) = (BTreeSet::new(), BTreeSet::new());
-        for leaf in 0..self.0.shape.mappings {
-            let there = self.fetch(leaf, false).await;
-            self.check_alive()?;
-            let (map, first) = (self.0.map.borrow(), u64::from(leaf) * u64::from(MAPPED));
-            let root = map.root_of(leaf);
-            if there.is_err() {
-                lost.insert(root);
-                result.lost += self.note_lost_leaf(leaf);
-                continue;
-            }
-            let end = self.blocks().min(first + u64::from(MAPPED));
-            let mapped = (first..end).map(|lba| (map.get(lba), (block::DATA, lba)));
-            let all = mapped.chain([(root, (block::MAPPING, u64::from(leaf)))]);
-            named.extend(all.filter(|(number, _)| suspected.contains(number)));
-        }
-        for (number, wanted) in named {
-            if !self.cannot_be_had(number, wanted).await {
-                continue;
-            }
-            if wanted.0 == block::DATA {
-                lost.insert(number);
-                result.lost += 1;
-                self.0.lost_blocks.add(wanted.1..wanted.1 + 1);
-                continue;
-            }
-            // The mapping block is in memory: its copy is damaged, and nothing is lost.
-            kept.insert(number);
-            if repair && self.fetch(wanted.1 as u32, false).await.is_ok() {
-                self.0.map.borrow_mut().mark_dirty(wanted.1 as u32);
-            }
-        }
+        let judged = self.judge_lost(&numbers.collect(), repair).await?;
+        result.lost += judged.blocks.report().0;
         for row in short {
             // A segment that was released in the meantime held nothing valid.
             let there = self.stays(row.segment);
-            let gone = row.missing.iter().any(|number| lost.contains(number));
-            let known = row.missing.iter().any(|number| kept.contains(number));
+            let gone = row.missing.iter().any(|number| judged.lost.contains(number));
+            let known = row.missing.iter().any(|number| judged.kept.contains(number));
             if there && (gone || known || row.renewed) {
                 for finding in row.findings {
                     result.find(Finding { repaired: !gone && repair, lost: gone, ..finding });
@@ -203,7 +179,7 @@ impl Volume {
     }
 
     /// Whether a segment was not released in the meantime, and is not being released.
-    fn stays(&self, (slot, sequence): (u32, u64)) -> bool {
+    pub(crate) fn stays(&self, (slot, sequence): (u32, u64)) -> bool {
         let segment = &self.0.segments.borrow()[slot as usize];
         segment.sequence == sequence && segment.state != SegmentState::Releasing
     }
@@ -333,8 +309,16 @@ impl Volume {
             return Ok(());
         }
         let segment = (slot, sequence);
+        let mut repair = repair;
         let (missing, renewed) = match left {
-            true if repair => self.renew(segment, row).await?,
+            true if repair => match self.renew(segment, row).await {
+                // What there is no space for stays damaged, and the scrub goes on.
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    repair = false;
+                    (Vec::new(), false)
+                }
+                renewed => renewed?,
+            },
             true => (Vec::new(), false),
             false => {
                 let missing = (0..placement.k).filter(|chunk| found[*chunk as usize].is_none());
@@ -345,6 +329,7 @@ impl Volume {
         let whole = left && missing.is_empty();
         let findings = damaged.into_iter().map(|(place, what, unread)| Finding {
             member: place.index,
+            drive: self.0.members[place.index as usize].uuid.get(),
             zone: place.zone,
             block: place.offset,
             what,
@@ -377,7 +362,11 @@ impl Volume {
 
     /// Rewrites the valid blocks of a row. Returns the numbers of the blocks that cannot be read
     /// now, and whether there were others.
-    async fn renew(&self, (slot, segment): (u32, u64), row: u32) -> Result<(Vec<u32>, bool)> {
+    pub(crate) async fn renew(
+        &self,
+        (slot, segment): (u32, u64),
+        row: u32,
+    ) -> Result<(Vec<u32>, bool)> {
         let (mut blocks, mut missing) = (Vec::new(), Vec::new());
         for chunk in 0..self.0.shape.placement.k {
             let number = self.0.shape.number(slot, row, chunk);

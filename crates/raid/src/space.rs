@@ -13,10 +13,10 @@ pub(crate) mod state;
 
 pub(crate) use plan::Lane;
 
-use crate::clean::is_empty;
+use crate::clean::{is_empty, is_fallback};
 use crate::event::Event;
 use crate::space::plan::{Action, Facts, Recovery};
-use crate::volume::{SegmentState, Volume};
+use crate::volume::{Segment, SegmentState, Volume};
 use crate::write::item::Use;
 use crate::write::segment::SegmentWriter;
 use crate::write::stripe::Stream;
@@ -92,8 +92,16 @@ impl Volume {
     /// Makes writers that wait for space look again: a drive came or went, or recovery holds fewer
     /// segments.
     pub(crate) fn space_changed(&self) {
+        // What could not be read may be readable now, or be trimmed.
+        self.0.space.changes.set(self.0.space.changes.get() + 1);
         self.space_found();
         self.space_made();
+    }
+
+    /// Whether cleaning met a block in a segment that could not be read, and nothing has changed
+    /// since: the segment stays.
+    pub(crate) fn is_stuck(&self, segment: &Segment) -> bool {
+        segment.stuck == self.0.space.changes.get()
     }
 
     /// Like [`Volume::space_changed`], after a segment was reset.
@@ -143,6 +151,7 @@ impl Volume {
             Action::TakeBack => self.take_back_stranded(),
             Action::HandOver => self.hand_over_lines(),
             Action::AllowResets => self.allow_resets(),
+            Action::ReleaseOlder => self.release_older(),
             Action::GiveUp(floor) => self.give_up_space(floor),
             Action::Reconsider => self.space_changed(),
         }
@@ -160,6 +169,7 @@ impl Volume {
         };
         let state = |state| self.0.segments.borrow().iter().any(|s| s.state == state);
         let empty = self.0.segments.borrow().iter().any(is_empty);
+        let older = self.0.segments.borrow().iter().any(is_fallback);
         let written = self.0.counters.borrow().written - self.0.checkpoint.written.get();
         let without = |writer: &&Rc<SegmentWriter>| writer.open.borrow().is_none();
         let out = space.none.borrow().as_ref().map(|(_, used)| self.used() < *used);
@@ -176,6 +186,7 @@ impl Volume {
             empty,
             resetting: state(SegmentState::Releasing),
             strays: recovery.1,
+            older,
             internal_takes: self.internal_writer().takes_more(),
             users_take: self.writers_of_users().any(|writer| writer.takes_more()),
             internal_line: self.internal_writer().line() > 0,
@@ -201,9 +212,8 @@ impl Volume {
 
     /// Whether nothing is under way that could make space.
     fn is_still(&self) -> bool {
-        let releasing = |s: &crate::volume::Segment| {
-            s.state == SegmentState::Releasing || (self.may_reset() && is_empty(s))
-        };
+        let releasing =
+            |s: &Segment| s.state == SegmentState::Releasing || (self.may_reset() && is_empty(s));
         // A stripe that fills up soon goes into an open segment.
         let filling = |s: &Rc<Stream>| s.writer.open.borrow().is_some() && s.filled() > 0;
         self.0.in_flight.get() == 0

@@ -8,7 +8,7 @@
 use crate::assemble::Examined;
 use crate::level::Placement;
 use crate::member::MemberState;
-use crate::stale_members::newest;
+use crate::standing::newest;
 
 /// The reason why an array should not be started from these drives without a confirmation; `None`
 /// if they are certainly the newest, or too few anyway. [`assemble`](crate::assemble()) checks
@@ -67,6 +67,13 @@ mod tests {
             members: members.clone(),
             record: 9,
             known: vec![8; drives as usize],
+            served: vec![4; drives as usize],
+            recorded: 0,
+            epoch: 1,
+            checkpoint: 1,
+            written_blocks: 0,
+            segments: 0,
+            damaged: None,
         };
         here.iter().map(one).collect()
     }

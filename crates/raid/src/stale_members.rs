@@ -14,7 +14,6 @@
 //! show what was written after the newest record, and a stripe of which too few members have a
 //! chunk may never have been acknowledged.
 
-use crate::assemble::Examined;
 use crate::checkpoint::state::Image;
 use crate::format::{MemberEntry, segment};
 use crate::member::MemberState;
@@ -30,23 +29,6 @@ pub(crate) fn known(header: &RecordHeader, entry: &MemberEntry) -> u64 {
         0 => 0,
         behind => header.sequence.get().saturating_sub(behind),
     }
-}
-
-/// The member with the latest state among drives of one array.
-pub fn newest(drives: &[Examined]) -> Option<&Examined> {
-    let members = drives.iter().filter(|drive| drive.member.is_some());
-    members.max_by_key(|drive| (drive.events, drive.record))
-}
-
-/// Whether a drive is older than the newest of the array's drives has recorded: the array continued
-/// with the drive, or without it.
-pub fn is_stale(newest: &Examined, drive: &Examined) -> bool {
-    let Some(index) = newest.members.iter().position(|(uuid, _)| *uuid == drive.device) else {
-        return drive.member.is_some();
-    };
-    let known = newest.known.get(index).copied().unwrap_or(0);
-    newest.members[index].1 == MemberState::Failed
-        || (drive.member.is_some() && drive.record < known)
 }
 
 /// A member with an older state than it once had.

@@ -124,8 +124,11 @@ pub(crate) struct Segment {
     /// Number of blocks in the segment that stripes lacking a chunk have replaced: the segment
     /// stays until these stripes are repaired.
     pub(crate) fallback: u32,
-    /// Cleaning met a block in the segment that cannot be read: the segment stays.
-    pub(crate) stuck: bool,
+    /// The change of space ([`Space::changes`](crate::space::state::Space)) since which cleaning
+    /// has met a block in the segment that cannot be read; 0: none.
+    pub(crate) stuck: u64,
+    /// Members whose zones a rebuild has written, as bits.
+    pub(crate) rebuilt: u32,
     /// The segment is being rebuilt or cleaned: until that ends, neither is begun and the segment
     /// is not released.
     pub(crate) pinned: bool,
@@ -148,7 +151,8 @@ impl Segment {
             rows: 0,
             needed: 0,
             fallback: 0,
-            stuck: false,
+            stuck: 0,
+            rebuilt: 0,
             pinned: false,
             table: None,
             meta: OpenMeta::default(),
@@ -371,7 +375,13 @@ impl Volume {
     }
 
     pub(crate) async fn flush_drives(&self) -> Result<()> {
-        self.make_durable(self.snapshots()).await.map(drop)
+        let mut snapshots = self.snapshots();
+        if self.has(RaidDefect::UnflushedMember)
+            && let Some(last) = snapshots.last_mut()
+        {
+            *last = None;
+        }
+        self.make_durable(snapshots).await.map(drop)
     }
 
     /// The present state of each member in service.

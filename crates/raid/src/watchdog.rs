@@ -7,8 +7,8 @@
 //! one. The consequences are those of a drive that goes away: the member is taken out of service,
 //! or counts as missing.
 //!
-//! The check runs every quarter of the limit, so a drive is given up after the limit, and before
-//! five quarters of it.
+//! A command is noticed at the next check, at most half a second after it was sent, or a 64th of a
+//! limit below 32 s. From then on the drive has the whole limit, to the nanosecond.
 //!
 //! [`Options::drive_timeout`]: crate::Options::drive_timeout
 
@@ -16,6 +16,9 @@ use furrow_rt::{Nanos, Rt};
 use furrow_zone::ZonedDevice;
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
+
+/// Most nanoseconds between two checks.
+const CHECK_EVERY: u64 = Nanos::SECOND / 2;
 
 /// A drive, and the command that it has owed an answer for longest.
 struct Watched {
@@ -71,10 +74,12 @@ impl Watchdog {
 }
 
 async fn look_again_and_again(state: Weak<State>, rt: Rt, limit: u64) {
+    let mut pause = limit;
     loop {
-        rt.sleep((limit / 4).max(1)).await;
+        rt.sleep(pause.min(limit / 64).clamp(1, CHECK_EVERY)).await;
         let Some(state) = state.upgrade() else { return };
-        let hung = state.look();
+        let (hung, next) = state.look();
+        pause = next;
         // The list must not be borrowed here: giving a drive up runs code that waited for its
         // answers.
         hung.iter().for_each(|device| device.give_up());
@@ -82,10 +87,11 @@ async fn look_again_and_again(state: Weak<State>, rt: Rt, limit: u64) {
 }
 
 impl State {
-    /// The drives that have owed the same answer for too long.
-    fn look(&self) -> Vec<Rc<dyn ZonedDevice>> {
+    /// The drives that have owed the same answer for too long, and the nanoseconds until the next
+    /// drive may have.
+    fn look(&self) -> (Vec<Rc<dyn ZonedDevice>>, u64) {
         let now = self.rt.now();
-        let mut hung = Vec::new();
+        let (mut hung, mut next) = (Vec::new(), self.limit);
         for watched in self.drives.borrow_mut().iter_mut().filter(|watched| !watched.given_up) {
             let oldest = watched.device.oldest();
             if oldest.is_none() || oldest != watched.oldest {
@@ -93,8 +99,10 @@ impl State {
             } else if now.since(watched.since) >= self.limit {
                 watched.given_up = true;
                 hung.push(watched.device.clone());
+            } else {
+                next = next.min(self.limit - now.since(watched.since));
             }
         }
-        hung
+        (hung, next)
     }
 }

@@ -195,11 +195,19 @@ impl Volume {
             return Ok(());
         }
         let call = Call::pinning(pins);
-        let stream = self.route(Use::Small);
+        // Where there is no space for users' writes, trims make some: their records may go into
+        // what is kept for cleaning.
+        let out = self.out_of_space().is_some();
+        let stream = self.route(if out { Use::Internal } else { Use::Small });
         let crc = crc32c(page.bytes());
         let identity = Identity { lba: block, sequence, crc, kind: block::TRIM };
         self.put(&stream, Item { identity, page, from: None, trimmed: count }, &call);
-        call.wait().await
+        call.wait().await?;
+        if out {
+            // Fewer blocks are valid: cleaning may find space now.
+            self.0.wanted.notify_all();
+        }
+        Ok(())
     }
 
     /// Writes zeros. The same as [`Volume::trim`], since unmapped blocks read as zeros.

@@ -13,6 +13,8 @@ mod map;
 mod moved;
 mod older;
 mod rebuild;
+mod records;
 mod spare;
+mod split;
 mod vanish;
 mod volume;

@@ -53,7 +53,7 @@ fn a_drive_that_hangs_is_taken_out_and_nobody_waits_for_longer() {
             let began = rt.now();
             churn(&volume, &mut model, &mut rng, 30).await;
             let took = rt.now().since(began);
-            assert!((LIMIT..2 * LIMIT).contains(&took), "seed {seed}: {took} ns");
+            assert!((LIMIT..LIMIT + LIMIT / 40).contains(&took), "seed {seed}: {took} ns");
             assert_eq!(volume.members()[2].1, MemberState::Failed);
             let event = volume.next_event().await;
             let told = matches!(&event, Event::MemberFailed { member: 2, why }

@@ -4,8 +4,9 @@
 
 use crate::common::{config, drives, geometry, made, pages};
 use furrow_emu::{Fault, FaultKind, When};
-use furrow_raid::Level;
+use furrow_raid::{Event, Level};
 use furrow_rt::{Config as RtConfig, Rt};
+use furrow_zone::{BlockCount, Lba, ZoneId, ZoneState};
 
 /// Two drives of three cannot be read for a while. Blocks that were read then are known to be lost,
 /// until a full scrub can read them after all.
@@ -34,6 +35,53 @@ fn what_a_scrub_can_read_is_not_lost() {
         let scrubbed = volume.scrub(false, |_, _| {}).await.unwrap();
         assert_eq!((scrubbed.lost, volume.lost().0), (0, 0));
         volume.read(0, 40).await.unwrap();
+    });
+    rt.clear();
+}
+
+/// A drive is replaced while another one has blocks that it cannot read: the rebuild says which
+/// blocks of the volume are lost by that, and only those. The blocks beside them are redundant
+/// again.
+#[test]
+fn what_a_rebuild_cannot_restore_is_told_and_the_rest_has_its_redundancy() {
+    let rt = Rt::new(RtConfig::simulated(3));
+    let geometry = geometry(40, 64);
+    let drives = drives(&rt, &geometry, 4);
+    let volume = made(&rt, &drives[..3], &config(Level::Raid5, &geometry));
+    let clock = rt.clone();
+    rt.block_on(async move {
+        volume.write(0, pages(0, 400, 1), true).await.unwrap();
+        volume.fail(0).await.unwrap();
+        let zones = drives[1].report_now(ZoneId(2), geometry.zones - 2).unwrap();
+        let full = zones.iter().find(|zone| zone.state == ZoneState::Full).unwrap();
+        let bad = Fault::new(FaultKind::ReadError).when(When::Always);
+        let first = Lba(geometry.start(full.zone).0 + 9);
+        drives[1].inject(bad.at_blocks(first, BlockCount(4))).unwrap();
+        volume.replace(0, drives[3].clone(), false).await.unwrap();
+        let progress = volume.rebuilt().unwrap();
+        assert!(progress.done < progress.total, "{progress:?}");
+        while volume.rebuilding().is_some() {
+            clock.sleep(1_000_000).await;
+        }
+        assert_eq!(volume.rebuilt(), None);
+        let (count, ranges) = volume.lost();
+        let told = volume.last_rebuild();
+        assert_eq!(told, Some(Event::RebuildIncomplete { blocks: count, ranges: ranges.clone() }));
+        let lost: Vec<u64> = ranges.into_iter().flatten().collect();
+        let mut refused = Vec::new();
+        for block in 0..400 {
+            if volume.read(block, 1).await.is_err() {
+                refused.push(block);
+            }
+        }
+        assert!(!refused.is_empty());
+        assert_eq!((count, &lost), (refused.len() as u64, &refused));
+        // Any other drive may go now.
+        let away = Fault::new(FaultKind::Disappear { commands: None }).when(When::Always);
+        drives[2].inject(away).unwrap();
+        for block in (0..400).filter(|block| !refused.contains(block)) {
+            volume.read(block, 1).await.unwrap();
+        }
     });
     rt.clear();
 }

@@ -6,9 +6,9 @@ use crate::common::{
     check, churn, config, devices, drives, geometry, made, power_cycle, without_stale,
 };
 use furrow_emu::{Emulator, Fault, FaultKind, Options as DriveOptions, Snapshot};
-use furrow_raid::{Level, MemberState, Options, assemble, examine, is_stale, newest};
+use furrow_raid::{Level, MemberState, Options, Standing, assemble, examine, judge};
 use furrow_rt::{Config as RtConfig, Rng, Rt};
-use furrow_zone::{BlockCount, ErrorKind, Lba, ZoneId};
+use furrow_zone::{ErrorKind, ZoneId};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -64,9 +64,9 @@ fn backups_of_members_are_refused_by_name() {
                 for drive in &all {
                     says.push(examine(&**drive).await.unwrap());
                 }
-                let newest = newest(&says).unwrap();
-                let stale: Vec<usize> =
-                    (0..count).filter(|at| is_stale(newest, &says[*at])).collect();
+                let standings = judge(&says).unwrap().standings;
+                let is_stale = |at: &usize| !matches!(standings[*at], Standing::Member(_));
+                let stale: Vec<usize> = (0..count).filter(is_stale).collect();
                 assert_eq!(stale, back, "{told}");
                 // The array starts without these drives, if it can do without them; they come back
                 // as new drives.
@@ -164,10 +164,9 @@ fn a_mapping_block_that_is_lost_keeps_nobody_waiting() {
         drop(volume);
         for drive in &all[1..3] {
             for zone in 2..geometry.zones {
-                let first = Lba(u64::from(zone) * geometry.zone_size.0);
-                let header = Fault::new(FaultKind::BitFlip).at_blocks(first, BlockCount(1));
                 if drive.report_now(ZoneId(zone), 1).unwrap()[0].write_pointer.0 > 0 {
-                    drive.inject(header).unwrap();
+                    let gone = Fault::new(FaultKind::ZoneOffline).at_zone(ZoneId(zone));
+                    drive.inject(gone).unwrap();
                 }
             }
         }

@@ -7,6 +7,7 @@ pub mod content;
 pub mod crash;
 pub mod damage;
 pub mod faults;
+pub mod flip;
 mod flood;
 mod fsync_batch;
 pub mod generate;

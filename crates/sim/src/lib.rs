@@ -9,6 +9,7 @@ pub mod fates;
 pub mod fs;
 pub mod image;
 pub mod kv;
+pub mod limits;
 pub mod log;
 pub mod raid;
 pub mod simulation;

@@ -9,6 +9,7 @@ use furrow_policy::{FsDefect, LogDefect, RaidDefect, SoftDefect, StoreDefect};
 use furrow_sim::crash::{Case, Effort, Figures, Subject, Trace, replay};
 use furrow_sim::fs::crash::FsSubject;
 use furrow_sim::fs::damage::damaged;
+use furrow_sim::fs::flip::FlipSubject;
 use furrow_sim::fs::repair::repaired;
 use furrow_sim::image::{self, Image};
 use furrow_sim::kv::crash::KvSubject;
@@ -102,10 +103,10 @@ struct DamageArgs {
 #[derive(Args)]
 struct CrashArgs {
     /// Subject: fs, fsync (fs with many clients that sync often, in every run), rot (fs on a drive
-    /// whose blocks decay), raid (a volume), kv (a file store), recorded (a file store with the
-    /// calls of --recording), soft (soft zones on a plain drive), soft-fs (fs on soft zones),
-    /// ledger (the log crate alone) or toy; or fs:DEFECT and so on for one of their built-in
-    /// defects.
+    /// whose blocks decay), flip (fs, one bit of one block flips after the cut), raid (a volume),
+    /// kv (a file store), recorded (a file store with the calls of --recording), soft (soft zones
+    /// on a plain drive), soft-fs (fs on soft zones), ledger (the log crate alone) or toy; or
+    /// fs:DEFECT and so on for one of their built-in defects.
     #[arg(long, default_value = "fs")]
     subject: String,
     /// recorded: the recording to replay, a file of 'furrow run --record' or of record=FILE in a
@@ -159,6 +160,7 @@ struct ReplayArgs {
 enum Chosen {
     Toy(Toy),
     Fs(FsSubject),
+    Flip(FlipSubject),
     Log(LogSubject),
     Raid(RaidSubject),
     Kv(KvSubject),
@@ -180,6 +182,7 @@ impl Chosen {
                 rot: kind == "rot",
                 fsync: kind == "fsync",
             })),
+            "flip" => Ok(Chosen::Flip(FlipSubject)),
             "ledger" => Ok(Chosen::Log(LogSubject { defect: defect_of(defect, &LogDefect::ALL)? })),
             "raid" => {
                 Ok(Chosen::Raid(RaidSubject { defect: defect_of(defect, &RaidDefect::ALL)? }))
@@ -202,8 +205,8 @@ impl Chosen {
                 Ok(Chosen::Recorded(Box::new(replay)))
             }
             _ => bail!(
-                "no subject {kind:?}: there are fs, fsync, rot, raid, kv, recorded, soft, soft-fs, \
-                 ledger and toy"
+                "no subject {kind:?}: there are fs, fsync, rot, flip, raid, kv, recorded, soft, \
+                 soft-fs, ledger and toy"
             ),
         }
     }
@@ -430,6 +433,7 @@ fn crash(args: &CrashArgs) -> Result<ExitCode> {
     match Chosen::parse(&args.subject, args.recording.as_deref())? {
         Chosen::Toy(toy) => Ok(crash_subject(&toy, args)),
         Chosen::Fs(files) => Ok(crash_subject(&files, args)),
+        Chosen::Flip(files) => Ok(crash_subject(&files, args)),
         Chosen::Log(ledger) => Ok(crash_subject(&ledger, args)),
         Chosen::Raid(volume) => Ok(crash_subject(&volume, args)),
         Chosen::Kv(store) => Ok(crash_subject(&store, args)),
@@ -500,6 +504,7 @@ fn again(args: &ReplayArgs) -> Result<ExitCode> {
     let result = match Chosen::parse(&args.subject, args.recording.as_deref())? {
         Chosen::Toy(toy) => replay(&toy, case, &args.cuts, trace),
         Chosen::Fs(files) => replay(&files, case, &args.cuts, trace),
+        Chosen::Flip(files) => replay(&files, case, &args.cuts, trace),
         Chosen::Log(ledger) => replay(&ledger, case, &args.cuts, trace),
         Chosen::Raid(volume) => replay(&volume, case, &args.cuts, trace),
         Chosen::Kv(store) => replay(&store, case, &args.cuts, trace),

@@ -4,9 +4,11 @@
 
 mod fs_crash;
 mod fs_damage;
+mod fs_flip;
 mod fs_sim;
 mod kv;
 mod kv_recorded;
+mod limits;
 mod log;
 mod raid;
 mod raid_full;

@@ -13,7 +13,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -102,7 +101,7 @@ fn find(path: &Path) -> Option<Running> {
     let mut sockets = sockets.filter(|path| path.extension().is_some_and(|e| e == ENDING));
     sockets.find_map(|socket| {
         // Sockets of dead programs refuse the connection.
-        drop(UnixStream::connect(&socket).ok()?);
+        drop(client::open(&socket, PATIENCE).ok()?);
         let document = client::exchange_lines(&socket, &json!({ "request": "stat" }), PATIENCE);
         let document = document.ok()?;
         let found: Running = serde_json::from_value(document.clone()).ok()?;

@@ -3,9 +3,14 @@
 use super::request::{Answer, REQUEST_MAX, Request};
 use super::status::Status;
 use anyhow::{Context as _, Result, anyhow, bail};
-use serde::Serialize;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
+};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -15,6 +20,8 @@ use std::time::{Duration, Instant};
 const ENDING: &str = ".control";
 /// Most time an array may take to report its state.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a daemon is asked again that takes no more connections.
+const ASK_EVERY: Duration = Duration::from_millis(20);
 /// Most time that a daemon may take to end after its last answer.
 const FAREWELL: Duration = Duration::from_secs(10);
 /// Longest answer in bytes.
@@ -26,6 +33,42 @@ pub struct Running {
     pub socket: PathBuf,
     /// Its state.
     pub status: Status,
+}
+
+/// A daemon that has its array's control socket, and does not answer: it hangs, or is stopped.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Silent {
+    /// UUID of the array.
+    pub uuid: String,
+    /// The daemon's process id, if the kernel tells.
+    pub pid: Option<u32>,
+    /// What happened instead of an answer.
+    pub error: String,
+}
+
+impl Silent {
+    /// The error for a command that needs an answer.
+    pub fn error(&self) -> anyhow::Error {
+        let daemon = match self.pid {
+            Some(pid) => format!("its daemon (process {pid})"),
+            None => "its daemon".to_owned(),
+        };
+        anyhow!(
+            "the array {} runs, but {daemon} gives no answer ({}): look why the process does not \
+             go on; if it must be killed, furrow raid assemble recovers the array",
+            self.uuid,
+            self.error
+        )
+    }
+}
+
+/// The arrays that have a daemon.
+#[derive(Default)]
+pub struct Seen {
+    /// Those that answer, by name.
+    pub running: Vec<Running>,
+    /// Those that do not.
+    pub silent: Vec<Silent>,
 }
 
 /// The directory with the sockets of running arrays.
@@ -61,37 +104,109 @@ pub fn control_socket(uuid: &str) -> PathBuf {
 
 /// The arrays that run and answer, by name; none if this user may not see them.
 pub fn running() -> Vec<Running> {
-    visible().unwrap_or_default()
+    visible().unwrap_or_default().running
 }
 
-/// The arrays that run and answer, by name.
+/// The arrays that have a daemon. All are asked at once.
 ///
 /// # Errors
 /// If this user may not see the sockets, or not use one of them.
-pub fn visible() -> Result<Vec<Running>> {
+pub fn visible() -> Result<Seen> {
     let folder = runtime_dir();
     let entries = match std::fs::read_dir(&folder) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Seen::default()),
         Err(error) => return Err(denied(&folder, &error)),
     };
     let is_control = |path: &PathBuf| path.to_str().is_some_and(|path| path.ends_with(ENDING));
     let sockets = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_control);
-    let mut found: Vec<Running> = sockets
-        .filter_map(|socket| match UnixStream::connect(&socket) {
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                Some(Err(denied(&socket, &error)))
+    let sockets: Vec<PathBuf> = sockets.collect();
+    let mut seen = Seen::default();
+    std::thread::scope(|scope| {
+        let asked: Vec<_> =
+            sockets.iter().map(|socket| (socket, scope.spawn(|| look(socket, PATIENCE)))).collect();
+        for (socket, answer) in asked {
+            match answer.join().unwrap_or_else(|_| Err(anyhow!("{}: no answer", socket.display())))
+            {
+                Ok(None) => {}
+                Ok(Some(Ok(status))) => {
+                    seen.running.push(Running { socket: socket.clone(), status });
+                }
+                Ok(Some(Err(silent))) => seen.silent.push(silent),
+                Err(error) => return Err(error),
             }
-            // The socket of a dead daemon.
-            Err(_) => None,
-            Ok(_) => {
-                let status = status(&socket).ok()?;
-                Some(Ok(Running { socket, status }))
+        }
+        Ok(())
+    })?;
+    seen.running.sort_by_key(|one| (one.status.array.clone(), one.status.uuid.clone()));
+    seen.silent.sort_by(|a, b| a.uuid.cmp(&b.uuid));
+    Ok(seen)
+}
+
+/// Asks the daemon behind a socket for its status; `None` if the daemon is dead.
+fn look(socket: &Path, patience: Duration) -> Result<Option<std::result::Result<Status, Silent>>> {
+    let stream = match open(socket, patience) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            return Err(denied(socket, &error));
+        }
+        Err(error) if error.kind() == ErrorKind::TimedOut => None,
+        // The socket of a dead daemon.
+        Err(_) => return Ok(None),
+        Ok(stream) => Some(stream),
+    };
+    let pid = stream.as_ref().and_then(peer);
+    let answer = match stream {
+        None => Err(anyhow!("{}: it takes no connection", socket.display())),
+        Some(stream) => talk(stream, socket, &Request::Status, Some(patience))
+            .and_then(|(answer, _)| read_status(socket, result(socket, answer)?)),
+    };
+    Ok(match answer {
+        Ok(status) => Some(Ok(status)),
+        // It has ended since.
+        Err(_) if is_dead(socket) => None,
+        Err(error) => {
+            let uuid = socket.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let uuid = uuid.trim_end_matches(ENDING).to_owned();
+            Some(Err(Silent { uuid, pid, error: format!("{error:#}") }))
+        }
+    })
+}
+
+/// Whether nobody listens at a socket any more.
+fn is_dead(socket: &Path) -> bool {
+    let dead = [ErrorKind::ConnectionRefused, ErrorKind::NotFound];
+    open(socket, Duration::ZERO).is_err_and(|error| dead.contains(&error.kind()))
+}
+
+/// The process that listens at the other end.
+fn peer(stream: &UnixStream) -> Option<u32> {
+    let peer = sockopt::socket_peercred(stream.as_fd()).ok()?;
+    u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+}
+
+/// Connects to a daemon's socket, within `limit`: a daemon that hangs takes no more connections at
+/// some point, and the kernel then waits without end.
+///
+/// # Errors
+/// `TimedOut` if the daemon takes no connection in that time.
+pub fn open(socket: &Path, limit: Duration) -> std::io::Result<UnixStream> {
+    let until = Instant::now() + limit;
+    let address = SocketAddrUnix::new(socket)?;
+    loop {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let end: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        match connect(&end, &address) {
+            Ok(()) => {
+                let stream = UnixStream::from(end);
+                stream.set_nonblocking(false)?;
+                return Ok(stream);
             }
-        })
-        .collect::<Result<_>>()?;
-    found.sort_by(|a, b| (&a.status.array, &a.status.uuid).cmp(&(&b.status.array, &b.status.uuid)));
-    Ok(found)
+            Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(ASK_EVERY),
+            Err(Errno::AGAIN) => return Err(ErrorKind::TimedOut.into()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
 }
 
 /// The error that running arrays cannot be listed.
@@ -118,13 +233,23 @@ pub fn find(name: &str) -> Result<Running> {
         let socket = PathBuf::from(name);
         return Ok(Running { status: status(&socket)?, socket });
     }
-    let mut found = visible()?;
+    let Seen { running: mut found, silent } = visible()?;
     if found.iter().any(|array| array.status.array == name) {
         found.retain(|array| array.status.array == name);
     } else {
         found.retain(|array| name.len() >= 4 && array.status.uuid.starts_with(name));
     }
     match found.len() {
+        0 if !silent.is_empty() => {
+            let asked = silent.iter().find(|one| name.len() >= 4 && one.uuid.starts_with(name));
+            match asked {
+                Some(one) => bail!(one.error()),
+                None => bail!(
+                    "{name}: no array that answers has this name, but {}",
+                    silent.iter().map(|one| one.error().to_string()).collect::<Vec<_>>().join("; ")
+                ),
+            }
+        }
         0 => bail!(
             "no array {name} runs (looked in {}): see furrow raid status, or start it with furrow \
              raid assemble",
@@ -160,7 +285,10 @@ fn is_of(spec: &str, path: &Path) -> bool {
 /// # Errors
 /// As [`ask`].
 pub fn status(socket: &Path) -> Result<Status> {
-    let value = ask_within(socket, &Request::Status, Some(PATIENCE))?;
+    read_status(socket, ask_within(socket, &Request::Status, Some(PATIENCE))?)
+}
+
+fn read_status(socket: &Path, value: Value) -> Result<Status> {
     serde_json::from_value(value)
         .with_context(|| format!("{}: status of another version", socket.display()))
 }
@@ -192,7 +320,7 @@ pub fn ask_last(socket: &Path, request: &Request) -> Result<Value> {
         // An error also means that the connection has ended.
         let _ = stream.read_to_end(&mut Vec::new());
         let until = Instant::now() + FAREWELL;
-        while UnixStream::connect(socket).is_ok() && Instant::now() < until {
+        while !is_dead(socket) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -212,11 +340,22 @@ fn exchange(
     request: &impl Serialize,
     limit: Option<Duration>,
 ) -> Result<(Answer, UnixStream)> {
-    let at = || socket.display().to_string();
-    let mut stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
-        ErrorKind::ConnectionRefused => anyhow!("{}: the daemon of this array is dead", at()),
-        _ => anyhow!("{}: {error}", at()),
+    let at = socket.display();
+    let stream = open(socket, limit.unwrap_or(PATIENCE)).map_err(|error| match error.kind() {
+        ErrorKind::ConnectionRefused => anyhow!("{at}: the daemon of this array is dead"),
+        ErrorKind::TimedOut => anyhow!("{at}: its daemon takes no connection: it hangs"),
+        _ => anyhow!("{at}: {error}"),
     })?;
+    talk(stream, socket, request, limit)
+}
+
+fn talk(
+    mut stream: UnixStream,
+    socket: &Path,
+    request: &impl Serialize,
+    limit: Option<Duration>,
+) -> Result<(Answer, UnixStream)> {
+    let at = || socket.display().to_string();
     stream
         .set_read_timeout(limit)
         .and_then(|()| stream.set_write_timeout(limit))
@@ -227,7 +366,13 @@ fn exchange(
         bail!("a request of {} bytes: at most {REQUEST_MAX} are taken", line.len());
     }
     stream.write_all(&line).with_context(at)?;
-    let bytes = read_line(&mut stream).with_context(at)?;
+    let bytes = read_line(&mut stream).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            let seconds = limit.unwrap_or_default().as_secs();
+            anyhow!("{}: nothing came within {seconds} s: the daemon hangs, or is stopped", at())
+        }
+        _ => anyhow!("{}: {error}", at()),
+    })?;
     let answer: Answer = serde_json::from_slice(&bytes)
         .with_context(|| format!("{}: an answer of another version", at()))?;
     Ok((answer, stream))
@@ -253,4 +398,36 @@ fn read_line(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
         }
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    /// A socket that is listened to and not answered is that of a daemon, however many wait there
+    /// already; one that nobody listens to is not.
+    #[test]
+    fn a_daemon_that_does_not_answer_is_one() {
+        let folder = std::env::temp_dir().join(format!("furrow-silent-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let socket = folder.join(format!("uuid{ENDING}"));
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let limit = Duration::from_millis(50);
+        let mut waiting = Vec::new();
+        for _ in 0..2 {
+            let silent = look(&socket, limit).expect("seen").expect("there");
+            let silent = silent.expect_err("no answer");
+            assert_eq!(silent.uuid, "uuid");
+            let error = silent.error().to_string();
+            assert!(error.contains("gives no answer"), "{error}");
+            // As many connections as the kernel lets wait.
+            while let Ok(stream) = open(&socket, Duration::ZERO) {
+                waiting.push(stream);
+            }
+        }
+        drop(listener);
+        assert!(look(&socket, limit).expect("seen").is_none());
+        std::fs::remove_dir_all(&folder).expect("ours");
+    }
 }

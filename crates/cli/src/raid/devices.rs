@@ -4,7 +4,7 @@ use crate::holds::{self, Holds};
 use crate::in_use;
 use anyhow::{Context as _, Result, bail};
 use furrow_emu::OpenMode;
-use furrow_raid::{Examined, examine};
+use furrow_raid::{Damaged, Examined, damaged_member, examine};
 use furrow_rt::{Nanos, Rt, within};
 use furrow_zone::spec::{DeviceSpec, Image, Node, Run};
 use furrow_zone::{Error, ErrorKind, ZonedDevice};
@@ -26,6 +26,8 @@ pub struct Named {
 pub enum Says {
     /// It is a member of an array.
     Member(Box<Examined>),
+    /// It is a member or spare none of whose records is whole; the error says so.
+    Damaged(Damaged, Error),
     /// It is no member, or cannot be read: the reason, and in one word what it holds.
     Nothing(Error, Option<&'static str>),
 }
@@ -40,7 +42,7 @@ pub fn named(arguments: &[String]) -> Result<Vec<Named>> {
     for argument in arguments {
         let (found, by_name) = match several(argument)? {
             Some(paths) => (paths.into_iter().map(found_at).collect::<Result<Vec<_>>>()?, false),
-            None => (vec![absolute(argument.parse()?)?], true),
+            None => (vec![one(argument)?], true),
         };
         for spec in found {
             let named = Named { spec, by_name };
@@ -61,7 +63,7 @@ pub fn named(arguments: &[String]) -> Result<Vec<Named>> {
 pub fn listed(arguments: &[String]) -> Result<Vec<DeviceSpec>> {
     let mut all: Vec<DeviceSpec> = Vec::new();
     for argument in arguments {
-        let spec = absolute(argument.parse()?)?;
+        let spec = one(argument)?;
         if all.iter().any(|other| same(other, &spec)) {
             bail!("{argument} is named twice");
         }
@@ -73,9 +75,29 @@ pub fn listed(arguments: &[String]) -> Result<Vec<DeviceSpec>> {
 /// One device, with the path of an image made absolute.
 ///
 /// # Errors
-/// If it is invalid.
+/// If it is invalid, or a drive in memory.
 pub fn one(argument: &str) -> Result<DeviceSpec> {
-    absolute(argument.parse()?)
+    let spec: DeviceSpec = argument.parse()?;
+    check_lasting(&spec)?;
+    absolute(spec)
+}
+
+/// Refuses a drive in memory: it would be gone with the process that made it, and its part of the
+/// array as well.
+///
+/// # Errors
+/// `Invalid` for such a drive.
+pub fn check_lasting(spec: &DeviceSpec) -> Result<(), Error> {
+    match spec {
+        DeviceSpec::Memory(_) => Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "{spec}: a drive in memory is gone when its process ends, and cannot be part of an \
+                 array: furrow device create makes drives that last"
+            ),
+        )),
+        DeviceSpec::Node(_) | DeviceSpec::Image(_) => Ok(()),
+    }
 }
 
 /// Whether both are the same drive. Drives in memory are always different.
@@ -198,10 +220,17 @@ pub struct Patience {
 /// no error.
 pub fn look(rt: &Rt, named: &Named, patience: Patience) -> Result<Says, Error> {
     let Patience { busy, silent } = patience;
-    let drive = match named.by_name {
-        true => in_use::open(rt, &named.spec, OpenMode::ReadOnly, busy, crate::complain)?,
-        false => holds::open(rt, &named.spec, OpenMode::ReadOnly)?,
+    let opened = match named.by_name {
+        true => in_use::open(rt, &named.spec, OpenMode::ReadOnly, busy, crate::complain),
+        false => holds::open(rt, &named.spec, OpenMode::ReadOnly),
     };
+    let drive = opened.map_err(|error| match error.kind() {
+        // A member that is not there must not be made: it would be empty.
+        ErrorKind::NotFound => {
+            Error::new(ErrorKind::NotFound, format!("{}: there is no such drive", named.spec))
+        }
+        _ => error,
+    })?;
     let engine = rt.clone();
     rt.block_on(async move {
         if silent == 0 {
@@ -221,6 +250,11 @@ async fn says(drive: &dyn ZonedDevice) -> Says {
         Ok(examined) => return Says::Member(Box::new(examined)),
         Err(error) => error,
     };
+    if error.kind() == ErrorKind::Corrupt
+        && let Ok(Some(damaged)) = damaged_member(drive).await
+    {
+        return Says::Damaged(damaged, error);
+    }
     match (error.kind(), Holds::of(drive).await) {
         (ErrorKind::NotFound, Ok(holds)) => {
             let error = holds::instead_of_member(&drive.name(), &holds);

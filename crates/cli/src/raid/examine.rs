@@ -9,7 +9,7 @@ use crate::in_use::PATIENCE;
 use crate::show;
 use anyhow::Result;
 use comfy_table::CellAlignment;
-use furrow_raid::{Examined, MemberState};
+use furrow_raid::{Examined, MemberState, split_refusal};
 use furrow_rt::{Nanos, Rt};
 use furrow_zone::spec::DeviceSpec;
 use serde::Serialize;
@@ -67,11 +67,11 @@ struct Member {
     member: u32,
     uuid: String,
     device: Option<String>,
-    /// active, failed, rebuilding, missing; stale, replaced, old, copy: the array does not take
-    /// the drive.
+    /// active, failed, rebuilding, missing; damaged: its newest state record is; stale, replaced,
+    /// old, copy: the array does not take the drive; split: the array has to be told which part.
     state: &'static str,
     events: Option<u64>,
-    /// Why the array does not take the drive.
+    /// Why the array does not take the drive, or what is damaged.
     why: Option<String>,
 }
 
@@ -79,7 +79,8 @@ struct Member {
 #[derive(Serialize)]
 struct Other {
     device: String,
-    /// One word for its content, if known: nothing, file-system, foreign, data, unreadable.
+    /// One word for its content, if known: nothing, file-system, foreign, data, unreadable;
+    /// damaged: the remains of a member.
     holds: Option<&'static str>,
     why: String,
 }
@@ -92,6 +93,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let rt = Rt::new(config()?);
     let patience = Patience { busy: PATIENCE, silent: DRIVE_TIMEOUT * Nanos::SECOND };
     let (mut found, mut others): (Vec<(String, Examined)>, _) = (Vec::new(), Vec::new());
+    let mut damaged = Vec::new();
     for named in devices::named(&args.devices)? {
         let device = named.spec.to_string();
         let user = match &named.spec {
@@ -107,6 +109,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
                 found.push((device, *examined));
                 continue;
             }
+            (_, Ok(Says::Damaged(signs, error))) => {
+                damaged.push((device, signs, error));
+                continue;
+            }
             (_, Ok(Says::Nothing(error, word))) => {
                 holds = word;
                 error.to_string()
@@ -115,7 +121,21 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
         };
         others.push(Other { device, holds, why });
     }
-    let well = others.is_empty();
+    let well = others.is_empty() && damaged.is_empty();
+    // A member whose records are damaged is known to the others.
+    for (device, signs, error) in damaged {
+        let of_its: Vec<Examined> = found
+            .iter()
+            .filter(|(_, e)| signs.signs.iter().any(|(array, _)| *array == e.array))
+            .map(|(_, examined)| examined.clone())
+            .collect();
+        match furrow_raid::newest(&of_its).and_then(|newest| signs.stand_in(newest)) {
+            Some(examined) => found.push((device, examined)),
+            None => {
+                others.push(Other { device, holds: Some("damaged"), why: error.to_string() });
+            }
+        }
+    }
     let document = Document { version: super::status::VERSION, arrays: group(found), others };
     if args.json {
         serde_json::to_writer_pretty(&mut *out, &document)?;
@@ -136,7 +156,13 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
         let all: Vec<Examined> = mine.iter().map(|(_, examined)| examined.clone()).collect();
         let newest = furrow_raid::newest(&all).or(all.first());
         let Some(newest) = newest else { continue };
-        let old = old::of(&all.iter().collect::<Vec<_>>());
+        let judged = furrow_raid::judge(&all);
+        // Without a member nothing is judged.
+        let mut old = old::of(judged.as_ref());
+        old.resize(all.len(), None);
+        let names: Vec<String> = mine.iter().map(|(device, _)| device.clone()).collect();
+        let split = judged.filter(|judged| !judged.split.is_empty());
+        let split = split.map(|judged| split_refusal(&all, &names, &judged.split, utc));
         let mut members: Vec<Member> = (0..)
             .zip(&newest.members)
             .map(|(member, (uuid, state))| {
@@ -144,11 +170,13 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
                 let here = of_it.max_by_key(|((_, e), old)| (old.is_none(), e.record));
                 let why = here.and_then(|(_, old)| *old);
                 let here = here.map(|(drive, _)| drive);
+                let hurt = here.and_then(|(_, examined)| damage(examined));
                 let state = match (state, here) {
                     (_, Some(_)) if why.is_some() => why.map_or("", Old::word),
                     (MemberState::Failed, Some(_)) => "stale",
                     (MemberState::Failed, None) => "failed",
                     (_, None) => "missing",
+                    (_, Some((_, e))) if e.damaged.is_some() => "damaged",
                     (MemberState::Active, _) => "active",
                     (MemberState::Rebuilding, _) => "rebuilding",
                 };
@@ -158,7 +186,7 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
                     device: here.map(|(device, _)| device.clone()),
                     state,
                     events: here.map(|(_, examined)| examined.events),
-                    why: why.map(Old::why),
+                    why: why.map(Old::why).or(hurt),
                 }
             })
             .collect();
@@ -190,12 +218,28 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
             created: newest.created,
             clean: newest.clean,
             events: newest.events,
-            split_brain: furrow_raid::split_brain(&all),
+            split_brain: split.or_else(|| furrow_raid::split_brain(&all)),
             members,
             spares,
         });
     }
     arrays
+}
+
+/// What is damaged on a drive that the array takes.
+fn damage(examined: &Examined) -> Option<String> {
+    let of = |what: &str| {
+        format!(
+            "damaged record of a Furrow array member: {what}: the other members have what it said, \
+             and an assembly writes it again"
+        )
+    };
+    let number = examined.damaged?;
+    Some(match (examined.record, number) {
+        (0, _) => of("none of its state records is whole"),
+        (record, 0) => of(&format!("a state record after number {record}")),
+        (_, number) => of(&format!("state record {number}")),
+    })
 }
 
 fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
@@ -218,7 +262,7 @@ fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
             writeln!(out, "  {what:<8} {value}")?;
         }
         if let Some(why) = &array.split_brain {
-            writeln!(out, "  split brain possible: {why}")?;
+            writeln!(out, "  split brain: {why}")?;
         }
         writeln!(out)?;
         let mut table = show::table(&["member", "state", "events", "device"]);

@@ -1,12 +1,14 @@
 //! The drives an array is assembled from: inspected, chosen, and waited for.
 
-use super::devices::{self, Named, Patience, Says};
+use super::devices::{self, Named, Patience, Says, same};
 use super::old;
 use super::wait::Wait;
+use crate::daemon::utc;
 use anyhow::{Result, anyhow, bail};
-use furrow_raid::{Examined, MemberState, newest};
+use furrow_raid::{Damaged, Examined, Judgement, MemberState, judge, newest, split_refusal};
 use furrow_rt::Rt;
-use furrow_zone::ErrorKind;
+use furrow_zone::spec::DeviceSpec;
+use furrow_zone::{Error, ErrorKind};
 
 /// The array that is wanted, and its wait for members.
 pub struct Wanted<'a> {
@@ -14,6 +16,8 @@ pub struct Wanted<'a> {
     pub uuid: Option<&'a str>,
     /// Its name.
     pub name: Option<&'a str>,
+    /// A drive of the part that is wanted, if the array is split.
+    pub part: Option<&'a DeviceSpec>,
     /// The wait for members that are missing.
     pub wait: &'a Wait,
     /// Nanoseconds that a drive may take to answer; 0: no limit.
@@ -71,9 +75,11 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
     let patience = Patience { busy: wanted.wait.patience(), silent: wanted.drive_timeout };
     let must = |named: &Named| named.by_name && !wanted.wait.is_wanted();
     let (mut members, mut left_out): (Vec<(Named, Examined)>, _) = (Vec::new(), Vec::new());
+    let mut damaged: Vec<(Named, Damaged, Error)> = Vec::new();
     for named in named {
         match devices::look(rt, &named, patience) {
             Ok(Says::Member(examined)) => members.push((named, *examined)),
+            Ok(Says::Damaged(signs, error)) => damaged.push((named, signs, error)),
             Ok(Says::Nothing(error, _)) => match error.kind() {
                 ErrorKind::NotFound | ErrorKind::WrongFormat if must(&named) => {
                     return Err(error.into());
@@ -114,6 +120,10 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
         [] if !members.is_empty() => {
             bail!("only spares are given: an array is put together from its members")
         }
+        [] if !damaged.is_empty() => {
+            let errors: Vec<String> = damaged.iter().map(|(.., e)| e.to_string()).collect();
+            bail!("no drive has a whole state record: {}", errors.join("; "))
+        }
         [] if left_out.is_empty() => bail!("no drive is a member of such an array"),
         [] => bail!("no drive is a member of such an array ({})", left_out.join("; ")),
         [one] => one.clone(),
@@ -136,9 +146,23 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
         }
         !foreign(examined)
     });
+    let says = |members: &[(Named, Examined)]| -> Vec<Examined> {
+        members.iter().map(|(_, examined)| examined.clone()).collect()
+    };
+    // A member whose records are damaged is known to the others.
+    let all = says(&members);
+    let newest = newest(&all);
+    for (named, signs, error) in damaged {
+        match newest.and_then(|newest| signs.stand_in(newest)) {
+            Some(examined) => members.push((named, examined)),
+            None if must(&named) => return Err(error.into()),
+            None => left_out.push(error.to_string()),
+        }
+    }
+    choose_part(&mut members, wanted.part, &mut left_out)?;
     // Old drives of the array are skipped, unless they must be used: assembly refuses those.
-    let all: Vec<&Examined> = members.iter().map(|(_, examined)| examined).collect();
-    let mut old = old::of(&all).into_iter();
+    let judged = judge(&says(&members));
+    let mut old = old::of(judged.as_ref()).into_iter();
     members.retain(|(named, _)| match old.next().flatten().filter(|_| !must(named)) {
         Some(old) => {
             left_out.push(format!("{} is {}: left out: {}", named.spec, old.word(), old.why()));
@@ -148,4 +172,40 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
     });
     let name = if name.is_empty() { uuid.clone() } else { name };
     Ok(Chosen { name, uuid, drives: members, left_out })
+}
+
+/// If the array is split, keeps the drives of the part that `part` belongs to.
+///
+/// # Errors
+/// If it is split and no part is chosen, or the chosen drive is not among the drives.
+fn choose_part(
+    members: &mut Vec<(Named, Examined)>,
+    part: Option<&DeviceSpec>,
+    left_out: &mut Vec<String>,
+) -> Result<()> {
+    let is_chosen = |named: &Named| part.is_some_and(|part| same(part, &named.spec));
+    if let Some(part) = part.filter(|_| !members.iter().any(|(named, _)| is_chosen(named))) {
+        bail!("{part} (--choose) is not among the drives of the array");
+    }
+    let all: Vec<Examined> = members.iter().map(|(_, examined)| examined.clone()).collect();
+    let Some(Judgement { split, .. }) = judge(&all).filter(|judged| !judged.split.is_empty())
+    else {
+        return Ok(());
+    };
+    let has_chosen = |part: &&Vec<usize>| part.iter().any(|index| is_chosen(&members[*index].0));
+    let Some(mine) = split.iter().find(has_chosen) else {
+        let names: Vec<String> = members.iter().map(|(named, _)| named.spec.to_string()).collect();
+        bail!("{}", split_refusal(&all, &names, &split, utc));
+    };
+    let others = split.iter().flatten().filter(|index| !mine.contains(index));
+    let mut others: Vec<usize> = others.copied().collect();
+    others.sort_unstable();
+    for index in others.into_iter().rev() {
+        let (named, _) = members.remove(index);
+        left_out.push(format!(
+            "{} has gone on without these drives: left out, with what was written to it alone",
+            named.spec
+        ));
+    }
+    Ok(())
 }

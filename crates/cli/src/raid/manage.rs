@@ -6,7 +6,7 @@ use super::request::Request;
 use super::status::{self, Status};
 use crate::device::fault;
 use crate::{in_use, show};
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use furrow_zone::spec::DeviceSpec;
 use std::io::{IsTerminal as _, Write};
 use std::path::Path;
@@ -158,18 +158,27 @@ pub fn fail(args: &Fail, out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
+/// The place that a drive was given.
+#[derive(serde::Deserialize)]
+struct Seat {
+    member: u32,
+    uuid: String,
+}
+
 /// Runs `furrow raid replace`.
 ///
 /// # Errors
-/// If the member is in service, or the drive does not fit or is not empty.
+/// If the member is in service, or the drive does not fit or is not empty; with `--wait` also if
+/// the drive was not rebuilt in full.
 pub fn replace(args: &Replace, out: &mut dyn Write) -> Result<u8> {
     let array = client::find(&args.array)?;
     let device = devices::one(&args.device)?.to_string();
     let request = Request::Replace { member: member(&args.member)?, device, force: args.force };
-    client::ask(&array.socket, &request)?;
+    let seat: Seat = serde_json::from_value(client::ask(&array.socket, &request)?)
+        .context("an answer of another version")?;
     let name = &array.status.array;
     writeln!(out, "{name}: {} is member {} now, a rebuild begins", args.device, args.member)?;
-    if args.wait { wait_for_rebuild(&array, out) } else { Ok(0) }
+    if args.wait { wait_for_rebuild(&array, Some(&seat), out) } else { Ok(0) }
 }
 
 /// Runs `furrow raid add-spare`.
@@ -187,7 +196,8 @@ pub fn add_spare(args: &AddSpare, out: &mut dyn Write) -> Result<u8> {
 /// Runs `furrow raid rebuild`.
 ///
 /// # Errors
-/// If nothing can be rebuilt though a member lacks something.
+/// If nothing can be rebuilt though a member lacks something; with `--wait` also if a member has
+/// failed or is missing, or the rebuild ended early or could not restore everything.
 pub fn rebuild(args: &Rebuild, out: &mut dyn Write) -> Result<u8> {
     let array = client::find(&args.array)?;
     let name = &array.status.array;
@@ -195,9 +205,13 @@ pub fn rebuild(args: &Rebuild, out: &mut dyn Write) -> Result<u8> {
     if !args.wait {
         if let Err(error) = asked {
             // A whole array is as it should be, with --wait and without.
-            let members = client::status(&array.socket)?.members;
-            if args.pause.is_some() || members.iter().any(|member| member.state != "online") {
+            let status = client::status(&array.socket)?;
+            let whole = status.members.iter().all(|member| member.state == "online");
+            if args.pause.is_some() || !whole {
                 return Err(error);
+            }
+            if let Some(why) = not_rebuilt(&status, None) {
+                bail!("{name}: {why}: see furrow raid status {name}");
             }
             writeln!(out, "{name}: nothing is left to rebuild")?;
             return Ok(0);
@@ -205,11 +219,12 @@ pub fn rebuild(args: &Rebuild, out: &mut dyn Write) -> Result<u8> {
         writeln!(out, "{name}: {}", if args.pause.is_some() { "pace set" } else { "rebuilding" })?;
         return Ok(0);
     }
-    wait_for_rebuild(&array, out)
+    wait_for_rebuild(&array, None, out)
 }
 
-/// Shows the progress of a rebuild until none runs. Returns at once if none runs.
-fn wait_for_rebuild(array: &Running, out: &mut dyn Write) -> Result<u8> {
+/// Shows the progress of a rebuild until none runs. Returns at once if none runs. `seat` is what
+/// the rebuild is for, if it is for one drive.
+fn wait_for_rebuild(array: &Running, seat: Option<&Seat>, out: &mut dyn Write) -> Result<u8> {
     let name = &array.status.array;
     let done = |status: &Status| match &status.rebuild {
         Some(rebuild) if rebuild.running => {
@@ -222,11 +237,38 @@ fn wait_for_rebuild(array: &Running, out: &mut dyn Write) -> Result<u8> {
     if let Some(error) = status.error {
         bail!("{name}: {error}");
     }
-    if status.rebuild.is_some() {
-        bail!("{name}: the rebuild ended early: see furrow raid status {name}");
+    if let Some(why) = not_rebuilt(&status, seat) {
+        bail!("{name}: {why}: see furrow raid status {name}");
     }
     writeln!(out, "{name}: nothing is left to rebuild")?;
     Ok(0)
+}
+
+/// Why members do not have everything although no rebuild runs, or what a rebuild could not
+/// restore.
+fn not_rebuilt(status: &Status, seat: Option<&Seat>) -> Option<String> {
+    let last = status.last_rebuild.as_ref().filter(|last| !last.ok).map(|last| &*last.text);
+    if let Some(seat) = seat
+        && let Some(member) = status.members.get(seat.member as usize)
+        && member.uuid != seat.uuid
+    {
+        let now = member.device.as_deref().unwrap_or("another drive");
+        return Some(format!("the drive failed, and {now} is member {} now", seat.member));
+    }
+    let left = status.members.iter().find(|member| member.state != "online");
+    if let Some(member) = left {
+        let (number, state) = (member.member, &member.state);
+        let why = last.unwrap_or("nothing rebuilds it");
+        return Some(match &**state {
+            "rebuilding" => format!("member {number} is not rebuilt: {why}"),
+            _ => format!("member {number} is {state}, and not rebuilt: {why}"),
+        });
+    }
+    if status.lost_blocks > 0 {
+        let lost = || format!("{} blocks of the volume are LOST", status.lost_blocks);
+        return Some(last.map_or_else(lost, str::to_owned));
+    }
+    None
 }
 
 /// Runs `furrow raid scrub`.

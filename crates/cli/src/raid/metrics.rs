@@ -51,7 +51,7 @@ fn each(
 
 fn all(page: &mut Page, status: &Status) {
     page.family("state", "gauge", "1 for the state the array is in");
-    for state in ["online", "damaged", "degraded", "failed", "stopping"] {
+    for state in ["online", "damaged", "degraded", "full", "failed", "stopping"] {
         page.sample("state", &[("state", state)], u8::from(status.state == state));
     }
     page.one("size_bytes", "gauge", "Size of the volume", status.size_bytes);
@@ -84,8 +84,24 @@ fn all(page: &mut Page, status: &Status) {
     each(page, family, all, |member| member.checksum_errors);
     let rebuilding = status.rebuild.as_ref().is_some_and(|rebuild| rebuild.running);
     page.one("rebuild_running", "gauge", "1 while a rebuild runs", u8::from(rebuilding));
-    let share = status.rebuild.as_ref().map_or(1.0, |rebuild| rebuild.percent / 100.0);
+    let whole = all.iter().all(|member| member.state == "online");
+    let nothing = if whole { 1.0 } else { 0.0 };
+    let share = status.rebuild.as_ref().map_or(nothing, |rebuild| rebuild.percent / 100.0);
     page.one("rebuild_ratio", "gauge", "Share of the rebuild that is done", share);
+    let failed = status.last_rebuild.as_ref().is_some_and(|last| !last.ok);
+    page.one(
+        "rebuild_failed",
+        "gauge",
+        "1 if the last rebuild ended early or could not restore blocks",
+        u8::from(failed),
+    );
+    let full = status.out_of_space.is_some();
+    page.one(
+        "out_of_space",
+        "gauge",
+        "1 while writes are refused for want of space",
+        u8::from(full),
+    );
     let scrub = status.scrub.as_ref();
     let scrubbing = scrub.is_some_and(|scrub| scrub.running);
     page.one("scrub_running", "gauge", "1 while a scrub runs", u8::from(scrubbing));

@@ -1,7 +1,7 @@
 //! Drives that were members of an array and do not have its present state: taken out of service,
 //! replaced, an older image, a copy. Commands that skip or refuse such a drive say which it is.
 
-use furrow_raid::{Examined, MemberState, is_stale, newest};
+use furrow_raid::{Judgement, Standing};
 
 /// The kind of an old drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,31 +14,30 @@ pub enum Old {
     Behind(u32),
     /// The same drive is present twice, with the same state.
     Copy(u32),
+    /// It has gone on without other drives, and these without it.
+    Split(u32),
 }
 
-/// Which of an array's `drives` are old by the state of the newest of them; `None` for the others.
-pub fn of(drives: &[&Examined]) -> Vec<Option<Old>> {
-    let all: Vec<Examined> = drives.iter().map(|drive| (*drive).clone()).collect();
-    let Some(newest) = newest(&all) else { return vec![None; drives.len()] };
-    let judge = |(index, drive): (usize, &&Examined)| {
-        let member = drive.member?;
-        let place = newest.members.iter().position(|(uuid, _)| *uuid == drive.device);
-        let Some(place) = place else { return Some(Old::Replaced(member)) };
-        if newest.members[place].1 == MemberState::Failed {
-            return Some(Old::TakenOut(member));
+/// Which of an array's drives are old, by what they count for. Of a split array nobody knows which
+/// are.
+pub fn of(judged: Option<&Judgement>) -> Vec<Option<Old>> {
+    let (standings, split) = judged.map_or((&[][..], &[][..]), |j| (&j.standings, &j.split));
+    let old = |(index, standing): (usize, &Standing)| match *standing {
+        Standing::Member(member)
+        | Standing::TakenOut(member)
+        | Standing::Replaced(member)
+        | Standing::Behind { member, .. }
+            if split.iter().flatten().any(|other| *other == index) =>
+        {
+            Some(Old::Split(member))
         }
-        let mut others = drives.iter().enumerate().filter(|(other, _)| *other != index);
-        let twin = others.find(|(at, other)| {
-            let later = (other.record, std::cmp::Reverse(*at));
-            other.device == drive.device && later > (drive.record, std::cmp::Reverse(index))
-        });
-        match twin {
-            Some((_, twin)) if twin.record == drive.record => Some(Old::Copy(member)),
-            Some(_) => Some(Old::Behind(member)),
-            None => is_stale(newest, drive).then_some(Old::Behind(member)),
-        }
+        Standing::Member(_) | Standing::Spare => None,
+        Standing::TakenOut(member) => Some(Old::TakenOut(member)),
+        Standing::Replaced(member) => Some(Old::Replaced(member)),
+        Standing::Behind { member, .. } => Some(Old::Behind(member)),
+        Standing::Copy(member) => Some(Old::Copy(member)),
     };
-    drives.iter().enumerate().map(judge).collect()
+    standings.iter().enumerate().map(old).collect()
 }
 
 impl Old {
@@ -49,6 +48,7 @@ impl Old {
             Old::Replaced(_) => "replaced",
             Old::Behind(_) => "old",
             Old::Copy(_) => "copy",
+            Old::Split(_) => "split",
         }
     }
 
@@ -68,6 +68,10 @@ impl Old {
                  acknowledged"
             ),
             Old::Copy(member) => format!("a second copy of member {member}"),
+            Old::Split(member) => format!(
+                "it is member {member} of a part of the array that has gone on without the others: \
+                 it may have writes that they lack"
+            ),
         }
     }
 }

@@ -8,8 +8,11 @@ use super::control::Handle;
 use super::devices::{self, same};
 use super::metrics;
 use super::notice::{Notice, Notices};
+use super::refused::Quota;
 use super::request::Request;
-use super::status::{Damage, LostRange, Member, Rebuild, Requests, Scrub, Status, VERSION};
+use super::status::{
+    Damage, LastRebuild, LostRange, Member, Rebuild, Requests, Scrub, Status, VERSION,
+};
 use crate::device::fault;
 use crate::holds;
 use furrow_emu::OpenMode;
@@ -27,6 +30,9 @@ use std::time::Duration;
 
 /// Most events in a status.
 const EVENTS: usize = 32;
+/// The event of clients that are not let in, and how many of it a status has at most.
+const REFUSED: &str = "client-refused";
+const REFUSED_KEPT: usize = 4;
 /// From this many errors on, a member is reported as the problem.
 const MANY: u64 = 1000;
 /// Most damaged blocks that a status lists.
@@ -122,6 +128,7 @@ impl Daemon {
             end: Notify::new(),
         });
         rt.spawn_detached(daemon.clone().watch());
+        rt.spawn_detached(daemon.clone().watch_refusals());
         daemon
     }
 
@@ -131,11 +138,7 @@ impl Daemon {
         if let Some(notices) = &*self.notices.borrow() {
             notices.tell(&notice);
         }
-        let mut events = self.events.borrow_mut();
-        if events.len() == EVENTS {
-            events.pop_front();
-        }
-        events.push_back(notice);
+        keep(&mut self.events.borrow_mut(), notice);
     }
 
     /// Handles every event of the volume, and replaces failed members by spares.
@@ -146,6 +149,34 @@ impl Daemon {
             self.note(event.name(), event.member(), event.to_string());
             if matches!(event, Event::MemberFailed { .. }) {
                 self.use_spares().await;
+            }
+        }
+    }
+
+    /// Reports clients that are not let in.
+    async fn watch_refusals(self: Rc<Daemon>) {
+        let mut quota = Quota::default();
+        loop {
+            let next = self.server.next_refusal();
+            let next = match quota.left(self.rt.now()) {
+                None => Some(next.await),
+                Some(left) => within(&self.rt, left, next).await,
+            };
+            match next {
+                Some((refusal, before)) => {
+                    if quota.add(self.rt.now(), before) {
+                        self.note(REFUSED, None, refusal.text);
+                    }
+                }
+                None => match quota.end() {
+                    0 => {}
+                    many => {
+                        let text = format!(
+                            "{many} more clients were refused: the metrics count them by reason"
+                        );
+                        self.note(REFUSED, None, text);
+                    }
+                },
             }
         }
     }
@@ -246,7 +277,7 @@ impl Daemon {
                 }
             })
             .collect();
-        let rebuild = self.rebuild_status(&members);
+        let rebuild = self.rebuild_status();
         let down = members.iter().filter(|member| member.state != "online").count() as u32;
         let placement = volume.shape().placement;
         let may_fail = match placement.level {
@@ -265,7 +296,8 @@ impl Daemon {
             pid: std::process::id(),
             level: placement.level.name().to_owned(),
             state: if down == 0 { "online" } else { "degraded" }.to_owned(),
-            error: volume.failed().or(volume.out_of_space()).map(|error| error.to_string()),
+            error: volume.failed().map(|error| error.to_string()),
+            out_of_space: volume.out_of_space().map(|error| error.to_string()),
             problem: None,
             action: None,
             size_bytes: volume.blocks() * 4096,
@@ -283,6 +315,10 @@ impl Daemon {
             members,
             spares: self.spares.borrow().iter().map(|spare| spare.spec.to_string()).collect(),
             rebuild,
+            last_rebuild: volume.last_rebuild().map(|event| LastRebuild {
+                ok: event == Event::RebuildFinished,
+                text: event.to_string(),
+            }),
             scrub: self.scrub.borrow().clone(),
             counters: volume.counters().each().iter().map(|c| (c.0.to_owned(), c.2)).collect(),
             segments: segments(volume.segments()),
@@ -297,14 +333,9 @@ impl Daemon {
         status
     }
 
-    fn rebuild_status(&self, members: &[Member]) -> Option<Rebuild> {
-        let progress = self.volume.rebuilding();
-        let waits = members.iter().any(|member| member.state == "rebuilding");
-        if progress.is_none() && !waits {
-            return None;
-        }
-        let running = progress.is_some();
-        let progress = progress.unwrap_or_default();
+    fn rebuild_status(&self) -> Option<Rebuild> {
+        let running = self.volume.rebuilding().is_some();
+        let progress = self.volume.rebuilt()?;
         let seconds = |nanoseconds: u64| nanoseconds as f64 / Nanos::SECOND as f64;
         Some(Rebuild {
             running,
@@ -342,6 +373,7 @@ impl Daemon {
     /// Opens a drive for the array. The drive of a failed member may still be open here.
     fn open(&self, device: &str) -> Result<Drive> {
         let spec: DeviceSpec = device.parse().map_err(Error::from)?;
+        devices::check_lasting(&spec)?;
         let refuse = |kind, what: &str| Err(Error::new(kind, format!("{device}: {what}")));
         if self.spares.borrow().iter().any(|spare| same(&spare.spec, &spec)) {
             return refuse(ErrorKind::Busy, "is a spare of this array already");
@@ -372,7 +404,8 @@ impl Daemon {
             return Err(holds::explain_used(&*drive.device, error).await);
         }
         self.drives.borrow_mut()[index as usize] = Some(drive);
-        Ok(json!({}))
+        // Whoever waits for the rebuild has to know this drive from one that takes its place.
+        Ok(json!({ "member": index, "uuid": self.volume.members()[index as usize].0.to_string() }))
     }
 
     async fn add_spare(&self, device: &str, force: bool) -> Result<Value> {
@@ -454,9 +487,15 @@ impl Daemon {
                 self.damaged.set(if found.stopped { self.damaged.get().max(left) } else { left });
                 scrub.lost = found.lost;
                 let drives = self.drives.borrow();
+                let members = self.volume.members();
+                let here = |finding: &furrow_raid::Finding| {
+                    let member = finding.member as usize;
+                    // Another drive may have taken the place of the damaged one since.
+                    drives[member].as_ref().filter(|_| members[member].0 == finding.drive)
+                };
                 let damage = |finding: &furrow_raid::Finding| Damage {
                     member: finding.member,
-                    device: drives[finding.member as usize].as_ref().map(|d| d.spec.to_string()),
+                    device: here(finding).map(|drive| drive.spec.to_string()),
                     zone: finding.zone.0,
                     block: finding.block,
                     what: finding.what.to_owned(),
@@ -524,6 +563,20 @@ impl Daemon {
         }
         Ok(json!(String::from_utf8_lossy(&text)))
     }
+}
+
+/// Adds a notice to the last ones. Refused clients, who come as they like, take the place of other
+/// refused clients only.
+fn keep(events: &mut VecDeque<Notice>, notice: Notice) {
+    let is_refused = |one: &Notice| one.event == REFUSED;
+    let refused = events.iter().filter(|one| is_refused(one)).count();
+    if is_refused(&notice) && refused == REFUSED_KEPT {
+        let oldest = events.iter().position(is_refused);
+        oldest.map(|oldest| events.remove(oldest));
+    } else if events.len() == EVENTS {
+        events.pop_front();
+    }
+    events.push_back(notice);
 }
 
 fn percent(done: u32, of: u32) -> f64 {
@@ -609,12 +662,23 @@ fn advise(status: &mut Status) {
         1 => "one more may fail",
         _ => "more may fail",
     };
-    if status.error.is_some() {
+    if let Some(error) = &status.error {
         status.state = "failed".to_owned();
-        status.problem = Some("too many drives have failed: nothing can be written".to_owned());
+        status.problem = Some(format!("nothing can be written any more: {error}"));
         status.action = Some(format!(
             "stop it (furrow raid stop {name}), and assemble it again of drives that still work"
         ));
+    } else if let Some(why) = &status.out_of_space {
+        status.state = "full".to_owned();
+        status.problem = Some(format!("{why}; {redundancy}"));
+        status.action = Some(match gone.first() {
+            Some(first) => {
+                format!("trim blocks, or replace it: furrow raid replace {name} {first} DEV")
+            }
+            None => "trim blocks (blkdiscard, or fstrim of the file system on it), or replace the \
+                     drives that are named"
+                .to_owned(),
+        });
     } else if let Some(first) = gone.first() {
         let who = if gone.len() == 1 { "member" } else { "members" };
         status.problem = Some(format!("{who} {} gone; {redundancy}", gone.join(", ")));

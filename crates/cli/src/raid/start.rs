@@ -4,6 +4,7 @@ use super::client;
 use super::control::Control;
 use super::devices::{self, same};
 use super::gather::{Chosen, Wanted, gather};
+use super::hook;
 use super::kept;
 use super::notice::Notices;
 use super::request::Request;
@@ -37,8 +38,8 @@ const KERNEL_TIMEOUTS: u64 = 2 * 30;
 /// Seconds that a drive may take to answer, unless the user says otherwise: a command that the
 /// kernel has to abort, and that is sent again, costs no member.
 pub const DRIVE_TIMEOUT: u64 = KERNEL_TIMEOUTS + furrow_linux::PATIENCE.as_secs() + 1;
-/// A stop waits for a drive that hangs until it is given up, a quarter later at most.
-const _: () = assert!(DRIVE_TIMEOUT * 5 / 4 * Nanos::SECOND < STOP_PATIENCE);
+/// A stop waits for a drive that hangs until it is given up, a second later at most.
+const _: () = assert!((DRIVE_TIMEOUT + 1) * Nanos::SECOND < STOP_PATIENCE);
 /// Exit status of a failure.
 const FAILURE: u8 = 1;
 /// Nanoseconds in which clients that wait for the end are told of it.
@@ -80,10 +81,10 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Mode::Off, requires_if("on", "tls_certs"))]
     #[arg(requires_if("require", "tls_certs"))]
     tls: Mode,
-    /// Directory with server-cert.pem and server-key.pem
+    /// With --tls: directory with server-cert.pem and server-key.pem
     #[arg(long, value_name = "DIR")]
     tls_certs: Option<PathBuf>,
-    /// Admit only clients with a certificate of an authority in ca-cert.pem
+    /// With --tls require: admit only clients with a certificate of an authority in ca-cert.pem
     #[arg(long, requires = "tls_certs")]
     tls_verify: bool,
     /// Let clients only read
@@ -92,6 +93,10 @@ pub struct Args {
     /// Start although missing drives may have newer data
     #[arg(long)]
     degraded: bool,
+    /// If the array is split, that is, if drives have gone on without each other: start the part
+    /// that the drive DEV belongs to, and leave out the drives of the other parts, as they are
+    #[arg(long, value_name = "DEV")]
+    choose: Option<String>,
     /// Wait so long for members that are missing or busy, as at boot; then start without drives
     /// that are not there or cannot be used, also those that are named, as far as the level allows.
     /// Without it a named drive that is not there is an error, since its name may be mistyped
@@ -224,7 +229,9 @@ fn serve(args: &Args) -> Result<()> {
     let wait = Wait::new(args.wait.map(Duration::from_secs), signal.clone(), args.ready);
     let (by_uuid, by_name) = (args.uuid.as_deref(), args.name.as_deref());
     let drive_timeout = args.drive_timeout.saturating_mul(Nanos::SECOND);
-    let wanted = Wanted { uuid: by_uuid, name: by_name, wait: &wait, drive_timeout };
+    let part = args.choose.as_deref().map(devices::one).transpose()?;
+    let part = part.as_ref();
+    let wanted = Wanted { uuid: by_uuid, name: by_name, part, wait: &wait, drive_timeout };
     let chosen = gather(&rt, &args.devices, &wanted)?;
     let (name, uuid) = (chosen.name.clone(), chosen.uuid.clone());
     if let Some(other) = client::running().iter().find(|other| other.status.array == name) {
@@ -236,7 +243,7 @@ fn serve(args: &Args) -> Result<()> {
     }
     client::make_runtime_dir()?;
     let service = args.metrics.as_ref().map(metrics::Service::prepare).transpose()?;
-    let hook = args.hook.as_deref().map(program).transpose()?;
+    let hook = args.hook.as_deref().map(hook::program).transpose()?;
     let notices = Notices::start((&name, &uuid), args.events.as_deref(), hook.as_deref())?;
     let socket = client::control_socket(&uuid);
     // The owner of the socket owns the array.
@@ -420,16 +427,26 @@ fn absolute(place: &Listen) -> Result<Listen> {
     })
 }
 
-/// The path of a program for the daemon's working directory: a name without a slash is searched in
-/// PATH.
-fn program(path: &Path) -> Result<PathBuf> {
-    if path.components().count() == 1 && !path.is_absolute() {
-        return Ok(path.to_owned());
-    }
-    path.canonicalize().with_context(|| format!("hook {}", path.display()))
-}
-
+/// What `--tls` and the options that belong to it say.
+///
+/// # Errors
+/// If clients would be admitted that the options are to keep out.
 fn tls(args: &Args) -> Result<Tls> {
+    match (args.tls, args.tls_verify, &args.tls_certs) {
+        (Mode::Off, true, _) => bail!(
+            "--tls-verify without --tls: clients would be served in the clear, without a \
+             certificate: use --tls require"
+        ),
+        (Mode::Off, _, Some(_)) => bail!(
+            "--tls-certs without --tls: clients would be served in the clear: use --tls require, \
+             or --tls on"
+        ),
+        (Mode::On, true, _) => bail!(
+            "--tls-verify with --tls on: clients that do without TLS would be admitted without a \
+             certificate: use --tls require"
+        ),
+        _ => {}
+    }
     let load = || {
         let directory = args.tls_certs.as_deref().unwrap_or(Path::new("."));
         Identity::load(directory, args.tls_verify)

@@ -1,6 +1,6 @@
 //! `furrow raid status`, and the daemon's description of its array.
 
-use super::client;
+use super::client::{self, Seen, Silent};
 use super::notice::Notice;
 use crate::daemon::utc;
 use crate::show;
@@ -17,8 +17,8 @@ pub const VERSION: u32 = 2;
 /// Show the state of running arrays
 ///
 /// Shows state, members and their errors, the progress of a rebuild or scrub, and what to do. Exit
-/// status 0 if all is well, 1 if an array is degraded, has failed, is being stopped, or has lost or
-/// damaged data.
+/// status 0 if all is well, 1 if an array is degraded, has failed, has no space, is being stopped,
+/// has lost or damaged data, or gives no answer.
 #[derive(clap::Args)]
 pub struct Args {
     /// Arrays: names, UUIDs, or control sockets; without any all that run
@@ -49,10 +49,13 @@ pub struct Status {
     /// RAID level: 0, 01, 4, 5 or 6.
     pub level: String,
     /// online, damaged (data is lost or damaged), degraded (a member is missing or incomplete),
-    /// failed (nothing can be written), stopping.
+    /// full (no space is left to write to), failed (nothing can be written), stopping.
     pub state: String,
     /// Why the array failed.
     pub error: Option<String>,
+    /// Why there is no space to write to, if that is so.
+    #[serde(default)]
+    pub out_of_space: Option<String>,
     /// What is wrong, as text.
     pub problem: Option<String>,
     /// What to do about it.
@@ -91,6 +94,9 @@ pub struct Status {
     pub spares: Vec<String>,
     /// The rebuild that runs or can be resumed.
     pub rebuild: Option<Rebuild>,
+    /// How the last rebuild since the assembly ended.
+    #[serde(default)]
+    pub last_rebuild: Option<LastRebuild>,
     /// The running scrub, or the last one.
     pub scrub: Option<Scrub>,
     /// Counters of the volume since it was assembled.
@@ -161,6 +167,15 @@ pub struct Rebuild {
     pub pause_us: u64,
 }
 
+/// How a rebuild ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastRebuild {
+    /// Everything was restored.
+    pub ok: bool,
+    /// The same for people, with the reason and what is lost.
+    pub text: String,
+}
+
 /// A scrub.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scrub {
@@ -215,6 +230,8 @@ pub struct Damage {
 struct Document<'a> {
     version: u32,
     arrays: Vec<&'a Status>,
+    /// Arrays whose daemon gives no answer.
+    silent: Vec<Silent>,
 }
 
 /// Runs the command.
@@ -240,14 +257,17 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
 
 /// Prints the present state of the arrays.
 fn look(args: &Args, out: &mut dyn Write) -> Result<u8> {
-    let found = match args.arrays.is_empty() {
+    let Seen { running, silent } = match args.arrays.is_empty() {
         true => client::visible()?,
-        false => args.arrays.iter().map(|name| client::find(name)).collect::<Result<_>>()?,
+        false => {
+            let named = args.arrays.iter().map(|name| client::find(name));
+            Seen { running: named.collect::<Result<_>>()?, silent: Vec::new() }
+        }
     };
-    let arrays: Vec<&Status> = found.iter().map(|array| &array.status).collect();
-    let well = arrays.iter().all(|status| status.state == "online");
+    let arrays: Vec<&Status> = running.iter().map(|array| &array.status).collect();
+    let well = silent.is_empty() && arrays.iter().all(|status| status.state == "online");
     if args.json {
-        let document = Document { version: VERSION, arrays };
+        let document = Document { version: VERSION, arrays, silent };
         match args.watch {
             true => serde_json::to_writer(&mut *out, &document)?,
             false => serde_json::to_writer_pretty(&mut *out, &document)?,
@@ -255,7 +275,7 @@ fn look(args: &Args, out: &mut dyn Write) -> Result<u8> {
         writeln!(out)?;
         return Ok(u8::from(!well));
     }
-    if arrays.is_empty() {
+    if arrays.is_empty() && silent.is_empty() {
         writeln!(out, "no arrays run (looked in {})", client::runtime_dir().display())?;
     }
     for (index, status) in arrays.iter().enumerate() {
@@ -263,6 +283,14 @@ fn look(args: &Args, out: &mut dyn Write) -> Result<u8> {
             writeln!(out)?;
         }
         print(status, out)?;
+    }
+    for (index, silent) in silent.iter().enumerate() {
+        if index > 0 || !arrays.is_empty() {
+            writeln!(out)?;
+        }
+        writeln!(out, "  array: UUID {}", silent.uuid)?;
+        writeln!(out, "  state: NO ANSWER")?;
+        writeln!(out, " status: {:#}", silent.error())?;
     }
     Ok(u8::from(!well))
 }
@@ -349,24 +377,22 @@ pub fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
 /// Most events shown.
 const EVENTS_SHOWN: usize = 5;
 
-/// Most ranges of lost blocks shown.
-const LOST_SHOWN: usize = 8;
-
 /// Which blocks of the volume are lost.
 fn describe_lost(status: &Status) -> String {
-    let one = |range: &LostRange| match range.blocks {
-        1 => range.first.to_string(),
-        blocks => format!("{}-{}", range.first, range.first + blocks - 1),
-    };
-    let shown: Vec<String> = status.lost.iter().take(LOST_SHOWN).map(one).collect();
-    let more = if status.lost.len() > LOST_SHOWN { ", ... (--json has more)" } else { "" };
-    format!("{} blocks of 4 KiB: {}{more}", status.lost_blocks, shown.join(", "))
+    let ranges: Vec<_> =
+        status.lost.iter().map(|lost| lost.first..lost.first + lost.blocks).collect();
+    let shown = furrow_raid::show_ranges(&ranges);
+    let more = if shown.ends_with("...") { " (--json has more)" } else { "" };
+    format!("{} blocks of 4 KiB: {shown}{more}", status.lost_blocks)
 }
 
 /// The progress of a rebuild.
 pub fn describe_rebuild(rebuild: &Rebuild) -> String {
     if !rebuild.running {
-        return "ended early: furrow raid rebuild continues it".to_owned();
+        return format!(
+            "ended early at {:.2}%, {} of {} segments: furrow raid rebuild continues it",
+            rebuild.percent, rebuild.segments_done, rebuild.segments
+        );
     }
     let paused = match rebuild.pause_us {
         0 => String::new(),
@@ -394,8 +420,8 @@ pub fn describe_scrub(scrub: &Scrub) -> String {
     let repaired = scrub.findings.iter().filter(|damage| damage.repaired).count() as u64;
     let damaged = match (scrub.damaged, scrub.repair) {
         (0, _) => "nothing damaged".to_owned(),
+        (some, _) if some == repaired => format!("{some} damaged and mended"),
         (some, false) => format!("{some} damaged: furrow raid scrub --repair mends them"),
-        (some, true) if some == repaired => format!("{some} damaged and mended"),
         (some, true) => format!("{some} damaged"),
     };
     let lost = match scrub.lost {
@@ -451,7 +477,10 @@ mod tests {
             repaired: true,
         };
         let mut scrub = Scrub { blocks: 9, damaged: 1, findings: vec![damage], ..Scrub::default() };
+        assert!(describe_scrub(&scrub).contains("1 damaged and mended"));
+        scrub.findings[0].repaired = false;
         assert!(describe_scrub(&scrub).contains("--repair mends"));
+        scrub.findings[0].repaired = true;
         scrub.repair = true;
         assert!(describe_scrub(&scrub).contains("1 damaged and mended"));
         scrub.lost = 5;

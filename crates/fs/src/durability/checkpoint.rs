@@ -309,12 +309,14 @@ impl Core {
         if usable { self.env.writer.space_left(zone) } else { 0 }
     }
 
-    /// Writes a checkpoint record, in the other zone of the ring if the current one lacks space.
+    /// Writes a checkpoint record, twice where a zone has space for that, in the other zone of the
+    /// ring if the current one lacks space.
     ///
     /// # Errors
     /// If the record is longer than a zone less the block of its superblock.
     pub(crate) fn write_checkpoint(&mut self, id: u64, body: &[u8]) -> Result<WriteHandle> {
         let (blocks, most) = (blocks_for(body.len()), self.env.layout.capacity.saturating_sub(1));
+        let span = self.env.layout.checkpoint_span(blocks);
         if blocks > most {
             let message = format!(
                 "{}: a checkpoint of {blocks} blocks, a zone of the ring holds {most}: {} removed \
@@ -324,7 +326,7 @@ impl Core {
             );
             return Err(Error::new(ErrorKind::NoSpace, message));
         }
-        if self.ring_space() < blocks_for(body.len()) {
+        if self.ring_space() < span {
             let old =
                 ZoneId(self.env.layout.ring_start + u32::from(self.durability.checkpoint.ring));
             self.fill_zone(old);
@@ -336,7 +338,9 @@ impl Core {
             self.durability.checkpoint.leave_ring = false;
         }
         let zone = ZoneId(self.env.layout.ring_start + u32::from(self.durability.checkpoint.ring));
-        let record = seal(&self.record_id(kind::CHECKPOINT, id, id), body, &self.env.pages);
+        let mut record = seal(&self.record_id(kind::CHECKPOINT, id, id), body, &self.env.pages);
+        let copies = (span / blocks) as usize;
+        record = (0..copies).flat_map(|_| record.iter().cloned()).collect();
         self.durability.checkpoint.blocks = record.len() as u32;
         self.alloc.next_stamp();
         let written = self.env.writer.submit(ZoneWrite {
@@ -560,6 +564,7 @@ impl Inner {
             core.checkpoint_durable(id, snapshot.names);
             core.relocated(&snapshot.lost);
             core.adopt_table_superzones(&snapshot.grown);
+            core.durability.sync.durable(snapshot.image.body.sync_sequence.get());
             let stale = core.stale_log_zones(snapshot.image.body.sync_half.get() as u8);
             (stale, core.stale_table_zones(&snapshot.places))
         };

@@ -6,9 +6,12 @@
 //! written that names the replay end and a new epoch: from then on a second crash replays exactly
 //! the same records, even if recovery has padded or reset zones meanwhile.
 
+mod log_end;
+mod log_reader;
 pub(crate) mod read;
 pub(crate) mod replay;
 mod steps;
+mod sync_items;
 pub(crate) mod sync_scan;
 
 use read::Found;
@@ -66,8 +69,7 @@ pub(crate) fn check_heads(device: &dyn ZonedDevice, found: &Found) -> Result<()>
             let end = written(report, geometry);
             if end < least && report.state != ZoneState::Offline {
                 let message = format!(
-                    "{}: zone {zone} holds {end} blocks, the checkpoint says at least {least}: run \
-                     furrow fsck",
+                    "{}: zone {zone} holds {end} blocks, the checkpoint says at least {least}",
                     device.name()
                 );
                 return Err(Error::new(ErrorKind::Corrupt, message));
@@ -240,7 +242,8 @@ pub(crate) async fn name_replay_end(
     // The ring's other zone holds nothing newer: reset it if the current zone lacks space.
     let (other, needed) = {
         let core = inner.core.borrow();
-        (1 - core.durability.checkpoint.ring, record::blocks_for(body.len()) > core.ring_space())
+        let span = core.env.layout.checkpoint_span(record::blocks_for(body.len()));
+        (1 - core.durability.checkpoint.ring, span > core.ring_space())
     };
     if needed && inner.core.borrow().durability.checkpoint.ring_used[usize::from(other)] {
         let zone = ZoneId(layout.ring_start + u32::from(other));
@@ -253,6 +256,8 @@ pub(crate) async fn name_replay_end(
         free_a_permit(inner, &writer, found, scan).await?;
     }
     let id = found.id.checkpoint + 1;
+    // A checkpoint that names the replay end says that the records before it are durable.
+    writer.flush().await?;
     let recovered = pool.snapshot();
     let record = inner.core.borrow_mut().write_checkpoint(id, &body)?;
     writer.drain().await?;

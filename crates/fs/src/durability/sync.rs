@@ -26,7 +26,7 @@ use crate::format::{HOLE, INCOMPAT_XATTRS, item, kind};
 use crate::tree::cache::{Entry, Key};
 use crate::tree::node::{attr, first_pointer};
 use crate::types::{Ino, Kind};
-use furrow_log::record::{RecordId, blocks_for, seal};
+use furrow_log::record::{RecordId, blocks_for, seal_after};
 use furrow_log::writer::{Durability, EarlyFlush, Kind as WriteKind, ZoneWrite};
 use furrow_policy::{FsDefect, SyncRecord};
 use furrow_rt::{CompletionTable, Pages, Ticket};
@@ -62,6 +62,7 @@ const AHEAD: usize = 256;
 /// - A half that was written since its reset is used.
 /// - An fsync waits for a record to begin only while a record is in flight.
 /// - `sharing` is the number of fsyncs that the records in flight answer.
+/// - `durable` is at most [`RECORDS_IN_FLIGHT`] below `sequence`.
 #[derive(Default)]
 pub(crate) struct SyncLog {
     /// The half that is written now.
@@ -70,6 +71,8 @@ pub(crate) struct SyncLog {
     next: u32,
     /// Sequence of the next record.
     sequence: u64,
+    /// Records below this sequence are durable.
+    durable: u64,
     /// Halves that are not empty.
     used: [bool; 2],
     /// Records not yet durable.
@@ -95,7 +98,7 @@ impl SyncLog {
     /// The next record, of `sequence`, goes to block `next` of `half`; `used` tells which halves
     /// are not empty.
     pub(super) fn new(half: u8, next: u32, sequence: u64, used: [bool; 2]) -> SyncLog {
-        SyncLog { half, next, sequence, used, ..SyncLog::default() }
+        SyncLog { half, next, sequence, durable: sequence, used, ..SyncLog::default() }
     }
 
     /// The half that is written now.
@@ -116,6 +119,11 @@ impl SyncLog {
     /// True if `half` is not empty.
     pub(super) fn is_used(&self, half: u8) -> bool {
         self.used[usize::from(half)]
+    }
+
+    /// Notes that the records below `sequence` are durable.
+    pub(super) fn durable(&mut self, sequence: u64) {
+        self.durable = self.durable.max(sequence);
     }
 
     /// Records not yet durable.
@@ -215,7 +223,11 @@ impl Core {
             device: self.env.layout.device,
             object: self.env.layout.uuid,
         };
-        let mut pages = seal(&id, body, &self.env.pages);
+        let durable = match self.env.layout.has_proofs() {
+            true => self.durability.sync.durable,
+            false => 0,
+        };
+        let mut pages = seal_after(&id, durable, body, &self.env.pages);
         let stripe = self.env.layout.sync_stripe();
         while !pages.is_empty() {
             let (column, offset) = stripe.place(self.durability.sync.next);
@@ -538,13 +550,19 @@ impl Inner {
                     core.prepare_xattrs(*ino)?;
                 }
                 let stamp = core.dispatch_sync(&alive)?;
-                Ok(stamp.map(|stamp| (stamp, core.env.writer.sequence_point())))
+                let (point, next) =
+                    (core.env.writer.sequence_point(), core.durability.sync.sequence);
+                Ok(stamp.map(|stamp| (stamp, point, next)))
             })
             .await;
         self.after_dispatch();
         match dispatched {
             Ok(Some(_)) if self.core.borrow().env.options.variant.has(FsDefect::EarlyAck) => Ok(()),
-            Ok(Some((stamp, point))) => self.make_stable(stamp, point).await,
+            Ok(Some((stamp, point, next))) => {
+                self.make_stable(stamp, point).await?;
+                self.core.borrow_mut().durability.sync.durable(next);
+                Ok(())
+            }
             Ok(None) => {
                 self.checkpoint(false).await?;
                 self.left_aside(Some(inos))

@@ -3,8 +3,8 @@
 use super::{Fsck, Plan, RING_ZONES, Superzone, Volume, state};
 use crate::alloc::stripe::Stripe;
 use crate::format::{
-    self, CheckpointBody, HEADS_PER_STREAM, INCOMPAT_KNOWN, RO_COMPAT_KNOWN, StreamState,
-    SummaryEntry, SuperblockBody, UnitRef, kind,
+    self, COMPAT_KNOWN, COMPAT_PROOFS, CheckpointBody, HEADS_PER_STREAM, INCOMPAT_KNOWN,
+    RO_COMPAT_KNOWN, StreamState, SummaryEntry, SuperblockBody, UnitRef, kind,
 };
 use crate::layout::unit_most;
 use furrow_log::format::{Descriptor, ExtentEntry};
@@ -141,7 +141,7 @@ fn known_features(fsck: &Fsck, body: &SuperblockBody) -> Result<()> {
         ("incompatible", body.incompat.get() & !INCOMPAT_KNOWN),
         ("read-only compatible", body.ro_compat.get() & !RO_COMPAT_KNOWN),
         // Harmless to a mount, but this check would misjudge the structures they add.
-        ("compatible", body.compat.get()),
+        ("compatible", body.compat.get() & !COMPAT_KNOWN),
     ];
     if let Some((what, bits)) = unknown.iter().find(|(_, bits)| *bits != 0) {
         let message = format!(
@@ -334,6 +334,8 @@ async fn scan(fsck: &mut Fsck, plan: &Plan, zone: ZoneId) -> Scanned {
     let mut found = Scanned::default();
     // Block 0 is the superblock. A zone just entered may hold nothing else yet.
     let mut at = 1;
+    // Where the second copy of a checkpoint begins.
+    let mut copy = None;
     while at < end {
         let place = format!("zone {zone} offset {at}");
         match judge(fsck, plan, zone, at, end).await {
@@ -344,7 +346,10 @@ async fn scan(fsck: &mut Fsck, plan: &Plan, zone: ZoneId) -> Scanned {
                     let expected = format!("a number from {} on", older.checkpoint);
                     fsck.add(CHECKPOINT, place, expected, header.checkpoint);
                 }
-                at += header.blocks();
+                let (second, blocks) = (copy == Some(at), header.blocks());
+                at += blocks;
+                let twice = plan.body.compat.get() & COMPAT_PROOFS != 0;
+                copy = (!second && twice && 2 * blocks < plan.capacity).then_some(at);
                 found = Scanned { newest: Some((header, body)), damaged_behind: None };
                 continue;
             }
@@ -352,8 +357,12 @@ async fn scan(fsck: &mut Fsck, plan: &Plan, zone: ZoneId) -> Scanned {
             // mount then continues in that zone.
             Found::Padding | Found::Torn => {}
             Found::Damaged(why) => {
-                found.damaged_behind = Some(at);
-                fsck.add(CHECKPOINT, place, "a whole record", why);
+                if copy == Some(at) {
+                    fsck.add(CHECKPOINT, place, "a second copy of the one before", why);
+                } else {
+                    found.damaged_behind = Some(at);
+                    fsck.add(CHECKPOINT, place, "a whole record", why);
+                }
             }
         }
         // The number of blocks the record has or had is unknown: continue at the next header.

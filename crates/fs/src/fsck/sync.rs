@@ -1,21 +1,23 @@
 //! The sync log behind the checkpoint: what the next mount will replay.
 
+use super::sync_end::Later;
+use super::sync_items::{Change, Input, Item, pointers};
 use super::tables::Table;
-use super::tree::{head_of, inode_of, leaf_of, read_node};
+use super::tree::read_node;
 use super::{Fsck, Plan, Volume, xattrs};
-use crate::format::{
-    BLOCK, HEADS_PER_STREAM, HOLE, InodeHead, LEVEL_INODE, NODE_HEAD, NODE_MAGIC, NatEntry,
-    Pointer, item, kind,
-};
+use crate::format::{BLOCK, COMPAT_PROOFS, HEADS_PER_STREAM, HOLE, NatEntry, Pointer, kind};
 use crate::tree::dirent;
 use crate::types::Kind;
 use furrow_log::record::{self, Expect, RecordHeader, crc32c, crc32c_append};
 use furrow_rt::Page;
 use furrow_zone::{ZoneId, ZoneState};
 use std::collections::BTreeMap;
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+use zerocopy::IntoBytes;
 
 const RECORD: &str = "sync record";
+
+/// Blocks without a record after which no more are expected.
+const GAP: u32 = 4096;
 
 /// The position in the log, and the content of the records read so far.
 struct Log<'a> {
@@ -30,9 +32,19 @@ struct Log<'a> {
     nat: &'a Table<NatEntry>,
     /// Nodes as records left them: `None` is freed.
     nodes: BTreeMap<u32, Option<Logged>>,
+    /// Places of nodes that a later record replaces: the replay reads them too.
+    replaced: Vec<(u32, NatEntry)>,
+    /// A record was lost.
+    damaged: bool,
 }
 
 impl Log<'_> {
+    /// Node `nid` is as `logged` says from now on.
+    fn replace(&mut self, nid: u32, logged: Option<Logged>) {
+        let before = self.nodes.insert(nid, logged).flatten();
+        self.replaced.extend(before.and_then(|logged| logged.entry).map(|entry| (nid, entry)));
+    }
+
     /// The user of node id `nid`, if a new node must not have the id.
     fn user(&self, nid: u32) -> Option<String> {
         match self.nodes.get(&nid) {
@@ -50,85 +62,6 @@ impl Log<'_> {
 struct Logged {
     entry: Option<NatEntry>,
     changes: Vec<Change>,
-}
-
-/// A change of a node that stays in its place.
-struct Change {
-    nid: u32,
-    ino: u32,
-    /// The change is that of an empty node.
-    new: bool,
-    crc: u32,
-    /// Where the node's pointers to blocks begin.
-    pointers: u16,
-    pieces: Vec<(u16, Vec<u8>)>,
-}
-
-impl Change {
-    /// What is wrong with the change, whatever the node.
-    fn fault(&self) -> Option<String> {
-        let mut end = 0;
-        for (at, bytes) in &self.pieces {
-            let (at, len) = (usize::from(*at), bytes.len());
-            if at % 8 != 0 || len % 8 != 0 || len == 0 || at < end || at + len > BLOCK {
-                return Some(format!("{len} bytes at {at}, after byte {end}"));
-            }
-            end = at + len;
-        }
-        let known = [size_of::<InodeHead>(), NODE_HEAD, BLOCK].contains(&self.pointers.into());
-        (!known).then(|| format!("pointers from byte {}", self.pointers))
-    }
-
-    /// The node that a change of a new one begins with.
-    fn empty(&self) -> Page {
-        let mut page = Page::zeroed();
-        for slot in page.make_mut()[usize::from(self.pointers)..].chunks_exact_mut(8) {
-            slot.copy_from_slice(Pointer::HOLE.as_bytes());
-        }
-        page
-    }
-
-    /// The pointers that the change sets.
-    fn set(&self) -> Vec<Pointer> {
-        let mut set = Vec::new();
-        for (at, bytes) in &self.pieces {
-            for (word, at) in bytes.chunks_exact(8).zip((usize::from(*at)..).step_by(8)) {
-                if at >= usize::from(self.pointers) {
-                    set.extend(Pointer::read_from_bytes(word));
-                }
-            }
-        }
-        set
-    }
-
-    /// Makes the change in a node of inode `ino`.
-    ///
-    /// # Errors
-    /// What the change expects, and what is found.
-    fn make(&self, page: &mut Page, ino: u32) -> Result<(), (String, String)> {
-        let bytes = page.make_mut();
-        for (at, piece) in &self.pieces {
-            let at = usize::from(*at);
-            bytes[at..at + piece.len()].copy_from_slice(piece);
-        }
-        let crc = crc32c(page.bytes());
-        if crc != self.crc {
-            let expected = format!("checksum {:08x} of the node after it", self.crc);
-            return Err((expected, format!("{crc:08x}")));
-        }
-        let head = head_of(page);
-        let found = (head.magic.get(), head.nid.get(), head.ino.get());
-        if found != (NODE_MAGIC, self.nid, ino) {
-            let what = |(magic, nid, ino)| format!("magic {magic:08x}, node {nid}, inode {ino}");
-            return Err((what((NODE_MAGIC, self.nid, ino)), what(found)));
-        }
-        let first = BLOCK - size_of_val(&pointers(page)[..]);
-        if (ino, first) != (self.ino, self.pointers.into()) {
-            let what = |ino, first| format!("inode {ino}, pointers from byte {first}");
-            return Err((what(ino, first), what(self.ino, self.pointers.into())));
-        }
-        Ok(())
-    }
 }
 
 /// The content of the place where a record should be.
@@ -150,36 +83,34 @@ pub(super) async fn check(fsck: &mut Fsck, volume: &Volume, nat: &Table<NatEntry
         generations: volume.superzones.iter().map(|s| s.generation).collect(),
         nat,
         nodes: BTreeMap::new(),
+        replaced: Vec::new(),
+        damaged: false,
     };
-    let mut turned = false;
     while log.sequence < body.sync_limit.get() {
-        match record_at(fsck, volume, log.half, log.next).await {
+        let (here, place) = next_record(fsck, volume, &log).await;
+        match here {
             Found::Whole(header, bytes) if is_next(volume, &header, log.sequence) => {
-                turned = false;
-                log.next += header.blocks();
+                (log.half, log.next) = (place.0, place.1 + header.blocks());
                 log.sequence += 1;
                 if !accept(fsck, volume, &mut log, &header, &bytes).await {
                     break;
                 }
                 fsck.report.statistics.sync_records += 1;
             }
-            Found::Damaged(why) => {
-                fsck.add(RECORD, place(fsck, volume, &log), "a whole record", why);
-                break;
-            }
-            Found::Whole(header, _) if !turned => {
-                let found = format!("sequence {} of epoch {}", header.sequence, header.epoch);
-                let expected = format!("sequence {} of epoch {}", log.sequence, body.sync_epoch);
-                fsck.add(RECORD, place(fsck, volume, &log), expected, found);
-                break;
-            }
-            // Older records at the front of the other half, or nothing.
-            _ if turned => break,
-            _ => {
-                turned = true;
-                (log.half, log.next) = (1 - log.half, 0);
+            here => {
+                (log.half, log.next) = place;
+                if !missing(fsck, volume, &mut log, here).await {
+                    break;
+                }
             }
         }
+    }
+    let later = look(fsck, volume, (log.half, log.next), log.sequence).await;
+    if let Some(header) = later.newer() {
+        let place = format!("number {}", header.checkpoint);
+        let expected = format!("a whole one, as before sync record {}", header.sequence);
+        let found = format!("number {} as the newest", volume.header.checkpoint);
+        fsck.add("checkpoint", place, expected, found);
     }
     let records = fsck.report.statistics.sync_records;
     if volume.body.flags.get() & 1 == 1 {
@@ -190,7 +121,104 @@ pub(super) async fn check(fsck: &mut Fsck, volume: &Volume, nat: &Table<NatEntry
              not checked here"
         ));
     }
+    for (nid, entry) in std::mem::take(&mut log.replaced) {
+        read_node(fsck, volume, entry, nid, entry.ino.get()).await;
+    }
     check_nodes(fsck, volume, nat, log.nodes).await;
+}
+
+/// What is where the next record should be, and where that is. The log continues at the front of
+/// the other half if this one has no space.
+async fn next_record(fsck: &Fsck, volume: &Volume, log: &Log<'_>) -> (Found, (u32, u32)) {
+    let here = record_at(fsck, volume, log.half, log.next).await;
+    let next = |header: &RecordHeader| is_next(volume, header, log.sequence);
+    let place = (log.half, log.next);
+    if log.half != volume.body.sync_half.get()
+        || matches!(&here, Found::Whole(header, _) if next(header))
+    {
+        return (here, place);
+    }
+    let other = (1 - log.half, 0);
+    let there = record_at(fsck, volume, other.0, other.1).await;
+    let turns = match &there {
+        Found::Whole(header, _) => next(header),
+        Found::End => false,
+        // Unless a record is damaged that was to be reset.
+        Found::Damaged(_) => {
+            let addr = block_addr(fsck, volume, other.0, other.1);
+            let block = fsck.read_one(addr.unwrap_or_default()).await;
+            let header = block.ok().and_then(|block| record::peek(block.bytes()));
+            matches!(here, Found::End) && header.as_ref().is_some_and(next)
+        }
+    };
+    if turns { (there, other) } else { (here, place) }
+}
+
+/// The next record is not where it should be: the log ends there, or it is damaged. True if the log
+/// continues behind it.
+async fn missing(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, here: Found) -> bool {
+    let behind = u32::from(matches!(here, Found::Damaged(_)));
+    let later = look(fsck, volume, (log.half, log.next + behind), log.sequence).await;
+    let place = place(fsck, volume, log);
+    let (first, body) = (log.sequence, &volume.body);
+    let proof = later.proof(first);
+    match here {
+        Found::Whole(header, _) if proof.is_none() => {
+            let found = format!("sequence {} of epoch {}", header.sequence, header.epoch);
+            let expected = format!("sequence {first} of epoch {}", body.sync_epoch);
+            fsck.add(RECORD, place, expected, found);
+            return false;
+        }
+        Found::End if proof.is_none() => return false,
+        _ => {}
+    }
+    // All of a damaged record was written, so the log continues.
+    let durable = later.durable().max(first + u64::from(behind));
+    let next = later.next(first).filter(|(.., sequence)| *sequence <= durable);
+    let end = next.map_or(durable, |(.., sequence)| sequence).min(body.sync_limit.get());
+    let found = match here {
+        Found::Damaged(why) => why,
+        Found::Whole(header, _) => format!("record {}", header.sequence),
+        Found::End => "nothing".to_owned(),
+    };
+    let place = match end - first {
+        1 => place,
+        _ => format!("{place}, to {}", end - 1),
+    };
+    let proof = proof.map_or(String::new(), |proof| format!(", which {proof}"));
+    fsck.add(RECORD, place, format!("a whole record{proof}"), found);
+    (log.sequence, log.damaged) = (end, true);
+    match next {
+        Some((half, block, _)) => {
+            (log.half, log.next) = (half, block);
+            true
+        }
+        None => false,
+    }
+}
+
+/// The whole records from block `from` of a half on, and in the other half; those older than
+/// `sequence` end the search.
+async fn look<'a>(fsck: &Fsck, volume: &'a Volume, from: (u32, u32), sequence: u64) -> Later<'a> {
+    let mut records = Vec::new();
+    for (half, start) in [from, (1 - from.0.min(1), 0)] {
+        let (mut block, mut gap) = (start, 0);
+        while gap < GAP && block_addr(fsck, volume, half, block).is_some() {
+            let Found::Whole(header, _) = record_at(fsck, volume, half, block).await else {
+                (block, gap) = (block + 1, gap + 1);
+                continue;
+            };
+            let (epoch, number) = (header.epoch, header.sequence.get());
+            if epoch < volume.body.sync_epoch
+                || epoch == volume.body.sync_epoch && number < sequence
+            {
+                break;
+            }
+            records.push((half, block, header));
+            (block, gap) = (block + header.blocks(), 0);
+        }
+    }
+    Later { records, checkpoint: volume.header.checkpoint.get(), body: &volume.body }
 }
 
 fn is_next(volume: &Volume, header: &RecordHeader, sequence: u64) -> bool {
@@ -295,172 +323,6 @@ fn length_by_items(header: &RecordHeader, bytes: &[u8]) -> Option<usize> {
     (crc32c_append(crc32c(bare.as_bytes()), body) == header.crc.get()).then_some(length)
 }
 
-/// One item of a record.
-enum Item {
-    /// Namespace operation: number, inodes it names, kind if it makes one, names.
-    Name {
-        number: u64,
-        inodes: Vec<u32>,
-        kind: Option<u8>,
-        names: Vec<Vec<u8>>,
-        xattrs: Vec<u8>,
-    },
-    Node(u32, NatEntry),
-    Change(Change),
-    Freed(u32),
-    Allocated {
-        stream: u8,
-        superzone: u32,
-        generation: u32,
-    },
-    Depends {
-        zone: u32,
-        generation: u32,
-        end: u32,
-    },
-    Attributes {
-        ino: u32,
-        nanoseconds: [u32; 3],
-    },
-    Xattrs {
-        ino: u32,
-        packed: Vec<u8>,
-    },
-    Range {
-        ino: u32,
-        first: u32,
-        count: u32,
-    },
-}
-
-fn named(number: u64, inodes: Vec<u32>, names: Vec<Vec<u8>>) -> Item {
-    Item::Name { number, inodes, kind: None, names, xattrs: Vec::new() }
-}
-
-/// Reads packed fields; `None` past the end.
-struct Input<'a>(&'a [u8]);
-
-impl Input<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (now, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*now)
-    }
-    fn u8(&mut self) -> Option<u8> {
-        Some(self.take::<1>()?[0])
-    }
-    fn u16(&mut self) -> Option<u16> {
-        self.take().map(u16::from_le_bytes)
-    }
-    fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_le_bytes)
-    }
-    fn u64(&mut self) -> Option<u64> {
-        self.take().map(u64::from_le_bytes)
-    }
-    /// A time's nanoseconds.
-    fn time(&mut self) -> Option<u32> {
-        self.u64()?;
-        self.u32()
-    }
-    fn text(&mut self) -> Option<Vec<u8>> {
-        let len = usize::from(self.u16()?);
-        self.bytes(len)
-    }
-    fn bytes(&mut self, len: usize) -> Option<Vec<u8>> {
-        let (now, rest) = self.0.split_at_checked(len)?;
-        self.0 = rest;
-        Some(now.to_vec())
-    }
-
-    /// The next item: tag and fields as `docs/format.md` lists them.
-    fn item(&mut self) -> Option<Item> {
-        let before = self.0;
-        let item = self.read_item();
-        if item.is_none() {
-            self.0 = before;
-        }
-        item
-    }
-
-    fn read_item(&mut self) -> Option<Item> {
-        Some(match self.u8()? {
-            tag @ (item::CREATE | item::CREATE_WITH) => {
-                let (number, parent, ino) = (self.u64()?, self.u32()?, self.u32()?);
-                let _generation = self.u32()?;
-                let kind = Some(self.u8()?);
-                let _mode_uid_gid_rdev = (self.u16()?, self.u32()?, self.u32()?, self.u32()?);
-                self.time()?;
-                let name = self.text()?;
-                let _target = self.text()?;
-                let xattrs = if tag == item::CREATE { Vec::new() } else { self.text()? };
-                Item::Name { number, inodes: vec![parent, ino], kind, names: vec![name], xattrs }
-            }
-            item::LINK => {
-                let (number, ino, parent) = (self.u64()?, self.u32()?, self.u32()?);
-                self.time()?;
-                let names = vec![self.text()?];
-                named(number, vec![ino, parent], names)
-            }
-            item::REMOVE => {
-                let (number, parent) = (self.u64()?, self.u32()?);
-                self.time()?;
-                let names = vec![self.text()?];
-                named(number, vec![parent], names)
-            }
-            item::RENAME => {
-                let (number, from, to) = (self.u64()?, self.u32()?, self.u32()?);
-                if self.u8()? > 2 {
-                    return None;
-                }
-                self.time()?;
-                let names = vec![self.text()?, self.text()?];
-                named(number, vec![from, to], names)
-            }
-            item::NODE => {
-                let nid = self.u32()?;
-                let mut entry = NatEntry::new_zeroed();
-                entry.ino = self.u32()?.into();
-                entry.addr = self.u32()?.into();
-                entry.crc = self.u32()?.into();
-                Item::Node(nid, entry)
-            }
-            tag @ (item::CHANGE | item::NEW) => {
-                let new = tag == item::NEW;
-                let (nid, ino, crc, pointers) =
-                    (self.u32()?, self.u32()?, self.u32()?, self.u16()?);
-                let count = self.u16()?;
-                let pieces =
-                    (0..count).map(|_| Some((self.u16()?, self.text()?))).collect::<Option<_>>()?;
-                Item::Change(Change { nid, ino, new, crc, pointers, pieces })
-            }
-            item::FREED => {
-                let (nid, _ino) = (self.u32()?, self.u32()?);
-                Item::Freed(nid)
-            }
-            item::ALLOCATED => Item::Allocated {
-                stream: self.u8()?,
-                superzone: self.u32()?,
-                generation: self.u32()?,
-            },
-            item::DEPENDS => {
-                Item::Depends { zone: self.u32()?, generation: self.u32()?, end: self.u32()? }
-            }
-            item::ATTRIBUTES => {
-                let ino = self.u32()?;
-                let _mode_uid_gid = (self.u16()?, self.u32()?, self.u32()?);
-                Item::Attributes { ino, nanoseconds: [self.time()?, self.time()?, self.time()?] }
-            }
-            item::XATTRS => {
-                let (ino, len) = (self.u32()?, self.u32()?);
-                Item::Xattrs { ino, packed: self.bytes(len as usize)? }
-            }
-            item::RANGE => Item::Range { ino: self.u32()?, first: self.u32()?, count: self.u32()? },
-            _ => return None,
-        })
-    }
-}
-
 /// Checks a record's items and takes them over into `log`. False, which ends the log, if the items
 /// cannot be read, or if blocks that the record depends on never reached the drive.
 async fn accept(
@@ -472,7 +334,15 @@ async fn accept(
 ) -> bool {
     let place = format!("{}", header.sequence);
     fsck.expect_zero(RECORD, || format!("{place}: header, reserved"), &header.reserved);
-    fsck.expect(RECORD, || format!("{place}: header, durable"), 0, header.durable.get());
+    let (sequence, durable) = (header.sequence.get(), header.durable.get());
+    let possible = match volume.plan.body.compat.get() & COMPAT_PROOFS {
+        0 => 0..=0,
+        _ => sequence.saturating_sub(3)..=sequence,
+    };
+    if !possible.contains(&durable) {
+        let expected = format!("{} to {}", possible.start(), possible.end());
+        fsck.add(RECORD, format!("{place}: header, durable"), expected, durable);
+    }
     if header.checkpoint > volume.header.checkpoint {
         let expected = format!("at most {}", volume.header.checkpoint);
         fsck.add(RECORD, format!("{place}: checkpoint"), expected, header.checkpoint);
@@ -494,18 +364,24 @@ async fn accept(
             *known = *generation;
         }
     }
-    let mut doubtful = Vec::new();
+    let (mut doubtful, mut lacks) = (Vec::new(), false);
     for item in &items {
         let Item::Depends { zone, generation, end } = item else { continue };
         match holds(fsck, volume, log, (*zone, *generation, *end), &place) {
             Holds::Yes => {}
-            Holds::No => return false,
+            Holds::No => lacks = true,
             Holds::Perhaps => doubtful.push(*zone),
         }
     }
-    if !doubtful.is_empty() && !arrived(fsck, volume, &items, &doubtful).await {
-        fsck.report.notes.push(format!("sync record {place}: blocks that it depends on were lost"));
-        return false;
+    if lacks || !doubtful.is_empty() && !arrived(fsck, volume, &items, &doubtful).await {
+        let later = look(fsck, volume, (log.half, log.next), log.sequence).await;
+        let Some(proof) = later.proof(header.sequence.get()) else {
+            let note = format!("sync record {place}: blocks that it depends on were lost");
+            fsck.report.notes.extend((!lacks).then_some(note));
+            return false;
+        };
+        let expected = format!("all that it needs, as the record {proof}");
+        fsck.add(RECORD, format!("{place}: blocks"), expected, "blocks that were never written");
     }
     // Changes are made when the record's nodes are in their places.
     let (changes, others): (Vec<Item>, Vec<Item>) =
@@ -626,8 +502,19 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, place: &str, 
                 false => (&inodes[..], &names[..]),
             };
             inodes.iter().for_each(|ino| inode(fsck, "namespace operation", *ino));
-            if let Some(expected) = log.number.replace(number.wrapping_add(1)) {
-                fsck.expect(RECORD, || format!("{place}: number"), expected, number);
+            let first = log.damaged.then(|| volume.body.namespace_sequence.get());
+            let expected = log.number.replace(number.wrapping_add(1)).or(first);
+            match expected {
+                Some(expected) if log.damaged && number > expected => {
+                    let changes = format!("name changes {expected} to {}", number - 1);
+                    fsck.add(RECORD, changes, "in a record", "in none that can be read");
+                }
+                // The checkpoint has the earlier ones.
+                Some(expected) if log.damaged && Some(expected) == first => {}
+                Some(expected) => {
+                    fsck.expect(RECORD, || format!("{place}: number"), expected, number);
+                }
+                None => {}
             }
             if kind.is_some_and(|kind| Kind::from_code(kind).is_none()) {
                 fsck.add(RECORD, format!("{place}: kind"), "1 to 7", kind.unwrap_or(0));
@@ -641,7 +528,8 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, place: &str, 
         Item::Node(nid, entry) => {
             inode(fsck, "node", nid);
             inode(fsck, "node's inode", entry.ino.get());
-            log.nodes.insert(nid, Some(Logged { entry: Some(entry), changes: Vec::new() }));
+            let logged = Logged { entry: Some(entry), changes: Vec::new() };
+            log.replace(nid, Some(logged));
         }
         Item::Change(change) => {
             inode(fsck, "change", change.nid);
@@ -655,7 +543,7 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, place: &str, 
                     let place = format!("{place}: new node {}", change.nid);
                     fsck.add(RECORD, place, "an id that is free", user);
                 }
-                log.nodes.insert(change.nid, Some(Logged::default()));
+                log.replace(change.nid, Some(Logged::default()));
             }
             let known = log.nodes.entry(change.nid).or_insert_with(|| Some(Logged::default()));
             match known {
@@ -668,7 +556,7 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, place: &str, 
         }
         Item::Freed(nid) => {
             inode(fsck, "freed", nid);
-            log.nodes.insert(nid, None);
+            log.replace(nid, None);
         }
         Item::Allocated { stream, superzone, .. } => {
             let heads = volume.plan.streams * HEADS_PER_STREAM;
@@ -705,15 +593,6 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, place: &str, 
                 fsck.add(RECORD, format!("{place}: range"), "blocks of a file", found);
             }
         }
-    }
-}
-
-/// A node's pointers to data.
-fn pointers(page: &Page) -> Vec<Pointer> {
-    match head_of(page).level {
-        LEVEL_INODE if inode_of(page).head.height == 0 => inode_of(page).slots.to_vec(),
-        0 => leaf_of(page).slots.to_vec(),
-        _ => Vec::new(),
     }
 }
 

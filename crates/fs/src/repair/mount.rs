@@ -8,8 +8,9 @@ use super::{Log, RepairOptions, quietly};
 use crate::alloc::heads::Head;
 use crate::core::Inner;
 use crate::durability::checkpoint::{Image, decode_image};
+use crate::durability::namespace_log::NameOp;
 use crate::durability::recover::read::{
-    Found, age, check_image, corrupt, newest_checkpoint, superblock, superblock_of_checkpoints,
+    Found, age, check_image, corrupt, scan_ring, superblock, superblock_of_checkpoints,
 };
 use crate::durability::recover::replay::{
     Ahead, begin, changed_node, end, read_node, replay_attributes, replay_name, replay_nodes,
@@ -17,14 +18,14 @@ use crate::durability::recover::replay::{
 use crate::durability::recover::sync_scan::{Record, scan_sync_log};
 use crate::durability::recover::{
     assemble, check_heads, delta_layouts, name_replay_end, reopen_superzones, report,
-    reset_stale_zones, written,
+    reset_stale_zones,
 };
 use crate::format::SummaryEntry;
 use crate::fsck::FsckReport;
 use crate::fsck::ring::LostCheckpoint;
 use crate::layout::{Layout, RING_ZONES};
 use crate::tables::TablePages;
-use crate::types::MountOptions;
+use crate::types::{Ino, MountOptions, RenameMode};
 use furrow_log::address::BlockAddr;
 use furrow_log::delta::Extent;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
@@ -55,8 +56,17 @@ pub(super) async fn mount(
     let pages = Pool::new(4096);
     let (mut found, impossible) = find(&*device, options, &pages, lost.as_ref(), log).await?;
     let closed = close_broken_heads(&*device, &mut found, log);
-    note_lost_records(before, log);
     let mut scan = scan_sync_log(&*device, &found, &pages, false).await?;
+    if let Some(newer) = scan.newer.take() {
+        give_up_newer(&*device, options, newer.to_string(), log)?;
+        found.older = true;
+        scan = scan_sync_log(&*device, &found, &pages, false).await?;
+    }
+    // What the nodes among them held is told by the replay.
+    for lost in scan.lost.iter().filter(|lost| lost.records) {
+        let place = (0, lost.what.clone());
+        log.lost("sync record", place, &lost.why, "changes that only it held are given up");
+    }
     for lost in lost.and_then(|lost| lost.header).into_iter().chain(impossible) {
         // Numbers and epochs are never used again, not even those of a damaged checkpoint.
         found.id.checkpoint = found.id.checkpoint.max(plausible(lost.checkpoint.get()));
@@ -129,9 +139,9 @@ async fn find(
         let mut best: Option<(Layout, RecordHeader, Vec<u8>, u8)> = None;
         for (index, zone) in ring.iter().enumerate() {
             let layout = layouts[index].clone().unwrap_or_else(|| any.clone());
-            let end = written(&reports[zone.0 as usize], geometry);
-            let (newest, _) = newest_checkpoint(device, &layout, *zone, end, (below, pages)).await;
-            if let Some((header, body)) = newest
+            let report = &reports[zone.0 as usize];
+            let scanned = scan_ring(device, &layout, report, below, pages).await;
+            if let Some((header, body)) = scanned.newest
                 && best.as_ref().is_none_or(|best| age(&header) > age(&best.1))
             {
                 best = Some((layout, header, body, index as u8));
@@ -218,6 +228,27 @@ fn give_up_checkpoint(
     Ok(())
 }
 
+/// A record was written after a later checkpoint than the newest whole one: continues with that, if
+/// that is asked for.
+fn give_up_newer(
+    device: &dyn ZonedDevice,
+    options: &RepairOptions,
+    problem: String,
+    log: &mut Log,
+) -> Result<()> {
+    if !options.older_checkpoint {
+        let message = format!(
+            "{}: {problem}. Going back to that would lose all later changes. To accept that, ask \
+             for the older checkpoint",
+            device.name()
+        );
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
+    let place = (0, "the newest".to_owned());
+    log.lost("checkpoint", place, problem, "given up, with all changes since the one before");
+    Ok(())
+}
+
 /// Closes the superzones of heads whose zones hold less than the checkpoint says, without further
 /// writes: these heads continue elsewhere. Returns the superzones.
 fn close_broken_heads(device: &dyn ZonedDevice, found: &mut Found, log: &mut Log) -> Vec<u32> {
@@ -241,16 +272,6 @@ fn close_broken_heads(device: &dyn ZonedDevice, found: &mut Found, log: &mut Log
     closed
 }
 
-/// A damaged record ends the sync log, as for every mount: the repair reports it.
-fn note_lost_records(before: &FsckReport, log: &mut Log) {
-    let records = before.findings.iter().filter(|finding| finding.structure == "sync record");
-    for finding in records {
-        let problem = format!("expected {}, found {}", finding.expected, finding.found);
-        let action = "changes synced by it and by later records may be lost";
-        log.lost("sync record", (0, finding.place.clone()), problem, action);
-    }
-}
-
 /// Replays the records that can be replayed.
 async fn replay(
     inner: &Rc<Inner>,
@@ -260,9 +281,7 @@ async fn replay(
 ) -> Result<()> {
     begin(inner, &records);
     for record in records {
-        if !replay_names(inner, &record, log).await {
-            break;
-        }
+        replay_names(inner, &record, log).await;
         let readable = keep_readable(inner, &record, log).await;
         replay_nodes(inner, &readable, &Ahead::new(), owners).await?;
         if let Err(error) = replay_attributes(inner, &record).await {
@@ -273,27 +292,89 @@ async fn replay(
     Ok(())
 }
 
-/// False if names before those of this record are missing: later ones are then meaningless.
-async fn replay_names(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> bool {
+/// Replays the changes of names in a record, those that can be replayed: a change may need one that
+/// is in no record any more.
+async fn replay_names(inner: &Rc<Inner>, record: &Record, log: &mut Log) {
     for (number, op) in &record.names {
         let next = inner.core.borrow().durability.next_name();
         if *number < next {
             continue;
         }
-        let place = format!("name change {number}");
         if *number > next {
-            let problem = format!("change {next} is in no record");
-            log.lost("sync record", (0, place), problem, "this record and later ones are left out");
-            return false;
+            let place = match *number - next {
+                1 => format!("name change {next}"),
+                _ => format!("name changes {next} to {}", number - 1),
+            };
+            let action = "left out, and later changes that need them";
+            log.lost("sync record", (0, place), "in no record that can be read", action);
+            (next..*number).for_each(|_| inner.core.borrow_mut().durability.skip_name());
         }
-        if let Err(error) = replay_name(inner, op).await {
-            log.lost("sync record", (0, place), error, "this change is left out");
-            if inner.core.borrow().durability.next_name() == next {
-                inner.core.borrow_mut().durability.skip_name();
-            }
+        let done = match replay_name(inner, op).await {
+            Err(error) => replay_anyhow(inner, op, error, log).await,
+            done => done,
+        };
+        if let Err(error) = done {
+            log.lost("sync record", (0, format!("name change {number}")), error, "left out");
+        }
+        // A change that was made in another way, or left out, is not counted yet.
+        if inner.core.borrow().durability.next_name() == *number {
+            inner.core.borrow_mut().durability.skip_name();
         }
     }
-    true
+}
+
+/// Makes a change of names that met `error`, as far as the state explains it: tables that were
+/// damaged may have let the search find nodes that are newer than the change, and a change that is
+/// lost may have taken the name from the inode that has it.
+async fn replay_anyhow(inner: &Rc<Inner>, op: &NameOp, error: Error, log: &mut Log) -> Result<()> {
+    let (parent, name, ino, kind) = match op {
+        NameOp::Create { parent, name, ino, kind, .. } => (Ino(*parent), name, *ino, Some(*kind)),
+        NameOp::Link { parent, name, ino, .. } => (Ino(*parent), name, *ino, None),
+        // The inode that loses its name cannot be read.
+        NameOp::Remove { parent, name, .. } => {
+            let gone = inner.run(|core| core.unlist(Ino(*parent), name)).await?;
+            return gone.map_or(Err(error), |_| Ok(()));
+        }
+        NameOp::Rename { from, old, to, new, mode: RenameMode::Replace, .. } => {
+            let moved = inner.run(|core| core.unlist(Ino(*from), old)).await?;
+            let Some((ino, kind)) = moved else { return Err(error) };
+            inner.run(|core| core.unlist(Ino(*to), new)).await?;
+            return inner.run(|core| core.relink(Ino(*to), new, ino, kind)).await;
+        }
+        NameOp::Rename { .. } => return Err(error),
+    };
+    let there = inner.run(|core| core.lookup(parent, name)).await;
+    match there {
+        Ok(there) if there.ino.0 == ino => return Ok(()),
+        Err(missing) if missing.kind() == ErrorKind::NotFound => {}
+        // Another inode, or one that cannot be read.
+        _ => match inner.run(|core| core.unlist(parent, name)).await? {
+            Some((old, kind)) if old.0 == ino => {
+                return inner.run(|core| core.relink(parent, name, old, kind)).await;
+            }
+            Some((old, _)) => {
+                let problem = format!("a change that is lost took its name from it ({op})");
+                log.lost("inode", (old.0, old.to_string()), problem, "left nameless");
+            }
+            None => {}
+        },
+    }
+    let used = inner.core.borrow().tables.nat().get(ino).ino.get() != 0;
+    match kind.filter(|_| used) {
+        Some(kind) => inner.run(|core| core.relink(parent, name, Ino(ino), kind)).await,
+        None => replay_name(inner, op).await,
+    }
+}
+
+/// The blocks of inode `ino` that `record` holds the writing of, for a message.
+fn blocks(record: &Record, ino: u32) -> String {
+    let ranges = record.ranges.iter().filter(|(of, ..)| *of == ino);
+    let ranges = ranges.map(|(_, first, count)| match count {
+        1 => format!("{first}"),
+        _ => format!("{first} to {}", first + count - 1),
+    });
+    let ranges: Vec<String> = ranges.collect();
+    if ranges.is_empty() { String::new() } else { format!(", blocks {}", ranges.join(", ")) }
 }
 
 /// A record without the nodes that cannot be read. Unreadable nodes still replace the older ones:
@@ -313,7 +394,8 @@ async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Rec
         match read_node(inner, *nid, *entry).await {
             Ok(_) => readable.nodes.push((*nid, *entry)),
             Err(error) => {
-                let (ino, place) = (entry.ino.get(), format!("{nid} of inode {}", entry.ino));
+                let ino = entry.ino.get();
+                let place = format!("{nid} of inode {ino}{}", blocks(record, ino));
                 log.lost("node", (ino, place), error, "changes synced in it are given up");
                 let core = &mut *inner.core.borrow_mut();
                 core.cache.remove(&crate::tree::cache::Key::Node(*nid));
@@ -341,7 +423,8 @@ async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Rec
         match made {
             Ok(_) => readable.changes.push(change.clone()),
             Err(error) => {
-                let place = format!("{} of inode {}", change.nid, change.ino);
+                let place =
+                    format!("{} of inode {}{}", change.nid, change.ino, blocks(record, change.ino));
                 let given_up = "changes synced in it are given up";
                 log.lost("node", (change.ino, place), error, given_up);
             }

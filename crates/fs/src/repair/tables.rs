@@ -327,7 +327,7 @@ async fn adopt(
     log.mended(NAT, (0, "all".into()), problem, format!("{taken} nodes found by looking for them"));
 }
 
-/// Every node on the drive, by id.
+/// Every node on the drive that the checkpoint may know, by id.
 async fn scan(inner: &Rc<Inner>, found: &Found) -> BTreeMap<u32, Vec<Candidate>> {
     let mut candidates: BTreeMap<u32, Vec<Candidate>> = BTreeMap::new();
     let superzones = inner.core.borrow().alloc.zones().total();
@@ -337,7 +337,10 @@ async fn scan(inner: &Rc<Inner>, found: &Found) -> BTreeMap<u32, Vec<Candidate>>
             let core = inner.core.borrow();
             (core.alloc.zones().state(id) == SuperzoneState::Free, core.alloc.stripe(superzone))
         };
-        if free || inner.core.borrow().alloc.zones().width(id) == 0 {
+        // The checkpoint has no node there. Records name those that they need.
+        let then = found.image.descriptors.get(superzone as usize).map(|then| then.state);
+        let newer = then == Some(SuperzoneState::Free as u8);
+        if free || newer || inner.core.borrow().alloc.zones().width(id) == 0 {
             continue;
         }
         for segment in 0..stripe.segments() {
@@ -365,11 +368,13 @@ async fn scan_segment(
         there.then(|| BlockAddr::new(&geometry, zone, offset))
     };
     let range = stripe.segment_range(segment);
+    let head = found.image.heads.iter().find(|head| head.superzone == Some(superzone));
+    let end = head.map_or(u32::MAX, |head| head.next);
     let entries = match addr(stripe.summary_index(segment)) {
         Some(at) => summary(inner, at, (superzone, segment)).await,
         None => None,
     };
-    for (block, v) in range.enumerate() {
+    for (block, v) in range.enumerate().take_while(|(_, v)| *v < end) {
         // A block that a summary calls content of a file is no node.
         let known = entries.as_ref().and_then(|entries| entries.get(block));
         if known.is_some_and(|entry| entry.slot.get() != NODE_SLOT) {

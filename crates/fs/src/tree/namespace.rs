@@ -754,6 +754,20 @@ impl Core {
         Ok(())
     }
 
+    /// Takes `name` out of a directory without counting the link; returns the inode. For repair.
+    pub(crate) fn unlist(
+        &mut self,
+        parent: Ino,
+        name: &[u8],
+    ) -> Result<Option<(Ino, Kind)>, NotApplied> {
+        self.writable()?;
+        let Some(found) = self.find(parent, name)? else { return Ok(None) };
+        let nodes = self.prepare_entry(parent, found, name)?;
+        self.reserve(1, nodes + 2, Claim::Removal)?;
+        self.remove_entry(parent, found.block, name);
+        Ok(Some((found.ino, found.kind)))
+    }
+
     /// One step of freeing an inode without names; true once it is freed.
     pub(crate) fn reap(&mut self, ino: Ino) -> Result<bool, NotApplied> {
         if self.tree.files().is_open(ino) || !self.tree.files().is_orphan(ino) {

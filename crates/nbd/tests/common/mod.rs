@@ -5,7 +5,9 @@
 pub mod bytes;
 
 use bytes::{info, option, request};
-use furrow_nbd::{Export, Extent, Limits, Listen, Memory, Options, Server, Status, Volume};
+use furrow_nbd::{
+    Export, Extent, Limits, Listen, Memory, Options, Refusal, Server, Status, Volume,
+};
 use furrow_rt::{Config, Nanos, Pages, Rt};
 use furrow_zone::{Error, ErrorKind, Result};
 use std::cell::Cell;
@@ -103,6 +105,7 @@ impl Volume for Moody {
 
 enum Order {
     Status,
+    Refusal(mpsc::Sender<Refusal>),
     Stop,
 }
 
@@ -173,6 +176,13 @@ impl Fixture {
         self.statuses.recv().unwrap()
     }
 
+    /// The next client that was not let in.
+    pub fn refusal(&mut self) -> Refusal {
+        let (told, next) = mpsc::channel();
+        self.order(Order::Refusal(told));
+        next.recv().unwrap()
+    }
+
     /// Waits until the status satisfies `wanted`.
     pub fn until(&mut self, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
         for _ in 0..2000 {
@@ -241,6 +251,11 @@ fn serve(
         rustix::io::read(&ear, &mut [0u8; 1]).unwrap();
         match orders.recv() {
             Ok(Order::Status) => told.send(server.status()).unwrap(),
+            Ok(Order::Refusal(told)) => {
+                let server = server.clone();
+                let next = rt.block_on(async move { server.next_refusal().await });
+                told.send(next.0).unwrap();
+            }
             Ok(Order::Stop) | Err(_) => break,
         }
     }

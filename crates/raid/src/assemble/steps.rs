@@ -1,6 +1,7 @@
 //! Assembly as a table of steps, up to a volume that recovery takes over.
 
-use super::{Given, Parsed, Start, find, member, parse, start};
+use super::{Damaged, Examined, Given, Looked, Parsed, Start};
+use super::{look, member, no_record, parse, start};
 use crate::checkpoint::state::Image;
 use crate::drive::Drive;
 use crate::hot_spare;
@@ -9,9 +10,12 @@ use crate::member::MemberState;
 use crate::meta::MetaPlace;
 use crate::shape::{Config, Shape};
 use crate::stale_members;
+use crate::standing::{Judgement, Standing, judge, split_refusal};
+use crate::state_ring::{Holds, RingRead};
 use crate::steps::{self, OF_ASSEMBLY, Step};
 use crate::volume::{Options, Volume};
 use crate::watchdog::Watchdog;
+use furrow_log::record::RecordHeader;
 use furrow_rt::Rt;
 use furrow_zone::{Error, ErrorKind, Result, ZoneReport, ZonedDevice};
 use std::rc::Rc;
@@ -20,6 +24,27 @@ use std::rc::Rc;
 struct Candidate {
     given: Given,
     parsed: Parsed,
+    says: Examined,
+    /// The damaged record after the whole ones has the same checkpoint as the last of these.
+    same_after: bool,
+}
+
+/// A drive none of whose records is whole.
+struct Unrecorded {
+    device: Rc<dyn ZonedDevice>,
+    damaged: Damaged,
+    ring: RingRead,
+    zones: Vec<ZoneReport>,
+}
+
+/// What the records say together.
+struct Matched {
+    /// The candidate with the latest state of the array.
+    newest: usize,
+    /// The member that each candidate is.
+    order: Vec<usize>,
+    /// The member that each drive without a whole record is.
+    unrecorded: Vec<(usize, Unrecorded)>,
 }
 
 /// An array on its way from drives to a volume.
@@ -29,11 +54,11 @@ pub(crate) struct Assembly {
     options: Options,
     devices: Vec<Rc<dyn ZonedDevice>>,
     candidates: Vec<Candidate>,
+    unrecorded: Vec<Unrecorded>,
     spares: Vec<Given>,
     /// Why a drive could not be read.
     unread: Option<Error>,
-    /// The candidate with the latest state of the array, and the member that each candidate is.
-    matched: Option<(usize, Vec<usize>)>,
+    matched: Option<Matched>,
     opened: Option<Opened>,
 }
 
@@ -44,6 +69,8 @@ struct Opened {
     image: Image,
     /// Members lack a drive, and the newest state record does not say so.
     missing: bool,
+    /// Members that may have had a newer state record, which is damaged, as bits.
+    unsure: u32,
 }
 
 /// The steps of an assembly before its recovery.
@@ -61,6 +88,11 @@ pub(crate) const ASSEMBLY: &[Step<Assembly>] = &[
     Step {
         name: "the members' drives are opened",
         run: |assembly| Box::pin(async { assembly.open_drives() }),
+        audit: Assembly::audit,
+    },
+    Step {
+        name: "an array is refused if a damaged record said that members went on without others",
+        run: |assembly| Box::pin(assembly.refuse_alone()),
         audit: Assembly::audit,
     },
     Step {
@@ -126,6 +158,7 @@ impl Assembly {
             options: options.clone(),
             devices: devices.to_vec(),
             candidates: Vec::new(),
+            unrecorded: Vec::new(),
             spares: Vec::new(),
             unread: None,
             matched: None,
@@ -139,41 +172,64 @@ impl Assembly {
 
     async fn read_records(&mut self) -> Result<()> {
         for device in std::mem::take(&mut self.devices) {
-            let (found, zones) = match find(&*device).await {
+            let looked = match look(&*device).await {
                 // A drive that does not answer counts as missing.
                 Err(error) if error.kind() == ErrorKind::Io => {
                     self.unread = Some(error);
                     continue;
                 }
-                found => found?,
+                looked => looked?,
             };
-            let given = Given { device, found, zones };
+            let (found, ring, zones) = match looked {
+                Looked::Record(found, ring, zones) => (found, ring, zones),
+                Looked::Damaged(damaged, ring, _) if damaged.signs.is_empty() => {
+                    return Err(no_record(&device.name(), &ring, &damaged));
+                }
+                Looked::Damaged(damaged, ring, zones) => {
+                    self.unrecorded.push(Unrecorded { device, damaged, ring, zones });
+                    continue;
+                }
+            };
+            let holds = found.holds(&ring);
+            let given = Given { device, found, holds, zones };
             if given.found.is_spare() {
                 self.spares.push(given);
                 continue;
             }
             let parsed = parse(&given.found, &given.device.name())?;
-            self.candidates.push(Candidate { given, parsed });
+            let says = parsed.says(&given.found, &ring);
+            let after = ring.newest_damaged().and_then(|damage| damage.header);
+            let of = |header: &RecordHeader| (header.object, header.epoch, header.checkpoint);
+            let same_after = after.is_some_and(|after| of(&after) == of(&given.found.header));
+            self.candidates.push(Candidate { given, parsed, says, same_after });
         }
         Ok(())
     }
 
     fn match_members(&mut self) -> Result<()> {
-        let Some(best) = newest(&self.candidates) else {
+        let unrecorded = std::mem::take(&mut self.unrecorded);
+        let says: Vec<Examined> = self.candidates.iter().map(|c| c.says.clone()).collect();
+        let Some(Judgement { newest, .. }) = judge(&says) else {
+            if let Some(Unrecorded { device, ring, damaged, .. }) = unrecorded.first() {
+                return Err(no_record(&device.name(), ring, damaged));
+            }
             let what = if self.spares.is_empty() { "no drives" } else { "only spares" };
             let none = Error::new(ErrorKind::Invalid, format!("{what} are given"));
             return Err(self.unread.take().unwrap_or(none));
         };
-        let order = match_members(&self.candidates, best).map_err(|error| match &self.unread {
+        let matched = match_members(&self.candidates, &says, unrecorded, newest);
+        let matched = matched.map_err(|error| match &self.unread {
             Some(unread) => Error::new(error.kind(), format!("{error} ({unread})")),
             None => error,
         })?;
-        self.matched = Some((best, order));
+        refuse_lost_record(&self.candidates, &matched, self.options.accept_loss)?;
+        self.matched = Some(matched);
         Ok(())
     }
 
     fn open_drives(&mut self) -> Result<()> {
-        let (best, order) = self.matched.take().expect("invariant: the step before matched them");
+        let Matched { newest: best, order, unrecorded } =
+            self.matched.take().expect("invariant: the step before matched them");
         let (candidates, spares) =
             (std::mem::take(&mut self.candidates), std::mem::take(&mut self.spares));
         let authority = &candidates[best];
@@ -187,15 +243,22 @@ impl Assembly {
         let header = authority.given.found.header;
         let records = candidates.iter().map(|c| c.given.found.header.sequence.get()).max();
         let (body, image) = (authority.parsed.body, authority.parsed.image.clone());
-        let mut slots: Vec<Option<Given>> = entries.iter().map(|_| None).collect();
+        let mut slots: Vec<Option<Seated>> = entries.iter().map(|_| None).collect();
         let name = authority.given.device.name();
+        let unsure = |c: &Candidate| c.says.damaged.is_some();
+        let hurt = candidates.iter().zip(&order).filter(|(c, _)| unsure(c)).map(|(_, at)| *at);
+        let hurt = hurt.chain(unrecorded.iter().map(|(at, _)| *at));
+        let unsure = hurt.fold(0u32, |set, at| set | 1 << at);
         for (candidate, index) in candidates.into_iter().zip(order) {
-            slots[index] = Some(candidate.given);
+            slots[index] = Some(Seated::of(candidate.given));
+        }
+        for (index, Unrecorded { device, zones, .. }) in unrecorded {
+            slots[index] = Some(Seated { device, zones, holds: Holds::Nothing, recorded: 0 });
         }
         let mut waiting = Vec::new();
         for given in spares {
             match hot_spare::seat_of(&given, (&name, header.object), &entries)? {
-                Some(index) if slots[index].is_none() => slots[index] = Some(given),
+                Some(index) if slots[index].is_none() => slots[index] = Some(Seated::of(given)),
                 None if !waiting.contains(&given.found.header.device) => {
                     check_device(&*given.device, &shape, &config)?;
                     waiting.push(given.found.header.device);
@@ -219,10 +282,9 @@ impl Assembly {
                 zones.push(Vec::new());
                 continue;
             };
-            let Given { device, found, zones: reports } = candidate;
+            let Seated { device, zones: reports, holds, recorded } = candidate;
             check_device(&*device, &shape, &config)?;
-            let drive = Drive::open(&self.rt, device, &reports, found.ring, &self.options)?;
-            let recorded = if found.is_spare() { 0 } else { found.header.sequence.get() };
+            let drive = Drive::open(&self.rt, device, &reports, holds, &self.options)?;
             members.push(member(entry.uuid, state, (events, recorded), Some(drive)));
             zones.push(reports);
         }
@@ -243,8 +305,17 @@ impl Assembly {
             image.clone(),
         );
         *volume.0.spares.borrow_mut() = waiting;
-        self.opened = Some(Opened { volume, zones, image, missing: lost });
+        self.opened = Some(Opened { volume, zones, image, missing: lost, unsure });
         Ok(())
+    }
+
+    async fn refuse_alone(&mut self) -> Result<()> {
+        let opened = self.opened.as_ref().filter(|opened| opened.unsure != 0);
+        let Some(Opened { volume, zones, image, unsure, .. }) = opened else { return Ok(()) };
+        match self.options.accept_loss {
+            true => Ok(()),
+            false => volume.check_not_alone(zones, image, *unsure).await,
+        }
     }
 
     async fn note_missing(&mut self) -> Result<()> {
@@ -290,107 +361,100 @@ fn check_device(device: &dyn ZonedDevice, shape: &Shape, config: &Config) -> Res
     ))
 }
 
-/// The drive with the latest state of the array: the one with the most events, then with the newest
-/// record. But a drive that another one has recorded as failed, while it still counts that other
-/// one as a member, is older, however many events it has: from then on nothing was acknowledged
-/// that the other drive did not know of.
-fn newest(candidates: &[Candidate]) -> Option<usize> {
-    let says = |one: &Candidate, other: &Candidate| {
-        let uuid = other.given.found.header.device;
-        let of = one.parsed.members.iter().find(|member| member.uuid == uuid);
-        of.map(|member| member.state == crate::format::member::FAILED)
-    };
-    let is_behind = |one: &Candidate| {
-        let ahead = |o: &Candidate| says(o, one) == Some(true) && says(one, o) == Some(false);
-        candidates.iter().any(ahead)
-    };
-    let rank = |c: &Candidate| (c.parsed.body.events.get(), c.given.found.header.sequence.get());
-    (0..candidates.len()).max_by_key(|i| (!is_behind(&candidates[*i]), rank(&candidates[*i])))
+/// A drive that is a member, or becomes one.
+struct Seated {
+    device: Rc<dyn ZonedDevice>,
+    zones: Vec<ZoneReport>,
+    holds: Holds,
+    /// The number of its newest whole state record; 0: it has none.
+    recorded: u64,
+}
+
+impl Seated {
+    fn of(given: Given) -> Seated {
+        let Given { device, found, holds, zones } = given;
+        let recorded = if found.is_spare() { 0 } else { found.header.sequence.get() };
+        Seated { device, zones, holds, recorded }
+    }
 }
 
 /// The member that each drive is. Refuses drives that do not belong together.
-fn match_members(candidates: &[Candidate], best: usize) -> Result<Vec<usize>> {
+fn match_members(
+    candidates: &[Candidate],
+    says: &[Examined],
+    unrecorded: Vec<Unrecorded>,
+    best: usize,
+) -> Result<Matched> {
     let authority = &candidates[best];
     let array = authority.given.found.header.object;
-    let name = |c: &Candidate| c.given.device.name();
     let refuse = |kind, message| Err(Error::new(kind, message));
-    let (mut order, mut behind): (Vec<usize>, Vec<stale_members::Stale>) = Default::default();
-    for candidate in candidates {
-        let (uuid, object) =
-            (candidate.given.found.header.device, candidate.given.found.header.object);
-        if object != array {
-            return refuse(
-                ErrorKind::WrongFormat,
-                format!(
-                    "{} is of array {object}, {} of array {array}: assemble one at a time",
-                    name(candidate),
-                    name(authority)
-                ),
+    let names: Vec<String> = candidates.iter().map(|c| c.given.device.name()).collect();
+    let newest = names[best].clone();
+    if let Some(at) = says.iter().position(|one| one.array != array) {
+        let (name, other) = (&names[at], says[at].array);
+        let what = format!(
+            "{name} is of array {other}, {newest} of array {array}: assemble one at a time"
+        );
+        return refuse(ErrorKind::WrongFormat, what);
+    }
+    let (mut names, mut all) = (names, says.to_vec());
+    for Unrecorded { device, damaged, ring, .. } in &unrecorded {
+        let name = device.name();
+        let Some(says) = damaged.stand_in(&says[best]) else {
+            if damaged.signs.iter().all(|(of, _)| *of != array) {
+                return Err(no_record(&name, ring, damaged));
+            }
+            let what = format!(
+                "{name} was a member of array {array} or became one, and has no whole state \
+                 record; by that of {newest} it is none: leave it out"
             );
-        }
-        let index = authority.parsed.members.iter().position(|member| member.uuid == uuid);
-        let Some(index) = index else {
-            return refuse(
-                ErrorKind::Invalid,
-                format!(
-                    "{} was a member of array {array} and has been replaced: leave it out",
-                    name(candidate)
-                ),
-            );
+            return refuse(ErrorKind::Invalid, what);
         };
-        if order.contains(&index) {
-            return refuse(
-                ErrorKind::Invalid,
-                format!(
-                    "{} is a second copy of member {index}, or the member is given twice",
-                    name(candidate)
-                ),
-            );
-        }
-        let entry = &authority.parsed.members[index];
-        if MemberState::from_byte(entry.state) == Some(MemberState::Failed) {
-            return refuse(
-                ErrorKind::Invalid,
-                format!(
-                    "{} is stale: the array went on without it (event {} of {}): leave it out, and \
-                     give it back with `furrow raid replace`",
-                    name(candidate),
-                    entry.events,
+        names.push(name);
+        all.push(says);
+    }
+    let judged = judge(&all).filter(|judged| judged.newest == best);
+    let Some(Judgement { standings, split, .. }) = judged else {
+        return refuse(ErrorKind::Internal, "the newest state changed".to_owned());
+    };
+    if !split.is_empty() {
+        let since = |seconds| format!("{seconds} s after 1970");
+        return refuse(ErrorKind::Invalid, split_refusal(&all, &names, &split, since));
+    }
+    let (mut order, mut behind): (Vec<usize>, Vec<stale_members::Stale>) = Default::default();
+    for (at, standing) in standings.into_iter().enumerate() {
+        let name = &names[at];
+        match standing {
+            Standing::Member(seat) => order.push(seat as usize),
+            Standing::Spare => {}
+            Standing::Replaced(_) => {
+                let what = format!(
+                    "{name} was a member of array {array} and has been replaced: leave it out"
+                );
+                return refuse(ErrorKind::Invalid, what);
+            }
+            Standing::TakenOut(member) => {
+                let entry = &authority.parsed.members;
+                let events = entry.get(member as usize).map_or(0, |entry| entry.events.get());
+                let what = format!(
+                    "{name} is stale: the array went on without it (event {events} of {}): leave \
+                     it out, and give it back with `furrow raid replace`",
                     authority.parsed.body.events
-                ),
-            );
+                );
+                return refuse(ErrorKind::Invalid, what);
+            }
+            Standing::Copy(member) => {
+                let what = format!(
+                    "{name} is a second copy of member {member}, or the member is given twice"
+                );
+                return refuse(ErrorKind::Invalid, what);
+            }
+            Standing::Behind { member, record, least } => {
+                let index = member as usize;
+                behind.push(stale_members::Stale { name: name.clone(), index, record, least });
+                order.push(index);
+            }
         }
-        let mine = authority.parsed.body.member.get() as usize;
-        // The candidate's record of a drive that was the member before the authority does not
-        // count.
-        let mut theirs = candidate.parsed.members.get(mine).into_iter();
-        let known = authority.given.found.header.device;
-        if theirs.any(|m| m.uuid == known && m.state == crate::format::member::FAILED) {
-            return refuse(
-                ErrorKind::Invalid,
-                format!(
-                    "{} and {} have each gone on without the other: leave one of the halves out",
-                    name(candidate),
-                    name(authority)
-                ),
-            );
-        }
-        let (header, known) = (&candidate.given.found.header, &authority.given.found.header);
-        let (record, least) = (header.sequence.get(), stale_members::known(known, entry));
-        if record < least {
-            behind.push(stale_members::Stale { name: name(candidate), index, record, least });
-        } else if header.sequence == known.sequence && candidate.differs(authority) {
-            return refuse(
-                ErrorKind::Invalid,
-                format!(
-                    "{} and {} have each gone on without the other, one of them with older images \
-                     of drives: leave out those of one history",
-                    name(candidate),
-                    name(authority)
-                ),
-            );
-        }
-        order.push(index);
     }
     if !behind.is_empty() {
         let states: Vec<_> = authority.parsed.members.iter().map(|m| m.state).collect();
@@ -405,21 +469,33 @@ fn match_members(candidates: &[Candidate], best: usize) -> Result<Vec<usize>> {
             authority.parsed.body.drives.get(),
         )?;
         let enough = placement.recoverable(|chunk| up(placement.drive(0, chunk) as usize));
-        return Err(stale_members::refusal(&behind, &name(authority), enough));
+        return Err(stale_members::refusal(&behind, &newest, enough));
     }
     check_missing(candidates, best, &order)?;
-    Ok(order)
+    let seats = order.split_off(candidates.len());
+    let unrecorded = seats.into_iter().zip(unrecorded).collect();
+    Ok(Matched { newest: best, order, unrecorded })
 }
 
-impl Candidate {
-    /// Whether another candidate's state record differs from this one's, given the same number.
-    fn differs(&self, other: &Candidate) -> bool {
-        let of = |candidate: &Candidate| {
-            let (header, body) = (candidate.given.found.header, candidate.parsed.body);
-            let next = (body.next_sequence, body.next_segment);
-            (header.epoch, header.checkpoint, body.events, next)
-        };
-        of(self) != of(other)
+/// Refuses to start from a state record that had a successor which is damaged on every member: the
+/// blocks that the older one names may have been overwritten since. A successor with the same
+/// checkpoint changes nothing, and one that a member lacks was never acknowledged.
+fn refuse_lost_record(candidates: &[Candidate], matched: &Matched, accepted: bool) -> Result<()> {
+    let newest = &candidates[matched.newest].says;
+    let last = candidates.iter().filter(|c| c.says.record == newest.record);
+    let lost = |candidate: &Candidate| candidate.says.damaged.is_some() && !candidate.same_after;
+    let mut lost_on = last.clone().filter(|candidate| lost(candidate));
+    match lost_on.next() {
+        Some(first) if last.clone().all(lost) && !accepted => {
+            let what = format!(
+                "the state record after number {} is damaged on every member that is there: what \
+                 was written since may be lost: give the other members too, or accept the loss \
+                 (--accept-loss)",
+                newest.record
+            );
+            Err(Error::new(ErrorKind::Corrupt, what).at(first.given.device.name()))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -65,6 +65,12 @@ pub(crate) fn open(bytes: &[u8], segment: u64) -> Option<BlockMeta> {
     (meta.check.get() == checksum(&meta) && meta.segment.get() == segment).then_some(meta)
 }
 
+/// The segment that the metadata at the start of a block's out-of-band bytes names, if it is whole.
+pub(crate) fn segment_of(bytes: &[u8]) -> Option<u64> {
+    let (meta, _) = BlockMeta::read_from_prefix(bytes).ok()?;
+    (meta.check.get() == checksum(&meta)).then_some(meta.segment.get())
+}
+
 /// The coded part as stored in the out-of-band area.
 pub(crate) fn coded(meta: &BlockMeta) -> [u8; CODED] {
     meta.as_bytes()[..CODED].try_into().expect("invariant: a metadata starts with its code")

@@ -223,6 +223,8 @@ impl Windows {
 /// A metadata stripe on its way to the drives.
 pub(crate) struct Sent {
     cover: Rc<Cover>,
+    /// When it was sent ([`Volume::asked`]).
+    since: u64,
     flights: Vec<(u32, WriteHandle)>,
 }
 
@@ -238,7 +240,8 @@ impl Sent {
                     volume.note_written(index);
                 }
                 Err(error) => {
-                    broken |= !volume.note_write_error(index, Some(segment), &error);
+                    let of = (index, self.since);
+                    broken |= !volume.note_write_error(of, Some(segment), &error);
                 }
             }
         }
@@ -282,7 +285,7 @@ impl Windows {
             flights.push((index, written));
         }
         (state.waiting, state.writing) = (0, state.writing + 1);
-        Sent { cover: std::mem::take(&mut state.next), flights }
+        Sent { cover: std::mem::take(&mut state.next), since: volume.asked(), flights }
     }
 
     /// A metadata stripe was written as stripe `number` of `stripes`: notifies the stripes that

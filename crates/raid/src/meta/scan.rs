@@ -32,17 +32,29 @@ pub(crate) struct Row {
     pub(crate) crc: u32,
     /// The code of a data block; for parity the code that is stored with it.
     pub(crate) code: [u8; CODED],
+    /// Whether the block is as it was written. Otherwise it was damaged since: no crash leaves a
+    /// block with its metadata and other content, or something between whole blocks.
+    pub(crate) whole: bool,
 }
 
 impl Row {
     /// The row as it is listed.
     pub(crate) fn listed(meta: &BlockMeta) -> Row {
-        Row { stripe: meta.stripe.get(), crc: meta.own_crc.get(), code: meta::coded(meta) }
+        let (stripe, crc) = (meta.stripe.get(), meta.own_crc.get());
+        Row { stripe, crc, code: meta::coded(meta), whole: true }
     }
+
+    /// A row that was written, and of which nothing is left to tell what it was.
+    pub(crate) const UNKNOWN: Row = Row { stripe: NONE, crc: 0, code: [0; CODED], whole: false };
 }
 
-/// Rows of a zone; `None` where nothing whole was found.
+/// Rows of a zone; `None` where nothing was found, or the torn end of a write.
 pub(crate) type Rows = Vec<Option<Row>>;
+
+/// Only the rows that are whole.
+fn whole_only(rows: Rows) -> Rows {
+    rows.into_iter().map(|row| row.filter(|row| row.whole)).collect()
+}
 
 /// Reads the out-of-band bytes of the first `rows` data rows of a zone.
 async fn scan_zone(
@@ -53,12 +65,23 @@ async fn scan_zone(
     pages: &Pool,
 ) -> Rows {
     let mut found: Rows = Vec::with_capacity(rows as usize);
+    let sector = furrow_log::format::BLOCK_SIZE / sectors_per_block(drive.geometry()) as usize;
     read_zone(drive, shape, zone, rows, pages, |read| {
-        let meta = read.and_then(|(page, oob)| {
-            let meta = meta::open(oob, sequence)?;
-            (meta.own_crc.get() == crc32c(page.bytes())).then_some(meta)
+        let row = read.and_then(|(page, oob)| {
+            let meta = meta::open(oob, sequence);
+            if let Some(meta) = meta.filter(|m| m.own_crc.get() == crc32c(page.bytes())) {
+                return Some(Row::listed(&meta));
+            }
+            // Of a torn block the last sectors are missing, and nothing of a block that was never
+            // written is there.
+            let bytes = page.bytes();
+            let torn = record::is_torn(bytes, bytes.len(), sector);
+            let empty = || bytes.iter().chain(oob).all(|byte| *byte == 0);
+            let damaged = !torn && !empty();
+            let known = meta.map_or(Row::UNKNOWN, |m| Row { whole: false, ..Row::listed(&m) });
+            damaged.then_some(known)
         });
-        found.push(meta.map(|meta| Row::listed(&meta)));
+        found.push(row);
     })
     .await;
     found
@@ -132,6 +155,16 @@ pub(crate) async fn read_footers(
     zone: ZoneId,
     sequence: u64,
 ) -> Option<Vec<Vec<FooterEntry>>> {
+    let (segment, entries) = read_any_footer(volume, index, zone).await?;
+    (segment == sequence).then_some(entries)
+}
+
+/// The footer of a zone, of whichever segment, and the sequence number of that segment.
+pub(crate) async fn read_any_footer(
+    volume: &Volume,
+    index: u32,
+    zone: ZoneId,
+) -> Option<(u64, Vec<Vec<FooterEntry>>)> {
     let shape = volume.shape();
     let member = &volume.0.members[index as usize];
     let drive = member.drive()?;
@@ -145,7 +178,7 @@ pub(crate) async fn read_footers(
     let (header, body) = record::open(&bytes, &expect).ok()?;
     let copies = shape.footer_copies() as usize;
     let length = shape.rows as usize * FooterEntry::SIZE;
-    if header.sequence.get() != sequence || body.len() != copies * length {
+    if body.len() != copies * length {
         return None;
     }
     let entries = |bytes: &[u8]| {
@@ -154,7 +187,7 @@ pub(crate) async fn read_footers(
             .filter_map(|entry| FooterEntry::read_from_bytes(entry).ok())
             .collect()
     };
-    Some(body.chunks_exact(length).map(entries).collect())
+    Some((header.sequence.get(), body.chunks_exact(length).map(entries).collect()))
 }
 
 /// The footers' entries for each drive's zone; `None` where none is left.
@@ -253,6 +286,7 @@ impl Volume {
                 };
                 let at = (zone, segment.sequence);
                 let found = scan_zone(&drive, &self.0.shape, at, rows, &self.0.pages).await;
+                let found = whole_only(found);
                 let stripes = found.iter().map(|row| row.map(|row| row.stripe));
                 note_places(&mut table, groups, index, stripes);
             }
@@ -331,7 +365,7 @@ impl Volume {
             let rows =
                 if segment.state == SegmentState::Truncated { segment.rows } else { shape.rows };
             let at = (zone, segment.sequence);
-            let scanned = scan_zone(&drive, shape, at, rows, &self.0.pages).await;
+            let scanned = whole_only(scan_zone(&drive, shape, at, rows, &self.0.pages).await);
             for (row, found) in (0..).zip(scanned) {
                 let Some(found) = found.filter(|found| found.stripe != NONE) else {
                     lost = true;

@@ -1,8 +1,10 @@
 //! The state of a rebuild: whom it is for, and how far it is.
 
+use crate::event::Event;
 use crate::member::{Member, MemberState};
+use crate::rebuild::short_rows::ShortRows;
 use furrow_rt::Nanos;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 /// The rebuild of a volume.
 ///
@@ -20,6 +22,12 @@ pub(crate) struct State {
     pub(super) began: Cell<Nanos>,
     pub(crate) total: Cell<u32>,
     pub(crate) done: Cell<u32>,
+    /// Segments that were rebuilt when this run of the rebuild began.
+    pub(super) before: Cell<u32>,
+    /// Rows that cannot be restored.
+    pub(super) short: RefCell<ShortRows>,
+    /// The event of its last end.
+    pub(super) ended: RefCell<Option<Event>>,
     pub(super) pause: Cell<Option<u64>>,
 }
 

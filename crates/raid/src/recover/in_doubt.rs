@@ -12,6 +12,9 @@
 //! segment header was never written because of a crash. So, beyond what the level tolerates, some
 //! arrays are refused that lost nothing. Zones with damaged headers prove no loss: a crash leaves
 //! torn headers.
+//!
+//! A block that was written and whose metadata is damaged may have been a chunk of any stripe that
+//! could be there. So its member counts as one that lost a zone, for these stripes.
 
 use crate::checkpoint::state::Image;
 use crate::format::segment;
@@ -28,6 +31,8 @@ pub(crate) struct InDoubt {
     stripes: u32,
     /// Members that lost their zones of the segment, as bits.
     lost: u32,
+    /// Members with damaged blocks in the stripes, as bits.
+    hurt: u32,
 }
 
 impl Volume {
@@ -53,13 +58,14 @@ impl Volume {
     pub(crate) fn in_doubt(
         &self,
         found: &Found,
-        table: &StripeTable,
+        (scanned, table): (&Scanned, &StripeTable),
         after: u32,
         zones: &[Vec<ZoneReport>],
     ) -> Option<InDoubt> {
         let (placement, groups) = (&self.0.shape.placement, found.groups);
         let lost = self.lost_in(found, zones);
-        if lost == 0 {
+        let damaged = scanned.has_unknown();
+        if lost == 0 && !damaged {
             return None;
         }
         let all = (0..placement.n).fold(0u32, |set, index| set | 1 << index);
@@ -73,17 +79,64 @@ impl Volume {
         let absent = (0..placement.n).filter(absent).fold(0u32, |set, index| set | 1 << index);
         // A member that the segment was begun without never had a chunk in it.
         let may_have = lost | absent & !found.missing;
+        let hurts = std::cell::Cell::new(0);
         let is_in_doubt = |stripe: &u32| {
             let there = table.drives_of(*stripe);
+            let hurt = (0..placement.n).filter(|drive| {
+                damaged && there >> drive & 1 == 0 && scanned.may_have(groups, *stripe, *drive)
+            });
+            let hurt = hurt.fold(0u32, |set, drive| set | 1 << drive);
+            let (lost, may_have) = (lost | hurt, may_have | hurt);
             let suffices =
                 |set: u32| placement.recoverable(|c| set >> placement.drive(*stripe, c) & 1 == 1);
-            there != 0
+            let doubted = there != 0
                 && !suffices(there)
                 && all & !there & !(lost | absent) == 0
-                && suffices(there | may_have)
+                && suffices(there | may_have);
+            hurts.set(hurts.get() | if doubted { hurt } else { 0 });
+            doubted
         };
         let stripes = (after / groups.chunk..groups.stripes).filter(is_in_doubt).count() as u32;
-        (stripes > 0).then_some(InDoubt { segment: found.sequence, stripes, lost })
+        (stripes > 0).then_some(InDoubt {
+            segment: found.sequence,
+            stripes,
+            lost,
+            hurt: hurts.get(),
+        })
+    }
+
+    /// Refuses to continue if members whose newest state record is damaged have gone on without
+    /// others: segments that they began without these show it.
+    ///
+    /// # Errors
+    /// `Corrupt`; the message names a member.
+    pub(crate) async fn check_not_alone(
+        &self,
+        zones: &[Vec<ZoneReport>],
+        image: &Image,
+        unsure: u32,
+    ) -> Result<()> {
+        let (found, ..) = self.find_segments(zones, image).await?;
+        let members = (0u32..).zip(&self.0.members);
+        let active = members.filter(|(_, member)| member.state.get() == MemberState::Active);
+        let active = active.fold(0u32, |set, (index, _)| set | 1 << index);
+        let held = |segment: &Found, index: &u32| {
+            unsure >> index & 1 == 1 && segment.zones[*index as usize].is_some()
+        };
+        for segment in found.iter().filter(|segment| segment.sequence >= image.next_segment) {
+            let without = segment.missing & active & !segment.rebuilt;
+            let holder = (0..self.0.shape.placement.n).find(|index| held(segment, index));
+            if let Some(member) = holder.filter(|_| without != 0) {
+                let what = format!(
+                    "the newest state record of member {member} is damaged, and the member may \
+                     have gone on without member {}: its last writes may be lost: nothing was \
+                     changed; start it alone, or accept the loss (--accept-loss)",
+                    without.trailing_zeros()
+                );
+                return Err(Error::new(ErrorKind::Corrupt, what));
+            }
+        }
+        self.check_read()
     }
 
     /// Refuses to continue without absent members if their content is needed. This runs before
@@ -96,7 +149,7 @@ impl Volume {
         zones: &[Vec<ZoneReport>],
         image: &Image,
     ) -> Result<()> {
-        let (found, ..) = self.find_segments(zones).await;
+        let (found, ..) = self.find_segments(zones, image).await?;
         let mut all = Vec::new();
         for mut segment in found {
             let entry = image.entry(&segment);
@@ -105,14 +158,11 @@ impl Volume {
                 continue;
             }
             self.take_unbuilt(&mut segment, zones).await;
-            if self.lost_in(&segment, zones) == 0 {
-                continue;
-            }
             self.adopt(&segment, SegmentState::Open);
             let after = entry.map_or(0, |entry| entry.rows.get());
             let scanned: Scanned = self.scan(&segment, zones).await;
             let table = self.places(&segment, &scanned);
-            all.extend(self.in_doubt(&segment, &table, after, zones));
+            all.extend(self.in_doubt(&segment, (&scanned, &table), after, zones));
         }
         self.check_read()?;
         self.check_none_in_doubt(&all)
@@ -129,7 +179,9 @@ impl Volume {
         let Some(first) = all.first().filter(|_| !self.0.options.accept_loss) else {
             return Ok(());
         };
-        let lost = all.iter().fold(0, |set, in_doubt| set | in_doubt.lost);
+        let (lost, hurt) = all
+            .iter()
+            .fold((0, 0), |(lost, hurt), in_doubt| (lost | in_doubt.lost, hurt | in_doubt.hurt));
         let names = |of: &dyn Fn(u32) -> bool| {
             let members = (0..self.0.shape.placement.n).filter(|index| of(*index));
             members.map(|index| index.to_string()).collect::<Vec<_>>().join(", ")
@@ -142,12 +194,17 @@ impl Volume {
                 "give the drives of the missing members too, or ",
             ),
         };
+        let cause = |set: u32, what: &str| {
+            (set != 0).then(|| format!("members {} {what}", names(&|index| set >> index & 1 == 1)))
+        };
+        let causes = [cause(lost, "lost zones"), cause(hurt, "have damaged blocks")];
+        let causes: Vec<String> = causes.into_iter().flatten().collect();
         let what = format!(
             "the last writes may be lost, and which blocks they changed is not known: {stripes} \
-             stripes, in segment {} and others, lack too many chunks, because members {} lost \
-             zones{without}: {advice}accept the loss (--accept-loss)",
+             stripes, in segment {} and others, lack too many chunks, because {}{without}: \
+             {advice}accept the loss (--accept-loss)",
             first.segment,
-            names(&|index| lost >> index & 1 == 1)
+            causes.join(" and ")
         );
         Err(Error::new(ErrorKind::Corrupt, what))
     }

@@ -1,6 +1,7 @@
 //! Torn stripes: those that count and lack a chunk because a crash came in between. Recovery writes
 //! their blocks again, elsewhere, so that the next failure of a drive takes nothing back.
 
+use crate::clean::is_fallback;
 use crate::format::block;
 use crate::meta::Identity;
 use crate::recover::unfinished::{Stage, UnfinishedRecovery};
@@ -38,6 +39,30 @@ impl Volume {
                 self.0.wanted.notify_all();
             }
         }
+    }
+
+    /// Gives up the older blocks in the segment that has the fewest, of those that nothing else
+    /// keeps.
+    ///
+    /// After a crash torn stripes are few. But where blocks of members were damaged as well, every
+    /// stripe of the segments that had not ended may lack a chunk, and the older blocks of all of
+    /// them leave no space to rewrite them. A torn stripe whose older blocks are gone still counts;
+    /// only if it lost more chunks before it is rewritten would its blocks be lost, rather than be
+    /// what they were before.
+    pub(crate) fn release_older(&self) {
+        let fewest = {
+            let segments = self.0.segments.borrow();
+            let held = (0u32..).zip(&*segments).filter(|(_, segment)| is_fallback(segment));
+            held.min_by_key(|(_, segment)| segment.fallback).map(|(slot, _)| slot)
+        };
+        let Some(slot) = fewest else { return };
+        if let Some(recovery) = &mut *self.0.space.recovery.borrow_mut() {
+            recovery.older.values_mut().for_each(|slots| slots.retain(|other| *other != slot));
+            recovery.trimmed.retain(|other| *other != slot);
+        }
+        self.0.segments.borrow_mut()[slot as usize].fallback = 0;
+        self.note_recovered(|recovered| recovered.older += 1);
+        self.0.wanted.notify_all();
     }
 
     /// Rewrites the blocks of stripes that recovery found to lack a chunk, some blocks at a time:

@@ -146,7 +146,8 @@ impl Recovery {
 
     async fn find_segments(&mut self) -> Result<()> {
         self.volume.note_zones(&self.zones);
-        (self.found, self.strays, self.blind) = self.volume.find_segments(&self.zones).await;
+        let found = self.volume.find_segments(&self.zones, &self.image).await?;
+        (self.found, self.strays, self.blind) = found;
         Ok(())
     }
 
@@ -197,7 +198,7 @@ impl Recovery {
             let after = entry.map_or(0, |entry| entry.rows.get());
             let scanned = volume.scan(&found, zones).await;
             let table = volume.places(&found, &scanned);
-            self.in_doubt.extend(volume.in_doubt(&found, &table, after, zones));
+            self.in_doubt.extend(volume.in_doubt(&found, (&scanned, &table), after, zones));
             volume.weigh(&found, &scanned, table, after, &mut self.delta);
             self.open.push((found, scanned));
         }

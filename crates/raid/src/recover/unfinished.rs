@@ -25,6 +25,9 @@ pub struct Recovered {
     pub narrow: u64,
     /// Stripes that may have counted and cannot be read, and whose loss was accepted.
     pub in_doubt: u64,
+    /// Segments with older blocks of torn stripes that were given up to make space to rewrite
+    /// these.
+    pub older: u64,
     /// Segments, and zones of no segment, that were reset before the recovery's checkpoint, to make
     /// space for its writes.
     pub early: u64,

@@ -13,7 +13,6 @@ use std::cell::{Cell, RefCell};
 ///   stripe that comes in line for one of them wakes both lanes.
 /// - While `none` is set, no writer begins to wait.
 /// - At most one of `fruitless` and `ahead` is above 0.
-#[derive(Default)]
 pub(crate) struct Space {
     /// Signals an event that may have made space.
     pub(crate) made: Notify,
@@ -25,13 +24,35 @@ pub(crate) struct Space {
     pub(super) fruitless: Cell<u32>,
     /// Segments cleaned since users last began one, while no user waits.
     pub(super) ahead: Cell<u32>,
+    /// Changes of space that may help cleaning, from 1.
+    pub(super) changes: Cell<u64>,
     /// Set if there is no space: the reason, and the number of valid blocks when that was found.
     pub(super) none: RefCell<Option<(Error, u64)>>,
     /// The work of recovery that remains before anything may be reset.
     pub(crate) recovery: RefCell<Option<UnfinishedRecovery>>,
 }
 
+impl Default for Space {
+    fn default() -> Space {
+        Space {
+            made: Notify::new(),
+            users: Cell::new(0),
+            internal: Cell::new(false),
+            fruitless: Cell::new(0),
+            ahead: Cell::new(0),
+            changes: Cell::new(1),
+            none: RefCell::default(),
+            recovery: RefCell::default(),
+        }
+    }
+}
+
 impl Space {
+    /// The present change of space.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.get()
+    }
+
     /// Whether a writer waits for space.
     pub(crate) fn is_wanted(&self) -> bool {
         self.users.get() > 0 || self.internal.get()

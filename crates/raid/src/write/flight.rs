@@ -29,6 +29,8 @@ pub(crate) struct Flight {
     observer: Rc<dyn FlightObserver>,
     open: Rc<Open>,
     number: u32,
+    /// When it was sent ([`Volume::asked`]).
+    since: u64,
     stripe: RefCell<Stripe>,
     /// CRC32C of each parity block, chunk by chunk.
     parity: SmallVec<[u32; 2]>,
@@ -55,7 +57,8 @@ impl WriteObserver for Flight {
                 volume.chunk_landed(&self.open, index, (row, self.number), blocks);
             }
             Err(error) => {
-                if !volume.note_write_error(index, Some(self.open.sequence), &error) {
+                let of = (index, self.since);
+                if !volume.note_write_error(of, Some(self.open.sequence), &error) {
                     self.broken.set(true);
                 }
             }
@@ -179,6 +182,7 @@ impl Volume {
             observer,
             open: open.clone(),
             number,
+            since: self.asked(),
             stripe: RefCell::new(stripe),
             parity: parity.iter().map(|parity| parity.crc).collect(),
             cover: Cell::new(None),

@@ -150,7 +150,7 @@ impl Volume {
     /// Writes the footers of a segment whose rows are all written.
     pub(crate) async fn write_footers(&self, open: &Open) -> Result<()> {
         let zones = self.0.segments.borrow()[open.slot as usize].zones.clone();
-        let mut flights = Vec::new();
+        let (mut flights, since) = (Vec::new(), self.asked());
         for (index, zone) in zones.iter().enumerate() {
             let (Some(zone), Some(drive)) = (*zone, self.0.members[index].drive()) else {
                 continue;
@@ -174,7 +174,7 @@ impl Volume {
         let mut result = Ok(());
         for (index, done) in flights {
             if let Err(error) = done.await {
-                self.note_write_error(index, Some(open.sequence), &error);
+                self.note_write_error((index, since), Some(open.sequence), &error);
                 result = Err(error);
             }
         }

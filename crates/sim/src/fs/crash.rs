@@ -16,6 +16,7 @@ use crate::fs::model::Model;
 use crate::fs::observe::{PROBE, Recovered, Trouble, check, observe, told, wrong};
 use crate::fs::op::{HASH_SEED, Ino, Object, Op};
 use crate::fs::read_only;
+use crate::limits::{fewer_open, late_zone};
 use furrow_emu::{Emulator, Fault, FaultKind, When};
 use furrow_fs::FsckOptions;
 use furrow_fs::{AccessTime, CleanOptions, GcOptions, OnDamage, VictimPolicy, WriteData};
@@ -686,7 +687,8 @@ impl FsSubject {
         };
         let setup = if Setup::is_large(case) && !self.rot { setup.large(case) } else { setup };
         // Subjects that rot are damaged by whole blocks.
-        if self.rot { setup } else { setup.in_sectors(case) }
+        let setup = if self.rot { setup } else { setup.in_sectors(case) };
+        Setup { geometry: fewer_open(setup.geometry, case.seed), ..setup }
     }
 
     /// True if the drive of this case has faults.
@@ -754,8 +756,9 @@ impl Subject for FsSubject {
         // A drive may take appends in any order. Engines that do not append are not affected.
         let _ = emulator.inject(Fault::new(FaultKind::ReorderAppends).when(When::OneIn(2)));
         if self.fails(case) {
-            for fault in faults::in_run(case) {
-                // These faults name no place, so the drive cannot refuse them.
+            let late = late_zone(emulator.geometry(), case.seed);
+            for fault in faults::in_run(case).into_iter().chain(late) {
+                // These faults name no place but a zone, so the drive cannot refuse them.
                 let _ = emulator.inject(fault);
             }
         }

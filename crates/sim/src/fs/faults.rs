@@ -14,7 +14,7 @@ use crate::fs::observe::{Trouble, check, check_damaged, told};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, When};
 use furrow_fs::{Fs, MountOptions, ZoneUse};
 use furrow_rt::{Nanos, Rng, Rt};
-use furrow_zone::{BlockCount, ErrorKind, Lba, ZoneId, ZoneState, ZonedDevice};
+use furrow_zone::{BlockCount, Error, ErrorKind, Lba, ZoneId, ZoneState, ZonedDevice};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -217,6 +217,27 @@ async fn look_only(
     fs.unmount().await.map_err(told("unmount"))
 }
 
+/// A mount was refused with `error` after zones were lost: one of them holds metadata, or a block
+/// that the error names.
+fn needed(emulator: &Emulator, expected: &Expected, error: &Error) -> Result<(), Trouble> {
+    let zones = emulator.geometry().zones;
+    let report = emulator.report_now(ZoneId(0), zones).map_err(|status| status.to_string())?;
+    let lost = |zone: &&furrow_zone::ZoneReport| {
+        matches!(zone.state, ZoneState::Offline | ZoneState::ReadOnly)
+    };
+    let mut lost = report.iter().filter(lost);
+    let text = error.to_string();
+    let names = |zone: ZoneId| {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric());
+        words.clone().zip(words.skip(1)).any(|(a, b)| a == "zone" && b == zone.to_string())
+    };
+    let needs = |zone: ZoneId| expected.metadata.contains(&zone) || names(zone);
+    if expected.metadata.is_empty() || lost.any(|zone| needs(zone.zone)) {
+        return Ok(());
+    }
+    Err(format!("refused for a zone that no recovery needs: {text}").into())
+}
+
 /// With zones lost: readable data is right, and data elsewhere can be read.
 async fn after_loss(
     rt: &Rt,
@@ -227,7 +248,7 @@ async fn after_loss(
     let device: Rc<dyn ZonedDevice> = Rc::new(emulator.clone());
     let fs = match Fs::mount(rt, device.clone(), setup.mount.clone()).await {
         // Recovery needs something that is lost: it reports that and changes nothing.
-        Err(error) if explains(error.kind()) => return Ok(()),
+        Err(error) if explains(error.kind()) => return needed(emulator, expected, &error),
         // Space is missing too: the rest can be inspected.
         Err(error) if error.kind() == ErrorKind::NoSpace => {
             let mount = MountOptions { read_only: true, ..setup.mount.clone() };

@@ -102,6 +102,9 @@ async fn owners(
     inodes: bool,
 ) -> Option<BTreeSet<Object>> {
     let fs = Fs::mount(rt, Rc::new(drive), mount_options(setup, true)).await.ok()?;
+    if !fs.losses().is_empty() {
+        return None;
+    }
     let (mut found, mut unseen) = (BTreeSet::new(), false);
     for (object, ino) in &recovered.inos {
         unseen |= fs.getattr(Ino(ino.0)).await.is_err();

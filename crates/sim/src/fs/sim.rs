@@ -18,6 +18,7 @@ use crate::fs::isolation;
 use crate::fs::observe::{Recovered, Trouble, check, told};
 use crate::fs::op::Object;
 use crate::fs::read_only;
+use crate::limits::{fewer_open, late_zone};
 use crate::simulation::{Sink, Summary, on_executor};
 use furrow_emu::{Counters, Emulator, Fates, Fault, FaultKind, Medium, Options, Snapshot, When};
 use furrow_fs::Fs;
@@ -60,6 +61,9 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
             // Few zones fail, since a small drive would have no space left otherwise.
             zones_may_fail = !rng.one_in(2);
             plan.zone = Some(draw_zone_fault(&mut rng));
+        }
+        if !last {
+            plan.faults.extend(late_zone(&world.setup.geometry, plan.seed));
         }
         if !last && Rng::new(seed ^ 0xb1_57 ^ u64::from(life) << 32).one_in(5) {
             let around = around_damage(&world, seed, life, &mut summary);
@@ -104,6 +108,7 @@ fn begin(seed: u64, case: Case) -> Result<World, String> {
     };
     let setup = if Setup::is_large(case) { setup.large(case) } else { setup };
     let setup = setup.in_sectors(case);
+    let setup = Setup { geometry: fewer_open(setup.geometry, seed), ..setup };
     let drive = on_executor(seed, &mut Summary::default(), |rt| {
         let medium = Medium::memory(&setup.geometry);
         let emulator = Emulator::new(rt, setup.geometry.clone(), medium, Options::simulated())

@@ -5,6 +5,7 @@ use crate::crash::{Case, Subject};
 use crate::kv::promises::{
     Change, Content, Event, Expected, History, NameChange, Uid, audit, bytes, failed,
 };
+use crate::limits::fewer_open;
 use furrow_emu::{Emulator, Fault, FaultKind, When};
 use furrow_kv::{FileId, FormatOptions, Lifetime, Options, Policy, Store};
 use furrow_policy::{StoreDefect, StoreVariant};
@@ -250,7 +251,7 @@ impl Subject for KvSubject {
         let capacity = if small { blocks * 8 } else { blocks };
         let active = [None, Some(4), Some(6), Some(14)][rng.below(4) as usize];
         let transfer = if small { 8 * (1 + rng.below(16)) } else { 1 + rng.below(16) };
-        Geometry {
+        let geometry = Geometry {
             block_size: ByteLen(if small { 512 } else { 4096 }),
             max_open: active,
             max_active: active,
@@ -262,7 +263,8 @@ impl Subject for KvSubject {
                 capacity.next_power_of_two(),
                 capacity,
             )
-        }
+        };
+        fewer_open(geometry, case.seed)
     }
 
     fn prepare(&self, rt: &Rt, device: Rc<dyn ZonedDevice>, _: Case) -> Result<(), String> {

@@ -15,6 +15,7 @@ mod client;
 mod states;
 
 use crate::kv::promises::{NameState, Uid, audit, check_clean, failed};
+use crate::limits::{fewer_open, late_zone};
 use crate::simulation::{Sink, Summary, on_executor};
 use client::{Client, Halt, History, Life, compare, look_through};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, Medium, Options as Drive, Snapshot, When};
@@ -113,7 +114,10 @@ pub fn simulate_with(
     for life in 0..=lives {
         // The last life ends with a stop, and shows that all is well.
         let last = life == lives;
-        let plan = if last { quiet(&mut rng) } else { draw(&world, &mut rng) };
+        let mut plan = if last { quiet(&mut rng) } else { draw(&world, &mut rng) };
+        if !last {
+            plan.faults.extend(late_zone(&world.geometry, plan.seed));
+        }
         let struck = if last { None } else { at_rest(&mut world, seed ^ life << 32, &mut rng)? };
         sink(&format!("life {life}: {plan:?}, before it {struck:?}"));
         let seed = seed.rotate_left(20) ^ life << 1 | u64::from(seed.is_multiple_of(2));
@@ -152,6 +156,7 @@ fn begin(
         channels: rng.one_in(2).then(|| 1 << rng.below(5)),
         ..Geometry::unlimited(zones + conventional_zones, capacity.next_power_of_two(), capacity)
     };
+    let geometry = fewer_open(geometry, seed);
     let half_bytes = Some([1, 1, capacity * BLOCK / sectors * 3][rng.below(3) as usize]);
     let options = Options {
         variant: StoreVariant { defect },

@@ -2,6 +2,7 @@
 
 use crate::crash::Case;
 use crate::fs::crash::in_sectors;
+use crate::limits::fewer_open;
 use crate::raid::part::Part;
 use furrow_policy::{Lifetimes, RaidDefect, RaidVariant};
 use furrow_raid::{Config, DriveOptions, Level, Options, Placement, Shape, Volume};
@@ -71,6 +72,7 @@ impl Array {
         // With its own random numbers, for the same reason.
         let sectored = Rng::new(case.seed ^ SECTORED).one_in(3);
         let geometry = if sectored { in_sectors(&geometry, case.seed % 8) } else { geometry };
+        let geometry = fewer_open(geometry, case.seed);
         let config = Config {
             small: 1 + rng.below(2) as u32,
             large: rng.below(2) as u32,
@@ -186,9 +188,12 @@ pub fn devices(parts: &[Rc<Part>], without: &[u32]) -> Vec<Rc<dyn ZonedDevice>> 
 fn refused(error: &Error, parts: &[Rc<Part>], without: &[u32]) -> Option<u32> {
     let text = error.to_string();
     let ends = [" is stale", " was a member", ": no member of"];
+    // The first record of a drive that was about to be a member may be torn.
+    let torn = ": damaged record of a Furrow array member";
     let named = |index: &u32| {
-        let name = parts[*index as usize].name();
-        ends.iter().any(|end| text.starts_with(&format!("{name}{end}")))
+        let starts =
+            |end: &str| text.starts_with(&format!("{}{end}", parts[*index as usize].name()));
+        ends.iter().any(|end| starts(end)) || starts(torn) && text.ends_with(": leave it out")
     };
     (0..parts.len() as u32).filter(|index| !without.contains(index)).find(named)
 }

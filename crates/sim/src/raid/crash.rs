@@ -15,7 +15,7 @@ use crate::crash::{Case, Subject, Tally};
 use crate::raid::array::{Array, devices, promote, seats};
 use crate::raid::coverage::{AT_END, WITH_POWER, coverage, told_lost};
 use crate::raid::oracle::{AFTER, Blocks, TRIM, page};
-use crate::raid::part::Part;
+use crate::raid::part::{Part, own_caches};
 use furrow_emu::Emulator;
 use furrow_policy::RaidDefect;
 use furrow_raid::{Examined, Level, MemberState, Volume, create, examine};
@@ -351,6 +351,10 @@ impl Subject for RaidSubject {
             let volume = made.map_err(|error| error.to_string())?;
             volume.stop().await.map_err(|error| error.to_string())
         })
+    }
+
+    fn provoke(&self, drive: &Emulator, case: Case) {
+        own_caches(drive, setup(case, self.defect).array.parts());
     }
 
     fn run(

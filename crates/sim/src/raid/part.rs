@@ -1,16 +1,27 @@
 //! A part of a drive's zones as a drive of its own.
 //!
 //! An array's drives are parts of one emulated drive, so that the harness can cut the power of all
-//! at once, with every fate of commands in flight. A part can be made to disappear: it then answers
-//! only with errors, like a drive that was pulled. A part that hangs answers nothing until it is
-//! given up.
+//! at once, with every fate of commands in flight. Each has a cache of its own ([`own_caches`]). A
+//! part can be made to disappear: it then answers only with errors, like a drive that was pulled. A
+//! part that hangs answers nothing until it is given up.
 
+use furrow_emu::{Emulator, Parts};
 use furrow_rt::{Completion, CompletionTable, Rt};
 use furrow_zone::{
     Command, Geometry, Lba, Outcome, QueueId, Reports, Request, Status, Target, ZoneId, ZonedDevice,
 };
 use std::cell::Cell;
 use std::rc::Rc;
+
+/// Queues of the one drive for each part: queues of different drives are different queues.
+const QUEUES: u16 = 16;
+
+/// Gives each part of `drive`, of `count` parts, a cache of its own: a flush of a part makes
+/// nothing durable in others, and a power cut has a fate for each.
+pub fn own_caches(drive: &Emulator, count: u32) {
+    let zones = drive.geometry().zones / count;
+    drive.split_cache(Parts { zones, queues: QUEUES });
+}
 
 /// A period during which a drive is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,8 +151,7 @@ impl ZonedDevice for Part {
             Command::Flush => {}
         }
         let append = matches!(request.command, Command::Append { .. });
-        // Queues of different drives are different queues.
-        let queue = QueueId(queue.0 + 16 * (self.first / self.geometry.zones) as u16);
+        let queue = QueueId(queue.0 + QUEUES * (self.first / self.geometry.zones) as u16);
         let answer = self.base.submit(queue, request);
         if !append {
             return answer;

@@ -24,10 +24,11 @@ mod spares;
 pub use lost::lines as lost_lines;
 
 use crate::crash::Case;
+use crate::limits::late_zone;
 use crate::raid::array::{Array, seats};
 use crate::raid::crash::{audited, met, worked};
 use crate::raid::oracle::{Blocks, TRIM, page};
-use crate::raid::part::{Absence, Part};
+use crate::raid::part::{Absence, Part, own_caches};
 use crate::simulation::{Sink, Summary, on_executor};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, Medium, Options, Snapshot, When};
 use furrow_log::Uuid;
@@ -77,6 +78,8 @@ enum Action {
     Scrub,
     /// When all members are whole again, one more drive is pulled.
     Another(u32),
+    /// Drives, as bits, refuse their next writes, so many of all.
+    Refuse(u32, u64),
 }
 
 /// What happens in one life.
@@ -98,6 +101,8 @@ struct Plan {
     image: Option<u64>,
     /// Spares, and the task that uses them for failed members.
     guard: Option<spares::Guard>,
+    /// A zone whose commands are minutes late.
+    late: Option<Fault>,
 }
 
 /// Runs the simulation of `seed`.
@@ -117,6 +122,7 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
     let mut more = Rng::new(seed ^ 0x3_09e5);
     let mut absences = Rng::new(seed ^ 0x7_ab5e);
     let flickers = absences.one_in(4);
+    let mut refusals = Rng::new(seed ^ 0x2_ef05e);
     let mut apart = Rng::new(seed ^ 0x1_b4a7c);
     for life in 0..=lives {
         // The last life is quiet and shows that all is well.
@@ -124,7 +130,14 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
         if flickers {
             plan.draw_absences(&world, &mut absences);
         }
+        if life < lives {
+            plan.draw_refusals(&world, &mut refusals);
+        }
         plan.image = Some(apart.below(plan.operations));
+        // A drive that is too late is given up where others hang.
+        if life < lives && !plan.hangs() && plan.guard.is_none() {
+            plan.late = late_zone(&world.array.whole(), seed ^ life << 32);
+        }
         sink(&format!("life {life}: {plan:?}"));
         live(&mut world, seed.rotate_left(20) ^ life, &plan, &mut summary)
             .map_err(|why| format!("life {life} ({plan:?}): {why}"))?;
@@ -142,6 +155,7 @@ fn begin(case: Case, rng: &mut Rng, summary: &mut Summary) -> Result<World, Stri
         let medium = Medium::memory(&whole);
         let emulator = Emulator::new(rt, whole, medium, Options::simulated())
             .map_err(|error| error.to_string())?;
+        own_caches(&emulator, array.parts());
         let device: Rc<dyn ZonedDevice> = Rc::new(emulator.clone());
         let parts = Part::split(rt, &device, array.parts());
         let (rt2, array) = (rt.clone(), array.clone());
@@ -281,6 +295,30 @@ fn of_part(array: &Array, seat: u32, fault: Fault, first: u32) -> Fault {
 }
 
 impl Plan {
+    fn hangs(&self) -> bool {
+        self.actions.iter().any(|(_, action)| matches!(action, Action::Hang(_)))
+    }
+
+    /// Lets one, some or all drives refuse every write for a while. The array may fail with that,
+    /// and has what it acknowledged when it is put together again.
+    fn draw_refusals(&mut self, world: &World, rng: &mut Rng) {
+        if !rng.one_in(4) {
+            return;
+        }
+        let seats: Vec<u32> = world.seats.iter().flatten().copied().collect();
+        let all = rng.one_in(2);
+        let refuse = seats.iter().filter(|_| all || rng.one_in(2));
+        let refuse = refuse.fold(0, |set, seat| set | 1 << seat);
+        let times = [4, 20, 100, 1000][rng.below(4) as usize];
+        self.actions.push((rng.below(self.operations), Action::Refuse(refuse, times)));
+        self.actions.sort_by_key(|(at, _)| *at);
+    }
+
+    /// Whether drives refuse writes that the array cannot do without.
+    fn refuses(&self) -> bool {
+        self.actions.iter().any(|(_, action)| matches!(action, Action::Refuse(..)))
+    }
+
     /// Lets drives of faulty members be gone for a while from early on.
     fn draw_absences(&mut self, world: &World, rng: &mut Rng) {
         for member in &self.struck {
@@ -322,8 +360,7 @@ fn live(world: &mut World, seed: u64, plan: &Plan, summary: &mut Summary) -> Res
         let mut array = world.array.clone();
         // There is no time limit without a drive that hangs: the simulation notices a task that
         // waits forever.
-        let hangs = plan.actions.iter().any(|(_, action)| matches!(action, Action::Hang(_)));
-        array.options.drive_timeout = if hangs { 30 * Nanos::SECOND } else { 0 };
+        array.options.drive_timeout = if plan.hangs() { 30 * Nanos::SECOND } else { 0 };
         let life = Life {
             rt: rt.clone(),
             emulator: emulator.clone(),
@@ -417,7 +454,7 @@ impl Life {
     fn inject(&self) -> Result<(), String> {
         let reorder = Fault::new(FaultKind::ReorderAppends).when(When::OneIn(2));
         self.emulator.inject(reorder).map_err(|e| e.to_string())?;
-        let mut faults = self.plan.faults.iter();
+        let mut faults = self.plan.faults.iter().chain(&self.plan.late);
         faults.try_for_each(|fault| self.emulator.inject(*fault)).map_err(|e| e.to_string())
     }
 
@@ -537,6 +574,7 @@ impl Shared {
             ("members out of service", failed),
             ("members in service that lost zones", worn),
             ("calls refused for want of room", self.refused.get() > 0),
+            ("arrays failed by drives that refuse all writes", self.is_refused() && !life.is_off()),
         ] {
             reached.extend(is.then_some(what));
         }
@@ -580,11 +618,18 @@ impl Shared {
         })
     }
 
+    /// The array failed while drives refused all writes.
+    fn is_refused(&self) -> bool {
+        self.life.plan.refuses() && self.volume.failed().is_some()
+    }
+
     /// `None` if an error comes from the power, or from lack of space after zones were lost.
     async fn excused<T>(&self, what: &str, result: Result<T, Error>) -> Result<Option<T>, String> {
         match result {
             Ok(done) => Ok(Some(done)),
             Err(_) if self.life.is_off() => Ok(None),
+            // The array failed while drives refused all writes.
+            Err(_) if self.is_refused() => Ok(None),
             Err(error) if error.kind() == ErrorKind::NoSpace && self.lacks_zones().await => {
                 self.refused.set(self.refused.get() + 1);
                 Ok(None)
@@ -626,6 +671,10 @@ impl Shared {
                 let pages = match read {
                     Ok(pages) => pages,
                     Err(_) if self.life.is_off() => return Ok(()),
+                    // A small map is full of changes that cannot be written any more.
+                    Err(_) if self.is_refused() && self.life.array.options.map_memory > 0 => {
+                        continue;
+                    }
                     Err(why) => return Err(format!("read: {why}")),
                 };
                 for (block, page) in (block..).zip(&pages) {
@@ -672,6 +721,13 @@ impl Shared {
                 }
                 Action::Replace => self.replace(&mut rng).await?,
                 Action::Another(member) => self.lose_another(member).await,
+                Action::Refuse(drives, times) => {
+                    for seat in (0..u32::BITS).filter(|seat| drives >> seat & 1 == 1) {
+                        let fault = Fault::new(FaultKind::WriteError).times(times);
+                        let fault = of_part(&self.life.array, seat, fault, 0);
+                        self.life.emulator.inject(fault).map_err(|e| e.to_string())?;
+                    }
+                }
                 Action::Scrub => {
                     let done = self.volume.scrub(true, |_, _| {}).await;
                     if let Some(scrubbed) = self.excused("scrub", done).await?
@@ -723,9 +779,13 @@ impl Shared {
     async fn rebuilt(&self) -> Result<(), String> {
         let mut turns = 0;
         // A spare that hangs is given up only after a while.
-        let patient = self.life.plan.guard.is_some();
+        let pause = match (&self.life.plan.late, &self.life.plan.guard) {
+            (Some(_), _) => Nanos::SECOND,
+            (None, Some(_)) => 2 * Nanos::MILLI,
+            (None, None) => 50_000,
+        };
         while self.volume.rebuilding().is_some() && !self.life.is_off() {
-            self.life.rt.sleep(if patient { 2 * Nanos::MILLI } else { 50_000 }).await;
+            self.life.rt.sleep(pause).await;
             audited(&self.volume)?;
             turns += 1;
             if turns > 100_000 {

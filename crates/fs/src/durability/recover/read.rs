@@ -2,7 +2,7 @@
 
 use crate::durability::checkpoint::{Image, decode_image};
 use crate::format::{
-    CheckpointBody, HOLE, NatEntry, SitEntry, SuperblockBody, UnitRef, kind, table,
+    BLOCK, CheckpointBody, HOLE, NatEntry, SitEntry, SuperblockBody, UnitRef, kind, table,
 };
 use crate::layout::{Layout, RING_ZONES};
 use crate::tables::TablePages;
@@ -14,7 +14,7 @@ use furrow_log::format::ExtentEntry;
 use furrow_log::pool::SuperzoneState;
 use furrow_log::record::{self, Expect, RecordHeader, RecordId};
 pub(crate) use furrow_log::survey::reports as report;
-use furrow_rt::{Pages, Pool};
+use furrow_rt::{Page, Pages, Pool};
 use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::collections::BTreeSet;
 use zerocopy::FromBytes;
@@ -195,16 +195,17 @@ async fn newest_of_ring(
 ) -> Result<(RecordHeader, Vec<u8>, u8)> {
     let mut best: Option<(RecordHeader, Vec<u8>, u8)> = None;
     let mut unread: Option<(Error, (u64, u64))> = None;
+    let mut damaged = Vec::new();
     for ring in 0..RING_ZONES {
         let zone = ZoneId(layout.ring_start + ring);
-        let end = written(&reports[zone.0 as usize], device.geometry());
-        let (newest, error) = newest_checkpoint(device, layout, zone, end, (u64::MAX, pages)).await;
-        let id = newest.as_ref().map_or((u64::MAX, 0), |(header, _)| age(header));
-        if let Some(error) = error {
-            unread = Some((error, id));
+        let scanned = scan_ring(device, layout, &reports[zone.0 as usize], u64::MAX, pages).await;
+        let id = scanned.newest.as_ref().map(|(header, _)| age(header));
+        if let Some(error) = scanned.unread {
+            unread = Some((error, id.unwrap_or((u64::MAX, 0))));
         }
-        if let Some((header, body)) = newest
-            && best.as_ref().is_none_or(|best| id > age(&best.0))
+        damaged.extend(scanned.damaged.map(|damaged| (zone, damaged, id)));
+        if let Some((header, body)) = scanned.newest
+            && best.as_ref().is_none_or(|best| age(&header) > age(&best.0))
         {
             best = Some((header, body, ring as u8));
         }
@@ -217,12 +218,31 @@ async fn newest_of_ring(
         );
         return Err(Error::new(ErrorKind::Io, message));
     }
+    if let Some(best) = &best {
+        let newest = age(&best.0);
+        let newer = |(_, (_, header), id): &&(ZoneId, (u32, Option<RecordHeader>), Option<_>)| {
+            // The ring is written zone by zone. A zone with nothing but damage, and an older
+            // number, is one that was to be reset.
+            match id {
+                Some(id) => *id >= newest,
+                None => header.as_ref().is_none_or(|h| h.checkpoint > best.0.checkpoint),
+            }
+        };
+        if let Some((zone, (offset, _), _)) = damaged.iter().find(newer) {
+            let what = format!(
+                "the checkpoint at zone {zone} offset {offset} is damaged, and newer than {}, the \
+                 newest whole one",
+                best.0.checkpoint
+            );
+            return Err(corrupt(device, what));
+        }
+    }
     match (best, unread) {
         // The zone with the unreadable block is the older zone: its checkpoints are older too.
         (Some(best), Some((_, id))) if id < age(&best.0) => Ok(best),
         (_, Some((error, _))) => Err(error.at("checkpoint ring")),
         (Some(best), None) => Ok(best),
-        (None, None) => Err(corrupt(device, "no whole checkpoint in the ring; run furrow fsck")),
+        (None, None) => Err(corrupt(device, "no whole checkpoint in the ring")),
     }
 }
 
@@ -243,44 +263,98 @@ fn lost_checkpoint(
     (!room).then_some(ZoneId(layout.ring_start + offline))
 }
 
-/// The last whole checkpoint of `zone` with a number below `below`, and the error of a later block
-/// that could not be read.
-pub(crate) async fn newest_checkpoint(
+/// What a zone of the ring holds.
+#[derive(Default)]
+pub(crate) struct RingZone {
+    /// The last whole checkpoint.
+    pub(crate) newest: Option<(RecordHeader, Vec<u8>)>,
+    /// The error of a later block that could not be read.
+    pub(crate) unread: Option<Error>,
+    /// A later checkpoint that is damaged: its block, and its header if that can be read.
+    damaged: Option<(u32, Option<RecordHeader>)>,
+}
+
+/// Reads the zone of `report`; only checkpoints with a number below `below` count.
+pub(crate) async fn scan_ring(
     device: &dyn ZonedDevice,
     layout: &Layout,
-    zone: ZoneId,
-    end: u32,
-    (below, pages): (u64, &Pool),
-) -> (Option<(RecordHeader, Vec<u8>)>, Option<Error>) {
+    report: &ZoneReport,
+    below: u64,
+    pages: &Pool,
+) -> RingZone {
     let expect =
         Expect { kind: kind::CHECKPOINT, device: Some(layout.device), object: Some(layout.uuid) };
-    let (mut newest, mut unread) = (None, None);
-    let mut at = 1;
+    let end = written(report, device.geometry());
+    let mut scanned = RingZone::default();
+    // Where the record before ended, and where the second copy of a checkpoint begins.
+    let (mut at, mut after, mut copy) = (1, 1, None);
     while at < end {
-        match checkpoint_at(
-            device,
-            &expect,
-            BlockAddr::new(device.geometry(), zone, at),
-            end - at,
-            pages,
-        )
-        .await
-        {
+        let addr = BlockAddr::new(device.geometry(), report.zone, at);
+        match checkpoint_at(device, &expect, addr, end - at, pages).await {
             Ok(Some((header, body))) => {
-                at += header.blocks();
+                let blocks = header.blocks();
+                let second = copy == Some(at);
+                at += blocks;
+                after = at;
+                copy = (!second && layout.checkpoint_span(blocks) > blocks).then_some(at);
                 if header.checkpoint.get() < below {
-                    (newest, unread) = (Some((header, body)), None);
+                    scanned = RingZone { newest: Some((header, body)), ..RingZone::default() };
+                }
+                continue;
+            }
+            Ok(None) => {
+                let of_record = at == after;
+                if copy != Some(at)
+                    && let Some(header) =
+                        damaged(device, &expect, (report, at), end, of_record, pages).await
+                {
+                    scanned.damaged = Some((at, header));
                 }
             }
-            Ok(None) => at += 1,
-            Err(error) if error.kind() == ErrorKind::Corrupt => at += 1,
-            Err(error) => {
-                unread = Some(error);
-                at += 1;
-            }
+            Err(error) if error.kind() == ErrorKind::Corrupt => {}
+            Err(error) => scanned.unread = Some(error),
+        }
+        at += 1;
+    }
+    scanned
+}
+
+/// Whether the record at block `at` of a ring zone written up to `end`, which is not whole, is
+/// damaged, and not one that a crash cut off: the zone then ends, or other content begins, before
+/// its end. Returns its header, if that can be read. `first` tells that a record must begin here.
+async fn damaged(
+    device: &dyn ZonedDevice,
+    expect: &Expect,
+    (report, at): (&ZoneReport, u32),
+    end: u32,
+    first: bool,
+    pages: &Pool,
+) -> Option<Option<RecordHeader>> {
+    let geometry = device.geometry();
+    let place = |at| BlockAddr::new(geometry, report.zone, at);
+    let block = read_blocks(device, QueueId(0), place(at), 1, pages).await.ok()?;
+    let zeros = |page: &Page| page.bytes().iter().all(|byte| *byte == 0);
+    let Some(header) = record::peek(block[0].bytes()) else {
+        return (first && !zeros(&block[0])).then_some(None);
+    };
+    let blocks = header.blocks();
+    if blocks > end - at {
+        return None;
+    }
+    for next in at + 1..at + blocks {
+        if let Ok(Some(_)) = checkpoint_at(device, expect, place(next), end - next, pages).await {
+            return None;
         }
     }
-    (newest, unread)
+    let all = read_blocks(device, QueueId(0), place(at), blocks, pages).await.ok()?;
+    let doubtful = matches!(report.state, ZoneState::Full | ZoneState::ReadOnly);
+    if doubtful && all.iter().any(zeros) {
+        return None;
+    }
+    let last = all.last()?;
+    let length = header.length.get() as usize - (blocks as usize - 1) * BLOCK;
+    let torn = record::is_torn(last.bytes(), length, geometry.block_size.0 as usize);
+    (!torn).then_some(Some(header))
 }
 
 /// The whole checkpoint at `addr`, within `most` blocks, if there is one.

@@ -64,7 +64,7 @@ pub(crate) async fn replay(
             if *number > next {
                 let device = inner.core.borrow().env.device.clone();
                 let what = format!("name change {next} is in no record, but the later {number} is");
-                return Err(corrupt(&*device, format!("sync log: {what}: run furrow fsck")));
+                return Err(corrupt(&*device, format!("sync log: {what}")));
             }
             replay_name(inner, op).await?;
             match op {

@@ -203,6 +203,9 @@ impl Mount {
     async fn scan(&mut self) -> Result<()> {
         let skip = self.options.variant.has(FsDefect::SkippedRecord);
         let scan = scan_sync_log(&*self.device, self.found()?, &self.pages, skip).await?;
+        if let Some(error) = scan.refusal(&self.device.name()) {
+            return Err(error);
+        }
         self.scan = Some(scan);
         Ok(())
     }

@@ -151,7 +151,7 @@ impl Volume {
             return Rc::default();
         };
         let last = inband::end(stripe, zone.stripes);
-        let mut asked = None;
+        let (mut asked, since) = (None, self.asked());
         let pages = self.window_blocks(&drive, zone, last, rows.clone()).await.unwrap_or_default();
         for (row, page) in rows.zip(pages) {
             if let Some(metas) = inband::open(&page, self.window_at(zone, last, row)) {
@@ -187,7 +187,7 @@ impl Volume {
         if certain {
             let window = (zone.sequence, inband::start(stripe));
             if lost && !self.0.meta.listings.borrow().scrubbed.contains(&window) {
-                self.note_mismatch(zone.index);
+                self.note_mismatch((zone.index, since));
             }
             self.keep_listing(&drive, key(i), &found, lost);
         }
@@ -428,9 +428,11 @@ impl Volume {
             let (stripe, row) = (at / chunk, at % chunk);
             let metas = lists.get(&(inband::start(stripe), row))?;
             let meta = metas.get((stripe % WINDOW) as usize)?;
-            let whole = meta.stripe.get() == stripe && Some(meta.own_crc.get()) == *crc;
-            let stripe = if is_own(meta) { NONE } else { stripe };
-            whole.then(|| Row { stripe, ..Row::listed(meta) })
+            // A block is listed only when it was written.
+            let whole = Some(meta.own_crc.get()) == *crc;
+            let (listed, own) = (meta.stripe.get() == stripe, is_own(meta));
+            let stripe = if own { NONE } else { stripe };
+            (listed && (whole || !own)).then(|| Row { stripe, whole, ..Row::listed(meta) })
         };
         let mut found: Rows = (0..).zip(&crcs).map(row).collect();
         if full && found.iter().any(Option::is_none) {

@@ -42,6 +42,7 @@ pub(super) fn grow(
         3 | 4 => ruined(world, &mut rng, sink, summary).map_err(told("ruined")),
         5 => too_ruined(world, &mut rng, sink, summary).map_err(told("too much ruined")),
         6 | 7 => spared(world, &mut rng, sink, summary).map_err(told("spares")),
+        8 => unrecorded(world, &mut rng, sink, summary).map_err(told("records ruined")),
         _ => Ok(()),
     }
 }
@@ -169,6 +170,7 @@ fn ruined(
             What::Headers => "headers of segments ruined",
             What::Footers => "footers of segments ruined",
             What::Windows => "listings of windows ruined",
+            What::Records => "state records ruined",
         },
     );
     go_on(&mut world, plan, rng, sink, summary).map_err(|why| format!("{told}: {why}"))?;
@@ -178,6 +180,31 @@ fn ruined(
     Ok(())
 }
 
+/// State records are damaged on any members but one: that one's records replace them, and nothing
+/// is lost.
+fn unrecorded(
+    mut world: World,
+    rng: &mut Rng,
+    sink: Sink<'_>,
+    summary: &mut Summary,
+) -> Result<(), String> {
+    live(&mut world, rng.next(), &quiet(), summary)?;
+    let whole: Vec<u32> = world.whole.iter().copied().collect();
+    if whole.len() < 2 {
+        return Ok(());
+    }
+    let members = pick(&whole, 1 + rng.below(whole.len() as u64 - 1) as usize, rng);
+    let blocks = world.ruin(&members, What::Records, rng, summary)?;
+    if blocks == 0 {
+        return Ok(());
+    }
+    let told = format!("{blocks} {:?} of members {members:?}", What::Records);
+    sink(&format!("  ruined: {told}"));
+    let plan = draw(&world, rng, &mut Rng::new(rng.clone().next() ^ 1));
+    count(summary, "state records ruined");
+    go_on(&mut world, plan, rng, sink, summary).map_err(|why| format!("{told}: {why}"))
+}
+
 /// Mapping blocks are damaged on more members than the level tolerates.
 fn too_ruined(
     mut world: World,
@@ -185,9 +212,11 @@ fn too_ruined(
     sink: Sink<'_>,
     summary: &mut Summary,
 ) -> Result<(), String> {
-    // Data after the newest state record that is damaged beyond what the level tolerates looks as
-    // if a crash had kept it from being written.
-    live(&mut world, rng.next(), &quiet(), summary)?;
+    if furrow_raid::is_bare(&world.array.geometry) {
+        // Where the metadata block of a window is damaged beyond what the level tolerates, data
+        // after the newest state record looks as if a crash had kept it from being listed.
+        live(&mut world, rng.next(), &quiet(), summary)?;
+    }
     let all: Vec<u32> = (0..world.array.drives).collect();
     let least = (world.array.tolerates() as usize + 1).min(all.len());
     let members = pick(&all, least + rng.below((all.len() - least + 1) as u64) as usize, rng);

@@ -29,6 +29,8 @@ pub(super) enum What {
     Footers,
     /// What lists the blocks of a window.
     Windows,
+    /// State records.
+    Records,
 }
 
 /// A block in a segment that holds other than users' data.
@@ -60,10 +62,18 @@ async fn look(part: &Part, index: u32, seen: &mut Vec<Seen>) {
     let sectors = 4096 / geometry.block_size.0;
     let capacity = (geometry.zone_capacity.0 / sectors) as u32;
     let Ok(reports) = part.report(ZoneId(0), geometry.zones).await else { return };
-    for report in reports.iter().skip(RING_ZONES as usize) {
+    for report in &reports {
         let zone = report.zone.0;
         let at = |offset: u32| u64::from(zone) * geometry.zone_size.0 + u64::from(offset) * sectors;
         if report.write_pointer.0 == 0 {
+            continue;
+        }
+        if zone < RING_ZONES {
+            let end = report.write_pointer.0.min(geometry.zone_capacity.0);
+            let what = What::Records;
+            let record =
+                |sector| Seen { part: index, lba: at(0) + sector, what, stripe: (0, NONE) };
+            seen.extend((0..end).map(record));
             continue;
         }
         let Some((first, _)) = read(part, zone, 0).await else { continue };

@@ -1,0 +1,312 @@
+//! A power cut and then a flipped bit: what was acknowledged is there, or is named.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use crate::common::{self, quiet, sound};
+use furrow_emu::{Emulator, Fates, Fault, FaultKind, Options};
+use furrow_fs::format::{NODE_MAGIC, kind};
+use furrow_fs::{
+    Fs, FsckOptions, Ino, MkfsOptions, MountOptions, NewNode, Repair, RepairOptions, WriteData,
+    fsck,
+};
+use furrow_log::BlockAddr;
+use furrow_log::address::{blocks_written, read_blocks};
+use furrow_log::record::{RecordHeader, peek};
+use furrow_rt::{Config, Page, Pages, Pool, Rt};
+use furrow_zone::{
+    BlockCount, Command, ErrorKind, QueueId, Request, Result, When, ZoneId, ZoneState, ZonedDevice,
+};
+use std::future::Future;
+use std::rc::Rc;
+
+const SPEC: &str = "zones=64,zone-size=1MiB,max-active=14,channels=1";
+const FILES: u64 = 12;
+
+fn on_drive<F: Future<Output = Result<()>> + 'static>(test: impl FnOnce(Rt, Emulator) -> F) {
+    let (rt, made) = (Rt::new(Config::simulated(7)), (Options::fast(), MkfsOptions::default()));
+    common::on_drive(rt, SPEC, made, test);
+}
+
+fn name(n: u64) -> Vec<u8> {
+    format!("file {n}").into_bytes()
+}
+
+fn content(n: u64) -> Vec<u8> {
+    (0..9000).map(|at| (at * 7 + n * 13 + 1) as u8).collect()
+}
+
+/// Makes [`FILES`] files, each with an fsync, and cuts the power.
+async fn files_and_a_cut(rt: &Rt, drive: &Emulator) -> Result<Emulator> {
+    let fs = Fs::mount(rt, Rc::new(drive.clone()), quiet()).await?;
+    for n in 0..FILES {
+        let file = fs.create(Ino::ROOT, &name(n), &NewNode::file()).await?.ino;
+        fs.write(file, WriteData::copy(fs.pool(), 0, &content(n))).await?;
+        fs.fsync(file, false).await?;
+    }
+    let left = drive.snapshot().power_cut(&Fates::nothing(1));
+    drop(fs);
+    Ok(Emulator::from_snapshot(rt, &left, Options::fast()))
+}
+
+/// The written blocks of a drive, in the order of their addresses.
+async fn blocks(drive: &Emulator) -> Vec<(BlockAddr, Page)> {
+    let (geometry, pool) = (drive.geometry().clone(), Pool::new(4));
+    let mut found = Vec::new();
+    for zone in drive.report_now(ZoneId(0), geometry.zones).unwrap() {
+        for offset in 0..blocks_written(&zone, &geometry) {
+            let addr = BlockAddr::new(&geometry, zone.zone, offset);
+            let page = read_blocks(drive, QueueId(0), addr, 1, &pool).await.unwrap();
+            found.push((addr, page[0].clone()));
+        }
+    }
+    found
+}
+
+/// The records of a kind, with their headers.
+async fn records(drive: &Emulator, wanted: u16) -> Vec<(BlockAddr, RecordHeader)> {
+    let headers = blocks(drive).await.into_iter().map(|(addr, page)| (addr, peek(page.bytes())));
+    let headers = headers.filter_map(|(addr, header)| Some((addr, header?)));
+    headers.filter(|(_, header)| header.kind.get() == wanted).collect()
+}
+
+/// A copy of the drive with a bit of each of these blocks flipped.
+async fn flipped(rt: &Rt, drive: &Emulator, addrs: &[BlockAddr]) -> Rc<Emulator> {
+    let copy = Emulator::from_snapshot(rt, &drive.snapshot(), Options::fast());
+    for addr in addrs {
+        let lba = addr.lba(copy.geometry());
+        let flip = Fault::new(FaultKind::BitFlip).at_blocks(lba, BlockCount(1)).times(1);
+        copy.inject(flip).unwrap();
+        let command = Command::Read { lba, blocks: BlockCount(1) };
+        let data = Pages::from_iter([Page::zeroed()]);
+        let _ = copy.submit(QueueId(0), Request::with_data(command, data)).await;
+    }
+    Rc::new(copy)
+}
+
+/// Which of the files have their content.
+async fn whole(fs: &Fs) -> Vec<u64> {
+    let mut found = Vec::new();
+    for n in 0..FILES {
+        let Ok(attr) = fs.lookup(Ino::ROOT, &name(n)).await else { continue };
+        if fs.read(attr.ino, 0, 9000).await.is_ok_and(|data| data.to_vec() == content(n)) {
+            found.push(n);
+        }
+    }
+    found
+}
+
+fn except(lost: &[u64]) -> Vec<u64> {
+    (0..FILES).filter(|n| !lost.contains(n)).collect()
+}
+
+fn for_reading() -> MountOptions {
+    MountOptions { read_only: true, ..quiet() }
+}
+
+/// The mount is refused and has written nothing; a mount for reading and one after a repair show
+/// all but `lost`. Returns the error.
+async fn refused(rt: &Rt, drive: Rc<Emulator>, lost: &[u64]) -> Result<String> {
+    let before = drive.counters();
+    let error = Fs::mount(rt, drive.clone(), quiet()).await.err().expect("the mount is refused");
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    let after = drive.counters();
+    assert_eq!((after.writes, after.management), (before.writes, before.management), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("ro to read") && text.contains("fsck --repair"), "{text}");
+    assert!(!text.contains('\n'), "{text}");
+    let report = fsck(drive.clone(), &FsckOptions::default()).await?;
+    assert!(!report.is_ok(), "fsck finds nothing: {text}");
+    let fs = Fs::mount(rt, drive.clone(), for_reading()).await?;
+    assert_eq!(whole(&fs).await, except(lost), "{:?}", fs.losses());
+    assert!(!fs.losses().is_empty());
+    fs.unmount().await?;
+    let options = RepairOptions::default();
+    let repair = Repair::plan(rt, drive.clone(), &options).await?;
+    assert!(repair.is_useful() && repair.loses() != lost.is_empty(), "{:#?}", repair.actions);
+    repair.apply(|_, _| {}).await?;
+    sound(drive.clone()).await?;
+    let fs = Fs::mount(rt, drive, quiet()).await?;
+    assert_eq!(whole(&fs).await, except(lost));
+    fs.unmount().await?;
+    Ok(text)
+}
+
+#[test]
+fn a_flipped_bit_in_a_sync_record_costs_its_own_file() {
+    on_drive(|rt, drive| async move {
+        let left = files_and_a_cut(&rt, &drive).await?;
+        let records = records(&left, kind::SYNC).await;
+        assert_eq!(records.len() as u64, FILES);
+        for (addr, header) in &records {
+            let n = header.sequence.get() - records[0].1.sequence.get();
+            let text = refused(&rt, flipped(&rt, &left, &[*addr]).await, &[n]).await?;
+            let named = format!("sync record {}", header.sequence);
+            assert!(text.contains(&named), "{text}");
+        }
+        Ok(())
+    });
+}
+
+/// Two records, one behind the other and apart.
+#[test]
+fn several_damaged_records_cost_their_own_files() {
+    on_drive(|rt, drive| async move {
+        let left = files_and_a_cut(&rt, &drive).await?;
+        let records = records(&left, kind::SYNC).await;
+        let first = records[0].1.sequence.get();
+        let at = |n: u64| records.iter().find(|r| r.1.sequence.get() - first == n).unwrap().0;
+        for lost in [[2, 3, 7], [0, 1, 2], [4, 9, 10]] {
+            let hit = flipped(&rt, &left, &lost.map(at)).await;
+            refused(&rt, hit, &lost).await?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_flipped_bit_in_a_checkpoint_or_superblock_costs_nothing() {
+    on_drive(|rt, drive| async move {
+        let left = files_and_a_cut(&rt, &drive).await?;
+        let mut all = records(&left, kind::CHECKPOINT).await;
+        // Each checkpoint is there twice.
+        let twice = all.iter().filter(|(_, one)| {
+            all.iter().filter(|(_, other)| other.checkpoint == one.checkpoint).count() == 2
+        });
+        assert_eq!(twice.count(), all.len());
+        all.extend(records(&left, kind::SUPERBLOCK).await);
+        for (addr, _) in all {
+            let hit = flipped(&rt, &left, &[addr]).await;
+            let fs = Fs::mount(&rt, hit.clone(), quiet()).await?;
+            assert_eq!(whole(&fs).await, except(&[]));
+            fs.unmount().await?;
+        }
+        Ok(())
+    });
+}
+
+/// Both copies of the newest checkpoint: the records of its mount prove that there was one.
+#[test]
+fn an_older_checkpoint_is_never_used_in_silence() {
+    on_drive(|rt, drive| async move {
+        let left = files_and_a_cut(&rt, &drive).await?;
+        let all = records(&left, kind::CHECKPOINT).await;
+        let newest = all.iter().map(|(_, header)| header.checkpoint.get()).max().unwrap();
+        let both: Vec<BlockAddr> = all
+            .iter()
+            .filter(|(_, header)| header.checkpoint.get() == newest)
+            .map(|(addr, _)| *addr)
+            .collect();
+        assert_eq!(both.len(), 2);
+        let hit = flipped(&rt, &left, &both).await;
+        let error = Fs::mount(&rt, hit.clone(), quiet()).await.err().expect("refused");
+        assert!(error.to_string().contains("checkpoint"), "{error}");
+        let report = fsck(hit.clone(), &FsckOptions::default()).await?;
+        assert!(report.findings.iter().any(|f| f.structure == "checkpoint"), "{report:?}");
+        // What there was before is shown if that is all there is, and the loss is named.
+        let fs = Fs::mount(&rt, hit.clone(), for_reading()).await?;
+        assert!(fs.losses().iter().any(|line| line.contains("checkpoint")), "{:?}", fs.losses());
+        fs.unmount().await?;
+        let repair = Repair::plan(&rt, hit.clone(), &RepairOptions::default()).await?;
+        assert!(!repair.is_useful(), "{:?}", repair.verdict);
+        let options = RepairOptions { older_checkpoint: true, ..RepairOptions::default() };
+        let repair = Repair::plan(&rt, hit, &options).await?;
+        assert!(repair.is_useful() && repair.loses(), "{:?}", repair.verdict);
+        Ok(())
+    });
+}
+
+/// A damaged block of a file costs that file, also in a zone that is full, where the write pointer
+/// does not show whether a block arrived.
+#[test]
+fn a_damaged_block_of_a_full_zone_costs_its_own_file() {
+    on_drive(|rt, drive| async move {
+        let left = files_and_a_cut(&rt, &drive).await?;
+        let all = blocks(&left).await;
+        for n in [0, 5, FILES - 1] {
+            let data = &content(n)[..4096];
+            let (addr, _) = all.iter().find(|(_, page)| page.bytes()[..] == *data).unwrap();
+            let hit = flipped(&rt, &left, &[*addr]).await;
+            let (zone, _) = addr.locate(hit.geometry()).unwrap();
+            hit.inject(Fault::new(FaultKind::ZoneFull).at_zone(zone)).unwrap();
+            assert_eq!(hit.report_now(zone, 1).unwrap()[0].state, ZoneState::Full);
+            let fs = Fs::mount(&rt, hit, quiet()).await?;
+            assert_eq!(whole(&fs).await, except(&[n]));
+            let ino = fs.lookup(Ino::ROOT, &name(n)).await?.ino;
+            assert_eq!(fs.read(ino, 0, 10).await.unwrap_err().kind(), ErrorKind::Corrupt);
+            fs.unmount().await?;
+        }
+        Ok(())
+    });
+}
+
+/// A node that a record names: the mount is refused, and all other files are shown.
+#[test]
+fn a_damaged_node_costs_its_own_file() {
+    on_drive(|rt, drive| async move {
+        let fs = Fs::mount(&rt, Rc::new(drive.clone()), quiet()).await?;
+        for n in 0..FILES {
+            let file = fs.create(Ino::ROOT, &name(n), &NewNode::file()).await?.ino;
+            // Many changes of the leaf: it is written.
+            for block in 0..120 {
+                let bytes = [n as u8 + 1; 4096];
+                fs.write(file, WriteData::copy(fs.pool(), (600 + 3 * block) * 4096, &bytes))
+                    .await?;
+            }
+            fs.write(file, WriteData::copy(fs.pool(), 0, &content(n))).await?;
+            fs.fsync(file, false).await?;
+        }
+        let left = drive.snapshot().power_cut(&Fates::nothing(1));
+        drop(fs);
+        let left = Emulator::from_snapshot(&rt, &left, Options::fast());
+        let nodes = blocks(&left).await.into_iter().filter(|(_, page)| {
+            page.bytes()[..4] == NODE_MAGIC.to_le_bytes() && page.bytes()[16] == 0
+        });
+        let nodes: Vec<BlockAddr> = nodes.map(|(addr, _)| addr).collect();
+        assert!(nodes.len() as u64 >= FILES);
+        for full in [false, true] {
+            let hit = flipped(&rt, &left, &[nodes[4]]).await;
+            let (zone, _) = nodes[4].locate(hit.geometry()).unwrap();
+            if full {
+                hit.inject(Fault::new(FaultKind::ZoneFull).at_zone(zone)).unwrap();
+            }
+            let error = Fs::mount(&rt, hit.clone(), quiet()).await.err().expect("refused");
+            assert!(error.to_string().contains("node"), "{error}");
+            let fs = Fs::mount(&rt, hit.clone(), for_reading()).await?;
+            assert!(whole(&fs).await.len() as u64 >= FILES - 1, "{:?}", fs.losses());
+            fs.unmount().await?;
+            let repair = Repair::plan(&rt, hit.clone(), &RepairOptions::default()).await?;
+            assert!(repair.is_useful() && repair.loses(), "{:?}", repair.verdict);
+            repair.apply(|_, _| {}).await?;
+            let fs = Fs::mount(&rt, hit, quiet()).await?;
+            assert!(whole(&fs).await.len() as u64 >= FILES - 1);
+            fs.unmount().await?;
+        }
+        Ok(())
+    });
+}
+
+/// Whichever writes fail, and however often the file system is mounted meanwhile: the ring keeps
+/// its last whole checkpoint, and everything is there when writes succeed again.
+#[test]
+fn mounts_whose_writes_all_fail_destroy_nothing() {
+    on_drive(|rt, drive| async move {
+        let left = Rc::new(files_and_a_cut(&rt, &drive).await?);
+        for round in 0..24u64 {
+            let fault =
+                Fault::new([FaultKind::WriteError, FaultKind::WriteTorn][round as usize % 2]);
+            left.inject(fault.when(When::Every(1 + round / 4))).unwrap();
+            if let Ok(fs) = Fs::mount(&rt, left.clone(), quiet()).await {
+                let _ = fs.unmount().await;
+            }
+            left.clear_faults(None).unwrap();
+            let fs = Fs::mount(&rt, left.clone(), for_reading()).await?;
+            assert_eq!(whole(&fs).await, except(&[]), "round {round}");
+            assert!(fs.losses().is_empty(), "round {round}: {:?}", fs.losses());
+            fs.unmount().await?;
+        }
+        let fs = Fs::mount(&rt, left.clone(), quiet()).await?;
+        assert_eq!(whole(&fs).await, except(&[]));
+        fs.unmount().await?;
+        sound(left).await
+    });
+}

@@ -1,0 +1,331 @@
+//! Which of an array's state records count: the one decision that every way to assemble follows.
+//!
+//! A record says which drives its array goes on with. A record that says this of fewer drives than
+//! an earlier one counts from the moment in which all of these have it: before that nothing was
+//! acknowledged without the others. So drives that others go on without are *stale*, unless they
+//! have gone on without these others, too: that is a *split*, and which history counts is for the
+//! user to say.
+
+use crate::assemble::Examined;
+use crate::level::Level;
+use crate::member::MemberState;
+use furrow_log::Uuid;
+use std::collections::BTreeSet;
+
+/// What a drive counts for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// A member of the newest state, whose number this is.
+    Member(u32),
+    /// It waits for a member to fail.
+    Spare,
+    /// The array went on without it.
+    TakenOut(u32),
+    /// Another drive has its place.
+    Replaced(u32),
+    /// The array went on with it, and this image is from before that: it has record `record`, and
+    /// had acknowledged record `least`.
+    Behind {
+        /// Its number.
+        member: u32,
+        /// Number of its newest record.
+        record: u64,
+        /// Number of the record that it must once have had.
+        least: u64,
+    },
+    /// The drive is there twice.
+    Copy(u32),
+}
+
+/// What the records of an array's drives amount to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    /// The drive with the newest state; with a split, of one of the halves.
+    pub newest: usize,
+    /// What each drive counts for, by the newest state.
+    pub standings: Vec<Standing>,
+    /// Drives that have gone on without those of the other parts; empty unless the array is split.
+    pub split: Vec<Vec<usize>>,
+}
+
+/// Judges the drives of one array; `None` if no member is among them.
+pub fn judge(drives: &[Examined]) -> Option<Judgement> {
+    let all = All { drives };
+    let newest = all.newest()?;
+    let split = match all.split() {
+        parts if parts.is_empty() => all.forked(newest),
+        parts => parts,
+    };
+    let standings = (0..drives.len()).map(|index| all.standing(newest, index)).collect();
+    Some(Judgement { newest, standings, split })
+}
+
+/// The member with the latest state among drives of one array.
+pub fn newest(drives: &[Examined]) -> Option<&Examined> {
+    All { drives }.newest().map(|index| &drives[index])
+}
+
+struct All<'a> {
+    drives: &'a [Examined],
+}
+
+/// A record's view of another drive.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum View {
+    InService,
+    Failed,
+    /// It knows no such drive: another has the place, or had it then.
+    Unknown,
+}
+
+impl All<'_> {
+    fn view(&self, of: usize, on: usize) -> View {
+        let device = self.drives[on].device;
+        match self.drives[of].members.iter().find(|(uuid, _)| *uuid == device) {
+            None => View::Unknown,
+            Some((_, MemberState::Failed)) => View::Failed,
+            Some(_) => View::InService,
+        }
+    }
+
+    /// If the record of `of` says that `on` has failed: the events that the array counted when it
+    /// was last in service.
+    fn left(&self, of: usize, on: usize) -> Option<u64> {
+        let (of, device) = (&self.drives[of], self.drives[on].device);
+        let seat = of
+            .members
+            .iter()
+            .position(|(uuid, state)| *uuid == device && *state == MemberState::Failed)?;
+        of.served.get(seat).copied()
+    }
+
+    /// Whether every drive that has failed by the record of `one` is out of service by that of
+    /// `at`.
+    fn was_told(&self, at: usize, one: usize) -> bool {
+        let in_service = |device: &Uuid| {
+            let mut of = self.drives[at].members.iter();
+            of.any(|(uuid, state)| uuid == device && *state != MemberState::Failed)
+        };
+        let failed = |(_, state): &&(Uuid, MemberState)| *state == MemberState::Failed;
+        let mut failed = self.drives[one].members.iter().filter(failed);
+        !failed.any(|(uuid, _)| in_service(uuid))
+    }
+
+    /// Whether the drive says something itself, and is the newest image of itself.
+    fn speaks(&self, index: usize) -> bool {
+        let drive = &self.drives[index];
+        drive.member.is_some() && !drive.is_stand_in() && self.twin(index).is_none()
+    }
+
+    /// A later image of the same drive, or an equal one before it.
+    fn twin(&self, index: usize) -> Option<&Examined> {
+        let key = |at: usize| (self.drives[at].record, std::cmp::Reverse(at));
+        let device = self.drives[index].device;
+        let twin = (0..self.drives.len())
+            .find(|at| *at != index && self.drives[*at].device == device && key(*at) > key(index));
+        twin.map(|at| &self.drives[at])
+    }
+
+    /// The drive with the latest state: the one with the most events, then with the newest record.
+    /// But a drive that another one has recorded as failed, while it still counts that other one as
+    /// a member, or has not gone on without it, is older, however many events it has.
+    fn newest(&self) -> Option<usize> {
+        let speaking = (0..self.drives.len()).filter(|index| self.speaks(*index));
+        let is_behind = |one: usize| {
+            let ahead = |other: usize| match self.view(one, other) {
+                View::InService => self.view(other, one) == View::Failed,
+                _ => {
+                    self.view(other, one) == View::Failed
+                        && self.went_on_without(other, one)
+                        && !self.went_on_without(one, other)
+                }
+            };
+            (0..self.drives.len()).any(|other| self.speaks(other) && ahead(other))
+        };
+        let rank = |index: usize| (self.drives[index].events, self.drives[index].record);
+        // Of two equal ones the one counts that all of its drives know of.
+        let agreed = |index: usize| {
+            let of = &self.drives[index].members;
+            let in_service = |at: &usize| {
+                let device = self.drives[*at].device;
+                of.iter().any(|(uuid, state)| *uuid == device && *state != MemberState::Failed)
+            };
+            let mut with = (0..self.drives.len()).filter(|at| self.speaks(*at) && in_service(at));
+            with.all(|at| self.was_told(at, index) && self.view(at, index) == View::InService)
+        };
+        speaking.max_by_key(|index| (!is_behind(*index), rank(*index), agreed(*index)))
+    }
+
+    /// Whether `one` has gone on without `other`: it says so, and so does every drive that it goes
+    /// on with, as far as these are there.
+    fn went_on_without(&self, one: usize, other: usize) -> bool {
+        let view = self.view(one, other);
+        if view == View::InService {
+            return false;
+        }
+        let in_service = |(_, state): &&(_, MemberState)| *state != MemberState::Failed;
+        let with = self.drives[one].members.iter().filter(in_service);
+        let mut there = with.map(|(uuid, _)| {
+            (0..self.drives.len()).find(|at| self.speaks(*at) && self.drives[*at].device == *uuid)
+        });
+        // A drive that the record does not know may be newer than the record. It is not if all
+        // drives of the record are there and agree with it, or if it saw the record's drive leave
+        // and that drive has gone on since.
+        let left = self.left(other, one).is_some_and(|served| served < self.drives[one].events);
+        there.all(|at| match at {
+            None => view == View::Failed || left,
+            Some(at) => {
+                let with = self.view(at, one) == View::InService;
+                let told = view == View::Failed || self.was_told(at, one);
+                with && told && self.view(at, other) != View::InService
+            }
+        })
+    }
+
+    /// Whether two records go on with a drive in common. It has gone on with one of them at most:
+    /// if one has replaced a drive, which all of its drives had to know, then with that one.
+    fn share(&self, one: usize, other: usize) -> bool {
+        let in_service = |index: usize| {
+            let all = self.drives[index].members.iter();
+            all.filter(|(_, state)| *state != MemberState::Failed).map(|(uuid, _)| *uuid)
+        };
+        in_service(one).any(|uuid| in_service(other).any(|common| common == uuid))
+    }
+
+    /// The parts of the array that have each gone on without the others.
+    fn split(&self) -> Vec<Vec<usize>> {
+        if !self.drives.first().is_some_and(|drive| can_split(drive.level, drive.drives)) {
+            return Vec::new();
+        }
+        let apart = |one: usize, other: usize| {
+            let both = self.went_on_without(one, other) && self.went_on_without(other, one);
+            let replaced = |of: usize, on: usize| self.view(of, on) == View::Unknown;
+            both && !(self.share(one, other) && replaced(one, other) != replaced(other, one))
+        };
+        let speaking: Vec<usize> =
+            (0..self.drives.len()).filter(|index| self.speaks(*index)).collect();
+        let torn: Vec<usize> = speaking
+            .iter()
+            .copied()
+            .filter(|one| speaking.iter().any(|other| one != other && apart(*one, *other)))
+            .collect();
+        let mut parts: Vec<Vec<usize>> = Vec::new();
+        for index in torn {
+            let goes_with = |other: &usize| {
+                !apart(index, *other)
+                    && (self.view(index, *other) == View::InService
+                        || self.view(*other, index) == View::InService)
+            };
+            let (with, mut rest): (Vec<_>, Vec<_>) =
+                parts.into_iter().partition(|part: &Vec<usize>| part.iter().any(goes_with));
+            let mut part: Vec<usize> = with.into_iter().flatten().collect();
+            part.push(index);
+            part.sort_unstable();
+            rest.push(part);
+            parts = rest;
+        }
+        parts.sort();
+        parts
+    }
+
+    /// Drives that count each other as members but have different records of one number: one of the
+    /// histories began with older images of drives.
+    fn forked(&self, newest: usize) -> Vec<Vec<usize>> {
+        let content = |index: usize| {
+            let drive = &self.drives[index];
+            (drive.epoch, drive.checkpoint, drive.events, drive.written_blocks, drive.segments)
+        };
+        let same = |index: &usize| {
+            self.speaks(*index)
+                && self.drives[*index].record == self.drives[newest].record
+                && self.view(newest, *index) == View::InService
+        };
+        let all: Vec<usize> = (0..self.drives.len()).filter(same).collect();
+        let different: BTreeSet<_> = all.iter().map(|index| content(*index)).collect();
+        if different.len() < 2 {
+            return Vec::new();
+        }
+        let part = |what| all.iter().copied().filter(|index| content(*index) == what).collect();
+        let mut parts: Vec<Vec<usize>> = different.into_iter().map(part).collect();
+        parts.sort();
+        parts
+    }
+
+    fn standing(&self, newest: usize, index: usize) -> Standing {
+        let (drive, newest) = (&self.drives[index], &self.drives[newest]);
+        let Some(member) = drive.member else { return Standing::Spare };
+        let seat = newest.members.iter().position(|(uuid, _)| *uuid == drive.device);
+        let Some(seat) = seat else { return Standing::Replaced(member) };
+        if newest.members[seat].1 == MemberState::Failed {
+            return Standing::TakenOut(member);
+        }
+        let record = drive.record;
+        match self.twin(index) {
+            Some(twin) if twin.record == record => return Standing::Copy(member),
+            Some(twin) => return Standing::Behind { member, record, least: twin.record },
+            None => {}
+        }
+        let least = newest.known.get(seat).copied().unwrap_or(0);
+        // A record that is damaged was there. Its number may be what is damaged, by a bit.
+        let flipped = |number: u64| {
+            let mut near = (0..u64::BITS).map(|bit| number ^ 1 << bit);
+            near.any(|number| (least..=newest.record).contains(&number))
+        };
+        let had = drive.damaged.is_some_and(|n| n == 0 || n >= least || flipped(n));
+        match record < least && !had {
+            true => Standing::Behind { member, record, least },
+            false => Standing::Member(seat as u32),
+        }
+    }
+}
+
+/// Whether two parts of an array can each have all data. In all other arrays a part that can go on
+/// has more than half of the drives, so at most one does.
+fn can_split(level: Level, drives: u32) -> bool {
+    match level {
+        Level::Raid0 => false,
+        Level::Raid01 => true,
+        Level::Raid4 | Level::Raid5 => drives == 2,
+        Level::Raid6 => drives <= 4,
+    }
+}
+
+/// Why an array that is split is not put together: what each part has, and what can be done.
+/// `names` are the names of the drives, `utc` tells a time in seconds since 1970.
+pub fn split_refusal(
+    drives: &[Examined],
+    names: &[String],
+    split: &[Vec<usize>],
+    utc: impl Fn(u64) -> String,
+) -> String {
+    let list = |part: &Vec<usize>| {
+        let all: Vec<&str> = part.iter().map(|index| &*names[*index]).collect();
+        all.join(", ")
+    };
+    let says = |part: &Vec<usize>| {
+        let newest = part.iter().max_by_key(|at| (drives[**at].events, drives[**at].record));
+        let Some(drive) = newest.map(|index| &drives[*index]) else { return String::new() };
+        let written = match u64::try_from(drive.recorded) {
+            Ok(seconds) if seconds > 0 => format!(" of {}", utc(seconds)),
+            _ => String::new(),
+        };
+        format!(
+            "{}: state record {}{written}, event {}, {} blocks written",
+            list(part),
+            drive.record,
+            drive.events,
+            drive.written_blocks
+        )
+    };
+    let parts: Vec<String> = split.iter().map(says).collect();
+    format!(
+        "the array is split, its parts have each gone on without the other: {}: each may have \
+         acknowledged writes that the other lacks; nothing was changed; name the drives of one \
+         part alone, or choose it by one of its drives with --choose DEV; save what the other part \
+         has before its drives are used again",
+        parts.join("; ")
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,362 @@
+//! Tests of the decision which state records count.
+
+use super::*;
+use crate::level::{Level, Placement};
+use proptest::prelude::*;
+
+/// The levels and numbers of drives, among them those of which two parts can go on alone.
+const SHAPES: [(Level, u32); 10] = [
+    (Level::Raid4, 2),
+    (Level::Raid5, 2),
+    (Level::Raid5, 3),
+    (Level::Raid5, 4),
+    (Level::Raid01, 4),
+    (Level::Raid01, 6),
+    (Level::Raid6, 3),
+    (Level::Raid6, 4),
+    (Level::Raid6, 5),
+    (Level::Raid0, 2),
+];
+
+/// Numbers of drives above this are of drives that replaced others.
+const FRESH: u8 = 100;
+
+/// A drive: its newest record, and the deeds whose acknowledgement it took part in.
+#[derive(Clone, Debug)]
+struct Model {
+    says: Examined,
+    deeds: BTreeSet<u32>,
+}
+
+struct World {
+    placement: Placement,
+    drives: Vec<Model>,
+    deeds: u32,
+    fresh: u8,
+}
+
+/// An assembly of some drives: which, and what happens then.
+#[derive(Clone, Debug)]
+struct Step {
+    given: Vec<bool>,
+    /// A member that fails while the array runs.
+    fails: Option<usize>,
+    /// A crash leaves the record of that, or of the drives that are missing, on the first so many.
+    told: Option<usize>,
+    /// A failed member is replaced.
+    replaces: bool,
+}
+
+/// Members in service have seen every event.
+fn serve(says: &mut Examined) {
+    for ((_, state), served) in says.members.iter().zip(&mut says.served) {
+        if *state != MemberState::Failed {
+            *served = says.events;
+        }
+    }
+}
+
+fn uuid(number: u8) -> Uuid {
+    Uuid([number; 16])
+}
+
+impl World {
+    fn new(level: Level, drives: u32) -> World {
+        let members: Vec<_> =
+            (0..drives).map(|m| (uuid(m as u8 + 1), MemberState::Active)).collect();
+        let one = |member: u32| Model {
+            says: Examined {
+                array: uuid(0),
+                device: uuid(member as u8 + 1),
+                member: Some(member),
+                drives,
+                level,
+                label: String::new(),
+                events: 1,
+                blocks: 1,
+                created: 0,
+                clean: true,
+                members: members.clone(),
+                record: 1,
+                known: vec![0; drives as usize],
+                served: vec![1; drives as usize],
+                recorded: 0,
+                epoch: 1,
+                checkpoint: 1,
+                written_blocks: 0,
+                segments: 0,
+                damaged: None,
+            },
+            deeds: BTreeSet::new(),
+        };
+        World {
+            placement: Placement::new(level, drives).unwrap(),
+            drives: (0..drives).map(one).collect(),
+            deeds: 0,
+            fresh: FRESH,
+        }
+    }
+
+    fn survives(&self, members: &[(Uuid, MemberState)]) -> bool {
+        self.placement.recoverable(|chunk| {
+            members[self.placement.drive(0, chunk) as usize].1 == MemberState::Active
+        })
+    }
+
+    /// Gives the members in service a record; if only the first `told` of them get it, nothing is
+    /// acknowledged by it. Returns whether all have it.
+    fn record(&mut self, says: &Examined, told: Option<usize>) -> bool {
+        let in_service = |index: &usize| {
+            let device = self.drives[*index].says.device;
+            let mut of = says.members.iter();
+            of.any(|(uuid, state)| *uuid == device && *state != MemberState::Failed)
+        };
+        let all: Vec<usize> = (0..self.drives.len()).filter(in_service).collect();
+        let count = told.map_or(all.len(), |told| told.min(all.len()));
+        for index in &all[..count] {
+            let own = &self.drives[*index].says;
+            let (device, member) = (own.device, own.member);
+            self.drives[*index].says = Examined { device, member, ..says.clone() };
+        }
+        count == all.len()
+    }
+
+    /// Assembles as a user does who gives exactly these drives, and leaves out those refused as
+    /// old. A split is refused, and changes nothing.
+    fn step(&mut self, step: &Step) {
+        let given: Vec<usize> =
+            (0..self.drives.len()).filter(|i| step.given.get(*i) == Some(&true)).collect();
+        let says: Vec<Examined> = given.iter().map(|i| self.drives[*i].says.clone()).collect();
+        let Some(judged) = judge(&says).filter(|judged| judged.split.is_empty()) else { return };
+        let mut state = says[judged.newest].clone();
+        let there = |uuid: &Uuid| {
+            let standings = judged.standings.iter().zip(&says);
+            standings.clone().any(|(standing, one)| {
+                one.device == *uuid && matches!(standing, Standing::Member(_))
+            })
+        };
+        let mut lost = false;
+        for (uuid, member) in &mut state.members {
+            if *member != MemberState::Failed && !there(uuid) {
+                *member = MemberState::Failed;
+                lost = true;
+            }
+        }
+        if !self.survives(&state.members) {
+            return;
+        }
+        state.epoch += 1;
+        state.record += 1;
+        state.events += u64::from(lost);
+        serve(&mut state);
+        let told = step.told.filter(|_| step.fails.is_none());
+        if !self.record(&state, told) {
+            return;
+        }
+        self.acknowledge(&state);
+        if let Some(fails) = step.fails {
+            let seat = fails % state.members.len();
+            state.members[seat].1 = MemberState::Failed;
+            if !self.survives(&state.members) {
+                return;
+            }
+            state.events += 1;
+            state.record += 1;
+            serve(&mut state);
+            if !self.record(&state, step.told) {
+                return;
+            }
+            self.acknowledge(&state);
+        }
+        let failed = state.members.iter().position(|(_, s)| *s == MemberState::Failed);
+        if let Some(seat) = failed.filter(|_| step.replaces) {
+            self.fresh += 1;
+            state.members[seat] = (uuid(self.fresh), MemberState::Active);
+            (state.events, state.record) = (state.events + 1, state.record + 1);
+            serve(&mut state);
+            let (fresh, in_service) =
+                (uuid(self.fresh), |(_, s): &&(_, MemberState)| *s != MemberState::Failed);
+            let with = state.members.iter().filter(in_service).map(|(uuid, _)| *uuid);
+            let with = with.clone().find(|uuid| *uuid != fresh);
+            let of = self.drives.iter().find(|drive| Some(drive.says.device) == with);
+            let deeds = of.map_or(BTreeSet::new(), |drive| drive.deeds.clone());
+            let member = Some(seat as u32);
+            let says = Examined { device: uuid(self.fresh), member, ..state.clone() };
+            self.drives.push(Model { says, deeds });
+            self.record(&state, None);
+            self.acknowledge(&state);
+        }
+    }
+
+    /// The members in service have written something together.
+    fn acknowledge(&mut self, says: &Examined) {
+        self.deeds += 1;
+        for drive in &mut self.drives {
+            let mut of = says.members.iter();
+            if of.any(|(uuid, state)| *uuid == drive.says.device && *state != MemberState::Failed) {
+                drive.deeds.insert(self.deeds);
+            }
+        }
+    }
+}
+
+fn a_step() -> impl Strategy<Value = Step> {
+    let told = prop_oneof![3 => Just(None), 1 => (0usize..4).prop_map(Some)];
+    let fails = prop_oneof![2 => Just(None), 1 => (0usize..6).prop_map(Some)];
+    (prop::collection::vec(any::<bool>(), 12), fails, told, prop::bool::weighted(0.2))
+        .prop_map(|(given, fails, told, replaces)| Step { given, fails, told, replaces })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+    /// Whatever the drives have been through: no drive that took part in an acknowledged write is
+    /// passed over for a state that lacks the write, without a word of a split. And a split is only
+    /// seen where there is one.
+    #[test]
+    fn no_acknowledged_write_is_passed_over(
+        shape in 0..SHAPES.len(),
+        steps in prop::collection::vec(a_step(), 1..6),
+        given in prop::collection::vec(any::<bool>(), 12),
+        all in any::<bool>(),
+    ) {
+        let (level, drives) = SHAPES[shape];
+        let mut world = World::new(level, drives);
+        steps.iter().for_each(|step| world.step(step));
+        let given: Vec<&Model> = world
+            .drives
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| all || given.get(*index) == Some(&true))
+            .map(|(_, drive)| drive)
+            .collect();
+        let says: Vec<Examined> = given.iter().map(|drive| drive.says.clone()).collect();
+        let Some(judged) = judge(&says) else { return Ok(()) };
+        if judged.split.is_empty() {
+            let newest = &given[judged.newest].deeds;
+            // A state of which too much is missing is not started from.
+            let best = &given[judged.newest].says;
+            let up = |seat: u32| {
+                let (device, state) = best.members[seat as usize];
+                let mut all = given.iter().zip(&judged.standings);
+                state == MemberState::Active
+                    && all.any(|(drive, standing)| {
+                        drive.says.device == device && matches!(standing, Standing::Member(_))
+                    })
+            };
+            let placement = world.placement;
+            if !placement.recoverable(|chunk| up(placement.drive(0, chunk))) {
+                return Ok(());
+            }
+            for drive in &given {
+                // A drive that was replaced after a split, or before one, looks the same if drives
+                // of its time are not given.
+                let replaced = !all && world.fresh > FRESH;
+                prop_assert!(
+                    replaced || drive.deeds.is_subset(newest),
+                    "{:?} has {:?}, the newest {:?} has {newest:?}",
+                    drive.says, drive.deeds, given[judged.newest].says
+                );
+            }
+        } else if all {
+            let apart = |one: &&Model, other: &&Model| {
+                !one.deeds.is_subset(&other.deeds) && !other.deeds.is_subset(&one.deeds)
+            };
+            let real = given.iter().any(|one| given.iter().any(|other| apart(one, other)));
+            prop_assert!(real, "no split: {says:?}");
+            for part in &judged.split {
+                let one: Vec<_> = part.iter().map(|index| given[*index]).collect();
+                let torn = one.iter().any(|a| one.iter().any(|b| apart(a, b)));
+                prop_assert!(!torn, "one part holds two histories: {:?}", judged.split);
+            }
+        }
+        // The decision does not depend on the order in which the drives are named.
+        let mut turned = says.clone();
+        turned.reverse();
+        let other = judge(&turned).unwrap();
+        prop_assert_eq!(other.split.is_empty(), judged.split.is_empty());
+        if judged.split.is_empty() {
+            let same = other.newest == says.len() - 1 - judged.newest;
+            let deeds = &given[says.len() - 1 - other.newest].deeds;
+            prop_assert!(same || !all || deeds == &given[judged.newest].deeds);
+        }
+    }
+}
+
+fn assemble(given: &[usize], count: usize) -> Step {
+    let given = (0..count).map(|index| given.contains(&index)).collect();
+    Step { given, fails: None, told: None, replaces: false }
+}
+
+/// Two halves that have gone on one after the other, for every shape with such halves.
+#[test]
+fn two_halves_that_went_on_alone_are_a_split() {
+    for (level, count, one, other) in [
+        (Level::Raid5, 2, &[0][..], &[1][..]),
+        (Level::Raid4, 2, &[1], &[0]),
+        (Level::Raid01, 4, &[0, 2], &[1, 3]),
+        (Level::Raid01, 4, &[0, 3], &[1, 2]),
+        (Level::Raid6, 4, &[0, 1], &[2, 3]),
+        (Level::Raid6, 3, &[0], &[1, 2]),
+    ] {
+        let mut world = World::new(level, count);
+        for half in [one, other] {
+            world.step(&assemble(half, count as usize));
+        }
+        let says: Vec<Examined> = world.drives.iter().map(|drive| drive.says.clone()).collect();
+        let mut parts = vec![one.to_vec(), other.to_vec()];
+        parts.sort();
+        assert_eq!(judge(&says).unwrap().split, parts, "{level} {count}");
+        let names: Vec<String> = (0..count).map(|index| format!("d{index}")).collect();
+        let text = split_refusal(&says, &names, &parts, |_| String::new());
+        assert!(text.contains("each gone on without the other"), "{text}");
+        assert!(text.contains("--choose") && !text.contains("replace"), "{text}");
+        // One half after the other again: the first still knows nothing of the second.
+        world.step(&assemble(one, count as usize));
+        let says: Vec<Examined> = world.drives.iter().map(|drive| drive.says.clone()).collect();
+        assert_eq!(judge(&says).unwrap().split, parts, "{level} {count}");
+    }
+}
+
+/// A member that was told of a failure alone, before the array ended, has acknowledged nothing.
+#[test]
+fn who_was_told_of_a_failure_alone_is_stale() {
+    let mut world = World::new(Level::Raid6, 4);
+    let mut step = assemble(&[0, 1, 3], 4);
+    world.step(&step);
+    // Drive 3 alone is told that 0 has failed; 0 and 1 then go on without it.
+    let mut says = world.drives[3].says.clone();
+    says.members[0].1 = MemberState::Failed;
+    (says.events, says.record) = (says.events + 1, says.record + 1);
+    world.drives[3].says = says;
+    step = assemble(&[0, 1], 4);
+    world.step(&step);
+    let says: Vec<Examined> = world.drives.iter().map(|drive| drive.says.clone()).collect();
+    let judged = judge(&says).unwrap();
+    assert!(judged.split.is_empty(), "{judged:?}");
+    assert_eq!(judged.standings[3], Standing::TakenOut(3));
+}
+
+/// The newest record of a member is damaged, or none of its records is whole.
+#[test]
+fn damage_of_a_record_is_no_older_image() {
+    let world = World::new(Level::Raid5, 3);
+    let mut says: Vec<Examined> = world.drives.iter().map(|drive| drive.says.clone()).collect();
+    for one in &mut says {
+        (one.record, one.known) = (9, vec![8; 3]);
+    }
+    says[1].record = 7;
+    let old = Standing::Behind { member: 1, record: 7, least: 8 };
+    assert_eq!(judge(&says).unwrap().standings[1], old);
+    for (number, counts) in [(0, true), (8, true), (9, true), (7, false), (1, true), (2, false)] {
+        says[1].damaged = Some(number);
+        let standing = judge(&says).unwrap().standings[1];
+        assert_eq!(standing == Standing::Member(1), counts, "{number}: {standing:?}");
+    }
+    let damaged = crate::assemble::Damaged { signs: vec![(uuid(0), says[1].device)] };
+    says[1] = damaged.stand_in(&says[0]).unwrap();
+    let judged = judge(&says).unwrap();
+    assert_eq!((judged.newest == 1, judged.standings[1]), (false, Standing::Member(1)));
+    let foreign = crate::assemble::Damaged { signs: vec![(uuid(7), says[1].device)] };
+    assert!(foreign.stand_in(&says[0]).is_none());
+}
