@@ -32,7 +32,7 @@ pub(crate) struct Call {
     error: RefCell<Option<Error>>,
     /// The caller's: no other task waits for it.
     waker: Cell<Option<Waker>>,
-    /// Address and number of each block, if the caller wants them.
+    /// Address and number of each mapping block, if the caller wants them.
     placed: Option<RefCell<Vec<(u64, u32)>>>,
     /// Pins of the mapping blocks that are changed when the call's stripes are durable.
     _pins: Option<Pins>,
@@ -122,10 +122,10 @@ pub(crate) struct Stripe {
 }
 
 impl Stripe {
-    /// Whether its blocks are moved ones or mapping blocks.
+    /// Whether it has moved blocks or mapping blocks. Records of trims may be among them.
     pub(crate) fn is_internal(&self) -> bool {
         let own = |item: &Item| item.from.is_some() || item.identity.kind == block::MAPPING;
-        self.items.first().is_some_and(own)
+        self.items.iter().any(own)
     }
 
     pub(crate) fn over(&self, error: Option<&Error>) {
@@ -139,10 +139,14 @@ impl Stripe {
         (Some(identity), identity.crc)
     }
 
+    /// Tells the calls that want to know where their mapping blocks are. The stripe may hold moved
+    /// blocks and records of trims, too, which are not theirs.
     pub(crate) fn tell(&self, number: impl Fn(usize) -> u32) {
         for call in &self.calls {
             let Some(placed) = &call.placed else { continue };
-            let told = self.items.iter().enumerate();
+            let of_the_call =
+                |item: &Item| item.identity.kind == block::MAPPING && item.from.is_none();
+            let told = self.items.iter().enumerate().filter(|(_, item)| of_the_call(item));
             placed.borrow_mut().extend(told.map(|(i, item)| (item.identity.lba, number(i))));
         }
     }
