@@ -60,6 +60,9 @@ struct World {
     lived: u64,
     /// Earlier images of all drives.
     images: Vec<older::Image>,
+    /// A member whose state records are whole, where those of others were damaged and no life has
+    /// assembled the array since.
+    speaker: Option<u32>,
 }
 
 /// An action on the array during a life.
@@ -178,6 +181,7 @@ fn begin(case: Case, rng: &mut Rng, summary: &mut Summary) -> Result<World, Stri
         branch: false,
         lived: 0,
         images: Vec::new(),
+        speaker: None,
         array,
     })
 }
@@ -400,6 +404,8 @@ fn live(world: &mut World, seed: u64, plan: &Plan, summary: &mut Summary) -> Res
     world.drive = lived.drive;
     world.doubted = lived.doubted;
     world.lived += u64::from(lived.began);
+    // Every assembly writes new records to all members.
+    world.speaker = world.speaker.filter(|_| !lived.began);
     world.keep_images(lived.image);
     Ok(())
 }

@@ -200,6 +200,7 @@ fn unrecorded(
     }
     let told = format!("{blocks} {:?} of members {members:?}", What::Records);
     sink(&format!("  ruined: {told}"));
+    world.speaker = whole.iter().find(|member| !members.contains(member)).copied();
     let plan = draw(&world, rng, &mut Rng::new(rng.clone().next() ^ 1));
     count(summary, "state records ruined");
     go_on(&mut world, plan, rng, sink, summary).map_err(|why| format!("{told}: {why}"))

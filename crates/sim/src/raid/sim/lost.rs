@@ -35,9 +35,10 @@ impl World {
 
     /// Reads everything back from a copy that loses drives.
     pub(super) fn lose(&self, rng: &mut Rng, summary: &mut Summary) -> Result<(), String> {
-        let most = self.budget();
+        let whole = self.whole.iter().copied().filter(|member| self.speaker != Some(*member));
+        let whole: Vec<u32> = whole.collect();
+        let most = self.budget().min(whole.len());
         let count = if rng.one_in(4) { rng.below(most as u64 + 1) as usize } else { most };
-        let whole: Vec<u32> = self.whole.iter().copied().collect();
         let lost = pick(&whole, count, rng);
         let running = rng.one_in(2);
         let seats = lost.iter().filter_map(|member| self.seats[*member as usize]);

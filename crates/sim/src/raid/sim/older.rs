@@ -5,7 +5,7 @@ use crate::raid::part::Part;
 use crate::simulation::{Summary, on_executor};
 use furrow_emu::{Emulator, Options, Snapshot};
 use furrow_log::Uuid;
-use furrow_raid::examine;
+use furrow_raid::{damaged_member, examine};
 use furrow_rt::{Rng, Rt};
 use furrow_zone::{ErrorKind, ZonedDevice};
 use std::rc::Rc;
@@ -102,10 +102,17 @@ impl World {
             rt.block_on(async move {
                 let mut uuids = Vec::new();
                 for part in parts {
-                    match examine(&*all[part as usize]).await {
+                    let part = &*all[part as usize];
+                    match examine(part).await {
                         Ok(examined) => uuids.push(examined.device),
                         // A drive that a crash kept from becoming a member has no UUID to record.
                         Err(error) if error.kind() == ErrorKind::NotFound => {}
+                        // Its records are gone, with a zone, and the rest of it says whose it is.
+                        Err(error) if error.kind() == ErrorKind::Corrupt => {
+                            let damaged = damaged_member(part).await.map_err(|e| e.to_string())?;
+                            let signs = damaged.into_iter().flat_map(|damaged| damaged.signs);
+                            uuids.extend(signs.map(|(_, device)| device));
+                        }
                         Err(error) => return Err(error.to_string()),
                     }
                 }
