@@ -239,7 +239,9 @@ fn main() -> ExitCode {
 
 fn simulate_seeds(args: &SimulateArgs) -> Result<ExitCode> {
     if !args.verbose {
-        std::panic::set_hook(Box::new(|i| eprintln!("{i}\n{}", std::backtrace::Backtrace::force_capture())));
+        std::panic::set_hook(Box::new(|i| {
+            eprintln!("{i}\n{}", std::backtrace::Backtrace::force_capture())
+        }));
     }
     let defect = match args.subject.split_once(':') {
         Some(("kv", defect)) => defect_of(Some(defect), &StoreDefect::ALL)?,

@@ -306,7 +306,9 @@ impl Plan {
     /// Lets one, some or all drives refuse every write for a while. The array may fail with that,
     /// and has what it acknowledged when it is put together again.
     fn draw_refusals(&mut self, world: &World, rng: &mut Rng) {
-        if !rng.one_in(4) {
+        // Members that refuse writes fail, as many as the level tolerates: no other may be struck,
+        // nor have lost a zone, which looks as if it had had the stripes that were refused.
+        if !rng.one_in(4) || !self.struck.is_empty() || !world.spoiled.is_empty() {
             return;
         }
         let seats: Vec<u32> = world.seats.iter().flatten().copied().collect();
