@@ -118,8 +118,8 @@ pub(crate) async fn read_ring(
                 _ => Place::Torn(1),
             };
             let bad = bad.get_or_insert_with(|| Bad::new(zone, at));
-            // The rest of a zone that was finished early was never written.
-            let rest = report.state == ZoneState::Full;
+            // The rest of a zone that was finished early, or became read-only, was never written.
+            let rest = matches!(report.state, ZoneState::Full | ZoneState::ReadOnly);
             match found {
                 Place::Torn(blocks) => bad.spans(at, blocks),
                 Place::Empty => bad.certain |= !rest && at >= bad.end,
