@@ -38,7 +38,9 @@ impl Volume {
         let segments = self.0.segments.borrow();
         let counts =
             |s: &Segment| is_ended(s) && !self.is_stuck(s) && s.valid + s.leaves > 0 && lost(s);
-        segments.iter().position(counts).map(|slot| slot as u32)
+        // The one that takes least space first: there may be little.
+        let those = (0u32..).zip(&*segments).filter(|(_, segment)| counts(segment));
+        those.min_by_key(|(_, s)| s.valid + s.leaves).map(|(slot, _)| slot)
     }
 
     /// A read failed: if the zone is lost, its segment continues without it.
@@ -323,12 +325,6 @@ fn choose_victim(candidates: &[Candidate], whole: u32, wanted: bool) -> Option<u
 pub(crate) fn is_empty(segment: &Segment) -> bool {
     let held = segment.leaves > 0 || segment.needed > 0 || segment.fallback > 0;
     is_ended(segment) && segment.valid == 0 && !held
-}
-
-/// Whether only older blocks of torn stripes keep an ended segment.
-pub(crate) fn is_fallback(segment: &Segment) -> bool {
-    let needed = segment.valid > 0 || segment.leaves > 0 || segment.needed > 0;
-    is_ended(segment) && segment.fallback > 0 && !needed
 }
 
 /// Whether a segment is written to its end, and nothing keeps it.

@@ -82,7 +82,9 @@ impl Volume {
     ) -> Result<Vec<(usize, Page)>> {
         let made =
             self.reconstruct_rows((slot, row), blocks.len() as u32, chunk, Loud::Yes).await?;
-        let mut all = Vec::new();
+        // Repairs of single blocks take whole stripes: not of the space that cleaning needs.
+        let repairs = self.0.options.clean && self.free_segments() > self.0.shape.kept;
+        let (mut all, mut damage) = (Vec::new(), Vec::new());
         for ((row, made), (i, number, wanted, damaged)) in (row..).zip(made).zip(blocks) {
             let (identity, page) = self.believed((slot, row, chunk), made?)?;
             let (kind, lba) = wanted;
@@ -93,18 +95,22 @@ impl Volume {
                 return Err(Error::new(ErrorKind::Corrupt, what));
             }
             self.count(|counters| counters.reconstructed += 1);
-            if damaged && kind == block::DATA && self.0.options.clean {
-                let (volume, page) = (self.clone(), page.clone());
+            if damaged && kind == block::DATA && repairs {
                 let identity = identity.expect("invariant: compared above");
-                // Until here the reader holds the segment; no task waits for the repair.
-                let from = self.origin(number);
-                self.0.rt.spawn_detached(async move {
-                    if volume.move_blocks(vec![(identity, page, from)]).await.is_ok() {
-                        volume.count(|counters| counters.repaired += 1);
-                    }
-                });
+                // Until here the reader holds the segment.
+                damage.push((identity, page.clone(), self.origin(number)));
             }
             all.push((i, page));
+        }
+        if !damage.is_empty() {
+            // No task waits for the repair.
+            let volume = self.clone();
+            self.0.rt.spawn_detached(async move {
+                let count = damage.len() as u64;
+                if volume.move_blocks(damage).await.is_ok() {
+                    volume.count(|counters| counters.repaired += count);
+                }
+            });
         }
         Ok(all)
     }

@@ -69,6 +69,18 @@ struct Candidate {
     lost: bool,
 }
 
+/// What a stripe that counts is short of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Short {
+    Not,
+    /// A member in service lacks its chunk: the crash came before that was written.
+    Lacking,
+    /// All chunks are there, and few enough are damaged.
+    Damaged,
+    /// All chunks are there, and too many are damaged.
+    Lost,
+}
+
 /// A trim record that was written after the snapshot.
 struct TrimRecord {
     sequence: u64,
@@ -87,6 +99,8 @@ struct Delta {
     trims: Vec<TrimRecord>,
     /// Blocks of stripes that count but lack a chunk.
     torn: Vec<u32>,
+    /// Blocks of stripes that have all of their chunks, some of them damaged.
+    damaged: Vec<u32>,
     highest: u64,
 }
 
@@ -400,9 +414,14 @@ impl Volume {
                 (0..placement.n).for_each(|drive| table.remove(stripe, drive));
                 continue;
             }
-            let torn = !lost && self.lacks(segment, sound);
+            let short = match () {
+                _ if self.lacks(segment, there) => Short::Lacking,
+                _ if lost => Short::Lost,
+                _ if self.lacks(segment, sound) => Short::Damaged,
+                _ => Short::Not,
+            };
             for row in 0..groups.chunk {
-                self.weigh_row(segment, scanned, &table, (stripe, row), (torn, lost), after, delta);
+                self.weigh_row(segment, scanned, &table, (stripe, row), short, after, delta);
             }
         }
         if groups.group > 1 {
@@ -434,12 +453,12 @@ impl Volume {
         scanned: &Scanned,
         table: &StripeTable,
         (stripe, row): (u32, u32),
-        (torn, lost): (bool, bool),
+        short: Short,
         after: u32,
         delta: &mut Delta,
     ) {
         let (shape, groups) = (&self.0.shape, segment.groups);
-        let placement = shape.placement;
+        let (placement, torn) = (shape.placement, short == Short::Lacking);
         let found = |chunk: u32| -> Option<Row> {
             let drive = placement.drive(stripe, chunk);
             let at = groups.row(stripe, table.get(stripe, drive)?) + row;
@@ -460,6 +479,9 @@ impl Volume {
             delta.highest = delta.highest.max(sequence);
             let replayed = stripe * groups.chunk >= after;
             match identity.kind {
+                block::DATA | block::MAPPING if short == Short::Damaged => {
+                    delta.damaged.push(number);
+                }
                 block::DATA | block::MAPPING if torn => delta.torn.push(number),
                 block::TRIM if torn && replayed => delta.torn.push(number),
                 _ => {}
@@ -470,7 +492,7 @@ impl Volume {
             match identity.kind {
                 block::DATA if lba < shape.blocks => {
                     let segment = segment.sequence;
-                    let lost = lost && found(chunk).is_none_or(|row| !row.whole);
+                    let lost = short == Short::Lost && found(chunk).is_none_or(|row| !row.whole);
                     delta.add(lba, Candidate { sequence, segment, number, torn, lost });
                 }
                 block::TRIM => delta.trims.push(TrimRecord { sequence, number, lba, torn }),

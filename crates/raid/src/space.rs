@@ -13,7 +13,7 @@ pub(crate) mod state;
 
 pub(crate) use plan::Lane;
 
-use crate::clean::{is_empty, is_fallback};
+use crate::clean::is_empty;
 use crate::event::Event;
 use crate::space::plan::{Action, Facts, Recovery};
 use crate::volume::{Segment, SegmentState, Volume};
@@ -151,7 +151,6 @@ impl Volume {
             Action::TakeBack => self.take_back_stranded(),
             Action::HandOver => self.hand_over_lines(),
             Action::AllowResets => self.allow_resets(),
-            Action::ReleaseOlder => self.release_older(),
             Action::GiveUp(floor) => self.give_up_space(floor),
             Action::Reconsider => self.space_changed(),
         }
@@ -169,7 +168,6 @@ impl Volume {
         };
         let state = |state| self.0.segments.borrow().iter().any(|s| s.state == state);
         let empty = self.0.segments.borrow().iter().any(is_empty);
-        let older = self.0.segments.borrow().iter().any(is_fallback);
         let written = self.0.counters.borrow().written - self.0.checkpoint.written.get();
         let without = |writer: &&Rc<SegmentWriter>| writer.open.borrow().is_none();
         let out = space.none.borrow().as_ref().map(|(_, used)| self.used() < *used);
@@ -186,7 +184,6 @@ impl Volume {
             empty,
             resetting: state(SegmentState::Releasing),
             strays: recovery.1,
-            older,
             internal_takes: self.internal_writer().takes_more(),
             users_take: self.writers_of_users().any(|writer| writer.takes_more()),
             internal_line: self.internal_writer().line() > 0,

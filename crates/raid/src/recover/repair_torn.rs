@@ -1,7 +1,10 @@
 //! Torn stripes: those that count and lack a chunk because a crash came in between. Recovery writes
 //! their blocks again, elsewhere, so that the next failure of a drive takes nothing back.
+//!
+//! A stripe of which every member has its chunk is not torn, however many of its blocks were damaged
+//! since: it counts, and older blocks never do again. So it does not hold their space. Its blocks
+//! are written again, too, but only where there is space: damage may have hit almost every stripe.
 
-use crate::clean::is_fallback;
 use crate::format::block;
 use crate::meta::Identity;
 use crate::recover::unfinished::{Stage, UnfinishedRecovery};
@@ -39,30 +42,6 @@ impl Volume {
                 self.0.wanted.notify_all();
             }
         }
-    }
-
-    /// Gives up the older blocks in the segment that has the fewest, of those that nothing else
-    /// keeps.
-    ///
-    /// After a crash torn stripes are few. But where blocks of members were damaged as well, every
-    /// stripe of the segments that had not ended may lack a chunk, and the older blocks of all of
-    /// them leave no space to rewrite them. A torn stripe whose older blocks are gone still counts;
-    /// only if it lost more chunks before it is rewritten would its blocks be lost, rather than be
-    /// what they were before.
-    pub(crate) fn release_older(&self) {
-        let fewest = {
-            let segments = self.0.segments.borrow();
-            let held = (0u32..).zip(&*segments).filter(|(_, segment)| is_fallback(segment));
-            held.min_by_key(|(_, segment)| segment.fallback).map(|(slot, _)| slot)
-        };
-        let Some(slot) = fewest else { return };
-        if let Some(recovery) = &mut *self.0.space.recovery.borrow_mut() {
-            recovery.older.values_mut().for_each(|slots| slots.retain(|other| *other != slot));
-            recovery.trimmed.retain(|other| *other != slot);
-        }
-        self.0.segments.borrow_mut()[slot as usize].fallback = 0;
-        self.note_recovered(|recovered| recovered.older += 1);
-        self.0.wanted.notify_all();
     }
 
     /// Rewrites the blocks of stripes that recovery found to lack a chunk, some blocks at a time:
@@ -112,6 +91,35 @@ impl Volume {
         }
         self.enter(Stage::Repaired);
         self.0.segments.borrow_mut().iter_mut().for_each(|segment| segment.fallback = 0);
+        self.repair_damaged_stripes().await
+    }
+
+    /// Rewrites the blocks of damaged stripes while more space is left than cleaning needs. Reads
+    /// and scrubs repair the others.
+    async fn repair_damaged_stripes(&self) -> Result<()> {
+        let damaged = match &mut *self.0.space.recovery.borrow_mut() {
+            Some(recovery) => std::mem::take(&mut recovery.damaged),
+            None => return Ok(()),
+        };
+        for numbers in damaged.chunks(self.batch()) {
+            if self.free_segments() <= self.0.shape.kept {
+                break;
+            }
+            let mut blocks = Vec::new();
+            for number in numbers {
+                let (slot, row, chunk) =
+                    self.0.shape.locate(*number).expect("invariant: it was found there");
+                let from = self.origin(*number);
+                match self.block_or_reconstructed(slot, row, chunk).await {
+                    Ok((Some(identity), page)) if self.counts(*number, &identity).await? => {
+                        blocks.push((identity, page, from));
+                    }
+                    Err(error) if error.is_gone() => return Err(error),
+                    Ok(_) | Err(_) => {}
+                }
+            }
+            self.move_blocks(blocks).await?;
+        }
         Ok(())
     }
 

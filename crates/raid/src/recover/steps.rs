@@ -217,6 +217,7 @@ impl Recovery {
         self.volume.note_recovered(|recovered| {
             recovered.unbuilt = self.unbuilt.len() as u64;
             recovered.torn_blocks = self.delta.torn.len() as u64;
+            recovered.damaged_blocks = self.delta.damaged.len() as u64;
         });
         self.volume.drop_unbuilt(&self.unbuilt).await;
         Ok(())
@@ -246,7 +247,8 @@ impl Recovery {
                 drive.note_loose(*zone);
             }
         }
-        let unfinished = UnfinishedRecovery::new(self.delta.torn.clone(), strays);
+        let short = (self.delta.torn.clone(), self.delta.damaged.clone());
+        let unfinished = UnfinishedRecovery::new(short, strays);
         *volume.0.space.recovery.borrow_mut() = Some(unfinished);
         volume.serve_space(crate::space::Lane::Release);
         Ok(())

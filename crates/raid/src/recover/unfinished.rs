@@ -17,6 +17,8 @@ pub struct Recovered {
     pub torn_footers: u64,
     /// Blocks of stripes that counted and lacked a chunk.
     pub torn_blocks: u64,
+    /// Blocks of stripes that have all of their chunks, some of them damaged.
+    pub damaged_blocks: u64,
     /// Zones of unfinished rebuilds.
     pub unbuilt: u64,
     /// Zones that members had at the checkpoint's snapshot, and have no longer.
@@ -25,9 +27,6 @@ pub struct Recovered {
     pub narrow: u64,
     /// Stripes that may have counted and cannot be read, and whose loss was accepted.
     pub in_doubt: u64,
-    /// Segments with older blocks of torn stripes that were given up to make space to rewrite
-    /// these.
-    pub older: u64,
     /// Segments, and zones of no segment, that were reset before the recovery's checkpoint, to make
     /// space for its writes.
     pub early: u64,
@@ -51,6 +50,8 @@ pub(crate) enum Stage {
 pub(crate) struct UnfinishedRecovery {
     /// Blocks of stripes that count but lack a chunk.
     pub(crate) torn: Vec<u32>,
+    /// Blocks of stripes that have all of their chunks, some of them damaged.
+    pub(crate) damaged: Vec<u32>,
     /// Zones that hold something and belong to nothing.
     pub(crate) strays: Vec<(u32, ZoneId)>,
     /// Slots of older blocks, by the number of the block that replaced them and whose stripe lacks
@@ -75,8 +76,12 @@ impl UnfinishedRecovery {
     }
 
     /// At the start.
-    pub(crate) fn new(torn: Vec<u32>, strays: Vec<(u32, ZoneId)>) -> UnfinishedRecovery {
+    pub(crate) fn new(
+        (torn, damaged): (Vec<u32>, Vec<u32>),
+        strays: Vec<(u32, ZoneId)>,
+    ) -> UnfinishedRecovery {
         let (older, trimmed) = Default::default();
-        UnfinishedRecovery { torn, strays, older, trimmed, stage: Stage::Applying, starved: false }
+        let (stage, starved) = (Stage::Applying, false);
+        UnfinishedRecovery { torn, damaged, strays, older, trimmed, stage, starved }
     }
 }

@@ -67,8 +67,6 @@ pub(crate) struct Facts {
     pub(crate) resetting: bool,
     /// Zones hold data but belong to no segment.
     pub(crate) strays: bool,
-    /// Only older blocks of torn stripes keep a segment, until the stripes are rewritten.
-    pub(crate) older: bool,
     /// The internal writer has a segment that takes more stripes.
     pub(crate) internal_takes: bool,
     /// A writer of users has a segment that takes more stripes.
@@ -110,9 +108,6 @@ pub(crate) enum Action {
     HandOver,
     /// Segments may be reset before recovery is finished.
     AllowResets,
-    /// Gives up the older blocks in a segment that nothing else keeps. Without that the recovery
-    /// that rewrites the torn stripes could never end.
-    ReleaseOlder,
     /// Nothing makes more than this many segments free: members that are worn out are taken out of
     /// service, or the volume is out of space.
     GiveUp(u32),
@@ -184,7 +179,6 @@ fn release(facts: &Facts) -> Action {
         // The writer waits, but has nothing to write yet.
         _ if !facts.internal_line => Action::Rest,
         Recovery::Unfinished => Action::AllowResets,
-        Recovery::Starved if facts.older => Action::ReleaseOlder,
         _ => Action::GiveUp(0),
     }
 }
@@ -241,7 +235,7 @@ mod tests {
             [Recovery::Finished, Recovery::Applying, Recovery::Unfinished, Recovery::Starved];
         for free in 0..=LOW + 1 {
             for recovery in stages {
-                for bits in 0u32..1 << 20 {
+                for bits in 0u32..1 << 19 {
                     let bit = |n: u32| bits >> n & 1 == 1;
                     let (users_line, stranded) = (bit(10), bit(11));
                     let (out, eased) = (bit(2), bit(3));
@@ -263,7 +257,6 @@ mod tests {
                         empty: bit(5),
                         resetting: bit(6),
                         strays: bit(7),
-                        older: bit(19),
                         internal_takes: bit(8),
                         users_take: bit(9),
                         users_line,
@@ -292,10 +285,6 @@ mod tests {
             if action == Action::ReleaseStrays {
                 let starved = facts.recovery == Recovery::Starved && !facts.empty;
                 assert!(starved && facts.free == 0 && facts.strays, "{facts:?}");
-            }
-            if action == Action::ReleaseOlder {
-                let last = facts.recovery == Recovery::Starved && !facts.empty && !facts.strays;
-                assert!(last && facts.free == 0 && facts.still, "{facts:?}");
             }
             if action == Action::AllowResets {
                 assert_eq!(facts.recovery, Recovery::Unfinished, "{facts:?}");
@@ -335,7 +324,6 @@ mod tests {
                     assert!(!facts.internal_waits || idle, "{facts:?}");
                 } else {
                     assert!(!facts.users_take && facts.internal_line, "{facts:?}");
-                    assert!(!facts.older || facts.recovery != Recovery::Starved, "{facts:?}");
                     assert_ne!(facts.recovery, Recovery::Unfinished, "{facts:?}");
                 }
             }
@@ -449,6 +437,6 @@ mod tests {
             }
         });
         // `GiveUp` for each of two floors, `Clean` for each of two reasons.
-        assert_eq!((states.len(), actions.len()), (4, 15), "{states:?} {actions:?}");
+        assert_eq!((states.len(), actions.len()), (4, 14), "{states:?} {actions:?}");
     }
 }
