@@ -15,7 +15,7 @@ use crate::member::MemberState;
 use crate::volume::{SegmentState, Volume};
 use furrow_log::record::{RecordId, seal};
 use furrow_rt::Permit;
-use furrow_zone::Result;
+use furrow_zone::{Error, ErrorKind, Result};
 use zerocopy::{FromZeros, IntoBytes};
 
 impl Volume {
@@ -176,13 +176,28 @@ impl Volume {
         for (index, flight) in flights {
             let member = &self.0.members[index as usize];
             match flight.await {
-                Ok(()) => member.recorded.set(sequence),
+                Ok(()) => {
+                    member.recorded.set(sequence);
+                    self.retire_without_ring(index);
+                }
                 Err(error) => {
                     member.count(since, |errors| errors.write += 1);
                     self.member_failed(index, error);
                 }
             }
         }
+    }
+
+    /// Takes a member out of service whose state records have one zone left, if the array can do
+    /// without it: it could when there is no other choice any more, and might not then.
+    fn retire_without_ring(&self, index: u32) {
+        let lost = self.0.members[index as usize].drive().and_then(|drive| drive.lost_ring_zone());
+        let Some(zone) = lost.filter(|_| self.survives_without(&[index])) else { return };
+        let what = format!(
+            "zone {zone}, one of the two for its state records, cannot be written any more: \
+             replace the drive"
+        );
+        self.member_failed(index, Error::new(ErrorKind::Io, what));
     }
 
     fn state_body(&self, index: u32, sequence: u64, clean: bool) -> Vec<u8> {

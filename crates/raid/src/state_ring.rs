@@ -315,6 +315,8 @@ pub(crate) struct StateRing {
     /// Zones of the ring that hold anything.
     used: [Cell<bool>; RING_ZONES as usize],
     newest: RefCell<Option<Newest>>,
+    /// The other zone can never be emptied: when this one is full, there is no place for a record.
+    ends: Cell<Option<ZoneId>>,
 }
 
 /// Where the newest whole record is: it was read, or its write was acknowledged.
@@ -343,6 +345,7 @@ impl StateRing {
             closed: Cell::new(closed),
             used: std::array::from_fn(|ring| Cell::new(used(ring))),
             newest: RefCell::new(newest),
+            ends: Cell::new(None),
         }
     }
 
@@ -446,11 +449,22 @@ impl Drive {
     /// A record is durable: the other zone is not needed any more.
     async fn clear_spare(&self) -> Result<()> {
         let spare = self.ring.spare();
-        if self.ring.used[spare.ring as usize].get() {
+        let zone = self.ring_zone(spare.ring);
+        if self.ring.used[spare.ring as usize].get() && self.empty_spare(spare).await.is_err() {
             // A zone that cannot be emptied now is emptied before the ring continues there.
-            let _ = self.empty_spare(spare).await;
+            let report = self.device.report(zone, 1).await.ok();
+            let state = report.and_then(|reports| reports.first().map(|report| report.state));
+            if matches!(state, Some(ZoneState::ReadOnly | ZoneState::Offline)) {
+                self.ring.ends.set(Some(zone));
+            }
         }
         Ok(())
+    }
+
+    /// The zone of the ring that can never be written again, if there is one: records find place
+    /// only until the other zone is full.
+    pub(crate) fn lost_ring_zone(&self) -> Option<ZoneId> {
+        self.ring.ends.get()
     }
 
     async fn empty_spare(&self, spare: Spare) -> Result<()> {
