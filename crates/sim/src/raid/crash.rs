@@ -557,10 +557,17 @@ impl Reopening {
             // Two halves that continued without each other may have counted the same number of
             // events. The rule is written out here instead of taken from `furrow_raid::newest`: a
             // defect there must not also choose the drives that are lost, and so hide itself.
-            let rank = |(_, one): &&(u32, Examined)| (one.events, one.record);
-            let members = known.iter().max_by_key(rank)?.1.members.iter();
-            let active = members.filter(|(_, state)| *state == MemberState::Active);
-            Some(active.map(|(uuid, _)| *uuid).collect::<BTreeSet<_>>())
+            let rank = |(_, one): &(u32, Examined)| (one.events, one.record);
+            let best = known.iter().map(rank).max()?;
+            let active = |(_, one): &(u32, Examined)| {
+                let active = one.members.iter().filter(|(_, state)| *state == MemberState::Active);
+                active.map(|(uuid, _)| *uuid).collect::<BTreeSet<_>>()
+            };
+            let mut newest = known.iter().filter(|one| rank(one) == best).map(active);
+            let first = newest.next()?;
+            // Where two histories have records of the same rank, this rule does not tell which of
+            // them counts.
+            newest.all(|other| other == first).then_some(first)
         };
         let Some(before) = whole(&known) else { return Vec::new() };
         let gone = self.array.drives.saturating_sub(before.len() as u32);
