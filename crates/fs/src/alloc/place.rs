@@ -84,6 +84,19 @@ impl Allocator {
         self.sit.get(segment).map[(block / 8) as usize] >> (block % 8) & 1 == 1
     }
 
+    /// True if the SIT calls a block of `superzone` valid that lies at `next` or behind it, in
+    /// striping order.
+    pub(crate) fn has_valid_from(&self, superzone: u32, next: u32) -> bool {
+        let stripe = self.stripe(superzone);
+        let first = superzone * self.layout.segments;
+        (next / stripe.segment..stripe.segments()).any(|segment| {
+            let entry = self.sit.get(first + segment);
+            let from = next.saturating_sub(segment * stripe.segment);
+            let bit = |block: u32| entry.map[(block / 8) as usize] >> (block % 8) & 1 == 1;
+            entry.valid.get() > 0 && (from..stripe.segment).any(bit)
+        })
+    }
+
     /// Marks the block at `addr` valid or not; no effect if it is in that state already.
     pub(crate) fn set_valid(&mut self, addr: u32, valid: bool, stream: u8) {
         let Some((superzone, segment, block)) = self.segment_of(addr) else { return };

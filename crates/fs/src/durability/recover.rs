@@ -473,11 +473,16 @@ async fn reopen_superzone(
             writer.level(*zone);
         }
     }
+    let goal = if last { row_end(&stripe, &ends) } else { stripe.blocks() };
+    let goal = goal.max(known.map_or(0, |known| known.next));
     let broken =
         |zone: &ZoneId| matches!(report(zone).state, ZoneState::ReadOnly | ZoneState::Offline);
-    if zones.iter().any(broken) {
-        // The superzone can no longer be written evenly: it stays unchanged until it has no valid
-        // block.
+    // Damaged tables or nodes can call blocks valid that were never written: their places must not
+    // be given to other blocks.
+    let taken = inner.core.borrow().alloc.has_valid_from(superzone, goal);
+    if taken || zones.iter().any(broken) {
+        // The superzone can no longer be written evenly, or not where it should: it stays
+        // unchanged until it has no valid block.
         for zone in zones.iter().filter(|zone| report(zone).state.is_active()) {
             writer.finish(*zone).await?;
         }
@@ -486,8 +491,6 @@ async fn reopen_superzone(
         core.alloc.claim_segments(superzone, core.alloc.stream_of_head(head));
         return Ok(());
     }
-    let goal = if last { row_end(&stripe, &ends) } else { stripe.blocks() };
-    let goal = goal.max(known.map_or(0, |known| known.next));
     let core = &mut *inner.core.borrow_mut();
     let start = known.map_or(0, |known| known.next);
     let mut summary: Vec<SummaryEntry> =

@@ -19,12 +19,12 @@ use crate::format::{
 use crate::tables::table::Table;
 use crate::tree::node::{self, as_inode, header};
 use furrow_log::BlockAddr;
-use furrow_log::address::read_blocks;
+use furrow_log::address::{blocks_begun, read_blocks};
 use furrow_log::delta::{DeltaLayout, Extent};
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_log::record::{crc32c, peek};
 use furrow_rt::{Page, Pool};
-use furrow_zone::{Error, ErrorKind, QueueId, Result, ZonedDevice};
+use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneState, ZonedDevice};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -203,6 +203,7 @@ pub(super) async fn settle(
 ) -> Result<BTreeMap<u32, SummaryEntry>> {
     let mut owners = BTreeMap::new();
     let (mut bad, mut known) = (Vec::new(), BTreeMap::new());
+    forget_unwritten(inner, found, log);
     let nodes = inner.core.borrow().tables.nat().len();
     for nid in 1..nodes {
         let entry = inner.core.borrow().tables.nat().get(nid);
@@ -237,6 +238,34 @@ pub(super) async fn settle(
         }
     }
     Ok(owners)
+}
+
+/// Blocks that the drive has not written are not in use, whatever the SIT says: without its lost
+/// deltas it is that of a time before their zones were reset.
+fn forget_unwritten(inner: &Rc<Inner>, found: &Found, log: &mut Log) {
+    let mut blocks = 0;
+    let core = &mut *inner.core.borrow_mut();
+    let geometry = core.env.geometry.clone();
+    let used: Vec<(u32, u32)> = core.alloc.valid_by_superzone().collect();
+    for (superzone, _) in used.into_iter().filter(|(_, valid)| *valid > 0) {
+        let zones = core.alloc.zones().get(SuperzoneId(superzone)).zones;
+        let stripe = core.alloc.stripe(superzone);
+        for v in 0..stripe.blocks() {
+            let (column, offset) = stripe.place(v);
+            let Some(zone) = zones.get(column as usize) else { continue };
+            let report = &found.reports[zone.0 as usize];
+            let addr = BlockAddr::new(&geometry, *zone, offset).0;
+            let unwritten = offset >= blocks_begun(report, &geometry);
+            if unwritten && report.state != ZoneState::Offline && core.alloc.is_valid(addr) {
+                core.set_valid(addr, false, 0);
+                blocks += 1;
+            }
+        }
+    }
+    if blocks > 0 {
+        let problem = format!("{blocks} blocks that were never written are in use by it");
+        log.mended("SIT entry", (0, "all".into()), problem, "not in use");
+    }
 }
 
 fn is_in_segment(inner: &Rc<Inner>, entry: &NatEntry) -> bool {

@@ -328,6 +328,45 @@ fn a_wrong_sit_is_made_again() {
     case(damage, Expect { structure: "SIT entry", ..Expect::default() });
 }
 
+/// Calls blocks in use where the streams have not written yet.
+async fn unwritten_in_use(inner: Rc<Inner>, _: Fs) -> Result<Vec<u32>> {
+    let core = &mut *inner.core.borrow_mut();
+    let segments = core.env.layout.segments;
+    let last = |superzone: u32| (superzone + 1) * segments - 1;
+    let mut open: Vec<u32> = core.alloc.open_superzones().map(|(superzone, _)| superzone).collect();
+    open.retain(|superzone| core.alloc.sit().get(last(*superzone)).valid.get() == 0);
+    assert!(!open.is_empty());
+    for superzone in &open {
+        let mut map = core.alloc.sit().get(last(*superzone)).map;
+        map[0] = 0x7f;
+        core.alloc.repair_segment(last(*superzone), map);
+    }
+    Ok(vec![])
+}
+
+#[test]
+fn blocks_that_were_never_written_are_not_in_use() {
+    case(unwritten_in_use, Expect { structure: "SIT entry", ..Expect::default() });
+}
+
+#[test]
+fn nothing_is_written_where_blocks_are_called_in_use() {
+    let rt = Rt::new(Config::simulated(7));
+    let on = rt.clone();
+    rt.block_on(async move {
+        let (drive, _) = damaged(&on, unwritten_in_use).await?;
+        let fs = Fs::mount(&on, Rc::new(drive), quietly()).await?;
+        let core = fs.0.core.borrow();
+        for (superzone, room) in core.alloc.open_superzones() {
+            let whole = core.alloc.payload_of(SuperzoneId(superzone));
+            assert!(core.alloc.valid_in(superzone) + room <= whole, "superzone {superzone}");
+        }
+        Ok::<(), Error>(())
+    })
+    .unwrap();
+    rt.clear();
+}
+
 /// Address of node `nid`.
 async fn addr_of(inner: &Rc<Inner>, nid: u32) -> u32 {
     inner.core.borrow().tables.nat().get(nid).addr.get()
