@@ -328,12 +328,25 @@ mod tests {
             },
         };
         let size = Bytes(16 << 10);
-        let buffered = run(&files(Workload { size, ..writes() }), 1);
+        // One client: the median of several is that of their waits for a drive that has no space
+        // in its buffer, and which of two runs waits less often depends on the seed.
+        let alone = |workload: Workload, seed: u64| {
+            let mut point = files(Workload { size, ..workload });
+            point.workload.threads = 1;
+            run(&point, seed)
+        };
+        for seed in 1..4 {
+            let buffered = alone(writes(), seed);
+            let synced = alone(Workload { fsync: 1, ..writes() }, seed);
+            let direct = alone(Workload { mode: Mode::Direct, ..writes() }, seed);
+            // The drive has the data, but no metadata that refers to it: there is no wait for a
+            // record.
+            assert!(buffered.p50_ns < direct.p50_ns, "{buffered:?} {direct:?}");
+            assert!(direct.p50_ns < synced.p50_ns, "{direct:?} {synced:?}");
+        }
         let synced = run(&files(Workload { size, fsync: 1, ..writes() }), 1);
         let direct = run(&files(Workload { size, mode: Mode::Direct, ..writes() }), 1);
-        assert!(buffered.p50_ns < synced.p50_ns, "{buffered:?} {synced:?}");
-        // The drive has the data, but no metadata that refers to it: there is no wait for a record.
-        assert!(buffered.p50_ns < direct.p50_ns && direct.p50_ns < synced.p50_ns, "{direct:?}");
+        assert!(direct.mean_ns < synced.mean_ns, "{direct:?} {synced:?}");
         let records = |measures: &Measures| measures.inside.as_ref().unwrap().written.records;
         assert!(records(&direct) == 0 && records(&synced) > 0, "{direct:?}");
         let read = files(Workload { op: Kind::Read, size, ..writes() });
