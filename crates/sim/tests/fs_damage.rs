@@ -47,11 +47,9 @@ fn a_repair_makes_nothing_worse() {
     assert!(files > 100, "{files}");
 }
 
-/// Images whose repair once ended in a panic.
+/// An image whose repair once ended in a panic.
 #[test]
 fn a_repair_that_failed_once_ends() {
-    for seed in [5_801] {
-        repaired(&Image::make(seed / 200).unwrap(), seed)
-            .unwrap_or_else(|why| panic!("seed {seed}: {why}"));
-    }
+    let seed = 5_801;
+    repaired(&Image::make(seed / 200).unwrap(), seed).unwrap();
 }
