@@ -1,9 +1,10 @@
 //! Torn stripes: those that count and lack a chunk because a crash came in between. Recovery writes
 //! their blocks again, elsewhere, so that the next failure of a drive takes nothing back.
 //!
-//! A stripe of which every member has its chunk is not torn, however many of its blocks were damaged
-//! since: it counts, and older blocks never do again. So it does not hold their space. Its blocks
-//! are written again, too, but only where there is space: damage may have hit almost every stripe.
+//! A stripe of which every member has its chunk is not torn, however many of its blocks were
+//! damaged since: it counts, and older blocks never do again. So it does not hold their space. Its
+//! blocks are written again, too, but only where there is space: damage may have hit almost every
+//! stripe.
 
 use crate::format::block;
 use crate::meta::Identity;
