@@ -462,6 +462,7 @@ fn member(
         errors: Cell::new(Errors::default()),
         refusals: Refusals::default(),
         drive: RefCell::new(drive.map(Rc::new)),
+        left: Notify::new(),
     }
 }
 

@@ -10,7 +10,9 @@ use crate::event::Event;
 use crate::format;
 use crate::volume::Volume;
 use furrow_log::Uuid;
+use furrow_log::budget::{Class, Permit};
 use furrow_policy::RaidDefect;
+use furrow_rt::{Notify, either};
 use furrow_zone::{Error, ErrorKind, Result};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -99,9 +101,24 @@ pub(crate) struct Member {
     pub(crate) errors: Cell<Errors>,
     pub(crate) refusals: Refusals,
     pub(crate) drive: RefCell<Option<Rc<Drive>>>,
+    /// Signals that its drive was taken out of service.
+    pub(crate) left: Notify,
 }
 
 impl Member {
+    /// The drive, with a permit for a zone of it; `None` if the member has failed. A drive that hung
+    /// may never give its permits back: if it is taken out of service, the wait goes on for that
+    /// which takes its place.
+    pub(crate) async fn permit(&self) -> Option<(Rc<Drive>, Permit)> {
+        loop {
+            let drive = self.drive()?;
+            let left = self.left.wait();
+            if let Ok(permit) = either(drive.budget.acquire(Class::User, 1), left).await {
+                return Some((drive, permit));
+            }
+        }
+    }
+
     /// The drive, if it is in service.
     pub(crate) fn drive(&self) -> Option<Rc<Drive>> {
         if self.state.get() == MemberState::Failed {
@@ -214,6 +231,7 @@ impl Volume {
         // The drive is closed when its last command has ended.
         if let Some(drive) = member.drive.take() {
             self.0.watchdog.forget(&drive.device);
+            member.left.notify_all();
         }
         let why = hung.unwrap_or_else(|| error.to_string());
         self.tell(Event::MemberFailed { member: index, why });

@@ -23,7 +23,6 @@ use crate::table::Groups;
 use crate::volume::{Segment, SegmentState, Volume};
 use crate::write::open::Open;
 use furrow_log::Uuid;
-use furrow_log::budget::Class;
 use furrow_log::record::crc32c;
 use furrow_log::writer::{Kind, WriteHandle, ZoneWrite};
 use furrow_rt::{JoinHandle, Pages};
@@ -351,7 +350,8 @@ impl Volume {
         let gone = || Error::new(ErrorKind::Io, format!("member {index} failed in its rebuild"));
         let member = &self.0.members[index as usize];
         let drive = member.drive().ok_or_else(gone)?;
-        let permit = drive.budget.acquire(Class::User, 1).await;
+        let permit = member.permit().await.filter(|(now, _)| Rc::ptr_eq(now, &drive));
+        let (_, permit) = permit.ok_or_else(gone)?;
         let Some(owner) = drive.zones.allocate(&[]) else {
             return Err(Error::new(
                 ErrorKind::NoSpace,

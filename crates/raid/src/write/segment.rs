@@ -12,7 +12,7 @@ use crate::volume::Volume;
 use crate::write::flight::FlightObserver;
 use crate::write::item::{Stripe, Use};
 use crate::write::open::Open;
-use furrow_log::budget::{Class, Permit};
+use furrow_log::budget::Permit;
 use furrow_rt::Notify;
 use furrow_zone::{Error, Result};
 use std::cell::{Cell, RefCell};
@@ -296,13 +296,7 @@ impl Volume {
             }
             let mut permits = Vec::new();
             for member in &self.0.members {
-                permits.push(match member.drive() {
-                    Some(drive) => {
-                        let permit = drive.budget.acquire(Class::User, 1).await;
-                        Some((drive, permit))
-                    }
-                    None => None,
-                });
+                permits.push(member.permit().await);
             }
             // A drive may have come during the wait for the others' permits. The segment would have
             // no zone of the drive, and a rebuild would wait until the segment is full. Where
