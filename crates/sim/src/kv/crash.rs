@@ -1,5 +1,6 @@
-//! The file store under the crash harness. Several clients create, append, sync, truncate, rename
-//! and remove files; after a crash, names and contents must be as promised (`promises`).
+//! The file store under the crash harness. Several clients create, append, sync, truncate, link,
+//! rename and remove files, also open ones, make and rename directories, and declare parts of files
+//! dead; after a crash, names and contents must be as promised (`promises`).
 
 use crate::crash::{Case, Subject};
 use crate::kv::promises::{
@@ -10,15 +11,17 @@ use furrow_emu::{Emulator, Fault, FaultKind, When};
 use furrow_kv::{FileId, FormatOptions, Lifetime, Options, Policy, Store};
 use furrow_policy::{StoreDefect, StoreVariant};
 use furrow_rt::{Rng, Rt};
-use furrow_zone::{BlockCount, ByteLen, ErrorKind, Geometry, ZonedDevice};
+use furrow_zone::{BlockCount, ByteLen, ErrorKind, Geometry, Result as Answer, ZonedDevice};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 const CLIENTS: u64 = 3;
 const OPERATIONS: u64 = 60;
-/// Names of each client: few, so that files get replaced.
+/// Names of each client in a directory: few, so that files get replaced.
 const NAMES: u64 = 5;
+/// Directories of each client, besides its own.
+const DIRECTORIES: u64 = 2;
 /// Most bytes of an append.
 const APPEND_MAX: u64 = 60_000;
 /// Share of the store's space that files may hold, in percent.
@@ -36,9 +39,18 @@ struct Client {
     history: Rc<RefCell<History>>,
     /// Bytes of the existing files of all clients.
     bytes: Rc<RefCell<BTreeMap<Uid, u64>>>,
+    /// Files that are open, of all clients.
+    opens: Rc<RefCell<BTreeSet<Uid>>>,
     number: u64,
     rng: Rng,
-    open: Vec<(String, Uid, FileId, Content, u32)>,
+    open: Vec<Open>,
+}
+
+struct Open {
+    uid: Uid,
+    id: FileId,
+    content: Content,
+    appends: u32,
 }
 
 impl Client {
@@ -49,7 +61,7 @@ impl Client {
     /// Records a change of a file's content that is about to happen. Returns what the file then
     /// holds.
     fn change(&mut self, at: usize, change: Change) -> (Uid, FileId) {
-        let (_, uid, id, content, _) = &mut self.open[at];
+        let Open { uid, id, content, .. } = &mut self.open[at];
         content.apply(change);
         self.bytes.borrow_mut().insert(*uid, content.size());
         self.history.borrow_mut().tell(Event::Content(*uid, change));
@@ -60,30 +72,70 @@ impl Client {
         // Blob files are placed by policies, and the store remembers their families.
         let number = self.rng.below(NAMES);
         let kind = if number.is_multiple_of(3) { ".blob" } else { "" };
-        format!("c{}/{number}{kind}", self.number)
+        match self.rng.one_in(4) {
+            true => format!("{}/{number}{kind}", self.directory_path()),
+            false => format!("c{}/{number}{kind}", self.number),
+        }
+    }
+
+    fn directory_path(&mut self) -> String {
+        format!("c{}/d{}", self.number, self.rng.below(DIRECTORIES))
+    }
+
+    /// Records a change of names that was made. One that a missing or existing name forbids changes
+    /// nothing; the simulation of lives checks which ones are.
+    fn named(&self, what: &str, done: Answer<()>, change: NameChange) -> Result<(), String> {
+        use ErrorKind::{Exists, NotEmpty, NotFound};
+        match done {
+            Ok(()) => self.tell(Event::Names(change)),
+            Err(error) if matches!(error.kind(), Exists | NotEmpty | NotFound) => return Ok(()),
+            Err(error) => return Err(failed(what, &error)),
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Files without a name that are not open take no space any more.
+    fn settle(&self) {
+        let names = self.history.borrow().names();
+        let named = |uid: &Uid| names.values().any(|named| *named == Some(*uid));
+        let opens = self.opens.borrow();
+        self.bytes.borrow_mut().retain(|uid, _| named(uid) || opens.contains(uid));
     }
 
     fn create(&mut self) -> Result<(), String> {
         let path = self.path();
-        // A file has one writer, and no file being written is replaced.
-        if self.open.iter().any(|open| open.0 == path) {
-            return Ok(());
-        }
         let uid = self.history.borrow_mut().file();
         let lifetime = Lifetime::from_byte(self.rng.below(6) as u8).unwrap_or_default();
-        let id = self.store.create(&path, lifetime).map_err(|e| failed("create", &e))?;
-        self.forget(&path);
-        self.tell(Event::Names(NameChange::Name(path.clone(), Some(uid))));
+        let id = match self.store.create(&path, lifetime) {
+            Ok(id) => id,
+            // Its directory is not there.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(failed("create", &error)),
+        };
+        self.opens.borrow_mut().insert(uid);
         self.bytes.borrow_mut().insert(uid, 0);
-        self.open.push((path, uid, id, Content::default(), 0));
-        Ok(())
+        self.open.push(Open { uid, id, content: Content::default(), appends: 0 });
+        self.named("create", Ok(()), NameChange::Name(path, Some(uid)))
     }
 
-    /// The file at a path takes no space any more.
-    fn forget(&self, path: &str) {
-        if let Some(Some(uid)) = self.history.borrow().names().get(path) {
-            self.bytes.borrow_mut().remove(uid);
+    /// Declares a part of a file dead. A file with several names keeps everything.
+    fn declare_dead(&mut self) -> Result<(), String> {
+        if self.open.is_empty() {
+            return Ok(());
         }
+        let at = self.rng.below(self.open.len() as u64) as usize;
+        let Open { uid, id, content, .. } = &self.open[at];
+        let (uid, id, size) = (*uid, *id, content.size());
+        let from = self.rng.below(size + 1);
+        let to = from + self.rng.below(size - from + 1);
+        self.store.forget(id, from, to - from).map_err(|e| failed("forget", &e))?;
+        let names = self.history.borrow().names();
+        if names.values().filter(|named| **named == Some(uid)).count() < 2 {
+            self.change(at, Change::Dead(from, to));
+            self.history.borrow_mut().done(uid);
+        }
+        Ok(())
     }
 
     async fn append(&mut self) -> Result<(), String> {
@@ -97,7 +149,7 @@ impl Client {
         if held + count > self.store.space().capacity * FILLED / 100 {
             return Ok(());
         }
-        let (_, _, _, content, appends) = &mut self.open[at];
+        let Open { content, appends, .. } = &mut self.open[at];
         *appends += 1;
         let (from, number) = (content.size(), *appends);
         let (uid, id) = self.change(at, Change::Append { count, number });
@@ -112,7 +164,7 @@ impl Client {
             return Ok(());
         }
         let at = self.rng.below(self.open.len() as u64) as usize;
-        let keep = self.rng.below(self.open[at].3.size() + 1);
+        let keep = self.rng.below(self.open[at].content.size() + 1);
         let (uid, id) = self.change(at, Change::Cut(keep));
         self.store.truncate(id, keep).await.map_err(|e| failed("truncate", &e))?;
         self.history.borrow_mut().done(uid);
@@ -127,7 +179,7 @@ impl Client {
             return Ok(());
         }
         let at = self.rng.below(self.open.len() as u64) as usize;
-        let (uid, id) = (self.open[at].1, self.open[at].2);
+        let (uid, id) = (self.open[at].uid, self.open[at].id);
         let synced = self.history.borrow().synced(Some(uid));
         self.store.sync(id).await.map_err(|e| failed("sync", &e))?;
         self.tell(synced);
@@ -140,38 +192,49 @@ impl Client {
         }
         let at = self.rng.below(self.open.len() as u64) as usize;
         let open = self.open.remove(at);
-        self.store.close(open.2).await.map_err(|e| failed("close", &e))
+        self.opens.borrow_mut().remove(&open.uid);
+        self.settle();
+        self.store.close(open.id).await.map_err(|e| failed("close", &e))
     }
 
     fn remove(&mut self) -> Result<(), String> {
         let path = self.path();
-        if self.open.iter().any(|open| open.0 == path) {
-            return Ok(());
-        }
-        match self.store.remove(&path) {
-            Ok(()) => {
-                self.forget(&path);
-                self.tell(Event::Names(NameChange::Remove(path)));
-                Ok(())
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(failed("remove", &error)),
-        }
+        let done = self.store.remove(&path);
+        self.named("remove", done, NameChange::Remove(path))
     }
 
     fn rename(&mut self) -> Result<(), String> {
         let (from, to) = (self.path(), self.path());
-        if from == to || self.open.iter().any(|open| open.0 == from || open.0 == to) {
+        if from == to {
             return Ok(());
         }
-        match self.store.rename(&from, &to) {
-            Ok(()) => {
-                self.forget(&to);
-                self.tell(Event::Names(NameChange::Rename(from, to)));
-                Ok(())
+        let done = self.store.rename(&from, &to);
+        self.named("rename", done, NameChange::Rename(from, to))
+    }
+
+    fn link(&mut self) -> Result<(), String> {
+        let (from, to) = (self.path(), self.path());
+        let uid = self.history.borrow().names().get(&from).copied().flatten();
+        let done = self.store.link(&from, &to);
+        self.named("link", done, NameChange::Name(to, uid))
+    }
+
+    /// Makes a directory, removes one, or renames one with what is in it.
+    fn directory(&mut self) -> Result<(), String> {
+        let (from, to) = (self.directory_path(), self.directory_path());
+        match self.rng.below(4) {
+            0 | 1 => {
+                let done = self.store.make_directory(&from);
+                self.named("mkdir", done, NameChange::Name(from, None))
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(failed("rename", &error)),
+            2 if from != to => {
+                let done = self.store.rename(&from, &to);
+                self.named("rename of a directory", done, NameChange::Rename(from, to))
+            }
+            _ => {
+                let done = self.store.remove_directory(&from);
+                self.named("rmdir", done, NameChange::Remove(from))
+            }
         }
     }
 
@@ -181,15 +244,18 @@ impl Client {
             return Ok(());
         }
         let at = self.rng.below(self.open.len() as u64) as usize;
-        let (path, uid, id, content, _) = &self.open[at];
+        let Open { uid, id, content, .. } = &self.open[at];
         let from = self.rng.below(content.size() + 1);
         let count = self.rng.below(40_000);
         let data = self.store.read(*id, from, count as usize).await;
         let data = data.map_err(|e| failed("read", &e))?.to_vec();
         let whole = data.len() as u64 == count.min(content.size() - from);
-        match whole && content.holds(*uid, from, &data) {
+        match whole && content.holds_or_zeros(*uid, from, &data, content.zeros()) {
             true => Ok(()),
-            false => Err(format!("{path}: {count} bytes from {from} are not what was written")),
+            false => {
+                let message = format!("{count} bytes from {from} are not what was written");
+                Err(format!("file {} of the model: {message}", *uid))
+            }
         }
     }
 
@@ -198,7 +264,7 @@ impl Client {
         self.store.make_directory(&directory).map_err(|e| failed("mkdir", &e))?;
         self.tell(Event::Names(NameChange::Name(directory, None)));
         for _ in 0..OPERATIONS {
-            match self.rng.below(16) {
+            match self.rng.below(20) {
                 0 | 1 => self.create()?,
                 2..=6 => self.append().await?,
                 7..=9 => self.sync().await?,
@@ -206,6 +272,9 @@ impl Client {
                 11 => self.close().await?,
                 12 => self.remove()?,
                 13 => self.rename()?,
+                14 => self.link()?,
+                15 => self.directory()?,
+                16 | 17 => self.declare_dead()?,
                 _ => self.read().await?,
             }
             audit(&self.store)?;
@@ -289,12 +358,14 @@ impl Subject for KvSubject {
             let store = opened.map_err(|error| failed("open", &error))?;
             audit(&store)?;
             let bytes: Rc<RefCell<BTreeMap<Uid, u64>>> = Rc::default();
+            let opens: Rc<RefCell<BTreeSet<Uid>>> = Rc::default();
             let clients: Vec<_> = (0..CLIENTS)
                 .map(|number| {
                     let client = Client {
                         store: store.clone(),
                         history: history.clone(),
                         bytes: bytes.clone(),
+                        opens: opens.clone(),
                         number,
                         rng: Rng::new(case.seed ^ (number + 1) << 32),
                         open: Vec::new(),

@@ -2,9 +2,10 @@
 //!
 //! Names change in one order for all clients. The names found must be those of one moment, at or
 //! after the last change that a sync made durable. A file's content must be that of a moment at or
-//! after its last sync; an append may be missing in part at its end.
+//! after its last sync; an append may be missing in part at its end. Blocks that the user declared
+//! dead are as they were written, or zeros.
 
-use furrow_kv::{CheckOptions, Lifetime, Node, Options, Store};
+use furrow_kv::{CheckOptions, FileId, Lifetime, Node, Options, Store};
 use furrow_rt::{Rng, Rt};
 use furrow_zone::ZonedDevice;
 use std::collections::BTreeMap;
@@ -16,8 +17,16 @@ const AFTER: &str = "after";
 /// Number of a file in the model, in the order of creation.
 pub type Uid = u32;
 
+const BLOCK: u64 = 4096;
+
+/// The number of no append: zeros.
+const HOLE: u32 = 0;
+
 /// Eight bytes of an append to a file, from offset `8 × at` on.
 fn word(uid: Uid, append: u32, at: u64) -> [u8; 8] {
+    if append == HOLE {
+        return [0; 8];
+    }
     let word =
         (u64::from(uid) << 40 ^ u64::from(append) << 20 ^ at).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     word.to_le_bytes()
@@ -37,29 +46,126 @@ pub(crate) enum Change {
     Append { count: u64, number: u32 },
     /// The file is truncated to this size.
     Cut(u64),
+    /// These bytes, from the first to before the second, will not be read again.
+    Dead(u64, u64),
+}
+
+/// Ranges of bytes, ascending; they neither overlap nor touch.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ranges(Vec<(u64, u64)>);
+
+impl Ranges {
+    fn add(&mut self, from: u64, to: u64) {
+        self.0.push((from, to));
+        self.0.sort_unstable();
+        let mut joined: Vec<(u64, u64)> = Vec::new();
+        for (from, to) in self.0.drain(..).filter(|(from, to)| from < to) {
+            match joined.last_mut().filter(|(_, end)| from <= *end) {
+                Some((_, end)) => *end = to.max(*end),
+                None => joined.push((from, to)),
+            }
+        }
+        self.0 = joined;
+    }
+
+    pub(crate) fn join(&mut self, other: &Ranges) {
+        other.0.iter().for_each(|(from, to)| self.add(*from, *to));
+    }
+
+    fn cut(&mut self, keep: u64) {
+        self.0.retain(|(from, _)| *from < keep);
+        self.0.iter_mut().for_each(|(_, to)| *to = keep.min(*to));
+    }
+
+    /// The end of the range that has this byte.
+    fn end_at(&self, at: u64) -> Option<u64> {
+        self.0.iter().find(|(from, to)| (*from..*to).contains(&at)).map(|(_, to)| *to)
+    }
 }
 
 /// A file's content: the end of each piece, and the number of the append it comes from.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Content(Vec<(u64, u32)>);
+pub(crate) struct Content {
+    pieces: Vec<(u64, u32)>,
+    /// What was declared dead.
+    dead: Ranges,
+    /// What may be zeros therefore: blocks, of the last one perhaps only the part that was not
+    /// truncated.
+    zeros: Ranges,
+}
 
 impl Content {
     pub(crate) fn size(&self) -> u64 {
-        self.0.last().map_or(0, |(end, _)| *end)
+        self.pieces.last().map_or(0, |(end, _)| *end)
+    }
+
+    pub(crate) fn zeros(&self) -> &Ranges {
+        &self.zeros
     }
 
     pub(crate) fn apply(&mut self, change: Change) {
         match change {
-            Change::Append { count, number } => self.0.push((self.size() + count, number)),
+            Change::Append { count, number } => self.pieces.push((self.size() + count, number)),
             Change::Cut(keep) => {
-                let cut = self.0.iter().find(|(end, _)| *end > keep).map(|(_, append)| *append);
-                self.0.retain(|(end, _)| *end <= keep);
+                let cut = self.pieces.iter().find(|(end, _)| *end > keep);
+                let cut = cut.map(|(_, append)| *append);
+                self.pieces.retain(|(end, _)| *end <= keep);
                 if self.size() < keep {
                     // The piece that is truncated keeps its number.
-                    self.0.extend(cut.map(|append| (keep, append)));
+                    self.pieces.extend(cut.map(|append| (keep, append)));
+                }
+                self.dead.cut(keep);
+                self.zeros.cut(keep);
+            }
+            Change::Dead(from, to) => {
+                self.dead.add(from, to);
+                for (from, to) in self.dead.0.clone() {
+                    self.zeros.add(from.div_ceil(BLOCK) * BLOCK, to / BLOCK * BLOCK);
                 }
             }
         }
+    }
+
+    /// The content after a restart that found `blocks`, by their offsets: what is zeros by then
+    /// stays so, and nothing is dead any more.
+    pub(crate) fn restarted(&self, zeros: &Ranges, blocks: &BTreeMap<u64, Vec<u8>>) -> Content {
+        let mut content = Content { pieces: self.pieces.clone(), ..Content::default() };
+        for (from, to) in &zeros.0 {
+            let mut at = *from;
+            while at < *to {
+                let end = (at / BLOCK * BLOCK + BLOCK).min(*to);
+                let (start, data) = match blocks.range(..=at).next_back() {
+                    Some((start, data)) if *start + data.len() as u64 >= end => (*start, data),
+                    // It cannot be read, so it may be either.
+                    _ => {
+                        content.zeros.add(at, end.min(content.size()));
+                        at = end;
+                        continue;
+                    }
+                };
+                let found = &data[(at - start) as usize..(end - start) as usize];
+                if found.iter().all(|byte| *byte == 0) {
+                    content.punch(at, end);
+                }
+                at = end;
+            }
+        }
+        content
+    }
+
+    fn punch(&mut self, from: u64, to: u64) {
+        let (mut pieces, mut at) = (Vec::new(), 0);
+        for (end, append) in self.pieces.drain(..) {
+            let parts = [
+                (at, end.min(from), append),
+                (at.max(from), end.min(to), HOLE),
+                (at.max(to), end, append),
+            ];
+            let whole = parts.into_iter().filter(|(start, end, _)| start < end);
+            pieces.extend(whole.map(|(_, end, append)| (end, append)));
+            at = end;
+        }
+        self.pieces = pieces;
     }
 
     /// The first `keep` bytes of it.
@@ -72,7 +178,7 @@ impl Content {
     /// Its bytes up to `upto`.
     pub(crate) fn bytes(&self, uid: Uid, upto: u64) -> Vec<u8> {
         let (mut all, mut at) = (Vec::new(), 0);
-        for (end, append) in &self.0 {
+        for (end, append) in &self.pieces {
             let count = (*end).min(upto).saturating_sub(at);
             all.extend(bytes(uid, *append, at, count));
             at += count;
@@ -82,14 +188,14 @@ impl Content {
 
     /// The highest number of an append in it.
     pub(crate) fn last_append(&self) -> u32 {
-        self.0.iter().map(|(_, append)| *append).max().unwrap_or(0)
+        self.pieces.iter().map(|(_, append)| *append).max().unwrap_or(0)
     }
 
     /// Whether `data` is the content from `from` on.
     pub(crate) fn holds(&self, uid: Uid, from: u64, data: &[u8]) -> bool {
         let (mut at, mut rest) = (from, data);
-        let first = self.0.partition_point(|(end, _)| *end <= from);
-        for (end, append) in &self.0[first..] {
+        let first = self.pieces.partition_point(|(end, _)| *end <= from);
+        for (end, append) in &self.pieces[first..] {
             let count = ((end - at) as usize).min(rest.len());
             let (here, next) = rest.split_at(count);
             let mut compared = 0;
@@ -105,6 +211,22 @@ impl Content {
             rest = next;
         }
         rest.is_empty()
+    }
+
+    /// As [`Content::holds`], but blocks in `zeros` may also be zeros.
+    pub(crate) fn holds_or_zeros(&self, uid: Uid, from: u64, data: &[u8], zeros: &Ranges) -> bool {
+        let (mut at, mut rest) = (from, data);
+        while !rest.is_empty() {
+            let end = zeros.end_at(at);
+            let next = (at / BLOCK * BLOCK + BLOCK).min(end.unwrap_or(u64::MAX));
+            let (here, after) = rest.split_at(((next - at) as usize).min(rest.len()));
+            let zero = end.is_some() && here.iter().all(|byte| *byte == 0);
+            if !zero && !self.holds(uid, at, here) {
+                return false;
+            }
+            (at, rest) = (at + here.len() as u64, after);
+        }
+        true
     }
 }
 
@@ -244,24 +366,55 @@ struct Promise {
 
 impl Promise {
     /// Whether the file may hold `data`: its content at some moment, or in the middle of an append.
+    /// What is declared dead later may be zeros already, since cleaning does not wait for syncs of
+    /// the file.
     fn may_hold(&self, uid: Uid, data: &[u8]) -> bool {
-        let (mut content, length) = (Content::default(), data.len() as u64);
-        for changes in 0..=self.changes.len() {
-            let before = content.size();
-            if let Some(change) = changes.checked_sub(1).map(|last| self.changes[last]) {
-                content.apply(change);
-            }
-            let now = content.size();
-            let least = if changes > self.synced && before <= now { before } else { now };
-            if changes >= self.synced
-                && (least..=now).contains(&length)
-                && content.holds(uid, 0, data)
-            {
-                return true;
-            }
+        let mut content = Content::default();
+        let mut states = vec![content.clone()];
+        for change in &self.changes {
+            content.apply(*change);
+            states.push(content.clone());
         }
-        false
+        may_hold(uid, &states, self.synced, data)
     }
+}
+
+/// Whether a file may hold `data`: one of these states, from `synced` on, or one in the middle of
+/// the append that led to it.
+pub(crate) fn may_hold(uid: Uid, states: &[Content], synced: usize, data: &[u8]) -> bool {
+    let (length, mut zeros) = (data.len() as u64, Ranges::default());
+    for (index, content) in states.iter().enumerate().skip(synced).rev() {
+        zeros.join(content.zeros());
+        let before = index.checked_sub(1).map(|before| states[before].size());
+        let least = match before {
+            Some(before) if index > synced && before <= content.size() => before,
+            _ => content.size(),
+        };
+        if (least..=content.size()).contains(&length)
+            && content.holds_or_zeros(uid, 0, data, &zeros)
+        {
+            return true;
+        }
+    }
+    false
+}
+
+/// Checks that two paths are one file exactly if they are one in the model.
+pub(crate) fn same_files<'a>(
+    names: &NameState,
+    found: impl Fn(&str) -> Option<FileId> + 'a,
+) -> Result<(), String> {
+    let (mut ids, mut uids) = (BTreeMap::new(), BTreeMap::new());
+    for (path, uid) in names {
+        let (Some(uid), Some(id)) = (*uid, found(path)) else { continue };
+        if *ids.entry(uid).or_insert(id) != id {
+            return Err(format!("{path}: a file of its own, and a link of another was promised"));
+        }
+        if *uids.entry(id).or_insert(uid) != uid {
+            return Err(format!("{path}: a link of another file, which was not made"));
+        }
+    }
+    Ok(())
 }
 
 /// What must hold after a crash.
@@ -294,7 +447,7 @@ pub(crate) async fn check_clean(device: &dyn ZonedDevice, when: &str) -> Result<
 impl Expected {
     /// Checks that the store holds one of the expected states.
     async fn compare(&self, store: &Store) -> Result<(), String> {
-        let mut found: BTreeMap<String, Option<Vec<u8>>> = BTreeMap::new();
+        let mut found: BTreeMap<String, Option<(FileId, Vec<u8>)>> = BTreeMap::new();
         let mut directories = vec![String::new()];
         while let Some(directory) = directories.pop() {
             for (name, node) in store.list(&directory).map_err(|e| failed("list", &e))? {
@@ -310,7 +463,7 @@ impl Expected {
                         let size = store.size(id).map_err(|e| failed("size", &e))?;
                         let data = store.read(id, 0, size as usize).await;
                         let data = data.map_err(|e| failed(&format!("read of {path}"), &e))?;
-                        found.insert(path, Some(data.to_vec()));
+                        found.insert(path, Some((id, data.to_vec())));
                     }
                 }
             }
@@ -325,7 +478,7 @@ impl Expected {
             }
             let nothing = Promise::default();
             let wrong = names.iter().find_map(|(path, uid)| {
-                let (uid, data) = ((*uid)?, found[path].as_ref()?);
+                let (uid, (_, data)) = ((*uid)?, found[path].as_ref()?);
                 let promise = self.contents.get(&uid).unwrap_or(&nothing);
                 let (made, synced) = (promise.changes.len(), promise.synced);
                 (!promise.may_hold(uid, data)).then(|| {
@@ -338,7 +491,10 @@ impl Expected {
                 })
             });
             match wrong {
-                None => return Ok(()),
+                None => match same_files(names, |path| Some(found[path].as_ref()?.0)) {
+                    Ok(()) => return Ok(()),
+                    Err(wrong) => why = wrong,
+                },
                 Some(wrong) => why = wrong,
             }
         }

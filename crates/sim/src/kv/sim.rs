@@ -1,9 +1,10 @@
 //! A file store on one drive through several lives, as a function of one seed.
 //!
 //! In each life the drive is powered on, perhaps with faults. The store is inspected, opened and
-//! compared with what the previous life left. Clients create, append, sync, truncate, rename and
-//! remove files concurrently. The life ends with a stop or a power cut, and the next life continues
-//! from what was found. Faults: slow commands, read and write errors, torn writes, zones that
+//! compared with what the previous life left. Clients create, append, sync, truncate, link, rename
+//! and remove files, also open ones, rename directories and declare parts of files dead, all
+//! concurrently. The life ends with a stop or a power cut, and the next life continues from what
+//! was found. Faults: slow commands, read and write errors, torn writes, zones that
 //! become full, read-only or offline, a drive that is away for a while, power cuts at any command.
 //!
 //! What must hold: names and contents are as promised. The content of a zone that goes offline is
@@ -12,6 +13,7 @@
 //! shown. Any other failed zone costs only space, as long as the ring has a usable zone left.
 
 mod client;
+mod names;
 mod states;
 
 use crate::kv::promises::{NameState, Uid, audit, check_clean, failed};
@@ -48,7 +50,14 @@ struct World {
     expected: Expected,
     next: Uid,
     defect: Option<StoreDefect>,
+    /// Clients also link, use files that lost their names, rename directories and declare parts of
+    /// files dead.
+    more: bool,
 }
+
+/// Half of the seeds draw more operations on names and content. With this salt those that found
+/// defects before there were any (`what_failed_once_holds`) draw as they did.
+const MORE: u64 = 0xeba9 << 32;
 
 /// What happens in one life.
 #[derive(Clone, Debug)]
@@ -184,7 +193,8 @@ fn begin(
     let expected = Expected { names: vec![NameState::new()], contents: BTreeMap::new() };
     let filled = [40, 60, 60, 97][rng.below(4) as usize];
     let names = NAMES[usize::from(rng.one_in(6))];
-    Ok(World { geometry, options, ring, filled, names, drive, expected, next: 0, defect })
+    let more = Rng::new(seed ^ MORE).one_in(2);
+    Ok(World { geometry, options, ring, filled, names, drive, expected, next: 0, defect, more })
 }
 
 fn quiet(rng: &mut Rng) -> Plan {
@@ -351,6 +361,7 @@ fn live(
             ring: world.ring,
             filled: world.filled,
             names: world.names,
+            more: world.more,
             plan: plan.clone(),
             history: history.clone(),
             reached: reached.clone(),

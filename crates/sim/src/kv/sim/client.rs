@@ -1,10 +1,13 @@
-//! The clients of a life: their operations, which answers are allowed, and what must be found.
+//! The clients of a life: their operations on content, which answers are allowed, and what must be
+//! found. `names` has the operations on names.
 
-use super::states::{Event, Expected, may_hold};
+use super::states::{Event, Expected};
 use super::{BLOCK, NAMES, Plan, is_bad};
-use crate::kv::promises::{Change, Content, NameChange, NameState, Uid, apply, audit, failed};
+use crate::kv::promises::{
+    Change, Content, NameChange, NameState, Ranges, Uid, apply, audit, failed, may_hold, same_files,
+};
 use furrow_emu::Emulator;
-use furrow_kv::{FileId, Lifetime, Node, Store};
+use furrow_kv::{FileId, Node, Store};
 use furrow_log::ring::RingZones;
 use furrow_rt::Rng;
 use furrow_zone::{Error, ErrorKind, ZoneId, ZoneReport, ZoneState, ZonedDevice};
@@ -22,6 +25,8 @@ pub(super) struct History {
     pub(super) now: NameState,
     /// Bytes of files that have names or are open.
     pub(super) bytes: BTreeMap<Uid, u64>,
+    /// Files that are open.
+    pub(super) open: BTreeSet<Uid>,
     pub(super) next: Uid,
 }
 
@@ -36,16 +41,21 @@ impl History {
             Event::Names(change) => {
                 self.names += 1;
                 apply(&mut self.now, change);
+                self.settle();
             }
         }
         self.events.push(event);
     }
 
-    /// The file at a path takes no space any more.
-    pub(super) fn forget(&mut self, path: &str) {
-        if let Some(Some(uid)) = self.now.get(path).copied() {
-            self.bytes.remove(&uid);
-        }
+    /// Files without a name that are not open take no space any more.
+    pub(super) fn settle(&mut self) {
+        let History { now, open, bytes, .. } = self;
+        bytes.retain(|uid, _| open.contains(uid) || now.values().any(|named| *named == Some(*uid)));
+    }
+
+    /// The names of a file, ascending.
+    pub(super) fn names_of(&self, uid: Uid) -> impl Iterator<Item = &String> {
+        self.now.iter().filter(move |(_, named)| **named == Some(uid)).map(|(path, _)| path)
     }
 }
 
@@ -63,6 +73,7 @@ pub(super) struct Life {
     pub(super) ring: RingZones,
     pub(super) filled: u64,
     pub(super) names: u64,
+    pub(super) more: bool,
     pub(super) plan: Plan,
     pub(super) history: Rc<RefCell<History>>,
     pub(super) reached: Rc<RefCell<BTreeSet<&'static str>>>,
@@ -140,7 +151,6 @@ impl Life {
 }
 
 pub(super) struct Open {
-    pub(super) path: String,
     pub(super) uid: Uid,
     pub(super) id: FileId,
     pub(super) content: Content,
@@ -162,41 +172,17 @@ impl Client {
         self.life.history.borrow_mut().tell(event);
     }
 
-    pub(super) fn path(&mut self) -> String {
-        let number = self.rng.below(self.life.names);
-        let kinds = [".blob", ".sst", ".log", "", "", ""];
-        format!("c{}/{number}{}", self.number, kinds[number as usize % kinds.len()])
+    /// What messages call an open file: its first name, if it has one.
+    fn called(&self, at: usize) -> String {
+        let Open { uid, id, .. } = &self.open[at];
+        let history = self.life.history.borrow();
+        let name = history.names_of(*uid).next().cloned();
+        name.unwrap_or_else(|| format!("file {} without a name", id.0))
     }
 
     pub(super) fn pick(&mut self) -> Option<usize> {
         let count = self.open.len() as u64;
         (count > 0).then(|| self.rng.below(count) as usize)
-    }
-
-    pub(super) fn is_open(&self, path: &str) -> bool {
-        self.open.iter().any(|open| open.path == path)
-    }
-
-    pub(super) fn create(&mut self) -> Worked {
-        let path = self.path();
-        if self.is_open(&path) {
-            return Ok(());
-        }
-        let lifetime = Lifetime::from_byte(self.rng.below(6) as u8).unwrap_or_default();
-        let id = match self.store.create(&path, lifetime) {
-            Ok(id) => id,
-            Err(error) => return self.life.judge(&self.store, "create", &error),
-        };
-        let uid = {
-            let mut history = self.life.history.borrow_mut();
-            history.forget(&path);
-            history.next += 1;
-            history.next
-        };
-        self.tell(Event::Names(NameChange::Name(path.clone(), Some(uid))));
-        self.tell(Event::Content(uid, Content::default()));
-        self.open.push(Open { path, uid, id, content: Content::default(), appends: 0 });
-        Ok(())
     }
 
     pub(super) async fn append(&mut self) -> Worked {
@@ -213,12 +199,13 @@ impl Client {
         if held + count > capacity * self.life.filled / 100 {
             return Ok(());
         }
-        let Open { path, uid, id, content, appends } = &mut self.open[at];
+        let path = self.called(at);
+        let Open { uid, id, content, appends } = &mut self.open[at];
         let before = content.clone();
         let from = content.size();
         *appends += 1;
         content.apply(Change::Append { count, number: *appends });
-        let (uid, id, content, path) = (*uid, *id, content.clone(), path.clone());
+        let (uid, id, content) = (*uid, *id, content.clone());
         let data: Vec<u8> = content.bytes(uid, u64::MAX)[from as usize..].to_vec();
         self.tell(Event::Content(uid, content));
         let Err(error) = self.store.append(id, &data).await else { return Ok(()) };
@@ -235,15 +222,40 @@ impl Client {
         let Some(at) = self.pick() else { return Ok(()) };
         let from = self.open[at].content.size();
         let keep = self.rng.below(from + 1);
-        let Open { path, uid, id, content, .. } = &mut self.open[at];
+        let path = self.called(at);
+        let Open { uid, id, content, .. } = &mut self.open[at];
         let before = content.clone();
         *content = content.truncated(keep);
-        let (uid, id, content, path) = (*uid, *id, content.clone(), path.clone());
+        let (uid, id, content) = (*uid, *id, content.clone());
         self.tell(Event::Content(uid, content));
         let Err(error) = self.store.truncate(id, keep).await else { return Ok(()) };
         self.tell(Event::Content(uid, before.clone()));
         self.open[at].content = before;
         self.life.judge_read(&self.store, &path, &error)
+    }
+
+    /// Declares a part of a file dead. A file with several names keeps everything.
+    pub(super) fn declare_dead(&mut self) -> Worked {
+        let Some(at) = self.pick() else { return Ok(()) };
+        let Open { uid, id, content, .. } = &self.open[at];
+        let (uid, id, size) = (*uid, *id, content.size());
+        let from = self.rng.below(size + 1);
+        let to = if self.rng.one_in(4) { size } else { from + self.rng.below(size - from + 1) };
+        if self.rng.one_in(8) {
+            let outside = self.store.forget(id, from, size - from + 1).map_err(|e| e.kind());
+            if outside != Err(ErrorKind::Invalid) && self.store.failed().is_none() {
+                return Err(Halt::Wrong(format!("dead bytes behind the end: {outside:?}")));
+            }
+        }
+        if let Err(error) = self.store.forget(id, from, to - from) {
+            return self.life.judge(&self.store, "forget", &error);
+        }
+        if self.life.history.borrow().names_of(uid).count() < 2 {
+            self.open[at].content.apply(Change::Dead(from, to));
+            self.tell(Event::Content(uid, self.open[at].content.clone()));
+            self.life.met("a part of a file declared dead");
+        }
+        Ok(())
     }
 
     pub(super) async fn sync(&mut self) -> Worked {
@@ -271,51 +283,35 @@ impl Client {
     pub(super) async fn close(&mut self) -> Worked {
         let Some(at) = self.pick() else { return Ok(()) };
         let open = self.open.remove(at);
+        {
+            let mut history = self.life.history.borrow_mut();
+            history.open.remove(&open.uid);
+            history.settle();
+        }
         match self.store.close(open.id).await {
             Ok(()) => Ok(()),
             Err(error) => self.life.judge(&self.store, "close", &error),
         }
     }
 
-    /// Renames or removes a file that no client writes to.
-    pub(super) fn rename_or_remove(&mut self) -> Worked {
-        let (from, to) = (self.path(), self.path());
-        if self.is_open(&from) || self.is_open(&to) {
-            return Ok(());
-        }
-        let removes = from == to;
-        let done = if removes { self.store.remove(&from) } else { self.store.rename(&from, &to) };
-        match done {
-            Ok(()) => {
-                let gone = if removes { &from } else { &to };
-                self.life.history.borrow_mut().forget(gone);
-                let change = match removes {
-                    true => NameChange::Remove(from),
-                    false => NameChange::Rename(from, to),
-                };
-                self.tell(Event::Names(change));
-                Ok(())
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) => self.life.judge(&self.store, "rename or remove", &error),
-        }
-    }
-
     /// A read returns what was written, whether it comes from memory or the drive.
     pub(super) async fn read(&mut self) -> Worked {
         let Some(at) = self.pick() else { return Ok(()) };
-        let Open { path, uid, id, content, .. } = &self.open[at];
-        let whole = content.bytes(*uid, u64::MAX);
-        let from = self.rng.below(whole.len() as u64 + 1);
-        let count = self.rng.below(80_000) as usize;
-        let expected = &whole[from as usize..(from as usize + count).min(whole.len())];
-        match self.store.read(*id, from, count).await {
-            Ok(data) if data.to_vec() == expected => Ok(()),
-            Ok(_) => {
+        let path = self.called(at);
+        let Open { uid, id, content, .. } = &self.open[at];
+        let from = self.rng.below(content.size() + 1);
+        let count = self.rng.below(80_000);
+        match self.store.read(*id, from, count as usize).await {
+            Ok(data) => {
+                let data = data.to_vec();
+                let whole = data.len() as u64 == count.min(content.size() - from);
+                if whole && content.holds_or_zeros(*uid, from, &data, content.zeros()) {
+                    return Ok(());
+                }
                 let what = format!("{path}: {count} bytes from {from} are not what was written");
                 Err(Halt::Wrong(what))
             }
-            Err(error) => self.life.judge_read(&self.store, path, &error),
+            Err(error) => self.life.judge_read(&self.store, &path, &error),
         }
     }
 
@@ -333,13 +329,15 @@ impl Client {
                 last.map(|content| (uid, content))
             })
         };
-        let Some((uid, content)) = found.filter(|_| !self.is_open(&path)) else { return Ok(()) };
+        let is_open = |uid| self.open.iter().any(|open| open.uid == uid);
+        let Some((uid, content)) = found.filter(|(uid, _)| !is_open(*uid)) else { return Ok(()) };
         let id = match self.store.open_file(&path) {
             Ok(id) => id,
             Err(error) => return Err(Halt::Wrong(failed(&format!("opening {path}"), &error))),
         };
         let appends = content.last_append() + 1000;
-        self.open.push(Open { path, uid, id, content, appends });
+        self.life.history.borrow_mut().open.insert(uid);
+        self.open.push(Open { uid, id, content, appends });
         Ok(())
     }
 
@@ -351,7 +349,7 @@ impl Client {
             Err(error) => self.life.judge(&self.store, "mkdir", &error)?,
         }
         for _ in 0..self.life.plan.operations {
-            match self.rng.below(18) {
+            match self.rng.below(if self.life.more { 23 } else { 18 }) {
                 0 | 1 => self.create()?,
                 2..=7 => self.append().await?,
                 8..=10 => self.sync().await?,
@@ -359,6 +357,9 @@ impl Client {
                 12 => self.close().await?,
                 13 | 14 => self.rename_or_remove()?,
                 15 => self.reopen()?,
+                18 => self.link()?,
+                19 | 20 => self.directory()?,
+                21 | 22 => self.declare_dead()?,
                 _ => self.read().await?,
             }
             audit(&self.store).map_err(Halt::Wrong)?;
@@ -369,6 +370,7 @@ impl Client {
 
 /// A file as it was found: its size, and the blocks that can be read.
 pub(super) struct Found {
+    pub(super) id: FileId,
     pub(super) size: u64,
     pub(super) blocks: BTreeMap<u64, Vec<u8>>,
 }
@@ -376,16 +378,19 @@ pub(super) struct Found {
 impl Found {
     /// If the file may look like this, the content it then has.
     pub(super) fn fits(&self, uid: Uid, states: &[Content]) -> Option<Content> {
-        let held = |content: &Content| {
-            let all = content.bytes(uid, self.size);
-            let same = |(at, block): (&u64, &Vec<u8>)| {
-                all.get(*at as usize..*at as usize + block.len()) == Some(block)
-            };
-            all.len() as u64 == self.size && self.blocks.iter().all(same)
-        };
-        let content = states.iter().rev().find(|content| held(content))?;
-        let all = content.bytes(uid, self.size);
-        may_hold(uid, states, &all).then(|| content.truncated(self.size))
+        let mut zeros = Ranges::default();
+        for content in states.iter().rev() {
+            // What was declared dead later may be zeros already.
+            zeros.join(content.zeros());
+            let holds =
+                |(at, block): (&u64, &Vec<u8>)| content.holds_or_zeros(uid, *at, block, &zeros);
+            if self.size <= content.size() && self.blocks.iter().all(holds) {
+                let all = content.bytes(uid, self.size);
+                let found = content.truncated(self.size).restarted(&zeros, &self.blocks);
+                return may_hold(uid, states, 0, &all).then_some(found);
+            }
+        }
+        None
     }
 }
 
@@ -406,7 +411,7 @@ pub(super) async fn look_through(
                 continue;
             };
             let size = store.size(id).map_err(|e| failed("size", &e))?;
-            let mut file = Found { size, blocks: BTreeMap::new() };
+            let mut file = Found { id, size, blocks: BTreeMap::new() };
             match store.read(id, 0, size as usize).await {
                 Ok(data) => drop(file.blocks.insert(0, data.to_vec())),
                 Err(error) if lossy.contains(&id) => {
@@ -450,8 +455,12 @@ pub(super) fn compare(
                 None => wrong = Some((path, file.size, states)),
             }
         }
+        let same = same_files(names, |path| Some(found.get(path)?.as_ref()?.id));
         match wrong {
-            None => return Ok(Expected { names: vec![names.clone()], contents }),
+            None => match same {
+                Ok(()) => return Ok(Expected { names: vec![names.clone()], contents }),
+                Err(wrong) => why = wrong,
+            },
             Some((path, size, states)) => {
                 why = format!("{path}: {size} bytes that it cannot hold: {states:?}");
             }

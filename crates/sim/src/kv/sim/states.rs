@@ -22,19 +22,6 @@ pub(crate) struct Expected {
     pub(crate) contents: BTreeMap<Uid, Vec<Content>>,
 }
 
-/// Whether a file may hold `data`: as it was at some moment, or in the middle of an append.
-pub(crate) fn may_hold(uid: Uid, states: &[Content], data: &[u8]) -> bool {
-    let length = data.len() as u64;
-    let matches = |content: &Content| content.holds(uid, 0, data);
-    states.iter().enumerate().any(|(index, content)| {
-        let least = match index.checked_sub(1).map(|before| states[before].size()) {
-            Some(before) if before <= content.size() => before,
-            _ => content.size(),
-        };
-        (least..=content.size()).contains(&length) && matches(content)
-    })
-}
-
 /// The states allowed after a crash that follows some events, if the state before the events was
 /// durable when they began: one state for each.
 pub(crate) fn after(before: Expected, events: &[Event]) -> Expected {
