@@ -16,8 +16,10 @@ use crate::fs::fsync_batch::{self, Met};
 use crate::fs::history::{History, Line};
 use crate::fs::isolation;
 use crate::fs::observe::{Recovered, Trouble, check, told};
+use crate::fs::offline;
 use crate::fs::op::Object;
 use crate::fs::read_only;
+use crate::fs::shared_file;
 use crate::limits::{fewer_open, late_zone};
 use crate::simulation::{Sink, Summary, on_executor};
 use furrow_emu::{Counters, Emulator, Fates, Fault, FaultKind, Medium, Options, Snapshot, When};
@@ -68,6 +70,14 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
         if !last && Rng::new(seed ^ 0xb1_57 ^ u64::from(life) << 32).one_in(5) {
             let around = around_damage(&world, seed, life, &mut summary);
             around.map_err(|why| format!("before life {life}: {why}"))?;
+        }
+        if !last && Rng::new(seed ^ 0x5ba_7e ^ u64::from(life) << 32).one_in(4) {
+            let shared = sharing(&world, seed, life, &mut summary);
+            shared.map_err(|why| format!("before life {life}, sharing files: {why}"))?;
+        }
+        if !last && Rng::new(seed ^ 0x0ff_11e ^ u64::from(life) << 32).one_in(4) {
+            let lost = without_a_zone(&world, seed, life, &mut summary);
+            lost.map_err(|why| format!("before life {life}, without a zone: {why}"))?;
         }
         sink(&format!("life {life}: {plan}"));
         let lived = live(&mut world, seed, life, &plan, &mut summary);
@@ -281,6 +291,39 @@ fn around_damage(world: &World, seed: u64, life: u32, summary: &mut Summary) -> 
     if let Met::Damage(what) = met {
         *summary.reached.entry(what).or_default() += 1;
     }
+    Ok(())
+}
+
+/// See [`offline::mount_without`].
+fn without_a_zone(
+    world: &World,
+    seed: u64,
+    life: u32,
+    summary: &mut Summary,
+) -> Result<(), String> {
+    let seed = seed.rotate_left(32) ^ u64::from(life);
+    let met = on_executor(seed, summary, |rt| {
+        let drive = Emulator::from_snapshot(rt, &world.drive, Options::simulated());
+        drive.clear_faults(None).map_err(|error| error.to_string())?;
+        let (setup, history) = (world.setup.clone(), world.history.borrow().clone());
+        let work = offline::mount_without(rt.clone(), drive, setup, history, seed);
+        rt.block_on(work).map_err(String::from)
+    })?;
+    *summary.reached.entry(met).or_default() += 1;
+    Ok(())
+}
+
+/// See [`shared_file::share`].
+fn sharing(world: &World, seed: u64, life: u32, summary: &mut Summary) -> Result<(), String> {
+    let seed = seed.rotate_left(24) ^ u64::from(life);
+    let shared = on_executor(seed, summary, |rt| {
+        let drive = Emulator::from_snapshot(rt, &world.drive, Options::simulated());
+        drive.clear_faults(None).map_err(|error| error.to_string())?;
+        let (setup, history) = (world.setup.clone(), world.history.borrow().clone());
+        let work = shared_file::share(rt.clone(), drive, setup, history, seed);
+        rt.block_on(work).map_err(String::from)
+    })?;
+    *summary.reached.entry("clients that share files").or_default() += u64::from(shared);
     Ok(())
 }
 

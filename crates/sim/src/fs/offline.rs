@@ -1,0 +1,81 @@
+//! A mount that must not be refused: an offline zone that it can do without.
+//!
+//! On a copy of a life's drive, the file system is mounted, compared and unmounted, so that nothing
+//! has to be recovered. Then one zone goes offline that holds nothing a mount needs: a zone of
+//! files, of the sync log, which is empty by now, or one that was never written. The mount must
+//! work, and so must a new file. If the zone held nothing valid, everything must still be there.
+//! The copy is discarded afterwards.
+
+use crate::fs::crash::Setup;
+use crate::fs::history::History;
+use crate::fs::observe::{Trouble, check, told};
+use furrow_emu::{Emulator, Fault, FaultKind, Options};
+use furrow_fs::{Fs, Ino, NewNode, WriteData, ZoneInfo, ZoneUse};
+use furrow_rt::{Rng, Rt};
+use furrow_zone::{ErrorKind, ZoneId};
+use std::rc::Rc;
+
+/// Whether a mount after an unmount can do without a zone.
+fn is_dispensable(zone: &ZoneInfo) -> bool {
+    match zone.usage {
+        ZoneUse::Data(_) | ZoneUse::Node(_) | ZoneUse::Free | ZoneUse::SyncLog => true,
+        ZoneUse::DeltaLog | ZoneUse::Tables => zone.written == 0,
+        ZoneUse::Checkpoint | ZoneUse::Unused | ZoneUse::Retired => false,
+    }
+}
+
+/// Mounts a copy of `drive` without one of its zones. Returns the kind of zone.
+///
+/// # Errors
+/// If the mount is refused, or something is lost that was not in the zone.
+pub async fn mount_without(
+    rt: Rt,
+    drive: Emulator,
+    setup: Setup,
+    history: History,
+    seed: u64,
+) -> std::result::Result<&'static str, Trouble> {
+    let mut rng = Rng::new(seed ^ 0x0ff_11e);
+    let drive = Emulator::from_snapshot(&rt, &drive.snapshot(), Options::simulated());
+    let mount = async || Fs::mount(&rt, Rc::new(drive.clone()), setup.mount.clone()).await;
+    let fs = mount().await.map_err(told("mount"))?;
+    check(&fs, &history.cut(history.mark())).await?;
+    match fs.unmount().await {
+        Err(error) if error.kind() == ErrorKind::NoSpace => return Ok("no space to unmount"),
+        ended => ended.map_err(told("unmount"))?,
+    }
+    let fs = mount().await.map_err(told("mount after an unmount"))?;
+    let zones = fs.zone_map().await.map_err(told("zone map"))?;
+    fs.unmount().await.map_err(told("unmount"))?;
+    let able: Vec<usize> = (0..zones.len()).filter(|zone| is_dispensable(&zones[*zone])).collect();
+    let Some(gone) = able.get(rng.below(able.len().max(1) as u64) as usize).copied() else {
+        return Ok("no zone to do without");
+    };
+    let what = format!("zone {gone} ({:?}) is offline", zones[gone]);
+    let fault = Fault::new(FaultKind::ZoneOffline).at_zone(ZoneId(gone as u32));
+    drive.inject(fault).map_err(told("a fault"))?;
+    let fs = mount().await.map_err(|error| told("mount")(error).at(&what))?;
+    if zones[gone].valid == 0 {
+        let kept = check(&fs, &history.cut(history.mark())).await;
+        kept.map_err(|trouble| trouble.at(&what))?;
+    }
+    let work = async {
+        let ino = fs.create(Ino::ROOT, b"a new file", &NewNode::file()).await?.ino;
+        fs.write(ino, WriteData::copy(fs.pool(), 0, &[7; 9000])).await?;
+        fs.fsync(ino, false).await?;
+        fs.unmount().await
+    };
+    match work.await {
+        // Blocks of directories may be in the zone, and a small drive may be full.
+        Err(error)
+            if error.kind() == ErrorKind::NoSpace
+                || zones[gone].valid > 0
+                    && matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) => {}
+        done => done.map_err(|error| told("a new file")(error).at(&what))?,
+    }
+    Ok(match zones[gone].usage {
+        ZoneUse::SyncLog => "a mount without a zone of the sync log",
+        _ if zones[gone].valid > 0 => "a mount without a zone of files",
+        _ => "a mount without an empty zone",
+    })
+}
