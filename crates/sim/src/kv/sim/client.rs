@@ -133,7 +133,7 @@ impl Life {
 
     /// Judges an error of an operation that reads a file.
     pub(super) fn judge_read(&self, store: &Store, path: &str, error: &Error) -> Result<(), Halt> {
-        let named = error.to_string().contains(path);
+        let named = is_named(store, path, error);
         let explained = self.plan.may_misread() || !self.gone().is_empty();
         let kind = matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt);
         if store.failed().is_none() && explained && kind {
@@ -394,6 +394,18 @@ impl Found {
     }
 }
 
+/// Whether an error names the file at a path, by this or another of its names.
+fn is_named(store: &Store, path: &str, error: &Error) -> bool {
+    let node = |path: &str| {
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let all = store.list(parent).ok()?;
+        all.into_iter().find(|(other, _)| other == name).map(|(_, node)| node)
+    };
+    let text = error.to_string();
+    let said = text.split(": ").next().and_then(node);
+    text.contains(path) || said.is_some() && said == node(path)
+}
+
 /// Everything that a store holds, by path.
 pub(super) async fn look_through(
     life: &Life,
@@ -415,7 +427,7 @@ pub(super) async fn look_through(
             match store.read(id, 0, size as usize).await {
                 Ok(data) => drop(file.blocks.insert(0, data.to_vec())),
                 Err(error) if lossy.contains(&id) => {
-                    if !error.to_string().contains(&path) {
+                    if !is_named(store, &path, &error) {
                         return Err(format!("read of {path} does not name it: {error}"));
                     }
                     life.met("a file with blocks in a zone that is offline");
