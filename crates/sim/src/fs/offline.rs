@@ -3,7 +3,7 @@
 //! On a copy of a life's drive, the file system is mounted, compared and unmounted, so that nothing
 //! has to be recovered. Then one zone goes offline that holds nothing a mount needs: a zone of
 //! files, of the sync log, which is empty by now, or one that was never written. The mount must
-//! work, and so must a new file. If the zone held nothing valid, everything must still be there.
+//! work, and so must a new file, unless what it needs would be in that zone. If the zone held nothing valid, everything must still be there.
 //! The copy is discarded afterwards.
 
 use crate::fs::crash::Setup;
@@ -66,10 +66,11 @@ pub async fn mount_without(
         fs.unmount().await
     };
     match work.await {
-        // Blocks of directories may be in the zone, and a small drive may be full.
+        // Blocks of directories may be in the zone, the sync log may go on in it, and a small drive
+        // may be full.
         Err(error)
             if error.kind() == ErrorKind::NoSpace
-                || zones[gone].valid > 0
+                || (zones[gone].valid > 0 || zones[gone].usage == ZoneUse::SyncLog)
                     && matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) => {}
         done => done.map_err(|error| told("a new file")(error).at(&what))?,
     }

@@ -150,7 +150,8 @@ fn judge(
             is_later && in_effect(later) && undoes(later, *value)
         })
     };
-    let givers = effects.iter().filter(|(_, value)| *value == found);
+    // The latest first: it is the one that counts, most often.
+    let givers = effects.iter().rev().filter(|(_, value)| *value == found);
     // Before all operations, everything is zeros.
     let first = found.is_none().then_some(Some(0));
     let mut last = None;
@@ -195,6 +196,7 @@ struct Client {
     log: Rc<RefCell<Log>>,
     versions: Rc<Cell<u64>>,
     rng: Rng,
+    rt: Rt,
 }
 
 impl Client {
@@ -205,6 +207,10 @@ impl Client {
             self.fs.open(*ino).await.map_err(|error| error.to_string())?;
         }
         loop {
+            // Time passes only while nobody works.
+            if self.rng.one_in(4) {
+                self.rt.sleep(1 + self.rng.below(Nanos::MICRO)).await;
+            }
             let file = self.rng.below(FILES) as usize;
             match self.step(file).await? {
                 Ok(()) => {}
@@ -336,6 +342,7 @@ pub async fn share(
             files: files.clone(),
             log: log.clone(),
             versions: versions.clone(),
+            rt: rt.clone(),
             rng: Rng::new(seed ^ (number + 1).wrapping_mul(0xa076_1d64_78bd_642f)),
         };
         let failed = failed.clone();
@@ -347,10 +354,7 @@ pub async fn share(
     }
     let events = 40 + rng.below(500) as usize;
     while log.borrow().events < events && failed.borrow().is_none() {
-        match rng.one_in(4) {
-            true => rt.sleep(1 + rng.below(Nanos::MICRO)).await,
-            false => rt.yield_now().await,
-        }
+        rt.sleep(1 + rng.below(Nanos::MICRO)).await;
     }
     if let Some(why) = failed.take() {
         return Err(why.into());
