@@ -106,9 +106,9 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// The drive, with a permit for a zone of it; `None` if the member has failed. A drive that hung
-    /// may never give its permits back: if it is taken out of service, the wait goes on for that
-    /// which takes its place.
+    /// The drive, with a permit for a zone of it; `None` if the member has failed. A drive that
+    /// hung may never give its permits back: if it is taken out of service, the wait goes on for
+    /// the one that takes its place.
     pub(crate) async fn permit(&self) -> Option<(Rc<Drive>, Permit)> {
         loop {
             let drive = self.drive()?;
