@@ -189,6 +189,9 @@ impl Core {
         if blocks > RECORD_BLOCKS_MAX.min(capacity / 2) {
             return false;
         }
+        if self.has_lost_zone() {
+            self.durability.sync.go_on_at(capacity);
+        }
         if self.durability.sync.next + blocks <= capacity {
             return true;
         }
@@ -212,6 +215,17 @@ impl Core {
         self.durability.sync.half = other;
         self.durability.sync.next = 0;
         true
+    }
+
+    /// Whether a zone of this half has failed in the middle: the next record cannot go on there.
+    fn has_lost_zone(&self) -> bool {
+        let (stripe, next) = (self.env.layout.sync_stripe(), self.durability.sync.next);
+        let zones = self.env.layout.sync_half(self.durability.sync.half);
+        next < stripe.blocks()
+            && (0..).zip(zones).any(|(column, zone)| {
+                let middle = 1..self.env.layout.capacity;
+                middle.contains(&stripe.fill(column, next)) && !self.env.writer.is_open(zone)
+            })
     }
 
     pub(super) fn write_record(&mut self, body: &[u8]) {

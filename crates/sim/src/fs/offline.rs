@@ -1,10 +1,10 @@
 //! A mount that must not be refused: an offline zone that it can do without.
 //!
-//! On a copy of a life's drive, the file system is mounted, compared and unmounted, so that nothing
-//! has to be recovered. Then one zone goes offline that holds nothing a mount needs: a zone of
-//! files, of the sync log, which is empty by now, or one that was never written. The mount must
-//! work, and so must a new file, unless what it needs would be in that zone. If the zone held nothing valid, everything must still be there.
-//! The copy is discarded afterwards.
+//! On a copy of a life's drive, the file system is mounted, compared and unmounted, so that
+//! nothing has to be recovered. Then one zone goes offline that holds nothing a mount needs: a
+//! zone of files, of the sync log, which is empty by now, or one that was never written. The mount
+//! must work, and so must a new file, unless what it needs would be in that zone. If the zone held
+//! nothing valid, everything must still be there. The copy is discarded afterwards.
 
 use crate::fs::crash::Setup;
 use crate::fs::history::History;

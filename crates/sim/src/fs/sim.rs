@@ -71,7 +71,7 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
             let around = around_damage(&world, seed, life, &mut summary);
             around.map_err(|why| format!("before life {life}: {why}"))?;
         }
-        if !last && Rng::new(seed ^ 0x5ba_7e ^ u64::from(life) << 32).one_in(4) {
+        if !last && Rng::new(seed ^ 0x5_ba7e ^ u64::from(life) << 32).one_in(4) {
             let shared = sharing(&world, seed, life, &mut summary);
             shared.map_err(|why| format!("before life {life}, sharing files: {why}"))?;
         }
