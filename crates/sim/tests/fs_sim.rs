@@ -31,7 +31,7 @@ fn what_failed_once_holds() {
     // After a read error in a mount, or with a drive away for a moment, the mount found "no file
     // system" or an older state. From 113 on, zones failed: writes held back behind them waited for
     // ever, and a summary named no owner.
-    for seed in [6, 7, 11, 15, 33, 35, 39, 113, 339, 1207, 40_569] {
+    for seed in [6, 7, 11, 15, 33, 35, 39, 113, 339, 1207, 10_335, 10_734, 40_569] {
         run(seed);
     }
     // A crash between two steps of a long truncation; its state is allowed.
