@@ -431,12 +431,12 @@ impl Operations for FuseServer {
     }
 
     // `opendir` remembers only `O_NOATIME`: a listing needs no other state, cookies stay valid, and
-    // a removed directory lives while the kernel refers to it. But it is answered: a kernel that
-    // opens directories by itself keeps listings, and gives a program that lists a directory in
-    // several steps the end of an older listing if another program lists the directory meanwhile
-    // (seen with Linux 6.18). Leave to keep a listing for one open at a time is no better: the
-    // kernel completes a listing that was begun before a change, and shows it to who rewinds and
-    // then seeks.
+    // a removed directory lives while the kernel refers to it. But `opendir` is answered. If it
+    // were not, the kernel would keep listings: a program that lists a directory in several steps
+    // would get the end of an older listing if another program listed the directory meanwhile (seen
+    // with Linux 6.18). To allow the kernel one kept listing for each open is no better: the kernel
+    // completes a listing that was begun before a change, and shows it to a program that rewinds
+    // and then seeks.
 
     fn opendir(&self, _: INodeNo, flags: OpenFlags, reply: Reply<ReplyOpen>) {
         let handle = if is_noatime(flags) { LISTS_NOATIME } else { FileHandle(0) };

@@ -253,7 +253,7 @@ impl Store {
         };
         let (paths, longest) = names.below(&from);
         if longest + to.len() > PATH_MAX + from.len() {
-            let message = format!("{from}: with {to}, a path below it is over {PATH_MAX} bytes");
+            let message = format!("{to}: a path below it would have over {PATH_MAX} bytes");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let longer = paths as u64 * to.len().saturating_sub(from.len()) as u64;

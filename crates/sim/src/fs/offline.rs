@@ -9,7 +9,7 @@
 use crate::fs::crash::Setup;
 use crate::fs::history::History;
 use crate::fs::observe::{Trouble, check, told};
-use furrow_emu::{Emulator, Fault, FaultKind, Options};
+use furrow_emu::{Emulator, Fault, FaultKind};
 use furrow_fs::{Fs, Ino, NewNode, WriteData, ZoneInfo, ZoneUse};
 use furrow_rt::{Rng, Rt};
 use furrow_zone::{ErrorKind, ZoneId};
@@ -24,7 +24,13 @@ fn is_dispensable(zone: &ZoneInfo) -> bool {
     }
 }
 
-/// Mounts a copy of `drive` without one of its zones. Returns the kind of zone.
+/// Whether the engine may want to write its next record or table page to a zone. It stops where
+/// such a zone has gone.
+fn is_of_logs(zone: &ZoneInfo) -> bool {
+    matches!(zone.usage, ZoneUse::SyncLog | ZoneUse::DeltaLog | ZoneUse::Tables)
+}
+
+/// Mounts `drive`, which is a copy, without one of its zones. Returns the kind of zone.
 ///
 /// # Errors
 /// If the mount is refused, or something is lost that was not in the zone.
@@ -36,7 +42,6 @@ pub async fn mount_without(
     seed: u64,
 ) -> std::result::Result<&'static str, Trouble> {
     let mut rng = Rng::new(seed ^ 0x0ff_11e);
-    let drive = Emulator::from_snapshot(&rt, &drive.snapshot(), Options::simulated());
     let mount = async || Fs::mount(&rt, Rc::new(drive.clone()), setup.mount.clone()).await;
     let fs = mount().await.map_err(told("mount"))?;
     check(&fs, &history.cut(history.mark())).await?;
@@ -66,11 +71,11 @@ pub async fn mount_without(
         fs.unmount().await
     };
     match work.await {
-        // Blocks of directories may be in the zone, the sync log may go on in it, and a small drive
-        // may be full.
+        // Blocks of directories may be in the zone, a log or the tables may go on in it, and a
+        // small drive may be full.
         Err(error)
             if error.kind() == ErrorKind::NoSpace
-                || (zones[gone].valid > 0 || zones[gone].usage == ZoneUse::SyncLog)
+                || (zones[gone].valid > 0 || is_of_logs(&zones[gone]))
                     && matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) => {}
         done => done.map_err(|error| told("a new file")(error).at(&what))?,
     }

@@ -304,8 +304,8 @@ impl Client {
     }
 }
 
-/// Lets clients share files on a copy of `drive`, cuts the power, and compares what is left. False
-/// if there was no space for it.
+/// Lets clients share files on `drive`, which is a copy, cuts the power, and compares what is left.
+/// False if there was no space for it.
 ///
 /// # Errors
 /// Names what was found, and the operation that it contradicts.
@@ -317,7 +317,6 @@ pub async fn share(
     seed: u64,
 ) -> std::result::Result<bool, Trouble> {
     let mut rng = Rng::new(seed ^ 0x5ba_7ed);
-    let drive = Emulator::from_snapshot(&rt, &drive.snapshot(), Options::simulated());
     let fs = Fs::mount(&rt, Rc::new(drive.clone()), setup.mount.clone()).await;
     let fs = fs.map_err(told("mount"))?;
     check(&fs, &history.cut(history.mark())).await?;

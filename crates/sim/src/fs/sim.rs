@@ -268,25 +268,35 @@ fn live(
     Ok(())
 }
 
-/// See [`isolation::work_around_damage`] and [`fsync_batch::sync_around_damage`].
-fn around_damage(world: &World, seed: u64, life: u32, summary: &mut Summary) -> Result<(), String> {
-    let seed = seed.rotate_left(40) ^ u64::from(life) << 1 | u64::from(seed.is_multiple_of(2));
-    let met = on_executor(seed, summary, |rt| {
-        let drive = Emulator::from_snapshot(rt, &world.drive, Options::simulated());
-        drive.clear_faults(None).map_err(|error| error.to_string())?;
-        let setup = world.setup.clone();
-        let history = world.history.borrow().clone();
-        let clients = world.clients.clone();
-        let work = isolation::work_around_damage(rt.clone(), drive, setup, clients, history, seed);
-        rt.block_on(work).map_err(String::from)
-    })?;
-    *summary.reached.entry("a damaged file").or_default() += u64::from(met);
-    let met = on_executor(seed, summary, |rt| {
+/// Runs an experiment on a copy of the drive, which has no faults.
+fn on_copy<T, W>(
+    world: &World,
+    seed: u64,
+    summary: &mut Summary,
+    experiment: impl FnOnce(Rt, Emulator, Setup, History) -> W,
+) -> Result<T, String>
+where
+    T: 'static,
+    W: Future<Output = std::result::Result<T, Trouble>> + 'static,
+{
+    on_executor(seed, summary, |rt| {
         let drive = Emulator::from_snapshot(rt, &world.drive, Options::simulated());
         drive.clear_faults(None).map_err(|error| error.to_string())?;
         let (setup, history) = (world.setup.clone(), world.history.borrow().clone());
-        let work = fsync_batch::sync_around_damage(rt.clone(), drive, setup, history, seed);
-        rt.block_on(work).map_err(String::from)
+        rt.block_on(experiment(rt.clone(), drive, setup, history)).map_err(String::from)
+    })
+}
+
+/// See [`isolation::work_around_damage`] and [`fsync_batch::sync_around_damage`].
+fn around_damage(world: &World, seed: u64, life: u32, summary: &mut Summary) -> Result<(), String> {
+    let seed = seed.rotate_left(40) ^ u64::from(life) << 1 | u64::from(seed.is_multiple_of(2));
+    let clients = world.clients.clone();
+    let met = on_copy(world, seed, summary, |rt, drive, setup, history| {
+        isolation::work_around_damage(rt, drive, setup, clients, history, seed)
+    })?;
+    *summary.reached.entry("a damaged file").or_default() += u64::from(met);
+    let met = on_copy(world, seed, summary, |rt, drive, setup, history| {
+        fsync_batch::sync_around_damage(rt, drive, setup, history, seed)
     })?;
     if let Met::Damage(what) = met {
         *summary.reached.entry(what).or_default() += 1;
@@ -302,12 +312,8 @@ fn without_a_zone(
     summary: &mut Summary,
 ) -> Result<(), String> {
     let seed = seed.rotate_left(32) ^ u64::from(life);
-    let met = on_executor(seed, summary, |rt| {
-        let drive = Emulator::from_snapshot(rt, &world.drive, Options::simulated());
-        drive.clear_faults(None).map_err(|error| error.to_string())?;
-        let (setup, history) = (world.setup.clone(), world.history.borrow().clone());
-        let work = offline::mount_without(rt.clone(), drive, setup, history, seed);
-        rt.block_on(work).map_err(String::from)
+    let met = on_copy(world, seed, summary, |rt, drive, setup, history| {
+        offline::mount_without(rt, drive, setup, history, seed)
     })?;
     *summary.reached.entry(met).or_default() += 1;
     Ok(())
@@ -316,12 +322,8 @@ fn without_a_zone(
 /// See [`shared_file::share`].
 fn sharing(world: &World, seed: u64, life: u32, summary: &mut Summary) -> Result<(), String> {
     let seed = seed.rotate_left(24) ^ u64::from(life);
-    let shared = on_executor(seed, summary, |rt| {
-        let drive = Emulator::from_snapshot(rt, &world.drive, Options::simulated());
-        drive.clear_faults(None).map_err(|error| error.to_string())?;
-        let (setup, history) = (world.setup.clone(), world.history.borrow().clone());
-        let work = shared_file::share(rt.clone(), drive, setup, history, seed);
-        rt.block_on(work).map_err(String::from)
+    let shared = on_copy(world, seed, summary, |rt, drive, setup, history| {
+        shared_file::share(rt, drive, setup, history, seed)
     })?;
     *summary.reached.entry("clients that share files").or_default() += u64::from(shared);
     Ok(())

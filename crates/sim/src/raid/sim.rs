@@ -82,7 +82,8 @@ enum Action {
     Scrub,
     /// When all members are whole again, one more drive is pulled.
     Another(u32),
-    /// Drives, as bits, refuse their next writes, so many of all.
+    /// Each drive of a set refuses its next writes. Bit i of the set stands for drive i; the second
+    /// number says how many writes each drive refuses.
     Refuse(u32, u64),
 }
 
