@@ -315,8 +315,9 @@ pub(crate) struct StateRing {
     /// Zones of the ring that hold anything.
     used: [Cell<bool>; RING_ZONES as usize],
     newest: RefCell<Option<Newest>>,
-    /// The other zone can never be emptied: when this one is full, there is no place for a record.
-    ends: Cell<Option<ZoneId>>,
+    /// The other zone, if it can never be emptied: when this one is full, there is no place for a
+    /// record.
+    lost: Cell<Option<ZoneId>>,
 }
 
 /// Where the newest whole record is: it was read, or its write was acknowledged.
@@ -345,7 +346,7 @@ impl StateRing {
             closed: Cell::new(closed),
             used: std::array::from_fn(|ring| Cell::new(used(ring))),
             newest: RefCell::new(newest),
-            ends: Cell::new(None),
+            lost: Cell::new(None),
         }
     }
 
@@ -455,7 +456,7 @@ impl Drive {
             let report = self.device.report(zone, 1).await.ok();
             let state = report.and_then(|reports| reports.first().map(|report| report.state));
             if matches!(state, Some(ZoneState::ReadOnly | ZoneState::Offline)) {
-                self.ring.ends.set(Some(zone));
+                self.ring.lost.set(Some(zone));
             }
         }
         Ok(())
@@ -464,7 +465,7 @@ impl Drive {
     /// The zone of the ring that can never be written again, if there is one: records find place
     /// only until the other zone is full.
     pub(crate) fn lost_ring_zone(&self) -> Option<ZoneId> {
-        self.ring.ends.get()
+        self.ring.lost.get()
     }
 
     async fn empty_spare(&self, spare: Spare) -> Result<()> {

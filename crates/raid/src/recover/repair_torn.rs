@@ -57,15 +57,7 @@ impl Volume {
         }
         let (mut trims, mut blocks, mut outdated) = (Vec::new(), Vec::new(), Vec::new());
         for number in &torn {
-            let (slot, row, chunk) =
-                self.0.shape.locate(*number).expect("invariant: it was found there");
-            let from = self.origin(*number);
-            let (identity, page) = match self.block_or_reconstructed(slot, row, chunk).await {
-                Ok((Some(identity), page)) => (identity, page),
-                // The drives may come back: the step is to be tried again then.
-                Err(error) if error.is_gone() => return Err(error),
-                Ok(_) | Err(_) => continue,
-            };
+            let Some((identity, page, from)) = self.written_at(*number).await? else { continue };
             // Until there is a checkpoint, only a trim's record shows what the trim discarded.
             if identity.kind == block::TRIM {
                 trims.push((identity, page, from));
@@ -108,20 +100,30 @@ impl Volume {
             }
             let mut blocks = Vec::new();
             for number in numbers {
-                let (slot, row, chunk) =
-                    self.0.shape.locate(*number).expect("invariant: it was found there");
-                let from = self.origin(*number);
-                match self.block_or_reconstructed(slot, row, chunk).await {
-                    Ok((Some(identity), page)) if self.counts(*number, &identity).await? => {
-                        blocks.push((identity, page, from));
-                    }
-                    Err(error) if error.is_gone() => return Err(error),
-                    Ok(_) | Err(_) => {}
+                if let Some(block) = self.written_at(*number).await?
+                    && self.counts(*number, &block.0).await?
+                {
+                    blocks.push(block);
                 }
             }
             self.move_blocks(blocks).await?;
         }
         Ok(())
+    }
+
+    /// The block of a number that recovery found; `None` if it cannot be had any more.
+    ///
+    /// # Errors
+    /// If drives are gone. They may come back: the step is to be tried again then.
+    async fn written_at(&self, number: u32) -> Result<Option<Moved>> {
+        let place = self.0.shape.locate(number);
+        let (slot, row, chunk) = place.expect("invariant: it was found there");
+        let from = self.origin(number);
+        match self.block_or_reconstructed(slot, row, chunk).await {
+            Ok((Some(identity), page)) => Ok(Some((identity, page, from))),
+            Err(error) if error.is_gone() => Err(error),
+            Ok(_) | Err(_) => Ok(None),
+        }
     }
 
     /// Splits the blocks to be rewritten into batches: one batch if there is space for all of them.
