@@ -209,14 +209,17 @@ pub(crate) async fn none_found(
     reports: &[ZoneReport],
     pages: &Pool,
 ) -> Error {
+    let offline = offline_beginning(device.geometry(), reports);
     if let Some(uuid) = identify_by(device, reports, pages).await {
-        let message = format!(
-            "{}: the superblocks of store {uuid} are damaged: restore a backup",
-            device.name()
-        );
-        return Error::new(ErrorKind::Corrupt, message);
+        let (kind, why) = match offline {
+            Some(zone) => (ErrorKind::Io, format!("cannot be read: zone {zone} is offline")),
+            None => (ErrorKind::Corrupt, "are damaged".to_owned()),
+        };
+        let name = device.name();
+        let message = format!("{name}: the superblocks of store {uuid} {why}: restore a backup");
+        return Error::new(kind, message);
     }
-    match offline_beginning(device.geometry(), reports) {
+    match offline {
         Some(zone) => {
             let message = format!(
                 "{}: no store is found, but zone {zone} is offline, where one may have begun",

@@ -239,9 +239,7 @@ fn main() -> ExitCode {
 
 fn simulate_seeds(args: &SimulateArgs) -> Result<ExitCode> {
     if !args.verbose {
-        std::panic::set_hook(Box::new(|i| {
-            eprintln!("{i}\n{}", std::backtrace::Backtrace::force_capture())
-        }));
+        std::panic::set_hook(Box::new(|_| {}));
     }
     let defect = match args.subject.split_once(':') {
         Some(("kv", defect)) => defect_of(Some(defect), &StoreDefect::ALL)?,

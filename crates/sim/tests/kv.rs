@@ -74,6 +74,14 @@ fn a_writer_that_waits_for_space_gets_some_or_an_error() {
     }
 }
 
+/// A store whose only superblock was in a zone that went offline was said to be damaged.
+#[test]
+fn a_zone_that_went_offline_is_named_as_the_cause() {
+    if let Err(why) = simulate(50_926, &mut |_| {}) {
+        panic!("seed 50926: {why}");
+    }
+}
+
 #[test]
 fn one_seed_is_one_run() {
     for seed in [100, 101] {

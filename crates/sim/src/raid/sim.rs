@@ -567,13 +567,13 @@ impl Shared {
             reached.extend(is.then_some(what));
         }
         let (drive, off) = (life.emulator.snapshot(), life.is_off());
-        let rebuilding = self.volume.rebuilding().is_some();
+        // Of the same moment: while the drives are read below, a spare may take a member's place.
+        let (states, rebuilding) = (self.volume.members(), self.volume.rebuilding().is_some());
         // Only to read the members' drives: the life has ended, and nothing after it counts.
         life.emulator.clear_faults(None).map_err(|error| error.to_string())?;
         self.parts.iter().for_each(|part| part.set_gone(false));
         life.emulator.power_on();
         let seats = seats(&self.volume, &self.parts, &[]).await;
-        let states = self.volume.members();
         // The drives may not have recorded yet that a rebuild has ended in memory.
         let known = |member: &u32| {
             let before = life.before.as_ref();
