@@ -270,6 +270,24 @@ pub fn is_torn(last: &[u8], length: usize, sector: usize) -> bool {
     sector < BLOCK_SIZE && written.div_ceil(sector) < length.min(BLOCK_SIZE).div_ceil(sector)
 }
 
+/// True if a block whose content had the checksum `crc` may have been torn: that its end is zeros
+/// does not prove it. A torn block of zeros would be whole, and one flipped bit is damage.
+pub fn may_be_torn(block: &[u8], crc: u32, sector: usize) -> bool {
+    let zeros = || crc == crc32c(&vec![0; block.len()]);
+    is_torn(block, block.len(), sector) && !zeros() && !is_within_one_bit(block, crc)
+}
+
+/// Whether `bytes` have the CRC32C `crc`, or would have it with one bit flipped. What a flip changes
+/// in a checksum depends only on how far from the end the bit is, so each further bit costs one
+/// step.
+fn is_within_one_bit(bytes: &[u8], crc: u32) -> bool {
+    const POLYNOMIAL: u32 = 0x82f6_3b78;
+    let change = crc32c(bytes) ^ crc;
+    let earlier = |by: &u32| Some(by >> 1 ^ if by & 1 == 1 { POLYNOMIAL } else { 0 });
+    let flips = std::iter::successors(Some(POLYNOMIAL), earlier);
+    change == 0 || flips.take(bytes.len() * 8).any(|flip| flip == change)
+}
+
 fn check(header: &Header, expect: &Expect) -> Result<()> {
     let wrong = |what: String| Err(Error::new(ErrorKind::WrongFormat, what));
     let version = header.version.get();
@@ -395,6 +413,24 @@ mod tests {
             let at = flip.index(bytes.len());
             bytes[at] ^= 1 << bit;
             prop_assert!(open(&bytes, &expect()).is_err());
+        }
+
+        /// A torn block may be torn, unless it was all zeros; a block with a flipped bit is not.
+        #[test]
+        fn a_flipped_bit_does_not_look_torn(
+            body in proptest::collection::vec((0..u8::MAX).prop_map(|byte| byte | 3), 0..=BLOCK_SIZE),
+            flip in any::<prop::sample::Index>(),
+            bit in 0..8u32,
+            sectors in 0..8usize,
+        ) {
+            let mut block = body.clone();
+            block.resize(BLOCK_SIZE, 0);
+            let crc = crc32c(&block);
+            let mut torn = block.clone();
+            torn[sectors * 512..].fill(0);
+            prop_assert_eq!(may_be_torn(&torn, crc, 512), sectors * 512 < body.len());
+            block[flip.index(BLOCK_SIZE)] ^= 1 << bit;
+            prop_assert!(!may_be_torn(&block, crc, 512));
         }
 
         /// No bytes cause a panic: neither random bytes, nor bytes that start like a record.

@@ -77,7 +77,7 @@ enum Short {
     Lacking,
     /// All chunks are there, and few enough are damaged.
     Damaged,
-    /// All chunks are there, and too many are damaged.
+    /// All chunks are there, or were, and too many are damaged.
     Lost,
 }
 
@@ -149,13 +149,17 @@ impl Scanned {
         self.rows.iter().flatten().flatten().any(|row| !row.whole && row.stripe == NONE)
     }
 
-    /// Whether a drive has a row that was damaged beyond telling what it was, where the chunk of a
-    /// stripe may be.
-    pub(crate) fn may_have(&self, groups: Groups, stripe: u32, drive: u32) -> bool {
+    /// Drives with a row that was damaged beyond telling what it was, where the chunk of a stripe
+    /// may be, as bits.
+    pub(crate) fn unknown_of(&self, groups: Groups, stripe: u32) -> u32 {
         let first = groups.start(stripe) * groups.chunk;
-        let rows = first as usize..(groups.end(stripe) * groups.chunk) as usize;
-        let here = |at: usize| self.rows[drive as usize].get(at).copied().flatten();
-        rows.filter_map(here).any(|row| !row.whole && row.stripe == NONE)
+        let last = groups.end(stripe) * groups.chunk;
+        let may_have = |rows: &Rows| {
+            let rows = rows.iter().take(last as usize).skip(first as usize).flatten();
+            rows.into_iter().any(|row| !row.whole && row.stripe == NONE)
+        };
+        let drives = (0..).zip(&self.rows).filter(|(_, rows)| may_have(rows));
+        drives.fold(0, |set, (drive, _)| set | 1u32 << drive)
     }
 
     /// Number of rows up to the last one with a whole block in any zone. A zone that was ended
@@ -379,12 +383,12 @@ impl Volume {
     }
 
     /// Decides which stripes count, and collects their blocks and trims that are newer than the
-    /// snapshot.
+    /// snapshot. `gone`: members that lost their zones of the segment, as bits.
     fn weigh(
         &self,
         segment: &Found,
         scanned: &Scanned,
-        mut table: StripeTable,
+        (mut table, gone): (StripeTable, u32),
         after: u32,
         delta: &mut Delta,
     ) {
@@ -406,17 +410,18 @@ impl Volume {
             let sound = there & !scanned.hurt(groups, &table, stripe);
             let enough =
                 |set: u32| placement.recoverable(|c| set >> placement.drive(stripe, c) & 1 == 1);
-            // If every member in service has its chunk, the stripe may have been acknowledged:
-            // where too much of it is damaged, its blocks are lost, and reads say so.
-            let lost = !enough(sound) && enough(there) && !self.lacks(segment, there);
+            // If every member in service has its chunk, or may have had it, the stripe may have been
+            // acknowledged: where too much of it is damaged, its blocks are lost, and reads say so.
+            let had = || there | gone | scanned.unknown_of(groups, stripe);
+            let lost = !enough(sound) && enough(there) && !self.lacks(segment, had());
             if !enough(sound) && !lost {
                 // The stripe is void: its chunks must never be taken for chunks again.
                 (0..placement.n).for_each(|drive| table.remove(stripe, drive));
                 continue;
             }
             let short = match () {
-                _ if self.lacks(segment, there) => Short::Lacking,
                 _ if lost => Short::Lost,
+                _ if self.lacks(segment, there) => Short::Lacking,
                 _ if self.lacks(segment, sound) => Short::Damaged,
                 _ => Short::Not,
             };

@@ -75,7 +75,10 @@ async fn scan_zone(
             // Of a torn block the last sectors are missing, and nothing of a block that was never
             // written is there.
             let bytes = page.bytes();
-            let torn = record::is_torn(bytes, bytes.len(), sector);
+            let torn = match &meta {
+                Some(meta) => record::may_be_torn(bytes, meta.own_crc.get(), sector),
+                None => record::is_torn(bytes, bytes.len(), sector),
+            };
             let empty = || bytes.iter().chain(oob).all(|byte| *byte == 0);
             let damaged = !torn && !empty();
             let known = meta.map_or(Row::UNKNOWN, |m| Row { whole: false, ..Row::listed(&m) });

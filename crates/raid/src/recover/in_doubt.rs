@@ -37,7 +37,7 @@ pub(crate) struct InDoubt {
 
 impl Volume {
     /// Members in service that had a zone in a segment and have lost it, as bits.
-    fn lost_in(&self, found: &Found, zones: &[Vec<ZoneReport>]) -> u32 {
+    pub(crate) fn lost_in(&self, found: &Found, zones: &[Vec<ZoneReport>]) -> u32 {
         let first = self.0.shape.first_zone as usize;
         let gone = |index: usize| {
             zones[index].iter().skip(first).any(|zone| zone.state == ZoneState::Offline)
@@ -82,10 +82,7 @@ impl Volume {
         let hurts = std::cell::Cell::new(0);
         let is_in_doubt = |stripe: &u32| {
             let there = table.drives_of(*stripe);
-            let hurt = (0..placement.n).filter(|drive| {
-                damaged && there >> drive & 1 == 0 && scanned.may_have(groups, *stripe, *drive)
-            });
-            let hurt = hurt.fold(0u32, |set, drive| set | 1 << drive);
+            let hurt = if damaged { scanned.unknown_of(groups, *stripe) & !there } else { 0 };
             let (lost, may_have) = (lost | hurt, may_have | hurt);
             let suffices =
                 |set: u32| placement.recoverable(|c| set >> placement.drive(*stripe, c) & 1 == 1);

@@ -199,7 +199,8 @@ impl Recovery {
             let scanned = volume.scan(&found, zones).await;
             let table = volume.places(&found, &scanned);
             self.in_doubt.extend(volume.in_doubt(&found, (&scanned, &table), after, zones));
-            volume.weigh(&found, &scanned, table, after, &mut self.delta);
+            let gone = volume.lost_in(&found, zones);
+            volume.weigh(&found, &scanned, (table, gone), after, &mut self.delta);
             self.open.push((found, scanned));
         }
     }
