@@ -240,10 +240,11 @@ impl Volume {
             }
             .into();
             let recorded = member.recorded.get();
-            let known = recorded > 0 && member.state.get() != MemberState::Failed;
-            let behind =
-                known.then(|| u32::try_from(sequence.saturating_sub(recorded)).unwrap_or(0));
-            entry.behind = behind.unwrap_or(0).into();
+            // Of a failed member, too: an older image of it must not look as if it had gone on.
+            if recorded > 0 {
+                let behind = u32::try_from(sequence.saturating_sub(recorded));
+                entry.behind = behind.unwrap_or(0).into();
+            }
             bytes.extend(entry.as_bytes());
         }
         image.entries.iter().for_each(|entry| bytes.extend(entry.as_bytes()));

@@ -199,8 +199,11 @@ impl All<'_> {
         }
         let apart = |one: usize, other: usize| {
             let both = self.went_on_without(one, other) && self.went_on_without(other, one);
+            // What an older image of a drive says is not the last that the drive has said.
+            let older = self.least(one, other).or(self.least(other, one)).is_some();
             let replaced = |of: usize, on: usize| self.view(of, on) == View::Unknown;
-            both && !(self.share(one, other) && replaced(one, other) != replaced(other, one))
+            both && !older
+                && !(self.share(one, other) && replaced(one, other) != replaced(other, one))
         };
         let speaking: Vec<usize> =
             (0..self.drives.len()).filter(|index| self.speaks(*index)).collect();
@@ -252,30 +255,35 @@ impl All<'_> {
     }
 
     fn standing(&self, newest: usize, index: usize) -> Standing {
-        let (drive, newest) = (&self.drives[index], &self.drives[newest]);
+        let (drive, of) = (&self.drives[index], &self.drives[newest]);
         let Some(member) = drive.member else { return Standing::Spare };
-        let seat = newest.members.iter().position(|(uuid, _)| *uuid == drive.device);
+        let seat = of.members.iter().position(|(uuid, _)| *uuid == drive.device);
         let Some(seat) = seat else { return Standing::Replaced(member) };
-        if newest.members[seat].1 == MemberState::Failed {
+        if of.members[seat].1 == MemberState::Failed {
             return Standing::TakenOut(member);
         }
         let record = drive.record;
-        match self.twin(index) {
-            Some(twin) if twin.record == record => return Standing::Copy(member),
-            Some(twin) => return Standing::Behind { member, record, least: twin.record },
-            None => {}
+        match (self.twin(index), self.least(newest, index)) {
+            (Some(twin), _) if twin.record == record => Standing::Copy(member),
+            (Some(twin), _) => Standing::Behind { member, record, least: twin.record },
+            (None, Some(least)) => Standing::Behind { member, record, least },
+            (None, None) => Standing::Member(seat as u32),
         }
-        let least = newest.known.get(seat).copied().unwrap_or(0);
+    }
+
+    /// If `on` is an older image of itself by the record of `of`: the number of the record that it
+    /// must once have had.
+    fn least(&self, of: usize, on: usize) -> Option<u64> {
+        let (of, on) = (&self.drives[of], &self.drives[on]);
+        let seat = of.members.iter().position(|(uuid, _)| *uuid == on.device)?;
+        let least = of.known.get(seat).copied().unwrap_or(0);
         // A record that is damaged was there. Its number may be what is damaged, by a bit.
         let flipped = |number: u64| {
             let mut near = (0..u64::BITS).map(|bit| number ^ 1 << bit);
-            near.any(|number| (least..=newest.record).contains(&number))
+            near.any(|number| (least..=of.record).contains(&number))
         };
-        let had = drive.damaged.is_some_and(|n| n == 0 || n >= least || flipped(n));
-        match record < least && !had {
-            true => Standing::Behind { member, record, least },
-            false => Standing::Member(seat as u32),
-        }
+        let had = on.damaged.is_some_and(|n| n == 0 || n >= least || flipped(n));
+        (on.record < least && !had).then_some(least)
     }
 }
 

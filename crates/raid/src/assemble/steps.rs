@@ -278,7 +278,8 @@ impl Assembly {
             let events = entry.events.get();
             let Some(candidate) = candidate else {
                 lost |= state != MemberState::Failed;
-                members.push(member(entry.uuid, MemberState::Failed, (events, 0), None));
+                let known = (events, stale_members::known(&header, entry));
+                members.push(member(entry.uuid, MemberState::Failed, known, None));
                 zones.push(Vec::new());
                 continue;
             };

@@ -337,6 +337,27 @@ fn who_was_told_of_a_failure_alone_is_stale() {
     assert_eq!(judged.standings[3], Standing::TakenOut(3));
 }
 
+/// A member failed the other, whose drive was replaced, and which then failed the member. An older
+/// image of the member, of when it was alone, is stale: the other one knows its later record.
+#[test]
+fn an_older_image_of_a_drive_that_was_alone_is_no_split() {
+    let mut world = World::new(Level::Raid5, 2);
+    world.step(&Step { replaces: true, ..assemble(&[0], 2) });
+    let mut before = World::new(Level::Raid5, 2);
+    before.step(&assemble(&[0], 2));
+    world.step(&assemble(&[2], 3));
+    let mut says = vec![before.drives[0].says.clone(), world.drives[2].says.clone()];
+    let parts = judge(&says).unwrap().split;
+    assert_eq!(parts, [[0], [1]], "without knowing its record: a split");
+    let (seat, record) = (says[0].member.unwrap() as usize, says[0].record);
+    says[1].known[seat] = record;
+    assert_eq!(judge(&says).unwrap().split.len(), 2, "it may have gone on after that record");
+    says[1].known[seat] = record + 1;
+    let judged = judge(&says).unwrap();
+    assert!(judged.split.is_empty(), "{judged:?}");
+    assert_eq!(judged.standings, [Standing::TakenOut(0), Standing::Member(1)]);
+}
+
 /// The newest record of a member is damaged, or none of its records is whole.
 #[test]
 fn damage_of_a_record_is_no_older_image() {

@@ -9,6 +9,7 @@ use furrow_raid::{Config, DriveOptions, Level, Options, Placement, Shape, Volume
 use furrow_raid::{assemble, examine};
 use furrow_rt::{Rng, Rt};
 use furrow_zone::{Error, Geometry, ZonedDevice};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// Mixed into the seed to decide whether drives have an out-of-band area, so that seeds which
@@ -46,6 +47,8 @@ pub struct Array {
     pub options: Options,
     /// One drive.
     pub geometry: Geometry,
+    /// Parts that were set back to older images.
+    pub older: BTreeSet<u32>,
 }
 
 impl Array {
@@ -95,7 +98,7 @@ impl Array {
             variant: RaidVariant { defect, lifetimes, ..RaidVariant::default() },
             ..Options::default()
         };
-        let mut array = Array { level, drives, config, options, geometry };
+        let mut array = Array { level, drives, config, options, geometry, older: BTreeSet::new() };
         // With its own random numbers, for the same reason.
         let mut apart = Rng::new(case.seed ^ BARE);
         if apart.one_in(3) {
@@ -152,7 +155,8 @@ impl Array {
 
     /// Assembles the array from the parts that are not in `without`, like a user who gives all
     /// drives and leaves out those that are refused as stale or foreign; these are added to
-    /// `without`.
+    /// `without`. An older image may look like the part of a split, if drives were replaced since:
+    /// the user knows which drives came from a backup.
     ///
     /// # Errors
     /// Any other error.
@@ -165,6 +169,15 @@ impl Array {
         loop {
             match assemble(rt, devices(parts, without), &self.options).await {
                 Ok(volume) => return Ok(volume),
+                Err(error) if error.to_string().starts_with("the array is split") => {
+                    let given = without.len();
+                    without.extend(&self.older);
+                    without.sort_unstable();
+                    without.dedup();
+                    if without.len() == given {
+                        return Err(error);
+                    }
+                }
                 Err(error) => match refused(&error, parts, without) {
                     Some(part) => without.push(part),
                     None => return Err(error),

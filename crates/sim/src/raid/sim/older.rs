@@ -74,6 +74,7 @@ impl World {
     ) -> Result<(), String> {
         let members: Vec<u32> = backs.iter().map(|back| back.member).collect();
         self.doubt(&members, seed, summary)?;
+        self.array.older.extend(backs.iter().map(|back| back.part));
         self.drive = on_executor(seed, summary, |rt| {
             let emulator = self.emulator(rt)?;
             let zones = self.array.geometry.zones;
