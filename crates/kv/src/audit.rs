@@ -145,8 +145,9 @@ impl Store {
         holds(&account("journaled blocks"), file.journaled <= placed, || {
             format!("expected at most the {placed} placed ones, found {}", file.journaled)
         })?;
-        // A commit under way has already journaled what becomes durable when it ends.
-        if !self.0.committing.get() {
+        // A commit under way has already journaled what becomes durable when it ends. A file that
+        // lost its last name meanwhile is in no commit any more.
+        if !self.0.committing.get() && file.names > 0 {
             let durable = file.synced.as_ref().map_or(0, |synced| synced.blocks);
             holds(&account("journaled blocks"), file.journaled <= durable, || {
                 format!("expected at most the {durable} synced ones, found {}", file.journaled)

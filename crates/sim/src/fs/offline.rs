@@ -78,11 +78,14 @@ pub async fn mount_without(
     };
     match work.await {
         // Blocks of directories may be in the zone, a log or the tables may go on in it, and a
-        // small drive may be full.
+        // small drive may be full. The engine stops where it cannot read a node that it changes.
         Err(error)
             if error.kind() == ErrorKind::NoSpace
                 || (zones[gone].valid > 0 || is_of_logs(&zones[gone]))
-                    && matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) => {}
+                    && matches!(
+                        error.kind(),
+                        ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::ReadOnly
+                    ) => {}
         done => done.map_err(|error| told("a new file")(error).at(&what))?,
     }
     Ok(match zones[gone].usage {
