@@ -82,6 +82,15 @@ fn a_zone_that_went_offline_is_named_as_the_cause() {
     }
 }
 
+/// The audit took a file that lost its last name during a group commit for one that the commit had
+/// left half written.
+#[test]
+fn a_file_removed_during_a_group_commit_passes_the_audit() {
+    if let Err(why) = simulate(60_312, &mut |_| {}) {
+        panic!("seed 60312: {why}");
+    }
+}
+
 #[test]
 fn one_seed_is_one_run() {
     for seed in [100, 101] {

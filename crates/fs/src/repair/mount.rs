@@ -32,7 +32,10 @@ use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_log::record::RecordHeader;
 use furrow_policy::{FsVariant, Metadata};
 use furrow_rt::{Pool, Rt};
-use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZonedDevice};
+use furrow_zone::{
+    Action, Command, Error, ErrorKind, QueueId, Request, Result, Target, ZoneId, ZoneState,
+    ZonedDevice,
+};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -73,6 +76,7 @@ pub(super) async fn mount(
         found.id.epoch = found.id.epoch.max(plausible(lost.epoch.get()));
     }
     let deltas = delta_layouts(device.geometry(), &found.layout, &mount)?;
+    finish_delta_logs(&*device, &mut found).await?;
     let read = tables::read(&*device, &found, &pages, &deltas, log).await;
     let inner =
         assemble(rt, device, mount, &found, &scan, (read.nat, read.sit), pages, deltas).await?;
@@ -270,6 +274,32 @@ fn close_broken_heads(device: &dyn ZonedDevice, found: &mut Found, log: &mut Log
         closed.push(superzone);
     }
     closed
+}
+
+/// Finishes the zones of the delta logs: a repair writes no deltas, and needs other active zones. A
+/// repair that the power ended may have left zones active that no checkpoint knows.
+async fn finish_delta_logs(device: &dyn ZonedDevice, found: &mut Found) -> Result<()> {
+    let geometry = device.geometry();
+    let logs = (0..found.layout.logs as usize).flat_map(|log| [(log, 0), (log, 1)]);
+    let zones: Vec<ZoneId> =
+        logs.flat_map(|(log, half)| found.layout.delta_half(log, half)).collect();
+    for zone in zones {
+        let report = &mut found.reports[zone.0 as usize];
+        if report.state.is_active() {
+            let target = Target::Zone(geometry.start(zone));
+            let finish = Request::bare(Command::Manage { target, action: Action::Finish });
+            let status = device.submit(QueueId(0), finish).await.status;
+            if !status.is_ok() {
+                return Err(Error::device(
+                    &device.name(),
+                    format!("finish of zone {zone}"),
+                    status,
+                ));
+            }
+            report.state = ZoneState::Full;
+        }
+    }
+    Ok(())
 }
 
 /// Replays the records that can be replayed.

@@ -213,6 +213,10 @@ impl Walker<'_> {
         if head.blocks.get() != blocks {
             let problem = format!("{} blocks by its count, {blocks} are in its tree", head.blocks);
             self.log.mended("inode", (ino, format!("{ino}: blocks")), problem, "counted");
+        }
+        // A block that got a copy of its own was counted twice.
+        let now = self.inner.run(|core| Ok(core.inode(Ino(ino))?.head.blocks.get())).await?;
+        if now != blocks {
             edit(self.inner, ino, |bytes| as_inode_mut(bytes).head.blocks = blocks.into()).await?;
         }
         Ok(())
@@ -531,7 +535,8 @@ fn tidy(head: &mut InodeHead) -> Option<&'static str> {
     wrong
 }
 
-/// Takes block `block` out of directory `ino`, no matter what it holds.
+/// Takes block `block` out of directory `ino`, no matter what it holds. A block that got a copy of
+/// its own has no place on the drive yet.
 pub(super) async fn drop_block(inner: &Rc<Inner>, ino: u32, block: u32) -> Result<()> {
     let drop = |core: &mut Core| {
         let holder = core.holder(Ino(ino), block)?;
@@ -539,13 +544,15 @@ pub(super) async fn drop_block(inner: &Rc<Inner>, ino: u32, block: u32) -> Resul
         core.throttle()?;
         core.reserve(0, 2, Claim::Removal)?;
         let Some(holder) = holder else { return Ok(()) };
-        let old = core.slot(holder);
-        if old.addr.get() == HOLE {
+        let (key, addr) = (Key::Data(ino, block), core.slot(holder).addr.get());
+        if addr == HOLE && core.cache.peek(&key).is_none() {
             return Ok(());
         }
-        core.cache.remove(&Key::Data(ino, block));
-        core.set_slot(holder, Pointer::HOLE);
-        core.invalidate(old.addr.get());
+        core.cache.remove(&key);
+        if addr != HOLE {
+            core.set_slot(holder, Pointer::HOLE);
+            core.invalidate(addr);
+        }
         core.uncount_blocks(Ino(ino), 1);
         Ok(())
     };
