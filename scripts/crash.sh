@@ -13,14 +13,15 @@ case "${1:-slice}" in
 # has assertions; with the features of the other tests the program is built already.
 slice)
     build=(build_as_tests) profile=debug
-    lives=600 volumes=100 stores=80 effort="--cuts 150 --seconds"
-    fs=20 fsync=7 rot=7 raid=18 kv=8 soft=4 soft_fs=4 ledger=3 toy=3
+    lives=300 volumes=50 stores=40 effort="--cuts 150 --seconds"
+    fs=12 fsync=5 rot=5 flip=3 raid=12 kv=6 soft=4 soft_fs=4 ledger=3 toy=3
     ;;
 # Every command of every run.
 full)
     build=(cargo build --locked --release -p furrow-sim) profile=release
     lives=50000 volumes=1000 stores=10000 effort="--reopens"
-    fs=300000 fsync=50000 rot=50000 raid=50000 kv=50000 soft=50000 soft_fs=50000 ledger=50000 toy=20000
+    fs=300000 fsync=50000 rot=50000 flip=50000 raid=50000 kv=50000 soft=50000 soft_fs=50000
+    ledger=50000 toy=20000
     ;;
 *) fail "unknown form '$1': slice or full" ;;
 esac
@@ -72,6 +73,7 @@ done
 sweep fs "$fs"
 sweep fsync "$fsync"
 sweep rot "$rot"
+sweep flip "$flip"
 sweep raid "$raid"
 sweep kv "$kv"
 sweep soft "$soft"

@@ -277,9 +277,9 @@ pub fn may_be_torn(block: &[u8], crc: u32, sector: usize) -> bool {
     is_torn(block, block.len(), sector) && !zeros() && !is_within_one_bit(block, crc)
 }
 
-/// Whether `bytes` have the CRC32C `crc`, or would have it with one bit flipped. What a flip changes
-/// in a checksum depends only on how far from the end the bit is, so each further bit costs one
-/// step.
+/// Whether `bytes` have the CRC32C `crc`, or would have it with one bit flipped. What a flip
+/// changes in a checksum depends only on how far from the end the bit is, so each further bit costs
+/// one step.
 fn is_within_one_bit(bytes: &[u8], crc: u32) -> bool {
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     let change = crc32c(bytes) ^ crc;
@@ -418,7 +418,7 @@ mod tests {
         /// A torn block may be torn, unless it was all zeros; a block with a flipped bit is not.
         #[test]
         fn a_flipped_bit_does_not_look_torn(
-            body in proptest::collection::vec((0..u8::MAX).prop_map(|byte| byte | 3), 0..=BLOCK_SIZE),
+            body in proptest::collection::vec((0..64u8).prop_map(|byte| byte << 2 | 3), 0..=4096),
             flip in any::<prop::sample::Index>(),
             bit in 0..8u32,
             sectors in 0..8usize,

@@ -410,8 +410,9 @@ impl Volume {
             let sound = there & !scanned.hurt(groups, &table, stripe);
             let enough =
                 |set: u32| placement.recoverable(|c| set >> placement.drive(stripe, c) & 1 == 1);
-            // If every member in service has its chunk, or may have had it, the stripe may have been
-            // acknowledged: where too much of it is damaged, its blocks are lost, and reads say so.
+            // If every member in service has its chunk, or may have had it, the stripe may have
+            // been acknowledged: where too much of it is damaged, its blocks are lost, and reads
+            // say so.
             let had = || there | gone | scanned.unknown_of(groups, stripe);
             let lost = !enough(sound) && enough(there) && !self.lacks(segment, had());
             if !enough(sound) && !lost {

@@ -24,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const ASK_EVERY: Duration = Duration::from_millis(20);
 /// Most time that a daemon may take to end after its last answer.
 const FAREWELL: Duration = Duration::from_secs(10);
+/// Time in which a daemon that has closed its socket removes it.
+const LEAVING: Duration = Duration::from_millis(100);
 /// Longest answer in bytes.
 const ANSWER_MAX: u64 = 16 << 20;
 
@@ -35,7 +37,8 @@ pub struct Running {
     pub status: Status,
 }
 
-/// A daemon that has its array's control socket, and does not answer: it hangs, or is stopped.
+/// A daemon that has its array's control socket, and does not answer: it hangs, is stopped, or has
+/// died and left the socket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Silent {
     /// UUID of the array.
@@ -44,11 +47,22 @@ pub struct Silent {
     pub pid: Option<u32>,
     /// What happened instead of an answer.
     pub error: String,
+    /// The daemon has died.
+    pub dead: bool,
 }
 
 impl Silent {
     /// The error for a command that needs an answer.
     pub fn error(&self) -> anyhow::Error {
+        if self.dead {
+            let socket = control_socket(&self.uuid);
+            return anyhow!(
+                "the array {} does not run: its daemon has died without a stop: furrow raid \
+                 assemble recovers the array; if it is not wanted, remove {}",
+                self.uuid,
+                socket.display()
+            );
+        }
         let daemon = match self.pid {
             Some(pid) => format!("its daemon (process {pid})"),
             None => "its daemon".to_owned(),
@@ -143,14 +157,17 @@ pub fn visible() -> Result<Seen> {
     Ok(seen)
 }
 
-/// Asks the daemon behind a socket for its status; `None` if the daemon is dead.
+/// Asks the daemon behind a socket for its status; `None` if the socket is gone: the daemon has
+/// stopped in order.
 fn look(socket: &Path, patience: Duration) -> Result<Option<std::result::Result<Status, Silent>>> {
-    let stream = match open(socket, patience) {
+    let stream = match open_or_dead(socket, patience) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             return Err(denied(socket, &error));
         }
         Err(error) if error.kind() == ErrorKind::TimedOut => None,
-        // The socket of a dead daemon.
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            return Ok(Some(Err(silent(socket, None, error.to_string(), true))));
+        }
         Err(_) => return Ok(None),
         Ok(stream) => Some(stream),
     };
@@ -163,13 +180,27 @@ fn look(socket: &Path, patience: Duration) -> Result<Option<std::result::Result<
     Ok(match answer {
         Ok(status) => Some(Ok(status)),
         // It has ended since.
-        Err(_) if is_dead(socket) => None,
-        Err(error) => {
-            let uuid = socket.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let uuid = uuid.trim_end_matches(ENDING).to_owned();
-            Some(Err(Silent { uuid, pid, error: format!("{error:#}") }))
-        }
+        Err(_) if is_dead(socket) => match open_or_dead(socket, patience) {
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            _ => Some(Err(silent(socket, pid, "it has ended".to_owned(), true))),
+        },
+        Err(error) => Some(Err(silent(socket, pid, format!("{error:#}"), false))),
     })
+}
+
+fn silent(socket: &Path, pid: Option<u32>, error: String, dead: bool) -> Silent {
+    let uuid = socket.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    Silent { uuid: uuid.trim_end_matches(ENDING).to_owned(), pid, error, dead }
+}
+
+/// As [`open`], but a daemon that ends has a moment to remove its socket.
+fn open_or_dead(socket: &Path, limit: Duration) -> std::io::Result<UnixStream> {
+    let opened = open(socket, limit);
+    if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+        std::thread::sleep(LEAVING);
+        return open(socket, limit);
+    }
+    opened
 }
 
 /// Whether nobody listens at a socket any more.
@@ -406,7 +437,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     /// A socket that is listened to and not answered is that of a daemon, however many wait there
-    /// already; one that nobody listens to is not.
+    /// already; one that nobody listens to is that of a dead one.
     #[test]
     fn a_daemon_that_does_not_answer_is_one() {
         let folder = std::env::temp_dir().join(format!("furrow-silent-{}", std::process::id()));
@@ -427,6 +458,9 @@ mod tests {
             }
         }
         drop(listener);
+        let dead = look(&socket, limit).expect("seen").expect("there").expect_err("dead");
+        assert!(dead.dead && dead.error().to_string().contains("has died"), "{dead:?}");
+        std::fs::remove_file(&socket).expect("ours");
         assert!(look(&socket, limit).expect("seen").is_none());
         std::fs::remove_dir_all(&folder).expect("ours");
     }

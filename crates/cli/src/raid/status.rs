@@ -230,7 +230,7 @@ pub struct Damage {
 struct Document<'a> {
     version: u32,
     arrays: Vec<&'a Status>,
-    /// Arrays whose daemon gives no answer.
+    /// Arrays whose daemon gives no answer, or has died.
     silent: Vec<Silent>,
 }
 
@@ -289,7 +289,7 @@ fn look(args: &Args, out: &mut dyn Write) -> Result<u8> {
             writeln!(out)?;
         }
         writeln!(out, "  array: UUID {}", silent.uuid)?;
-        writeln!(out, "  state: NO ANSWER")?;
+        writeln!(out, "  state: {}", if silent.dead { "DEAD" } else { "NO ANSWER" })?;
         writeln!(out, " status: {:#}", silent.error())?;
     }
     Ok(u8::from(!well))
