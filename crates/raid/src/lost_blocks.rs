@@ -59,6 +59,12 @@ impl LostBlocks {
         self.blocks.set(blocks + (end - first));
     }
 
+    /// Adds what another set holds.
+    pub(crate) fn join(&self, other: &LostBlocks) {
+        other.ranges().into_iter().for_each(|range| self.add(range));
+        self.beyond.set(self.beyond.get() + other.beyond.get());
+    }
+
     /// How many blocks it holds, and its ranges.
     pub(crate) fn report(&self) -> (u64, Vec<Range<u64>>) {
         (self.blocks.get() + self.beyond.get(), self.ranges())

@@ -280,8 +280,33 @@ impl Volume {
 
     /// Returns the blocks of the volume that could not be restored.
     async fn rebuild(&self) -> Result<LostBlocks> {
-        let state = &self.0.rebuild;
         self.find_short_rows().await;
+        let lost = LostBlocks::default();
+        loop {
+            self.rebuild_segments().await?;
+            lost.join(&self.settle_short_rows().await?);
+            // A member may have been replaced meanwhile: nothing is restored to its drive yet.
+            if self.unbuilt().1 == 0 {
+                break;
+            }
+        }
+        let mut whole = false;
+        for (index, member) in (0u32..).zip(&self.0.members) {
+            if member.state.get() == MemberState::Rebuilding {
+                self.set_member_state(index, MemberState::Active);
+                whole = true;
+            }
+        }
+        self.checkpoint(false).await?;
+        match whole {
+            true => Ok(lost),
+            false => Err(Error::new(ErrorKind::Io, "the new drive failed")),
+        }
+    }
+
+    /// Restores every segment to the members that are being rebuilt.
+    async fn rebuild_segments(&self) -> Result<()> {
+        let state = &self.0.rebuild;
         loop {
             self.check_alive()?;
             let (next, left) = self.unbuilt();
@@ -315,19 +340,7 @@ impl Volume {
             }
         }
         self.0.wanted.notify_all();
-        let lost = self.settle_short_rows().await?;
-        let mut whole = false;
-        for (index, member) in (0u32..).zip(&self.0.members) {
-            if member.state.get() == MemberState::Rebuilding {
-                self.set_member_state(index, MemberState::Active);
-                whole = true;
-            }
-        }
-        self.checkpoint(false).await?;
-        match whole {
-            true => Ok(lost),
-            false => Err(Error::new(ErrorKind::Io, "the new drive failed")),
-        }
+        Ok(())
     }
 
     /// Rebuilds a member's zone of a segment.

@@ -54,6 +54,20 @@ fn what_failed_once_holds() {
     }
 }
 
+/// A member was replaced while the rebuild of another one settled its last rows, and was called
+/// whole with it: nothing had been restored to its drive.
+#[test]
+fn a_member_that_is_replaced_late_is_rebuilt() {
+    for (volatile, cuts) in [
+        (true, "784:N@S2444723689"),
+        (true, "547:NNNNNND@L476091114+323:DD@S3540641908"),
+        (false, "408:NDDNDND@L589586531+746:D@S3304260073"),
+    ] {
+        let case = Case { seed: 7001, volatile };
+        assert_eq!(replay(&RaidSubject::default(), case, cuts, None), Ok(()), "{cuts}");
+    }
+}
+
 /// A segment was begun without a member, and a power cut prevented the record of the member's
 /// failure. The member came back as if it had not failed, and the blocks written without it stayed
 /// without redundancy.

@@ -462,6 +462,11 @@ fn told(error: furrow_zone::Error) -> String {
     error.to_string()
 }
 
+/// Adds to a failure when it was met.
+fn when(what: &str) -> impl Fn(String) -> String {
+    move |why| format!("{what}: {why}")
+}
+
 impl Reopening {
     fn parts(&self) -> Vec<Rc<Part>> {
         Part::split(&self.rt, &self.device, self.array.parts())
@@ -485,14 +490,14 @@ impl Reopening {
         let volume = self.array.open(&self.rt, &parts, &mut without).await.map_err(told)?;
         audited(&volume)?;
         self.check_members(&volume, &lost)?;
-        let found = self.expected.blocks.compare(&volume).await?;
+        let found = self.expected.blocks.compare(&volume).await.map_err(when("recovered"))?;
         met(&volume, |what| self.expected.count(what));
         let mut now = Blocks::found(found);
         // The array is usable, and keeps the content that was found.
         self.write_on(&volume, &mut now, &mut rng, 4).await?;
         self.mend(&volume, &parts, &without, &mut now, &mut rng).await?;
         audited(&volume)?;
-        now.compare(&volume).await?;
+        now.compare(&volume).await.map_err(when("mended"))?;
         worked(&volume, |what| self.expected.count(what));
         let whole: Vec<u32> = if volume.rebuilding().is_some() {
             // Members whose rebuild has ended in memory may not be whole on the drives.
@@ -514,7 +519,8 @@ impl Reopening {
         let mut without = self.leave_out(&whole, &seats, &mut rng)?;
         let volume = self.array.open(&self.rt, &parts, &mut without).await.map_err(told)?;
         audited(&volume)?;
-        now.compare(&volume).await?;
+        let told = format!("put together again without {without:?}");
+        now.compare(&volume).await.map_err(when(&told))?;
         audited(&volume)
     }
 
@@ -608,7 +614,8 @@ impl Reopening {
         match self.array.open(&self.rt, parts, &mut without).await {
             Ok(volume) => {
                 expected.count("one more lost than is redundant, nothing had gone on");
-                expected.blocks.compare(&volume).await.map(|_| true)
+                let read = expected.blocks.compare(&volume).await;
+                read.map(|_| true).map_err(when("one more lost than is redundant"))
             }
             Err(error) if error.to_string().contains("cannot do without") => Ok(false),
             Err(error) => Err(error.to_string()),
