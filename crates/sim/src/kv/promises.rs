@@ -278,6 +278,12 @@ impl History {
         Event::Synced(self.names, file)
     }
 
+    /// As [`History::synced`], for all names and all files.
+    pub(crate) fn all_synced(&self) -> Vec<Event> {
+        let files = (1..=self.files).map(|uid| self.synced(Some(uid)));
+        files.chain([self.synced(None)]).collect()
+    }
+
     /// The present names.
     pub(crate) fn names(&self) -> NameState {
         let mut names = NameState::new();

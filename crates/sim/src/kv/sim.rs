@@ -490,9 +490,9 @@ impl Life {
             }
         }
         if self.plan.stop && !died {
-            let names = self.history.borrow().names;
+            let synced = self.history.borrow().all_synced();
             match store.stop().await {
-                Ok(()) => self.history.borrow_mut().tell(Event::Synced(names, None)),
+                Ok(()) => synced.into_iter().for_each(|one| self.history.borrow_mut().tell(one)),
                 Err(error) => match self.judge(&store, "stop", &error) {
                     Ok(()) | Err(Halt::Died) => {}
                     Err(Halt::Wrong(why)) => return Err(why),

@@ -31,6 +31,12 @@ pub(super) struct History {
 }
 
 impl History {
+    /// What is durable when everything is, while no operation is under way.
+    pub(super) fn all_synced(&self) -> Vec<Event> {
+        let files = self.states.iter().map(|(uid, state)| Some((*uid, *state)));
+        files.chain([None]).map(|file| Event::Synced(self.names, file)).collect()
+    }
+
     pub(super) fn tell(&mut self, event: Event) {
         match &event {
             Event::Content(uid, content) => {
