@@ -331,10 +331,14 @@ async fn is_there(
     Ok(match found(device, last, pages).await? {
         Found::Nothing => false,
         Found::Unread => true,
-        Found::Page(page) => {
-            let whole = sum.is_some_and(|sum| sum == crc32c(page.bytes()));
-            whole || !is_cut_off(&page, Some(PAGE_SIZE), geometry)
-        }
+        Found::Page(page) => match sum {
+            Some(sum) if sum == crc32c(page.bytes()) => true,
+            Some(sum) => {
+                let sector = geometry.block_size.0 as usize;
+                !is_zero(&page) && !record::may_be_torn(page.bytes(), sum, sector)
+            }
+            None => !is_cut_off(&page, Some(PAGE_SIZE), geometry),
+        },
     })
 }
 
@@ -356,10 +360,14 @@ async fn found(device: &dyn ZonedDevice, at: BlockAddr, pages: &Pool) -> Result<
     }
 }
 
+fn is_zero(page: &Page) -> bool {
+    page.bytes().iter().all(|byte| *byte == 0)
+}
+
 /// Whether a power cut left nothing, or only a part, of a block that held `bytes` bytes; `None`: as
 /// many as its record says. A block that was never written may read as zeros.
 fn is_cut_off(page: &Page, bytes: Option<usize>, geometry: &Geometry) -> bool {
-    if page.bytes().iter().all(|byte| *byte == 0) {
+    if is_zero(page) {
         return true;
     }
     let record = || record::peek(page.bytes()).map(|header| header.length.get() as usize);
