@@ -383,7 +383,7 @@ impl Volume {
     }
 
     /// Decides which stripes count, and collects their blocks and trims that are newer than the
-    /// snapshot. `gone`: members that lost their zones of the segment, as bits.
+    /// snapshot. `gone`: see [`Volume::lost_in`].
     fn weigh(
         &self,
         segment: &Found,

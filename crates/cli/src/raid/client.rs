@@ -180,10 +180,7 @@ fn look(socket: &Path, patience: Duration) -> Result<Option<std::result::Result<
     Ok(match answer {
         Ok(status) => Some(Ok(status)),
         // It has ended since.
-        Err(_) if is_dead(socket) => match open_or_dead(socket, patience) {
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            _ => Some(Err(silent(socket, pid, "it has ended".to_owned(), true))),
-        },
+        Err(_) if is_dead(socket) => return look(socket, patience),
         Err(error) => Some(Err(silent(socket, pid, format!("{error:#}"), false))),
     })
 }

@@ -54,18 +54,16 @@ impl Volume {
     }
 
     /// Stripes from row `after` of a segment on that have too few chunks and may have counted. The
-    /// segment had not ended at the checkpoint's snapshot.
+    /// segment had not ended at the checkpoint's snapshot; `lost`: see [`Volume::lost_in`].
     pub(crate) fn in_doubt(
         &self,
         found: &Found,
         (scanned, table): (&Scanned, &StripeTable),
         after: u32,
-        zones: &[Vec<ZoneReport>],
+        lost: u32,
     ) -> Option<InDoubt> {
         let (placement, groups) = (&self.0.shape.placement, found.groups);
-        let lost = self.lost_in(found, zones);
-        let damaged = scanned.has_unknown();
-        if lost == 0 && !damaged {
+        if lost == 0 && !scanned.has_unknown() {
             return None;
         }
         let all = (0..placement.n).fold(0u32, |set, index| set | 1 << index);
@@ -82,7 +80,7 @@ impl Volume {
         let hurts = std::cell::Cell::new(0);
         let is_in_doubt = |stripe: &u32| {
             let there = table.drives_of(*stripe);
-            let hurt = if damaged { scanned.unknown_of(groups, *stripe) & !there } else { 0 };
+            let hurt = scanned.unknown_of(groups, *stripe) & !there;
             let (lost, may_have) = (lost | hurt, may_have | hurt);
             let suffices =
                 |set: u32| placement.recoverable(|c| set >> placement.drive(*stripe, c) & 1 == 1);
@@ -159,7 +157,8 @@ impl Volume {
             let after = entry.map_or(0, |entry| entry.rows.get());
             let scanned: Scanned = self.scan(&segment, zones).await;
             let table = self.places(&segment, &scanned);
-            all.extend(self.in_doubt(&segment, (&scanned, &table), after, zones));
+            let lost = self.lost_in(&segment, zones);
+            all.extend(self.in_doubt(&segment, (&scanned, &table), after, lost));
         }
         self.check_read()?;
         self.check_none_in_doubt(&all)

@@ -198,9 +198,9 @@ impl Recovery {
             let after = entry.map_or(0, |entry| entry.rows.get());
             let scanned = volume.scan(&found, zones).await;
             let table = volume.places(&found, &scanned);
-            self.in_doubt.extend(volume.in_doubt(&found, (&scanned, &table), after, zones));
-            let gone = volume.lost_in(&found, zones);
-            volume.weigh(&found, &scanned, (table, gone), after, &mut self.delta);
+            let lost = volume.lost_in(&found, zones);
+            self.in_doubt.extend(volume.in_doubt(&found, (&scanned, &table), after, lost));
+            volume.weigh(&found, &scanned, (table, lost), after, &mut self.delta);
             self.open.push((found, scanned));
         }
     }

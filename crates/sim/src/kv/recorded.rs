@@ -227,11 +227,7 @@ impl Run {
     where
         F: Future<Output = furrow_zone::Result<()>>,
     {
-        let synced: Vec<Event> = {
-            let (files, history) = (self.files.borrow(), self.history.borrow());
-            let files = files.values().map(|held| history.synced(Some(held.uid)));
-            files.chain([history.synced(None)]).collect()
-        };
+        let synced = self.history.borrow().all_synced();
         work().await.map_err(|e| failed("sync of all", &e))?;
         synced.into_iter().for_each(|event| self.tell(event));
         Ok(())
