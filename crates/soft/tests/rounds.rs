@@ -88,6 +88,22 @@ fn a_failure_is_named_behind_the_blocks_before_it() {
     });
 }
 
+/// The drive took the later write, but the zone ends at the earlier one.
+#[test]
+fn a_write_behind_a_failed_one_of_its_zone_fails() {
+    on(Config::simulated(1), None, async |rt, drive| {
+        let (soft, plain) = watched_of(&rt, &drive, ZONE, 8).await;
+        let fault = Fault::new(FaultKind::WriteError);
+        drive.inject(fault.at_blocks(place(&soft, 2, 0), BlockCount(8))).unwrap();
+        plain.hold(place(&soft, 2, 1).0 * 512, Nanos::SECOND);
+        let first = soft.submit(QueueId(0), write(2, 0, 1, 1));
+        let behind = soft.submit(QueueId(0), write(2, 1, 1, 1));
+        assert_eq!(first.await.status, Status::WriteFault);
+        assert_eq!(behind.await.status, Status::WriteFault);
+        assert_eq!(zone(&soft, 2).await, (ZoneState::ReadOnly, 0));
+    });
+}
+
 /// A plain drive that holds back chosen writes, and looks at tables of zones and flushes.
 pub(crate) struct Watched {
     rt: Rt,

@@ -16,11 +16,13 @@ use furrow_log::Uuid;
 use furrow_policy::{SoftDefect, SoftVariant};
 use furrow_rt::{Rng, Rt};
 use furrow_soft::{Access, MakeOptions, SoftDrive, make};
-use furrow_zone::{BlockCount, ByteLen, Geometry, PlainDevice, ZonedDevice};
+use furrow_zone::{BlockCount, ByteLen, Geometry, Lba, PlainDevice, ZonedDevice};
 use std::cell::RefCell;
 use std::rc::Rc;
 
 const BLOCK: u64 = 4096;
+/// Sectors of a block.
+const SECTORS: u64 = 8;
 /// Zones that a quarter of the cases have in addition.
 const MANY: u64 = 60;
 
@@ -98,6 +100,16 @@ impl SoftSubject {
         }
     }
 
+    /// Writes that fail once, each at a block of a zone.
+    fn failing_blocks(rng: &mut Rng, shape: Shape) -> impl Iterator<Item = Fault> {
+        let zones = shape.zones * shape.zone_blocks;
+        let first = shape.bytes() / BLOCK - zones;
+        (0..1 + rng.below(8)).map(move |_| {
+            let lba = Lba((first + rng.below(zones)) * SECTORS);
+            Fault::new(FaultKind::WriteError).at_blocks(lba, BlockCount(SECTORS)).times(1)
+        })
+    }
+
     /// Whether the plain drive has faults in the run of a case.
     fn is_faulty(case: Case) -> bool {
         Rng::new(case.seed ^ 0xfa_017).one_in(3)
@@ -155,7 +167,12 @@ impl Subject for SoftSubject {
 
     fn provoke(&self, drive: &Emulator, case: Case) {
         let mut rng = Rng::new(case.seed ^ 0xfa_017 << 1);
-        if SoftSubject::is_faulty(case) {
+        let shape = SoftSubject::shape(case);
+        if SoftSubject::is_faulty(case) && rng.clone().one_in(2) {
+            for fault in SoftSubject::failing_blocks(&mut rng, shape) {
+                let _ = drive.inject(fault);
+            }
+        } else if SoftSubject::is_faulty(case) {
             let _ = drive.inject(SoftSubject::fault(&mut rng, 200));
         }
     }

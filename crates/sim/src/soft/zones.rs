@@ -1,16 +1,19 @@
 //! Clients that use zones directly, and the contract of a zoned drive as their oracle.
 //!
 //! Each client has zones of its own and draws what it does from the seed: writes, several at once;
-//! flushes; writes with FUA; finishes; resets, some with a write right behind. What a block holds
-//! follows from zone, place and *life* (resets of the zone); a part of the blocks is zeros, and a
-//! part is the same in each life, so that an old life or a discarded block can look like a new one.
+//! flushes; writes with FUA; finishes; resets, some with a write right behind. In some runs it does
+//! not wait for writes and resets: flushes, finishes and resets follow while those are in flight.
+//! What a block holds follows from zone, place and *life* (resets of the zone); a part of the blocks
+//! is zeros, and a part is the same in each life, so that an old life or a discarded block can look
+//! like a new one.
 //!
 //! If the plain drive has faults, a write may fail: its zone is used no more. A client stops when
 //! anything else fails: then the layer writes nothing until it is opened again.
 //!
-//! After a power cut a zone is in its last life whose reset was answered, or in a later one that
-//! was begun; it ends between what a flush covers and what was written; and every block reads as it
-//! was written, each time.
+//! After a power cut a zone is in its last life whose reset was answered or that has a durable
+//! block, or in a later one that was begun; it ends between what a flush covers and what was
+//! written; and every block reads as it was written, each time. A flush covers what its client sent
+//! before, as [`ZonedDevice::flush_covers_submitted`] promises, and what others had answers to.
 
 use furrow_rt::{JoinHandle, PAGE_SIZE, Page, Pages, Rng, Rt};
 use furrow_zone::{
@@ -48,7 +51,13 @@ enum Event {
         life: u32,
         from: u32,
     },
-    FlushSent(u32),
+    /// A flush was sent by the client that has every `clients`-th zone from `number` on.
+    FlushSent {
+        id: u32,
+        clients: u32,
+        number: u32,
+    },
+    /// A flush was answered, and so was what its client had sent before.
     FlushAnswered(u32),
     FinishSent {
         zone: u32,
@@ -130,6 +139,24 @@ impl Expected {
         let lives = self.0.entry(zone).or_default();
         lives.lives.get_mut(life.checked_sub(lives.first)? as usize)
     }
+
+    /// Blocks of a life below `to` are durable, so earlier lives are over.
+    fn durable(&mut self, zone: u32, life: u32, to: u32) {
+        let Some(of) = self.life(zone, life) else { return };
+        of.durable = of.durable.max(to);
+        // Otherwise its first write failed: the reset before it may have failed, too.
+        if of.kept() > 0 {
+            self.begun(zone, life);
+        }
+    }
+
+    /// The lives of `zone` before `life` are over.
+    fn begun(&mut self, zone: u32, life: u32) {
+        let lives = self.0.entry(zone).or_default();
+        let over = life.saturating_sub(lives.first) as usize;
+        lives.lives.drain(..over.min(lives.lives.len() - 1));
+        lives.first = lives.first.max(life);
+    }
 }
 
 impl History {
@@ -152,26 +179,25 @@ impl History {
                     let life = expected.life(zone, life);
                     life.into_iter().for_each(|l| l.answered = l.answered.max(to));
                 }
-                Event::Durable { zone, life, to } => {
-                    let life = expected.life(zone, life);
-                    life.into_iter().for_each(|l| l.durable = l.durable.max(to));
-                }
+                Event::Durable { zone, life, to } => expected.durable(zone, life, to),
                 Event::Failed { zone, life, from } => {
                     expected.life(zone, life).into_iter().for_each(|life| {
                         life.failed = Some(life.failed.map_or(from, |before| before.min(from)));
                     });
                 }
-                Event::FlushSent(id) => {
+                Event::FlushSent { id, clients, number } => {
                     let covered = expected.0.iter().flat_map(|(zone, lives)| {
                         let each = (lives.first..).zip(&lives.lives);
-                        each.map(|(number, life)| (*zone, number, life.answered))
+                        let own = zone % clients == number;
+                        each.map(move |(number, life)| {
+                            (*zone, number, if own { life.sent } else { life.answered })
+                        })
                     });
                     flushes.insert(id, covered.collect());
                 }
                 Event::FlushAnswered(id) => {
                     for (zone, life, to) in flushes.remove(&id).unwrap_or_default() {
-                        let life = expected.life(zone, life);
-                        life.into_iter().for_each(|l| l.durable = l.durable.max(to));
+                        expected.durable(zone, life, to);
                     }
                 }
                 Event::FinishSent { zone, life } => {
@@ -187,12 +213,7 @@ impl History {
                     let lives = expected.0.entry(zone).or_default();
                     lives.lives.push(Life::default());
                 }
-                Event::ResetAnswered { zone, life } => {
-                    let lives = expected.0.entry(zone).or_default();
-                    let over = life.saturating_sub(lives.first) as usize;
-                    lives.lives.drain(..over.min(lives.lives.len() - 1));
-                    lives.first = life;
-                }
+                Event::ResetAnswered { zone, life } => expected.begun(zone, life),
             }
         }
         expected
@@ -242,8 +263,17 @@ struct Client {
     rng: Rng,
     history: Rc<RefCell<History>>,
     zones: BTreeMap<u32, Mine>,
-    /// Numbers of flushes, unlike those of other clients.
+    /// The client has every `clients`-th zone from `number` on.
+    clients: u32,
+    number: u32,
+    /// Number of the last flush, unlike those of other clients.
     flush: u32,
+    /// Whether the client goes on while writes and resets are in flight.
+    hasty: bool,
+    /// Writes in flight, and their zones.
+    writes: Vec<(u32, JoinHandle<Status>)>,
+    /// Resets in flight, and their zones.
+    resets: Vec<(u32, JoinHandle<Status>)>,
     /// The plain drive has faults.
     faulty: bool,
 }
@@ -254,12 +284,12 @@ impl Client {
     }
 
     /// Sends a write to `zone` of at most `most` blocks; its answer is noted by a task.
-    fn write(&mut self, zone: u32, most: u64, fua: bool) -> Option<(u32, JoinHandle<Status>)> {
-        let mine = *self.zones.get(&zone)?;
+    fn write(&mut self, zone: u32, most: u64, fua: bool) {
+        let Some(mine) = self.zones.get(&zone).copied() else { return };
         let capacity = self.device.geometry().zone_capacity.0 as u32;
         let blocks = (1 + self.rng.below(most) as u32).min(capacity - mine.pointer);
         if blocks == 0 || mine.full {
-            return None;
+            return;
         }
         let (life, from) = (mine.life, mine.pointer);
         let to = from + blocks;
@@ -287,15 +317,23 @@ impl Client {
                 false => Status::InternalError,
             }
         });
-        Some((zone, written))
+        self.writes.push((zone, written));
     }
 
-    /// Waits for writes. A zone that failed one is left alone from then on.
-    async fn written(
-        &mut self,
-        sent: impl IntoIterator<Item = (u32, JoinHandle<Status>)>,
-    ) -> Result<(), String> {
-        for (zone, write) in sent {
+    /// Waits for what is in flight. A zone that failed a write is left alone from then on. False if
+    /// the client ends.
+    async fn wait(&mut self) -> Result<bool, String> {
+        let mut continues = true;
+        for (zone, reset) in std::mem::take(&mut self.resets) {
+            let status = reset.await;
+            // The zone failed a write before the reset.
+            if status == Status::InvalidTransition && self.faulty {
+                self.zones.remove(&zone);
+            } else {
+                continues &= self.continues(status, "reset")?;
+            }
+        }
+        for (zone, write) in std::mem::take(&mut self.writes) {
             let status = write.await;
             if !status.is_ok() && self.faulty {
                 self.zones.remove(&zone);
@@ -303,7 +341,12 @@ impl Client {
                 checked(status, "write")?;
             }
         }
-        Ok(())
+        Ok(continues)
+    }
+
+    /// As [`Client::wait`], but a client in haste mostly goes on.
+    async fn sent(&mut self) -> Result<bool, String> {
+        if self.hasty && !self.rng.one_in(3) { Ok(true) } else { self.wait().await }
     }
 
     /// False if the client ends, because the layer writes nothing any more.
@@ -316,12 +359,14 @@ impl Client {
 
     async fn flush(&mut self) -> Result<bool, String> {
         self.flush += 1;
-        self.tell(Event::FlushSent(self.flush));
+        let Client { flush: id, clients, number, .. } = *self;
+        self.tell(Event::FlushSent { id, clients, number });
         let answer = self.device.submit(QueueId(0), Request::bare(Command::Flush)).await;
-        if !self.continues(answer.status, "flush")? {
+        // What failed is noted before the flush is.
+        if !self.wait().await? || !self.continues(answer.status, "flush")? {
             return Ok(false);
         }
-        self.tell(Event::FlushAnswered(self.flush));
+        self.tell(Event::FlushAnswered(id));
         Ok(true)
     }
 
@@ -329,18 +374,21 @@ impl Client {
         let Some(mine) = self.zones.get(&zone) else { return Ok(true) };
         let life = mine.life + 1;
         self.tell(Event::ResetSent { zone });
-        let reset = self.device.submit(QueueId(0), manage(&*self.device, zone, Action::Reset));
+        let answer = self.device.submit(QueueId(0), manage(&*self.device, zone, Action::Reset));
         self.zones.insert(zone, Mine { life, ..Mine::default() });
-        let behind = match self.rng.one_in(2) {
-            true => self.write(zone, 4, self.seed.is_multiple_of(2)),
-            false => None,
-        };
-        if !self.continues(reset.await.status, "reset")? {
-            return Ok(false);
+        let history = self.history.clone();
+        let reset = self.rt.spawn(async move {
+            let status = answer.await.status;
+            if status.is_ok() {
+                history.borrow_mut().0.push(Event::ResetAnswered { zone, life });
+            }
+            status
+        });
+        self.resets.push((zone, reset));
+        if self.rng.one_in(2) {
+            self.write(zone, 4, self.seed.is_multiple_of(2));
         }
-        self.tell(Event::ResetAnswered { zone, life });
-        self.written(behind).await?;
-        Ok(true)
+        self.sent().await
     }
 
     async fn finish(&mut self, zone: u32) -> Result<bool, String> {
@@ -353,6 +401,13 @@ impl Client {
         self.tell(Event::FinishSent { zone, life });
         let request = manage(&*self.device, zone, Action::Finish);
         let answer = self.device.submit(QueueId(0), request).await;
+        if !self.wait().await? {
+            return Ok(false);
+        }
+        // The zone failed a write before.
+        if !self.zones.contains_key(&zone) {
+            return Ok(true);
+        }
         if !self.continues(answer.status, "finish")? {
             return Ok(false);
         }
@@ -370,24 +425,25 @@ impl Client {
             let continues = match self.rng.below(12) {
                 _ if full && self.rng.one_in(2) => self.reset(zone).await?,
                 0..=5 => {
-                    // Several at once, to several zones.
-                    let mut sent = Vec::new();
+                    // Several at once, to one zone or to several.
+                    let one = self.hasty && self.rng.one_in(2);
                     for _ in 0..1 + self.rng.below(3) {
-                        let zone = zones[self.rng.below(zones.len() as u64) as usize];
-                        sent.extend(self.write(zone, 6, false));
+                        let other = zones[self.rng.below(zones.len() as u64) as usize];
+                        self.write(if one { zone } else { other }, 6, false);
                     }
-                    self.written(sent).await?;
-                    true
+                    self.sent().await?
                 }
                 6 | 7 => self.flush().await?,
                 8 => {
-                    let sent = self.write(zone, 3, true);
-                    self.written(sent).await?;
-                    true
+                    self.write(zone, 3, true);
+                    self.sent().await?
                 }
                 9 => self.finish(zone).await?,
                 10 => self.reset(zone).await?,
                 _ => {
+                    if !self.wait().await? {
+                        return Ok(());
+                    }
                     let Some(mine) = self.zones.get(&zone).copied() else { continue };
                     let (life, to) = (mine.life, mine.pointer);
                     match compare(&*self.device, self.seed, (zone, life), to).await {
@@ -401,7 +457,7 @@ impl Client {
                 return Ok(());
             }
         }
-        Ok(())
+        self.wait().await.map(drop)
     }
 }
 
@@ -425,7 +481,12 @@ pub async fn run(
                 rng: Rng::new(rng.next()),
                 history: history.clone(),
                 zones: zones.map(|zone| (zone, Mine::default())).collect(),
+                clients,
+                number,
                 flush: number << 24,
+                hasty: rng.one_in(2),
+                writes: Vec::new(),
+                resets: Vec::new(),
                 faulty,
             };
             rt.spawn(client.work(20 + (seed % 30) as u32))
