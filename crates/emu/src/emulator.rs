@@ -101,12 +101,19 @@ pub(crate) enum Power {
     Off,
 }
 
-/// An answer that a slow drive delays.
+/// A command that a slow drive answers late.
 struct Late {
     ticket: Ticket,
-    outcome: Outcome,
+    what: What,
     polls: u32,
     nanoseconds: u64,
+}
+
+/// What a late answer is.
+enum What {
+    Known(Outcome),
+    /// What the blocks hold when it is answered: they may be others by then.
+    Read(QueueId, Request),
 }
 
 struct Inner {
@@ -453,6 +460,13 @@ impl Emulator {
         if let (Some(random), Command::Read { lba, blocks }) = (verdict.flip, command) {
             self.flip_one(lba, blocks, random);
         }
+        let Verdict { polls, nanoseconds, .. } = verdict;
+        let late = polls > 0 || nanoseconds > 0;
+        if late && verdict.fail.is_none() && matches!(command, Command::Read { .. }) {
+            let Waiting { ticket, request, queue, .. } = waiting;
+            let what = What::Read(queue, request);
+            return inner.late.borrow_mut().push(Late { ticket, what, polls, nanoseconds });
+        }
         let now = if inner.timed.is_some() { inner.rt.now() } else { Nanos(0) };
         let (mut outcome, work) = {
             let mut core = inner.core.borrow_mut();
@@ -475,11 +489,9 @@ impl Emulator {
         if inner.traced {
             self.trace(waiting.queue, &command, &outcome);
         }
-        if verdict.polls > 0 || verdict.nanoseconds > 0 {
-            let Verdict { polls, nanoseconds, .. } = verdict;
-            let late = Late { ticket: waiting.ticket, outcome, polls, nanoseconds };
-            inner.late.borrow_mut().push(late);
-            return;
+        if late {
+            let (ticket, what) = (waiting.ticket, What::Known(outcome));
+            return inner.late.borrow_mut().push(Late { ticket, what, polls, nanoseconds });
         }
         match &inner.timed {
             None => inner.table.complete(waiting.ticket, outcome),
@@ -532,25 +544,50 @@ impl Emulator {
                 }
             }
         }
-        for Late { ticket, outcome, nanoseconds, .. } in ripe.into_iter().rev() {
-            self.answer_after(ticket, outcome, nanoseconds);
+        for late in ripe.into_iter().rev() {
+            self.answer_after(late);
         }
         true
     }
 
-    fn answer_after(&self, ticket: Ticket, outcome: Outcome, nanoseconds: u64) {
+    fn answer_after(&self, late: Late) {
         let inner = &*self.0;
+        let Late { ticket, what, nanoseconds, .. } = late;
         if nanoseconds == 0 {
+            let outcome = self.now(what);
             inner.table.complete(ticket, outcome);
             return;
         }
-        let table = inner.table.clone();
+        let (weak, table) = (Rc::downgrade(&self.0), inner.table.clone());
         let due: Nanos = inner.rt.now().after(nanoseconds);
         let sleep = inner.rt.sleep_until(due);
         inner.rt.spawn_detached(async move {
             sleep.await;
+            let outcome = match (what, weak.upgrade()) {
+                (What::Known(outcome), _) => outcome,
+                (read, Some(inner)) => Emulator(inner).now(read),
+                (What::Read(..), None) => answer(Status::InternalError, Lba(0)),
+            };
             table.complete(ticket, outcome);
         });
+    }
+
+    /// A late answer.
+    fn now(&self, what: What) -> Outcome {
+        let inner = &*self.0;
+        let (queue, mut request) = match what {
+            What::Known(outcome) => return outcome,
+            What::Read(queue, request) => (queue, request),
+        };
+        let mut outcome = match inner.power.get() {
+            Power::On => inner.core.borrow_mut().execute(&mut request, None),
+            Power::Gone(_) | Power::Off => answer(Status::InternalError, Lba(0)),
+        };
+        return_pages(&mut outcome, &mut request);
+        if inner.traced {
+            self.trace(queue, &request.command, &outcome);
+        }
+        outcome
     }
 }
 

@@ -309,6 +309,37 @@ fn a_damaged_block_stays_and_is_named_while_cleaning_goes_on() {
     });
 }
 
+/// A zone is not reset while cleaning reads it, though all of its blocks became garbage meanwhile.
+#[test]
+fn a_zone_that_cleaning_reads_is_not_reset() {
+    on_drive(SMALL, None, 5, |rt, drive| async move {
+        let fs = mount(&rt, &drive, quiet()).await?;
+        half_garbage(&fs, 300).await?;
+        fs.unmount().await?;
+        let fs = mount(&rt, &drive, quiet()).await?;
+        let zones = full_data_zones(&fs).await?;
+        let slow = Fault::new(FaultKind::Slow { polls: 0, nanoseconds: Nanos::SECOND });
+        for zone in &zones {
+            // Of two blocks one is valid.
+            let valid = slow.at_blocks(at(&drive, *zone, 0), BlockCount(2));
+            drive.inject(valid.times(1)).unwrap();
+        }
+        let cleaner = fs.clone();
+        let cleaning = rt.spawn(async move {
+            cleaner.clean(CleanOptions { garbage_percent: 0, ..Default::default() }).await
+        });
+        rt.sleep(Nanos::SECOND / 2).await;
+        fs.unlink(Ino::ROOT, b"kept").await?;
+        for _ in 0..2 {
+            fs.sync().await?;
+        }
+        rt.sleep(10 * Nanos::SECOND).await;
+        let report = fs.clean(CleanOptions { garbage_percent: 0, ..Default::default() }).await?;
+        assert_eq!((report.failed_blocks, fs.clean_failures()), (0, vec![]), "{report:?}");
+        fs.unmount().await
+    });
+}
+
 /// If the summary is damaged, the owners of a segment's blocks are looked up among all nodes.
 #[test]
 fn a_damaged_summary_costs_a_search_but_no_block() {

@@ -119,6 +119,13 @@ impl Toy {
         self.state.borrow().log.clone()
     }
 
+    /// Whether a change of zones was submitted and has not started.
+    pub(crate) fn owes_a_change(&self) -> bool {
+        let is_change =
+            |(request, _): &(Request, _)| matches!(request.command, Command::Manage { .. });
+        self.state.borrow().queues.iter().flatten().any(is_change)
+    }
+
     /// Most write commands of one zone that were in flight at once.
     pub(crate) fn most_in_flight(&self) -> u32 {
         self.state.borrow().most_in_flight

@@ -11,7 +11,7 @@
 //! | [`ZoneOffline`] | the zone is gone with its blocks (1BBh) | engine: other files continue |
 //! | [`ZoneFull`] | the drive finishes the zone (Zone Active Excursion) | ordered writer: 4 |
 //! | [`Disappear`] | every command answers 006h, for a while or for good | engine: 5 |
-//! | [`Slow`] | the effect is there, the answer comes late | all: no order of answers counts |
+//! | [`Slow`] | done at once, answered late; a read reads late | all: no order of answers counts |
 //! | [`ReorderAppends`] | appends in flight to a zone swap places | appender: by the answer |
 //! | [`BitFlip`] | one bit of a stored block changes, without an error | readers: 6 |
 //!
@@ -77,7 +77,8 @@ pub enum FaultKind {
         /// How many commands it refuses.
         commands: Option<u64>,
     },
-    /// The answer is delayed by both.
+    /// The answer is delayed by both. What a command changes is changed at once; a read returns what
+    /// the blocks hold when it is answered.
     Slow {
         /// Turns of the executor without other work in them.
         polls: u32,
