@@ -325,11 +325,7 @@ impl Store {
 
     /// Whether the records fit into the half of the ring, and another of `more` blocks.
     fn has_room(&self, bodies: &[Vec<u8>], more: u32) -> bool {
-        let ring = self.0.ring.borrow();
-        let (total, longest) = blocks_of(bodies);
-        let ends = ring.half().len().saturating_sub(1) as u32;
-        let fits = longest <= self.0.zones.capacity();
-        fits && total + more + ends * longest <= ring.space_left()
+        self.0.ring.borrow().has_room(blocks_of(bodies), more)
     }
 
     fn record_id(&self, kind: u16) -> RecordId {

@@ -21,6 +21,8 @@
 //! The ring does not know the meaning of its records.
 
 mod audit;
+#[cfg(test)]
+mod tests;
 
 use crate::address::{BlockAddr, blocks_per_zone, blocks_written, read_blocks};
 use crate::budget::Permit;
@@ -314,6 +316,14 @@ impl RecordRing {
         let Some(zone) = self.half.get(self.current) else { return 0 };
         let behind = self.half.len() - self.current - 1;
         self.writer.space_left(*zone) + behind as u32 * self.capacity()
+    }
+
+    /// Whether records of `blocks` in all, the longest of `longest`, certainly fit into the half,
+    /// with `more` left behind them.
+    pub fn has_room(&self, (blocks, longest): (u32, u32), more: u32) -> bool {
+        // A record that does not fit into the rest of a zone leaves the rest empty.
+        let ends = self.half.len().saturating_sub(1) as u32;
+        longest <= self.capacity() && blocks + more + ends * longest <= self.space_left()
     }
 
     /// Appends a record and dispatches it. The records before sequence `durable` are durable.

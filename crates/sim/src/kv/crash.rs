@@ -294,9 +294,24 @@ impl Client {
     }
 }
 
-/// In one run of five every write fails for a time: the store may fail then, and loses nothing.
-fn fails(case: Case) -> bool {
+/// In one run of five every write fails for a time.
+fn fails_for_a_time(case: Case) -> bool {
     case.seed % 5 == 3
+}
+
+/// In another one some single writes fail.
+fn fails_at_times(case: Case) -> bool {
+    case.seed % 5 == 1
+}
+
+/// In these runs the store may fail, and loses nothing.
+fn fails(case: Case) -> bool {
+    fails_for_a_time(case) || fails_at_times(case)
+}
+
+/// In one run of six the halves of the record ring have two zones, on a drive of enough zones.
+fn has_long_halves(case: Case) -> bool {
+    case.seed % 6 == 4
 }
 
 fn options(defect: Option<StoreDefect>, seed: u64) -> Options {
@@ -327,6 +342,8 @@ impl Subject for KvSubject {
         let capacity = if small { blocks * 8 } else { blocks };
         let active = [None, Some(4), Some(6), Some(14)][rng.below(4) as usize];
         let transfer = if small { 8 * (1 + rng.below(16)) } else { 1 + rng.below(16) };
+        let zones = 12 + 2 * rng.below(10) as u32;
+        let zones = if has_long_halves(case) { zones + 24 } else { zones };
         let geometry = Geometry {
             block_size: ByteLen(if small { 512 } else { 4096 }),
             max_open: active,
@@ -334,19 +351,18 @@ impl Subject for KvSubject {
             max_transfer: Some(BlockCount(transfer)),
             unwritten_reads_fail: true,
             volatile_cache: case.volatile,
-            ..Geometry::unlimited(
-                12 + 2 * rng.below(10) as u32,
-                capacity.next_power_of_two(),
-                capacity,
-            )
+            ..Geometry::unlimited(zones, capacity.next_power_of_two(), capacity)
         };
         fewer_open(geometry, case.seed)
     }
 
-    fn prepare(&self, rt: &Rt, device: Rc<dyn ZonedDevice>, _: Case) -> Result<(), String> {
+    fn prepare(&self, rt: &Rt, device: Rc<dyn ZonedDevice>, case: Case) -> Result<(), String> {
         let rt2 = rt.clone();
         let made = rt.block_on(async move {
-            let options = FormatOptions { half_bytes: Some(1), ..FormatOptions::default() };
+            let geometry = device.geometry();
+            let zone = geometry.bytes(geometry.zone_capacity).0;
+            let half_bytes = Some(if has_long_halves(case) { 2 * zone } else { 1 });
+            let options = FormatOptions { half_bytes, ..FormatOptions::default() };
             Store::format(&rt2, device, &options).await
         });
         made.map(drop).map_err(|error| error.to_string())
@@ -403,10 +419,14 @@ impl Subject for KvSubject {
     fn provoke(&self, emulator: &Emulator, case: Case) {
         let mut rng = Rng::new(case.seed ^ 0xb2_1c57);
         let (first, count) = (1 + rng.below(200), 4 + rng.below(30));
-        for nth in (first..first + count).filter(|_| fails(case)) {
-            // These faults name no place, so the drive cannot refuse them.
-            let fault = Fault::new(FaultKind::WriteError).when(When::Nth(nth)).times(1);
-            let _ = emulator.inject(fault);
+        // These faults name no place, so the drive cannot refuse them.
+        let fault = |kind, nth| emulator.inject(Fault::new(kind).when(When::Nth(nth)).times(1));
+        for nth in (first..first + count).filter(|_| fails_for_a_time(case)) {
+            let _ = fault(FaultKind::WriteError, nth);
+        }
+        for _ in (0..1 + rng.below(3)).filter(|_| fails_at_times(case)) {
+            let kind = [FaultKind::WriteError, FaultKind::WriteTorn][rng.below(2) as usize];
+            let _ = fault(kind, 1 + rng.below(300));
         }
     }
 
