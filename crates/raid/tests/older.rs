@@ -95,6 +95,38 @@ fn backups_of_members_are_refused_by_name() {
     }
 }
 
+/// An image of a member that was taken while the array ran is put back after a stop in good order.
+/// However little it lacks, it is refused by name: every member is known to have a record of the
+/// stop.
+#[test]
+fn an_image_from_before_a_stop_is_refused_by_name() {
+    for seed in 0..20 {
+        let rt = Rt::new(RtConfig::shuffled(seed));
+        let geometry = geometry(16, 80);
+        let mut all = drives(&rt, &geometry, 4);
+        let volume = made(&rt, &all, &config(Level::Raid5, &geometry));
+        let rt2 = rt.clone();
+        rt.block_on(async move {
+            let (mut model, mut rng) = (BTreeMap::new(), Rng::new(seed));
+            churn(&volume, &mut model, &mut rng, 30 + seed).await;
+            if seed % 2 == 0 {
+                volume.checkpoint(false).await.unwrap();
+            }
+            let (at, image) = (seed as usize % 4, all[seed as usize % 4].snapshot());
+            churn(&volume, &mut model, &mut rng, seed % 3).await;
+            volume.stop().await.unwrap();
+            drop(volume);
+            all[at] = restored(&rt2, at, &image);
+            let error = assemble(&rt2, devices(&all), &Options::default()).await.unwrap_err();
+            let text = error.to_string();
+            assert!(text.starts_with(&format!("drive{at} is stale")), "{seed}: {text}");
+            let volume = without_stale(&rt2, &all).await.unwrap();
+            check(&volume, &model).await;
+        });
+        rt.clear();
+    }
+}
+
 /// A drive lost the last of its writes, and of the records that it had acknowledged: an image of a
 /// running array is put back after a power cut. The member is refused, or the blocks it lacks are
 /// reconstructed from the others, so that another member may go.
