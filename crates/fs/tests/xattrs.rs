@@ -202,16 +202,43 @@ fn access_lists_and_permission_bits_follow_each_other() {
     });
 }
 
+/// A list that is long enough to take a node.
+fn long_list() -> Vec<u8> {
+    let named_users: Vec<_> = (0..80).map(|user| (2, 4, 2000 + user)).collect();
+    let ends = [(4, 5, NOBODY), (16, 7, NOBODY), (32, 1, NOBODY)];
+    list(&[&[(1, 7, NOBODY)][..], &named_users, &ends].concat())
+}
+
+/// A record frees a node that no record names. Replay, which makes nodes itself, does not give its
+/// id to one of them.
+#[test]
+fn replay_does_not_take_the_id_of_a_node_that_a_record_frees() {
+    on_drive(|rt, drive| async move {
+        let fs = mount(&rt, &drive).await?;
+        let deep = fs.create(Ino::ROOT, b"deep", &NewNode::directory()).await?.ino;
+        fs.setxattr(deep, DEFAULT, &long_list(), XattrMode::Set).await?;
+        fs.sync().await?;
+        let other = file(&fs, Ino::ROOT, b"other").await?;
+        for size in [1, 2, 3].map(|nodes| nodes * 4000) {
+            fs.setxattr(other, b"user.more", &value(size, 1), XattrMode::Set).await?;
+        }
+        fs.removexattr(other, b"user.more").await?;
+        let many = file(&fs, deep, b"many").await?;
+        fs.fsync(other, false).await?;
+        drop(fs);
+        let fs = mount(&rt, &drive).await?;
+        assert_eq!(fs.getxattr(many, ACCESS).await?.len(), long_list().len());
+        checked(fs, &rt, &drive).await?.unmount().await
+    });
+}
+
 #[test]
 fn what_is_made_in_a_directory_gets_its_default_list_even_through_a_crash() {
     on_drive(|rt, drive| async move {
         let fs = mount(&rt, &drive).await?;
         let dir = fs.create(Ino::ROOT, b"dir", &NewNode::directory()).await?.ino;
         fs.setxattr(dir, DEFAULT, &named(7, 6, 4), XattrMode::Set).await?;
-        // A list that is long enough to take a node.
-        let named_users: Vec<_> = (0..80).map(|user| (2, 4, 2000 + user)).collect();
-        let ends = [(4, 5, NOBODY), (16, 7, NOBODY), (32, 1, NOBODY)];
-        let long = list(&[&[(1, 7, NOBODY)][..], &named_users, &ends].concat());
+        let long = long_list();
         let deep = fs.create(Ino::ROOT, b"deep", &NewNode::directory()).await?.ino;
         fs.setxattr(deep, DEFAULT, &long, XattrMode::Set).await?;
         fs.sync().await?;
