@@ -333,8 +333,7 @@ fn a_zone_that_cleaning_reads_is_not_reset() {
         for _ in 0..2 {
             fs.sync().await?;
         }
-        rt.sleep(10 * Nanos::SECOND).await;
-        let report = fs.clean(CleanOptions { garbage_percent: 0, ..Default::default() }).await?;
+        let report = cleaning.await?;
         assert_eq!((report.failed_blocks, fs.clean_failures()), (0, vec![]), "{report:?}");
         fs.unmount().await
     });

@@ -23,7 +23,7 @@ use furrow_log::ring::{FoundRecord, RecordRing, RingZones};
 use furrow_log::scrub::Scrub;
 use furrow_log::writer::Writer;
 use furrow_log::{BlockAddr, read_blocks};
-use furrow_rt::{Notify, PAGE_SIZE, Page, Pool, Rt};
+use furrow_rt::{Notify, Page, Pool, Rt};
 use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
 };
@@ -317,9 +317,7 @@ async fn is_there(
         Sums::Here(sums) => sums.last().copied(),
         Sums::At(at) => match found(device, *at, pages).await? {
             Found::Nothing if ended(*at) => return Ok(false),
-            Found::Page(page) if ended(*at) && is_cut_off(&page, None, geometry) => {
-                return Ok(false);
-            }
+            Found::Page(page) if ended(*at) && is_cut_off(&page, geometry) => return Ok(false),
             Found::Page(page) => sum_in(&page, extent.blocks as usize - 1),
             _ => None,
         },
@@ -337,7 +335,8 @@ async fn is_there(
                 let sector = geometry.block_size.0 as usize;
                 !is_zero(&page) && !record::may_be_torn(page.bytes(), sum, sector)
             }
-            None => !is_cut_off(&page, Some(PAGE_SIZE), geometry),
+            // The block of checksums is damaged, not cut off, so it tells nothing of the content.
+            None => true,
         },
     })
 }
@@ -364,15 +363,10 @@ fn is_zero(page: &Page) -> bool {
     page.bytes().iter().all(|byte| *byte == 0)
 }
 
-/// Whether a power cut left nothing, or only a part, of a block that held `bytes` bytes; `None`: as
-/// many as its record says. A block that was never written may read as zeros.
-fn is_cut_off(page: &Page, bytes: Option<usize>, geometry: &Geometry) -> bool {
-    if is_zero(page) {
-        return true;
-    }
-    let record = || record::peek(page.bytes()).map(|header| header.length.get() as usize);
-    let sector = geometry.block_size.0 as usize;
-    bytes.or_else(record).is_some_and(|bytes| record::is_torn(page.bytes(), bytes, sector))
+/// Whether a power cut left nothing, or only a part, of a block that held a record. A block that
+/// was never written may read as zeros.
+fn is_cut_off(page: &Page, geometry: &Geometry) -> bool {
+    is_zero(page) || record::may_be_cut_off(page.bytes(), geometry.block_size.0 as usize)
 }
 
 /// A checksum from a block of checksums.

@@ -261,8 +261,27 @@ pub fn open<'a>(bytes: &'a [u8], expect: &Expect) -> Result<(Header, &'a [u8])> 
     Ok((header, body))
 }
 
-/// True if `last`, the last block of a record, was torn. `length` is the number of the record's
-/// bytes in that block. On a drive whose logical blocks, of `sector` bytes, are smaller than a
+/// True if the record in `blocks`, which is not whole, may have been torn in the last of them:
+/// where the record should end are zeros, and more than one bit of it is wrong.
+pub fn may_be_cut_off(blocks: &[u8], sector: usize) -> bool {
+    let (Some(header), Some(last)) = (peek(blocks), blocks.rchunks(BLOCK_SIZE).next()) else {
+        return false;
+    };
+    let length = header.length.get() as usize;
+    is_torn(last, length.saturating_sub(blocks.len() - last.len()), sector)
+        && !blocks.get(..length).is_some_and(|record| has_one_flipped_bit(&header, record))
+}
+
+fn has_one_flipped_bit(header: &Header, record: &[u8]) -> bool {
+    let mut bare = *header;
+    bare.crc = 0.into();
+    let bare = [bare.as_bytes(), &record[Header::SIZE..]].concat();
+    let of_the_checksum = (crc32c(&bare) ^ header.crc.get()).is_power_of_two();
+    of_the_checksum || is_within_one_bit(&bare, header.crc.get())
+}
+
+/// True if `last`, the last block of a record or of other content, was torn. `length` is the number
+/// of bytes in it. On a drive whose logical blocks, of `sector` bytes, are smaller than a
 /// block, a power cut can leave a part of a block. The missing part reads as zeros, because it was
 /// not written or because recovery filled it with zeros.
 pub fn is_torn(last: &[u8], length: usize, sector: usize) -> bool {
@@ -431,6 +450,31 @@ mod tests {
             prop_assert_eq!(may_be_torn(&torn, crc, 512), sectors * 512 < body.len());
             block[flip.index(BLOCK_SIZE)] ^= 1 << bit;
             prop_assert!(!may_be_torn(&block, crc, 512));
+        }
+
+        /// The same of a record, whatever its content ends with.
+        #[test]
+        fn a_flipped_bit_does_not_look_like_a_record_that_was_cut_off(
+            body in proptest::collection::vec(1..=255u8, 0..5000),
+            zeros in 0..3000usize,
+            flip in any::<prop::sample::Index>(),
+            bit in 0..8u32,
+            sectors in 0..8usize,
+        ) {
+            let body = [&body[..], &vec![0; zeros]].concat();
+            let whole = flat(&seal(&id(), &body, &Pool::new(4)));
+            let mut torn = whole.clone();
+            let last = whole.len() - BLOCK_SIZE;
+            torn[last + sectors * 512..].fill(0);
+            // What is missing is more than a bit: no byte of the body before the zeros is zero.
+            let lost = whole.iter().zip(&torn).filter(|(a, b)| a != b).count();
+            if lost > 1 && peek(&torn).is_some() {
+                prop_assert!(may_be_cut_off(&torn, 512));
+            }
+            let mut flipped = whole.clone();
+            let at = 16 + flip.index(Header::SIZE + body.len() - 16);
+            flipped[at] ^= 1 << bit;
+            prop_assert!(!may_be_cut_off(&flipped, 512));
         }
 
         /// No bytes cause a panic: neither random bytes, nor bytes that start like a record.

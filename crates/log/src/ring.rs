@@ -367,8 +367,8 @@ impl RecordRing {
         let Some(first) = next.first().copied() else {
             let message = format!(
                 "{}: no zone of the record ring (zones {} to {}) is left that can be written, {} \
-                 cannot be emptied: files can be read; open it again, or replace the drive if that \
-                 does not help",
+                 failed: files can be read; open it again, and replace the drive if that does not \
+                 help",
                 self.writer.device().name(),
                 self.zones.start,
                 self.zones.end() - 1,

@@ -8,7 +8,7 @@
 
 use crate::drive::Drive;
 use crate::format::{INCOMPAT_KNOWN, RING_ZONES, kind};
-use furrow_log::address::{blocks_begun, blocks_written, sectors_per_block};
+use furrow_log::address::{blocks_begun, blocks_written};
 use furrow_log::budget::Class;
 use furrow_log::pool::DurableSnapshot;
 use furrow_log::record::{self, Expect, RecordHeader};
@@ -244,7 +244,7 @@ async fn place(
         }
         // A whole record of something else, such as a file system.
         Err(_) if is_whole(&bytes, header.kind.get()) => Ok(Place::Damaged(None, header.blocks())),
-        Err(_) if is_torn(&header, &whole, device.geometry()) => Ok(Place::Torn(header.blocks())),
+        Err(_) if is_torn(&whole, &bytes, device.geometry()) => Ok(Place::Torn(header.blocks())),
         Err(_) => Ok(Place::Damaged(looks_like_ours(first[0].bytes()), header.blocks())),
     }
 }
@@ -258,12 +258,9 @@ fn is_zero(page: &Page) -> bool {
 }
 
 /// Whether the end of a record is missing: zeros are where the drive was never written.
-fn is_torn(header: &RecordHeader, pages: &Pages, geometry: &Geometry) -> bool {
-    let Some(last) = pages.last() else { return false };
-    let block = last.bytes().len();
-    let length = (header.length.get() as usize - 1) % block + 1;
-    let sector = block / sectors_per_block(geometry) as usize;
-    (pages.len() > 1 && is_zero(last)) || record::is_torn(last.bytes(), length, sector)
+fn is_torn(pages: &Pages, bytes: &[u8], geometry: &Geometry) -> bool {
+    let missing = pages.len() > 1 && pages.last().is_some_and(is_zero);
+    missing || record::may_be_cut_off(bytes, geometry.block_size.0 as usize)
 }
 
 /// The header of a damaged block, if enough of it is left to take the block for the record of a

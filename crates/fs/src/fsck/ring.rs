@@ -433,7 +433,7 @@ async fn judge(fsck: &Fsck, plan: &Plan, zone: ZoneId, at: u32, end: u32) -> Fou
             return Found::Torn;
         }
     }
-    match torn_within(fsck, &header, (zone, at), needed).await {
+    match torn_within(fsck, (zone, at), needed).await {
         true => Found::Torn,
         false => Found::Damaged(why),
     }
@@ -441,16 +441,13 @@ async fn judge(fsck: &Fsck, plan: &Plan, zone: ZoneId, at: u32, end: u32) -> Fou
 
 /// True if a crash cut the record at `at` off within its last block, the rest of which recovery
 /// filled with zeros: the block then has only zeros where the record should end.
-async fn torn_within(
-    fsck: &Fsck,
-    header: &RecordHeader,
-    (zone, at): (ZoneId, u32),
-    blocks: u32,
-) -> bool {
-    let before = blocks.max(1) - 1;
-    let Ok(last) = fsck.read_one(fsck.addr(zone, at + before)).await else { return false };
-    let length = (header.length.get() as usize).saturating_sub(before as usize * format::BLOCK);
-    record::is_torn(last.bytes(), length, fsck.geometry.block_size.0 as usize)
+async fn torn_within(fsck: &Fsck, (zone, at): (ZoneId, u32), blocks: u32) -> bool {
+    let mut all = Vec::new();
+    for block in at..at + blocks.max(1) {
+        let Ok(page) = fsck.read_one(fsck.addr(zone, block)).await else { return false };
+        all.extend_from_slice(page.bytes());
+    }
+    record::may_be_cut_off(&all, fsck.geometry.block_size.0 as usize)
 }
 
 /// Blocks that the checkpoint at the front of `block` takes by its own counts, as far as these are

@@ -3,8 +3,8 @@
 //! Each client has zones of its own and draws what it does from the seed: writes, several at once;
 //! flushes; writes with FUA; finishes; resets, some with a write right behind. In some runs it does
 //! not wait for writes and resets: flushes, finishes and resets follow while those are in flight.
-//! What a block holds follows from zone, place and *life* (resets of the zone); a part of the blocks
-//! is zeros, and a part is the same in each life, so that an old life or a discarded block can look
+//! What a block holds follows from zone, place and *life* (resets of the zone); some of the blocks
+//! are zeros, and some are the same in each life, so that an old life or a discarded block can look
 //! like a new one.
 //!
 //! If the plain drive has faults, a write may fail: its zone is used no more. A client stops when

@@ -2,7 +2,7 @@
 
 use crate::durability::checkpoint::{Image, decode_image};
 use crate::format::{
-    BLOCK, CheckpointBody, HOLE, NatEntry, SitEntry, SuperblockBody, UnitRef, kind, table,
+    CheckpointBody, HOLE, NatEntry, SitEntry, SuperblockBody, UnitRef, kind, table,
 };
 use crate::layout::{Layout, RING_ZONES};
 use crate::tables::TablePages;
@@ -351,9 +351,8 @@ async fn damaged(
     if doubtful && all.iter().any(zeros) {
         return None;
     }
-    let last = all.last()?;
-    let length = header.length.get() as usize - (blocks as usize - 1) * BLOCK;
-    let torn = record::is_torn(last.bytes(), length, geometry.block_size.0 as usize);
+    let all: Vec<u8> = all.iter().flat_map(|page| page.iter().copied()).collect();
+    let torn = record::may_be_cut_off(&all, geometry.block_size.0 as usize);
     (!torn).then_some(Some(header))
 }
 

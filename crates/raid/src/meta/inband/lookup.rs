@@ -200,10 +200,7 @@ impl Volume {
     fn is_lost(&self, zone: &Listed, read: &Result<Pages>) -> bool {
         let drive = self.0.members[zone.index as usize].drive();
         let sector = drive.map_or(BLOCK_SIZE, |drive| drive.geometry().block_size.0 as usize);
-        let torn = |page: &Page| {
-            let header = record::peek(page.bytes());
-            header.is_some_and(|h| record::is_torn(page.bytes(), h.length.get() as usize, sector))
-        };
+        let torn = |page: &Page| record::may_be_cut_off(page.bytes(), sector);
         let was = |page: &Page| crc32c(page.bytes()) != self.0.zero_crc && !torn(page);
         let damaged = match read {
             Ok(pages) => pages.iter().any(was),
