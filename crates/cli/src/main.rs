@@ -47,7 +47,9 @@ use std::io::Write;
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
-A device is a file that holds an emulated drive (disk.zns) or one in memory (mem:...).
+A device is a zoned block device (/dev/nvme0n2, an SMR disk), any block device or file with soft
+zones (furrow device create --soft), a file that holds an emulated drive (disk.zns), or an emulated
+drive in memory (mem:...).
 
 Exit status: 0 done, 1 failed, 2 wrong usage; mount follows mount(8), fsck follows fsck(8).";
 
@@ -146,6 +148,34 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    /// The commands below `of`, and what each says of itself.
+    fn texts(of: &clap::Command, name: &str) -> Vec<(String, String)> {
+        let mut all = Vec::new();
+        for command in of.get_subcommands() {
+            let name = format!("{name} {}", command.get_name());
+            let said = |text: Option<&clap::builder::StyledStr>| {
+                text.map(ToString::to_string).unwrap_or_default()
+            };
+            all.push((name.clone(), said(command.get_about())));
+            all.extend(texts(command, &name));
+        }
+        all
+    }
+
+    #[test]
+    fn each_command_says_in_a_line_of_its_own_what_it_does() {
+        let mut all = texts(&Cli::command(), "furrow");
+        assert!(all.len() > 50, "{}", all.len());
+        for (name, text) in &all {
+            let fine = !text.is_empty() && !text.ends_with('.') && !text.contains('\n');
+            assert!(fine && text.len() < 100, "{name}: {text:?}");
+        }
+        all.sort_by(|(_, one), (_, other)| one.cmp(other));
+        for pair in all.windows(2) {
+            assert_ne!(pair[0].1, pair[1].1, "{} and {}", pair[0].0, pair[1].0);
+        }
     }
 
     #[test]

@@ -19,19 +19,17 @@ const FAILURE: u8 = 32;
 /// Mount a file system
 ///
 /// Returns once the mount works; a daemon serves it until it is unmounted (furrow umount,
-/// umount(8), or SIGTERM to the daemon). Needs root and /dev/fuse. As /sbin/mount.fuse.furrow (a
-/// link to this program) it serves mount -t fuse.furrow and fstab.
+/// umount(8), or SIGTERM to the daemon). Needs root and /dev/fuse. As /usr/sbin/mount.fuse.furrow
+/// (a link to this program) it serves mount -t fuse.furrow and fstab.
 #[derive(clap::Args)]
+#[command(after_long_help = options::help())]
 pub struct Args {
-    /// Device
+    /// The drive: an image (disk.zns), a zoned block device, or any device with soft zones
     device: String,
     /// Mount point
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Options, separated by commas: ro, commit=SECONDS (default 5), cache=SIZE (default
-    /// 256MiB), attr_timeout=SECONDS (default 1), gc=on|off, gc_policy=greedy|cost-benefit,
-    /// gc_start=PERCENT, gc_urgent=PERCENT,
-    /// metrics=ADDRESS:PORT or metrics=/FILE (for Prometheus), and those of mount(8)
+    /// Options, separated by commas: those below, and those of mount(8)
     #[arg(short, value_name = "OPTIONS", allow_hyphen_values = true)]
     options: Vec<String>,
     /// Stay in the foreground, messages on standard error

@@ -65,7 +65,8 @@ enum Action {
     Fault(Answered<manage::Fault>),
 }
 
-/// A command that changes an array, with the wanted form of its answer.
+// A command that changes an array, with the wanted form of its answer. The help is that of the
+// command: a documentation comment here would replace it.
 #[derive(clap::Args)]
 struct Answered<T: clap::Args> {
     #[command(flatten)]

@@ -11,7 +11,7 @@ use serde_json::{Map, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// Show which zone holds what
+/// Show which zone of a store holds what
 ///
 /// One cell per zone, in the order of the drive: the kind of files with the most valid blocks in
 /// it, and how much of the zone is valid. A second table shows in how many zones each kind lives,

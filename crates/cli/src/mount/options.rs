@@ -7,12 +7,91 @@ use furrow_rt::{Nanos, PAGE_SIZE};
 use furrow_zone::size;
 use std::time::Duration;
 
-const OWN: &str = "ro, rw, commit=SECONDS, cache=SIZE, attr_timeout=SECONDS, \
-                   errors=continue|remount-ro, \
-                   async_dio, writeback_cache, io_uring, order=blocking|queued|append, gc=on|off, \
-                   gc_policy=greedy|cost-benefit, gc_start=PERCENT, gc_urgent=PERCENT, \
-                   metrics=WHERE, hot=ENDS, cold=ENDS, fsname=NAME, and \
-                   the usual ones of mount(8)";
+/// An option of Furrow's own.
+pub struct Known {
+    /// As it is written.
+    pub form: &'static str,
+    /// What it does, in a line.
+    pub means: &'static str,
+    /// The option that is in force without it, or in words what is.
+    pub default: Default,
+}
+
+/// What is in force without an option.
+pub enum Default {
+    /// This option.
+    Option(&'static str),
+    /// Something that no option says.
+    Words(&'static str),
+}
+
+use Default::{Option as Is, Words};
+
+const fn known(form: &'static str, means: &'static str, default: Default) -> Known {
+    Known { form, means, default }
+}
+
+/// Furrow's own options, for help and messages.
+pub const KNOWN: &[Known] = &[
+    known("ro|rw", "refuse changes, or not", Is("rw")),
+    known("commit=SECONDS", "unsynced changes are written after this time", Is("commit=5")),
+    known("cache=SIZE", "memory for cached blocks, at least 16MiB", Is("cache=256MiB")),
+    known(
+        "attr_timeout=SECONDS",
+        "how long the kernel may cache names and attributes",
+        Words("a day; 1 with writeback_cache"),
+    ),
+    known(
+        "errors=continue|remount-ro",
+        "after damage only that operation fails, or all changes are refused",
+        Is("errors=continue"),
+    ),
+    known("metrics=WHERE", "metrics for Prometheus: ADDRESS:PORT or /FILE", Words("none")),
+    known("async_dio", "many direct requests of one program at once", Is("noasync_dio")),
+    known(
+        "writeback_cache",
+        "the kernel's page cache answers writes and passes them on later",
+        Is("nowriteback_cache"),
+    ),
+    known("io_uring", "requests come by io_uring", Words("if the kernel allows it")),
+    known(
+        "order=queued|append|blocking",
+        "writes of a zone in flight: many; many, by Zone Append; one",
+        Is("order=queued"),
+    ),
+    known("gc=on|off", "clean in the background, or only for lack of space", Is("gc=on")),
+    known(
+        "gc_policy=greedy|cost-benefit",
+        "clean what has least to copy, or also what is unchanged for long",
+        Is("gc_policy=cost-benefit"),
+    ),
+    known("gc_start=PERCENT", "clean below this share of writable space", Is("gc_start=20")),
+    known("gc_urgent=PERCENT", "clean without a pause below this share", Is("gc_urgent=8")),
+    known("hot=ENDS", "ends of names (db:log) of data that changes soon", Words("databases")),
+    known(
+        "cold=ENDS",
+        "ends of names (mp4:iso) of data that hardly changes",
+        Words("pictures, films, sounds, archives"),
+    ),
+    known("fsname=NAME", "the source in the mount table", Words("the device")),
+];
+
+/// The options for `--help` and the manual page.
+pub fn help() -> String {
+    let mut text = String::from("Options after -o, and what is in force without them:\n");
+    for Known { form, means, default } in KNOWN {
+        let (Is(default) | Words(default)) = default;
+        text += &format!("  {form}\n          {means} [{default}]\n");
+    }
+    text + "\nA no in front turns async_dio, writeback_cache and io_uring off. relatime, noatime, \
+            lazytime, nodiratime, nosuid, nodev, noexec, and what fstab needs, are as in mount(8)."
+}
+
+/// The forms of all own options, for messages.
+fn forms() -> String {
+    let forms: Vec<&str> = KNOWN.iter().map(|known| known.form).collect();
+    forms.join(", ")
+}
 /// Smallest cache in bytes; a smaller one cannot hold one large request.
 const MIN_CACHE: u64 = 16 << 20;
 
@@ -172,7 +251,12 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
         (name, Some(_)) if apply(&mut options.clone(), name, None).is_ok() => {
             return Err(format!("mount option {name} takes no value"));
         }
-        _ => return Err(format!("unknown mount option '{name}'; known: {OWN}")),
+        _ => {
+            let known = forms();
+            return Err(format!(
+                "unknown mount option '{name}'; known: {known}, and the usual ones of mount(8)"
+            ));
+        }
     }
     Ok(())
 }
@@ -221,6 +305,31 @@ mod tests {
 
     fn refused(text: &str) -> String {
         parse([text]).expect_err(text)
+    }
+
+    /// Help, message, parser and page agree, on the defaults, too.
+    #[test]
+    fn what_help_says_of_an_option_is_so() {
+        let page = include_str!("../../../../docs/mounting.md");
+        let plain = format!("{:?}", Options::default());
+        for Known { form, default, .. } in KNOWN {
+            let (name, value) = form.split_once('=').unwrap_or((form, ""));
+            assert!(help().contains(form) && refused("nosuch").contains(form), "{form}");
+            let named = |line: &str| line.starts_with("| `") && line.contains(&format!("`{name}"));
+            assert!(name == "ro|rw" || page.lines().any(named), "{form} is on no line of the page");
+            let choices = value.split('|').filter(|value| value.to_lowercase() == *value);
+            let choices = choices.filter(|value| !value.is_empty());
+            for choice in choices {
+                assert!(parse([&*format!("{name}={choice}")]).is_ok(), "{name}={choice}");
+            }
+            match default {
+                Is(option) => {
+                    let parsed = parse([*option]).unwrap();
+                    assert_eq!(format!("{parsed:?}"), plain, "{option} is not the default");
+                }
+                Words(words) => assert!(!words.is_empty()),
+            }
+        }
     }
 
     #[test]
