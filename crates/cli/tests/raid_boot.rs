@@ -29,7 +29,8 @@ fn ok(place: &Place, words: &[String]) -> String {
 fn an_array_starts_without_a_named_drive_that_is_gone_and_skips_it_when_it_is_back() {
     let place = Place::new("boot", 4);
     place.create("5", &[0, 1, 2, 3]);
-    fs::rename(place.at("d3.zns"), place.at("away")).unwrap();
+    fs::create_dir(place.at("away")).unwrap();
+    fs::rename(place.at("d3.zns"), place.at("away/d3.zns")).unwrap();
     // The name may be mistyped.
     refused(&place, &words(&place, 4, &[]), &["d3.zns", "leave it out", "--wait"]);
     let said = ok(&place, &words(&place, 4, &["--wait", "1"]));
@@ -38,7 +39,7 @@ fn an_array_starts_without_a_named_drive_that_is_gone_and_skips_it_when_it_is_ba
     fill(&place, 0, 10, 4);
     place.ok(&["raid", "stop", "a", "--force"]);
 
-    fs::rename(place.at("away"), place.at("d3.zns")).unwrap();
+    fs::rename(place.at("away/d3.zns"), place.at("d3.zns")).unwrap();
     refused(&place, &words(&place, 4, &[]), &["d3.zns", "stale"]);
     let began = Instant::now();
     let said = ok(&place, &words(&place, 4, &["--wait", "60"]));
@@ -48,13 +49,46 @@ fn an_array_starts_without_a_named_drive_that_is_gone_and_skips_it_when_it_is_ba
     place.ok(&["raid", "stop", "a", "--force"]);
 }
 
+/// After replacements the list of drives that a boot has is old: the new members are in use all
+/// the same, wherever they are.
+#[test]
+fn members_that_no_list_names_are_found_at_boot() {
+    let place = Place::new("boot-list", 6);
+    place.create("6", &[0, 1, 2, 3]);
+    let spare = place.at("d4.zns");
+    place.assemble(&[0, 1, 2, 3], &["--spare", &spare]);
+    fill(&place, 0, 10, 4);
+    place.ok(&["raid", "fail", "a", "1"]);
+    place.until("the spare's rebuild", |status| states(status) == ["online"; 4]);
+    place.ok(&["raid", "fail", "a", "2"]);
+    place.ok(&["raid", "replace", "a", "2", &place.at("d5.zns"), "--wait"]);
+    place.ok(&["raid", "stop", "a"]);
+
+    let said = ok(&place, &words(&place, 4, &["--wait", "60"]));
+    assert!(said.contains("member 1 is") && said.contains("d4.zns, which was not named"), "{said}");
+    assert!(said.contains("member 2 is") && said.contains("d5.zns, which was not named"), "{said}");
+    assert_eq!(states(&place.status()), ["online"; 4], "{said}");
+    check(&place, 0, 10, 4);
+    place.ok(&["raid", "stop", "a"]);
+
+    // Who names drives without waiting may mean these.
+    refused(&place, &words(&place, 4, &[]), &["d1.zns"]);
+    // One of two copies may be older: neither is used.
+    fs::copy(place.at("d5.zns"), place.at("copy")).unwrap();
+    let said = ok(&place, &words(&place, 4, &["--wait", "1"]));
+    assert!(said.contains("runs without member 2"), "{said}");
+    check(&place, 0, 10, 4);
+    place.ok(&["raid", "stop", "a"]);
+}
+
 #[test]
 fn a_drive_that_comes_late_is_waited_for() {
     for pattern in [false, true] {
         let place = Place::new(if pattern { "late-pattern" } else { "late" }, 4);
         place.create("5", &[0, 1, 2, 3]);
-        fs::rename(place.at("d2.zns"), place.at("away")).unwrap();
-        let (from, to) = (place.at("away"), place.at("d2.zns"));
+        fs::create_dir(place.at("away")).unwrap();
+        fs::rename(place.at("d2.zns"), place.at("away/d2.zns")).unwrap();
+        let (from, to) = (place.at("away/d2.zns"), place.at("d2.zns"));
         let late = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(1500));
             fs::rename(from, to).unwrap();

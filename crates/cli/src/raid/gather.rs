@@ -4,11 +4,13 @@ use super::devices::{self, Named, Patience, Says, same};
 use super::old;
 use super::wait::Wait;
 use crate::daemon::utc;
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
+use furrow_log::Uuid;
 use furrow_raid::{Damaged, Examined, Judgement, MemberState, judge, newest, split_refusal};
 use furrow_rt::Rt;
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, ErrorKind};
+use std::time::Duration;
 
 /// The array that is wanted, and its wait for members.
 pub struct Wanted<'a> {
@@ -32,24 +34,29 @@ pub struct Chosen {
     pub uuid: String,
     /// Its members and spares.
     pub drives: Vec<(Named, Examined)>,
-    /// Drives that were left out, and why.
+    /// Drives that were left out, and why; members that were found although nobody named them.
     pub left_out: Vec<String>,
 }
 
-/// Inspects the drives that `arguments` name, and chooses those of one array. With
-/// a wait, looks again until no member is missing that the array still counts on, or the time is
-/// over; then returns what is there.
+/// Inspects the drives that `arguments` name, and chooses those of one array; without arguments,
+/// all drives of the machine. With a wait, looks again until no member is missing that the array
+/// still counts on, or the time is over; then returns what is there. A missing member is then also
+/// searched where nobody named it: a drive that took the place of another is in no list.
 ///
 /// # Errors
 /// If an argument is invalid, no array is found or several are, or, without a wait, a drive was
 /// named that cannot be used; if the program is to end while it waits.
 pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
     loop {
-        let found = devices::named(arguments).and_then(|named| choose(rt, named, wanted));
+        let found = find(rt, arguments, wanted);
         let what = match &found {
-            Ok(chosen) => match missing(chosen) {
-                nothing if nothing.is_empty() => return found,
-                missing => format!("{}: members {} are missing", chosen.name, missing.join(", ")),
+            Ok(chosen) => match &missing(chosen)[..] {
+                [] => return found,
+                [(index, _)] => format!("{}: member {index} is missing", chosen.name),
+                several => {
+                    let list: Vec<String> = several.iter().map(|(at, _)| at.to_string()).collect();
+                    format!("{}: members {} are missing", chosen.name, list.join(", "))
+                }
             },
             Err(error) => format!("{error:#}"),
         };
@@ -59,15 +66,64 @@ pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> 
     }
 }
 
-/// Members that the newest state counts on, and that are not there.
-fn missing(chosen: &Chosen) -> Vec<String> {
+/// Looks once.
+fn find(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
+    if arguments.is_empty() {
+        let chosen = choose(rt, devices::of_machine(), wanted);
+        return chosen.context("among the block devices of this machine, as no drive was named");
+    }
+    let mut named = devices::named(arguments)?;
+    let chosen = choose(rt, named.clone(), wanted)?;
+    if !wanted.wait.is_wanted() {
+        // Who names drives may leave some out on purpose.
+        return Ok(chosen);
+    }
+    let found = elsewhere(rt, &named, &missing(&chosen), wanted);
+    if found.is_empty() {
+        return Ok(chosen);
+    }
+    let told: Vec<String> = found
+        .iter()
+        .map(|(index, found)| format!("member {index} is {}, which was not named", found.spec))
+        .collect();
+    named.extend(found.into_iter().map(|(_, found)| found));
+    let mut chosen = choose(rt, named, wanted)?;
+    chosen.left_out.extend(told);
+    Ok(chosen)
+}
+
+/// Members that the newest state counts on, and that are not there: number and UUID.
+fn missing(chosen: &Chosen) -> Vec<(usize, Uuid)> {
     let all: Vec<Examined> = chosen.drives.iter().map(|(_, drive)| drive.clone()).collect();
     let Some(newest) = newest(&all) else { return Vec::new() };
-    let is_missing = |(index, (uuid, state)): (usize, &(_, MemberState))| {
+    let is_missing = |(index, (uuid, state)): (usize, &(Uuid, MemberState))| {
         let gone = *state != MemberState::Failed && !all.iter().any(|other| other.device == *uuid);
-        gone.then(|| index.to_string())
+        gone.then_some((index, *uuid))
     };
     newest.members.iter().enumerate().filter_map(is_missing).collect()
+}
+
+/// The drives of `missing` members where they were not named. One of which there are two is taken
+/// for a copy, and neither is used.
+fn elsewhere(
+    rt: &Rt,
+    named: &[Named],
+    missing: &[(usize, Uuid)],
+    wanted: &Wanted,
+) -> Vec<(usize, Named)> {
+    if missing.is_empty() {
+        return Vec::new();
+    }
+    let patience = Patience { busy: Duration::ZERO, silent: wanted.drive_timeout };
+    let mut found: Vec<(usize, Named)> = Vec::new();
+    for candidate in devices::not_named(named) {
+        let Ok(Says::Member(examined)) = devices::look(rt, &candidate, patience) else { continue };
+        let is = |(_, uuid): &&(usize, Uuid)| *uuid == examined.device;
+        found.extend(missing.iter().find(is).map(|(index, _)| (*index, candidate)));
+    }
+    let all: Vec<usize> = found.iter().map(|(index, _)| *index).collect();
+    found.retain(|(index, _)| all.iter().filter(|other| *other == index).count() == 1);
+    found
 }
 
 /// Inspects the drives, and chooses those of one array.

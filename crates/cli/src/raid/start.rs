@@ -48,12 +48,13 @@ const FAREWELL: u64 = 2 * Nanos::SECOND;
 /// Assemble an array from its drives and serve it over NBD, or as a block device
 ///
 /// Returns once a daemon serves the array, until furrow raid stop or SIGTERM to the daemon. Drives
-/// may be given in any order. Some may be missing, as far as the level allows, if they certainly
-/// have no newer data (or if you know that: --degraded).
+/// may be given in any order; without DEV all block devices of the machine are searched. Some may
+/// be missing, as far as the level allows, if they certainly have no newer data (or if you know
+/// that: --degraded).
 #[derive(clap::Args)]
 pub struct Args {
     /// Drives, a directory of images, or a pattern of drives ('d*.zns', '/dev/disk/by-id/nvme-*')
-    #[arg(value_name = "DEV", required = true)]
+    #[arg(value_name = "DEV")]
     devices: Vec<String>,
     /// UUID of the array, or its beginning, if the drives belong to several
     #[arg(long)]
@@ -99,7 +100,9 @@ pub struct Args {
     choose: Option<String>,
     /// Wait so long for members that are missing or busy, as at boot; then start without drives
     /// that are not there or cannot be used, also those that are named, as far as the level allows.
-    /// Without it a named drive that is not there is an error, since its name may be mistyped
+    /// Members are also searched where nobody named them, among the machine's block devices and
+    /// next to files that are named: a spare or replacement need not be in the list. Without it a
+    /// named drive that is not there is an error, since its name may be mistyped
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=86_400))]
     wait: Option<u64>,
     /// Start although the last writes to some blocks may be lost, which then read as before these
