@@ -96,6 +96,9 @@ set -e
 if [ -d /run/systemd/system ]; then
     systemctl daemon-reload >/dev/null || true
 fi
+if [ -d /run/udev ]; then
+    udevadm control --reload || true
+fi
 END
 done
 

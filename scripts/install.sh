@@ -7,7 +7,7 @@
 #
 # Everything goes below PREFIX (/usr/local), unless told otherwise: SBINDIR (PREFIX/sbin) is where
 # the helpers go that mount(8), mkfs(8) and fsck(8) look for; mount(8) looks in /usr/sbin only.
-# UNITDIR (PREFIX/lib/systemd/system), DOCDIR (PREFIX/share/doc/furrow). Libraries are always in
+# UNITDIR (PREFIX/lib/systemd/system), RULESDIR (PREFIX/lib/udev/rules.d), DOCDIR (PREFIX/share/doc/furrow). Libraries are always in
 # PREFIX/lib, where `furrow run` looks. DESTDIR is put before all of them, for packages.
 # PREFIX/share/furrow/installed lists the installed files; uninstalling follows that list.
 . "$(dirname "$0")/lib.sh"
@@ -18,6 +18,7 @@ sbindir="${SBINDIR:-$prefix/sbin}"
 libdir="$prefix/lib"
 includedir="$prefix/include"
 unitdir="${UNITDIR:-$prefix/lib/systemd/system}"
+rulesdir="${RULESDIR:-$prefix/lib/udev/rules.d}"
 docdir="${DOCDIR:-$prefix/share/doc/furrow}"
 dest="${DESTDIR:-}"
 list="$prefix/share/furrow/installed"
@@ -122,6 +123,10 @@ done
 for unit in scripts/systemd/*.service; do
     sed "s|@BINDIR@|$prefix/bin|" "$unit" >"$made/unit"
     put 644 "$made/unit" "$unitdir/$(basename "$unit")"
+done
+for rules in scripts/udev/*.rules; do
+    sed "s|@BINDIR@|$prefix/bin|" "$rules" >"$made/rules"
+    put 644 "$made/rules" "$rulesdir/$(basename "$rules")"
 done
 # Files of an earlier install that this one does not have, such as the plugin.
 grep -v '/$' "$made/before" | grep -vxFf "$made/installed" | while IFS= read -r file; do

@@ -114,7 +114,7 @@ refused() {
 installed() {
     local to="$images/installed" drive="$images/installed.zns" out="$images/installed.txt"
     rm -rf "$to" "$drive"
-    env -u DESTDIR -u SBINDIR -u UNITDIR -u DOCDIR PREFIX="$to" scripts/install.sh "$furrow" >"$out"
+    env -u DESTDIR -u SBINDIR -u UNITDIR -u RULESDIR -u DOCDIR PREFIX="$to" scripts/install.sh "$furrow" >"$out"
     cat >"$images/program.cc" <<'END'
 #include <furrow/rocksdb/same_victim.h>
 #include <rocksdb/convenience.h>

@@ -97,6 +97,10 @@ struct Show {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// Print what the drive holds as properties of udev, as a rule of udev imports them; nothing if
+    /// that is nothing of Furrow.
+    #[arg(long, conflicts_with = "json")]
+    udev: bool,
 }
 
 /// List zones: state, write pointer, capacity.
@@ -333,6 +337,11 @@ fn zones_of(opened: &Opened, first: u32, count: u32) -> anyhow::Result<Vec<ZoneR
 fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
     let opened = open(&args.device, OpenMode::ReadOnly)?;
     let Opened { drive, emulated, soft, .. } = &opened;
+    if args.udev {
+        let drive = drive.clone();
+        let all = opened.rt.block_on(async move { crate::tags::properties(&*drive).await })?;
+        return Ok(all.iter().try_for_each(|(name, value)| writeln!(out, "{name}={value}"))?);
+    }
     let geometry = drive.geometry();
     let zones = zones_of(&opened, 0, geometry.zones)?;
     let image = emulated.as_ref().and_then(|drive| {

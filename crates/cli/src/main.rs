@@ -11,6 +11,7 @@
 // These macros panic if standard error or output is closed or full; `show::say` and `out` do not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod block_devices;
 mod daemon;
 mod demo;
 mod device;
@@ -35,6 +36,7 @@ mod scrub;
 mod soft;
 mod stat;
 mod sync;
+mod tags;
 mod target;
 mod top;
 mod umount;

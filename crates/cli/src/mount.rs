@@ -4,6 +4,7 @@ mod daemon;
 mod options;
 
 use self::daemon::Plan;
+use crate::tags;
 use crate::target::{mount_at, source_name};
 use anyhow::{Result, anyhow};
 use furrow_fuse::{Mounted, endpoint};
@@ -24,7 +25,8 @@ const FAILURE: u8 = 32;
 #[derive(clap::Args)]
 #[command(after_long_help = options::help())]
 pub struct Args {
-    /// The drive: an image (disk.zns), a zoned block device, or any device with soft zones
+    /// The drive: an image (disk.zns), a zoned block device, any device with soft zones, or
+    /// LABEL=NAME or UUID=UUID for the block device with that file system
     device: String,
     /// Mount point
     #[arg(value_name = "DIR")]
@@ -94,11 +96,12 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
 fn plan(args: &Args) -> Result<Plan> {
     let options =
         options::parse(args.options.iter().map(String::as_str)).map_err(|why| anyhow!(why))?;
-    args.device.parse::<DeviceSpec>()?;
-    let source = options.fsname.clone().unwrap_or_else(|| source_name(&args.device));
+    let device = tags::device_of(&args.device)?;
+    device.parse::<DeviceSpec>()?;
+    let source = options.fsname.clone().unwrap_or_else(|| source_name(&device));
     // The daemon changes its working directory.
     let directory = std::path::absolute(&args.directory)?;
-    Ok(Plan { device: args.device.clone(), source, directory, options })
+    Ok(Plan { device, source, directory, options })
 }
 
 /// Finds errors early, where they can be reported better.

@@ -256,3 +256,36 @@ fn a_drive_that_the_kernel_cannot_have_is_refused_with_what_to_do() {
         refused(&["device", "serve", "mem:zones=8,zone-size=1MiB", "--ublk"], 1, &says);
     }
 }
+
+#[test]
+fn what_a_drive_holds_is_told_to_udev() {
+    let make = |name: &str| {
+        scratch(name);
+        done(&["device", "create", name, "-o", "zones=24,zone-size=2MiB,oob=64,max-active=14"]);
+    };
+    let udev = |name: &str| done(&["device", "show", "--udev", name]);
+    for name in ["udev.zns", "udev0.zns", "udev1.zns"] {
+        make(name);
+        assert_eq!(udev(name), "", "an empty drive");
+    }
+    done(&["mkfs", "-L", "my data", "-U", "6b1a4d2e-0a3c-4f7e-9b0a-1c2d3e4f5a6b", "udev.zns"]);
+    let expected = "ID_FS_USAGE=filesystem\nID_FS_TYPE=furrow\nID_FS_VERSION=1\n\
+                    ID_FS_UUID=6b1a4d2e-0a3c-4f7e-9b0a-1c2d3e4f5a6b\n\
+                    ID_FS_UUID_ENC=6b1a4d2e-0a3c-4f7e-9b0a-1c2d3e4f5a6b\n\
+                    ID_FS_LABEL=my_data\nID_FS_LABEL_ENC=my\\x20data\n";
+    assert_eq!(udev("udev.zns"), expected);
+    done(&["kv", "mkfs", "-f", "udev.zns"]);
+    let store = udev("udev.zns");
+    assert!(store.contains("ID_FS_TYPE=furrow_store\n") && !store.contains("LABEL"), "{store}");
+    done(&["raid", "create", "--level", "1", "tank", "udev0.zns", "udev1.zns"]);
+    let (one, other) = (udev("udev0.zns"), udev("udev1.zns"));
+    let line = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name));
+        line.unwrap_or_else(|| panic!("{name}: {text}")).to_owned()
+    };
+    assert_eq!(line(&one, "ID_FS_TYPE="), "ID_FS_TYPE=furrow_raid_member");
+    assert_eq!(line(&one, "ID_FS_LABEL="), "ID_FS_LABEL=tank");
+    assert_eq!(line(&one, "ID_FS_UUID="), line(&other, "ID_FS_UUID="));
+    assert_ne!(line(&one, "ID_FS_UUID_SUB="), line(&other, "ID_FS_UUID_SUB="));
+    refused(&["mount", "LABEL=no such label", "."], 1, &["no block device", "LABEL=no such label"]);
+}

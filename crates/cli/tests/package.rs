@@ -62,7 +62,7 @@ fn alone(directory: &Path) -> String {
 /// Runs scripts/install.sh with only `prefix`.
 fn install(what: &str, prefix: &Path) -> String {
     let mut command = Command::new(root().join("scripts/install.sh"));
-    for unset in ["DESTDIR", "UNITDIR", "SBINDIR", "DOCDIR"] {
+    for unset in ["DESTDIR", "UNITDIR", "RULESDIR", "SBINDIR", "DOCDIR"] {
         command.env_remove(unset);
     }
     let out = run(command.arg(what).env("PREFIX", prefix));
@@ -116,6 +116,9 @@ fn what_is_installed_works_from_where_it_is_and_can_be_taken_away() {
             assert!(!said.contains(name), "{said}");
         }
     }
+    let rules = fs::read_to_string(to.join("lib/udev/rules.d/61-furrow.rules")).unwrap();
+    let asked = format!("\"{}/furrow device show --udev $devnode\"", to.join("bin").display());
+    assert!(rules.contains(&asked), "{rules}");
     install("--uninstall", &to);
     let mut left = below(&to);
     left.retain(|path| !path.is_dir());
@@ -156,6 +159,7 @@ fn the_debian_package_holds_the_same() {
     for file in [
         "lib/systemd/system/furrow@.service",
         "lib/systemd/system/furrow-raid@.service",
+        "lib/udev/rules.d/61-furrow.rules",
         "share/doc/furrow/copyright",
         "bin/furrow",
     ] {

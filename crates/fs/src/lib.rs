@@ -83,6 +83,15 @@ use tree::open_files::LastName;
 use tree::readdir::Listed;
 pub use types::*;
 
+/// UUID and label of the file system on `device`, whether or not it can be mounted; `None` if
+/// there is none.
+///
+/// # Errors
+/// If the drive does not report its zones, or the file system is of another format.
+pub async fn identify(device: &dyn ZonedDevice) -> Result<Option<(furrow_log::Uuid, String)>> {
+    durability::recover::read::identify(device).await
+}
+
 /// A mounted file system. Cloning shares it; it stays on its executor.
 #[derive(Clone)]
 pub struct Fs(Rc<core::Inner>);

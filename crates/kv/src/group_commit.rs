@@ -325,7 +325,7 @@ impl Store {
 
     /// Whether the records fit into the half of the ring, and another of `more` blocks.
     fn has_room(&self, bodies: &[Vec<u8>], more: u32) -> bool {
-        self.0.ring.borrow().has_room(blocks_of(bodies), more)
+        self.0.ring.borrow().has_space(blocks_of(bodies), more)
     }
 
     fn record_id(&self, kind: u16) -> RecordId {

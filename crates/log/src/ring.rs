@@ -320,7 +320,7 @@ impl RecordRing {
 
     /// Whether records of `blocks` in all, the longest of `longest`, certainly fit into the half,
     /// with `more` left behind them.
-    pub fn has_room(&self, (blocks, longest): (u32, u32), more: u32) -> bool {
+    pub fn has_space(&self, (blocks, longest): (u32, u32), more: u32) -> bool {
         // A record that does not fit into the rest of a zone leaves the rest empty.
         let ends = self.half.len().saturating_sub(1) as u32;
         longest <= self.capacity() && blocks + more + ends * longest <= self.space_left()

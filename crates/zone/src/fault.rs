@@ -77,8 +77,8 @@ pub enum FaultKind {
         /// How many commands it refuses.
         commands: Option<u64>,
     },
-    /// The answer is delayed by both. What a command changes is changed at once; a read returns what
-    /// the blocks hold when it is answered.
+    /// The answer is delayed by both. What a command changes is changed at once; a read returns
+    /// what the blocks hold when it is answered.
     Slow {
         /// Turns of the executor without other work in them.
         polls: u32,

@@ -1,5 +1,6 @@
 //! The drives named by arguments, and the arrays they belong to.
 
+use crate::block_devices;
 use crate::holds::{self, Holds};
 use crate::in_use;
 use anyhow::{Context as _, Result, bail};
@@ -56,10 +57,9 @@ pub fn named(arguments: &[String]) -> Result<Vec<Named>> {
     Ok(all)
 }
 
-/// The drives of this machine that may belong to an array: its block devices, except for those
-/// that others are made of, and those that a server is behind.
+/// The drives of this machine that may belong to an array.
 pub fn of_machine() -> Vec<Named> {
-    block_devices(Path::new("/sys/class/block"))
+    block_devices::all().into_iter().map(|spec| Named { spec, by_name: false }).collect()
 }
 
 /// Drives that `named` does not have: those of the machine, and the files next to the files that
@@ -78,26 +78,6 @@ pub fn not_named(named: &[Named]) -> Vec<Named> {
     let mut found: Vec<Named> = of_machine().into_iter().chain(files).collect();
     found.retain(|one| !named.iter().any(|other| same(&one.spec, &other.spec)));
     found
-}
-
-fn block_devices(class: &Path) -> Vec<Named> {
-    let Ok(entries) = std::fs::read_dir(class) else { return Vec::new() };
-    let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
-    let mut names: Vec<String> = Vec::new();
-    for entry in entries.flatten() {
-        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-        let is_served = ["nbd", "ublk", "zram", "sr", "fd"].iter().any(|it| name.starts_with(it));
-        let is_empty = matches!(read(path.join("size")).trim(), "" | "0");
-        let is_part =
-            std::fs::read_dir(path.join("holders")).is_ok_and(|mut it| it.next().is_some());
-        if !is_served && !is_empty && !is_part {
-            names.push(name);
-        }
-    }
-    names.sort();
-    let node =
-        |name: String| DeviceSpec::Node(Node::new(format!("/dev/{}", name.replace('!', "/"))));
-    names.into_iter().map(|name| Named { spec: node(name), by_name: false }).collect()
 }
 
 /// As [`named`], for devices that must be named individually.
@@ -345,32 +325,6 @@ mod tests {
         assert!(listed(&[at("a.zns"), at("a.zns")]).is_err());
         assert!(named(&[at("*.img")]).unwrap_err().to_string().contains("no drive there"));
         std::fs::remove_dir_all(folder).unwrap();
-    }
-
-    #[test]
-    fn block_devices_of_the_machine_are_those_that_hold_something_of_their_own() {
-        let class = std::env::temp_dir().join(format!("furrow-class-{}", std::process::id()));
-        for (name, size, holder) in [
-            ("nvme0n2", "1000", None),
-            ("nvme0n1", "1000", None),
-            ("sda", "1000", Some("dm-0")),
-            ("dm-0", "1000", None),
-            ("loop3", "0", None),
-            ("nbd0", "1000", None),
-            ("cciss!c0d0", "8", None),
-        ] {
-            let at = class.join(name);
-            std::fs::create_dir_all(at.join("holders")).unwrap();
-            std::fs::write(at.join("size"), format!("{size}\n")).unwrap();
-            if let Some(holder) = holder {
-                std::fs::write(at.join("holders").join(holder), "").unwrap();
-            }
-        }
-        let found: Vec<String> =
-            block_devices(&class).iter().map(|named| named.spec.to_string()).collect();
-        assert_eq!(found, ["/dev/cciss/c0d0", "/dev/dm-0", "/dev/nvme0n1", "/dev/nvme0n2"]);
-        assert!(block_devices(&class.join("none")).is_empty());
-        std::fs::remove_dir_all(class).unwrap();
     }
 
     #[test]

@@ -1,3 +1,5 @@
+//! Tests of the ring: records fit where it says that they do.
+
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
@@ -6,9 +8,9 @@ use crate::toy::{Toy, geometry};
 use crate::writer::Order;
 use furrow_rt::{Config, Rng, Rt};
 
-/// Records that have room are appended, whatever the zones' ends waste.
+/// Records that have space are appended, whatever the zones' ends waste.
 #[test]
-fn records_that_have_room_fit() {
+fn records_that_have_space_fit() {
     let id = RecordId { kind: 1, sequence: 1, ..RecordId::default() };
     let mut refused = 0;
     for seed in 0..300 {
@@ -25,8 +27,8 @@ fn records_that_have_room_fit() {
             let blocks: Vec<u32> =
                 (0..1 + rng.below(6)).map(|_| 1 + rng.below(most.into()) as u32).collect();
             let all = (blocks.iter().sum(), *blocks.iter().max().unwrap());
-            if !ring.has_room(all, 0) {
-                // One block would have had room.
+            if !ring.has_space(all, 0) {
+                // The half is not full: the bound was too careful for them.
                 refused += u32::from(ring.space_left() > 0);
                 break;
             }

@@ -127,6 +127,22 @@ pub(crate) async fn superblock_of_checkpoints(
     None
 }
 
+/// See [`crate::identify`].
+pub(crate) async fn identify(
+    device: &dyn ZonedDevice,
+) -> Result<Option<(furrow_log::Uuid, String)>> {
+    let (geometry, pages) = (device.geometry(), Pool::new(64));
+    let first = geometry.conventional_zones;
+    for zone in (first..geometry.zones).take(RING_ZONES as usize).map(ZoneId) {
+        if let Some(layout) = superblock(device, zone, &pages).await? {
+            return Ok(Some((layout.uuid, layout.label)));
+        }
+    }
+    let reports = furrow_log::survey::reports(device).await?;
+    let layout = superblock_of_checkpoints(device, &reports, &pages).await;
+    Ok(layout.map(|layout| (layout.uuid, layout.label)))
+}
+
 /// Reads the superblock and the newest whole checkpoint.
 pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found> {
     let geometry = device.geometry();

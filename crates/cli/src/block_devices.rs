@@ -1,0 +1,62 @@
+//! The block devices of this machine.
+
+use furrow_zone::spec::{DeviceSpec, Node};
+use std::path::{Path, PathBuf};
+
+/// Block devices that are served by programs, or that hold nothing of their own for long.
+const SERVED: [&str; 5] = ["nbd", "ublk", "zram", "sr", "fd"];
+
+/// All of them, except for those that others are made of, and those that a server is behind.
+pub fn all() -> Vec<DeviceSpec> {
+    in_class(Path::new("/sys/class/block"))
+}
+
+fn in_class(class: &Path) -> Vec<DeviceSpec> {
+    let Ok(entries) = std::fs::read_dir(class) else { return Vec::new() };
+    let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+    let mut names: Vec<String> = Vec::new();
+    for entry in entries.flatten() {
+        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        let is_served = SERVED.iter().any(|it| name.starts_with(it));
+        let is_empty = matches!(read(path.join("size")).trim(), "" | "0");
+        let holders = std::fs::read_dir(path.join("holders"));
+        let is_part = holders.is_ok_and(|mut holders| holders.next().is_some());
+        if !is_served && !is_empty && !is_part {
+            names.push(name);
+        }
+    }
+    names.sort();
+    // The kernel writes a slash of a name as an exclamation mark there.
+    let node = |name: String| Node::new(format!("/dev/{}", name.replace('!', "/")));
+    names.into_iter().map(|name| DeviceSpec::Node(node(name))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn block_devices_are_those_that_hold_something_of_their_own() {
+        let class = std::env::temp_dir().join(format!("furrow-class-{}", std::process::id()));
+        for (name, size, holder) in [
+            ("nvme0n2", "1000", None),
+            ("nvme0n1", "1000", None),
+            ("sda", "1000", Some("dm-0")),
+            ("dm-0", "1000", None),
+            ("loop3", "0", None),
+            ("nbd0", "1000", None),
+            ("cciss!c0d0", "8", None),
+        ] {
+            let at = class.join(name);
+            std::fs::create_dir_all(at.join("holders")).unwrap();
+            std::fs::write(at.join("size"), format!("{size}\n")).unwrap();
+            if let Some(holder) = holder {
+                std::fs::write(at.join("holders").join(holder), "").unwrap();
+            }
+        }
+        let found: Vec<String> = in_class(&class).iter().map(ToString::to_string).collect();
+        assert_eq!(found, ["/dev/cciss/c0d0", "/dev/dm-0", "/dev/nvme0n1", "/dev/nvme0n2"]);
+        assert!(in_class(&class.join("none")).is_empty());
+        std::fs::remove_dir_all(class).unwrap();
+    }
+}
