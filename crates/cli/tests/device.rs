@@ -277,7 +277,7 @@ fn what_a_drive_holds_is_told_to_udev() {
     done(&["kv", "mkfs", "-f", "udev.zns"]);
     let store = udev("udev.zns");
     assert!(store.contains("ID_FS_TYPE=furrow_store\n") && !store.contains("LABEL"), "{store}");
-    done(&["raid", "create", "--level", "1", "tank", "udev0.zns", "udev1.zns"]);
+    done(&["raid", "create", "-l", "5", "-n", "tank", "udev0.zns", "udev1.zns"]);
     let (one, other) = (udev("udev0.zns"), udev("udev1.zns"));
     let line = |text: &str, name: &str| {
         let line = text.lines().find(|line| line.starts_with(name));
