@@ -157,7 +157,8 @@ impl All<'_> {
     }
 
     /// Whether `one` has gone on without `other`: it says so, and so does every drive that it goes
-    /// on with, as far as these are there.
+    /// on with, as far as these are there. If one of these lacks the record, nothing was acknowledged
+    /// with it, and the record before it decides, which that drive has.
     fn went_on_without(&self, one: usize, other: usize) -> bool {
         let view = self.view(one, other);
         if view == View::InService {
@@ -176,7 +177,14 @@ impl All<'_> {
             None => view == View::Failed || left,
             Some(at) => {
                 let with = self.view(at, one) == View::InService;
-                let told = view == View::Failed || self.was_told(at, one);
+                let told = match view {
+                    // Each turn is about fewer failed drives, so there is an end.
+                    View::Failed if !self.was_told(at, one) && self.was_told(one, at) => {
+                        self.went_on_without(at, other)
+                    }
+                    View::Failed => true,
+                    _ => self.was_told(at, one),
+                };
                 with && told && self.view(at, other) != View::InService
             }
         })
