@@ -79,7 +79,8 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
         return Ok(0);
     }
     if !args.foreground {
-        let (status, message) = crate::daemon::start(&again(args), args.log.as_deref(), FAILURE)?;
+        let (status, message) =
+            crate::daemon::start(&again(args, &plan), args.log.as_deref(), FAILURE)?;
         if status != 0 {
             crate::complain(&message);
         }
@@ -129,15 +130,15 @@ fn check(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// The arguments for the daemon.
-fn again(args: &Args) -> Vec<OsString> {
+/// The arguments for the daemon, which does not look for the device again.
+fn again(args: &Args, plan: &Plan) -> Vec<OsString> {
     let mut again: Vec<OsString> =
         ["mount", "--foreground", "--ready"].into_iter().map(OsString::from).collect();
     for options in &args.options {
         again.extend([OsString::from("-o"), OsString::from(options)]);
     }
     again.push("--".into());
-    again.push((&args.device).into());
+    again.push((&plan.device).into());
     again.push((&args.directory).into());
     again
 }

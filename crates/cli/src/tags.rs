@@ -32,7 +32,7 @@ pub async fn properties(device: &dyn ZonedDevice) -> Result<Vec<(&'static str, S
         _ => return Ok(Vec::new()),
     };
     let mut all = vec![("ID_FS_USAGE", usage.to_owned()), ("ID_FS_TYPE", kind.to_owned())];
-    all.push(("ID_FS_VERSION", "1".to_owned()));
+    all.push(("ID_FS_VERSION", furrow_fs::format::VERSION.to_string()));
     all.push(("ID_FS_UUID", uuid.clone()));
     all.push(("ID_FS_UUID_ENC", encode(&uuid)));
     if let Holds::Member(examined) = &holds {
@@ -46,27 +46,20 @@ pub async fn properties(device: &dyn ZonedDevice) -> Result<Vec<(&'static str, S
     Ok(all)
 }
 
-/// As udev encodes names of links: everything but letters, digits, `#+-.:=@_` and non-ASCII
-/// characters as `\xNN`.
-fn encode(text: &str) -> String {
-    let mut encoded = String::new();
-    for character in text.chars() {
-        if character.is_ascii_alphanumeric()
-            || !character.is_ascii()
-            || "#+-.:=@_".contains(character)
-        {
-            encoded.push(character);
-        } else {
-            encoded += &format!("\\x{:02x}", u32::from(character));
-        }
-    }
-    encoded
+/// Whether udev takes a character as it is: letters, digits, `#+-.:=@_`, and what is not ASCII.
+fn is_plain(character: char) -> bool {
+    character.is_ascii_alphanumeric() || !character.is_ascii() || "#+-.:=@_".contains(character)
 }
 
-/// With underscores in place of what udev would not take in a property.
+/// As udev encodes names of links: other characters become `\xNN`.
+fn encode(text: &str) -> String {
+    let one = |c: char| if is_plain(c) { c.into() } else { format!("\\x{:02x}", u32::from(c)) };
+    text.chars().map(one).collect()
+}
+
+/// As udev keeps a label for people: other characters become underscores.
 fn safe(text: &str) -> String {
-    let fine = |c: char| c.is_ascii_alphanumeric() || !c.is_ascii() || "#+-.:=@_/".contains(c);
-    text.chars().map(|c| if fine(c) { c } else { '_' }).collect()
+    text.chars().map(|c| if is_plain(c) || c == '/' { c } else { '_' }).collect()
 }
 
 /// A name by which a file system is wanted.

@@ -335,10 +335,7 @@ fn is_ended(segment: &Segment) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Config, Level, Options, create};
-    use furrow_emu::{Emulator, Medium, Options as DriveOptions};
-    use furrow_rt::{Config as RtConfig, Page, Rt};
-    use furrow_zone::{Geometry, ZonedDevice};
+    use crate::rig::{Rig, rigged_on, still};
 
     fn segment(id: u32, valid: u32, age: u64) -> Candidate {
         Candidate { id, valid, capacity: 100, age, ..Candidate::default() }
@@ -368,32 +365,15 @@ mod tests {
     /// A mapping block of which no entry changes is written elsewhere all the same.
     #[test]
     fn a_segment_is_cleaned_of_a_mapping_block_that_has_not_changed() {
-        let rt = Rt::new(RtConfig::simulated(5));
-        let engine = rt.clone();
-        rt.block_on(async move {
-            let geometry = Geometry { oob_bytes: 64, ..Geometry::unlimited(40, 64, 48) };
-            let drive = |_| {
-                let medium = Medium::memory(&geometry);
-                let made =
-                    Emulator::new(&engine, geometry.clone(), medium, DriveOptions::simulated());
-                Rc::new(made.unwrap()) as Rc<dyn ZonedDevice>
-            };
-            let config = Config { group: 8, large: 1, ..Config::new(Level::Raid5, &geometry) };
-            let options =
-                Options { checkpoint_blocks: 1 << 30, clean: false, ..Options::default() };
-            let drives = (0..3).map(drive).collect();
-            let volume = create(&engine, drives, &config, &options, false).await.unwrap();
-            let write = async |block: u64| {
-                let data = [Page::from_slice(&block.to_le_bytes())].into_iter().collect();
-                volume.write(block, data, false).await.unwrap();
-            };
+        rigged_on(40, &still(), async move |mut rig: Rig| {
+            let volume = rig.volume.clone();
             let slot = |number: u32| volume.0.shape.slot(number);
             let first = u64::from(crate::format::MAPPED);
-            write(first).await;
+            rig.write(first, 1).await;
             let data = slot(volume.0.map.borrow().get(first));
             // Behind the data, in other segments: the mapping block, and then others.
             for block in 0..100 {
-                write(block).await;
+                rig.write(block, 1).await;
             }
             volume.checkpoint(false).await.unwrap();
             let leaf = Map::leaf(first);
@@ -401,15 +381,14 @@ mod tests {
             assert_ne!(victim, data);
             let ended = || is_ended(&volume.0.segments.borrow()[victim as usize]);
             for block in 0..100 {
-                write(block).await;
+                rig.write(block, 1).await;
                 volume.checkpoint(false).await.unwrap();
             }
-            engine.sleep(10_000_000).await;
+            rig.rt.sleep(10_000_000).await;
             assert!(ended());
             volume.clean(victim).await.unwrap();
             assert_ne!(slot(volume.0.map.borrow().root_of(leaf)), victim);
             volume.audit().unwrap();
         });
-        rt.clear();
     }
 }

@@ -34,6 +34,8 @@ mod read;
 mod rebuild;
 mod reconstruct;
 mod recover;
+#[cfg(test)]
+mod rig;
 mod scrub;
 pub mod shape;
 mod space;

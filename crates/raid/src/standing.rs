@@ -157,8 +157,8 @@ impl All<'_> {
     }
 
     /// Whether `one` has gone on without `other`: it says so, and so does every drive that it goes
-    /// on with, as far as these are there. If one of these lacks the record, nothing was acknowledged
-    /// with it, and the record before it decides, which that drive has.
+    /// on with, as far as these are there. If one of these drives lacks the record, nothing was
+    /// acknowledged with the record, and the record before decides, which that drive has.
     fn went_on_without(&self, one: usize, other: usize) -> bool {
         let view = self.view(one, other);
         if view == View::InService {

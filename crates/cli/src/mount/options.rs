@@ -13,22 +13,22 @@ pub struct Known {
     pub form: &'static str,
     /// What it does, in a line.
     pub means: &'static str,
-    /// The option that is in force without it, or in words what is.
-    pub default: Default,
+    /// What is in force without it.
+    pub usual: Usual,
 }
 
 /// What is in force without an option.
-pub enum Default {
+pub enum Usual {
     /// This option.
-    Option(&'static str),
+    Is(&'static str),
     /// Something that no option says.
     Words(&'static str),
 }
 
-use Default::{Option as Is, Words};
+use Usual::{Is, Words};
 
-const fn known(form: &'static str, means: &'static str, default: Default) -> Known {
-    Known { form, means, default }
+const fn known(form: &'static str, means: &'static str, usual: Usual) -> Known {
+    Known { form, means, usual }
 }
 
 /// Furrow's own options, for help and messages.
@@ -79,9 +79,9 @@ pub const KNOWN: &[Known] = &[
 /// The options for `--help` and the manual page.
 pub fn help() -> String {
     let mut text = String::from("Options after -o, and what is in force without them:\n");
-    for Known { form, means, default } in KNOWN {
-        let (Is(default) | Words(default)) = default;
-        text += &format!("  {form}\n          {means} [{default}]\n");
+    for Known { form, means, usual } in KNOWN {
+        let (Is(usual) | Words(usual)) = usual;
+        text += &format!("  {form}\n          {means} [{usual}]\n");
     }
     text + "\nA no in front turns async_dio, writeback_cache and io_uring off. relatime, noatime, \
             lazytime, nodiratime, nosuid, nodev, noexec, and what fstab needs, are as in mount(8)."
@@ -312,7 +312,7 @@ mod tests {
     fn what_help_says_of_an_option_is_so() {
         let page = include_str!("../../../../docs/mounting.md");
         let plain = format!("{:?}", Options::default());
-        for Known { form, default, .. } in KNOWN {
+        for Known { form, usual, .. } in KNOWN {
             let (name, value) = form.split_once('=').unwrap_or((form, ""));
             assert!(help().contains(form) && refused("nosuch").contains(form), "{form}");
             let named = |line: &str| line.starts_with("| `") && line.contains(&format!("`{name}"));
@@ -322,7 +322,7 @@ mod tests {
             for choice in choices {
                 assert!(parse([&*format!("{name}={choice}")]).is_ok(), "{name}={choice}");
             }
-            match default {
+            match usual {
                 Is(option) => {
                     let parsed = parse([*option]).unwrap();
                     assert_eq!(format!("{parsed:?}"), plain, "{option} is not the default");

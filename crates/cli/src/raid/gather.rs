@@ -38,10 +38,13 @@ pub struct Chosen {
     pub left_out: Vec<String>,
 }
 
-/// Inspects the drives that `arguments` name, and chooses those of one array; without arguments,
-/// all drives of the machine. With a wait, looks again until no member is missing that the array
-/// still counts on, or the time is over; then returns what is there. A missing member is then also
-/// searched where nobody named it: a drive that took the place of another is in no list.
+/// Inspects the drives that `arguments` name, and chooses those of one array. Without arguments it
+/// inspects all block devices of the machine.
+///
+/// With a wait, the drives are inspected every second until every member that has not failed is
+/// there, or until the time is over; the drives found by then are returned. With a wait, missing
+/// members are also searched on drives that nobody named, because a drive that replaced another is
+/// in no list.
 ///
 /// # Errors
 /// If an argument is invalid, no array is found or several are, or, without a wait, a drive was

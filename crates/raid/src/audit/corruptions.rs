@@ -4,116 +4,13 @@
 use crate::assemble::steps::unfinished;
 use crate::map::Map;
 use crate::member::MemberState;
-use crate::volume::{Segment, SegmentState, Volume};
-use crate::{Config, Level, Options, assemble, create};
-use furrow_emu::{Emulator, Fate, Fates, Medium, Options as DriveOptions};
+use crate::rig::{Rig, drive, given, pages, rigged, still};
+use crate::volume::{Segment, SegmentState};
+use crate::{Options, assemble};
+use furrow_emu::{Fate, Fates};
 use furrow_log::budget::Class;
-use furrow_rt::{Config as RtConfig, Page, Pages, Rng, Rt};
-use furrow_zone::{Geometry, ZonedDevice};
 use std::cell::Cell;
 use std::rc::Rc;
-
-/// A volume on small drives in memory, audited after every operation.
-struct Rig {
-    rt: Rt,
-    volume: Volume,
-    drives: Vec<Rc<Emulator>>,
-    rng: Rng,
-}
-
-fn geometry() -> Geometry {
-    Geometry {
-        oob_bytes: 64,
-        max_open: Some(8),
-        max_active: Some(8),
-        ..Geometry::unlimited(20, 64, 48)
-    }
-}
-
-fn config() -> Config {
-    Config { group: 8, large: 1, chunk_large: 2, ..Config::new(Level::Raid5, &geometry()) }
-}
-
-fn drive(rt: &Rt) -> Rc<Emulator> {
-    let medium = Medium::memory(&geometry());
-    Rc::new(Emulator::new(rt, geometry(), medium, DriveOptions::simulated()).unwrap())
-}
-
-fn given(drives: &[Rc<Emulator>]) -> Vec<Rc<dyn ZonedDevice>> {
-    drives.iter().map(|drive| drive.clone() as Rc<dyn ZonedDevice>).collect()
-}
-
-/// Runs a test on a volume of three drives.
-fn rigged(options: &Options, test: impl AsyncFnOnce(Rig) + 'static) {
-    let rt = Rt::new(RtConfig::simulated(5));
-    let (rt2, options) = (rt.clone(), options.clone());
-    rt.block_on(async move {
-        let drives: Vec<_> = (0..3).map(|_| drive(&rt2)).collect();
-        let made = create(&rt2, given(&drives), &config(), &options, false).await;
-        test(Rig { rt: rt2, volume: made.unwrap(), drives, rng: Rng::new(7) }).await;
-    });
-    rt.clear();
-}
-
-/// Options without cleaning, and with only those checkpoints that a test asks for.
-fn still() -> Options {
-    Options { checkpoint_blocks: 1 << 30, clean: false, ..Options::default() }
-}
-
-fn pages(count: u64, version: u64) -> Pages {
-    (0..count).map(|_| Page::from_slice(&version.to_le_bytes())).collect()
-}
-
-impl Rig {
-    async fn write(&mut self, block: u64, count: u64) {
-        let data = pages(count, self.rng.next());
-        self.volume.write(block, data, false).await.unwrap();
-        self.volume.audit().unwrap();
-    }
-
-    /// Writes blocks all over the volume, and trims some.
-    async fn churn(&mut self, steps: u64) {
-        for _ in 0..steps {
-            let count = 1 + self.rng.below(5);
-            let block = self.rng.below(self.volume.blocks() - count);
-            if self.rng.one_in(8) {
-                self.volume.trim(block, count, false).await.unwrap();
-                self.volume.audit().unwrap();
-            } else {
-                self.write(block, count).await;
-            }
-        }
-        // Leaves time for segments that are begun or ended in the background.
-        self.rt.sleep(10_000_000).await;
-        self.volume.audit().unwrap();
-    }
-
-    /// The slot of a segment for which `is` holds.
-    fn slot(&self, is: impl Fn(&Segment) -> bool) -> usize {
-        self.volume.0.segments.borrow().iter().position(is).expect("no such segment")
-    }
-
-    /// The same; writes blocks until there is such a segment.
-    async fn slot_to_come(&mut self, is: impl Fn(&Segment) -> bool) -> usize {
-        for _ in 0..50 {
-            if self.volume.0.segments.borrow().iter().any(&is) {
-                break;
-            }
-            self.churn(6).await;
-        }
-        self.slot(is)
-    }
-
-    fn change(&self, slot: usize, change: impl FnOnce(&mut Segment)) {
-        change(&mut self.volume.0.segments.borrow_mut()[slot]);
-    }
-
-    /// The audit refuses the volume and names the account.
-    fn refuses(&self, account: &str) {
-        let why = self.volume.audit().expect_err("not noticed").to_string();
-        assert!(why.contains(account), "{why}");
-    }
-}
 
 fn sealed(segment: &Segment) -> bool {
     segment.state == SegmentState::Sealed
