@@ -52,10 +52,8 @@ pub struct Judgement {
 pub fn judge(drives: &[Examined]) -> Option<Judgement> {
     let all = All { drives };
     let newest = all.newest()?;
-    let split = match all.split() {
-        parts if parts.is_empty() => all.forked(newest),
-        parts => parts,
-    };
+    let mut ways = [all.split(), all.forked(newest), all.outrun(newest)].into_iter();
+    let split = ways.find(|parts| !parts.is_empty()).unwrap_or_default();
     let standings = (0..drives.len()).map(|index| all.standing(newest, index)).collect();
     Some(Judgement { newest, standings, split })
 }
@@ -260,6 +258,23 @@ impl All<'_> {
         let mut parts: Vec<Vec<usize>> = different.into_iter().map(part).collect();
         parts.sort();
         parts
+    }
+
+    /// The newest state and a drive that knows more events, where neither has ever known the other:
+    /// the drive was a member of a state that the newest one does not come from. The members of that
+    /// state may have recorded each other as failed since, each for itself.
+    fn outrun(&self, newest: usize) -> Vec<Vec<usize>> {
+        let ahead = |index: &usize| {
+            self.speaks(*index)
+                && self.drives[*index].events > self.drives[newest].events
+                && self.view(newest, *index) == View::Unknown
+                && self.view(*index, newest) == View::Unknown
+        };
+        let splits = can_split(self.drives[newest].level, self.drives[newest].drives);
+        match (0..self.drives.len()).filter(|_| splits).find(ahead) {
+            Some(index) => vec![vec![newest.min(index)], vec![newest.max(index)]],
+            None => Vec::new(),
+        }
     }
 
     fn standing(&self, newest: usize, index: usize) -> Standing {

@@ -332,6 +332,19 @@ fn a_half_that_was_cut_off_twice_is_no_part() {
     assert!([0, 3].contains(&judged.newest), "{}", judged.newest);
 }
 
+/// A drive that was replaced is started alone, after the others have recorded each other as failed,
+/// each for itself. What they had acknowledged together before is not passed over.
+#[test]
+fn what_drives_did_together_before_they_fell_out_counts() {
+    let mut world = World::new(Level::Raid6, 3);
+    world.step(&Step { replaces: true, ..assemble(&[0, 2], 3) });
+    world.step(&Step { told: Some(1), ..assemble(&[0, 2], 4) });
+    world.step(&Step { told: Some(1), ..assemble(&[2, 3], 4) });
+    world.step(&assemble(&[1], 4));
+    let says: Vec<Examined> = world.drives.iter().map(|drive| drive.says.clone()).collect();
+    assert_eq!(judge(&says).unwrap().split, [[1], [3]]);
+}
+
 /// A member that was told of a failure alone, before the array ended, has acknowledged nothing.
 #[test]
 fn who_was_told_of_a_failure_alone_is_stale() {
