@@ -90,7 +90,7 @@ pub fn say_ready(message: &str) -> Result<()> {
     // that the command was run from.
     rustix::process::chdir("/").context("/")?;
     let null = OpenOptions::new().write(true).open("/dev/null").context("/dev/null")?;
-    say(&format!("ready {}\n", message.replace('\n', " ")))
+    say(&format!("ready {}\n", message.replace('\n', END_OF_LINE)))
         .context("the command that started this daemon is gone")?;
     rustix::stdio::dup2_stdout(null).context("standard output")
 }
@@ -100,6 +100,10 @@ pub fn say_failed(status: u8, message: &str) {
     // If the parent is gone, nobody needs the message.
     let _ = say(&format!("failed {status} {}\n", message.replace('\n', " ")));
 }
+
+/// Ends lines within a message, which takes one line of the pipe: ASCII's record separator, which is
+/// in no message.
+const END_OF_LINE: &str = "\u{1e}";
 
 fn say(line: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
@@ -127,7 +131,7 @@ pub fn start(arguments: &[OsString], log: Option<&Path>, failure: u8) -> Result<
         BufReader::new(out).read_line(&mut line).context("waiting for the daemon")?;
     }
     if let Some(message) = line.strip_prefix("ready ").and_then(|line| line.strip_suffix('\n')) {
-        return Ok((0, message.to_owned()));
+        return Ok((0, message.replace(END_OF_LINE, "\n")));
     }
     let status = child.wait().context("waiting for the daemon")?;
     let told = line.strip_prefix("failed ").and_then(|rest| {

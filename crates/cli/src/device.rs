@@ -334,14 +334,27 @@ fn zones_of(opened: &Opened, first: u32, count: u32) -> anyhow::Result<Vec<ZoneR
     reports.map_err(|status| anyhow::anyhow!("{}: report zones: {status}", drive.name()))
 }
 
+/// Prints what udev is to know of a device: which array serves it, and what it holds.
+fn show_udev(device: &str, out: &mut dyn Write) -> anyhow::Result<()> {
+    let mut all = crate::tags::of_volume(device);
+    match open(device, OpenMode::ReadOnly) {
+        Ok(opened) => {
+            let drive = opened.drive.clone();
+            all.extend(opened.rt.block_on(async move { crate::tags::properties(&*drive).await })?);
+        }
+        Err(error) if all.is_empty() => return Err(error),
+        // A volume need not hold zones, and may be in use.
+        Err(_) => all.push(("FURROW_UNREAD", "1".to_owned())),
+    }
+    Ok(all.iter().try_for_each(|(name, value)| writeln!(out, "{name}={value}"))?)
+}
+
 fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
+    if args.udev {
+        return show_udev(&args.device, out);
+    }
     let opened = open(&args.device, OpenMode::ReadOnly)?;
     let Opened { drive, emulated, soft, .. } = &opened;
-    if args.udev {
-        let drive = drive.clone();
-        let all = opened.rt.block_on(async move { crate::tags::properties(&*drive).await })?;
-        return Ok(all.iter().try_for_each(|(name, value)| writeln!(out, "{name}={value}"))?);
-    }
     let geometry = drive.geometry();
     let zones = zones_of(&opened, 0, geometry.zones)?;
     let image = emulated.as_ref().and_then(|drive| {

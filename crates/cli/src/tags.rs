@@ -1,10 +1,13 @@
-//! Labels and UUIDs of what drives hold, as udev and fstab(5) use them: `LABEL=data`, `UUID=…`.
+//! Labels and UUIDs of what drives hold, as udev and fstab(5) use them: `LABEL=data`, `UUID=…`; and
+//! names of volumes, `/dev/furrow/NAME`.
 //!
 //! libblkid does not know Furrow, and its list cannot be extended from outside. So a rule of udev
 //! asks this program ([`properties`]), and `furrow mount` finds such names itself.
 
 use crate::block_devices;
 use crate::holds::{self, Holds};
+use crate::raid::client;
+use crate::raid::status::Status;
 use anyhow::{Result, bail};
 use furrow_emu::OpenMode;
 use furrow_log::Uuid;
@@ -44,6 +47,40 @@ pub async fn properties(device: &dyn ZonedDevice) -> Result<Vec<(&'static str, S
         all.push(("ID_FS_LABEL_ENC", encode(&label)));
     }
     Ok(all)
+}
+
+/// Where udev makes links to the volumes of arrays, by name.
+const VOLUMES: &str = "/dev/furrow/";
+
+/// The array whose volume the block device `device` is, as properties of udev; nothing if it is of
+/// no array that runs.
+pub fn of_volume(device: &str) -> Vec<(&'static str, String)> {
+    let serves = |status: &Status| status.listening.iter().any(|place| place == device);
+    let running = client::running();
+    let Some(array) = running.iter().find(|array| serves(&array.status)) else {
+        return Vec::new();
+    };
+    let Status { array: name, uuid, .. } = &array.status;
+    vec![("FURROW_ARRAY_UUID", uuid.clone()), ("FURROW_ARRAY_ENC", encode(name))]
+}
+
+/// The block device of the volume that `path` names, if the path is not there: without udev nobody
+/// makes the link.
+///
+/// # Errors
+/// If no such array runs, or it has no block device.
+fn volume(path: &str, name: &str) -> Result<String> {
+    let running = client::running();
+    let Some(array) = running.iter().find(|array| encode(&array.status.array) == name) else {
+        bail!("{path}: no array of this name runs: furrow raid assemble --name {name} --ublk")
+    };
+    match array.status.listening.iter().find(|place| place.starts_with("/dev/")) {
+        Some(device) => Ok(device.clone()),
+        None => bail!(
+            "{path}: the array has no block device: stop it and assemble it with --ublk (in \
+             /etc/furrow/raid/{name}.conf: OPTIONS=--ublk)"
+        ),
+    }
 }
 
 /// Whether udev takes a character as it is: letters, digits, `#+-.:=@_`, and what is not ASCII.
@@ -86,11 +123,14 @@ impl Tag<'_> {
 }
 
 /// The device that `name` stands for: of `LABEL=NAME` and `UUID=UUID` the block device with that
-/// file system, of any other name the name itself.
+/// file system, of `/dev/furrow/NAME` the volume of that array, of any other name the name itself.
 ///
 /// # Errors
-/// If no block device has it, or several have.
+/// If no block device has it, or several have; if the array does not run.
 pub fn device_of(name: &str) -> Result<String> {
+    if let Some(volume_name) = name.strip_prefix(VOLUMES).filter(|_| !Path::new(name).exists()) {
+        return volume(name, volume_name);
+    }
     let value = |text: &'static str| {
         let value = name.strip_prefix(text)?;
         Some(value.strip_prefix('"').and_then(|v| v.strip_suffix('"')).unwrap_or(value))
@@ -105,7 +145,11 @@ pub fn device_of(name: &str) -> Result<String> {
     }
     let rt = Rt::new(crate::daemon::config()?);
     let mut found: Vec<DeviceSpec> = Vec::new();
-    for spec in block_devices::all() {
+    let arrays = client::running();
+    let volumes = arrays.iter().flat_map(|array| &array.status.listening);
+    let volumes = volumes.filter(|place| place.starts_with("/dev/"));
+    let volumes = volumes.filter_map(|place| place.parse().ok());
+    for spec in block_devices::all().into_iter().chain(volumes) {
         let Ok(drive) = holds::open(&rt, &spec, OpenMode::ReadOnly) else { continue };
         let identity = rt.block_on(async move { furrow_fs::identify(&*drive).await });
         if identity.ok().flatten().is_some_and(|identity| tag.is_of(&identity)) {

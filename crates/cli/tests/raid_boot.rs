@@ -33,9 +33,22 @@ fn an_array_starts_without_a_named_drive_that_is_gone_and_skips_it_when_it_is_ba
     fs::rename(place.at("d3.zns"), place.at("away/d3.zns")).unwrap();
     // The name may be mistyped.
     refused(&place, &words(&place, 4, &[]), &["d3.zns", "leave it out", "--wait"]);
-    let said = ok(&place, &words(&place, 4, &["--wait", "1"]));
+    let events = place.at("events");
+    let said = ok(&place, &words(&place, 4, &["--wait", "1", "--events", &events]));
     assert!(said.contains("runs without member 3") && said.contains("d3.zns"), "{said}");
-    assert_eq!(states(&place.status()), ["online", "online", "online", "missing"]);
+    let status = place.status();
+    assert_eq!(states(&status), ["online", "online", "online", "missing"]);
+    // The event and the status say why, the status for as long as it is so.
+    let why = "its drive was found nowhere in 1 s";
+    let event = format!(" a degraded 3 runs without member 3: {why}\n");
+    assert!(place.read("events").contains(&event), "{}", place.read("events"));
+    assert!(place.read("events").contains(" a left-out - "), "{}", place.read("events"));
+    assert_eq!(status["members"][3]["absent"], why);
+    assert_eq!(status["members"][0]["absent"], serde_json::Value::Null);
+    let shown = place.furrow(&["raid", "status", "a"]).stdout;
+    let shown = String::from_utf8(shown).unwrap();
+    let line = format!(" absent: member 3: when the array was assembled, {why}\n");
+    assert!(shown.contains(&line), "{shown}");
     fill(&place, 0, 10, 4);
     place.ok(&["raid", "stop", "a", "--force"]);
 
@@ -44,6 +57,8 @@ fn an_array_starts_without_a_named_drive_that_is_gone_and_skips_it_when_it_is_ba
     let began = Instant::now();
     let said = ok(&place, &words(&place, 4, &["--wait", "60"]));
     assert!(said.contains("d3.zns is stale: left out"), "{said}");
+    assert!(said.contains("without member 3, which had failed before\n"), "{said}");
+    assert_eq!(place.status()["members"][3]["absent"], serde_json::Value::Null);
     assert!(began.elapsed() < Duration::from_secs(30), "a member that had failed was waited for");
     check(&place, 0, 10, 4);
     place.ok(&["raid", "stop", "a", "--force"]);
@@ -152,6 +167,8 @@ fn a_drive_that_stays_busy_is_left_out_at_the_end_of_the_time() {
         let said = ok(&place, &words(&place, 4, &["--wait", "2"]));
         let took = began.elapsed();
         assert!(said.contains("runs without member 3") && said.contains("in use"), "{said}");
+        let absent = place.status()["members"][3]["absent"].to_string();
+        assert!(absent.contains("cannot be used"), "{absent}");
         assert!(took >= Duration::from_secs(2), "{took:?}");
         assert!(took < Duration::from_secs(9), "{took:?}");
         place.ok(&["raid", "stop", "a", "--force"]);

@@ -34,8 +34,45 @@ pub struct Chosen {
     pub uuid: String,
     /// Its members and spares.
     pub drives: Vec<(Named, Examined)>,
-    /// Drives that were left out, and why; members that were found although nobody named them.
-    pub left_out: Vec<String>,
+    /// What became of drives that are not simply used as they were named.
+    pub remarks: Vec<Remark>,
+}
+
+/// A drive that was left out, or was found although nobody named it. It becomes an event.
+#[derive(Clone, Debug)]
+pub struct Remark {
+    /// The event: [`LEFT_OUT`], [`UNUSABLE`], [`FOUND`], or one of the assembly.
+    pub event: &'static str,
+    /// The member concerned, if it is known.
+    pub member: Option<u32>,
+    /// One sentence about it.
+    pub text: String,
+}
+
+/// The event of a drive that is no member, or no longer.
+pub const LEFT_OUT: &str = "left-out";
+/// The event of a drive that fails or is in use: a member, or not.
+pub const UNUSABLE: &str = "unusable";
+/// The event of a member that was found although nobody named it.
+pub const FOUND: &str = "found";
+
+impl Remark {
+    /// A drive is no member, or no longer.
+    fn left_out(text: impl ToString) -> Remark {
+        Remark { event: LEFT_OUT, member: None, text: text.to_string() }
+    }
+
+    /// A drive cannot be used, or is not there.
+    pub fn unusable(error: &Error) -> Remark {
+        let event = if error.kind() == ErrorKind::NotFound { LEFT_OUT } else { UNUSABLE };
+        Remark { event, member: None, text: error.to_string() }
+    }
+}
+
+/// The sentences of `remarks`, for an error: in brackets, or nothing.
+pub fn in_brackets(remarks: &[Remark]) -> String {
+    let texts: Vec<&str> = remarks.iter().map(|remark| &*remark.text).collect();
+    if texts.is_empty() { String::new() } else { format!(" ({})", texts.join("; ")) }
 }
 
 /// Inspects the drives that `arguments` name, and chooses those of one array. Without arguments it
@@ -85,13 +122,15 @@ fn find(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
     if found.is_empty() {
         return Ok(chosen);
     }
-    let told: Vec<String> = found
-        .iter()
-        .map(|(index, found)| format!("member {index} is {}, which was not named", found.spec))
-        .collect();
+    let told = |(index, found): &(usize, Named)| Remark {
+        event: FOUND,
+        member: Some(*index as u32),
+        text: format!("member {index} is {}, which was not named", found.spec),
+    };
+    let told: Vec<Remark> = found.iter().map(told).collect();
     named.extend(found.into_iter().map(|(_, found)| found));
     let mut chosen = choose(rt, named, wanted)?;
-    chosen.left_out.extend(told);
+    chosen.remarks.extend(told);
     Ok(chosen)
 }
 
@@ -133,7 +172,7 @@ fn elsewhere(
 fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
     let patience = Patience { busy: wanted.wait.patience(), silent: wanted.drive_timeout };
     let must = |named: &Named| named.by_name && !wanted.wait.is_wanted();
-    let (mut members, mut left_out): (Vec<(Named, Examined)>, _) = (Vec::new(), Vec::new());
+    let (mut members, mut left_out): (Vec<(Named, Examined)>, Vec<Remark>) = Default::default();
     let mut damaged: Vec<(Named, Damaged, Error)> = Vec::new();
     for named in named {
         match devices::look(rt, &named, patience) {
@@ -145,7 +184,7 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
                 }
                 // The drive belongs to no array: reported only if it was named.
                 ErrorKind::NotFound if !named.by_name => {}
-                _ => left_out.push(error.to_string()),
+                _ => left_out.push(Remark::unusable(&error)),
             },
             Err(error) if must(&named) => {
                 return Err(match error.kind() {
@@ -158,7 +197,7 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
             }
             // What a directory or pattern found need not be a drive; one that fails is.
             Err(error) if named.by_name || error.kind() == ErrorKind::Io => {
-                left_out.push(error.to_string());
+                left_out.push(Remark::unusable(&error));
             }
             Err(_) => {}
         }
@@ -183,8 +222,7 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
             let errors: Vec<String> = damaged.iter().map(|(.., e)| e.to_string()).collect();
             bail!("no drive has a whole state record: {}", errors.join("; "))
         }
-        [] if left_out.is_empty() => bail!("no drive is a member of such an array"),
-        [] => bail!("no drive is a member of such an array ({})", left_out.join("; ")),
+        [] => bail!("no drive is a member of such an array{}", in_brackets(&left_out)),
         [one] => one.clone(),
         several => {
             let list: Vec<String> =
@@ -201,7 +239,8 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
     }
     members.retain(|(named, examined)| {
         if foreign(examined) {
-            left_out.push(format!("{} is a spare of the array {}", named.spec, examined.label));
+            let text = format!("{} is a spare of the array {}", named.spec, examined.label);
+            left_out.push(Remark::left_out(text));
         }
         !foreign(examined)
     });
@@ -215,7 +254,7 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
         match newest.and_then(|newest| signs.stand_in(newest)) {
             Some(examined) => members.push((named, examined)),
             None if must(&named) => return Err(error.into()),
-            None => left_out.push(error.to_string()),
+            None => left_out.push(Remark::unusable(&error)),
         }
     }
     choose_part(&mut members, wanted.part, &mut left_out)?;
@@ -224,13 +263,14 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
     let mut old = old::of(judged.as_ref()).into_iter();
     members.retain(|(named, _)| match old.next().flatten().filter(|_| !must(named)) {
         Some(old) => {
-            left_out.push(format!("{} is {}: left out: {}", named.spec, old.word(), old.why()));
+            let text = format!("{} is {}: left out: {}", named.spec, old.word(), old.why());
+            left_out.push(Remark::left_out(text));
             false
         }
         None => true,
     });
     let name = if name.is_empty() { uuid.clone() } else { name };
-    Ok(Chosen { name, uuid, drives: members, left_out })
+    Ok(Chosen { name, uuid, drives: members, remarks: left_out })
 }
 
 /// If the array is split, keeps the drives of the part that `part` belongs to.
@@ -240,7 +280,7 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
 fn choose_part(
     members: &mut Vec<(Named, Examined)>,
     part: Option<&DeviceSpec>,
-    left_out: &mut Vec<String>,
+    left_out: &mut Vec<Remark>,
 ) -> Result<()> {
     let is_chosen = |named: &Named| part.is_some_and(|part| same(part, &named.spec));
     if let Some(part) = part.filter(|_| !members.iter().any(|(named, _)| is_chosen(named))) {
@@ -261,10 +301,10 @@ fn choose_part(
     others.sort_unstable();
     for index in others.into_iter().rev() {
         let (named, _) = members.remove(index);
-        left_out.push(format!(
+        left_out.push(Remark::left_out(format!(
             "{} has gone on without these drives: left out, with what was written to it alone",
             named.spec
-        ));
+        )));
     }
     Ok(())
 }

@@ -16,6 +16,7 @@ use super::status::{
 use crate::device::fault;
 use crate::holds;
 use furrow_emu::OpenMode;
+use furrow_log::Uuid;
 use furrow_nbd::{Counts, Server};
 use furrow_raid::{Event, Level, MemberState, Segments, Volume};
 use furrow_rt::{Nanos, Notify, Rt, within};
@@ -57,6 +58,14 @@ pub struct Drive {
     pub device: Rc<dyn ZonedDevice>,
 }
 
+/// A member that the array counted on, and that it was started without.
+pub struct Absent {
+    /// UUID of its drive.
+    pub uuid: Uuid,
+    /// Why it is not there.
+    pub why: String,
+}
+
 /// A served array.
 pub struct Daemon {
     rt: Rt,
@@ -69,6 +78,7 @@ pub struct Daemon {
     /// Drives by member; for failed members the former drive.
     drives: RefCell<Vec<Option<Drive>>>,
     spares: RefCell<VecDeque<Drive>>,
+    absent: Vec<Absent>,
     scrub: RefCell<Option<Scrub>>,
     /// Notified when a scrub has ended.
     scrub_over: Notify,
@@ -101,12 +111,14 @@ pub struct Parts {
     pub spares: Vec<Drive>,
     /// The recipients of events.
     pub notices: Notices,
+    /// Members that the array was started without.
+    pub absent: Vec<Absent>,
 }
 
 impl Daemon {
     /// Makes a daemon of `parts`, which begins to monitor the array.
     pub fn start(rt: &Rt, parts: Parts) -> Rc<Daemon> {
-        let Parts { name, volume, server, block_device, read_only, .. } = parts;
+        let Parts { name, volume, server, block_device, read_only, absent, .. } = parts;
         let (drives, spares, notices) = (parts.drives, parts.spares, parts.notices);
         let daemon = Rc::new(Daemon {
             rt: rt.clone(),
@@ -117,6 +129,7 @@ impl Daemon {
             read_only,
             drives: RefCell::new(drives),
             spares: RefCell::new(spares.into()),
+            absent,
             scrub: RefCell::default(),
             scrub_over: Notify::new(),
             damaged: Cell::new(0),
@@ -266,8 +279,10 @@ impl Daemon {
                     MemberState::Failed if drive.is_none() => "missing",
                     MemberState::Failed => "failed",
                 };
+                let absent = self.absent.iter().find(|absent| absent.uuid == uuid);
                 Member {
                     member,
+                    absent: absent.map(|absent| absent.why.clone()),
                     uuid: uuid.to_string(),
                     device: drive.map(|drive| drive.spec.to_string()),
                     state: state.to_owned(),

@@ -3,16 +3,17 @@
 use super::client;
 use super::control::Control;
 use super::devices::{self, same};
-use super::gather::{Chosen, Wanted, gather};
+use super::gather::{Chosen, Remark, UNUSABLE, Wanted, gather, in_brackets};
 use super::hook;
 use super::kept;
 use super::notice::Notices;
 use super::request::Request;
-use super::serve::{BlockDevice, Daemon, Drive, Parts, STOP_PATIENCE};
+use super::serve::{Absent, BlockDevice, Daemon, Drive, Parts, STOP_PATIENCE};
 use super::wait::Wait;
 use crate::daemon;
 use crate::holds;
 use crate::metrics::{self, Metrics};
+use crate::show;
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::ValueEnum;
 use furrow_log::Uuid;
@@ -251,7 +252,7 @@ fn serve(args: &Args) -> Result<()> {
     let socket = client::control_socket(&uuid);
     // The owner of the socket owns the array.
     let control = Control::bind(&rt, &socket)?;
-    let (daemon, warning) = start(args, &rt, (chosen, &wait), (&places, tls), notices)?;
+    let (daemon, remarks) = start(args, &rt, (chosen, &wait), (&places, tls), notices)?;
     if let Some(service) = service {
         let page = move || {
             let text =
@@ -267,9 +268,12 @@ fn serve(args: &Args) -> Result<()> {
     let text = format!("served at {}", status.listening.join(" "));
     let mut said = format!("{name}: {text}");
     daemon.note("started", None, text);
-    if let Some(warning) = warning {
-        said = format!("{said}; {warning} (furrow raid status {name})");
-        daemon.note("degraded", None, warning);
+    for Remark { event, member, text } in remarks {
+        said = format!("{said}\n{name}: {text}");
+        daemon.note(event, member, text);
+    }
+    if status.state != "online" {
+        said = format!("{said}\n{name}: what to do: furrow raid status {name}");
     }
     daemon::warn_of_refusals();
     if args.ready {
@@ -290,36 +294,42 @@ fn serve(args: &Args) -> Result<()> {
     result.map_err(|error| anyhow!("{name}: stopped, but not in order: {error}"))
 }
 
-/// Assembles the array and serves it. Also returns messages for the operator.
+/// Assembles the array and serves it. Also returns what is not as it should be.
 fn start(
     args: &Args,
     rt: &Rt,
     (chosen, wait): (Chosen, &Wait),
     (places, tls): (&[Listen], Tls),
     notices: Notices,
-) -> Result<(Rc<Daemon>, Option<String>)> {
-    let Chosen { name, uuid: _, drives: given, mut left_out } = chosen;
+) -> Result<(Rc<Daemon>, Vec<Remark>)> {
+    let Chosen { name, uuid: _, drives: given, remarks: mut left_out } = chosen;
     let mut new = devices::listed(&args.spare)?;
     new.retain(|spec| !given.iter().any(|(named, _)| same(&named.spec, spec)));
     let mut open = |spec: &DeviceSpec| match wait.open(rt, spec)? {
         // At boot, a drive that does not open is a drive that is missing.
         Err(error) if wait.is_wanted() => {
-            left_out.push(error.to_string());
+            left_out.push(Remark::unusable(&error));
             Ok(None)
         }
         opened => opened.map(Some).map_err(anyhow::Error::from),
     };
     let (mut says, mut opened): (Vec<Examined>, Vec<(Uuid, Drive)>) = (Vec::new(), Vec::new());
+    let mut unusable: Vec<(Uuid, DeviceSpec)> = Vec::new();
     for (named, examined) in given {
-        if let Some(drive) = open(&named.spec)? {
-            opened.push((examined.device, drive));
-            says.push(examined);
+        match open(&named.spec)? {
+            Some(drive) => {
+                opened.push((examined.device, drive));
+                says.push(examined);
+            }
+            None => unusable.push((examined.device, named.spec)),
         }
     }
     let mut spares_given = Vec::new();
     for spec in &new {
         spares_given.extend(open(spec)?);
     }
+    let suspects = left_out.iter().any(|remark| remark.event == UNUSABLE);
+    let absent = absent(args, &says, &unusable, suspects);
     // Only now: the old daemon, if there is one, has the drives.
     let to_drop = match says.first().map(|drive| drive.array) {
         Some(array) if args.drop_kept => kept::waiting(rt, array)?,
@@ -331,10 +341,7 @@ fn start(
     };
     let split_brain = split_brain(&says);
     if let Some(why) = split_brain.as_ref().filter(|_| !args.degraded) {
-        match left_out.is_empty() {
-            true => bail!("{name}: {why}"),
-            false => bail!("{name}: {why} ({})", left_out.join("; ")),
-        }
+        bail!("{name}: {why}{}", in_brackets(&left_out));
     }
     let devices: Vec<Rc<dyn ZonedDevice>> =
         opened.iter().map(|(_, drive)| drive.device.clone()).collect();
@@ -350,7 +357,7 @@ fn start(
         .block_on(async move { furrow_raid::assemble(&engine, devices, &options).await })
         .map_err(|error| match left_out.is_empty() {
             true => anyhow!(error),
-            false => anyhow!("{error} ({})", left_out.join("; ")),
+            false => anyhow!("{error}{}", in_brackets(&left_out)),
         })?;
     let find = |uuid| opened.iter().find(|(other, _)| *other == uuid).map(|(_, d)| d.clone());
     let mut spares: Vec<Drive> = volume.spares().into_iter().filter_map(find).collect();
@@ -390,26 +397,60 @@ fn start(
     };
     // Not before: writes that wait in a device that was kept are older than those of clients.
     server.begin();
-    let gone = (0..).zip(&members).filter(|(_, (_, state, _))| *state == MemberState::Failed);
-    let gone: Vec<String> = gone.map(|(index, _): (u32, _)| index.to_string()).collect();
-    let mut warnings = left_out;
-    if !gone.is_empty() {
-        warnings.insert(0, format!("runs without member {}", gone.join(", ")));
+    let mut remarks: Vec<Remark> = Vec::new();
+    for (index, (uuid, state, _)) in (0..).zip(&members) {
+        if *state == MemberState::Failed {
+            let why = match absent.iter().find(|absent| absent.uuid == *uuid) {
+                Some(absent) => format!(": {}", absent.why),
+                None => ", which had failed before".to_owned(),
+            };
+            let text = format!("runs without member {index}{why}");
+            remarks.push(Remark { event: "degraded", member: Some(index), text });
+        }
     }
+    remarks.extend(left_out);
     if split_brain.is_some() {
-        warnings.push("started because --degraded was given".to_owned());
+        let text = "started because --degraded was given".to_owned();
+        remarks.push(Remark { event: "forced", member: None, text });
     }
     let in_doubt = volume.recovered().in_doubt;
     if in_doubt > 0 {
-        warnings.push(format!(
-            "started because --accept-loss was given: what was written last in {in_doubt} stripes \
-             may be lost"
-        ));
+        let stripes = show::count(in_doubt, "stripe");
+        let text = format!(
+            "started because --accept-loss was given: what was written last in {stripes} may be lost"
+        );
+        remarks.push(Remark { event: "loss-accepted", member: None, text });
     }
-    let warning = (!warnings.is_empty()).then(|| warnings.join("; "));
     let read_only = args.read_only;
-    let parts = Parts { name, volume, server, block_device, read_only, drives, spares, notices };
-    Ok((Daemon::start(rt, parts), warning))
+    let parts =
+        Parts { name, volume, server, block_device, read_only, drives, spares, notices, absent };
+    Ok((Daemon::start(rt, parts), remarks))
+}
+
+/// The members that the newest record counts on and that are not among the open drives, which say
+/// `says`. Drives that are members and do not open are `unusable`; with `suspects` there are others
+/// that may be members.
+fn absent(
+    args: &Args,
+    says: &[Examined],
+    unusable: &[(Uuid, DeviceSpec)],
+    suspects: bool,
+) -> Vec<Absent> {
+    let Some(newest) = furrow_raid::newest(says) else { return Vec::new() };
+    let is_open = |uuid: &Uuid| says.iter().any(|open| open.device == *uuid);
+    let gone = newest
+        .members
+        .iter()
+        .filter(|(uuid, state)| *state != MemberState::Failed && !is_open(uuid));
+    let why = |uuid: &Uuid| match (unusable.iter().find(|(other, _)| other == uuid), args.wait) {
+        (Some((_, spec)), _) => format!("its drive {spec} cannot be used"),
+        (None, Some(seconds)) if suspects => {
+            format!("it was not found in {seconds} s, unless it is a drive that cannot be used")
+        }
+        (None, Some(seconds)) => format!("its drive was found nowhere in {seconds} s"),
+        (None, None) => "its drive is not among those that were named".to_owned(),
+    };
+    gone.map(|(uuid, _)| Absent { uuid: *uuid, why: why(uuid) }).collect()
 }
 
 /// Makes `volume` a block device of the kernel.

@@ -140,6 +140,9 @@ pub struct Member {
     pub device: Option<String>,
     /// online, failed, missing, rebuilding.
     pub state: String,
+    /// Why the array was assembled without it, if it still lacks it for that reason.
+    #[serde(default)]
+    pub absent: Option<String>,
     /// Reads that failed since it was assembled.
     pub read_errors: u64,
     /// Writes that failed.
@@ -339,6 +342,14 @@ pub fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     for (what, text) in [("status", &status.problem), ("action", &status.action)] {
         if let Some(text) = text {
             line(what, text.clone())?;
+        }
+    }
+    for member in &status.members {
+        if let Some(why) = &member.absent {
+            line(
+                "absent",
+                format!("member {}: when the array was assembled, {why}", member.member),
+            )?;
         }
     }
     if let Some(rebuild) = &status.rebuild {
