@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result};
 use furrow_fuse::Signals;
 use furrow_rt::Config;
 use rustix::io::FdFlags;
+use rustix::process::{getpid, getsid};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write};
@@ -40,7 +41,10 @@ static NO_FLUSHER: AtomicBool = AtomicBool::new(false);
 /// # Errors
 /// If the signals cannot be blocked.
 pub fn begin() -> Result<Signals> {
-    let signals = Signals::block()?;
+    // A daemon leads a session of its own, without a terminal that could hang up. SIGHUP asks
+    // others of its kind to read their configuration again; here it must not end anything.
+    let is_daemon = getsid(None).is_ok_and(|session| session == getpid());
+    let signals = Signals::block(!is_daemon)?;
     crate::limits::lift();
     NO_FLUSHER.store(!furrow_rt::become_io_flusher(), Ordering::Relaxed);
     Ok(signals)

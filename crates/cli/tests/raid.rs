@@ -618,6 +618,8 @@ fn a_signal_stops_an_array_in_order() {
     assert!(place.nbd().write(0, &[1; 4096]).is_err());
     let pid = place.status()["pid"].as_u64().unwrap() as i32;
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    // A daemon has no terminal that could hang up.
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     // Its drives are free when it has ended; opening them waits for that.
     let mut examined = String::new();
@@ -630,6 +632,8 @@ fn a_signal_stops_an_array_in_order() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(examined.contains("stopped  in order"), "{examined}");
+    let log = place.read("log");
+    assert!(log.contains("SIGTERM: stopping") && !log.contains("SIGHUP"), "{log}");
     assert!(place.ok(&["raid", "status"]).contains("no arrays run"));
 }
 

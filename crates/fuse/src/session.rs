@@ -243,16 +243,21 @@ pub struct Signals(SigSet);
 
 impl Signals {
     /// Blocks SIGTERM, SIGINT and SIGHUP in this thread and in threads it starts, so that
-    /// [`Signals::unmount_on_signal`] receives them. Call this before any other thread exists.
+    /// [`Signals::unmount_on_signal`] receives them; SIGHUP only if `hangup_ends`, else it has no
+    /// effect. Call this before any other thread exists.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn block() -> Result<Signals> {
+    pub fn block(hangup_ends: bool) -> Result<Signals> {
         let mut set = SigSet::empty();
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
             set.add(signal);
         }
         set.thread_block().context("cannot block signals")?;
+        if !hangup_ends {
+            // Blocked, and never waited for.
+            set.remove(Signal::SIGHUP);
+        }
         Ok(Signals(set))
     }
 
