@@ -18,7 +18,7 @@ mod put;
 mod restore;
 pub mod running;
 mod scrub;
-mod stat;
+pub mod stat;
 mod trace;
 
 use clap::Subcommand;

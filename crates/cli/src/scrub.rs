@@ -1,5 +1,7 @@
 //! `furrow scrub`: reads and verifies everything of a mounted file system, or of a file store.
 
+mod all;
+
 use crate::kv::{self, running};
 use crate::raid::client;
 use crate::show;
@@ -37,8 +39,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(clap::Args)]
 pub struct Args {
     /// Mount point, the device of a mount, or the drive of a file store
-    #[arg(value_name = "DIR|DEVICE|STORE")]
-    target: OsString,
+    #[arg(value_name = "DIR|DEVICE|STORE", required_unless_present = "all")]
+    target: Option<OsString>,
+    /// Scrub every array, mount and store that runs on this machine, one after the other, and wait
+    /// for the end; the exit status is 1 if one of them has damage left, or could not be scrubbed
+    #[arg(long, conflicts_with_all = ["target", "wait", "background", "status"])]
+    #[arg(conflicts_with_all = ["pause", "resume", "stop", "json"])]
+    all: bool,
     /// Write again what is damaged and still known: blocks that are in memory, tables and
     /// checkpoints, the record ring. Damaged content that only the drive had is never changed
     #[arg(short, long)]
@@ -95,8 +102,11 @@ impl Place {
 /// # Errors
 /// If there is nothing to scrub there, or the order does not fit.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
-    let name = args.target.to_string_lossy().into_owned();
-    let place = match Target::find(&args.target)? {
+    let Some(target) = args.target.as_ref().filter(|_| !args.all) else {
+        return all::run(args.repair, out);
+    };
+    let name = target.to_string_lossy().into_owned();
+    let place = match Target::find(target)? {
         Target::Mounted(directory) => Place::Mount(directory),
         Target::Device(device) => match running::socket_of(&device) {
             Some(socket) => Place::Store(socket),
@@ -112,31 +122,47 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
                 "resume" => "the scrub resumes",
                 _ => "the scrub stops",
             };
-            return answer(args, out, (&name, scrub), said);
+            return answer(args.json, out, (&name, scrub), said);
         }
     } else if args.status {
         let scrub = place.ask(None)?;
         let said = if scrub.is_none() { "no scrub was begun since it was opened" } else { "" };
         let left = scrub.as_ref().is_some_and(is_bad);
-        answer(args, out, (&name, scrub), said)?;
+        answer(args.json, out, (&name, scrub), said)?;
         return Ok(u8::from(left));
     } else {
-        let order = if args.repair { "repair" } else { "start" };
-        let joins = args.wait && !args.repair;
-        let runs = joins && place.ask(None)?.is_some_and(|scrub| scrub.is_under_way());
-        let scrub =
-            if runs { None } else { place.ask(Some(order)).with_context(|| name.clone())? };
+        let begun = begin(&place, &name, args.repair, args.wait && !args.repair)?;
         if args.background {
-            return answer(args, out, (&name, scrub), "a scrub begins");
+            return answer(args.json, out, (&name, begun), "a scrub begins");
         }
     }
-    let mut scrub = wait(&place, &name, args.json)?;
-    if let Place::Mount(directory) = &place {
+    finish(&place, &name, args.json, out)
+}
+
+/// Begins a scrub; one that runs already will do if it may be joined (`None`).
+fn begin(place: &Place, name: &str, repair: bool, joins: bool) -> Result<Option<Scrub>> {
+    if joins && place.ask(None)?.is_some_and(|scrub| scrub.is_under_way()) {
+        return Ok(None);
+    }
+    let order = if repair { "repair" } else { "start" };
+    place.ask(Some(order)).with_context(|| name.to_owned())
+}
+
+/// Waits for the end of the scrub, and prints what it found.
+fn finish(place: &Place, name: &str, json: bool, out: &mut dyn Write) -> Result<u8> {
+    let mut scrub = wait(place, name, json)?;
+    if let Place::Mount(directory) = place {
         name_files(directory, &mut scrub.findings);
     }
     let bad = is_bad(&scrub);
-    answer(args, out, (&name, Some(scrub)), "")?;
+    answer(json, out, (name, Some(scrub)), "")?;
     Ok(u8::from(bad))
+}
+
+/// A whole scrub. One that runs already is waited for.
+fn scrub_to_the_end(place: &Place, name: &str, repair: bool, out: &mut dyn Write) -> Result<u8> {
+    begin(place, name, repair, true)?;
+    finish(place, name, false, out)
 }
 
 /// Whether something is left damaged, or not everything was read.
@@ -151,18 +177,18 @@ fn of_closed(args: &Args, device: &str, out: &mut dyn Write) -> Result<u8> {
     }
     let scrub = kv::scrub_closed(device, args.repair, args.json)?;
     let bad = is_bad(&scrub);
-    answer(args, out, (&source_name(device), Some(scrub)), "")?;
+    answer(args.json, out, (&source_name(device), Some(scrub)), "")?;
     Ok(u8::from(bad))
 }
 
 /// Prints the answer: a document, or what is `said` and the scrub.
 fn answer(
-    args: &Args,
+    json: bool,
     out: &mut dyn Write,
     (name, scrub): (&str, Option<Scrub>),
     said: &str,
 ) -> Result<u8> {
-    if args.json {
+    if json {
         let scrub = scrub.map_or(Ok(Value::Null), serde_json::to_value)?;
         show::json(out, &json!({ "version": VERSION, "target": name, "scrub": scrub }))?;
         return Ok(0);

@@ -116,7 +116,9 @@ const OTHERS: &[(&str, &str)] = &[
     ("capi/src/control.rs", "converse"),
     ("capi/src/control.rs", "answer"),
     ("capi/src/control.rs", "scrub"),
-    ("cli/src/kv/running.rs", "find"),
+    ("cli/src/kv/running.rs", "all"),
+    ("cli/src/kv/running.rs", "sample"),
+    ("cli/src/metrics/page.rs", "array"),
     ("cli/src/scrub.rs", "ask"),
 ];
 

@@ -15,9 +15,12 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
+
+/// Held by tests that look at all mounts, and make some of them die.
+static MOUNTS: Mutex<()> = Mutex::new(());
 
 /// A command that runs until the test drops it.
 struct Running(Child);
@@ -151,6 +154,7 @@ fn top_and_df_show_all_mounts() {
     if place::skip("top_and_df_show_all_mounts") {
         return;
     }
+    let _alone = MOUNTS.lock();
     let (one, other) = (place::Place::new("top-one"), place::Place::new("top-other"));
     one.mount();
     other.mount();
@@ -201,4 +205,48 @@ fn top_and_df_show_all_mounts() {
     let out = place::furrow(&["df"]);
     assert_eq!(out.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&out.stdout).contains(&here));
+}
+
+/// One command scrubs an array and a mount that run, names what is damaged, and goes on after one
+/// that cannot be scrubbed.
+#[test]
+fn a_scrub_of_all_reads_arrays_and_mounts() {
+    if place::skip("a_scrub_of_all_reads_arrays_and_mounts") {
+        return;
+    }
+    let _alone = MOUNTS.lock();
+    let arrays = array::Place::new("all", 3);
+    arrays.create("5", &[0, 1, 2]);
+    arrays.assemble(&[0, 1, 2], &[]);
+    fill(&arrays, 0, 64, 1);
+    let mount = place::Place::new("all");
+    mount.mount();
+    fs::write(mount.file("file"), vec![0xa5; 30_000]).unwrap();
+    assert!(place::furrow(&["sync", &mount.dir()]).status.success());
+    let all = || {
+        let out = arrays.furrow(&["scrub", "--all"]);
+        let text = String::from_utf8(out.stdout.clone()).unwrap();
+        let of_mount = format!("{}: ", mount.dir());
+        let line = text.lines().rfind(|line| line.starts_with(&of_mount)).unwrap_or_default();
+        (out.status.code(), text.clone(), line.to_owned(), place::said(&out))
+    };
+    let (status, text, line, said) = all();
+    let array = text.lines().next().unwrap();
+    assert!(array.starts_with("a: ") && array.ends_with("nothing damaged"), "{text}{said}");
+    assert!(line.ends_with("nothing damaged"), "{text}{said}");
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let mounts = mounts.lines().filter(|mount| mount.contains(" fuse.furrow")).count();
+    // Mounts of somebody else may be damaged, or go away meanwhile.
+    assert!(mounts > 1 || status == Some(0), "{text}{said}");
+    // One flipped bit in the image.
+    let content = fs::read(mount.image()).unwrap();
+    let at = content.chunks_exact(4096).position(|block| block == [0xa5; 4096]).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(mount.image()).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0xa4], at as u64 * 4096 + 7).unwrap();
+    arrays.kill();
+    let (status, text, line, said) = all();
+    assert_eq!(status, Some(1), "{text}{said}");
+    assert!(line.ends_with("1 DAMAGED") && text.contains("/mnt/file: "), "{text}{said}");
+    assert!(said.contains("its daemon has died without a stop"), "{said}");
+    arrays.refused(&["scrub", "--all", &mount.dir()], &["cannot be used with"]);
 }

@@ -94,18 +94,29 @@ pub fn socket_of(device: &str) -> Option<PathBuf> {
     Some(find(&path)?.socket)
 }
 
-/// Asks all running stores for the one on the image at `path`.
+/// The store on the image at `path`, if a program uses it.
 fn find(path: &Path) -> Option<Running> {
-    let entries = std::fs::read_dir(client::runtime_dir()).ok()?;
+    all().find(|found| Path::new(&found.device) == path)
+}
+
+/// The device and the control socket of each store that a program uses, as far as this user may ask
+/// them.
+pub fn sockets() -> Vec<(String, PathBuf)> {
+    all().map(|store| (store.device, store.socket)).collect()
+}
+
+/// All stores in use that answer.
+fn all() -> impl Iterator<Item = Running> {
+    let entries = std::fs::read_dir(client::runtime_dir()).into_iter().flatten();
     let sockets = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let mut sockets = sockets.filter(|path| path.extension().is_some_and(|e| e == ENDING));
-    sockets.find_map(|socket| {
+    let sockets = sockets.filter(|path| path.extension().is_some_and(|e| e == ENDING));
+    sockets.filter_map(|socket| {
         // Sockets of dead programs refuse the connection.
         drop(client::open(&socket, PATIENCE).ok()?);
         let document = client::exchange_lines(&socket, &json!({ "request": "stat" }), PATIENCE);
         let document = document.ok()?;
         let found: Running = serde_json::from_value(document.clone()).ok()?;
-        (Path::new(&found.device) == path).then_some(Running { document, socket, ..found })
+        Some(Running { document, socket, ..found })
     })
 }
 
@@ -291,4 +302,22 @@ impl Running {
         }
         show::print_table(out, &table)
     }
+}
+
+/// The metrics of a store with one call.
+#[cfg(test)]
+pub fn sample() -> String {
+    let kind = json!({
+        "files": 1, "bytes": 1, "disk_bytes": 1, "extents": 1, "copied_bytes": 0,
+    });
+    let store: Running = serde_json::from_value(json!({
+        "device": "d", "uuid": "u", "label": "", "process": 1, "size_bytes": 1, "used_bytes": 1,
+        "available_bytes": 0, "zones": 1, "free_zones": 1, "peak_zones": 1,
+        "kinds": vec![kind; Kind::ALL.len()], "appended_bytes": 0, "read_bytes": 0, "syncs": 0,
+        "rounds": 0, "ring_turns": 0, "zones_cleaned": 0, "zones_reset": 0,
+        "relocated_extents": 0, "waits": 0, "waited_nanoseconds": 0, "refused": 0,
+        "operations": [{ "operation": "read", "calls": 1, "hops": 0 }], "handed_calls": 0,
+    }))
+    .unwrap();
+    store.prometheus("d")
 }

@@ -288,6 +288,23 @@ pub fn scrub(args: &Scrub, out: &mut dyn Write) -> Result<u8> {
         writeln!(out, "{name}: a scrub begins: see furrow raid status {name}")?;
         return Ok(0);
     }
+    wait_for_scrub(&array, out)
+}
+
+/// Scrubs an array from one end to the other. A scrub that runs already will do.
+///
+/// # Errors
+/// If no scrub can begin, or it ended early.
+pub fn scrub_to_the_end(array: &Running, repair: bool, out: &mut dyn Write) -> Result<u8> {
+    if !array.status.scrub.as_ref().is_some_and(|scrub| scrub.running) {
+        client::ask(&array.socket, &Request::Scrub { repair })?;
+    }
+    wait_for_scrub(array, out)
+}
+
+/// Shows the progress of a scrub, and then what it found.
+fn wait_for_scrub(array: &Running, out: &mut dyn Write) -> Result<u8> {
+    let name = &array.status.array;
     let done = |status: &Status| match &status.scrub {
         Some(scrub) if scrub.running => {
             let line = status::describe_scrub(scrub);
@@ -295,7 +312,7 @@ pub fn scrub(args: &Scrub, out: &mut dyn Write) -> Result<u8> {
         }
         _ => None,
     };
-    let Some(scrub) = wait(&array, done)?.scrub else { bail!("{name}: no scrub was begun") };
+    let Some(scrub) = wait(array, done)?.scrub else { bail!("{name}: no scrub was begun") };
     if let Some(error) = scrub.error {
         bail!("{name}: the scrub ended early: {error}");
     }
@@ -304,7 +321,7 @@ pub fn scrub(args: &Scrub, out: &mut dyn Write) -> Result<u8> {
     }
     writeln!(out, "{name}: {}", status::describe_scrub(&scrub))?;
     let left = scrub.findings.iter().any(|damage| !damage.repaired) || scrub.lost > 0;
-    Ok(u8::from(left))
+    Ok(u8::from(left || scrub.stopped))
 }
 
 /// Runs `furrow raid clear`.

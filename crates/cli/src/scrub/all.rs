@@ -1,0 +1,54 @@
+//! `furrow scrub --all`: every array, mount and store that runs on this machine, in this order.
+//!
+//! One that cannot be scrubbed is reported, and the others are scrubbed all the same.
+
+use super::{Place, scrub_to_the_end};
+use crate::kv::running;
+use crate::raid::client::{self, Seen};
+use crate::raid::manage;
+use anyhow::{Result, anyhow};
+use furrow_fuse::endpoint;
+use std::io::Write;
+
+/// Scrubs all; what is damaged is written again with `repair`.
+///
+/// # Errors
+/// If nobody may know what runs, or the output cannot be written.
+pub fn run(repair: bool, out: &mut dyn Write) -> Result<u8> {
+    let (mut found, mut bad) = (0, false);
+    let mut note = |result: Result<u8>| {
+        found += 1;
+        bad |= match result {
+            Ok(status) => status != 0,
+            Err(error) => {
+                crate::complain(&format!("{error:#}"));
+                true
+            }
+        };
+    };
+    let Seen { running: arrays, silent } = client::visible()?;
+    // Arrays come first: what is mounted may be on one of them.
+    for array in &arrays {
+        note(manage::scrub_to_the_end(array, repair, out));
+        out.flush()?;
+    }
+    silent.iter().for_each(|silent| note(Err(silent.error())));
+    for mount in endpoint::mounted()? {
+        let directory = mount.directory;
+        if endpoint::is_dead(&directory) {
+            note(Err(anyhow!(endpoint::dead_mount(&directory))));
+            continue;
+        }
+        let name = directory.display().to_string();
+        note(scrub_to_the_end(&Place::Mount(directory), &name, repair, out));
+        out.flush()?;
+    }
+    for (device, socket) in running::sockets() {
+        note(scrub_to_the_end(&Place::Store(socket), &device, repair, out));
+        out.flush()?;
+    }
+    if found == 0 {
+        writeln!(out, "no array, mount or store runs here")?;
+    }
+    Ok(u8::from(bad))
+}
