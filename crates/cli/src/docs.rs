@@ -1,5 +1,7 @@
 //! Manual pages and completions, generated from the command line: the hidden subcommand `docs`.
 
+mod page;
+
 use crate::helper;
 use anyhow::{Context as _, Result};
 use clap::{Command, CommandFactory as _, Subcommand};
@@ -17,7 +19,8 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum What {
-    /// Manual pages: a page of section 1 for each command, one of section 8 for each other name
+    /// Manual pages: a page of section 1 for each command, one of section 8 for each other name,
+    /// and those of section 7
     Man {
         /// Target directory, which is made
         directory: PathBuf,
@@ -77,6 +80,9 @@ fn pages() -> Result<Vec<(String, Vec<u8>)>> {
         let page = format!(".so man1/furrow-{subcommand}.1\n");
         pages.push((format!("{name}.8"), page.into_bytes()));
     }
+    let metrics = include_str!("../../../docs/metrics.md");
+    let metrics = page::manual("furrow-metrics", 7, "metrics for Prometheus, with units", metrics);
+    pages.push(("furrow-metrics.7".to_owned(), metrics.into_bytes()));
     Ok(pages)
 }
 

@@ -7,6 +7,9 @@
 //! There is no encryption and no authentication. An address beyond this host is only for networks
 //! that may see the metrics.
 
+#[cfg(test)]
+mod page;
+
 use crate::daemon::log;
 use anyhow::{Context as _, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -70,7 +70,7 @@ pub struct Info {
 }
 
 /// Space, inodes and counters of a file system.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Version of this document.
     pub version: u32,

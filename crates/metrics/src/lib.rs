@@ -79,6 +79,87 @@ pub fn seconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e9
 }
 
+/// A family of a page: a metric, with all of its samples.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Family {
+    /// Its name, without the `_sum` and `_count` of summaries.
+    pub name: String,
+    /// gauge, counter or summary.
+    pub kind: String,
+    /// What it means.
+    pub help: String,
+    /// The labels that samples have, each with its values.
+    pub labels: Vec<(String, Vec<String>)>,
+}
+
+impl Family {
+    /// The unit of the values, as the name says; `None` for numbers of things.
+    pub fn unit(&self) -> Option<&'static str> {
+        let stem = self.name.strip_suffix("_total").unwrap_or(&self.name);
+        ["seconds", "bytes", "ratio"].into_iter().find(|unit| {
+            stem.strip_suffix(unit).is_some_and(|rest| rest.is_empty() || rest.ends_with('_'))
+        })
+    }
+
+    fn says(&self, word: &str) -> bool {
+        self.help.to_lowercase().contains(word)
+    }
+}
+
+/// The families of a page, in order.
+pub fn families(page: &str) -> Vec<Family> {
+    let mut families: Vec<Family> = Vec::new();
+    for line in page.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').unwrap_or((rest, ""));
+            let (name, help) = (name.to_owned(), help.to_owned());
+            families.push(Family { name, kind: String::new(), help, labels: Vec::new() });
+        } else if let Some(family) = families.last_mut() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                family.kind = rest.rsplit(' ').next().unwrap_or_default().to_owned();
+                continue;
+            }
+            for (name, value) in labels(line) {
+                let known = family.labels.iter().position(|(known, _)| *known == name);
+                let at = known.unwrap_or_else(|| {
+                    family.labels.push((name, Vec::new()));
+                    family.labels.len() - 1
+                });
+                let values = &mut family.labels[at].1;
+                if !values.contains(&value) {
+                    values.push(value);
+                }
+            }
+        }
+    }
+    families
+}
+
+/// The labels of a sample: names and values.
+fn labels(sample: &str) -> Vec<(String, String)> {
+    let mut labels = Vec::new();
+    let mut rest = sample.split_once('{').map_or("", |(_, rest)| rest);
+    while let Some((name, after)) = rest.split_once("=\"") {
+        let (mut value, mut escaped, mut end) = (String::new(), false, after.len());
+        for (at, c) in after.char_indices() {
+            match (escaped, c) {
+                (false, '\\') => escaped = true,
+                (false, '"') => {
+                    end = at + 1;
+                    break;
+                }
+                _ => {
+                    value.push(if escaped && c == 'n' { '\n' } else { c });
+                    escaped = false;
+                }
+            }
+        }
+        labels.push((name.trim_start_matches(',').to_owned(), value));
+        rest = &after[end..];
+    }
+    labels
+}
+
 /// Where a page breaks the rules: of names, of types, and of what belongs together.
 pub fn problems(page: &str) -> Vec<String> {
     let mut problems = Vec::new();
@@ -115,6 +196,12 @@ pub fn problems(page: &str) -> Vec<String> {
         let of_time = ["_ns", "nanosecond", "microsecond", "millisecond"];
         if of_time.iter().any(|unit| name.contains(unit)) {
             problem("times are in seconds");
+        }
+    }
+    for family in self::families(page) {
+        let in_bytes = family.unit() == Some("bytes");
+        if in_bytes && !["byte", "size", "space", "memory"].iter().any(|word| family.says(word)) {
+            problems.push(format!("{}: {}: amounts are in bytes", family.name, family.help));
         }
     }
     problems
@@ -154,6 +241,26 @@ mod tests {
     }
 
     #[test]
+    fn families_of_a_page_have_units_and_labels() {
+        let mut page = Page::new("furrow", &[("device", "a=\"b,c")]);
+        page.family("stretch_seconds_total", "counter", "Time");
+        page.sample("stretch_seconds_total", &[("op", "read")], 1);
+        page.sample("stretch_seconds_total", &[("op", "write"), ("of", "x")], 1);
+        page.one("bytes", "gauge", "Bytes", 1);
+        page.one("kilobytes", "gauge", "A number", 1);
+        let families = families(&page.finish());
+        let labels =
+            [("device", vec!["a=\"b,c"]), ("op", vec!["read", "write"]), ("of", vec!["x"])];
+        let labels = labels.map(|(name, values)| {
+            (name.to_owned(), values.into_iter().map(str::to_owned).collect::<Vec<_>>())
+        });
+        assert_eq!(families[0].labels, labels);
+        assert_eq!((families[0].kind.as_str(), families[0].help.as_str()), ("counter", "Time."));
+        let units: Vec<_> = families.iter().map(Family::unit).collect();
+        assert_eq!(units, [Some("seconds"), Some("bytes"), None]);
+    }
+
+    #[test]
     fn what_is_counted_has_the_name_and_type_of_what_it_is() {
         let mut page = Page::new("furrow", &[]);
         page.counted("fsyncs", "Syncs", 3);
@@ -179,6 +286,7 @@ mod tests {
             ("# TYPE a gauge\na x\n", "no number"),
             ("# TYPE a gauge\nb 1\n", "another family"),
             ("# TYPE a gauge\na 1\n# TYPE a gauge\na 2\n", "twice"),
+            ("# HELP a_bytes Blocks.\n# TYPE a_bytes gauge\na_bytes 1\n", "in bytes"),
         ] {
             assert!(problems(wrong).iter().any(|found| found.contains(what)), "{wrong}");
         }

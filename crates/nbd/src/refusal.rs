@@ -100,7 +100,9 @@ fn certificate(error: &CertificateError) -> String {
         other => other.to_string(),
     };
     match text.contains("UnsupportedCertVersion") {
-        true => "X.509 version 1 or 2, expected version 3".to_owned(),
+        // It has no extensions, so nothing in it says what it may be used for.
+        true => "X.509 version 1 or 2, expected version 3, as openssl x509 -req -extfile makes it"
+            .to_owned(),
         false => text,
     }
 }

@@ -129,7 +129,13 @@ pub struct Status {
 impl Status {
     /// The same as Prometheus text.
     pub fn prometheus(&self) -> String {
-        let mut page = Page::new("furrow_nbd", &[]);
+        self.labelled(&[])
+    }
+
+    /// The same as Prometheus text. Every sample has `labels`: without any, files of two servers
+    /// could not be collected together.
+    pub fn labelled(&self, labels: &[(&str, &str)]) -> String {
+        let mut page = Page::new("furrow_nbd", labels);
         let in_flight: u64 = self.connections.iter().map(|c| c.in_flight_bytes).sum();
         page.one("connections", "gauge", "Connections", self.connections.len() as u64);
         page.one("accepted_total", "counter", "Connections accepted", self.accepted);
@@ -234,11 +240,11 @@ mod tests {
             exports: vec![export],
             connections: Vec::new(),
         };
-        let text = status.prometheus();
-        let label = "export=\"a\\\"b\\\\c\\nd\"";
+        let text = status.labelled(&[("array", "x")]);
+        let label = "array=\"x\",export=\"a\\\"b\\\\c\\nd\"";
         for line in [
-            "furrow_nbd_accepted_total 5".to_owned(),
-            "furrow_nbd_refused_clients_total{reason=\"no-certificate\"} 2".to_owned(),
+            "furrow_nbd_accepted_total{array=\"x\"} 5".to_owned(),
+            "furrow_nbd_refused_clients_total{array=\"x\",reason=\"no-certificate\"} 2".to_owned(),
             format!("furrow_nbd_requests_total{{{label},command=\"trim\"}} 3"),
             format!("furrow_nbd_bytes_total{{{label},direction=\"read\"}} 4096"),
             format!("furrow_nbd_export_size_bytes{{{label}}} 8192"),

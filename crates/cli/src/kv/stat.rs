@@ -216,6 +216,33 @@ fn prometheus(f: &Figures) -> String {
     page.finish()
 }
 
+/// The metrics of a store with a file.
+#[cfg(test)]
+pub fn sample() -> String {
+    let space =
+        Space { capacity: 1, used: 1, available: 0, zones: 1, free_zones: 0, peak_zones: 1 };
+    prometheus(&Figures {
+        device: "d".to_owned(),
+        uuid: "u".to_owned(),
+        label: String::new(),
+        created: 0,
+        turn: 0,
+        round: 0,
+        record: 0,
+        ring: (1, 0),
+        names: 1,
+        directories: 0,
+        space,
+        kinds: BTreeMap::from([(Kind::Sst, Sum::default())]),
+        zones: ["ring", "free", "open", "full", "conventional", "failed"]
+            .map(|name| (name, 1))
+            .into(),
+        active: 0,
+        written: 1,
+        valid: 1,
+    })
+}
+
 fn print(out: &mut dyn Write, f: &Figures) -> io::Result<()> {
     let label = if f.label.is_empty() { "(none)" } else { &f.label };
     writeln!(out, "{}: file store {}, label {label}", f.device, f.uuid)?;

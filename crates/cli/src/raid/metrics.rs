@@ -10,7 +10,10 @@ pub fn text(status: &Status, counters: &Counters) -> String {
     all(&mut page, status);
     for (name, what, value) in counters.each() {
         match of_blocks(name) {
-            Some(bytes) => page.counted(bytes, what, value * 4096),
+            Some(bytes) => {
+                let what = what.replacen("Blocks", "Bytes", 1).replacen("blocks", "bytes", 1);
+                page.counted(bytes, &what, value * 4096);
+            }
             None if name == "waited" => page.counted("waited_ns", WAITED, value),
             None if name == "map_peak" => page.one("map_peak_blocks", "gauge", what, value),
             None => page.counted(name, what, value),
@@ -50,6 +53,8 @@ fn each(
 }
 
 fn all(page: &mut Page, status: &Status) {
+    page.family("info", "gauge", "Always 1; its labels tell which array it is");
+    page.sample("info", &[("uuid", &status.uuid), ("level", &status.level)], 1);
     page.family("state", "gauge", "1 for the state the array is in");
     for state in ["online", "damaged", "degraded", "full", "failed", "stopping"] {
         page.sample("state", &[("state", state)], u8::from(status.state == state));

@@ -23,6 +23,8 @@ pub fn text(stat: &Stat) -> String {
 
 fn all(page: &mut Page, stat: &Stat) {
     let status = &stat.status;
+    page.family("info", "gauge", "Always 1; its labels tell what is mounted");
+    page.sample("info", &[("uuid", &status.uuid), ("version", env!("CARGO_PKG_VERSION"))], 1);
     page.one("up_seconds", "gauge", "Time since the mount", stat.seconds);
     let read_only = u8::from(status.info.read_only);
     page.one("read_only", "gauge", "1 if changes are refused", read_only);
@@ -188,6 +190,7 @@ mod tests {
             assert!(line.contains(&format!("{{{labels}")), "{line}");
         }
         for (name, more, value) in [
+            ("info", ",uuid=\"u\",version=\"0.1.0\"", "1"),
             ("fsyncs_total", "", "7"),
             ("longest_stretch_seconds", "", "1.5"),
             ("space_bytes", ",state=\"size\"", "12288"),

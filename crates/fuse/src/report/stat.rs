@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// All figures of a mount.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stat {
     /// Space, inodes and counters.
     #[serde(flatten)]
@@ -32,7 +32,7 @@ pub struct Stat {
 }
 
 /// Active zones of the drive that this file system may have, and has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Permits {
     /// The limit.
     pub limit: u32,
