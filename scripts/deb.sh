@@ -31,7 +31,7 @@ else
     say "without the RocksDB plugin, which is not built: 'make rocksdb deb' includes it"
 fi
 # dpkg keeps its own list of installed files.
-rm -r "$tree/usr/share/furrow"
+rm "$tree/usr/share/furrow/installed"
 # Debian's place for these documents.
 mv "$tree/usr/share/zsh/site-functions" "$tree/usr/share/zsh/vendor-completions"
 find "$tree/usr/share/man" -type f -exec gzip -9n {} +
@@ -53,15 +53,24 @@ License: Apache-2.0
 License: MIT
 $(sed -e 's/^$/./' -e 's/^/ /' LICENSE-MIT)
 END
-find "$doc" -name '*.md' -size +8k -exec gzip -9n {} +
-gzip -9n >"$doc/changelog.gz" <<END
-furrow ($version) unstable; urgency=medium
-
-  * The sources say what has changed.
-
- -- $maintainer  $date
+# The pages stay as they are: in compressed pages links would lead nowhere. Common licences are of Debian's.
+ln -sf ../../common-licenses/Apache-2.0 "$doc/LICENSE-APACHE"
+install -d "$tree/usr/share/lintian/overrides"
+cat >"$tree/usr/share/lintian/overrides/furrow" <<'END'
+# Pages lead to them by these names.
+furrow: extra-license-file
+# Programs load the plugin by its path, none is linked to it.
+furrow: package-name-doesnt-match-sonames libfurrow-rocksdb
+furrow: shared-library-lacks-version usr/lib/libfurrow_rocksdb.so libfurrow_rocksdb.so
 END
-
+# What the newest part of CHANGELOG.md says, in Debian's form.
+{
+    printf 'furrow (%s) unstable; urgency=medium\n\n' "$version"
+    awk '/^## / { part++ } part == 1 && /^- / { print entry; entry = $0 }
+        part == 1 && /^  [^ ]/ { entry = entry " " substr($0, 3) } END { print entry }' CHANGELOG.md |
+        fold -s -w 74 | sed -e '/^ *$/d' -e 's/ *$//' -e '/^- /!s/^/    /' -e 's/^- /  * /'
+    printf '\n -- %s  %s\n' "$maintainer" "$date"
+} | gzip -9n >"$doc/changelog.gz"
 cat >"$tree/DEBIAN/control" <<END
 Package: furrow
 Version: $version
@@ -89,17 +98,8 @@ Description: file system and RAID volumes for zoned flash, in user space
  drives without zones, partitions and files, on which it keeps zones of its own.
 END
 (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$tree/DEBIAN/md5sums"
-for script in postinst postrm; do
-    install -m 755 /dev/stdin "$tree/DEBIAN/$script" <<'END'
-#!/bin/sh
-set -e
-if [ -d /run/systemd/system ]; then
-    systemctl daemon-reload >/dev/null || true
-fi
-if [ -d /run/udev ]; then
-    udevadm control --reload || true
-fi
-END
+for script in postinst prerm postrm; do
+    install -m 755 "scripts/debian/$script" "$tree/DEBIAN/$script"
 done
 
 mkdir -p "$out"

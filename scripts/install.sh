@@ -21,7 +21,8 @@ unitdir="${UNITDIR:-$prefix/lib/systemd/system}"
 rulesdir="${RULESDIR:-$prefix/lib/udev/rules.d}"
 docdir="${DOCDIR:-$prefix/share/doc/furrow}"
 dest="${DESTDIR:-}"
-list="$prefix/share/furrow/installed"
+datadir="$prefix/share/furrow"
+list="$datadir/installed"
 
 # Tells the dynamic linker about new or removed libraries. In a package dpkg does that.
 refresh_linker() {
@@ -102,15 +103,17 @@ fi
 
 "$binary" docs man "$made/man"
 "$binary" docs completions "$made/completions"
-for page in "$made"/man/*.[18]; do
+for page in "$made"/man/*.[178]; do
     put 644 "$page" "$prefix/share/man/man${page##*.}/$(basename "$page")"
 done
 put 644 "$made/completions/furrow" "$prefix/share/bash-completion/completions/furrow"
 put 644 "$made/completions/_furrow" "$prefix/share/zsh/site-functions/_furrow"
 put 644 "$made/completions/furrow.fish" "$prefix/share/fish/vendor_completions.d/furrow.fish"
-for document in README.md docs/*.md; do
-    put 644 "$document" "$docdir/${document#docs/}"
-done
+# As they lie in the sources, so that links between them lead somewhere.
+find *.md LICENSE-* docs -type f | sort >"$made/documents"
+while IFS= read -r document; do
+    put 644 "$document" "$docdir/$document"
+done <"$made/documents"
 
 # The names are those of the manual pages.
 directories "$sbindir/helper"
@@ -120,9 +123,15 @@ for page in "$made"/man/*.8; do
     ln -sfnr "$dest$prefix/bin/furrow" "$dest$name"
     printf '%s\n' "$name" >>"$made/installed"
 done
-for unit in scripts/systemd/*.service; do
-    sed "s|@BINDIR@|$prefix/bin|" "$unit" >"$made/unit"
+for unit in scripts/systemd/*.*; do
+    sed -e "s|@BINDIR@|$prefix/bin|" -e "s|@DATADIR@|$datadir|" "$unit" >"$made/unit"
     put 644 "$made/unit" "$unitdir/$(basename "$unit")"
+done
+for hook in scripts/hooks/*; do
+    put 755 "$hook" "$datadir/hooks/$(basename "$hook")"
+done
+for rules in scripts/prometheus/*; do
+    put 644 "$rules" "$datadir/prometheus/$(basename "$rules")"
 done
 for rules in scripts/udev/*.rules; do
     sed "s|@BINDIR@|$prefix/bin|" "$rules" >"$made/rules"

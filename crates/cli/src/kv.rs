@@ -41,7 +41,7 @@ Examples:
 
 A path in a store is given from its root, with or without a slash in front. A store is used by one
 program at a time; ls, df, map, get, backup, stat and fsck write nothing to the drive. What a store
-is for: docs/store.md.";
+is for: docs/store.md in /usr/share/doc/furrow (in /usr/local after make install).";
 
 /// Create and inspect file stores, in which LSM engines such as RocksDB keep their files
 #[derive(clap::Args)]

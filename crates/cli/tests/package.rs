@@ -2,7 +2,9 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a command")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -69,6 +71,115 @@ fn install(what: &str, prefix: &Path) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
+/// The anchors of a page: its headings, as GitHub names them.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for heading in page.lines().filter_map(|line| line.strip_prefix('#')) {
+        let text = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = text.chars().filter(|c| c.is_alphanumeric() || "-_ ".contains(*c));
+        let name: String = kept.map(|c| if c == ' ' { '-' } else { c }).collect();
+        let again = (1..).map(|number| format!("{name}-{number}"));
+        let free = [name.clone()].into_iter().chain(again).find(|name| !found.contains(name));
+        found.extend(free);
+    }
+    found
+}
+
+/// Where a page's links and pictures lead: those that are relative.
+fn relative_links(page: &str) -> Vec<String> {
+    let mut links = Vec::new();
+    let parts: Vec<&str> = page.split("```").step_by(2).collect();
+    for part in parts {
+        for opening in ["](", "src=\"", "srcset=\"", "href=\""] {
+            for rest in part.split(opening).skip(1) {
+                let link = rest.split([')', '"', ' ', '\n']).next().unwrap_or_default();
+                if !link.is_empty() && !link.contains(':') {
+                    links.push(link.to_owned());
+                }
+            }
+        }
+    }
+    links
+}
+
+/// The relative links and anchors of all pages below `directory` that lead nowhere.
+fn dead_links(directory: &Path) -> Vec<String> {
+    let (mut dead, mut seen) = (Vec::new(), 0);
+    for page in below(directory) {
+        if page.extension().is_none_or(|extension| extension != "md") {
+            continue;
+        }
+        for link in relative_links(&fs::read_to_string(&page).unwrap()) {
+            let (path, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match path {
+                "" => page.clone(),
+                path => page.parent().unwrap().join(path),
+            };
+            seen += 1;
+            let text = fs::read_to_string(&target).unwrap_or_default();
+            if !target.exists() || !anchor.is_empty() && !anchors(&text).contains(anchor) {
+                dead.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(seen > 200, "{seen} links below {}", directory.display());
+    dead
+}
+
+#[test]
+fn links_and_anchors_are_found() {
+    let page = "[a](b.md#c) `x`\n```\n[no](no.md)\n```\n![p](d/e.svg) <img src=\"f.svg\">\n\
+                [w](https://x/y) [self](#one-two)\n";
+    assert_eq!(relative_links(page), ["b.md#c", "d/e.svg", "#one-two", "f.svg"]);
+    let found = anchors("# One: two\n## `Code` of it\n## One: two\n");
+    assert_eq!(Vec::from_iter(found), ["code-of-it", "one-two", "one-two-1"]);
+}
+
+/// The hook for mail with a sendmail that writes what it gets to a file.
+#[test]
+fn the_mail_hook_sends_what_an_operator_needs() {
+    let to = scratch("mail");
+    let (mail, settings) = (to.join("mail.txt"), to.join("settings"));
+    let write = |name: &str, text: &str| {
+        let path = to.join("source");
+        fs::write(&path, text).unwrap();
+        run(Command::new("install").args(["-m", "755"]).arg(path).arg(to.join(name)));
+    };
+    write("sendmail", &format!("#!/bin/sh\n[ \"$1\" = -t ] && cat >{}\n", mail.display()));
+    write("furrow", "#!/bin/sh\necho \"the state of $3\"; exit 1\n");
+    write("systemctl", "#!/bin/sh\nfor unit; do :; done; echo \"how $unit is\"; exit 3\n");
+    let path = format!("{}:{}", to.display(), std::env::var("PATH").unwrap());
+    let told = |arguments: &[&str]| {
+        let _ = fs::remove_file(&mail);
+        let mut hook = Command::new(root().join("scripts/hooks/mail"));
+        hook.args(arguments).env("PATH", &path).env("FURROW_MAIL_SETTINGS", &settings);
+        run(&mut hook);
+        fs::read_to_string(&mail).ok()
+    };
+    let text = told(&["member-failed", "tank\nBcc: x", "2", "member 2 failed: no answer"]).unwrap();
+    let (head, body) = text.split_once("\n\n").unwrap();
+    assert!(head.starts_with("To: root\nSubject: furrow on "), "{head}");
+    assert!(head.contains(": tank Bcc: x: member-failed\n") && !head.contains("\nBcc"), "{head}");
+    for line in ["member 2 failed: no answer", "Member: 2", "the state of tank"] {
+        assert!(body.contains(line), "{body}");
+    }
+    let text = told(&["unit-failed", "furrow-raid@tank.service"]).unwrap();
+    assert!(text.contains("how furrow-raid@tank.service is"), "{text}");
+    // What is no trouble makes no mail, unless somebody wants it.
+    let hook = fs::read_to_string(root().join("scripts/hooks/mail")).unwrap();
+    let events = fs::read_to_string(root().join("docs/volumes.md")).unwrap();
+    let quiet = hook.lines().find_map(|line| line.strip_prefix("QUIET=\"")).unwrap();
+    for event in quiet.trim_end_matches('"').split(' ') {
+        assert!(events.contains(&format!("`{event}`")), "no event is called {event}");
+    }
+    assert_eq!(told(&["scrub-finished", "tank", "", "nothing damaged"]), None);
+    fs::write(&settings, "MAILTO='storage@example.org, b'\nMAILFROM=a@b\nQUIET=degraded\n")
+        .unwrap();
+    let text = told(&["scrub-finished", "tank", "", "nothing damaged"]).unwrap();
+    assert!(text.starts_with("From: a@b\nTo: storage@example.org, b\n"), "{text}");
+    assert_eq!(told(&["degraded", "tank", "", "x"]), None);
+}
+
 #[test]
 fn what_is_installed_works_from_where_it_is_and_can_be_taken_away() {
     let to = scratch("install").join("usr");
@@ -104,18 +215,48 @@ fn what_is_installed_works_from_where_it_is_and_can_be_taken_away() {
     for file in ["zsh/site-functions/_furrow", "fish/vendor_completions.d/furrow.fish"] {
         assert!(fs::read_to_string(share.join(file)).unwrap().contains("umount"), "{file}");
     }
-    for (name, command) in [("furrow@", "mount "), ("furrow-raid@", "raid assemble ")] {
-        let unit = to.join(format!("lib/systemd/system/{name}.service"));
+    let units = to.join("lib/systemd/system");
+    for (name, command) in [
+        ("furrow@.service", "bin/furrow mount "),
+        ("furrow-raid@.service", "bin/furrow raid assemble "),
+        ("furrow-scrub.service", "bin/furrow scrub --all "),
+        ("furrow-mail@.service", "share/furrow/hooks/mail unit-failed "),
+    ] {
+        let text = fs::read_to_string(units.join(name)).unwrap();
+        let start = format!("ExecStart={}", to.join(command).display());
+        assert!(text.contains(&start), "{text}");
+    }
+    for unit in below(&units) {
+        let name = unit.file_name().unwrap().to_str().unwrap();
         let text = fs::read_to_string(&unit).unwrap();
-        let start = format!("ExecStart={}/furrow {command}", to.join("bin").display());
-        assert!(text.contains(&start) && !text.contains("@BINDIR@"), "{text}");
-        if has("systemd-analyze") {
-            let out = run(Command::new("systemd-analyze").args(["--man=no", "verify"]).arg(&unit));
-            let said = String::from_utf8_lossy(&out.stderr).into_owned();
-            // systemd-analyze also reads the machine's own units, and may complain about those.
-            assert!(!said.contains(name), "{said}");
+        assert!(!text.contains("DIR@"), "{text}");
+        // Whoever may fail says so by mail.
+        let fails = name.ends_with(".service") && !name.starts_with("furrow-mail");
+        assert_eq!(text.contains("OnFailure=furrow-mail@%n.service"), fails, "{name}");
+    }
+    if has("systemd-analyze") {
+        let verify = ["--man=no", "verify"];
+        let out = run(Command::new("systemd-analyze").args(verify).args(below(&units)));
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        // systemd-analyze also reads the machine's own units, and may complain about those.
+        assert!(!said.contains("furrow"), "{said}");
+    }
+    assert_eq!(dead_links(&share.join("doc/furrow")), Vec::<String>::new());
+    // A page refers to documents by the names that they have where they are installed.
+    let mut referred = 0;
+    for page in below(&share.join("man")) {
+        let text = fs::read_to_string(&page).unwrap_or_default().replace("\\-", "-");
+        let words = text.split(|c: char| !(c.is_alphanumeric() || "/._-".contains(c)));
+        for word in words.map(|word| word.trim_end_matches('.')).filter(|w| w.ends_with(".md")) {
+            let document = share.join("doc/furrow").join(word);
+            assert!(document.exists() && text.contains("/usr/share/doc/furrow"), "{word}: {text}");
+            referred += 1;
         }
     }
+    assert!(referred > 1, "pages name their documents");
+    let hook = fs::metadata(share.join("furrow/hooks/mail")).unwrap().permissions();
+    assert_eq!(hook.mode() & 0o777, 0o755);
+    assert!(share.join("furrow/prometheus/furrow.rules.yml").exists());
     let rules = fs::read_to_string(to.join("lib/udev/rules.d/61-furrow.rules")).unwrap();
     let asked = format!("\"{}/furrow device show --udev $devnode\"", to.join("bin").display());
     assert!(rules.contains(&asked), "{rules}");
@@ -159,17 +300,32 @@ fn the_debian_package_holds_the_same() {
     for file in [
         "lib/systemd/system/furrow@.service",
         "lib/systemd/system/furrow-raid@.service",
+        "lib/systemd/system/furrow-scrub.timer",
         "lib/udev/rules.d/61-furrow.rules",
         "share/doc/furrow/copyright",
         "bin/furrow",
     ] {
         assert!(list.contains(&format!("./usr/{file}\n")), "{file}: {list}");
     }
-    // Every document, compressed if it is large.
-    let documents = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap());
-    let names = documents.map(|entry| entry.file_name().into_string().unwrap());
-    for name in names.filter(|name| name.ends_with(".md")).chain(["README.md".to_owned()]) {
-        assert!(list.contains(&format!("./usr/share/doc/furrow/{name}")), "{name}: {list}");
+    // What it would install: every document where links to it lead.
+    let tree = to.join("tree");
+    run(Command::new("dpkg-deb").arg("-x").arg(package).arg(&tree));
+    let documents = tree.join("usr/share/doc/furrow");
+    let sources = below(&root().join("docs")).into_iter().filter(|path| path.is_file());
+    for source in sources.chain([root().join("README.md"), root().join("CHANGELOG.md")]) {
+        let name = source.strip_prefix(root()).unwrap();
+        assert!(documents.join(name).exists(), "{}: {list}", name.display());
+    }
+    assert_eq!(dead_links(&documents), Vec::<String>::new());
+    // The changelog in Debian's form has what CHANGELOG.md says.
+    let changelog = run(Command::new("gzip").arg("-dc").arg(documents.join("changelog.gz")));
+    let changelog = String::from_utf8(changelog.stdout).unwrap();
+    assert!(changelog.starts_with("furrow (0.") && changelog.contains("\n  * "), "{changelog}");
+    assert!(changelog.lines().count() > 10, "{changelog}");
+    for script in ["postinst", "prerm", "postrm"] {
+        let out = run(Command::new("dpkg-deb").args(["-I", package, script]));
+        let text = String::from_utf8(out.stdout).unwrap();
+        assert!(text.starts_with("#!/bin/sh\n") && text.contains("furrow-scrub.timer"), "{text}");
     }
     let description = field("Description");
     assert!(!description.contains("not supported"), "real drives are: {description}");
