@@ -172,6 +172,7 @@ test-guest | test-guest-long)
     have xz || install_package xz-utils "to unpack the guest's modules"
     have mke2fs || install_package e2fsprogs "ext4 on a volume"
     have mkfs.btrfs || install_package btrfs-progs "zoned btrfs on an emulated drive"
+    have mmdebstrap || install_package mmdebstrap "a guest with systemd"
     if [ "$goal" = test-guest-long ]; then
         have fio || install_package fio "the load on a volume"
         have dmsetup || install_package dmsetup "zones of a drive by device mapper"

@@ -11,6 +11,17 @@ pub fn all() -> Vec<DeviceSpec> {
     in_class(Path::new("/sys/class/block"))
 }
 
+/// Asks udev to look at a block device again, as its use has changed. Without root nothing happens,
+/// and nothing depends on it.
+pub fn tell_udev(spec: &DeviceSpec) {
+    let DeviceSpec::Node(node) = spec else { return };
+    let Ok(path) = std::fs::canonicalize(&node.path) else { return };
+    if let Some(name) = path.strip_prefix("/dev").ok().and_then(Path::to_str) {
+        let name = name.replace('/', "!");
+        let _ = std::fs::write(format!("/sys/class/block/{name}/uevent"), "change");
+    }
+}
+
 fn in_class(class: &Path) -> Vec<DeviceSpec> {
     let Ok(entries) = std::fs::read_dir(class) else { return Vec::new() };
     let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();

@@ -105,8 +105,8 @@ pub fn say_failed(status: u8, message: &str) {
     let _ = say(&format!("failed {status} {}\n", message.replace('\n', " ")));
 }
 
-/// Ends lines within a message, which takes one line of the pipe: ASCII's record separator, which is
-/// in no message.
+/// Ends lines within a message, which takes one line of the pipe: ASCII's record separator, which
+/// is in no message.
 const END_OF_LINE: &str = "\u{1e}";
 
 fn say(line: &str) -> std::io::Result<()> {

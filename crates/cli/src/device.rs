@@ -4,6 +4,7 @@
 //! Tables are for people; `--json` is for programs and carries a version. This file knows nothing
 //! of images beyond the library's interface.
 
+use crate::holds::Holds;
 use crate::show::{self, print_table, table as headed};
 use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
@@ -342,9 +343,14 @@ fn show_udev(device: &str, out: &mut dyn Write) -> anyhow::Result<()> {
             let drive = opened.drive.clone();
             all.extend(opened.rt.block_on(async move { crate::tags::properties(&*drive).await })?);
         }
-        Err(error) if all.is_empty() => return Err(error),
         // A volume need not hold zones, and may be in use.
-        Err(_) => all.push(("FURROW_UNREAD", "1".to_owned())),
+        Err(_) if !all.is_empty() => all.push(("FURROW_UNREAD", "1".to_owned())),
+        Err(error) => {
+            all = crate::tags::of_member(device);
+            if all.is_empty() {
+                return Err(error);
+            }
+        }
     }
     Ok(all.iter().try_for_each(|(name, value)| writeln!(out, "{name}={value}"))?)
 }
@@ -357,6 +363,13 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
     let Opened { drive, emulated, soft, .. } = &opened;
     let geometry = drive.geometry();
     let zones = zones_of(&opened, 0, geometry.zones)?;
+    let asked = drive.clone();
+    let (holds, identity) = opened.rt.block_on(async move {
+        let holds = Holds::of(&*asked).await?;
+        // What is of another format has no name here.
+        let identity = holds.identity(&*asked).await.unwrap_or_default();
+        Ok::<_, furrow_zone::Error>((holds, identity))
+    })?;
     let image = emulated.as_ref().and_then(|drive| {
         drive.with_image(|image| {
             (uuid(image.uuid()), image.preset().to_owned(), image.allocated_bytes())
@@ -374,9 +387,17 @@ fn show(args: &Show, out: &mut dyn Write) -> anyhow::Result<()> {
         value["soft"] = json!(soft.as_ref().map(|soft| soft.superblock().uuid.to_string()));
         value["write_streams"] = json!(soft.as_ref().map(|soft| soft.streams()));
         value["timing"] = timing_json(&run, preset);
+        let (uuid, label) = identity.unzip();
+        let uuid = uuid.map(|uuid| uuid.to_string());
+        value["content"] = json!({ "kind": holds.word(), "uuid": uuid, "label": label });
         return show::json(out, &value);
     }
-    let mut rows = vec![("device", drive.name())];
+    let mut rows = vec![("device", drive.name()), ("content", holds.describe())];
+    // An array's name is in its description.
+    let is_member = matches!(holds, Holds::Member(_));
+    if let Some((_, label)) = identity.filter(|(_, label)| !label.is_empty() && !is_member) {
+        rows.push(("label", label));
+    }
     if let Some(soft) = &soft {
         rows.push(("kind", "soft zones on a plain drive".to_owned()));
         rows.push(("UUID", soft.superblock().uuid.to_string()));

@@ -134,6 +134,8 @@ fn row(status: &Status, place: &str) -> [String; 10] {
 fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Result<()> {
     let space = &status.space;
     let block = u64::from(space.block_size);
+    let label = if status.label.is_empty() { "(none)" } else { &status.label };
+    writeln!(out, "label {}, UUID {}", show::printable(label), status.uuid)?;
     let mut table = show::table(&HEAD);
     table.add_row(row(status, place));
     show::print_table(out, &table)?;

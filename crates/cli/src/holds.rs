@@ -36,8 +36,8 @@ pub enum Holds {
     Nothing,
     /// A file system of Furrow with this UUID; it may be damaged.
     FileSystem(Uuid),
-    /// A file store with this UUID; it may be damaged.
-    Store(Uuid),
+    /// A file store with this UUID, and its label if a superblock is whole; it may be damaged.
+    Store(Uuid, String),
     /// A member of an array, or a spare.
     Member(Box<Examined>),
     /// Records of Furrow that this program cannot read, and why.
@@ -72,7 +72,8 @@ impl Holds {
                 return Ok(Holds::FileSystem(header.object));
             }
             if header.kind.get() == furrow_kv::format::kind::SUPERBLOCK {
-                return Ok(Holds::Store(header.object));
+                let label = furrow_kv::label_of(&block).unwrap_or_default();
+                return Ok(Holds::Store(header.object, label));
             }
             unreadable = Some(Error::new(ErrorKind::Corrupt, "its records are damaged"));
         }
@@ -83,7 +84,7 @@ impl Holds {
         }
         // The newest half of its ring may be the other one, or be damaged at the front.
         if let Some(store) = furrow_kv::identify(device).await? {
-            return Ok(Holds::Store(store));
+            return Ok(Holds::Store(store, String::new()));
         }
         if let Some(error) = unreadable {
             return Ok(Holds::Unreadable(error));
@@ -102,12 +103,31 @@ impl Holds {
         })
     }
 
+    /// UUID and label of what `device` holds; of an array, its name. None if it has no UUID.
+    ///
+    /// # Errors
+    /// If the drive does not answer, or the file system is of another format.
+    pub async fn identity(
+        &self,
+        device: &dyn ZonedDevice,
+    ) -> Result<Option<(Uuid, String)>, Error> {
+        Ok(match self {
+            Holds::FileSystem(uuid) => {
+                let label = furrow_fs::identify(device).await?.map(|(_, label)| label);
+                Some((*uuid, label.unwrap_or_default()))
+            }
+            Holds::Store(uuid, label) => Some((*uuid, label.clone())),
+            Holds::Member(examined) => Some((examined.array, examined.label.clone())),
+            _ => None,
+        })
+    }
+
     /// One word for JSON.
     pub fn word(&self) -> &'static str {
         match self {
             Holds::Nothing => "nothing",
             Holds::FileSystem(_) => "file-system",
-            Holds::Store(_) => "file-store",
+            Holds::Store(..) => "file-store",
             Holds::Member(examined) if examined.member.is_none() => "spare",
             Holds::Member(_) => "member",
             Holds::Unreadable(_) => "unreadable",
@@ -121,7 +141,7 @@ impl Holds {
         match self {
             Holds::Nothing => "nothing".to_owned(),
             Holds::FileSystem(uuid) => format!("a Furrow file system (UUID {uuid})"),
-            Holds::Store(uuid) => format!("a Furrow file store (UUID {uuid})"),
+            Holds::Store(uuid, _) => format!("a Furrow file store (UUID {uuid})"),
             Holds::Member(examined) => describe_member(examined),
             Holds::Unreadable(error) => {
                 format!("records of Furrow that this program cannot read ({error})")
@@ -135,7 +155,7 @@ impl Holds {
     fn advice(&self, name: &str) -> String {
         match self {
             Holds::FileSystem(_) => format!("mount it with furrow mount {name} DIR"),
-            Holds::Store(_) => format!("furrow kv ls {name} shows its files"),
+            Holds::Store(..) => format!("furrow kv ls {name} shows its files"),
             Holds::Member(examined) if examined.member.is_some() => {
                 format!(
                     "furrow raid examine {name} shows it, furrow raid assemble starts the array"
@@ -187,7 +207,7 @@ impl Holds {
     /// Why there is no usable file store; `None` if there may be one.
     fn instead_of_store(&self, name: &str) -> Option<Error> {
         let what = match self {
-            Holds::Store(_) => return None,
+            Holds::Store(..) => return None,
             Holds::Nothing => format!(
                 "{name}: no Furrow file store, the drive is empty: make one on it with furrow kv \
                  mkfs {name}"

@@ -25,6 +25,7 @@ mod helper;
 mod holds;
 mod in_use;
 mod kv;
+mod label;
 mod limits;
 mod map;
 mod metrics;
@@ -77,6 +78,7 @@ enum Command {
     Run(run::Args),
     Umount(umount::Args),
     Fsck(fsck::Args),
+    Label(label::Args),
     Dump(dump::Args),
     Df(df::Args),
     Map(map::Args),
@@ -101,6 +103,7 @@ impl Command {
             Command::Run(args) => run::run(&args, out),
             Command::Umount(args) => umount::run(&args, out),
             Command::Fsck(args) => fsck::run(&args, out),
+            Command::Label(args) => label::run(&args, out),
             Command::Dump(args) => dump::run(args, out),
             Command::Df(args) => df::run(&args, out),
             Command::Map(args) => map::run(&args, out),

@@ -69,6 +69,8 @@ fn print(out: &mut dyn Write, stat: &Stat, directory: &Path) -> io::Result<()> {
     let changes = if status.info.read_only { ", read-only" } else { "" };
     let (device, place, up) = (&status.info.device, directory.display(), duration(stat.seconds));
     writeln!(out, "{device} on {place}, mounted for {up}{changes}")?;
+    let label = if status.label.is_empty() { "(none)" } else { &status.label };
+    writeln!(out, "label {}, UUID {}", show::printable(label), status.uuid)?;
     df::print_failure(out, status)?;
     let permits = stat.permits;
     writeln!(out, "active zones: {} of {} permits", permits.held, permits.limit)?;

@@ -7,7 +7,7 @@
 use crate::block_devices;
 use crate::holds::{self, Holds};
 use crate::raid::client;
-use crate::raid::status::Status;
+use crate::raid::status::{Member, Status};
 use anyhow::{Result, bail};
 use furrow_emu::OpenMode;
 use furrow_log::Uuid;
@@ -16,6 +16,9 @@ use furrow_zone::ZonedDevice;
 use furrow_zone::spec::DeviceSpec;
 use std::path::{Path, PathBuf};
 
+/// The type of a member of an array.
+const MEMBER: &str = "furrow_raid_member";
+
 /// What a drive holds, as properties of udev: `ID_FS_TYPE=furrow` and so on, in the forms that
 /// blkid(8) gives other file systems. None if it holds nothing of Furrow.
 ///
@@ -23,30 +26,55 @@ use std::path::{Path, PathBuf};
 /// If the drive does not answer.
 pub async fn properties(device: &dyn ZonedDevice) -> Result<Vec<(&'static str, String)>> {
     let holds = Holds::of(device).await?;
-    let (usage, kind, uuid, label) = match &holds {
-        Holds::FileSystem(uuid) => {
-            let label = furrow_fs::identify(device).await?.map(|(_, label)| label);
-            ("filesystem", "furrow", uuid.to_string(), label.unwrap_or_default())
-        }
-        Holds::Store(uuid) => ("other", "furrow_store", uuid.to_string(), String::new()),
-        Holds::Member(examined) => {
-            ("raid", "furrow_raid_member", examined.array.to_string(), examined.label.clone())
-        }
-        _ => return Ok(Vec::new()),
+    let Some((uuid, label)) = holds.identity(device).await? else { return Ok(Vec::new()) };
+    let (usage, kind) = match &holds {
+        Holds::FileSystem(_) => ("filesystem", "furrow"),
+        Holds::Member(_) => ("raid", MEMBER),
+        _ => ("other", "furrow_store"),
     };
-    let mut all = vec![("ID_FS_USAGE", usage.to_owned()), ("ID_FS_TYPE", kind.to_owned())];
-    all.push(("ID_FS_VERSION", furrow_fs::format::VERSION.to_string()));
-    all.push(("ID_FS_UUID", uuid.clone()));
-    all.push(("ID_FS_UUID_ENC", encode(&uuid)));
+    let mut all = names(usage, kind, &uuid.to_string(), &label);
     if let Holds::Member(examined) = &holds {
-        all.push(("ID_FS_UUID_SUB", examined.device.to_string()));
-        all.push(("ID_FS_UUID_SUB_ENC", examined.device.to_string()));
-    }
-    if !label.is_empty() {
-        all.push(("ID_FS_LABEL", safe(&label)));
-        all.push(("ID_FS_LABEL_ENC", encode(&label)));
+        all.extend(of_drive(&examined.device.to_string()));
     }
     Ok(all)
+}
+
+/// Properties of what has a type, a UUID and perhaps a label.
+fn names(usage: &str, kind: &str, uuid: &str, label: &str) -> Vec<(&'static str, String)> {
+    let mut all = vec![
+        ("ID_FS_USAGE", usage.to_owned()),
+        ("ID_FS_TYPE", kind.to_owned()),
+        ("ID_FS_VERSION", furrow_fs::format::VERSION.to_string()),
+        ("ID_FS_UUID", uuid.to_owned()),
+        ("ID_FS_UUID_ENC", encode(uuid)),
+    ];
+    if !label.is_empty() {
+        all.push(("ID_FS_LABEL", safe(label)));
+        all.push(("ID_FS_LABEL_ENC", encode(label)));
+    }
+    all
+}
+
+/// Properties of one drive of several.
+fn of_drive(uuid: &str) -> [(&'static str, String); 2] {
+    ["ID_FS_UUID_SUB", "ID_FS_UUID_SUB_ENC"].map(|name| (name, uuid.to_owned()))
+}
+
+/// What a running array says of a drive that it has open.
+pub fn of_member(device: &str) -> Vec<(&'static str, String)> {
+    let is = |place: &String| {
+        Path::new(place).canonicalize().ok() == Path::new(device).canonicalize().ok()
+    };
+    for array in client::running() {
+        let Status { array: name, uuid, members, .. } = &array.status;
+        let mine = |member: &&Member| member.device.as_ref().is_some_and(is);
+        if let Some(member) = members.iter().find(mine) {
+            let mut all = names("raid", MEMBER, uuid, name);
+            all.extend(of_drive(&member.uuid));
+            return all;
+        }
+    }
+    Vec::new()
 }
 
 /// Where udev makes links to the volumes of arrays, by name.

@@ -136,3 +136,41 @@ fn what_other_programs_made_is_named_and_so_is_a_drive_without_zones() {
     let text = refusal(&place, &["mkfs", &place.at("c.zns")]);
     assert!(text.contains("all of its 24 zones are conventional"), "{text}");
 }
+
+/// The label of a file system is shown and changed; what has none of its own says so.
+#[test]
+fn a_label_is_shown_and_changed() {
+    let place = Place::new("label", 3);
+    let d: Vec<String> = place.drives(&[0, 1, 2]);
+    place.ok(&["mkfs", "-L", "first", &d[0]]);
+    assert_eq!(place.ok(&["label", &d[0]]), "first\n");
+    assert_eq!(place.ok(&["label", &d[0], "second one"]), "");
+    assert_eq!(place.ok(&["label", &d[0]]), "second one\n");
+    let shown = place.ok(&["device", "show", &d[0]]);
+    assert!(
+        shown.contains("a Furrow file system (UUID") && shown.contains("second one"),
+        "{shown}"
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&place.ok(&["device", "show", "--json", &d[0]])).unwrap();
+    assert_eq!(json["content"]["kind"], "file-system");
+    assert_eq!(json["content"]["label"], "second one");
+    assert!(place.ok(&["device", "show", "--udev", &d[0]]).contains("ID_FS_LABEL=second_one\n"));
+    assert!(place.ok(&["df", &d[0]]).starts_with("label second one, UUID "));
+    assert!(place.ok(&["fsck", "--json", &d[0]]).contains("\"label\": \"second one\""));
+    let why = refusal(&place, &["label", &d[0], &"x".repeat(64)]);
+    assert!(why.contains("at most 63 bytes"), "{why}");
+    place.ok(&["label", &d[0], ""]);
+    assert_eq!(place.ok(&["label", &d[0]]), "\n");
+
+    let why = refusal(&place, &["label", &d[1]]);
+    assert!(why.contains("holds nothing"), "{why}");
+    place.refused(&["label", &d[1], "x"], &["the drive is empty"]);
+    place.ok(&["kv", "mkfs", "--label", "db", &d[1]]);
+    assert_eq!(place.ok(&["label", &d[1]]), "db\n");
+    assert!(place.ok(&["device", "show", "--udev", &d[1]]).contains("ID_FS_LABEL=db\n"));
+    place.refused(&["label", &d[1], "x"], &["a file store", "kv mkfs"]);
+    place.ok(&["raid", "create", "-l", "5", "-n", "tank", &d[2], &d[1], "--force"]);
+    assert_eq!(place.ok(&["label", &d[2]]), "tank\n");
+    place.refused(&["label", &d[2], "x"], &["a drive of the array tank"]);
+}

@@ -108,7 +108,7 @@ impl Durability {
         self.checkpoint.blocks
     }
 
-    /// At repair: whether the next checkpoint goes to the ring's other zone.
+    /// Whether the next checkpoint goes to the ring's other zone.
     pub(crate) fn leave_ring(&mut self, leave: bool) {
         self.checkpoint.leave_ring = leave;
     }

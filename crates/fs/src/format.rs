@@ -85,7 +85,8 @@ pub mod table {
 
 layout! {
     /// Body of a superblock copy. Written by mkfs, and again at the front of a zone of the
-    /// checkpoint ring each time it is entered; never changed.
+    /// checkpoint ring each time it is entered; never changed, but for the label, of which the
+    /// newest checkpoint has the present one.
     ///
     /// Invariants: all areas are disjoint and follow each other in the order of the fields;
     /// `main_start + superzones × width ≤ zones`; `segment_blocks ≤ 512`;

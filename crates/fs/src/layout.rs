@@ -41,6 +41,24 @@ pub(crate) const OPEN_MIN: usize = 2048;
 /// Extents of delta logs that a checkpoint may list: few, unless writes fail again and again.
 const EXTENTS: usize = 256;
 
+/// The label in a superblock.
+pub(crate) fn label(body: &SuperblockBody) -> String {
+    let end = body.label.iter().position(|byte| *byte == 0).unwrap_or(body.label.len());
+    String::from_utf8_lossy(&body.label[..end]).into_owned()
+}
+
+/// Checks that a superblock can hold a label.
+///
+/// # Errors
+/// `Invalid` if it is too long or contains a zero.
+pub(crate) fn check_label(label: &str) -> Result<()> {
+    if label.len() > 63 || label.contains('\0') {
+        let message = "a label has at most 63 bytes, none of them zero";
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    Ok(())
+}
+
 /// The content of the superblock, decoded.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
@@ -416,11 +434,10 @@ impl Layout {
         device: Uuid,
         geometry: &Geometry,
     ) -> Result<Layout> {
-        let end = body.label.iter().position(|b| *b == 0).unwrap_or(64);
         let mut layout = Layout {
             uuid,
             device,
-            label: String::from_utf8_lossy(&body.label[..end]).into_owned(),
+            label: label(body),
             compat: body.compat.get(),
             ro_compat: body.ro_compat.get(),
             incompat: body.incompat.get(),

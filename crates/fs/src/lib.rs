@@ -592,6 +592,15 @@ impl Fs {
         (core.env.layout.label.clone(), core.env.layout.uuid.to_string())
     }
 
+    /// Changes the label; durable when this returns. The next checkpoint begins a zone of the ring,
+    /// and with it goes a superblock with the new label. The zone with the old one is then reset.
+    ///
+    /// # Errors
+    /// `Invalid` if a superblock cannot hold the label; else as [`Fs::sync`].
+    pub async fn set_label(&self, label: &str) -> Result<()> {
+        self.0.set_label(label).await
+    }
+
     /// Counters since the mount.
     pub fn counters(&self) -> Counters {
         let core = self.0.core.borrow();

@@ -5,7 +5,7 @@ use crate::format::{
     CheckpointBody, HEADS_PER_STREAM, LEVEL_INODE, NatEntry, ROOT_NODE, SitEntry, StreamState,
     UnitRef, class, kind, table,
 };
-use crate::layout::{Layout, OPEN_MIN};
+use crate::layout::{Layout, OPEN_MIN, check_label};
 use crate::tree::node::{as_inode_mut, new_node, stamp};
 use crate::types::{Kind, MkfsOptions, MkfsReport, Time};
 use furrow_log::BlockAddr;
@@ -27,10 +27,7 @@ pub(crate) async fn format(
 ) -> Result<MkfsReport> {
     let geometry = device.geometry().clone();
     BlockAddr::check(&geometry)?;
-    if options.label.len() > 63 || options.label.contains('\0') {
-        let message = "a label has at most 63 bytes, none of them zero";
-        return Err(Error::new(ErrorKind::Invalid, message));
-    }
+    check_label(&options.label)?;
     let mut layout = Layout::plan(&geometry, options).map_err(|error| error.at(device.name()))?;
     let mut rng = rt.fork_rng();
     layout.uuid = options.uuid.unwrap_or_else(|| Uuid::random(&mut rng));

@@ -6,7 +6,8 @@
 use crate::common::{self, quiet, sound};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, Options, Snapshot, When};
 use furrow_fs::{
-    CleanOptions, Fs, GcOptions, Ino, MkfsOptions, MountOptions, NewNode, SetAttr, WriteData,
+    CleanOptions, Fs, FsckOptions, GcOptions, Ino, MkfsOptions, MountOptions, NewNode, SetAttr,
+    WriteData,
 };
 use furrow_policy::{FsVariant, SyncRecord};
 use furrow_rt::{Config, Nanos, Rt};
@@ -235,6 +236,55 @@ fn a_long_sync_log_is_replayed_in_little_time() {
             let ino = inos[n as usize % inos.len()];
             assert_eq!(fs.read(ino, n * 4096, 8).await?.to_vec(), n.to_le_bytes());
         }
+        Ok(())
+    });
+}
+
+/// Whenever the power fails, the old label counts or the new one: for who only looks at the drive,
+/// for a check, and for the mount, which keeps it.
+#[test]
+fn a_label_that_is_changed_is_the_old_one_or_the_new_one() {
+    on_drive("zones=64,zone-size=1MiB,max-active=14,channels=1", |rt, drive| async move {
+        let fs = Fs::mount(&rt, Rc::new(drive.clone()), quiet()).await?;
+        assert_eq!(fs.identity().0, "");
+        let ino = file(&fs, "file").await?;
+        write(&fs, ino, 0, b"content").await?;
+        fs.fsync(ino, false).await?;
+        let shots: Rc<RefCell<Vec<Snapshot>>> = Rc::default();
+        let put = shots.clone();
+        drive.set_observer(Rc::new(move |drive, _| put.borrow_mut().push(drive.snapshot())));
+        fs.set_label("new").await?;
+        let during = shots.borrow().len();
+        fs.sync().await?;
+        fs.unmount().await?;
+        drive.clear_observer();
+        let shots = std::mem::take(&mut *shots.borrow_mut());
+        let mut labels = Vec::new();
+        for (n, shot) in shots.iter().enumerate() {
+            let left = shot.power_cut(&Fates::nothing(n as u64));
+            let left = Rc::new(Emulator::from_snapshot(&rt, &left, Options::fast()));
+            let (_, label) = furrow_fs::identify(&*left).await?.unwrap();
+            assert!(["", "new"].contains(&&*label), "{label}");
+            let report = furrow_fs::fsck(left.clone(), &FsckOptions::default()).await?;
+            assert!(report.findings.is_empty(), "cut {n}: {:?}", report.findings);
+            assert_eq!(report.label, label, "cut {n}");
+            let fs = Fs::mount(&rt, left.clone(), quiet()).await.map_err(|e| e.at(n))?;
+            assert_eq!(fs.identity().0, label, "cut {n}");
+            let found = fs.lookup(Ino::ROOT, b"file").await?.ino;
+            assert_eq!(fs.read(found, 0, 7).await?.to_vec(), b"content");
+            fs.unmount().await.map_err(|e| e.at(n))?;
+            sound(left.clone()).await?;
+            assert_eq!(furrow_fs::identify(&*left).await?.unwrap().1, label, "cut {n}");
+            labels.push(label);
+        }
+        assert!(labels[0].is_empty() && labels[during..].iter().all(|label| label == "new"));
+        println!("{} power cuts, {during} during the change", labels.len());
+        let fs = Fs::mount(&rt, Rc::new(drive.clone()), quiet()).await?;
+        for bad in ["x".repeat(64), "a\0b".to_owned()] {
+            assert_eq!(fs.set_label(&bad).await.unwrap_err().kind(), ErrorKind::Invalid);
+        }
+        fs.set_label("").await?;
+        assert_eq!(fs.identity().0, "");
         Ok(())
     });
 }

@@ -9,7 +9,7 @@
 use crate::entries::FileState;
 use crate::file::{Extent, FileId, Lifetime, Sums};
 use crate::file_kind::{Claim, FileKind};
-use crate::format::{SumsHead, kind};
+use crate::format::{SumsHead, SuperblockBody, kind};
 use crate::namespace::paths::{Node, clean};
 use crate::recover::steps::Reading;
 use crate::recover::{Opened, Replay};
@@ -486,4 +486,13 @@ pub async fn identify(device: &dyn ZonedDevice) -> Result<Option<Uuid>> {
     }
     let reports = survey::reports(device).await?;
     Ok(identify_by(device, &reports, &Pool::new(8)).await)
+}
+
+/// The label in `block`, the first block of a store's superblock; none if it is damaged.
+pub fn label_of(block: &[u8]) -> Option<String> {
+    let expect = Expect { kind: kind::SUPERBLOCK, ..Expect::default() };
+    let (_, body) = record::open(block, &expect).ok()?;
+    let (body, _) = SuperblockBody::read_from_prefix(body).ok()?;
+    let end = body.label.iter().position(|byte| *byte == 0).unwrap_or(body.label.len());
+    Some(String::from_utf8_lossy(&body.label[..end]).into_owned())
 }

@@ -59,7 +59,7 @@ pub use file_kind::{Claim, Family, FileKind};
 pub use fsck::{CheckOptions, CheckReport, Checked, Problem, check};
 pub use furrow_log::record::crc32c;
 pub use furrow_log::scrub::{ScrubFinding, ScrubOrder, ScrubReport, ScrubState};
-pub use inspect::{FileInfo, Snapshot, ZoneInfo, ZoneUse, identify};
+pub use inspect::{FileInfo, Snapshot, ZoneInfo, ZoneUse, identify, label_of};
 pub use mkfs::FormatOptions;
 pub use namespace::Stat;
 pub use namespace::paths::Node;

@@ -261,8 +261,8 @@ impl All<'_> {
     }
 
     /// The newest state and a drive that knows more events, where neither has ever known the other:
-    /// the drive was a member of a state that the newest one does not come from. The members of that
-    /// state may have recorded each other as failed since, each for itself.
+    /// the drive was a member of a state that the newest one does not come from. The members of
+    /// that state may have recorded each other as failed since, each for itself.
     fn outrun(&self, newest: usize) -> Vec<Vec<usize>> {
         let ahead = |index: &usize| {
             self.speaks(*index)

@@ -145,6 +145,12 @@ impl Daemon {
         daemon
     }
 
+    /// The drives in service, and spares.
+    pub fn drives(&self) -> Vec<DeviceSpec> {
+        let (drives, spares) = (self.drives.borrow(), self.spares.borrow());
+        drives.iter().flatten().chain(spares.iter()).map(|drive| drive.spec.clone()).collect()
+    }
+
     /// Sends a notice.
     pub fn note(&self, event: &str, member: Option<u32>, text: String) {
         let notice = Notice::new(event, member, text);

@@ -10,6 +10,7 @@ use super::notice::Notices;
 use super::request::Request;
 use super::serve::{Absent, BlockDevice, Daemon, Drive, Parts, STOP_PATIENCE};
 use super::wait::Wait;
+use crate::block_devices::tell_udev;
 use crate::daemon;
 use crate::holds;
 use crate::metrics::{self, Metrics};
@@ -275,6 +276,8 @@ fn serve(args: &Args) -> Result<()> {
     if status.state != "online" {
         said = format!("{said}\n{name}: what to do: furrow raid status {name}");
     }
+    // What udev knows of a drive in use it asks the array.
+    daemon.drives().iter().for_each(tell_udev);
     daemon::warn_of_refusals();
     if args.ready {
         daemon::say_ready(&said)?;
@@ -417,7 +420,8 @@ fn start(
     if in_doubt > 0 {
         let stripes = show::count(in_doubt, "stripe");
         let text = format!(
-            "started because --accept-loss was given: what was written last in {stripes} may be lost"
+            "started because --accept-loss was given: what was written last in {stripes} may be \
+             lost"
         );
         remarks.push(Remark { event: "loss-accepted", member: None, text });
     }

@@ -47,6 +47,7 @@ pub const WORDS: &[(&str, &str)] = &[
         "Commands: of a repair, to the drive; of a fault, after which the drive answers again",
     ),
     ("commands_seen", "Commands that the fault has counted"),
+    ("content", "What a drive holds: `kind`, and `uuid` and `label` or null; of an array its name"),
     ("content_blocks", "Blocks of content"),
     ("conventional_zones", "Zones that can be written anywhere"),
     ("copied_bytes", "Bytes that cleaning copied"),

@@ -13,6 +13,7 @@ use crate::core::{Core, Inner};
 use crate::format::{
     CheckpointBody, NatEntry, SitEntry, StreamState, SummaryEntry, SuperblockBody, UnitRef, kind,
 };
+use crate::layout::{Layout, check_label};
 use crate::tables::delta_merge::{Plan, Write};
 use crate::tables::{TABLES, TablePages};
 use crate::tree::cache::Key;
@@ -410,6 +411,21 @@ impl Inner {
         let inner = self.clone();
         let task = self.rt.spawn(async move { inner.checkpoint_whole(clean).await });
         task.await
+    }
+
+    /// See [`crate::Fs::set_label`].
+    pub(crate) async fn set_label(self: &Rc<Self>, label: &str) -> Result<()> {
+        check_label(label)?;
+        let set = self.run(|core| {
+            core.writable()?;
+            let layout = Layout { label: label.to_owned(), ..(*core.env.layout).clone() };
+            core.env.layout = Rc::new(layout);
+            core.durability.require_checkpoint();
+            core.durability.leave_ring(true);
+            Ok(())
+        });
+        set.await?;
+        self.checkpoint(false).await
     }
 
     async fn checkpoint_whole(self: &Rc<Self>, clean: bool) -> Result<()> {

@@ -80,8 +80,8 @@ pub(super) async fn superblocks(fsck: &mut Fsck) -> Result<Option<Plan>> {
         return Err(Error::new(ErrorKind::WrongFormat, message));
     };
     for (other, other_header, other_body) in copies.iter().skip(1) {
-        let same = (&header.object, &header.device, &body)
-            == (&other_header.object, &other_header.device, other_body);
+        let same = (&header.object, &header.device, &but_label(&body))
+            == (&other_header.object, &other_header.device, &but_label(other_body));
         if !same {
             let place = format!("copies in zones {zone} and {other}");
             fsck.add(SUPERBLOCK, place, "equal copies", "different ones");
@@ -92,6 +92,12 @@ pub(super) async fn superblocks(fsck: &mut Fsck) -> Result<Option<Plan>> {
         true => format!("copy in a checkpoint in zone {zone}"),
     };
     check_superblock(fsck, &at, &header, &body)
+}
+
+/// A superblock without its label, in which copies may differ after a crash that interrupted a
+/// change of it: the newest checkpoint has the one that counts.
+fn but_label(body: &SuperblockBody) -> SuperblockBody {
+    SuperblockBody { label: [0; 64], ..*body }
 }
 
 /// The copy of the superblock in a whole checkpoint of the ring, with zone and header of that.
@@ -506,7 +512,8 @@ fn decode(fsck: &mut Fsck, plan: Plan, header: RecordHeader, bytes: &[u8]) -> Op
         fsck.add(CHECKPOINT, "sections", "sections that fit its length", found);
         return None;
     };
-    if superblock != plan.body {
+    fsck.report.label = crate::layout::label(&superblock);
+    if but_label(&superblock) != but_label(&plan.body) {
         fsck.add(
             CHECKPOINT,
             "copy of the superblock",

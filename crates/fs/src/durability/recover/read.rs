@@ -133,10 +133,18 @@ pub(crate) async fn identify(
 ) -> Result<Option<(furrow_log::Uuid, String)>> {
     let (geometry, pages) = (device.geometry(), Pool::new(64));
     let first = geometry.conventional_zones;
+    let mut copies = Vec::new();
     for zone in (first..geometry.zones).take(RING_ZONES as usize).map(ZoneId) {
-        if let Some(layout) = superblock(device, zone, &pages).await? {
+        copies.extend(superblock(device, zone, &pages).await?);
+    }
+    match &copies[..] {
+        // The newest checkpoint decides.
+        [one, other] if one.label != other.label => {
+            let layout = find(device, &pages).await?.layout;
             return Ok(Some((layout.uuid, layout.label)));
         }
+        [one, ..] => return Ok(Some((one.uuid, one.label.clone()))),
+        [] => {}
     }
     let reports = furrow_log::survey::reports(device).await?;
     let layout = superblock_of_checkpoints(device, &reports, &pages).await;
@@ -166,7 +174,7 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
     if let (None, Some(error)) = (&layout, unread) {
         return Err(error);
     }
-    let Some(layout) = layout else {
+    let Some(mut layout) = layout else {
         let mut ring = reports.iter().skip(first as usize).take(RING_ZONES as usize);
         if let Some(gone) = ring.find(|report| report.state == ZoneState::Offline) {
             let message = format!(
@@ -183,6 +191,13 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
         return Err(Error::new(ErrorKind::WrongFormat, message));
     };
     let (header, body, ring) = newest_of_ring(device, &layout, &reports, pages).await?;
+    // A crash while the label was changed may leave two superblocks that differ in it.
+    if let Some((superblock, _)) = body
+        .get(CheckpointBody::SIZE..)
+        .and_then(|rest| SuperblockBody::read_from_prefix(rest).ok())
+    {
+        layout.label = crate::layout::label(&superblock);
+    }
     let parsed = decode_image(&body)
         .ok_or_else(|| corrupt(device, "checkpoint: sections do not fit its length"))?;
     let (image, extents, table_pages) = parsed;
