@@ -8,6 +8,7 @@
 
 use crate::entries::FileState;
 use crate::file_kind::{Claim, FileKind, Role};
+use crate::kept::Kept;
 use crate::ring_budget::FileLoad;
 use furrow_log::BlockAddr;
 use furrow_log::record::crc32c;
@@ -126,6 +127,8 @@ pub(crate) struct File {
     pub(crate) names: u32,
     /// Open handles.
     pub(crate) opens: u32,
+    /// Views of the store that have it.
+    pub(crate) views: Vec<Rc<Kept>>,
     /// The state of the last durable group commit, without extents; `None` if it has none of the
     /// file.
     pub(crate) synced: Option<Synced>,
@@ -160,6 +163,7 @@ impl File {
             claim: Claim::Others,
             names: 0,
             opens: 0,
+            views: Vec::new(),
             synced: None,
             journaled: 0,
             load: FileLoad::default(),

@@ -5,6 +5,7 @@
 
 use crate::file::{Block, Extent, File, FileId, SUMS_INLINE, SYNCED_EXTENT, Sums};
 use crate::format::{EXTENT_MAX, SumsHead, kind};
+use crate::inspect::wrong_content;
 use crate::prepared_append::PreparedAppend;
 use crate::store::Store;
 use crate::zone_allocator::Use;
@@ -35,6 +36,10 @@ pub struct Data {
 }
 
 impl Data {
+    pub(crate) fn new(pages: Pages, skip: usize, len: usize) -> Data {
+        Data { pages, skip, len }
+    }
+
     /// The bytes, in pieces.
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         let end = self.skip + self.len;
@@ -165,6 +170,7 @@ impl Store {
                 Page::from_slice(&kept.to_vec())
             }
         };
+        self.keep_for_views(id, last).await?;
         self.cut(id, last, tail, size)?;
         self.plan_commit();
         Ok(())
@@ -174,6 +180,7 @@ impl Store {
     fn cut(&self, id: FileId, last: u32, tail: Page, size: u64) -> Result<()> {
         let lost = self.with(id, |file| {
             let lost = cut(file, last, tail, size);
+            file.views.iter().for_each(|view| view.cut(size));
             self.weigh(file);
             lost
         })?;
@@ -616,7 +623,7 @@ impl Store {
     }
 
     /// At least one block, from `block` on.
-    async fn read_run(&self, id: FileId, block: u32, end: u32) -> Result<Pages> {
+    pub(crate) async fn read_run(&self, id: FileId, block: u32, end: u32) -> Result<Pages> {
         let (pins, extent, count) = {
             let files = self.0.files.borrow();
             let missing = || Error::new(ErrorKind::NotFound, format!("file {} is gone", id.0));
@@ -640,15 +647,14 @@ impl Store {
         let inside = block - extent.first;
         let read = self.read_checked(id, &extent, inside, count).await;
         drop(pins);
-        read.map_err(|error| {
-            let zone = self.zone_of(extent.at);
-            let place = extent.at.plus(inside).offset(self.0.zones.writer.geometry());
-            error.at(format!("{}: block {block} (zone {zone} offset {place})", self.name_of(id)))
-        })
+        read.map_err(|error| error.at(self.name_of(id)))
     }
 
     /// Reads blocks of an extent from the drive and checks their checksums. The caller pins the
     /// zones of both.
+    ///
+    /// # Errors
+    /// As [`Store::read_verified`]; it names the block and its place.
     pub(crate) async fn read_checked(
         &self,
         id: FileId,
@@ -656,18 +662,36 @@ impl Store {
         inside: u32,
         count: u32,
     ) -> Result<Pages> {
+        let read = self.read_verified(id, extent, inside, count).await;
+        read.map_err(|(inside, error)| {
+            let (block, at) = (extent.first + inside, extent.at.plus(inside));
+            let (zone, offset) = (self.zone_of(at), at.offset(self.0.zones.writer.geometry()));
+            error.at(format!("block {block} (zone {zone} offset {offset})"))
+        })
+    }
+
+    /// As [`Store::read_checked`].
+    ///
+    /// # Errors
+    /// `Corrupt` if a block is not what was written, `Io` if the drive does not give it; with the
+    /// block in the extent, or the first one.
+    pub(crate) async fn read_verified(
+        &self,
+        id: FileId,
+        extent: &Extent,
+        inside: u32,
+        count: u32,
+    ) -> std::result::Result<Pages, (u32, Error)> {
         let writer = &self.0.zones.writer;
         let at = extent.at.plus(inside);
         let queue = QueueId(0);
-        let pages = read_blocks(&**writer.device(), queue, at, count, &self.0.pages).await?;
-        let sums = self.sums_of(id, extent).await?;
+        let pages = read_blocks(&**writer.device(), queue, at, count, &self.0.pages).await;
+        let pages = pages.map_err(|error| (inside, error))?;
+        let sums = self.sums_of(id, extent).await.map_err(|error| (inside, error))?;
         for (index, (page, sum)) in pages.iter().zip(&sums[inside as usize..]).enumerate() {
             let found = crc32c(page.bytes());
             if found != *sum {
-                let block = extent.first + inside + index as u32;
-                let message =
-                    format!("block {block} has checksum {found:08x}, {sum:08x} was written");
-                return Err(Error::new(ErrorKind::Corrupt, message));
+                return Err((inside + index as u32, wrong_content(found, *sum)));
             }
         }
         Ok(pages)

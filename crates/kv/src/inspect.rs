@@ -279,26 +279,10 @@ impl Snapshot {
 
     /// The content of each zone, in their order.
     pub fn zones(&self) -> Vec<ZoneInfo> {
-        let geometry = self.device.geometry();
-        let mut residents: BTreeMap<ZoneId, BTreeMap<FileId, u32>> = BTreeMap::new();
-        for (id, state) in &self.found.replay.files {
-            for (at, blocks) in state.extents.iter().flat_map(Extent::places) {
-                if let Some((zone, _)) = at.locate(geometry) {
-                    *residents.entry(zone).or_default().entry(*id).or_default() += blocks;
-                }
-            }
-        }
-        let each = self.reports.iter().map(|report| {
-            let usage = zone_use(report, geometry, self.found.ring);
-            let files = residents.remove(&report.zone).unwrap_or_default();
-            let conventional = usage == ZoneUse::Conventional;
-            let written = if conventional { 0 } else { blocks_written(report, geometry) };
-            let current = self.found.half.contains(&report.zone);
-            let valid = if current { written } else { files.values().sum() };
-            let active = report.state.is_active();
-            ZoneInfo { zone: report.zone, usage, active, written, valid, files }
-        });
-        each.collect()
+        let files = self.found.replay.files.iter();
+        let extents = files.map(|(id, state)| (*id, state.extents.as_slice()));
+        let ring = (self.found.ring, self.found.half.as_slice());
+        zone_infos(&self.reports, self.device.geometry(), ring, extents)
     }
 
     /// Blocks that a zone holds.
@@ -397,6 +381,33 @@ impl Snapshot {
         *self.sums.borrow_mut() = Some((at, sums.clone()));
         Ok(sums)
     }
+}
+
+/// The content of each zone, by the extents of the files and the half of the ring that counts.
+pub(crate) fn zone_infos<'a>(
+    reports: &[ZoneReport],
+    geometry: &Geometry,
+    (ring, half): (RingZones, &[ZoneId]),
+    files: impl Iterator<Item = (FileId, &'a [Extent])>,
+) -> Vec<ZoneInfo> {
+    let mut residents: BTreeMap<ZoneId, BTreeMap<FileId, u32>> = BTreeMap::new();
+    for (id, extents) in files {
+        for (at, blocks) in extents.iter().flat_map(Extent::places) {
+            if let Some((zone, _)) = at.locate(geometry) {
+                *residents.entry(zone).or_default().entry(id).or_default() += blocks;
+            }
+        }
+    }
+    let each = reports.iter().map(|report| {
+        let usage = zone_use(report, geometry, ring);
+        let files = residents.remove(&report.zone).unwrap_or_default();
+        let conventional = usage == ZoneUse::Conventional;
+        let written = if conventional { 0 } else { blocks_written(report, geometry) };
+        let valid = if half.contains(&report.zone) { written } else { files.values().sum() };
+        let active = report.state.is_active();
+        ZoneInfo { zone: report.zone, usage, active, written, valid, files }
+    });
+    each.collect()
 }
 
 /// The error for a block that is not what was written.

@@ -25,6 +25,7 @@
 //! | `ring_scan` | the record ring found on a drive: which half counts |
 //! | `half_reader` | a half of the ring: where it ends, and what of it is damaged |
 //! | `inspect` | looking at a store without writing to its drive |
+//! | `frozen`, `kept` | a view of an open store at one instant, and what it keeps of files |
 //! | `fsck` | the check of a whole store |
 //! | `trace` | recorded runs, to be replayed |
 //! | `entries`, `format` | what is on the drive |
@@ -37,10 +38,12 @@ pub mod file;
 mod file_io;
 mod file_kind;
 pub mod format;
+mod frozen;
 mod fsck;
 mod group_commit;
 mod half_reader;
 mod inspect;
+mod kept;
 mod mkfs;
 mod namespace;
 mod prepared_append;
@@ -56,13 +59,14 @@ mod zone_allocator;
 pub use file::{FileId, Lifetime};
 pub use file_io::Data;
 pub use file_kind::{Claim, Family, FileKind};
+pub use frozen::Frozen;
 pub use fsck::{CheckOptions, CheckReport, Checked, Problem, check};
 pub use furrow_log::record::crc32c;
 pub use furrow_log::scrub::{ScrubFinding, ScrubOrder, ScrubReport, ScrubState};
 pub use inspect::{FileInfo, Snapshot, ZoneInfo, ZoneUse, identify, label_of};
 pub use mkfs::FormatOptions;
 pub use namespace::Stat;
-pub use namespace::paths::Node;
+pub use namespace::paths::{Node, clean as clean_path};
 pub use prepared_append::PreparedAppend;
 pub use ring_scan::is_store;
 pub use space::{KindSum, Space};

@@ -142,8 +142,8 @@ impl Store {
         if self.read_checked(id, &extent, inside, piece.count).await.is_err() {
             // Finds out which blocks failed.
             for block in piece.first..piece.first + piece.count {
-                let read = self.read_checked(id, &extent, block - extent.first, 1).await;
-                let Err(error) = read else { continue };
+                let read = self.read_verified(id, &extent, block - extent.first, 1).await;
+                let Err((_, error)) = read else { continue };
                 self.of_drive(&error)?;
                 if is_same() {
                     self.0.scrub.note(|report| report.add(finding("content", block, 1, error)));

@@ -1,12 +1,13 @@
 //! Space of a store: its capacity, what is used, and what can still be written.
 
-use crate::file::{Extent, File, SUMS_INLINE, SYNCED_EXTENT, Sums};
-use crate::file_kind::Claim;
+use crate::file::{Extent, File, FileId, SUMS_INLINE, SYNCED_EXTENT, Sums};
+use crate::file_kind::{Claim, FileKind};
 use crate::ring_budget::blocks_with_entries;
 use crate::store::Store;
 use crate::zone_allocator::{garbage_left, kept_from};
 use furrow_log::BLOCK_SIZE;
 use furrow_log::pool::SuperzoneState;
+use std::collections::BTreeMap;
 
 /// Space of a store, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +79,11 @@ impl Store {
             free_zones: zones.pool.free_count(),
             peak_zones: zones.pool.total() - zones.least_free.get(),
         }
+    }
+
+    /// The kind of each file.
+    pub fn kind_of(&self) -> BTreeMap<FileId, FileKind> {
+        self.0.files.borrow().iter().map(|(id, file)| (*id, file.role.kind)).collect()
     }
 
     /// Sums for each kind of file, in the order of [`crate::FileKind::ALL`].

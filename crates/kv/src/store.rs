@@ -97,8 +97,8 @@ pub(crate) type Blocks = (ZoneId, FileId, u32);
 ///   their blocks of checksums, and the blocks in `retired`, `retiring` and `moving`.
 /// - No two extents overlap, and each lies in the written part of its zone.
 /// - `flights` are the writes that have begun and not ended: `next_flight - ended_flights` of them.
-/// - A file has as many `names` as paths lead to it. It is dropped when it has neither a name nor a
-///   handle.
+/// - A file has as many `names` as paths lead to it. It is dropped when it has no name, no handle
+///   and no view.
 pub(crate) struct Inner {
     pub(crate) rt: Rt,
     pub(crate) pages: Pool,
@@ -230,10 +230,10 @@ impl Store {
         Ok(zones.full_zones().into_iter().filter_map(of_zone).collect())
     }
 
-    /// Drops a file that has neither a name nor a handle.
+    /// Drops a file that has no name, no handle and no view.
     pub(crate) fn drop_unused(&self, id: FileId) {
         let mut files = self.0.files.borrow_mut();
-        let unused = |file: &&mut File| file.names == 0 && file.opens == 0;
+        let unused = |file: &&mut File| file.names == 0 && file.opens == 0 && file.views.is_empty();
         if files.get_mut(&id).filter(unused).is_none() {
             return;
         }

@@ -5,6 +5,7 @@
 mod damage;
 mod dead_ranges;
 mod format_doc;
+mod frozen;
 mod inspect;
 mod ring_budget;
 mod ring_zones;

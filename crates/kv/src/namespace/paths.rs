@@ -22,8 +22,11 @@ pub(crate) struct Namespace {
     pub(crate) next_file: u64,
 }
 
-/// The path without empty parts, `.` and `..`.
-pub(crate) fn clean(path: &str) -> Result<String> {
+/// The path as stores have it: without empty parts, `.` and `..`.
+///
+/// # Errors
+/// `Invalid` if it leads out of the store, or is too long.
+pub fn clean(path: &str) -> Result<String> {
     let mut parts = Vec::new();
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
         if part != ".." {

@@ -1,0 +1,66 @@
+//! What a view of an open store needs of a file that is truncated: the blocks that are cut off.
+
+use furrow_rt::{PAGE_SIZE, Page, Pages};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+/// Most blocks that are kept for a view of a file. RocksDB truncates the last page of a file, and
+/// what it has written ahead.
+const KEPT_MAX: u32 = 256;
+
+/// What a view needs of a file.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// Bytes of the file in the view.
+    size: u64,
+    /// The file still has the bytes before this one.
+    intact: Cell<u64>,
+    /// Blocks that were cut off the file.
+    blocks: RefCell<BTreeMap<u32, Page>>,
+}
+
+impl Kept {
+    /// For a view of a file that has `size` bytes.
+    pub(crate) fn new(size: u64) -> Kept {
+        Kept { size, intact: Cell::new(size), blocks: RefCell::default() }
+    }
+
+    /// The block behind the last one.
+    pub(crate) fn end(&self) -> u32 {
+        self.size.div_ceil(PAGE_SIZE as u64) as u32
+    }
+
+    /// The first block that is to be kept before all from `from` on are cut off; none if they are
+    /// too many.
+    pub(crate) fn missing(&self, from: u32) -> Option<u32> {
+        let blocks = self.blocks.borrow();
+        let mut wanted = from..self.end();
+        let is_missing = |block: &u32| !blocks.contains_key(block) && self.is_intact(*block);
+        if wanted.len() > KEPT_MAX as usize { None } else { wanted.find(is_missing) }
+    }
+
+    /// Keeps blocks from `block` on.
+    pub(crate) fn keep(&self, block: u32, pages: Pages) {
+        self.blocks.borrow_mut().extend((block..).zip(pages));
+    }
+
+    /// A block that is kept.
+    pub(crate) fn page(&self, block: u32) -> Option<Page> {
+        self.blocks.borrow().get(&block).cloned()
+    }
+
+    /// How many bytes of the view the file still has.
+    pub(crate) fn intact(&self) -> u64 {
+        self.intact.get()
+    }
+
+    /// Whether the file has all bytes of a block that the view has.
+    pub(crate) fn is_intact(&self, block: u32) -> bool {
+        (u64::from(block + 1) * PAGE_SIZE as u64).min(self.size) <= self.intact.get()
+    }
+
+    /// The file has the bytes before `size` only, or other ones behind.
+    pub(crate) fn cut(&self, size: u64) {
+        self.intact.set(self.intact.get().min(size));
+    }
+}
