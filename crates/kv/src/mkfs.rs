@@ -31,6 +31,8 @@ const SPARES: u32 = 4;
 pub struct FormatOptions {
     /// Its label, at most 63 bytes.
     pub label: String,
+    /// Its UUID; drawn at random if absent.
+    pub uuid: Option<Uuid>,
     /// Make the store even if the drive holds something.
     pub force: bool,
     /// Bytes each half of the record ring should hold, if not 16 MiB.
@@ -113,7 +115,8 @@ impl Store {
         let used = used.filter(|report| report.state != ZoneState::Empty);
         ZonePool::wipe(&writer, used.map(|report| report.zone)).await?;
         let mut rng = rt.fork_rng();
-        let (uuid, drive) = (Uuid::random(&mut rng), Uuid::random(&mut rng));
+        let (drawn, drive) = (Uuid::random(&mut rng), Uuid::random(&mut rng));
+        let uuid = options.uuid.unwrap_or(drawn);
         let found = Opened {
             label: options.label.clone(),
             created: rt.wall().0,

@@ -8,6 +8,7 @@ use crate::target::source_name;
 use anyhow::bail;
 use furrow_emu::OpenMode;
 use furrow_kv::{FormatOptions, Snapshot, Store};
+use furrow_log::record::Uuid;
 use furrow_rt::Rt;
 use serde_json::json;
 use std::io::Write;
@@ -22,6 +23,9 @@ pub struct Args {
     /// Label, at most 63 bytes
     #[arg(short = 'L', long, value_name = "LABEL", default_value = "", hide_default_value = true)]
     label: String,
+    /// UUID; drawn at random if absent
+    #[arg(short = 'U', long, value_name = "UUID")]
+    uuid: Option<Uuid>,
     /// Overwrite a device that holds a file store or other data
     #[arg(short, long)]
     force: bool,
@@ -47,8 +51,12 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         );
     }
     let name = source_name(&args.device);
-    let options =
-        FormatOptions { label: args.label.clone(), force: args.force, ..FormatOptions::default() };
+    let options = FormatOptions {
+        label: args.label.clone(),
+        uuid: args.uuid,
+        force: args.force,
+        ..FormatOptions::default()
+    };
     let (engine, at) = (rt.clone(), name.clone());
     let made = rt.block_on(async move {
         if !options.force {

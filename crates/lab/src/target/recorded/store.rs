@@ -43,7 +43,8 @@ impl StoreKeeper {
         policy: &StorePolicy,
         host: &Host,
     ) -> Result<StoreKeeper> {
-        let format = FormatOptions { label: "replay".to_owned(), force: true, half_bytes: None };
+        let format =
+            FormatOptions { label: "replay".to_owned(), force: true, ..FormatOptions::default() };
         Store::format(rt, device.clone(), &format).await.context("making the store")?;
         let store = Store::open(rt, device, policy.options()?).await.context("opening it")?;
         Ok(StoreKeeper {
