@@ -6,6 +6,7 @@
 
 mod backup;
 mod df;
+mod dirs;
 pub mod drive;
 mod fsck;
 mod get;
@@ -13,9 +14,11 @@ mod kind;
 mod ls;
 mod map;
 mod mkfs;
+mod mv;
 mod progress;
 mod put;
 mod restore;
+mod rm;
 pub mod running;
 mod scrub;
 pub mod stat;
@@ -35,6 +38,7 @@ Examples:
   furrow kv restore /var/backups/db s.zns db
   furrow kv ls -l s.zns db; furrow kv df s.zns; furrow kv map s.zns
   furrow kv get s.zns db/CURRENT -
+  furrow kv mv s.zns db old; furrow kv rm -r s.zns old
   furrow kv backup s.zns /var/backups/db-2
   furrow kv fsck s.zns
   furrow kv trace run.trace
@@ -60,6 +64,11 @@ enum Action {
     Stat(stat::Args),
     Get(get::Args),
     Put(put::Args),
+    Rm(rm::Args),
+    Mv(mv::MoveArgs),
+    Ln(mv::LinkArgs),
+    Mkdir(dirs::MakeArgs),
+    Rmdir(dirs::RemoveArgs),
     Backup(backup::Args),
     Restore(restore::Args),
     Fsck(fsck::Args),
@@ -79,6 +88,11 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         Action::Stat(args) => stat::run(&args, out),
         Action::Get(args) => get::run(&args, out),
         Action::Put(args) => put::run(&args, out),
+        Action::Rm(args) => rm::run(&args, out),
+        Action::Mv(args) => mv::rename(&args, out),
+        Action::Ln(args) => mv::link(&args, out),
+        Action::Mkdir(args) => dirs::make(&args, out),
+        Action::Rmdir(args) => dirs::remove(&args, out),
         Action::Backup(args) => backup::run(&args, out),
         Action::Restore(args) => restore::run(&args, out),
         Action::Fsck(args) => fsck::run(&args, out),

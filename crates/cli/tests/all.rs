@@ -15,6 +15,7 @@ mod dump;
 mod holds;
 mod json_page;
 mod kv;
+mod kv_names;
 mod mount;
 mod mount_direct;
 mod mount_full_host;
@@ -32,5 +33,7 @@ mod raid_reports;
 mod raid_upkeep;
 mod scrub;
 mod soft;
+#[path = "common/store.rs"]
+mod store;
 mod tidy;
 mod uses;

@@ -17,7 +17,7 @@ use std::rc::Rc;
 /// Bytes of files that are copied at a time.
 pub const PIECE: usize = 1 << 20;
 /// Suffix of a file that is being written, until it replaces the file at the path.
-const UNFINISHED: &str = ".furrow-put";
+pub const UNFINISHED: &str = ".furrow-put";
 
 /// Opens the drive `device`; a drive in use is refused at once.
 ///
@@ -199,21 +199,47 @@ impl Changed {
         }
     }
 
-    /// Makes a directory and its missing parents.
+    /// All paths below a directory, ascending.
     ///
     /// # Errors
-    /// If a file is in the way.
-    pub fn make_directories(&self, path: &str) -> Result<()> {
-        let path = plain(path);
-        let ends = path.match_indices('/').map(|(at, _)| at);
-        for end in ends.chain(Some(path.len()).filter(|end| *end > 0)) {
-            match self.node(&path[..end])? {
-                Some(Node::Directory) => {}
-                Some(Node::File(_)) => bail!("{}: a file, not a directory", &path[..end]),
-                None => self.store.make_directory(&path[..end])?,
+    /// If it is no directory.
+    pub fn below(&self, directory: &str) -> Result<Vec<(String, Node)>> {
+        let mut all = Vec::new();
+        let mut left = vec![plain(directory)];
+        while let Some(directory) = left.pop() {
+            for (name, node) in self.store.list(&directory)? {
+                let path = format!("{directory}/{name}");
+                if node == Node::Directory {
+                    left.push(path.clone());
+                }
+                all.push((path, node));
             }
         }
-        Ok(())
+        all.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(all)
+    }
+
+    /// Makes a directory and its missing parents. Returns those that it made.
+    ///
+    /// # Errors
+    /// If a file is in the way; then none was made.
+    pub fn make_directories(&self, path: &str) -> Result<Vec<String>> {
+        let path = plain(path);
+        let ends = path.match_indices('/').map(|(at, _)| at);
+        let mut made = Vec::new();
+        for end in ends.chain(Some(path.len()).filter(|end| *end > 0)) {
+            let part = &path[..end];
+            match self.node(part)? {
+                Some(Node::Directory) => {}
+                // Nothing below a file exists, so nothing was made yet.
+                Some(Node::File(_)) => bail!("{part}: a file, not a directory"),
+                None => {
+                    self.store.make_directory(part)?;
+                    made.push(part.to_owned());
+                }
+            }
+        }
+        Ok(made)
     }
 
     /// Writes the bytes that `from` yields to a file of another name, syncs it, and renames it to

@@ -1,0 +1,92 @@
+//! `furrow kv mkdir` and `rmdir`: makes and removes directories.
+
+use super::drive::{Changed, plain};
+use crate::show;
+use anyhow::{Result, bail};
+use furrow_kv::Node;
+use std::io::Write;
+
+/// Make directories
+///
+/// They are durable when this ends. If one of them cannot be made, none is. The store must not be
+/// in use.
+#[derive(clap::Args)]
+pub struct MakeArgs {
+    /// Device
+    device: String,
+    /// Directories in the store
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<String>,
+    /// Make missing parents, and accept directories that exist
+    #[arg(short, long)]
+    parents: bool,
+}
+
+/// Remove empty directories
+///
+/// Their removal is durable when this ends. If one of them cannot be removed, none is; a directory
+/// may be given behind what is in it. The store must not be in use.
+#[derive(clap::Args)]
+pub struct RemoveArgs {
+    /// Device
+    device: String,
+    /// Directories in the store
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<String>,
+}
+
+/// Makes directories.
+///
+/// # Errors
+/// If one of them cannot be made; then none is.
+pub fn make(args: &MakeArgs, _: &mut dyn Write) -> Result<u8> {
+    let changed = Changed::open(&args.device)?;
+    let mut made = Vec::new();
+    let done = args.paths.iter().try_for_each(|path| match args.parents {
+        true => Ok(made.extend(changed.make_directories(path)?)),
+        false => {
+            changed.store().make_directory(path)?;
+            made.push(plain(path));
+            Ok(())
+        }
+    });
+    if done.is_err() {
+        // Nothing is durable yet, and none of them has content.
+        for path in made.iter().rev() {
+            changed.store().remove_directory(path)?;
+        }
+    }
+    changed.sync_names()?;
+    done.map(|()| 0)
+}
+
+/// Removes directories.
+///
+/// # Errors
+/// If one of them cannot be removed; then none is.
+pub fn remove(args: &RemoveArgs, _: &mut dyn Write) -> Result<u8> {
+    let changed = Changed::open(&args.device)?;
+    let mut gone: Vec<String> = Vec::new();
+    for path in &args.paths {
+        let name = show::printable(path);
+        match changed.node(path)? {
+            None => bail!("{name}: no such directory"),
+            Some(Node::File(_)) => bail!("{name}: a file, not a directory"),
+            Some(Node::Directory) if plain(path).is_empty() => {
+                bail!("the root cannot be removed");
+            }
+            Some(Node::Directory) => {}
+        }
+        let path = plain(path);
+        if gone.contains(&path) {
+            bail!("{name}: given twice");
+        }
+        if changed.below(&path)?.iter().any(|(inside, _)| !gone.contains(inside)) {
+            bail!("{name}: not empty: furrow kv rm -r removes it with all that is in it");
+        }
+        gone.push(path);
+    }
+    gone.iter().try_for_each(|path| changed.store().remove_directory(path))?;
+    changed.sync_names()?;
+    Ok(0)
+}

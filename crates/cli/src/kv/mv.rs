@@ -1,0 +1,181 @@
+//! `furrow kv mv` and `ln`: gives files other names, or further ones.
+
+use super::drive::{Changed, UNFINISHED, plain};
+use crate::show;
+use anyhow::{Result, bail};
+use furrow_kv::Node;
+use std::collections::BTreeMap;
+use std::io::Write;
+
+/// Rename files and directories, or move them into a directory
+///
+/// All names are checked first: if one cannot become the other, nothing is renamed. When this ends,
+/// the new names are durable; content is not copied. The store must not be in use.
+#[derive(clap::Args)]
+pub struct MoveArgs {
+    #[command(flatten)]
+    names: Names,
+}
+
+/// Give files a further name (a hard link)
+///
+/// Each name is as good as the other, and the file goes with the last of them. All names are
+/// checked first: if one cannot be made, none is. When this ends, the names are durable.
+/// Directories have one name only. The store must not be in use.
+#[derive(clap::Args)]
+pub struct LinkArgs {
+    #[command(flatten)]
+    names: Names,
+}
+
+// Not a comment for the help: it would replace those of the commands.
+#[derive(clap::Args)]
+struct Names {
+    /// Device
+    device: String,
+    /// Paths in the store; the last one is the new name, or a directory for all others
+    #[arg(required = true, num_args = 2.., value_names = ["PATH", "NEW"])]
+    paths: Vec<String>,
+    /// Replace existing files
+    #[arg(short, long)]
+    force: bool,
+    /// Print each name that is made
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// Renames.
+///
+/// # Errors
+/// If a path cannot be renamed; then none is.
+pub fn rename(args: &MoveArgs, out: &mut dyn Write) -> Result<u8> {
+    let changed = Changed::open(&args.names.device)?;
+    let pairs = pairs(&changed, &args.names)?;
+    for (from, to) in &pairs {
+        let node = changed.node(from)?;
+        let name = show::printable(to);
+        if node == Some(Node::Directory) {
+            if from.is_empty() || format!("{to}/").starts_with(&format!("{from}/")) {
+                let from = if from.is_empty() { "the root" } else { from };
+                bail!("{}: cannot become {name}, which is inside of it", show::printable(from));
+            }
+            if changed.node(to)?.is_some() {
+                bail!("{name}: is there already, and a directory replaces nothing");
+            }
+        }
+        // A name that another argument moves with its directory is gone by then.
+        let inside = |of: &str| from.starts_with(&format!("{of}/"));
+        if let Some((of, _)) = pairs.iter().find(|(other, _)| inside(other)) {
+            bail!("{}: moves with {} already", show::printable(from), show::printable(of));
+        }
+    }
+    for (done, (from, to)) in pairs.iter().enumerate() {
+        if let Err(error) = changed.store().rename(from, to) {
+            for (from, to) in pairs[..done].iter().rev() {
+                changed.store().rename(to, from)?;
+            }
+            return Err(error.into());
+        }
+    }
+    end(&changed, &args.names, &pairs, "->", out)
+}
+
+/// Links.
+///
+/// # Errors
+/// If a name cannot be made; then none is.
+pub fn link(args: &LinkArgs, out: &mut dyn Write) -> Result<u8> {
+    let changed = Changed::open(&args.names.device)?;
+    let pairs = pairs(&changed, &args.names)?;
+    for (from, _) in &pairs {
+        if changed.node(from)? == Some(Node::Directory) {
+            bail!("{}: a directory: it has one name only", show::printable(from));
+        }
+    }
+    for (from, to) in &pairs {
+        match changed.node(to)? {
+            None => changed.store().link(from, to)?,
+            // At no time the name that is replaced is missing.
+            Some(_) => {
+                let new = format!("{to}{UNFINISHED}");
+                changed.store().link(from, &new)?;
+                changed.store().rename(&new, to)?;
+            }
+        }
+    }
+    end(&changed, &args.names, &pairs, "=>", out)
+}
+
+/// What becomes what: the old name and the new one.
+///
+/// # Errors
+/// If an old name does not exist, or a new one is taken, or given twice.
+fn pairs(changed: &Changed, names: &Names) -> Result<Vec<(String, String)>> {
+    let Some((last, sources)) = names.paths.split_last() else { bail!("no paths") };
+    let target = plain(last);
+    let into = changed.node(last)? == Some(Node::Directory);
+    let of_target = show::printable(&target);
+    if !into && (sources.len() > 1 || last.ends_with('/')) {
+        bail!("{of_target}: no such directory: furrow kv mkdir makes it");
+    }
+    let mut pairs = Vec::new();
+    let mut taken: BTreeMap<String, String> = BTreeMap::new();
+    for source in sources {
+        let from = plain(source);
+        let shown = show::printable(&from);
+        let Some(node) = changed.node(source)? else { bail!("{shown}: no such file") };
+        if node != Node::Directory && source.ends_with('/') {
+            bail!("{shown}: a file, not a directory");
+        }
+        let last = from.rsplit('/').next().unwrap_or_default();
+        let to = match (into, target.as_str()) {
+            (true, "") => last.to_owned(),
+            (true, directory) => format!("{directory}/{last}"),
+            (false, name) => name.to_owned(),
+        };
+        let name = show::printable(&to);
+        if from == to {
+            bail!("{shown}: has this name already");
+        }
+        if let Some(other) = taken.insert(to.clone(), from.clone()) {
+            bail!("{name}: would be both {} and {shown}", show::printable(&other));
+        }
+        let parent = to.rsplit_once('/').map_or("", |(parent, _)| parent);
+        match changed.node(parent)? {
+            Some(Node::Directory) => {}
+            Some(Node::File(_)) => bail!("{}: a file, not a directory", show::printable(parent)),
+            None => {
+                bail!("{}: no such directory: furrow kv mkdir makes it", show::printable(parent))
+            }
+        }
+        match changed.node(&to)? {
+            Some(Node::Directory) => bail!("{name}: a directory is there already"),
+            Some(Node::File(_)) if node == Node::Directory => {
+                bail!("{name}: is there already, and a directory replaces nothing");
+            }
+            Some(Node::File(_)) if !names.force => {
+                bail!("{name}: is there already: --force replaces it");
+            }
+            _ => {}
+        }
+        pairs.push((from, to));
+    }
+    Ok(pairs)
+}
+
+/// Makes the names durable, and prints them if asked.
+fn end(
+    changed: &Changed,
+    names: &Names,
+    pairs: &[(String, String)],
+    arrow: &str,
+    out: &mut dyn Write,
+) -> Result<u8> {
+    changed.sync_names()?;
+    if names.verbose {
+        for (from, to) in pairs {
+            writeln!(out, "{} {arrow} {}", show::printable(from), show::printable(to))?;
+        }
+    }
+    Ok(0)
+}
