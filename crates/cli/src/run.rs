@@ -4,6 +4,8 @@ mod linked;
 
 use crate::kv::drive::Looked;
 use anyhow::{Context as _, Result, bail};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use furrow_kv::Policy;
 use furrow_zone::spec::DeviceSpec;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -22,15 +24,19 @@ const LIBRARY: &str = "libfurrow_rocksdb.so";
 /// and no option. Programs with an option --fs_uri may be given furrow://DEVICE there instead of
 /// --store. A program on a Java virtual machine is refused: its RocksDB is another one.
 ///
+/// Exit status: that of the program. If it does not begin: 127 if there is no program of this name,
+/// 126 if it cannot be run (as of env, nice and timeout), 1 if the store or the plugin cannot be
+/// used, 2 after wrong usage.
+///
 /// furrow run --store db.zns -- db_bench --benchmarks=fillrandom --enable_blob_files=true
 #[derive(clap::Args)]
 pub struct Args {
     /// Drive with a store ('furrow kv mkfs'), or mem:..., which begins empty
     #[arg(long, value_name = "DEVICE")]
     store: Option<DeviceSpec>,
-    /// Placement policy: baza (the default), shared, liza-paper, liza-zenfs, generations
-    #[arg(long, value_name = "NAME", requires = "store")]
-    policy: Option<furrow_kv::Policy>,
+    /// Which files share zones; without it as for baza
+    #[arg(long, value_name = "NAME", requires = "store", value_parser = policies())]
+    policy: Option<Policy>,
     /// Zone cleaning begins when less than this share of the zones is free, in percent
     #[arg(long, value_name = "PERCENT", requires = "store")]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=90))]
@@ -58,6 +64,20 @@ pub struct Args {
         value_name = "PROGRAM"
     )]
     program: Vec<OsString>,
+}
+
+/// The placement policies, each with what it does.
+fn policies() -> impl TypedValueParser<Value = Policy> {
+    let named = Policy::NAMES.map(|(name, policy)| {
+        PossibleValue::new(name).help(match policy {
+            Policy::Baza => "Blob files in the order in which they were made: the best with them",
+            Policy::Shared => "Files of one lifetime hint, also while they are written at once",
+            Policy::LizaPaper => "LIZA of the BAZA paper: tables and blobs apart, by their hints",
+            Policy::LizaZenfs => "The rule of the released ZenFS: the zone whose hint fits best",
+            Policy::Generations => "As baza, and moved blocks by how often they were moved",
+        })
+    });
+    PossibleValuesParser::new(named).try_map(|name| name.parse::<Policy>())
 }
 
 /// Becomes the program; returns only if that fails.
@@ -101,7 +121,7 @@ pub fn run(args: &Args, _: &mut dyn Write) -> Result<u8> {
 fn uri(store: &DeviceSpec, args: &Args) -> Result<String> {
     let mut options = Vec::new();
     if let Some(policy) = args.policy {
-        let named = furrow_kv::Policy::NAMES.iter().find(|(_, each)| *each == policy);
+        let named = Policy::NAMES.iter().find(|(_, each)| *each == policy);
         options.extend(named.map(|(name, _)| format!("policy={name}")));
     }
     options.extend(args.clean_below.map(|percent| format!("clean-below={percent}")));

@@ -49,7 +49,8 @@ pub fn check(program: &OsStr, plugin: &Path) -> Result<()> {
         }
         (None, Some(wanted)) => {
             crate::complain(&format!(
-                "{name}: not linked to {}: only programs it runs that are will use a store",
+                "{name} is not linked to {}; only programs started by it that are will use the \
+                 store",
                 wanted.name
             ));
             Ok(())
