@@ -2,17 +2,20 @@
 //!
 //! A line of JSON `{"request":"stat"}` is answered by a line with `"ok":...` or `"error":"..."`, as
 //! by the sockets of arrays. `{"request":"scrub"}` is answered with the running or last scrub, or
-//! null, after the order in `"order"`: start, repair, pause, resume or stop. The socket is
-//! `UUID.store` in the directory of running daemons, for its owner alone. A thread of its own
-//! listens there; like any caller, it only calls the engine.
+//! null, after the order in `"order"`: start, repair, pause, resume or stop. `{"request":"zones"}`
+//! is answered with the content of each zone, and `{"request":"freeze"}` begins a session that
+//! reads files (`session`). The socket is `UUID.store` in the directory of running daemons, for its
+//! owner alone. A thread of its own listens there, and each session has one; like any caller, they
+//! only call the engine.
 //!
 //! Whatever bytes arrive, the worst outcome is an error and the end of that connection: requests
 //! have a maximum length and a time limit. If the socket cannot be made, the store works without: a
 //! library has nobody to report that to.
 
+use crate::session::Sessions;
 use crate::shared::{Engine, check_fork};
 use crate::tally::{Counted, Tally};
-use furrow_kv::{FileKind, ScrubFinding, ScrubOrder};
+use furrow_kv::{FileKind, ScrubFinding, ScrubOrder, ZoneInfo, ZoneUse};
 use furrow_rt::{Port, Stopped};
 use serde_json::{Value, json};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -100,7 +103,7 @@ impl Control {
             .inspect_err(|_| drop(std::fs::remove_file(&path)))
             .ok()?;
         let over = Arc::new(AtomicBool::new(false));
-        let ends = over.clone();
+        let (ends, of) = (over.clone(), Arc::new(of));
         let thread = std::thread::Builder::new()
             .name("furrow-control".into())
             .spawn(move || listen(&listener, &of, &ends))
@@ -132,54 +135,120 @@ impl Drop for Control {
     }
 }
 
-/// Serves one client after the other.
-fn listen(listener: &UnixListener, store: &Source, over: &AtomicBool) {
+/// Serves one client after the other, and each session in a thread of its own.
+fn listen(listener: &UnixListener, store: &Arc<Source>, over: &Arc<AtomicBool>) {
+    let mut sessions = Sessions::default();
     loop {
         let client = listener.accept();
         if over.load(Ordering::Acquire) {
+            sessions.end();
             return;
         }
         match client {
             // Whatever its result, only this connection has ended.
-            Ok((client, _)) => drop(converse(client, store, over)),
+            Ok((client, _)) => drop(converse(client, store, over, &mut sessions)),
             Err(_) => std::thread::sleep(TICK),
         }
     }
 }
 
-/// Answers one request.
-fn converse(mut client: UnixStream, store: &Source, over: &AtomicBool) -> std::io::Result<()> {
+/// Answers one request, or begins a session.
+fn converse(
+    mut client: UnixStream,
+    store: &Arc<Source>,
+    over: &Arc<AtomicBool>,
+    sessions: &mut Sessions,
+) -> std::io::Result<()> {
     client.set_read_timeout(Some(TICK))?;
-    client.set_write_timeout(Some(PATIENCE))?;
+    client.set_write_timeout(Some(TICK))?;
+    let Some(line) = hear(&mut client, PATIENCE, over)? else { return Ok(()) };
+    let request = parse(&line);
+    if request.as_ref().is_ok_and(|request| *request == json!({ "request": "freeze" })) {
+        return match sessions.begin(&client, store, over) {
+            Ok(()) => Ok(()),
+            Err(why) => say(&mut client, &said(Err(why)), over),
+        };
+    }
+    let answer = request.and_then(|request| answer(&request, store));
+    say(&mut client, &said(answer), over)
+}
+
+/// The line that a client sends: none if it has gone, or says nothing within `patience`.
+pub(crate) fn hear(
+    client: &mut UnixStream,
+    patience: Duration,
+    over: &AtomicBool,
+) -> std::io::Result<Option<Vec<u8>>> {
     let (begun, mut bytes, mut buffer) = (Instant::now(), Vec::new(), [0; 1024]);
     while !bytes.contains(&b'\n') && bytes.len() <= REQUEST_MAX {
         match client.read(&mut buffer) {
-            Ok(0) => return Ok(()),
+            Ok(0) => return Ok(None),
             Ok(read) => bytes.extend_from_slice(&buffer[..read]),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if is_only_late(&error) => {}
             Err(error) => return Err(error),
         }
-        if begun.elapsed() > PATIENCE || over.load(Ordering::Acquire) {
-            return Ok(());
+        if begun.elapsed() > patience || over.load(Ordering::Acquire) {
+            return Ok(None);
         }
     }
-    let answer = match answer(&bytes, store) {
+    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    Ok(Some(line.to_vec()))
+}
+
+/// Sends bytes; a client has to take some of them every now and then.
+///
+/// # Errors
+/// `TimedOut` if it does not, or the store closes.
+pub(crate) fn say(
+    client: &mut UnixStream,
+    mut bytes: &[u8],
+    over: &AtomicBool,
+) -> std::io::Result<()> {
+    let mut since = Instant::now();
+    while !bytes.is_empty() {
+        match client.write(bytes) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                bytes = &bytes[written..];
+                since = Instant::now();
+            }
+            Err(error) if is_only_late(&error) => {}
+            Err(error) => return Err(error),
+        }
+        if !bytes.is_empty() && (since.elapsed() > PATIENCE || over.load(Ordering::Acquire)) {
+            return Err(ErrorKind::TimedOut.into());
+        }
+    }
+    Ok(())
+}
+
+fn is_only_late(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+/// The line of an answer.
+pub(crate) fn said(answer: Result<Value, String>) -> Vec<u8> {
+    let answer = match answer {
         Ok(value) => json!({ "version": 1, "ok": value }),
         Err(why) => json!({ "version": 1, "error": why }),
     };
-    client.write_all(format!("{answer}\n").as_bytes())
+    format!("{answer}\n").into_bytes()
 }
 
-fn answer(bytes: &[u8], store: &Source) -> Result<Value, String> {
-    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+/// The request in a line.
+pub(crate) fn parse(line: &[u8]) -> Result<Value, String> {
     if line.len() > REQUEST_MAX {
         return Err(format!("not a request: longer than {REQUEST_MAX} bytes"));
     }
-    let request: Value =
-        serde_json::from_slice(line).map_err(|why| format!("not a request: {why}"))?;
-    if request == json!({ "request": "stat" }) {
+    serde_json::from_slice(line).map_err(|why| format!("not a request: {why}"))
+}
+
+fn answer(request: &Value, store: &Source) -> Result<Value, String> {
+    if *request == json!({ "request": "stat" }) {
         return stat(store).map_err(|stopped| stopped.to_string());
+    }
+    if *request == json!({ "request": "zones" }) {
+        return zones(store);
     }
     let order = match &request["order"] {
         Value::Null => Some(None),
@@ -187,8 +256,50 @@ fn answer(bytes: &[u8], store: &Source) -> Result<Value, String> {
     };
     match (request["request"].as_str(), order) {
         (Some("scrub"), Some(order)) => scrub(store, order),
-        _ => Err("not a request: expected {\"request\":\"stat\"} or \"scrub\"".to_owned()),
+        _ => Err("not a request: expected {\"request\":\"stat\"}, \"scrub\", \"zones\" or \
+                  \"freeze\""
+            .to_owned()),
     }
+}
+
+/// The content of each zone, with the valid blocks by kind in the order of [`FileKind::ALL`].
+fn zones(of: &Source) -> Result<Value, String> {
+    let zones = of.port.try_call(|_, engine| {
+        let store = engine.store.clone();
+        async move {
+            let zones = store.zones().await?;
+            Ok::<_, furrow_zone::Error>((zones, store.zone_blocks(), store.kind_of()))
+        }
+    });
+    let (zones, zone_blocks, kinds) =
+        zones.map_err(|stopped| stopped.to_string())?.map_err(|why| why.to_string())?;
+    let each = |zone: &ZoneInfo| {
+        let mut by_kind = [0u64; FileKind::ALL.len()];
+        for (file, blocks) in &zone.files {
+            if let Some(kind) = kinds.get(file) {
+                by_kind[*kind as usize] += u64::from(*blocks);
+            }
+        }
+        let usage = match zone.usage {
+            ZoneUse::Conventional => "conventional",
+            ZoneUse::Ring => "ring",
+            ZoneUse::Free => "free",
+            ZoneUse::Open => "open",
+            ZoneUse::Full => "full",
+            ZoneUse::Failed => "failed",
+        };
+        json!({
+            "use": usage,
+            "active": zone.active,
+            "written": zone.written,
+            "valid": zone.valid,
+            "kinds": by_kind,
+        })
+    };
+    Ok(json!({
+        "zone_blocks": zone_blocks,
+        "zones": zones.iter().map(each).collect::<Vec<_>>(),
+    }))
 }
 
 /// Gives the store an order, if there is one; returns the running scrub, or the last one, with the

@@ -28,6 +28,7 @@ mod control;
 pub mod error;
 pub mod file;
 mod record;
+mod session;
 mod shared;
 pub mod store;
 mod tally;

@@ -6,12 +6,13 @@ use crate::record::{Recorder, recorded};
 use crate::tally::{Counted, Tally};
 use furrow_emu::OpenMode;
 use furrow_kv::trace::Op;
-use furrow_kv::{FormatOptions, Options, Store};
+use furrow_kv::{FormatOptions, Frozen, Options, Store};
 use furrow_linux::{Access, Drive, PlainFile};
 use furrow_rt::{Config, Pool, Port, Rt, Stopped};
 use furrow_soft::{SoftDrive, is_superblock};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, ErrorKind, ZonedDevice};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::future::Future;
@@ -82,6 +83,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What the engine's thread owns.
 pub(crate) struct Engine {
     pub(crate) store: Store,
+    /// Views that clients of the control socket read, by their numbers.
+    pub(crate) views: RefCell<BTreeMap<u64, Rc<Frozen>>>,
     /// Lives as long as the store.
     _device: Rc<dyn ZonedDevice>,
 }
@@ -172,7 +175,7 @@ fn start(rt: &Rt, spec: &DeviceSpec, mut options: Options) -> Result<Engine, Err
         }
         _ => error,
     })?;
-    Ok(Engine { store, _device: drive })
+    Ok(Engine { store, views: RefCell::default(), _device: drive })
 }
 
 fn stopped(why: Stopped) -> Failure {

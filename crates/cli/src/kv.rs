@@ -1,7 +1,8 @@
 //! `furrow kv`: file stores: create and inspect them, copy files in and out.
 //!
 //! Commands that only inspect ([`drive::Looked`]) write nothing to the drive, and show what opening
-//! the store now would find. Commands that change a store ([`drive::Changed`]) open it like any
+//! the store now would find; those that read files ([`view::View`]) ask the program that uses the
+//! store, if there is one. Commands that change a store ([`drive::Changed`]) open it like any
 //! other program.
 
 mod backup;
@@ -21,8 +22,10 @@ mod restore;
 mod rm;
 pub mod running;
 mod scrub;
+mod session;
 pub mod stat;
 mod trace;
+mod view;
 
 use clap::Subcommand;
 pub use scrub::closed as scrub_closed;
@@ -43,9 +46,10 @@ Examples:
   furrow kv fsck s.zns
   furrow kv trace run.trace
 
-A path in a store is given from its root, with or without a slash in front. A store is used by one
-program at a time; ls, df, map, get, backup, stat and fsck write nothing to the drive. What a store
-is for: docs/store.md in /usr/share/doc/furrow (in /usr/local after make install).";
+A path in a store is given from its root, with or without a slash in front. One program at a time
+has a store open; ls, df, map, get, backup, stat and fsck write nothing to the drive, and ask that
+program if there is one. What a store is for: docs/store.md in /usr/share/doc/furrow (in /usr/local
+after make install).";
 
 /// Create and inspect file stores, in which LSM engines such as RocksDB keep their files
 #[derive(clap::Args)]

@@ -170,6 +170,19 @@ fn is_bad(scrub: &Scrub) -> bool {
     scrub.damaged > scrub.repaired || matches!(scrub.state.as_str(), "failed" | "stopped")
 }
 
+/// Has the program behind a store's control socket scrub the store, and waits for the end. If a
+/// scrub runs already, its end is waited for.
+///
+/// # Errors
+/// If the program does not begin or report it.
+pub fn of_store_in_use(socket: &Path, name: &str, quiet: bool) -> Result<Scrub> {
+    let place = Place::Store(socket.to_owned());
+    if !place.ask(None)?.is_some_and(|scrub| scrub.state == "running") {
+        place.ask(Some("start")).with_context(|| name.to_owned())?;
+    }
+    wait(&place, name, quiet)
+}
+
 /// Scrubs a store that no program uses: its drive is read here.
 fn of_closed(args: &Args, device: &str, out: &mut dyn Write) -> Result<u8> {
     if args.status || args.pause || args.resume || args.stop || args.background {

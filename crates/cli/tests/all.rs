@@ -15,6 +15,7 @@ mod dump;
 mod holds;
 mod json_page;
 mod kv;
+mod kv_in_use;
 mod kv_names;
 mod mount;
 mod mount_direct;

@@ -1,7 +1,8 @@
 //! `furrow kv backup`: copies the files of a store to this machine.
 
-use super::drive::{Looked, plain};
+use super::drive::plain;
 use super::progress::Progress;
+use super::view::View;
 use crate::show;
 use crate::target::source_name;
 use anyhow::{Context as _, Result, bail};
@@ -18,6 +19,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Everything is on disk when this ends, with the times of the store; a file with several names is
 /// restored as one file with several names. Lifetimes are not kept. Every block is checked against
 /// its checksum. A damaged file ends the copy, unless --keep-going is given.
+///
+/// If a program uses the store, it goes on while it reads for the copy. The copy has all files as
+/// they are at one moment, when it begins: what a kill of the program at that moment would leave if
+/// nothing was lost, synced or not. Bytes that the program still has in its own buffers are not in
+/// it. Files that the program removes meanwhile keep their space until the copy ends.
 #[derive(clap::Args)]
 pub struct Args {
     /// Device
@@ -53,7 +59,7 @@ struct Copied {
 /// If the directory is not empty or not writable, or a file is damaged. Files copied until then
 /// stay.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
-    let looked = Looked::open_with(&args.device, args.accept_loss)?;
+    let looked = View::open(&args.device, args.accept_loss)?;
     let all = looked.below(&args.path)?;
     // Bad names are refused before anything is made.
     for (name, _) in &all {
@@ -68,9 +74,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
         let document = json!({
             "version": super::VERSION,
             "device": source_name(&args.device),
-            "uuid": looked.store().uuid().to_string(),
+            "uuid": looked.uuid(),
             "path": plain(&args.path),
             "directory": args.directory.display().to_string(),
+            "process": looked.process(),
             "files": copied.files,
             "directories": copied.directories,
             "bytes": copied.bytes,
@@ -84,7 +91,15 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
         let bytes = show::bytes(copied.bytes);
         let files = show::count(copied.files, "file");
         let directories = show::count(copied.directories, "directory");
-        writeln!(out, "{}: {files}, {directories}, {bytes}", args.directory.display())?;
+        let to = args.directory.display();
+        match looked.process() {
+            None => writeln!(out, "{to}: {files}, {directories}, {bytes}")?,
+            Some(process) => writeln!(
+                out,
+                "{to}: {files}, {directories}, {bytes}, as process {process}, which uses the \
+                 store, had them when the copy began"
+            )?,
+        }
     }
     Ok(u8::from(!copied.left_out.is_empty()))
 }
@@ -116,17 +131,11 @@ fn make_empty(directory: &Path) -> Result<()> {
     }
 }
 
-fn copy(
-    looked: &Looked,
-    args: &Args,
-    all: &[(String, Node)],
-    progress: &Progress,
-) -> Result<Copied> {
-    let store = looked.store();
+fn copy(looked: &View, args: &Args, all: &[(String, Node)], progress: &Progress) -> Result<Copied> {
     let mut sizes: BTreeMap<FileId, u64> = BTreeMap::new();
     for (_, node) in all {
         if let Node::File(id) = node {
-            sizes.insert(*id, store.file(*id).map_or(0, |file| file.size));
+            sizes.insert(*id, looked.info(*id).map_or(0, |file| file.size));
         }
     }
     let of: u64 = sizes.values().sum();
@@ -161,7 +170,7 @@ fn copy(
             Some(None) => continue,
             None => {}
         }
-        let Some(file) = store.file(*id) else { continue };
+        let Some(file) = looked.info(*id) else { continue };
         let before = done;
         let written = write(looked, &file, &to, &mut |bytes| {
             done += bytes;
@@ -193,7 +202,7 @@ fn is_damage(error: &anyhow::Error) -> bool {
     error.downcast_ref::<furrow_zone::Error>().is_some()
 }
 
-fn write(looked: &Looked, file: &FileInfo, to: &Path, done: &mut dyn FnMut(u64)) -> Result<()> {
+fn write(looked: &View, file: &FileInfo, to: &Path, done: &mut dyn FnMut(u64)) -> Result<()> {
     let what = || to.display().to_string();
     let mut host = File::create_new(to).with_context(what)?;
     looked.read(file, |bytes| {

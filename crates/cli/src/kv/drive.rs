@@ -4,9 +4,7 @@ use crate::daemon::config;
 use crate::{holds, in_use};
 use anyhow::{Result, bail};
 use furrow_emu::OpenMode;
-use furrow_kv::{
-    FileId, FileInfo, Lifetime, Node, Options, ScrubOrder, ScrubReport, Snapshot, Store,
-};
+use furrow_kv::{FileId, Lifetime, Node, Options, ScrubOrder, ScrubReport, Snapshot, Store};
 use furrow_rt::{Nanos, Rt};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, ErrorKind, ZonedDevice};
@@ -81,58 +79,13 @@ impl Looked {
         &self.store
     }
 
-    /// The file that a path names.
+    /// Reads from a file; less than `bytes` at its end.
     ///
     /// # Errors
-    /// If it names none.
-    pub fn file(&self, path: &str) -> Result<FileInfo> {
-        match self.store.node(path)? {
-            Node::Directory => bail!("{path}: a directory"),
-            Node::File(id) => match self.store.file(id) {
-                Some(file) => Ok(file),
-                None => bail!("{path}: no such file"),
-            },
-        }
-    }
-
-    /// Passes the bytes of a file to `each`, in pieces.
-    ///
-    /// # Errors
-    /// If a block is not as it was written, or an error of `each`.
-    pub fn read(&self, file: &FileInfo, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let (id, mut at) = (file.id, 0);
-        while at < file.size {
-            let store = self.store.clone();
-            let bytes = self.rt.block_on(async move { store.read(id, at, PIECE).await })?;
-            if bytes.is_empty() {
-                bail!("file {}: {at} of {} bytes are there", id.0, file.size);
-            }
-            at += bytes.len() as u64;
-            each(&bytes)?;
-        }
-        Ok(())
-    }
-
-    /// All names at and below a path, ascending and relative to it. The path itself is the empty
-    /// name if it is a directory, and its last part if it is a file.
-    ///
-    /// # Errors
-    /// If there is no such path.
-    pub fn below(&self, path: &str) -> Result<Vec<(String, Node)>> {
-        let node = self.store.node(path)?;
-        let path = plain(path);
-        if let Node::File(_) = node {
-            let last = path.rsplit('/').next().unwrap_or_default();
-            return Ok(vec![(last.to_owned(), node)]);
-        }
-        let mut all = vec![(String::new(), Node::Directory)];
-        let prefix = if path.is_empty() { path } else { format!("{path}/") };
-        let inside = self.store.names().filter_map(|(name, node)| {
-            let name = name.strip_prefix(&prefix).filter(|name| !name.is_empty())?;
-            Some((name.to_owned(), node))
-        });
-        all.extend(inside);
-        Ok(all)
+    /// If a block is not as it was written.
+    pub fn read(&self, file: FileId, offset: u64, bytes: usize) -> Result<Vec<u8>> {
+        let store = self.store.clone();
+        Ok(self.rt.block_on(async move { store.read(file, offset, bytes).await })?)
     }
 }
 

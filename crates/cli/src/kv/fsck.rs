@@ -1,5 +1,7 @@
 //! `furrow kv fsck`: checks a file store.
 
+mod in_use;
+
 use super::drive;
 use super::progress::Progress;
 use crate::daemon::config;
@@ -25,6 +27,9 @@ const ERRORS_LEFT: u8 = 4;
 /// part of zones and share no block; and every block of content and of checksums. Each problem is
 /// reported with its file, block, zone and offset. Nothing is written: the next opening repairs
 /// what a crash leaves, and a damaged file has to be replaced.
+///
+/// If a program uses the store, that program reads the ring, the blocks of checksums and all
+/// content, as for furrow scrub: names and places are not compared then.
 ///
 /// A store whose record ring is damaged is not opened, since files may be lost. --repair accepts
 /// that loss, after the check has listed it, and makes the store one that opens.
@@ -54,7 +59,12 @@ pub struct Args {
 /// # Errors
 /// If the check cannot be made.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let found = check(args)?;
+    let found = match check(args) {
+        Err(error) => {
+            return in_use::run(args, &super::running::instead(&args.device, error)?, out);
+        }
+        Ok(found) => found,
+    };
     let of_ring = found.problems.iter().any(|problem| problem.structure == "ring");
     let repairs = args.repair && of_ring;
     if !repairs || !args.json {

@@ -1,7 +1,8 @@
 //! `furrow kv get`: copies a file out of a store.
 
-use super::drive::{Looked, plain};
+use super::drive::plain;
 use super::progress::Progress;
+use super::view::View;
 use crate::show;
 use crate::target::source_name;
 use anyhow::{Context as _, Result, bail};
@@ -12,7 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// Copy a file out of the store
 ///
-/// Every block is checked against its checksum.
+/// Every block is checked against its checksum. If a program uses the store, it reads the file as
+/// it is when the copy begins, synced or not.
 #[derive(clap::Args)]
 pub struct Args {
     /// Device
@@ -41,7 +43,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     if to_output && args.json {
         bail!("--json and standard output for the file: name a file, or leave --json out");
     }
-    let looked = Looked::open_with(&args.device, args.accept_loss)?;
+    let looked = View::open(&args.device, args.accept_loss)?;
     let file = looked.file(&args.path)?;
     let progress = Progress::new("read", args.json);
     let mut done = 0;

@@ -1,6 +1,7 @@
 //! `furrow kv ls`: lists the files of a store.
 
-use super::drive::{Looked, plain};
+use super::drive::plain;
+use super::view::View;
 use crate::daemon::utc;
 use crate::show;
 use crate::target::source_name;
@@ -12,7 +13,8 @@ use std::io::Write;
 /// List files
 ///
 /// Directories have a slash after their names. With -l: bytes, time of the last write (UTC),
-/// expected lifetime, number of extents, and name.
+/// expected lifetime, number of extents, and name. If a program uses the store, it lists the names
+/// and sizes as they are at this moment, synced or not.
 #[derive(clap::Args)]
 pub struct Args {
     /// Device
@@ -100,13 +102,13 @@ struct Line {
 /// # Errors
 /// If there is no store, or no such path.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let looked = Looked::open_with(&args.device, args.accept_loss)?;
+    let looked = View::open(&args.device, args.accept_loss)?;
     let lines = lines(&looked, args)?;
     if args.json {
         let document = json!({
             "version": super::VERSION,
             "device": source_name(&args.device),
-            "uuid": looked.store().uuid().to_string(),
+            "uuid": looked.uuid(),
             "path": plain(&args.path),
             "entries": lines.iter().map(entry).collect::<Vec<_>>(),
         });
@@ -147,7 +149,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-fn lines(looked: &Looked, args: &Args) -> anyhow::Result<Vec<Line>> {
+fn lines(looked: &View, args: &Args) -> anyhow::Result<Vec<Line>> {
     let all = looked.below(&args.path)?;
     let wanted = all
         .into_iter()
@@ -156,7 +158,7 @@ fn lines(looked: &Looked, args: &Args) -> anyhow::Result<Vec<Line>> {
         path,
         file: match node {
             Node::Directory => None,
-            Node::File(id) => looked.store().file(id),
+            Node::File(id) => looked.info(id),
         },
     };
     Ok(wanted.map(line).collect())

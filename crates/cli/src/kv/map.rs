@@ -1,7 +1,8 @@
 //! `furrow kv map`: a picture of the zones of a store and what they hold.
 
 use super::drive::Looked;
-use super::kind::{self, Kind};
+use super::kind::{self, Kind, Kinds, use_name};
+use super::running;
 use crate::map::{Style, draw};
 use crate::show::{self, Screen};
 use crate::target::source_name;
@@ -15,7 +16,7 @@ use std::io::{self, Write};
 ///
 /// One cell per zone, in the order of the drive: the kind of files with the most valid blocks in
 /// it, and how much of the zone is valid. A second table shows in how many zones each kind lives,
-/// and in how many of them alone.
+/// and in how many of them alone. If a program uses the store, that program answers.
 #[derive(clap::Args)]
 pub struct Args {
     /// Device
@@ -38,25 +39,28 @@ const STYLES: [Style; 10] = [
     Style { name: "retired", letter: 'x', colour: 41, by_written: false },
 ];
 
-/// Valid blocks of each kind in a zone.
-type Kinds = BTreeMap<Kind, u64>;
-
 /// Runs the command.
 ///
 /// # Errors
 /// If there is no store.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let looked = Looked::open(&args.device)?;
-    let store = looked.store();
-    let files = kind::files(store);
-    let zones: Vec<(ZoneInfo, Kinds)> = store
-        .zones()
-        .into_iter()
-        .map(|zone| {
-            let kinds = kinds_in(&zone, &files);
-            (zone, kinds)
-        })
-        .collect();
+    let (uuid, zone_blocks, zones) = match Looked::open(&args.device) {
+        Ok(looked) => {
+            let store = looked.store();
+            let files = kind::files(store);
+            let each = |zone: ZoneInfo| {
+                let kinds = kinds_in(&zone, &files);
+                (zone, kinds)
+            };
+            let zones: Vec<_> = store.zones().into_iter().map(each).collect();
+            (store.uuid().to_string(), store.zone_blocks(), zones)
+        }
+        Err(error) => {
+            let running = running::instead(&args.device, error)?;
+            let (zone_blocks, zones) = running.zones()?;
+            (running.names().0.to_owned(), zone_blocks, zones)
+        }
+    };
     let device = source_name(&args.device);
     if args.json {
         let each = zones.iter().map(|(zone, kinds)| {
@@ -73,8 +77,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         let document = json!({
             "version": super::VERSION,
             "device": device,
-            "uuid": store.uuid().to_string(),
-            "zone_blocks": store.zone_blocks(),
+            "uuid": uuid,
+            "zone_blocks": zone_blocks,
             "total": zones.len(),
             "zones": each.collect::<Vec<_>>(),
         });
@@ -84,7 +88,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let page = MapPage {
         version: super::VERSION,
         device,
-        zone_blocks: u64::from(store.zone_blocks()),
+        zone_blocks: u64::from(zone_blocks),
         total: zones.len() as u64,
         zones: zones.iter().map(|(zone, kinds)| cell(zone, kinds)).collect(),
     };
@@ -102,18 +106,6 @@ fn kinds_in(zone: &ZoneInfo, files: &BTreeMap<FileId, Kind>) -> Kinds {
         }
     }
     kinds
-}
-
-/// Its name in JSON.
-fn use_name(usage: ZoneUse) -> &'static str {
-    match usage {
-        ZoneUse::Conventional => "conventional",
-        ZoneUse::Ring => "ring",
-        ZoneUse::Free => "free",
-        ZoneUse::Open => "open",
-        ZoneUse::Full => "full",
-        ZoneUse::Failed => "failed",
-    }
 }
 
 /// How a zone is drawn: as the kind with the most blocks in it.

@@ -1,14 +1,14 @@
 //! A store in use by a program, described by that program through its control socket.
 
 use super::df::{self, Sum};
-use super::kind::Kind;
+use super::kind::{Kind, Kinds, use_name};
 use crate::raid::client;
 use crate::show;
-use anyhow::Result;
-use furrow_kv::Space;
+use anyhow::{Context as _, Result};
+use furrow_kv::{Space, ZoneInfo, ZoneUse};
 use furrow_metrics::Page;
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Error, ErrorKind};
+use furrow_zone::{Error, ErrorKind, ZoneId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -66,6 +66,31 @@ struct OfKind {
     copied_bytes: u64,
 }
 
+/// The answer to a request for the zones.
+#[derive(Deserialize)]
+struct Zones {
+    zone_blocks: u32,
+    zones: Vec<Zone>,
+}
+
+#[derive(Deserialize)]
+struct Zone {
+    #[serde(rename = "use")]
+    usage: String,
+    active: bool,
+    written: u32,
+    valid: u32,
+    /// Valid blocks in the order of [`Kind::ALL`].
+    kinds: Vec<u64>,
+}
+
+/// The use of a zone by its name.
+fn usage_of(name: &str) -> Option<ZoneUse> {
+    use ZoneUse::{Conventional, Failed, Free, Full, Open, Ring};
+    let mut all = [Conventional, Ring, Free, Open, Full, Failed].into_iter();
+    all.find(|usage| use_name(*usage) == name)
+}
+
 #[derive(Clone, Debug, Deserialize)]
 struct Operation {
     operation: String,
@@ -80,10 +105,8 @@ struct Operation {
 /// `error` otherwise.
 pub fn instead(device: &str, error: anyhow::Error) -> Result<Running> {
     let busy = error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::Busy);
-    let path = match device.parse() {
-        Ok(DeviceSpec::Image(image)) if busy => Path::new(&image.path).canonicalize().ok(),
-        _ => None,
-    };
+    let spec: Option<DeviceSpec> = device.parse().ok().filter(|_| busy);
+    let path = spec.as_ref().and_then(|spec| Path::new(spec.path()?).canonicalize().ok());
     path.and_then(|path| find(&path)).ok_or(error)
 }
 
@@ -121,6 +144,40 @@ fn all() -> impl Iterator<Item = Running> {
 }
 
 impl Running {
+    /// The control socket of the program.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The process that uses the store.
+    pub fn process(&self) -> u32 {
+        self.process
+    }
+
+    /// Its zones, and how many blocks each holds.
+    ///
+    /// # Errors
+    /// If the program does not tell.
+    pub fn zones(&self) -> Result<(u32, Vec<(ZoneInfo, Kinds)>)> {
+        let answer =
+            client::exchange_lines(&self.socket, &json!({ "request": "zones" }), PATIENCE)?;
+        let told: Zones = serde_json::from_value(answer).context("zones of another version")?;
+        let zone = |(number, told): (usize, Zone)| {
+            let kinds = Kind::ALL.into_iter().zip(told.kinds).filter(|(_, blocks)| *blocks > 0);
+            let info = ZoneInfo {
+                zone: ZoneId(number as u32),
+                usage: usage_of(&told.usage)?,
+                active: told.active,
+                written: told.written,
+                valid: told.valid,
+                files: BTreeMap::new(),
+            };
+            Some((info, kinds.collect()))
+        };
+        let zones: Option<Vec<_>> = told.zones.into_iter().enumerate().map(zone).collect();
+        Ok((told.zone_blocks, zones.context("zones of another version")?))
+    }
+
     /// Its space.
     pub fn space(&self) -> Space {
         Space {

@@ -1,0 +1,108 @@
+//! The check of a store in use: the program that uses it reads everything, in a scrub.
+
+use super::super::running::Running;
+use super::{Args, ERRORS_LEFT};
+use crate::findings::Findings;
+use crate::scrub;
+use crate::show;
+use crate::target::source_name;
+use anyhow::{Result, bail};
+use furrow_fuse::report::{Scrub, ScrubDamage};
+use serde_json::{Value, json};
+use std::fmt;
+use std::io::Write;
+
+/// What a scrub does not look at.
+const NOT_LOOKED_AT: &str = "names, and where files lie, are as the program has them in memory: \
+                             only the check of a store that is not in use compares them";
+
+/// Something damaged, as text.
+struct Damage<'a>(&'a ScrubDamage);
+
+impl fmt::Display for Damage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&scrub::describe_damage(self.0))
+    }
+}
+
+/// Checks the store by the program that uses it.
+///
+/// # Errors
+/// If the program does not read it to the end, or the arguments are for a store not in use.
+pub fn run(args: &Args, store: &Running, out: &mut dyn Write) -> Result<u8> {
+    let (device, process) = (source_name(&args.device), store.process());
+    for (given, option) in [(args.repair, "--repair"), (args.metadata_only, "--metadata-only")] {
+        if given {
+            bail!("{device}: {option}: process {process} uses the store: end it first");
+        }
+    }
+    let found = scrub::of_store_in_use(store.socket(), &device, args.json)?;
+    if let Some(why) = &found.error {
+        bail!("{device}: process {process} did not read it to the end: {why}");
+    }
+    if found.state != "finished" {
+        bail!("{device}: somebody has stopped the check (furrow scrub --stop)");
+    }
+    if args.json {
+        show::json(out, &document(&device, store, &found))?;
+    } else {
+        print(args, &device, process, &found, out)?;
+    }
+    Ok(if found.damaged == 0 { 0 } else { ERRORS_LEFT })
+}
+
+fn print(
+    args: &Args,
+    device: &str,
+    process: u32,
+    found: &Scrub,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
+    let damaged: Vec<Damage<'_>> = found.findings.iter().map(Damage).collect();
+    let note = format!("in use by process {process}, which has read it: {NOT_LOOKED_AT}");
+    let findings = Findings {
+        device,
+        found: &damaged,
+        more: found.more_findings,
+        notes: &[note],
+        noun: "problems",
+    };
+    findings.print(out, args.verbose)?;
+    let state = findings.errors().unwrap_or_else(|| "clean".to_owned());
+    writeln!(
+        out,
+        "{device}: {state}: {} blocks and {} records read and compared",
+        found.blocks_done, found.records
+    )
+}
+
+fn of(damage: &ScrubDamage) -> Value {
+    json!({
+        "structure": damage.structure,
+        "file": damage.path,
+        "block": damage.offset.map(|offset| offset / 4096),
+        "place": damage.place,
+        "problem": damage.what,
+    })
+}
+
+fn document(device: &str, store: &Running, found: &Scrub) -> Value {
+    let (uuid, label) = store.names();
+    json!({
+        "version": super::super::VERSION,
+        "device": device,
+        "uuid": uuid,
+        "label": label,
+        "process": store.process(),
+        "ok": found.damaged == 0,
+        "clean": found.damaged == 0,
+        "problems": found.findings.iter().map(of).collect::<Vec<_>>(),
+        "more_problems": found.more_findings,
+        "notes": [NOT_LOOKED_AT],
+        "statistics": {
+            "records": found.records,
+            "content_blocks": found.blocks,
+            "verified_blocks": found.blocks_done,
+        },
+    })
+}
