@@ -113,7 +113,7 @@ fn clients_that_are_refused_are_reported() {
     assert!(text.contains("does not speak TLS"), "{text}");
     let lines = place.read("log").lines().filter(|line| line.contains("was refused")).count();
     assert_eq!(lines, 5);
-    let counted = "furrow_nbd_refused_clients_total{reason=\"plain-text\"} 50";
+    let counted = "furrow_nbd_refused_clients_total{array=\"a\",reason=\"plain-text\"} 50";
     let mut page = String::new();
     for _ in 0..600 {
         page = place.read("page.prom");

@@ -35,6 +35,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         server2.shutdown().await;
     });
-    print!("{}", server.status().prometheus());
+    print!("{}", server.status().prometheus(&[]));
     Ok(())
 }

@@ -127,14 +127,9 @@ pub struct Status {
 }
 
 impl Status {
-    /// The same as Prometheus text.
-    pub fn prometheus(&self) -> String {
-        self.labelled(&[])
-    }
-
     /// The same as Prometheus text. Every sample has `labels`: without any, files of two servers
     /// could not be collected together.
-    pub fn labelled(&self, labels: &[(&str, &str)]) -> String {
+    pub fn prometheus(&self, labels: &[(&str, &str)]) -> String {
         let mut page = Page::new("furrow_nbd", labels);
         let in_flight: u64 = self.connections.iter().map(|c| c.in_flight_bytes).sum();
         page.one("connections", "gauge", "Connections", self.connections.len() as u64);
@@ -240,7 +235,7 @@ mod tests {
             exports: vec![export],
             connections: Vec::new(),
         };
-        let text = status.labelled(&[("array", "x")]);
+        let text = status.prometheus(&[("array", "x")]);
         let label = "array=\"x\",export=\"a\\\"b\\\\c\\nd\"";
         for line in [
             "furrow_nbd_accepted_total{array=\"x\"} 5".to_owned(),

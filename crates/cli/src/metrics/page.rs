@@ -73,7 +73,7 @@ fn array() -> (String, String) {
         connections: Vec::new(),
     };
     let text = raid::metrics::text(&status, &furrow_raid::Counters::default());
-    (text, server.labelled(&[("array", "a")]))
+    (text, server.prometheus(&[("array", "a")]))
 }
 
 /// Labels whose values are few, and always the same.

@@ -612,7 +612,8 @@ impl Handle for Daemon {
             }
             Request::Metrics => {
                 let text = metrics::text(&self.status(), &self.volume.counters());
-                let text = text + &self.server.status().prometheus();
+                let server = self.server.status();
+                let text = text + &server.prometheus(&[("array", &self.name)]);
                 return Ok(json!(text));
             }
             Request::Stop { force } => return self.end(force).await,
