@@ -95,6 +95,16 @@ impl Place {
             }
         }
     }
+
+    /// Gives an order to what the user calls `name`.
+    fn tell(&self, name: &str, order: &str) -> Result<Option<Scrub>> {
+        let told = self.ask(Some(order));
+        match self {
+            // Its errors name it.
+            Place::Mount(_) => told,
+            Place::Store(_) => told.with_context(|| name.to_owned()),
+        }
+    }
 }
 
 /// Runs the command.
@@ -115,7 +125,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     };
     let asked = [(args.pause, "pause"), (args.resume, "resume"), (args.stop, "stop")];
     if let Some((_, order)) = asked.into_iter().find(|(asked, _)| *asked) {
-        let scrub = place.ask(Some(order)).with_context(|| name.clone())?;
+        let scrub = place.tell(&name, order)?;
         if !(args.resume && args.wait) {
             let said = match order {
                 "pause" => "the scrub rests",
@@ -145,7 +155,7 @@ fn begin(place: &Place, name: &str, repair: bool, joins: bool) -> Result<Option<
         return Ok(None);
     }
     let order = if repair { "repair" } else { "start" };
-    place.ask(Some(order)).with_context(|| name.to_owned())
+    place.tell(name, order)
 }
 
 /// Waits for the end of the scrub, and prints what it found.
@@ -264,8 +274,10 @@ pub fn describe(scrub: &Scrub) -> String {
         (some, mended, _) => format!("{some} DAMAGED, {mended} of them mended"),
     };
     let read = format!(
-        "{} blocks and {} records read in {:.1} s",
-        scrub.blocks_done, scrub.records, scrub.seconds
+        "{} and {} read in {:.1} s",
+        show::count(scrub.blocks_done, "block"),
+        show::count(scrub.records, "record"),
+        scrub.seconds
     );
     match (scrub.state.as_str(), &scrub.error) {
         (_, Some(error)) => format!("ended early: {error}: {read}, {damaged}"),

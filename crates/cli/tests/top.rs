@@ -249,4 +249,10 @@ fn a_scrub_of_all_reads_arrays_and_mounts() {
     assert!(line.ends_with("1 DAMAGED") && text.contains("/mnt/file: "), "{text}{said}");
     assert!(said.contains("its daemon has died without a stop"), "{said}");
     arrays.refused(&["scrub", "--all", &mount.dir()], &["cannot be used with"]);
+    // Where nothing may be written, damage is found all the same.
+    assert!(place::furrow(&["umount", &mount.dir()]).status.success());
+    mount.mount_with("ro");
+    let out = arrays.furrow(&["scrub", "--all", "--repair"]);
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(text.contains("/mnt/file: ") && out.status.code() == Some(1), "{text}");
 }

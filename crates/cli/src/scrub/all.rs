@@ -7,7 +7,7 @@ use crate::kv::running;
 use crate::raid::client::{self, Seen};
 use crate::raid::manage;
 use anyhow::{Result, anyhow};
-use furrow_fuse::endpoint;
+use furrow_fuse::{endpoint, report};
 use std::io::Write;
 
 /// Scrubs all; what is damaged is written again with `repair`.
@@ -40,7 +40,9 @@ pub fn run(repair: bool, out: &mut dyn Write) -> Result<u8> {
             continue;
         }
         let name = directory.display().to_string();
-        note(scrub_to_the_end(&Place::Mount(directory), &name, repair, out));
+        let fixed = report::ask_status(&directory).is_ok_and(|status| status.info.read_only);
+        // Nothing can be repaired there, but damage is found.
+        note(scrub_to_the_end(&Place::Mount(directory), &name, repair && !fixed, out));
         out.flush()?;
     }
     for (device, socket) in running::sockets() {
