@@ -335,7 +335,8 @@ fn a_signal_unmounts_cleanly_also_when_in_use() {
         return;
     }
     let place = Place::new("signal");
-    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+    use rustix::process::Signal;
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let child = foreground(&place);
         fs::write(place.file("file"), "content").unwrap();
         kill(child.id(), signal);
@@ -358,6 +359,14 @@ fn a_signal_unmounts_cleanly_also_when_in_use() {
     assert_eq!(fs::read_to_string(place.file("held")).unwrap(), "written");
     assert!(Command::new("umount").arg(place.dir()).status().unwrap().success());
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(0));
+    // A daemon has no terminal that could hang up: of the two, the second ends it.
+    place.mount();
+    let daemon = place.pid();
+    kill(daemon, Signal::HUP);
+    kill(daemon, Signal::TERM);
+    wait_until("it has ended", || !is_mounted(&place.dir()));
+    let log = fs::read_to_string(place.log()).unwrap();
+    assert!(log.contains("SIGTERM: unmounting") && !log.contains("SIGHUP"), "{log}");
 }
 
 #[test]
