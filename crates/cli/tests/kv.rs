@@ -95,7 +95,12 @@ fn space_zones_and_figures_are_told_by_kind() {
     let sst: u64 = zones.iter().filter_map(|zone| zone["kinds"]["sst"].as_u64()).sum();
     assert_eq!(sst * 4096, df["kinds"][1]["disk_bytes"].as_u64().unwrap());
     let text = place.ok(&["kv", "map", &d]);
-    assert!(text.starts_with(" 0 ") && text.contains("lives in zones"), "{text}");
+    assert!(text.starts_with(" 0 ") && text.contains("kind      in zones  alone in"), "{text}");
+    // The forms are those of `furrow map`.
+    let summary = place.ok(&["kv", "map", "--summary", &d]);
+    assert!(summary.starts_with("use ") && summary.contains("alone in"), "{summary}");
+    let picture = place.ok(&["kv", "map", "--svg", "-", &d]);
+    assert!(picture.starts_with("<svg") && picture.contains(">ring "), "{picture}");
     let stat = place.json(&["kv", "stat", &d]);
     assert_eq!((&stat["files"], &stat["file_bytes"]), (&5.into(), &12_500_000.into()));
     assert_eq!(stat["zones"]["ring"], 5);

@@ -2,7 +2,6 @@
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
-use rustix::io::Errno;
 use std::io::{IsTerminal as _, Write};
 use std::time::Duration;
 
@@ -174,6 +173,46 @@ pub fn printable(name: &str) -> String {
     name.chars().map(spelt).collect()
 }
 
+/// `text` for XML or HTML, in content and in attributes. Control characters, which neither may
+/// contain, become the replacement character.
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            '\n' => out.push(c),
+            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => {
+                out.push(char::REPLACEMENT_CHARACTER);
+            }
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// `text` in lines of at most `width` columns, broken between words.
+pub fn wrap(text: &str, width: usize) -> String {
+    let (mut out, mut column) = (String::with_capacity(text.len() + 1), 0);
+    for word in text.split_whitespace() {
+        let long = word.chars().count();
+        if column > 0 && column + 1 + long > width {
+            out.push('\n');
+            column = 0;
+        } else if column > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += long;
+    }
+    out.push('\n');
+    out
+}
+
 /// Writes `text` to standard error. A failure of that does not end the program: the exit status
 /// carries the same information.
 pub fn say(text: &str) {
@@ -195,24 +234,29 @@ pub fn redraw(line: &str, terminal: bool) {
 pub struct Screen {
     /// Columns.
     pub width: usize,
+    /// Lines.
+    pub height: usize,
     /// Colours are understood and wanted.
     pub colour: bool,
 }
 
 impl Screen {
-    /// Standard output as it is now: 80 columns and no colour if it is no terminal; no colour with
-    /// NO_COLOR (any value but the empty one) or TERM=dumb. COLUMNS overrides the width.
+    /// Standard output as it is now: 80 columns, 24 lines and no colour if it is no terminal; no
+    /// colour with NO_COLOR (any value but the empty one) or TERM=dumb. COLUMNS and LINES override
+    /// the size.
     pub fn of_stdout() -> Screen {
         let size = rustix::termios::tcgetwinsize(std::io::stdout());
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let width = set("COLUMNS")
-            .and_then(|columns| columns.parse().ok())
-            .or_else(|| size.as_ref().ok().map(|size| usize::from(size.ws_col)))
-            .filter(|width| *width >= 20)
-            .unwrap_or(80);
-        let terminal = !matches!(size, Err(Errno::NOTTY) | Err(_));
+        let extent = |name: &str, of_terminal: Option<u16>, least: usize, usual: usize| {
+            let given = set(name).and_then(|number| number.parse().ok());
+            let extent = given.or_else(|| of_terminal.map(usize::from));
+            extent.filter(|extent| *extent >= least).unwrap_or(usual)
+        };
+        let width = extent("COLUMNS", size.as_ref().ok().map(|size| size.ws_col), 20, 80);
+        let height = extent("LINES", size.as_ref().ok().map(|size| size.ws_row), 5, 24);
         let dumb = set("TERM").is_none_or(|term| term == "dumb");
-        Screen { width, colour: terminal && !dumb && set("NO_COLOR").is_none() }
+        let colour = size.is_ok() && !dumb && set("NO_COLOR").is_none();
+        Screen { width, height, colour }
     }
 }
 
@@ -284,6 +328,13 @@ mod tests {
         assert_eq!((count(1, "ERROR"), count(0, "file")), ("1 ERROR".into(), "0 files".into()));
         let directories = [1, 2].map(|number| count(number, "directory"));
         assert_eq!(directories, ["1 directory", "2 directories"]);
+    }
+
+    #[test]
+    fn lines_break_between_words() {
+        assert_eq!(wrap("a bc def", 4), "a bc\ndef\n");
+        assert_eq!(wrap("abcdefg h", 4), "abcdefg\nh\n");
+        assert_eq!(wrap("", 4), "\n");
     }
 
     #[test]

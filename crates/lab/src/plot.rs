@@ -23,6 +23,7 @@
 mod draw;
 mod scale;
 
+pub use furrow_console::show::escape;
 pub(crate) use scale::number;
 pub use scale::{Axis, Labels, Scale};
 
@@ -204,27 +205,6 @@ impl Plot {
     pub fn svg(&self) -> String {
         draw::svg(self)
     }
-}
-
-/// `text` for XML or HTML, in content and in attributes. Control characters, which neither may
-/// contain, become the replacement character.
-pub fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            '\n' => out.push(c),
-            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => {
-                out.push(char::REPLACEMENT_CHARACTER);
-            }
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use super::drive::Looked;
 use super::kind::{self, Kind, Kinds, use_name};
 use super::running;
-use crate::map::{Style, draw};
-use crate::show::{self, Screen};
+use crate::map::{Form, Style};
+use crate::show;
 use crate::target::source_name;
 use furrow_fuse::report::{MapPage, Zone};
 use furrow_kv::{FileId, ZoneInfo, ZoneUse};
@@ -14,16 +14,17 @@ use std::io::{self, Write};
 
 /// Show which zone of a store holds what
 ///
-/// One cell per zone, in the order of the drive: the kind of files with the most valid blocks in
-/// it, and how much of the zone is valid. A second table shows in how many zones each kind lives,
-/// and in how many of them alone. If a program uses the store, that program answers.
+/// A picture with one cell per zone, in the order of the drive: a letter for the kind of files with
+/// the most valid blocks in it, a capital if at least half of the zone is valid. If the picture
+/// would not fit the screen, a cell stands for several zones, and a line says for how many. A
+/// second table shows in how many zones each kind lives, and in how many of them alone. If a
+/// program uses the store, that program answers.
 #[derive(clap::Args)]
 pub struct Args {
     /// Device
     device: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: Form,
 }
 
 const STYLES: [Style; 10] = [
@@ -62,7 +63,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         }
     };
     let device = source_name(&args.device);
-    if args.json {
+    if args.form.json {
         let each = zones.iter().map(|(zone, kinds)| {
             let kinds = kinds.iter().map(|(kind, blocks)| (kind.name().to_owned(), json!(blocks)));
             json!({
@@ -92,9 +93,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         total: zones.len() as u64,
         zones: zones.iter().map(|(zone, kinds)| cell(zone, kinds)).collect(),
     };
-    draw(out, &page, &STYLES, Screen::of_stdout())?;
-    writeln!(out)?;
-    print_kinds(out, &zones)?;
+    let mut below = Vec::new();
+    print_kinds(&mut below, &zones)?;
+    let below = String::from_utf8_lossy(&below);
+    crate::map::show(out, &page, &STYLES, &args.form, &below)?;
     Ok(0)
 }
 
@@ -128,7 +130,7 @@ fn cell(zone: &ZoneInfo, kinds: &Kinds) -> Zone {
 }
 
 fn print_kinds(out: &mut dyn Write, zones: &[(ZoneInfo, Kinds)]) -> io::Result<()> {
-    let mut table = show::table(&["kind", "lives in zones", "alone in", "valid"]);
+    let mut table = show::table(&["kind", "in zones", "alone in", "valid"]);
     for kind in Kind::ALL {
         let homes = zones.iter().filter(|(_, kinds)| kinds.contains_key(&kind));
         let alone = homes.clone().filter(|(_, kinds)| kinds.len() == 1).count();

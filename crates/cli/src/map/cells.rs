@@ -1,0 +1,48 @@
+//! Cells of a picture of zones: one zone each, or several if there are more zones than places.
+
+use super::{Style, fill, style};
+use furrow_fuse::report::MapPage;
+
+/// What is drawn in one place.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cell {
+    /// The place of its use in the styles.
+    pub style: usize,
+    /// The share that is full, 0 to 1.
+    pub fill: f64,
+    /// A zone of it is open.
+    pub open: bool,
+}
+
+/// The fewest zones per cell, a power of two, with which `zones` need at most `places` cells.
+/// Superzones mostly have powers of two as well, so they begin where cells begin.
+pub fn zones_per_cell(zones: usize, places: usize) -> usize {
+    let mut each = 1;
+    while zones.div_ceil(each) > places.max(1) {
+        each *= 2;
+    }
+    each
+}
+
+/// The cells of `map`, of `each` zones.
+///
+/// A cell of several zones has the use that most of them have. Free and unused zones count only
+/// among themselves: a cell without a letter of a use holds nothing.
+pub fn cells(map: &MapPage, styles: &[Style], each: usize) -> Vec<Cell> {
+    let is_empty = |at: usize| matches!(styles[at].name, "free" | "unused");
+    let of = |zones: &[_]| {
+        let uses: Vec<usize> = zones.iter().map(|zone| style(zone, styles)).collect();
+        let mut counts = vec![0usize; styles.len()];
+        uses.iter().for_each(|at| counts[*at] += 1);
+        // Empty zones last, and of equally frequent uses the first of the styles.
+        let rank = |at: &usize| (counts[*at] > 0 && !is_empty(*at), counts[*at], usize::MAX - at);
+        let most = (0..styles.len()).max_by_key(rank);
+        let full = zones.iter().zip(&uses).map(|(z, at)| fill(z, &styles[*at], map.zone_blocks));
+        Cell {
+            style: most.unwrap_or(0),
+            fill: full.sum::<f64>() / zones.len() as f64,
+            open: zones.iter().any(|zone| zone.open),
+        }
+    };
+    map.zones.chunks(each.max(1)).map(of).collect()
+}
