@@ -331,9 +331,10 @@ fn check_config(config: &Config) -> Result<()> {
         || config.chunk_large > 256
     {
         return invalid(format!(
-            "chunks of {} and {} blocks: the large one must be a multiple of the small one, at \
-             most 256 blocks (1 MiB)",
-            config.chunk_small, config.chunk_large
+            "chunks of {} KiB and {} KiB: the large one must be a multiple of the small one, and \
+             at most 1024 KiB",
+            4 * u64::from(config.chunk_small),
+            4 * u64::from(config.chunk_large)
         ));
     }
     if config.group == 0 {
