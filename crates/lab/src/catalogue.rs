@@ -1,6 +1,6 @@
 //! Claims and everything a claim is tried with, as data.
 //!
-//! The data are `data/setup.toml` (devices, profiles, hosts, workloads) and `data/claims.toml`;
+//! The data are the files of `data`: setup (devices, profiles, hosts, workloads) and claims;
 //! `docs/lab.md` explains how to write them. This module reads them, checks them (every name that a
 //! claim uses exists, every scenario resolves at both sizes) and turns them into [`Point`]s:
 //! scenarios with nothing left to look up.
@@ -8,6 +8,7 @@
 //! Not here: running, and the figures that result.
 
 mod claim;
+mod data;
 mod variant;
 mod verdict;
 
@@ -20,30 +21,19 @@ use crate::host::Host;
 use crate::policy::{Policy, StorePolicy};
 use crate::recorded::Replayed;
 use crate::scenario::Traces;
+use crate::text;
 use crate::workload::Workload;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use claim::{elsewhere, label};
+use data::{Data, File};
 use furrow_emu::timing::quantity::Bytes;
 use furrow_zone::DeviceSpec;
 use furrow_zone::spec::Timing;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::Path;
 use toml::{Table, Value};
-
-// A source may have files of its own; they are read as if they were appended to the common ones.
-const SETUP: &str = concat!(
-    include_str!("../data/setup.toml"),
-    include_str!("../data/setup-hzfs.toml"),
-    include_str!("../data/setup-zapraid.toml"),
-    include_str!("../data/setup-recorded.toml")
-);
-const CLAIMS: &str = concat!(
-    include_str!("../data/claims.toml"),
-    include_str!("../data/claims-hzfs.toml"),
-    include_str!("../data/claims-zapraid.toml"),
-    include_str!("../data/claims-recorded.toml")
-);
 
 /// The scale at which a claim is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -166,16 +156,51 @@ pub struct Catalogue {
     pub variants: Vec<Variant>,
     /// The recordings of claims that replay.
     pub traces: Traces,
+    /// The difference to what is built in, if there is one.
+    pub changed: Option<Changed>,
+    /// The file that each entry is from, by kind and name.
+    places: BTreeMap<(&'static str, String), String>,
 }
 
+/// Data other than those that the program was built with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Changed {
+    /// The directory they are from.
+    pub directory: String,
+    /// Each difference in a line.
+    pub differences: Vec<String>,
+}
+
+impl Changed {
+    /// Most differences that are listed for people.
+    const LISTED: usize = 20;
+
+    /// What differs, at most [`Changed::LISTED`] lines of it.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines: Vec<String> =
+            self.differences.iter().take(Changed::LISTED).cloned().collect();
+        let rest = self.differences.len() - lines.len();
+        if rest > 0 {
+            lines.push(format!("and {rest} more"));
+        }
+        lines
+    }
+}
+
+/// A file of what claims are tried with. Each file may have some of it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SetupFile {
-    version: u32,
+    version: Option<u32>,
+    #[serde(default)]
     source: BTreeMap<String, Source>,
+    #[serde(default)]
     device: BTreeMap<String, Device>,
+    #[serde(default)]
     profile: BTreeMap<String, Profile>,
+    #[serde(default)]
     host: BTreeMap<String, Host>,
+    #[serde(default)]
     workload: BTreeMap<String, Table>,
     #[serde(default)]
     variant: Vec<Variant>,
@@ -184,8 +209,20 @@ struct SetupFile {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClaimsFile {
-    version: u32,
+    version: Option<u32>,
+    #[serde(default)]
     claim: Vec<Claim>,
+}
+
+/// Checks the version of a file; the first of its kind must have one.
+fn check_version(file: &File, version: Option<u32>, first: bool) -> Result<()> {
+    let name = &file.name;
+    match version {
+        Some(1) => Ok(()),
+        Some(version) => bail!("{name}: version {version}, this program reads version 1"),
+        None if first => bail!("{name}: no version: add `version = 1` at the top"),
+        None => Ok(()),
+    }
 }
 
 impl Catalogue {
@@ -194,53 +231,109 @@ impl Catalogue {
     /// # Errors
     /// If the data contradict themselves; a test checks that they do not.
     pub fn built_in() -> Result<Catalogue> {
-        Catalogue::parse(SETUP, CLAIMS)
+        Catalogue::load(&Data::built_in())
     }
 
-    /// Reads data from the text of the two files.
+    /// The data that this program was built with, except for files that `directory` has instead,
+    /// or besides.
+    ///
+    /// # Errors
+    /// With the file and the first thing in it that is wrong.
+    pub fn with(directory: &Path) -> Result<Catalogue> {
+        let data = Data::of(directory)?;
+        let catalogue = Catalogue::load(&data)?;
+        let (directory, differences) = (directory.display().to_string(), data.differences()?);
+        let changed = Changed { directory, differences };
+        Ok(Catalogue { changed: Some(changed).filter(|c| !c.differences.is_empty()), ..catalogue })
+    }
+
+    /// Reads data from the text of two files.
     ///
     /// # Errors
     /// With the file and the first thing in it that is wrong.
     pub fn parse(setup: &str, claims: &str) -> Result<Catalogue> {
-        let setup: SetupFile = toml::from_str(setup).context("setup.toml")?;
-        let claims: ClaimsFile = toml::from_str(claims).context("claims.toml")?;
-        for (file, version) in [("setup.toml", setup.version), ("claims.toml", claims.version)] {
-            ensure!(version == 1, "{file}: version {version}, this program reads version 1");
-        }
-        let catalogue = Catalogue {
-            sources: setup.source,
-            devices: setup.device,
-            profiles: setup.profile,
-            hosts: setup.host,
-            workloads: setup.workload,
-            claims: claims.claim,
-            variants: setup.variant,
+        let file = |name, text: &str| vec![File::new(name, text.to_owned())];
+        let (setup, claims) = (file("setup.toml", setup), file("claims.toml", claims));
+        Catalogue::load(&Data { setup, claims })
+    }
+
+    fn load(data: &Data) -> Result<Catalogue> {
+        let mut all = Catalogue {
+            sources: BTreeMap::new(),
+            devices: BTreeMap::new(),
+            profiles: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+            workloads: BTreeMap::new(),
+            claims: Vec::new(),
+            variants: Vec::new(),
             traces: Traces::default(),
+            changed: None,
+            places: BTreeMap::new(),
         };
-        catalogue.check()?;
-        Ok(catalogue)
+        for (at, file) in data.setup.iter().enumerate() {
+            let setup: SetupFile = file.read()?;
+            check_version(file, setup.version, at == 0)?;
+            let places = &mut all.places;
+            add(places, file, "source", &mut all.sources, setup.source)?;
+            add(places, file, "device", &mut all.devices, setup.device)?;
+            add(places, file, "profile", &mut all.profiles, setup.profile)?;
+            add(places, file, "host", &mut all.hosts, setup.host)?;
+            add(places, file, "workload", &mut all.workloads, setup.workload)?;
+            for variant in setup.variant {
+                place(places, file, "variant", &variant.name)?;
+                all.variants.push(variant);
+            }
+        }
+        for (at, file) in data.claims.iter().enumerate() {
+            let claims: ClaimsFile = file.read()?;
+            check_version(file, claims.version, at == 0)?;
+            for claim in claims.claim {
+                place(&mut all.places, file, "claim", &claim.id)?;
+                all.claims.push(claim);
+            }
+        }
+        all.check()?;
+        Ok(all)
+    }
+
+    /// The file, kind and name of an entry, for errors.
+    fn within(&self, kind: &'static str, name: &str) -> String {
+        let file = self.places.get(&(kind, name.to_owned()));
+        format!("{}: {kind} {name}", file.map_or("no file", String::as_str))
     }
 
     fn check(&self) -> Result<()> {
         for (name, device) in &self.devices {
-            check_device(&device.spec).with_context(|| format!("setup.toml: device {name}"))?;
+            check_device(&device.spec).with_context(|| self.within("device", name))?;
         }
         for (name, profile) in &self.profiles {
-            check_profile(profile).with_context(|| format!("setup.toml: profile {name}"))?;
+            check_profile(profile).with_context(|| self.within("profile", name))?;
         }
         for variant in &self.variants {
             for device in variant.applied(self).devices.values() {
-                let within = || format!("setup.toml: variant {}", variant.name);
-                check_device(&device.spec).with_context(within)?;
+                check_device(&device.spec)
+                    .with_context(|| self.within("variant", &variant.name))?;
             }
         }
-        let mut known = BTreeSet::new();
         for claim in &self.claims {
-            let within = || format!("claims.toml: claim {}", claim.id);
-            ensure!(known.insert(&claim.id), "{}: twice", within());
-            self.check_claim(claim).with_context(within)?;
+            self.check_claim(claim).with_context(|| self.within("claim", &claim.id))?;
         }
         Ok(())
+    }
+
+    /// The options that a run of `claim` needs to be the same elsewhere, each after a blank.
+    pub fn options_of(&self, claim: &Claim) -> String {
+        let mut options = String::new();
+        if let Some(changed) = &self.changed {
+            options.push_str(&format!(" --data {}", text::word(&changed.directory)));
+        }
+        if let Some(trace) = self.traces.volume.as_ref().filter(|_| claim.replays) {
+            options.push_str(&format!(" --trace {}", text::word(&trace.name.file)));
+        }
+        if !claim.recorded.is_empty() {
+            options.push_str(" --recorded DIR");
+        }
+        options
     }
 
     fn check_claim(&self, claim: &Claim) -> Result<()> {
@@ -379,6 +472,35 @@ impl Catalogue {
             workload,
         })
     }
+}
+
+/// Remembers the file of an entry.
+fn place(
+    places: &mut BTreeMap<(&'static str, String), String>,
+    file: &File,
+    kind: &'static str,
+    name: &str,
+) -> Result<()> {
+    match places.insert((kind, name.to_owned()), file.name.clone()) {
+        None => Ok(()),
+        Some(other) if other == file.name => bail!("{other}: {kind} {name}: twice"),
+        Some(other) => bail!("{}: {kind} {name}: {other} has it, too", file.name),
+    }
+}
+
+/// Adds the entries of a file to those of other files.
+fn add<T>(
+    places: &mut BTreeMap<(&'static str, String), String>,
+    file: &File,
+    kind: &'static str,
+    all: &mut BTreeMap<String, T>,
+    own: BTreeMap<String, T>,
+) -> Result<()> {
+    for (name, entry) in own {
+        place(places, file, kind, &name)?;
+        all.insert(name, entry);
+    }
+    Ok(())
 }
 
 /// `array` with some of its fields changed.

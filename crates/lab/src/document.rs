@@ -4,7 +4,7 @@
 //! results came from the cache.
 
 use crate::cache::Build;
-use crate::catalogue::{Paper, Point, Relation, Size, Take, Verdict};
+use crate::catalogue::{Catalogue, Changed, Paper, Point, Relation, Size, Take, Verdict};
 use crate::measure::Measures;
 use crate::result::{ClaimResult, FigureResult, Sample, SeriesResult};
 use crate::runner::{Finished, Order, Outcome};
@@ -18,6 +18,8 @@ pub const VERSION: u32 = 2;
 pub struct Document {
     version: u32,
     build: Build,
+    /// `None`: the data are those of the build.
+    changed_data: Option<Changed>,
     size: Size,
     seeds: Vec<u64>,
     claims: Vec<Claim>,
@@ -69,10 +71,16 @@ struct Measured {
 
 impl Document {
     /// The document of `outcome`.
-    pub fn new(outcome: &Outcome<'_>, order: &Order, build: &Build) -> Document {
+    pub fn new(
+        catalogue: &Catalogue,
+        outcome: &Outcome<'_>,
+        order: &Order,
+        build: &Build,
+    ) -> Document {
         Document {
             version: VERSION,
             build: build.clone(),
+            changed_data: catalogue.changed.clone(),
             size: order.size,
             seeds: order.seeds.clone(),
             claims: outcome.claims.iter().map(claim).collect(),

@@ -74,6 +74,7 @@ impl Page<'_> {
         if build.changed {
             tag!(self, "<p class=\"warning\">The build differs from its commit.</p>");
         }
+        self.changed();
         tag!(
             self,
             "<p>Ours is the mean over the seeds, ± half of the range. What was expected was \
@@ -89,6 +90,21 @@ impl Page<'_> {
         }
     }
 
+    /// What the data have that those of the commit have not.
+    fn changed(&mut self) {
+        let Some(changed) = &self.catalogue.changed else { return };
+        tag!(
+            self,
+            "<div class=\"warning\"><p>The data are not those of the commit, but changed ones, \
+             from <code>{}</code>:</p>\n<ul>",
+            changed.directory
+        );
+        for line in changed.lines() {
+            tag!(self, "<li><code>{}</code></li>", line);
+        }
+        tag!(self, "</ul></div>");
+    }
+
     fn papers(&self, outcome: &Outcome<'_>) -> usize {
         let mut sources: Vec<&str> = outcome.claims.iter().map(|f| &*f.claim.source).collect();
         sources.sort_unstable();
@@ -97,7 +113,10 @@ impl Page<'_> {
     }
 
     fn overview(&mut self, outcome: &Outcome<'_>) {
-        tag!(self, "<div class=\"wide\"><table class=\"overview\">\n<thead><tr><th>claim</th>");
+        tag!(
+            self,
+            "<div class=\"wide\"><table class=\"overview verdicts\">\n<thead><tr><th>claim</th>"
+        );
         tag!(self, "<th>figure</th><th class=\"n\">ours</th><th class=\"n\">±</th><th>unit</th>");
         tag!(self, "<th class=\"n\">published</th><th class=\"n\">ratio</th>");
         tag!(self, "<th class=\"n\">expected</th><th>verdict</th></tr></thead>\n<tbody>");
@@ -159,6 +178,9 @@ impl Page<'_> {
             "<p class=\"source\">{}</p>",
             source.map_or(claim.source.as_str(), |source| source.title.as_str())
         );
+        if self.catalogue.changed.is_some() {
+            tag!(self, "<p class=\"warning\">Run with changed data: see the top.</p>");
+        }
         match &finished.result {
             Ok(result) => self.result(claim, result),
             Err(why) => tag!(self, "<p class=\"warning\">Failed: {}</p>", why),
@@ -167,7 +189,7 @@ impl Page<'_> {
     }
 
     fn result(&mut self, claim: &Claim, result: &ClaimResult) {
-        tag!(self, "<div class=\"wide\"><table>\n<thead><tr><th>figure</th>");
+        tag!(self, "<div class=\"wide\"><table class=\"verdicts\">\n<thead><tr><th>figure</th>");
         tag!(self, "<th class=\"n\">ours</th><th class=\"n\">±</th><th>unit</th>");
         tag!(self, "<th class=\"n\">published</th><th class=\"n\">ratio</th>");
         tag!(self, "<th class=\"n\">expected</th><th>verdict</th></tr></thead>\n<tbody>");
@@ -329,10 +351,11 @@ impl Page<'_> {
         tag!(self, "<h3>To repeat it</h3>");
         tag!(
             self,
-            "<pre><code>furrow-lab run {} --{} --seeds {}</code></pre>",
+            "<pre><code>furrow-lab run {} --{} --seeds {}{}</code></pre>",
             claim.id,
             self.order.size,
             self.order.seeds.len(),
+            self.catalogue.options_of(claim),
         );
     }
 

@@ -18,7 +18,7 @@ pub fn markdown(
     command: &str,
 ) -> String {
     let mut out = String::new();
-    head(&mut out, outcome, order, build, command);
+    head(&mut out, catalogue, outcome, order, build, command);
     let beside = outcome.claims.iter().flat_map(|f| &f.claim.figures).any(|f| f.processor);
     let (head, line) = if beside { (" processor |", "---|") } else { ("", "") };
     put!(out, "| claim | figure | ours | ± | unit | published | ratio | verdict |{head}");
@@ -40,7 +40,14 @@ the emulation of the drives included, of the run and of what it is compared with
 figure if that is added to the times of the drives, which are what *ours* is made of. It differs \
 from one run to the next.\n";
 
-fn head(out: &mut String, outcome: &Outcome<'_>, order: &Order, build: &Build, command: &str) {
+fn head(
+    out: &mut String,
+    catalogue: &Catalogue,
+    outcome: &Outcome<'_>,
+    order: &Order,
+    build: &Build,
+    command: &str,
+) {
     let seeds = match order.seeds.len() {
         1 => "1 seed".to_owned(),
         count => format!("{count} seeds"),
@@ -55,6 +62,15 @@ fn head(out: &mut String, outcome: &Outcome<'_>, order: &Order, build: &Build, c
     );
     if build.changed {
         put!(out, "**The build differs from its commit.**\n");
+    }
+    if let Some(changed) = &catalogue.changed {
+        let directory = &changed.directory;
+        put!(
+            out,
+            "**The data are not those of the commit, but changed ones, from `{directory}`:**\n"
+        );
+        changed.lines().iter().for_each(|line| put!(out, "- `{line}`"));
+        put!(out, "");
     }
     let figures = || outcome.claims.iter().flat_map(|f| f.result.iter().flat_map(|r| &r.figures));
     let count = |wanted| figures().filter(|figure| figure.verdict == wanted).count();

@@ -61,6 +61,15 @@ pub fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 
+/// `text` as one word of a shell.
+pub fn word(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./+:=@%,".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
 /// The anchor of a heading with the claim's name and statement, as Markdown renderers make it.
 pub fn anchor(claim: &Claim) -> String {
     let text = format!("{} {}", claim.id, claim.what).to_lowercase();

@@ -54,12 +54,17 @@ fn the_list_has_every_claim_and_its_state() {
     };
     assert!(line("Z-raw-peak").contains("can be run"), "{}", line("Z-raw-peak"));
     assert!(line("R25").contains("needs"), "{}", line("R25"));
-    assert!(shown.lines().all(|line| line.chars().count() <= 100), "{shown}");
     let list = json(&lab(&["list", "--json"], cache.path()));
     assert_eq!(list["version"], 1);
     let catalogue = furrow_lab::catalogue::Catalogue::built_in().expect("it is sound");
     let listed = list["claims"].as_array().expect("a list");
     assert!(listed.iter().map(|claim| &claim["id"]).eq(catalogue.claims.iter().map(|c| &c.id)));
+    // A line for each claim, whatever COLUMNS is, between a head and the sum.
+    assert_eq!(shown.lines().count(), 1 + listed.len() + 2, "{shown}");
+    for claim in listed {
+        let (id, what) = (claim["id"].as_str().unwrap(), claim["what"].as_str().unwrap());
+        assert!(line(id).contains(what), "{}", line(id));
+    }
     let runnable = json(&lab(&["list", "--json", "--runnable"], cache.path()));
     let ids: Vec<&str> =
         runnable["claims"].as_array().unwrap().iter().filter_map(|c| c["id"].as_str()).collect();
@@ -120,6 +125,56 @@ fn a_report_is_one_file_that_needs_no_other() {
 }
 
 #[test]
+fn a_report_from_changed_data_says_so_and_how_to_repeat_it() {
+    let folder = Folder::new("lab-data");
+    let own = folder.path().join("my data");
+    std::fs::create_dir_all(&own).expect("a directory can be made");
+    let own = own.to_str().expect("a path in UTF-8");
+    // One file of eight, with one parameter changed.
+    let setup = include_str!("../data/setup.toml");
+    let (from, to) = (
+        "[device.pm1731a]\nspec = \"mem:pm1731a,",
+        "[device.pm1731a]\nspec = \"mem:pm1731a,zones=20000,",
+    );
+    assert!(setup.contains(from), "the drive of the test is another one now");
+    std::fs::write(format!("{own}/setup.toml"), setup.replacen(from, to, 1)).expect("written");
+    let file = folder.path().join("report.html");
+    let file = file.to_str().expect("a path in UTF-8");
+    let arguments = ["Z-die", "--seeds", "1", "--no-cache", "--data", own];
+    let report = lab(&[&["report", "-o", file], &arguments[..]].concat(), folder.path());
+    assert!(report.status.success(), "{}", text(&report.stderr));
+    let html = std::fs::read_to_string(file).expect("the report was written");
+    let drive =
+        |zones: &str| format!("&quot;mem:pm1731a,{zones}timing=virtual,medium=discard&quot;");
+    let changed =
+        format!("device pm1731a: spec {} instead of {}", drive("zones=20000,"), drive(""));
+    let repeat = format!("furrow-lab run Z-die --scaled --seeds 1 --data &#39;{own}&#39;");
+    for part in [&changed, &repeat, "The data are not those of the commit"] {
+        assert!(html.contains(part), "{part} is missing in {html}");
+    }
+    // So does everything else that shows what was run.
+    let shown = text(&lab(&[&["run"], &arguments[..]].concat(), folder.path()).stdout);
+    assert!(shown.contains("device pm1731a: spec") && shown.contains(own), "{shown}");
+    let document = json(&lab(&[&["run", "--json"], &arguments[..]].concat(), folder.path()));
+    assert_eq!(document["changed_data"]["directory"], own);
+    assert_eq!(document["changed_data"]["differences"].as_array().map(Vec::len), Some(1));
+    let table =
+        lab(&["table", "Z-die", "--seeds", "1", "--no-cache", "--data", own], folder.path());
+    let table = text(&table.stdout);
+    assert!(table.contains(&format!("--seeds 1 --data '{own}'")), "{table}");
+    assert!(table.contains("- `device pm1731a: spec"), "{table}");
+    // Its figures are none of the commit's.
+    let docs = folder.path().to_str().expect("a path in UTF-8");
+    let keep = lab(&[&["keep", "--docs", docs], &arguments[..]].concat(), folder.path());
+    assert_eq!(keep.status.code(), Some(1));
+    assert!(text(&keep.stderr).contains("only figures of the commit"), "{}", text(&keep.stderr));
+    // The same data in other places are the same data.
+    std::fs::write(format!("{own}/setup.toml"), setup).expect("written");
+    let same = json(&lab(&[&["run", "--json"], &arguments[..]].concat(), folder.path()));
+    assert_eq!(same["changed_data"], Value::Null);
+}
+
+#[test]
 fn what_cannot_be_run_is_one_line_and_a_status() {
     let cache = Folder::new("lab-wrong");
     for (arguments, status, words) in [
@@ -129,7 +184,11 @@ fn what_cannot_be_run_is_one_line_and_a_status() {
         (&["run", "Z20"], 1, "Z20 replays recorded runs: name their directory"),
         (&["run", "Z20", "--recorded", "/nowhere"], 1, "cannot read /nowhere"),
         (&["run", "R24", "--trace", "/nowhere/t"], 1, "cannot read trace /nowhere/t"),
+        (&["run", "Z20", "--data", "/nowhere"], 1, "cannot read /nowhere"),
         (&["run"], 2, "required"),
+        (&["pages", "--seeds", "1"], 2, "unexpected argument"),
+        (&["pages", "--trace", "t"], 2, "unexpected argument"),
+        (&["list", "--jobs", "1"], 2, "unexpected argument"),
         (&["run", "Z-die", "--all"], 2, "cannot be used with"),
         (&["run", "Z-die", "--full", "--scaled"], 2, "cannot be used with"),
         (&["run", "Z-die", "--seeds", "0"], 2, "not in 1..=1000"),

@@ -134,6 +134,8 @@ fn what_is_wrong_is_named_with_its_place() {
         ("forecast = \"this\"", "", ["C1", "forecast"]),
         ("what =", "needs = \"x\"\nwhat =", ["C1", "either"]),
         ("version = 1", "version = 2", ["claims.toml", "version 2"]),
+        ("version = 1", "", ["claims.toml", "no version"]),
+        ("version = 1", "version 1", ["claims.toml:1: ", "expected"]),
         ("what =", "wat =", ["claims.toml", "wat"]),
     ] {
         let broken = claims().replacen(from, to, 1);
@@ -167,4 +169,86 @@ fn what_is_wrong_is_named_with_its_place() {
         let error = format!("{:#}", Catalogue::parse(&broken, &claims()).unwrap_err());
         assert!(words.iter().all(|word| error.contains(word)), "{from} -> {to}: {error}");
     }
+}
+
+/// A directory for data that is gone at the end of the test.
+struct Directory(std::path::PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Directory {
+        let path = std::env::temp_dir().join(format!("furrow-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Directory(path)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.0.join(name), text).unwrap();
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn files_of_a_directory_replace_those_of_their_name_and_others_are_added() {
+    let own = Directory::new("lab-own-data");
+    let name = |file: &str| own.0.join(file).display().to_string();
+    let refused = || format!("{:#}", Catalogue::with(&own.0).unwrap_err());
+    assert!(refused().contains("no data in it"), "{}", refused());
+    own.write(
+        "setup-mine.toml",
+        "[device.mine]\nspec = \"mem:pm1731a,timing=virtual\"\nabout = \"a\"\n",
+    );
+    let claim = r#"
+figures = [{ name = "f", unit = "GB/s", paper = 1, run = "r" }]
+[[claim.runs]]
+name = "r"
+"#;
+    let claim = fixture::claim("Mine", "mine", "this", claim);
+    let claim = claim.replacen("\"s\"", "\"z-lfs\"", 1).replacen("\"d\"", "\"mine\"", 1);
+    let claim = claim.replacen("\"h\"", "\"kernel\"", 1).replacen("\"w\"", "\"zone-write\"", 1);
+    own.write("claims-mine.toml", &claim);
+    let all = Catalogue::with(&own.0).unwrap_or_else(|error| panic!("{error:#}"));
+    assert_eq!(all.claims.len(), Catalogue::built_in().unwrap().claims.len() + 1);
+    let differences = &all.changed.as_ref().unwrap().differences;
+    assert_eq!(differences[..], ["claim Mine: not built in", "device mine: not built in"]);
+    assert_eq!(all.options_of(all.claim("Mine").unwrap()), format!(" --data {}", own.0.display()));
+
+    // What is wrong is named with the file that has it, and the line.
+    own.write("claims-mine.toml", &claim.replacen("zone-write", "zone-right", 1));
+    let error = refused();
+    assert!(
+        error.starts_with(&name("claims-mine.toml")) && error.contains("zone-right"),
+        "{error}"
+    );
+    own.write("claims-mine.toml", &claim.replacen("forecast", "forcast", 1));
+    let (error, line) =
+        (refused(), claim.lines().position(|l| l.contains("forecast")).unwrap() + 1);
+    assert!(error.starts_with(&format!("{}:{line}: ", name("claims-mine.toml"))), "{error}");
+    assert!(error.contains("forcast"), "{error}");
+    own.write("claims-mine.toml", &claim.replacen("Mine", "R1", 1));
+    let error = refused();
+    let twice = format!("{}: claim R1: claims-zapraid.toml has it, too", name("claims-mine.toml"));
+    assert_eq!(error, twice);
+    own.write("claim.toml", "");
+    assert!(refused().starts_with(&name("claim.toml")), "{}", refused());
+}
+
+#[test]
+fn a_changed_file_is_all_that_is_needed_and_only_what_differs_is_listed() {
+    let own = Directory::new("lab-changed-data");
+    let text = include_str!("../../data/setup-zapraid.toml");
+    own.write("setup-zapraid.toml", text);
+    assert_eq!(Catalogue::with(&own.0).unwrap().changed, None);
+    let deeper = "way = \"zone-write\", depth = 3";
+    assert!(text.contains(deeper));
+    own.write("setup-zapraid.toml", &text.replacen(deeper, "way = \"zone-write\", depth = 4", 1));
+    let changed = Catalogue::with(&own.0).unwrap().changed.unwrap();
+    assert_eq!(changed.differences, ["profile array-write: array depth 4 instead of 3"]);
+    let many =
+        Changed { directory: String::new(), differences: (0..25).map(|n| n.to_string()).collect() };
+    assert_eq!((many.lines().len(), many.lines().last().unwrap().as_str()), (21, "and 5 more"));
 }

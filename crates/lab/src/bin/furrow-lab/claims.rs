@@ -41,7 +41,11 @@ pub enum Command {
 #[derive(clap::Args)]
 pub struct List {
     #[command(flatten)]
-    common: Common,
+    data: Data,
+    #[command(flatten)]
+    extent: Extent,
+    #[command(flatten)]
+    kept: Kept,
     /// Only claims that can be run
     #[arg(long)]
     runnable: bool,
@@ -75,7 +79,7 @@ pub struct Report {
     ids: Vec<String>,
     #[command(flatten)]
     common: Common,
-    /// Print JSON beside the report
+    /// Write the report, and print JSON
     #[arg(long)]
     json: bool,
 }
@@ -92,30 +96,25 @@ pub struct Table {
     common: Common,
 }
 
+// What a command takes of these is flattened into its arguments; a documentation comment over one
+// would replace that of the command.
+
+// The claims and what they are tried with.
 #[derive(clap::Args)]
-pub struct Common {
-    /// Take setup.toml and claims.toml from this folder instead of those built in
+pub struct Source {
+    /// Take files of this directory in place of the built-in ones of their name: setup.toml,
+    /// setup-hzfs.toml, setup-zapraid.toml, setup-recorded.toml, claims.toml, claims-hzfs.toml,
+    /// claims-zapraid.toml, claims-recorded.toml; a setup-NAME.toml or claims-NAME.toml is read in
+    /// addition
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// The small size, seconds for each claim (this is the default)
-    #[arg(long, conflicts_with = "full")]
-    scaled: bool,
-    /// The published size, or as near as makes no difference
-    #[arg(long)]
-    full: bool,
-    /// Seeds 1 to N
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
-    seeds: u64,
-    /// Runs at once; as many as there are processors if not said
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    jobs: Option<u16>,
-    /// Where results are kept; a folder in the user's cache if not said
-    #[arg(long, value_name = "DIR", conflicts_with = "no_cache")]
-    cache: Option<PathBuf>,
-    /// Run everything again and keep nothing
-    #[arg(long)]
-    no_cache: bool,
+}
+
+// The same, and what is replayed.
+#[derive(clap::Args)]
+pub struct Data {
+    #[command(flatten)]
+    source: Source,
     /// The trace that claims about traces replay: VMware's vscsi records, or lines of device,
     /// opcode, offset, length, timestamp; without it these claims are left out
     #[arg(long, value_name = "FILE")]
@@ -126,10 +125,67 @@ pub struct Common {
     recorded: Option<PathBuf>,
 }
 
-impl Common {
+// How much of a claim is run.
+#[derive(clap::Args)]
+pub struct Extent {
+    /// The small size, seconds for each claim (this is the default)
+    #[arg(long, conflicts_with = "full")]
+    scaled: bool,
+    /// The published size, or as near as makes no difference
+    #[arg(long)]
+    full: bool,
+    /// Seeds 1 to N
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: u64,
+}
+
+// How runs are made, and where their results are kept.
+#[derive(clap::Args)]
+pub struct Work {
+    /// Runs at once; as many as there are processors if not said
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+    #[command(flatten)]
+    kept: Kept,
+    /// Run everything again and keep nothing
+    #[arg(long, conflicts_with = "cache")]
+    no_cache: bool,
+}
+
+// Where results are kept.
+#[derive(clap::Args)]
+pub struct Kept {
+    /// Where results are kept; a directory in the user's cache if not said
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+}
+
+// What a command that runs claims takes.
+#[derive(clap::Args)]
+pub struct Common {
+    #[command(flatten)]
+    pub data: Data,
+    #[command(flatten)]
+    pub extent: Extent,
+    #[command(flatten)]
+    pub work: Work,
+}
+
+impl Source {
+    /// The data.
+    pub fn catalogue(&self) -> anyhow::Result<Catalogue> {
+        match &self.data {
+            None => Catalogue::built_in(),
+            Some(directory) => Catalogue::with(directory),
+        }
+    }
+}
+
+impl Data {
     /// The data, and the trace if one is named.
     pub fn catalogue(&self) -> anyhow::Result<Catalogue> {
-        let mut catalogue = self.data()?;
+        let mut catalogue = self.source.catalogue()?;
         if let Some(trace) = &self.trace {
             catalogue.traces.volume = Some(Arc::new(Trace::read(trace)?));
         }
@@ -138,26 +194,30 @@ impl Common {
         }
         Ok(catalogue)
     }
+}
 
-    fn data(&self) -> anyhow::Result<Catalogue> {
-        let Some(folder) = &self.data else { return Catalogue::built_in() };
-        let read = |name| {
-            let path = folder.join(name);
-            std::fs::read_to_string(&path)
-                .with_context(|| format!("cannot read {}", path.display()))
-        };
-        Catalogue::parse(&read("setup.toml")?, &read("claims.toml")?)
-    }
-
-    pub fn order(&self, catalogue: &Catalogue) -> Order {
+impl Extent {
+    /// What to run, without a limit of threads.
+    fn order(&self, catalogue: &Catalogue) -> Order {
         let size = if self.full { Size::Full } else { Size::Scaled };
-        let order = Order::new(size, self.seeds);
-        let traces = catalogue.traces.clone();
-        Order { threads: self.jobs.map_or(order.threads, usize::from), traces, ..order }
+        Order { traces: catalogue.traces.clone(), ..Order::new(size, self.seeds) }
+    }
+}
+
+impl Work {
+    /// Runs at once, if there is a limit.
+    pub fn threads(&self, usual: usize) -> usize {
+        self.jobs.map_or(usual, usize::from)
     }
 
     pub fn cache(&self) -> Cache {
-        match self.folder().filter(|_| !self.no_cache) {
+        if self.no_cache { Cache::none(Build::this()) } else { self.kept.cache() }
+    }
+}
+
+impl Kept {
+    fn cache(&self) -> Cache {
+        match self.folder() {
             Some(folder) => Cache::new(&folder, Build::this()),
             None => Cache::none(Build::this()),
         }
@@ -171,24 +231,35 @@ impl Common {
     }
 }
 
+impl Common {
+    pub fn order(&self, catalogue: &Catalogue) -> Order {
+        let order = self.extent.order(catalogue);
+        Order { threads: self.work.threads(order.threads), ..order }
+    }
+
+    pub fn cache(&self) -> Cache {
+        self.work.cache()
+    }
+}
+
 /// Runs the command.
 pub fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<u8> {
     let catalogue = match command {
         Command::Bound(bound) => return collection::bound(bound, out),
         Command::Collection(pages) => return collection::collection(pages, out),
-        Command::List(list) => list.common.catalogue(),
-        Command::Run(run) => run.common.catalogue(),
-        Command::Report(report) => report.common.catalogue(),
-        Command::Table(table) => table.common.catalogue(),
-        Command::Keep(keep) => keep.common.catalogue(),
-        Command::Pages(pages) => pages.common.catalogue(),
-        Command::Gate(gate) => gate.common.catalogue(),
+        Command::List(list) => list.data.catalogue(),
+        Command::Run(run) => run.common.data.catalogue(),
+        Command::Report(report) => report.common.data.catalogue(),
+        Command::Table(table) => table.common.data.catalogue(),
+        Command::Keep(keep) => keep.common.data.catalogue(),
+        Command::Pages(pages) => pages.source.catalogue(),
+        Command::Gate(gate) => gate.data.catalogue(),
     }?;
     match command {
         Command::List(list) => {
             let claims: Vec<&Claim> = catalogue.claims.iter().collect();
             let claims = claims.into_iter().filter(|c| catalogue.has_all(c) || !list.runnable);
-            let (order, cache) = (list.common.order(&catalogue), list.common.cache());
+            let (order, cache) = (list.extent.order(&catalogue), list.kept.cache());
             let lines = claims.map(|claim| print::Line::new(&catalogue, claim, &order, &cache));
             let lines: Vec<print::Line> = lines.collect();
             if list.json {
@@ -206,11 +277,11 @@ pub fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<u8> {
             }
             let outcome = execute(&catalogue, &claims, &order, &cache)?;
             if run.json {
-                let document = Document::new(&outcome, &order, cache.build());
+                let document = Document::new(&catalogue, &outcome, &order, cache.build());
                 serde_json::to_writer_pretty(&mut *out, &document)?;
                 writeln!(out)?;
             } else {
-                print::outcome(out, &outcome, &order, &cache)?;
+                print::outcome(out, &catalogue, &outcome, &order, &cache)?;
             }
             Ok(status(&outcome))
         }
@@ -223,11 +294,11 @@ pub fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<u8> {
             std::fs::write(&report.output, &html)
                 .with_context(|| format!("cannot write {}", report.output.display()))?;
             if report.json {
-                let document = Document::new(&outcome, &order, cache.build());
+                let document = Document::new(&catalogue, &outcome, &order, cache.build());
                 serde_json::to_writer_pretty(&mut *out, &document)?;
                 writeln!(out)?;
             } else {
-                print::outcome(out, &outcome, &order, &cache)?;
+                print::outcome(out, &catalogue, &outcome, &order, &cache)?;
                 writeln!(out, "written: {}", report.output.display())?;
             }
             Ok(status(&outcome))
@@ -259,12 +330,10 @@ fn write_table(catalogue: &Catalogue, table: &Table, out: &mut dyn Write) -> any
         command.push_str(&format!(" {word}"));
     }
     command.push_str(&format!(" --seeds {}", order.seeds.len()));
-    if let Some(trace) = &catalogue.traces.volume {
-        command.push_str(&format!(" --trace {}", trace.name.file));
-    }
-    if table.common.recorded.is_some() {
-        command.push_str(" --recorded DIR");
-    }
+    let mut options: Vec<String> = claims.iter().map(|claim| catalogue.options_of(claim)).collect();
+    // Those of the claim that needs most: all have the same data, and some replay.
+    options.sort_by_key(String::len);
+    command.push_str(&options.pop().unwrap_or_default());
     if let Some(output) = &table.output {
         command.push_str(&format!(" -o {}", output.display()));
     }

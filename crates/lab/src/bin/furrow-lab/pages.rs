@@ -1,7 +1,7 @@
 //! `furrow-lab keep`, `pages` and `gate`: figures that are kept, the documents made of them, and
 //! whether the engines still give them.
 
-use crate::claims::{Common, chosen, execute, status};
+use crate::claims::{Common, Data, Source, Work, chosen, execute, status};
 use anyhow::{Context as _, bail, ensure};
 use furrow_lab::catalogue::{Catalogue, Claim, Variant};
 use furrow_lab::collection;
@@ -36,7 +36,7 @@ pub struct Pages {
     #[arg(value_name = "DIR", default_value = "docs")]
     docs: PathBuf,
     #[command(flatten)]
-    pub common: Common,
+    pub source: Source,
 }
 
 #[derive(clap::Args)]
@@ -45,7 +45,9 @@ pub struct Gate {
     #[arg(value_name = "DIR", default_value = "docs")]
     docs: PathBuf,
     #[command(flatten)]
-    pub common: Common,
+    pub data: Data,
+    #[command(flatten)]
+    work: Work,
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<Kept>> {
@@ -56,6 +58,14 @@ fn read(path: &Path) -> anyhow::Result<Vec<Kept>> {
 
 /// Runs `furrow-lab keep`: runs claims, and adds a line for each.
 pub fn keep(catalogue: &Catalogue, keep: &Keep, out: &mut dyn Write) -> anyhow::Result<u8> {
+    if let Some(changed) = &catalogue.changed {
+        bail!(
+            "the data of {} differ from the built-in ones ({}): only figures of the commit's data \
+             are kept; change crates/lab/data and build, or see 'furrow-lab report'",
+            changed.directory,
+            changed.lines().join("; ")
+        );
+    }
     if !keep.sensitivity {
         return keep_in(catalogue, keep, None, out);
     }
@@ -88,7 +98,10 @@ fn keep_in(
             None => ("run", String::new()),
             Some(variant) => ("keep --sensitivity", variant.name.clone()),
         };
-        let command = format!("furrow-lab {verb} {id} --{size} --seeds {seeds}");
+        let command = format!(
+            "furrow-lab {verb} {id} --{size} --seeds {seeds}{}",
+            catalogue.options_of(finished.claim)
+        );
         let line = Kept::new(finished.claim, result, &order, cache.build(), &command)?;
         let line = Kept { variant, ..line };
         serde_json::to_writer(&mut lines, &line)?;
@@ -121,15 +134,19 @@ pub fn gate(catalogue: &Catalogue, gate: &Gate, out: &mut dyn Write) -> anyhow::
     let kept = read(&gate.docs.join(DATA))?;
     let claims: Vec<&Claim> = catalogue.claims.iter().filter(|c| c.gate.is_some()).collect();
     ensure!(!claims.is_empty(), "no claim has a `gate`");
-    let cache = gate.common.cache();
+    let cache = gate.work.cache();
     let mut wrong = Vec::new();
     for claim in &claims {
         let Some(line) = stored::current(&kept, &claim.id) else {
             bail!("{} has a gate, but no figures in {DATA}: 'furrow-lab keep {0}'", claim.id);
         };
-        let threads = gate.common.order(catalogue).threads;
-        let traces = catalogue.traces.clone();
-        let order = Order { size: line.size, seeds: line.seeds.clone(), threads, traces };
+        let usual = Order::new(line.size, 1);
+        let order = Order {
+            seeds: line.seeds.clone(),
+            threads: gate.work.threads(usual.threads),
+            traces: catalogue.traces.clone(),
+            ..usual
+        };
         let outcome = execute(catalogue, &[*claim], &order, &cache)?;
         for finished in &outcome.claims {
             match &finished.result {
@@ -145,5 +162,13 @@ pub fn gate(catalogue: &Catalogue, gate: &Gate, out: &mut dyn Write) -> anyhow::
         writeln!(out, "{what}")?;
     }
     writeln!(out, "{} claims, {} figures outside their bands", claims.len(), wrong.len())?;
+    if let Some(changed) = &catalogue.changed {
+        writeln!(
+            out,
+            "with changed data, from {}: {}",
+            changed.directory,
+            changed.lines().join("; ")
+        )?;
+    }
     Ok(u8::from(!wrong.is_empty()))
 }

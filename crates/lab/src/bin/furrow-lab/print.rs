@@ -52,11 +52,13 @@ pub fn list_json(out: &mut dyn Write, lines: &[Line]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints the list for people.
+/// Prints the list for people: a line for each claim, unless a terminal is too narrow for that.
 pub fn list(out: &mut dyn Write, lines: &[Line]) -> io::Result<()> {
     let mut table = show::table(&["claim", "source", "what", "state"]);
-    table.set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_width(show::Screen::of_stdout().width.max(60) as u16);
+    if io::stdout().is_terminal() {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(show::Screen::of_stdout().width.max(60) as u16);
+    }
     for column in table.column_iter_mut() {
         column.set_cell_alignment(CellAlignment::Left);
     }
@@ -76,6 +78,7 @@ pub fn list(out: &mut dyn Write, lines: &[Line]) -> io::Result<()> {
 /// Prints the results of runs.
 pub fn outcome(
     out: &mut dyn Write,
+    catalogue: &Catalogue,
     outcome: &Outcome<'_>,
     order: &Order,
     cache: &Cache,
@@ -117,6 +120,10 @@ pub fn outcome(
         outcome.cached,
         cache.build()
     )?;
+    if let Some(changed) = &catalogue.changed {
+        writeln!(out, "data: those of {} differ from the built-in ones:", changed.directory)?;
+        changed.lines().iter().try_for_each(|line| writeln!(out, "  {line}"))?;
+    }
     if cache.build().changed {
         writeln!(
             out,
