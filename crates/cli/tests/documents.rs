@@ -1,5 +1,5 @@
 //! Documents that must agree with the code: the floors and the code map of the architecture, and
-//! the glossary.
+//! the glossary. And what each reader meets first: README is short, and every page can be reached.
 
 #![allow(
     clippy::disallowed_methods,
@@ -279,6 +279,65 @@ fn the_glossary_is_the_codes() {
     let lines = text_of("docs/glossary.md").lines().count();
     assert!(lines <= 60, "the glossary has {lines} lines: at most a page");
     assert!(problems.is_empty(), "docs/glossary.md:\n{}", problems.join("\n"));
+}
+
+/// Most words of pages that are read before a decision.
+const SHORT: [(&str, usize); 2] = [("README.md", 700), ("docs/comparison.md", 500)];
+
+#[test]
+fn the_first_pages_are_short_and_readme_says_what_it_must() {
+    for (path, most) in SHORT {
+        let words = text_of(path).split_whitespace().count();
+        assert!(words <= most, "{path} has {words} words: at most {most}");
+    }
+    let readme = text_of("README.md");
+    for needed in [
+        "SMR",
+        "any other SSD",
+        "not yet run on real zoned hardware",
+        "Do not keep your only copy",
+        "docs/limits.md",
+        "](docs/map.svg)",
+        "`make demo`",
+        "`make test`",
+        "scripts/court.sh",
+        "LICENSE-MIT",
+        "docs/README.md",
+    ] {
+        assert!(readme.contains(needed), "README.md does not have {needed}");
+    }
+    // The first screen leads from nothing to a mount.
+    let screen: Vec<&str> = readme.lines().take(30).collect();
+    let commands = screen.iter().skip_while(|line| **line != "```").skip(1);
+    let commands: Vec<&&str> = commands.take_while(|line| **line != "```").collect();
+    assert_eq!(commands.len(), 5, "{commands:?}");
+    assert!(commands[0].starts_with("make build") && commands[3].contains("furrow mount"));
+    let picture = text_of("docs/map.svg");
+    assert!(picture.starts_with("<svg") && picture.contains("prefers-color-scheme:dark"));
+}
+
+/// Pages below docs/ to which `page` of that folder has a link.
+fn links(page: &str) -> BTreeSet<String> {
+    let text = text_of(&format!("docs/{page}"));
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+    targets.filter(|target| target.ends_with(".md")).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_page_is_in_the_index() {
+    let linked = links("README.md");
+    let mut missing = Vec::new();
+    for folder in ["", "claims/", "design/", "structure/"] {
+        for entry in fs::read_dir(root().join("docs").join(folder)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let page = format!("{folder}{name}");
+            if name.ends_with(".md") && page != "README.md" && !linked.contains(&page) {
+                missing.push(page);
+            }
+        }
+    }
+    assert!(linked.len() > 30, "{linked:?}");
+    assert!(missing.is_empty(), "docs/README.md has no link to {missing:?}");
 }
 
 #[test]
