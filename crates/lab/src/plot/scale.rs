@@ -134,6 +134,9 @@ impl Axis {
     }
 
     fn fit_log(&self, low: f64, high: f64, base: f64) -> Fitted<'_> {
+        if base > 3.0 && high / low < CLOSE {
+            return self.fit_close(low, high);
+        }
         let power = |value: f64| value.ln() / base.ln();
         let (mut first, mut last) =
             ((power(low) + 1e-9).floor() as i32, (power(high) - 1e-9).ceil() as i32);
@@ -152,7 +155,23 @@ impl Axis {
             .collect();
         Fitted { axis: self, low: ends.0, high: ends.1, ticks }
     }
+
+    /// A logarithmic axis of even numbers.
+    fn fit_close(&self, low: f64, high: f64) -> Fitted<'_> {
+        let (low, high) = (low.min(high * 0.95), high.max(low * 1.05));
+        let step = nice_step((high - low) / 6.0);
+        let first = ((low / step + 1e-6).floor() as i64).max(1);
+        let last = (high / step - 1e-6).ceil() as i64;
+        let ticks: Vec<f64> = (first..=last).map(|at| at as f64 * step).collect();
+        // A value below the first step has its own place.
+        let ends = (low.min(first as f64 * step), last as f64 * step);
+        Fitted { axis: self, low: ends.0, high: ends.1, ticks }
+    }
 }
+
+/// Values of a logarithmic axis whose highest is less than this many times the lowest: decades
+/// would leave most of the plot empty.
+const CLOSE: f64 = 4.0;
 
 /// An axis with its ends and ticks.
 pub(super) struct Fitted<'a> {

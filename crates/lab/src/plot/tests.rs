@@ -84,6 +84,14 @@ fn ticks_are_round_and_hold_the_data() {
         ["10", "20", "50", "100", "200", "500", "1,000"]
     );
     assert_eq!(labels(Axis::log(""), &[1.0, 1e6]).len(), 7);
+    // What is close together fills the axis.
+    assert_eq!(
+        labels(Axis::log(""), &[0.93, 1.06]),
+        ["0.925", "0.95", "0.975", "1", "1.025", "1.05", "1.075"]
+    );
+    assert_eq!(labels(Axis::log(""), &[0.31, 1.0]), ["0.2", "0.4", "0.6", "0.8", "1"]);
+    assert!(labels(Axis::log(""), &[7.0, 7.0]).contains(&"7".to_owned()));
+    assert!(labels(Axis::log(""), &[1e-300, 2e-300]).len() > 2);
     assert_eq!(labels(Axis::linear(""), &[5.0, 5.0]).first().map(String::as_str), Some("5"));
     assert_eq!(labels(Axis::names("", ["a", "b"]), &[0.0, 1.0]), ["a", "b"]);
     assert!(labels(Axis::log2(""), &[1.0, 2f64.powi(60)]).len() <= 11);

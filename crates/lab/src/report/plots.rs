@@ -38,19 +38,22 @@ pub fn ratios(outcome: &Outcome<'_>) -> Vec<Plot> {
         });
         let title = if at == 0 { "Ours over published" } else { "Ours over published, more" };
         Plot::new(title, Axis::names("", names), Axis::log("ours / published"))
-            .sized(1040, 420 + 60)
+            .sized(1040, 600)
             .scatter("figures, with the range of the seeds", points)
             .level("as published", 1.0)
     };
     all.chunks(SIDE_BY_SIDE).enumerate().map(plot).collect()
 }
 
-/// A name of at most 30 characters.
+/// Most characters of a figure's name. With the claim before it, it fits below an axis, oblique.
+const NAME: usize = 40;
+
+/// A name of at most [`NAME`] characters.
 fn short(name: &str) -> String {
-    if name.chars().count() <= 30 {
+    if name.chars().count() <= NAME {
         return name.to_owned();
     }
-    let cut: String = name.chars().take(29).collect();
+    let cut: String = name.chars().take(NAME - 1).collect();
     format!("{}…", cut.trim_end_matches([' ', ',']))
 }
 
@@ -214,7 +217,7 @@ fn bars(claim: &Claim, result: &ClaimResult) -> Option<Plot> {
     let names = alike.iter().map(|figure| short(&figure.figure.name));
     let y = Axis::linear(text::unit(&unit)).from_zero();
     let mut plot = Plot::new(format!("{}: figures", claim.id), Axis::names("", names), y);
-    plot = plot.sized(1040, 470);
+    plot = plot.sized(1040, 560);
     let ours = alike.iter().enumerate().map(|(at, figure)| {
         Point::new(at as f64, figure.ours.mean).range(figure.ours.low, figure.ours.high)
     });
@@ -229,4 +232,34 @@ fn bars(claim: &Claim, result: &ClaimResult) -> Option<Plot> {
     plot.series.push(series("ours", ours.collect()));
     plot.series.push(series("published", published.collect()));
     Some(plot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::Catalogue;
+
+    /// Most characters that fit below an axis, oblique.
+    const LONGEST: usize = 52;
+
+    #[test]
+    fn the_longest_oblique_name_is_within_its_plot() {
+        let ids = Catalogue::built_in().unwrap().claims.into_iter().map(|claim| claim.id);
+        let longest = ids.map(|id| id.chars().count()).max().unwrap();
+        assert!(longest + 2 + NAME <= LONGEST, "an ID of {longest} characters");
+        let names: Vec<String> = (0..SIDE_BY_SIDE).map(|at| format!("{at:0>LONGEST$}")).collect();
+        let svg = Plot::new("t", Axis::names("", names), Axis::log("y"))
+            .sized(1040, 600)
+            .scatter("s", [(0.0, 1.0)])
+            .svg();
+        let text = svg.lines().find(|line| line.contains("rotate(-35")).unwrap();
+        let place = |name: &str| -> f64 {
+            let rest = text.split_once(&format!(" {name}=\"")).unwrap().1;
+            rest.split('"').next().unwrap().parse().unwrap()
+        };
+        // A character takes 6.5 pixels, to the left and down.
+        let (wide, angle) = (LONGEST as f64 * 6.5, 35f64.to_radians());
+        assert!(place("x") - wide * angle.cos() >= 0.0, "{text}");
+        assert!(place("y") + wide * angle.sin() <= 600.0, "{text}");
+    }
 }
