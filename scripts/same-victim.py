@@ -36,7 +36,7 @@ TITLES = {
 
 
 class Runs:
-    """The runs of one profile, and the scheme that the others are held against: the paper's baseline
+    """The runs of one profile, and the scheme that the others are compared with: the paper's baseline
     is today's ZenFS, which is LIZA as the paper describes it (`baseline`) or as it is released (`zenfs`)."""
 
     def __init__(self, runs, profile, base="baseline"):
@@ -206,7 +206,7 @@ FIGURES = {
         "throughput": over("baza+", ["a"], throughput),
     },
 }
-# The profile of the runs that stand for a claim, and what they are held against: the paper's baseline is
+# The profile of the runs that stand for a claim, and what they are compared with: the paper's baseline is
 # "current BlobDB-ZenFS", the rule of the released ZenFS; with zn540 and small zones only LIZA was run.
 STANDS = {claim: ("timed", "zenfs") for claim in FIGURES} | {
     "V8": ("zn540", "baseline"), "V9": ("small", "baseline")}
@@ -397,7 +397,7 @@ def main():
         "## Figures",
         "",
         "Bytes are times eight, as the drive is an eighth of the published one. Ours are made of the means over the",
-        "seeds, with the least and the most of the seeds' own. *zenfs*: held against the rule of the released ZenFS",
+        "seeds, with the least and the most of the seeds' own. *zenfs*: compared with the rule of the released ZenFS",
         "instead of LIZA as the paper describes it; the paper's baseline is \"current BlobDB-ZenFS\".",
         "",
         "| claim | figure | profile | ours | unit | published |",

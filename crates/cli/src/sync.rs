@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 /// Make everything written to a mounted file system durable
 ///
-/// Returns when everything is durable. Of sync(1) and syncfs(2) the kernel does not tell FUSE file
-/// systems; this command replaces them.
+/// Returns when everything is durable. The kernel does not forward sync(1) or syncfs(2) to FUSE;
+/// use this command instead.
 #[derive(clap::Args)]
 pub struct Args {
     /// Mount point

@@ -55,10 +55,9 @@ impl Verdict {
             }
             Verdict::Direction => {
                 "a published bound that holds, or an effect in the published direction. An effect \
-                 is the ratio of two runs, its size the logarithm of the ratio. It must be 10 % at \
-                 least, and half to twice the published size; where \"up to\" an effect is \
-                 published, any part of it and up to twice its size. \"At least\", \"up to\" an \
-                 amount, and a wide range must be met exactly."
+                 (ratio of two runs) counts if it is at least 10 % and its logarithm is 0.5 to 2 \
+                 times the published one; for \"up to X\", anything up to twice. \"At least\", \
+                 \"up to\" an amount, and a wide range must be met exactly."
             }
             Verdict::NotReproduced => {
                 "neither. The line names the cause, and the appendix the experiment that moved it; \

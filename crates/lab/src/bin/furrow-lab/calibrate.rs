@@ -22,18 +22,18 @@ Examples:
   furrow-lab calibrate pm1731a --seeds 10
   furrow-lab calibrate --docs docs          write the plots and tables of docs/calibration again";
 
-/// Hold the timing models against published measurements.
+/// Compare the timing models with published measurements
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Only these drives.
+    /// Only these drives
     #[arg(value_name = "PRESET")]
     presets: Vec<String>,
-    /// Runs of each row.
+    /// Runs of each row
     #[arg(long, value_name = "N", default_value_t = markdown::SEEDS as u16)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     seeds: u16,
-    /// Print JSON.
+    /// Print JSON
     #[arg(long)]
     json: bool,
     /// Write plots to DIR/calibration/ and the tables into DIR/calibration.md. Three seeds.
