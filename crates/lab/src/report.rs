@@ -132,6 +132,9 @@ impl Page<'_> {
                 claim.id,
             );
             match &finished.result {
+                Ok(result) if result.main().next().is_none() => {
+                    tag!(self, "<td colspan=\"8\">nothing published, see below</td></tr>");
+                }
                 Ok(result) => {
                     for (at, figure) in result.main().enumerate() {
                         if at > 0 {

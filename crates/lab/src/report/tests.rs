@@ -6,6 +6,10 @@ use crate::catalogue::Size;
 use crate::fixture;
 use crate::runner;
 
+/// Only a figure of our own.
+const OWN: &str = "figures = [{ name = \"own\", unit = \"MB/s\", run = \"r\" }]\n\
+                   [[claim.runs]]\nname = \"r\"\n";
+
 /// Claims whose every text has characters that HTML must not interpret.
 fn claims() -> String {
     let shown = r#"
@@ -31,6 +35,7 @@ device_with = "model.group-rate=20MB/s"
         fixture::claim("N-1", "<script>alert('what')</script>", "forecast <b>", shown),
         fixture::failing("N-2"),
         fixture::needing("N-3", "cannot be <tried>", "<more>"),
+        fixture::claim("N-4", "nothing is published", "a number", OWN),
     ])
 }
 
@@ -80,6 +85,7 @@ fn whatever_the_data_hold_the_report_is_well_formed_and_says_it() {
         "furrow-lab run N-1 --scaled --seeds 2",
         "5000 zones",
         "2 to 4",
+        "nothing published, see below",
     ] {
         assert!(said.contains(wanted), "{wanted} is not said");
     }
@@ -100,7 +106,7 @@ fn every_link_leads_somewhere_and_nothing_is_loaded() {
     let ids: Vec<&str> = document.descendants().filter_map(|node| node.attribute("id")).collect();
     let links: Vec<&str> =
         document.descendants().filter_map(|node| node.attribute("href")).collect();
-    assert_eq!(links, ["#n-1", "#n-2"]);
+    assert_eq!(links, ["#n-1", "#n-2", "#n-4"]);
     assert!(links.iter().all(|link| ids.contains(&link.trim_start_matches('#'))), "{ids:?}");
     assert!(!text.contains(" src=") && !text.contains("url(") && !text.contains("@import"));
 }
