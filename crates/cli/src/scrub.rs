@@ -187,7 +187,7 @@ fn is_bad(scrub: &Scrub) -> bool {
 /// If the program does not begin or report it.
 pub fn of_store_in_use(socket: &Path, name: &str, quiet: bool) -> Result<Scrub> {
     let place = Place::Store(socket.to_owned());
-    if !place.ask(None)?.is_some_and(|scrub| scrub.state == "running") {
+    if place.ask(None)?.is_none_or(|scrub| scrub.state != "running") {
         place.ask(Some("start")).with_context(|| name.to_owned())?;
     }
     wait(&place, name, quiet)

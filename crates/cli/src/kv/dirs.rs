@@ -42,13 +42,14 @@ pub struct RemoveArgs {
 pub fn make(args: &MakeArgs, _: &mut dyn Write) -> Result<u8> {
     let changed = Changed::open(&args.device)?;
     let mut made = Vec::new();
-    let done = args.paths.iter().try_for_each(|path| match args.parents {
-        true => Ok(made.extend(changed.make_directories(path)?)),
-        false => {
+    let done = args.paths.iter().try_for_each(|path| {
+        if args.parents {
+            made.extend(changed.make_directories(path)?);
+        } else {
             changed.store().make_directory(path)?;
             made.push(plain(path));
-            Ok(())
         }
+        Ok(())
     });
     if done.is_err() {
         // Nothing is durable yet, and none of them has content.
