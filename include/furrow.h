@@ -169,7 +169,9 @@ extern "C" {
 // `options` may be null, or options separated by commas: `clean-below=PERCENT` (20), the share
 // of free zones below which cleaning begins; `policy=NAME` (baza; shared, liza-paper, liza-zenfs,
 // generations), which files share zones; `record=FILE`, a file of the host in which all calls are
-// recorded in the format of crates/kv/src/trace.rs (`furrow kv trace`).
+// recorded in the format of crates/kv/src/trace.rs (`furrow kv trace`). With `ro` alone it is only
+// read, as it is at this moment: on its drive, which then nobody can open to write, or through the
+// program that uses it, which goes on. What would change it fails with `FURROW_READ_ONLY`.
 int32_t furrow_store_open(const char *device,
                           const char *options_text,
                           struct furrow_store **store,

@@ -40,6 +40,9 @@ stock() {
     found="$("$furrow" run -- "${ldb[@]}" --fs_uri="furrow://$drive" --db=/bench scan --hex 2>/dev/null |
         grep -c '^0x')"
     [ "$found" = 2000 ] || fail "ldb finds $found keys of the 2000 that db_bench wrote"
+    found="$("$furrow" run --store "$drive" --read-only -- "${ldb[@]}" --db=/bench scan --hex \
+        2>/dev/null | grep -c '^0x')"
+    [ "$found" = 2000 ] || fail "ldb finds $found keys of the 2000 in a store opened to be read"
     # The second fill destroys what the first made: in the store, not on the host.
     mkdir -p "$images/host"
     touch "$images/host/CURRENT"

@@ -103,6 +103,7 @@ bool ParseUri(const std::string& text, Uri* uri, std::string* why) {
     if (StartsWith(option, "logs=")) {
       uri->logs = option.substr(5);
     } else if (!option.empty()) {
+      uri->read_only |= option == "ro";
       uri->options += (uri->options.empty() ? "" : ",") + option;
     }
     at = end + 1;
@@ -126,7 +127,9 @@ StoreFileSystem* StoreFileSystem::WhileUsed(const std::string& text) {
   Uri uri;
   std::string why;
   bool valid = ParseUri(text, &uri, &why);
-  auto* fs = new StoreFileSystem(std::move(uri), true);
+  // What is only read has to stay as it is from one file of a database to the next.
+  bool while_used = !uri.read_only;
+  auto* fs = new StoreFileSystem(std::move(uri), while_used);
   if (!valid) fs->wrong_ = why;
   return fs;
 }

@@ -21,6 +21,8 @@ struct Uri {
   std::string options;
   // Directory on the host for LOG files; empty: in the store.
   std::string logs;
+  // The store is only read, as it is at one moment.
+  bool read_only = false;
 };
 
 // Parses `furrow://DEVICE[?OPTION,...]`. Returns false with a reason in `why` if it is invalid.

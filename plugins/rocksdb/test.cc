@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -542,6 +543,74 @@ void Databases() {
   }
 }
 
+// A database of another process's store, opened to be read while that process writes to it.
+void OnlyRead(const std::string& image) {
+  auto fs = OpenFileSystem("furrow://" + image + "?ro");
+  std::unique_ptr<Env> env = NewCompositeEnv(fs);
+  Options options = BlobOptions(env.get());
+  options.create_if_missing = false;
+  // With all files open RocksDB opens a database of one level in a way that finds no blobs.
+  options.max_open_files = 100;
+  furrow::Opened opened{};
+  CHECK_OK(DB::OpenForReadOnly(options, "/db", &opened));
+  std::unique_ptr<DB> db(std::move(opened));
+  std::vector<std::string> values(200);
+  for (int round = 0; round < 3; round++) {
+    for (int key = 0; key < 200; key++) {
+      std::string value;
+      CHECK_OK(db->Get(ReadOptions(), Key(key), &value));
+      CHECK(round == 0 || value == values[key], "as of one moment");
+      values[key] = value;
+      bool known = false;
+      for (int version = 0; version < 100 && !known; version++) {
+        known = value == Content(key * 1000 + version, 8000);
+      }
+      CHECK(known, Key(key));
+    }
+  }
+  CHECK_OK(db->VerifyChecksum(ReadOptions()));
+  std::unique_ptr<FSWritableFile> file;
+  IOStatus refused = fs->NewWritableFile("/x", FileOptions(), &file, nullptr);
+  CHECK(refused.ToString().find("to be read only (ro)") != std::string::npos, refused.ToString());
+  CHECK(!fs->DeleteFile("/db/CURRENT", kIo, nullptr).ok(), "removed");
+  CHECK(!fs->RenameFile("/db/CURRENT", "/x", kIo, nullptr).ok(), "renamed");
+  CHECK(!fs->CreateDirIfMissing("/new", kIo, nullptr).ok(), "made");
+  CHECK_OK(fs->FileExists("/db/CURRENT", kIo, nullptr));
+  db.reset();
+  exit(0);
+}
+
+// A second process reads the database of this one, which goes on, and of nobody.
+void OthersMayRead() {
+  std::string run = directory + "/run";
+  CHECK(setenv("FURROW_RUN", run.c_str(), 1) == 0, "setenv");
+  Image image(furrow_command, directory + "/read.zns", kShape);
+  {
+    auto fs = OpenFileSystem(image.uri());
+    std::unique_ptr<Env> env = NewCompositeEnv(fs);
+    std::unique_ptr<DB> db = OpenDatabase(BlobOptions(env.get()), "/db");
+    auto write = [&](int version) {
+      for (int key = 0; key < 200; key++) {
+        CHECK_OK(db->Put(WriteOptions(), Key(key), Content(key * 1000 + version, 8000)));
+      }
+    };
+    write(0);
+    std::atomic<bool> over{false};
+    std::thread writer([&] {
+      for (int version = 1; version < 100 && !over; version++) {
+        write(version);
+        CHECK_OK(db->CompactRange(CompactRangeOptions(), nullptr, nullptr));
+      }
+    });
+    int status = InProcess("only_read", image.path());
+    over = true;
+    writer.join();
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a second process reads");
+  }
+  int status = InProcess("only_read", image.path());
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a store that nobody has is read");
+}
+
 // A database fills its store: acknowledged data is there, even after it was opened again while it
 // was full; it continues once it has freed space.
 void FullStore() {
@@ -710,6 +779,7 @@ int main(int count, char** arguments) {
     if (life == "write_and_exit") WriteAndExit(arguments[5]);
     if (life == "be_refused") BeRefused(arguments[5]);
     if (life == "open_and_close") OpenAndClose(arguments[5]);
+    if (life == "only_read") OnlyRead(arguments[5]);
     return 1;
   }
   const std::pair<const char*, void (*)()> tests[] = {
@@ -723,6 +793,7 @@ int main(int count, char** arguments) {
       {"who_may_have_a_store", WhoMayHaveAStore},
       {"wrong_uris", WrongUris},
       {"the_last_one_lets_go", TheLastOneLetsGo},
+      {"others_may_read", OthersMayRead},
       {"files_of_the_host", FilesOfTheHost},
       {"every_way_to_open", EveryWayToOpen},
       {"wrong_paths", WrongPaths},

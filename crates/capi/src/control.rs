@@ -58,7 +58,7 @@ pub(crate) struct Control {
 }
 
 /// The directory of the sockets of running daemons, as the command has it.
-fn directory() -> PathBuf {
+pub(crate) fn directory() -> PathBuf {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(own) = set("FURROW_RUN") {
         return std::path::absolute(&own).unwrap_or_else(|_| own.into());

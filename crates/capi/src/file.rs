@@ -95,6 +95,10 @@ impl furrow_file {
 
     fn size(&self) -> Outcome<u64> {
         let id = self.id;
+        if let Some(reader) = &self.shared.reader {
+            check_fork()?;
+            return Ok(reader.size(id));
+        }
         self.shared.now(Counted::Other, move |store| store.size(id))
     }
 }
@@ -353,6 +357,14 @@ pub unsafe extern "C" fn furrow_file_read(
         answer(error, || {
             let of = file(of)?;
             let id = of.id;
+            if let Some(reader) = &of.shared.reader {
+                check_fork()?;
+                return put(
+                    got,
+                    copy(&Data::of(&reader.read(id, offset, len)?), buffer, len)?,
+                    "got",
+                );
+            }
             let read = move |store: Store| async move { store.read(id, offset, len).await };
             let op = |got: Option<&usize>| Op::Read {
                 file: id.0,
@@ -390,7 +402,12 @@ pub unsafe extern "C" fn furrow_read_begin(
             let number = recorder.as_deref().map_or(0, Recorder::read);
             let begin = |_: &Call<'_>| {
                 let (sender, result) = sync_channel(1);
-                of.shared.port.submit(move |rt, engine| {
+                if let Some(reader) = &of.shared.reader {
+                    // The channel has room for one.
+                    let _ = sender.try_send(Ok(Data::of(&reader.read(id, offset, len)?)));
+                    return Ok(result);
+                }
+                of.shared.port()?.submit(move |rt, engine| {
                     let store = engine.store.clone();
                     rt.run_now(async move {
                         // The receiver may be gone.
@@ -466,6 +483,9 @@ pub unsafe extern "C" fn furrow_file_close(
                 return Ok(());
             }
             let furrow_file { shared, id, .. } = *Box::from_raw(closed);
+            if shared.reader.is_some() {
+                return Shared::leave(shared);
+            }
             let close = move |store: Store| async move { store.close(id).await };
             let done = shared.record(
                 Counted::Open,

@@ -27,6 +27,8 @@
 mod control;
 pub mod error;
 pub mod file;
+mod options;
+mod reader;
 mod record;
 mod session;
 mod shared;

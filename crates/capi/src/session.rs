@@ -5,8 +5,8 @@
 //! `{"request":"read","file":N,"offset":N,"bytes":N}` is answered by a line with
 //! `"ok":{"bytes":N}`, and that many bytes after it: fewer than asked for at the file's end only.
 //!
-//! A view keeps the content of files that the program removes. So there are few of them, and a
-//! client that says nothing for long loses its view.
+//! A view keeps the content of files that the program removes, so there are few of them. It ends
+//! with its connection: a client that has died keeps nothing.
 
 use crate::control::{Source, hear, parse, said, say};
 use furrow_kv::{FileId, FileInfo, Frozen, Node};
@@ -24,8 +24,8 @@ const SESSIONS: usize = 4;
 const READ_MAX: u64 = 1 << 20;
 /// Bytes that are read at a time, so that others have the engine between.
 const PIECE: u64 = 256 << 10;
-/// How long a client may say nothing: it may be writing what it has read.
-const SILENCE: Duration = Duration::from_secs(300);
+/// How long a client may say nothing. One that reads a database may do so for long.
+const SILENCE: Duration = Duration::MAX;
 
 /// The sessions of a store.
 #[derive(Default)]
@@ -102,6 +102,7 @@ fn serve(mut client: UnixStream, of: &Source, over: &AtomicBool) -> std::io::Res
         json!({
             "device": of.device,
             "uuid": of.uuid,
+            "label": of.label,
             "process": std::process::id(),
             "entries": entries.iter().map(described).collect::<Vec<_>>(),
         })

@@ -2,6 +2,7 @@
 
 use crate::control::{Control, Source};
 use crate::error::{Failure, Outcome, furrow_kind};
+use crate::reader::Reader;
 use crate::record::{Recorder, recorded};
 use crate::tally::{Counted, Tally};
 use furrow_emu::OpenMode;
@@ -91,7 +92,9 @@ pub(crate) struct Engine {
 
 /// An open store. The last user closes it.
 pub(crate) struct Shared {
-    pub(crate) port: Port<Engine>,
+    /// None if the store is only read.
+    port: Option<Port<Engine>>,
+    pub(crate) reader: Option<Reader>,
     pub(crate) pages: Pool,
     /// The name of its drive.
     name: String,
@@ -112,7 +115,7 @@ fn nice() -> i32 {
 }
 
 /// Configuration with real time and an unpredictable seed.
-fn config() -> Outcome<Config> {
+pub(crate) fn config() -> Outcome<Config> {
     let mut seed = [0; 8];
     let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut seed));
     read.map_err(|why| Failure::new(furrow_kind::FURROW_IO, format!("/dev/urandom: {why}")))?;
@@ -126,30 +129,40 @@ fn name_of(spec: &DeviceSpec) -> String {
 }
 
 /// Opens the soft zones on the block device or file at `path`; `None` if it has none.
-fn open_soft(rt: &Rt, path: &str) -> Result<Option<Rc<dyn ZonedDevice>>, Error> {
+fn open_soft(rt: &Rt, path: &str, mode: OpenMode) -> Result<Option<Rc<dyn ZonedDevice>>, Error> {
     if !is_superblock(&PlainFile::first_block(path)) {
         return Ok(None);
     }
-    let file = PlainFile::open(path, Access::ReadWrite)?;
+    let (access, soft) = match mode {
+        OpenMode::ReadWrite => (Access::ReadWrite, furrow_soft::Access::ReadWrite),
+        OpenMode::ReadOnly => (Access::ReadOnly, furrow_soft::Access::ReadOnly),
+    };
+    let file = PlainFile::open(path, access)?;
     let plain = Rc::new(file.start(rt)?);
     let engine = rt.clone();
-    let opened = rt.block_on(async move {
-        let access = furrow_soft::Access::ReadWrite;
-        SoftDrive::open(&engine, plain, access, Default::default()).await
-    });
+    let opened =
+        rt.block_on(async move { SoftDrive::open(&engine, plain, soft, Default::default()).await });
     Ok(Some(Rc::new(opened?)))
 }
 
 /// Opens a drive of the system, one of soft zones, or an emulated one.
-fn open_drive(rt: &Rt, spec: &DeviceSpec) -> Result<Rc<dyn ZonedDevice>, Error> {
+pub(crate) fn open_drive(
+    rt: &Rt,
+    spec: &DeviceSpec,
+    mode: OpenMode,
+) -> Result<Rc<dyn ZonedDevice>, Error> {
     if let Some(path) = spec.path()
-        && let Some(drive) = open_soft(rt, path)?
+        && let Some(drive) = open_soft(rt, path, mode)?
     {
         return Ok(drive);
     }
+    let access = match mode {
+        OpenMode::ReadWrite => Access::ReadWrite,
+        OpenMode::ReadOnly => Access::ReadOnly,
+    };
     Ok(match spec {
-        DeviceSpec::Node(node) => Rc::new(Drive::open(rt, node, Access::ReadWrite)?),
-        _ => furrow_emu::open(rt, spec, OpenMode::ReadWrite)?,
+        DeviceSpec::Node(node) => Rc::new(Drive::open(rt, node, access)?),
+        _ => furrow_emu::open(rt, spec, mode)?,
     })
 }
 
@@ -157,7 +170,7 @@ fn start(rt: &Rt, spec: &DeviceSpec, mut options: Options) -> Result<Engine, Err
     if let Some(change) = CHANGE.get() {
         change(&mut options);
     }
-    let device = open_drive(rt, spec)?;
+    let device = open_drive(rt, spec, OpenMode::ReadWrite)?;
     let drive = device.clone();
     let in_memory = matches!(spec, DeviceSpec::Memory(_));
     let (inner, theirs) = (rt.clone(), device.clone());
@@ -178,7 +191,7 @@ fn start(rt: &Rt, spec: &DeviceSpec, mut options: Options) -> Result<Engine, Err
     Ok(Engine { store, views: RefCell::default(), _device: drive })
 }
 
-fn stopped(why: Stopped) -> Failure {
+pub(crate) fn stopped(why: Stopped) -> Failure {
     Failure::new(furrow_kind::FURROW_IO, why.to_string())
 }
 
@@ -193,7 +206,7 @@ pub(crate) fn format(device: &str, label: String) -> Outcome {
     let spec = parse(device)?;
     let rt = Rt::new(config()?);
     let engine = rt.clone();
-    let made = open_drive(&rt, &spec).and_then(|drive| {
+    let made = open_drive(&rt, &spec, OpenMode::ReadWrite).and_then(|drive| {
         let options = FormatOptions { label, ..FormatOptions::default() };
         rt.block_on(async move { Store::format(&engine, drive, &options).await })
     });
@@ -202,6 +215,36 @@ pub(crate) fn format(device: &str, label: String) -> Outcome {
 }
 
 impl Shared {
+    /// A view of the store on `device`, which is only read.
+    pub(crate) fn open_to_read(device: &str) -> Outcome<Arc<Shared>> {
+        notice_forks();
+        check_fork()?;
+        let spec = parse(device)?;
+        let name = name_of(&spec);
+        let (reader, uuid, label) = Reader::open(&spec, &name)?;
+        Ok(Arc::new(Shared {
+            port: None,
+            reader: Some(reader),
+            pages: Pool::new(0),
+            // Each is a view of its own, which nobody else may take for the store.
+            name: String::new(),
+            uuid,
+            label,
+            locks: Mutex::default(),
+            recorder: None,
+            tally: Arc::default(),
+            nice: nice(),
+            control: Mutex::default(),
+        }))
+    }
+
+    /// The engine.
+    pub(crate) fn port(&self) -> Outcome<&Port<Engine>> {
+        let message = "the store was opened to be read only (ro)";
+        let failure = || Failure::new(furrow_kind::FURROW_READ_ONLY, message);
+        self.port.as_ref().ok_or_else(failure)
+    }
+
     /// The store on `device`: the one that this process has open already, or one opened now,
     /// recorded in the file `record` if there is one.
     pub(crate) fn open(
@@ -223,7 +266,8 @@ impl Shared {
         });
         let (uuid, label) = about.map_err(stopped)?;
         let shared = Arc::new(Shared {
-            port,
+            port: Some(port.clone()),
+            reader: None,
             pages: Pool::new(PAGES),
             name: name.clone(),
             uuid,
@@ -235,7 +279,7 @@ impl Shared {
             control: Mutex::default(),
         });
         *lock(&shared.control) = Control::start(Source {
-            port: shared.port.clone(),
+            port,
             tally: shared.tally.clone(),
             device: shared.name.clone(),
             uuid: shared.uuid.clone(),
@@ -261,8 +305,9 @@ impl Shared {
         }
         // The control socket takes no more requests.
         drop(lock(&shared.control).take());
+        let Some(port) = shared.port.clone() else { return Ok(()) };
         let stop = || {
-            let ended = shared.port.clone().try_stop(|_, engine| {
+            let ended = port.try_stop(|_, engine| {
                 let store = engine.store.clone();
                 async move { store.stop().await }
             });
@@ -297,11 +342,12 @@ impl Shared {
             let future = f(engine.store.clone());
             async move { (hop, future.await) }
         };
+        let port = self.port()?;
         let result = if nice() > self.nice {
             self.tally.count_handed();
-            self.port.try_call_by_others(run)
+            port.try_call_by_others(run)
         } else {
-            self.port.try_call(run)
+            port.try_call(run)
         };
         let (hop, result) = result.map_err(stopped)?;
         self.tally.count(what, hop);

@@ -2,10 +2,12 @@
 
 use crate::error::{Failure, Outcome, answer, furrow_error};
 use crate::file::{furrow_file, opened};
+use crate::options::{Chosen, options};
+use crate::reader::Known;
 use crate::shared::{Shared, lock};
 use crate::tally::Counted;
 use furrow_kv::trace::Op;
-use furrow_kv::{Family, FileId, FileKind, Lifetime, Node, Options, Store};
+use furrow_kv::{Family, FileId, FileKind, Lifetime, Node, Store};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::Arc;
 
@@ -143,38 +145,15 @@ pub(crate) unsafe fn put<T>(to: *mut T, value: T, what: &str) -> Outcome {
     Ok(())
 }
 
-/// Parses the options of a store, separated by commas, and the file of its recording.
-fn options(text: &str) -> Outcome<(Options, Option<String>)> {
-    let (mut options, mut record) = (Options::default(), None);
-    for option in text.split(',').map(str::trim).filter(|option| !option.is_empty()) {
-        let (name, value) = option.split_once('=').unwrap_or((option, ""));
-        let number = || {
-            let range = 0..=90;
-            let number = value.parse().ok().filter(|number| range.contains(number));
-            number.ok_or_else(|| Failure::invalid(format!("{option}: expected 0 to 90 (percent)")))
-        };
-        match name {
-            "clean-below" => options.clean_below = number()?,
-            "policy" => options.policy = value.parse()?,
-            "record" if !value.is_empty() => record = Some(value.to_owned()),
-            _ => {
-                return Err(Failure::invalid(format!(
-                    "{option}: not an option of a store; there are clean-below=PERCENT, \
-                     policy=NAME, record=FILE"
-                )));
-            }
-        }
-    }
-    Ok((options, record))
-}
-
 /// Opens the store on `device`: the image of an emulated drive, or `mem:...`, which begins empty. A
 /// store that this process has open already is shared, with the options it was opened with.
 ///
 /// `options` may be null, or options separated by commas: `clean-below=PERCENT` (20), the share
 /// of free zones below which cleaning begins; `policy=NAME` (baza; shared, liza-paper, liza-zenfs,
 /// generations), which files share zones; `record=FILE`, a file of the host in which all calls are
-/// recorded in the format of crates/kv/src/trace.rs (`furrow kv trace`).
+/// recorded in the format of crates/kv/src/trace.rs (`furrow kv trace`). With `ro` alone it is only
+/// read, as it is at this moment: on its drive, which then nobody can open to write, or through the
+/// program that uses it, which goes on. What would change it fails with `FURROW_READ_ONLY`.
 ///
 /// # Safety
 /// As the crate's description says.
@@ -193,8 +172,12 @@ pub unsafe extern "C" fn furrow_store_open(
                 true => String::new(),
                 false => text(options_text, "options")?,
             };
-            let (options, record) = options(&chosen)?;
-            let shared = Shared::open(&device, options, record.as_deref())?;
+            let shared = match options(&chosen)? {
+                Chosen::ReadOnly => Shared::open_to_read(&device)?,
+                Chosen::Changed(options, record) => {
+                    Shared::open(&device, options, record.as_deref())?
+                }
+            };
             put(store, Box::into_raw(Box::new(furrow_store(shared))), "store")
         })
     }
@@ -254,7 +237,11 @@ pub unsafe extern "C" fn furrow_store_sync(
     unsafe {
         answer(error, || {
             let sync = |store: Store| async move { store.sync_names().await };
-            shared(store)?.record(Counted::Sync, |call| call.engine(sync), |_| Op::SyncNames)
+            let shared = shared(store)?;
+            if shared.reader.is_some() {
+                return crate::shared::check_fork();
+            }
+            shared.record(Counted::Sync, |call| call.engine(sync), |_| Op::SyncNames)
         })
     }
 }
@@ -275,6 +262,9 @@ pub unsafe extern "C" fn furrow_store_sync_all(
             // In the child of a fork the recording belongs to the parent.
             crate::shared::check_fork()?;
             let shared = shared(store)?;
+            if shared.reader.is_some() {
+                return crate::shared::check_fork();
+            }
             let done = shared.record(Counted::Sync, |call| call.engine(sync), |_| Op::SyncAll);
             shared.recorder.iter().for_each(|recorder| recorder.flush());
             done
@@ -502,6 +492,11 @@ fn stat_of(store: &Store, path: &str) -> furrow_zone::Result<furrow_stat> {
     Ok(furrow_stat { is_directory, size: stat.size, modified: stat.modified })
 }
 
+fn stat_of_known(file: Option<Known>) -> furrow_stat {
+    let (size, modified) = file.map_or((0, 0), |file| (file.size, file.modified));
+    furrow_stat { is_directory: i32::from(file.is_none()), size, modified }
+}
+
 /// Information about a path.
 ///
 /// # Safety
@@ -517,10 +512,14 @@ pub unsafe extern "C" fn furrow_stat_path(
     unsafe {
         answer(error, || {
             let path = text(path, "path")?;
-            let asked = path.clone();
+            let (shared, asked) = (shared(store)?, path.clone());
+            if let Some(reader) = &shared.reader {
+                crate::shared::check_fork()?;
+                return put(stat, stat_of_known(reader.get(&path)?), "stat");
+            }
             let find = move |store: &Store| stat_of(store, &path);
             let op = |_: Option<&furrow_stat>| Op::Stat { path: asked };
-            let found = shared(store)?.record(Counted::Names, |call| call.now(find), op)?;
+            let found = shared.record(Counted::Names, |call| call.now(find), op)?;
             put(stat, found, "stat")
         })
     }
@@ -543,14 +542,24 @@ pub unsafe extern "C" fn furrow_list(
         answer(error, || {
             let path = text(path, "path")?;
             let each = each.ok_or_else(|| Failure::invalid("each: a null pointer"))?;
-            let asked = path.clone();
+            let (shared, asked) = (shared(store)?, path.clone());
+            if let Some(reader) = &shared.reader {
+                crate::shared::check_fork()?;
+                for (name, file) in reader.list(&path)? {
+                    let (Ok(name), stat) = (CString::new(name), stat_of_known(file)) else {
+                        continue;
+                    };
+                    each(argument, name.as_ptr(), &raw const stat);
+                }
+                return Ok(());
+            }
             let find = move |store: &Store| {
                 let stat = |name: &str| stat_of(store, &format!("{path}/{name}"));
                 let with = |(name, _): (String, Node)| Some((stat(&name).ok()?, name));
                 Ok(store.list(&path)?.into_iter().filter_map(with).collect::<Vec<_>>())
             };
             let op = |_: Option<&Vec<_>>| Op::List { path: asked };
-            let found = shared(store)?.record(Counted::Names, |call| call.now(find), op)?;
+            let found = shared.record(Counted::Names, |call| call.now(find), op)?;
             for (stat, name) in found {
                 // Names contain no zeros: they came from C, or from a checked record.
                 let Ok(name) = CString::new(name) else { continue };
@@ -743,6 +752,11 @@ pub unsafe extern "C" fn furrow_open(
         answer(error, || {
             let path = text(path, "path")?;
             let (shared, asked) = (shared(store)?, path.clone());
+            if let Some(reader) = &shared.reader {
+                crate::shared::check_fork()?;
+                let id = reader.file(&path)?;
+                return put(file, opened(shared, id, false), "file");
+            }
             let open = move |store: &Store| store.open_file(&path);
             let op = |id: Option<&FileId>| Op::Open { file: id.map_or(0, |id| id.0), path: asked };
             let id = shared.record(Counted::Open, |call| call.now(open), op)?;

@@ -25,7 +25,7 @@ mod scrub;
 mod session;
 pub mod stat;
 mod trace;
-mod view;
+pub mod view;
 
 use clap::Subcommand;
 pub use scrub::closed as scrub_closed;

@@ -3,6 +3,7 @@
 mod linked;
 
 use crate::kv::drive::Looked;
+use crate::kv::view::View;
 use anyhow::{Context as _, Result, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use furrow_kv::Policy;
@@ -34,6 +35,12 @@ pub struct Args {
     /// Drive with a store ('furrow kv mkfs'), or mem:..., which begins empty
     #[arg(long, value_name = "DEVICE")]
     store: Option<DeviceSpec>,
+    /// Only read the store, as it is when the program first looks at it: also while another
+    /// program has it open, which goes on. The files it removes keep their space until this one
+    /// ends. For RocksDB's OpenForReadOnly, as in 'ldb scan' and 'db_bench --readonly'
+    #[arg(long, requires = "store")]
+    #[arg(conflicts_with_all = ["policy", "clean_below", "same_victim", "record"])]
+    read_only: bool,
     /// Which files share zones; without it as for baza
     #[arg(long, value_name = "NAME", requires = "store", value_parser = policies())]
     policy: Option<Policy>,
@@ -87,7 +94,10 @@ pub fn run(args: &Args, _: &mut dyn Write) -> Result<u8> {
     linked::check(&args.program[0], &library)?;
     let mut command = Command::new(&args.program[0]);
     if let Some(store) = &args.store {
-        is_usable(store)?;
+        match args.read_only {
+            true => drop(View::open(&store.to_string(), false)?),
+            false => is_usable(store)?,
+        }
         command.env("FURROW_URI", uri(store, args)?);
     } else if !names_store(&args.program) {
         let name = Path::new(&args.program[0]).display();
@@ -120,6 +130,9 @@ pub fn run(args: &Args, _: &mut dyn Write) -> Result<u8> {
 
 fn uri(store: &DeviceSpec, args: &Args) -> Result<String> {
     let mut options = Vec::new();
+    if args.read_only {
+        options.push("ro".to_owned());
+    }
     if let Some(policy) = args.policy {
         let named = Policy::NAMES.iter().find(|(_, each)| *each == policy);
         options.extend(named.map(|(name, _)| format!("policy={name}")));
@@ -174,6 +187,11 @@ fn check_uris(program: &[OsString]) -> Result<()> {
         };
         let device = rest.rsplit_once('?').map_or(rest, |(device, _)| device);
         let spec: DeviceSpec = device.parse().with_context(|| format!("--{name}={value}"))?;
+        let options = rest.rsplit_once('?').map_or("", |(_, options)| options);
+        if options.split(',').any(|option| option == "ro") {
+            View::open(device, false).with_context(|| format!("--{name}={value}"))?;
+            continue;
+        }
         is_usable(&spec).with_context(|| format!("--{name}={value}"))?;
     }
     Ok(())

@@ -36,6 +36,12 @@ pub struct Data {
 }
 
 impl Data {
+    /// Content from elsewhere.
+    pub fn of(bytes: &[u8]) -> Data {
+        let pages = bytes.chunks(PAGE_SIZE).map(Page::from_slice).collect();
+        Data::new(pages, 0, bytes.len())
+    }
+
     pub(crate) fn new(pages: Pages, skip: usize, len: usize) -> Data {
         Data { pages, skip, len }
     }
