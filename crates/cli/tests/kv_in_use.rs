@@ -180,7 +180,7 @@ fn a_store_in_use_is_read_through_its_program_and_changed_by_nobody_else() {
         (of("sst") * 4096, &map["total"]),
         (df["kinds"][1]["disk_bytes"].as_u64().unwrap(), &40.into())
     );
-    assert!(place.ok(&["kv", "map", &d]).contains("lives in zones"));
+    assert!(place.ok(&["kv", "map", &d]).contains("in zones  alone in"));
 
     let said = place.ok(&["kv", "fsck", &d]);
     assert!(
