@@ -89,7 +89,7 @@ fn letters_say_use_and_fill_and_rows_wrap() {
     assert!(!text.contains('\x1b'));
     assert!(text.lines().any(|line| line.starts_with("data-warm") && line.contains("20")));
     assert!(text.contains("cells: one zone each; a"), "{text}");
-    assert!(text.ends_with("d.zns: 23 zones of 400 KiB\n"), "{text}");
+    assert!(text.ends_with("d.zns: 23 zones of 400\nKiB\n"), "{text}");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn the_map_of_any_drive_fits_screens_of_40_80_and_200_columns() {
     for (width, height) in sizes {
         for zones in [1, 13, 96, 904, 5000, 40_704] {
             for (colour, below) in [(false, ""), (true, ""), (false, "a b\n1 2\n")] {
-                let map = busy(zones);
+                let map = MapPage { device: "a/folder/of/drives/d.zns".into(), ..busy(zones) };
                 let size = screen(width, height, colour);
                 let text = plain(&text::draw(&map, &STYLES, size, Part::Fitting, below).unwrap());
                 let wide = text.lines().map(str::len).max().unwrap();

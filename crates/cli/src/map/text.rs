@@ -35,7 +35,7 @@ pub fn draw(
     let mut rest = summary(map, styles, screen)?;
     let zone = map.zone_blocks * 4096;
     if part == Part::Summary {
-        let _ = writeln!(rest, "\n{}", drive(map, zone));
+        let _ = write!(rest, "\n{}", drive(map, zone, screen));
         return Ok(with(rest, below));
     }
     let label = map.total.saturating_sub(1).to_string().len();
@@ -54,16 +54,17 @@ pub fn draw(
             if screen.colour { ", filled from 7/8, underlined if one is open" } else { "" };
         let cells = format!("cells: {each}; a capital is at least half valid{filled}");
         let cells = show::wrap(&cells, screen.width);
-        format!("\n{cells}{}\n", drive(map, zone))
+        format!("\n{cells}{}", drive(map, zone, screen))
     };
     let each = match part {
         Part::AllZones => 1,
         _ => {
             // The longer explanation is the one that counts if there are too many zones.
             let lines = |text: &str| text.lines().count();
-            // The name of a drive may be longer than a line.
-            let name = drive(map, zone).chars().count().saturating_sub(1) / screen.width.max(1);
-            let under = 1 + lines(&rest) + lines(&explained(2)) + name + lines(below);
+            // The path of a drive may be longer than a line.
+            let long = |line: &str| line.chars().count().saturating_sub(1) / screen.width.max(1);
+            let path: usize = drive(map, zone, screen).lines().map(long).sum();
+            let under = 1 + lines(&rest) + lines(&explained(2)) + path + lines(below);
             // One line for the next prompt, and one more before `below`.
             let rows = screen.height.saturating_sub(under + 1 + usize::from(!below.is_empty()));
             zones_per_cell(map.zones.len(), rows.max(1) * row)
@@ -85,8 +86,10 @@ fn with(text: String, below: &str) -> String {
     if below.is_empty() { text } else { format!("{text}\n{below}") }
 }
 
-fn drive(map: &MapPage, zone: u64) -> String {
-    format!("{}: {} of {}", map.device, show::count(map.total, "zone"), show::bytes(zone))
+/// The drive, in as many lines as the screen needs.
+fn drive(map: &MapPage, zone: u64, screen: Screen) -> String {
+    let (zones, each) = (show::count(map.total, "zone"), show::bytes(zone));
+    show::wrap(&format!("{}: {zones} of {each}", map.device), screen.width)
 }
 
 fn letter(style: &Style, full: bool) -> char {
