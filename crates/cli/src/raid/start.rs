@@ -119,7 +119,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     events: Option<PathBuf>,
     /// Run PROGRAM for each event, with event, array, member and text as arguments and as
-    /// FURROW_EVENT, FURROW_ARRAY, FURROW_UUID, FURROW_MEMBER, FURROW_TEXT
+    /// FURROW_EVENT, FURROW_ARRAY, FURROW_UUID, FURROW_MEMBER, FURROW_TEXT;
+    /// /usr/share/furrow/hooks/mail sends mail
     #[arg(long, value_name = "PROGRAM")]
     hook: Option<PathBuf>,
     /// Metrics for Prometheus: ADDRESS:PORT or /FILE
