@@ -114,7 +114,7 @@ fn an_array_lives_loses_a_drive_takes_a_spare_and_is_assembled_in_any_order() {
         assert!(shown.contains(word), "no '{word}' in:\n{shown}");
     }
     let client = place.nbd();
-    place.refused(&["raid", "stop", "a"], &["1 clients are connected", "--force"]);
+    place.refused(&["raid", "stop", "a"], &["in use by 1 client", "--force"]);
     place.refused(&["raid", "scrub", "b"], &["no array b runs"]);
     drop(client);
     place.until("left", |status| status["clients"] == 0);
@@ -314,12 +314,12 @@ fn what_cannot_be_an_array_is_refused_and_nothing_is_written() {
     };
     let (other, bare, few) = (place.at("other.zns"), place.at("bare.zns"), place.at("few.zns"));
     create("7", &[], &[&d[0], &d[1]], &["\"7\" is no RAID level", "0, 01, 4, 5 or 6"]);
-    create("5", &[], &[&d[0]], &["needs 2 to 32 drives, 1 are given"]);
+    create("5", &[], &[&d[0]], &["needs 2 to 32 drives, not 1"]);
     create("6", &[], &[&d[0], &d[1]], &["needs 3 to 32"]);
     let many: Vec<String> = (0..33).map(|index| place.at(&format!("m{index}.zns"))).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    create("6", &[], &many, &["needs 3 to 32 drives, 33 are given"]);
-    create("01", &[], &many, &["needs 4 to 32 drives, 33 are given"]);
+    create("6", &[], &many, &["needs 3 to 32 drives, not 33"]);
+    create("01", &[], &many, &["needs 4 to 32 drives, not 33"]);
     let memory = format!("mem:{DRIVE}");
     create("5", &[], &[&d[0], &d[1], &memory], &["mem:", "a drive in memory is gone"]);
     create("5", &["--spare", &memory], &[&d[0], &d[1]], &["a drive in memory is gone"]);

@@ -330,8 +330,7 @@ fn lost_data_is_a_problem_until_it_is_written_again_or_cleared() {
     assert_eq!(metric(&place, "furrow_raid_state{array=\"a\",state=\"damaged\"}"), "1");
     let (code, text) = shown(&place);
     assert_eq!(code, Some(1), "{text}");
-    for words in ["state: DAMAGED", "4 blocks of the volume are LOST", "17-18, 90, 200", "clear a"]
-    {
+    for words in ["state: DAMAGED", "4 blocks of the volume LOST", "17-18, 90, 200", "clear a"] {
         assert!(text.contains(words), "no '{words}' in {text}");
     }
     place.ok(&["raid", "stop", "a", "--force"]);

@@ -10,6 +10,7 @@ use crate::types::MkfsOptions;
 use furrow_log::address::blocks_per_zone;
 use furrow_log::format::{Descriptor, ExtentEntry, RECORD_LENGTH_MAX};
 use furrow_log::record::{RecordHeader, Uuid};
+use furrow_zone::words::count;
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId};
 
 /// Zones of the checkpoint ring.
@@ -228,8 +229,9 @@ impl Layout {
             let need = logs + SUPERZONES_MIN * self.width;
             return Err(invalid(format!(
                 "the drive is too small: {need} sequential zones are needed ({logs} for the logs + \
-                 {SUPERZONES_MIN} superzones of {} zones), it has {usable}",
-                self.width
+                 {SUPERZONES_MIN} superzones of {}), it has {usable}: take a larger drive, or \
+                 make smaller zones",
+                count(self.width.into(), "zone")
             )));
         }
         Ok(())

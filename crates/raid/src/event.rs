@@ -2,6 +2,7 @@
 
 use crate::member::Errors;
 use furrow_rt::Notify;
+use furrow_zone::words::count;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
@@ -128,13 +129,13 @@ impl fmt::Display for Event {
                  and {checksum} checksum errors"
             ),
             Event::RebuildStarted { segments } => {
-                write!(f, "a rebuild of {segments} segments begins")
+                write!(f, "a rebuild of {} begins", count((*segments).into(), "segment"))
             }
             Event::RebuildFinished => f.write_str("the rebuild has finished"),
             Event::RebuildIncomplete { blocks, ranges } => write!(
                 f,
-                "the rebuild has ended, but could not restore {blocks} blocks of the volume, which \
-                 are LOST: {}",
+                "the rebuild has ended, but could not restore {} of the volume, LOST: {}",
+                count(*blocks, "block"),
                 show_ranges(ranges)
             ),
             Event::RebuildStopped { why } => write!(f, "the rebuild ended early: {why}"),

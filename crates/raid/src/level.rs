@@ -106,14 +106,14 @@ impl Placement {
         let invalid = |what: String| Err(Error::new(ErrorKind::Invalid, what));
         if drives < level.drives_min() || !DRIVES.contains(&drives) {
             return invalid(format!(
-                "{level} needs {} to {} drives, {drives} are given",
+                "{level} needs {} to {} drives, not {drives}",
                 level.drives_min(),
                 DRIVES.end()
             ));
         }
         if level == Level::Raid01 && drives % 2 == 1 {
             return invalid(format!(
-                "{level} needs pairs of drives, {drives} are given: use {} or {}",
+                "{level} needs pairs of drives, not {drives}: use {} or {}",
                 drives - 1,
                 drives + 1
             ));

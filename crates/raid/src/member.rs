@@ -13,6 +13,7 @@ use furrow_log::Uuid;
 use furrow_log::budget::{Class, Permit};
 use furrow_policy::RaidDefect;
 use furrow_rt::{Notify, either};
+use furrow_zone::words::count;
 use furrow_zone::{Error, ErrorKind, Result};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -185,7 +186,8 @@ impl Volume {
         if zones < most {
             return false;
         }
-        let what = format!("it refused writes in {zones} zones in a row, at last: {error}");
+        let zones = count(zones.into(), "zone");
+        let what = format!("it refused writes in {zones} in a row, at last: {error}");
         self.member_failed(index, Error::new(ErrorKind::Io, what));
         true
     }

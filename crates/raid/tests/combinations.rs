@@ -161,7 +161,7 @@ fn one_drive_more_than_is_tolerated_gives_errors() {
                         let text = error.to_string();
                         assert!(!enough, "{placement:?} without {lost:b}: {text}");
                         let none = placement.n == lost.count_ones();
-                        assert!(none || text.contains("cannot do without members"), "{text}");
+                        assert!(none || text.contains("cannot do without member"), "{text}");
                     }
                 }
             });

@@ -133,7 +133,7 @@ fn more_drives_are_refused_with_what_would_do() {
                 let error = create(&rt2, devices, &config, &options, false).await.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
                 let least = level.drives_min();
-                let said = format!("{level} needs {least} to 32 drives, {given} are given");
+                let said = format!("{level} needs {least} to 32 drives, not {given}");
                 assert!(error.to_string().contains(&said), "{error}");
             }
         }

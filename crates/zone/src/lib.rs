@@ -22,6 +22,7 @@ pub mod rules;
 pub mod size;
 pub mod spec;
 pub mod types;
+pub mod words;
 
 pub use command::{Action, Command, Status, Target, ZoneState};
 pub use device::{Outcome, Reports, Request, ZoneReport, ZonedDevice, reported};

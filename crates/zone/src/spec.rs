@@ -33,7 +33,7 @@ mod options;
 
 pub use options::{Key, Medium, Run, Timing};
 
-use crate::{Error, ErrorKind, Geometry, presets};
+use crate::{Error, ErrorKind, Geometry, presets, words};
 use options::{Options, PARAMETER, Scope, Value};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -324,9 +324,10 @@ fn parse_options(
     if !first.contains('=') && !first.is_empty() && Key::named(first).is_none() {
         preset = presets::NAMES.iter().find(|name| **name == first).copied();
         let Some(geometry) = preset.and_then(presets::preset) else {
+            let names = presets::NAMES.iter().copied();
             return Err(Complaint::new(
                 parts[0].clone(),
-                format!("unknown preset `{first}`"),
+                format!("unknown preset `{first}`{}", words::hint(first, names)),
                 format!("known presets: {}", presets::NAMES.join(", ")),
             ));
         };

@@ -12,7 +12,7 @@
 //! The presets are such files (`presets/`); they contain every key with its source.
 
 use super::quantity::{Bytes, Count, Curve, Quantity, Rate, Share, Switch, Time};
-use furrow_zone::{Error, ErrorKind, Result};
+use furrow_zone::{Error, ErrorKind, Result, words};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -196,11 +196,11 @@ parameters! {
 }
 
 fn unknown(key: &str) -> Error {
-    let near = Model::KEYS
-        .iter()
-        .map(|(name, _)| *name)
-        .filter(|name| name.split('-').any(|part| key.contains(part)))
-        .collect::<Vec<_>>();
+    let names = || Model::KEYS.iter().map(|(name, _)| *name);
+    let mut near = words::nearest(key, names());
+    if near.is_empty() {
+        near = names().filter(|name| name.split('-').any(|part| key.contains(part))).collect();
+    }
     let hint = match near.as_slice() {
         [] => "'furrow device presets plain' lists them".to_owned(),
         near => format!("did you mean {}?", near.join(", ")),
@@ -341,7 +341,8 @@ impl Preset {
             None => Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "unknown model `{name}`: expected a file that ends in .toml or one of {}",
+                    "unknown model `{name}`{}: expected a file that ends in .toml or one of {}",
+                    words::hint(name, Preset::names()),
                     Preset::names().collect::<Vec<_>>().join(", ")
                 ),
             )),

@@ -5,7 +5,7 @@
 
 use crate::file::Lifetime;
 use crate::file_kind::FileKind;
-use furrow_zone::{Error, ErrorKind};
+use furrow_zone::{Error, ErrorKind, words};
 use std::str::FromStr;
 
 /// Which files share zones.
@@ -63,7 +63,8 @@ impl FromStr for Policy {
         let found = Policy::NAMES.iter().find(|(name, _)| *name == text);
         found.map(|(_, policy)| *policy).ok_or_else(|| {
             let names: Vec<&str> = Policy::NAMES.iter().map(|(name, _)| *name).collect();
-            let message = format!("{text}: no policy: there are {}", names.join(", "));
+            let hint = words::hint(text, names.iter().copied());
+            let message = format!("{text}: no policy{hint}: there are {}", names.join(", "));
             Error::new(ErrorKind::Invalid, message)
         })
     }

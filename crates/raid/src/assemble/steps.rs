@@ -17,6 +17,7 @@ use crate::volume::{Options, Volume};
 use crate::watchdog::Watchdog;
 use furrow_log::record::RecordHeader;
 use furrow_rt::Rt;
+use furrow_zone::words::listed;
 use furrow_zone::{Error, ErrorKind, Result, ZoneReport, ZonedDevice};
 use std::rc::Rc;
 
@@ -521,9 +522,9 @@ fn check_missing(candidates: &[Candidate], best: usize, order: &[usize]) -> Resu
     Err(Error::new(
         ErrorKind::Invalid,
         format!(
-            "{level} on {} drives cannot do without members {}: give their drives too",
+            "{level} on {} drives cannot do without {}: give what is missing too",
             placement.n,
-            gone.join(", ")
+            listed("member", &gone)
         ),
     ))
 }

@@ -22,6 +22,7 @@ use crate::member::MemberState;
 use crate::recover::{Found, Scanned};
 use crate::table::StripeTable;
 use crate::volume::{SegmentState, Volume};
+use furrow_zone::words::listed;
 use furrow_zone::{Error, ErrorKind, Result, ZoneReport, ZoneState};
 
 /// The stripes of a segment that may have counted.
@@ -180,20 +181,25 @@ impl Volume {
             .fold((0, 0), |(lost, hurt), in_doubt| (lost | in_doubt.lost, hurt | in_doubt.hurt));
         let names = |of: &dyn Fn(u32) -> bool| {
             let members = (0..self.0.shape.placement.n).filter(|index| of(*index));
-            members.map(|index| index.to_string()).collect::<Vec<_>>().join(", ")
+            members.map(|index| index.to_string()).collect::<Vec<_>>()
         };
         let gone = names(&|index| self.0.members[index as usize].drive().is_none());
         let (without, advice) = match gone.is_empty() {
             true => (String::new(), ""),
             false => (
-                format!(", and members {gone} are missing"),
+                format!(
+                    ", and {} {} missing",
+                    listed("member", &gone),
+                    if gone.len() == 1 { "is" } else { "are" }
+                ),
                 "give the drives of the missing members too, or ",
             ),
         };
         let cause = |set: u32, what: &str| {
-            (set != 0).then(|| format!("members {} {what}", names(&|index| set >> index & 1 == 1)))
+            let which = names(&|index| set >> index & 1 == 1);
+            (set != 0).then(|| format!("{} {what}", listed("member", &which)))
         };
-        let causes = [cause(lost, "lost zones"), cause(hurt, "have damaged blocks")];
+        let causes = [cause(lost, "lost zones"), cause(hurt, "got damaged blocks")];
         let causes: Vec<String> = causes.into_iter().flatten().collect();
         let what = format!(
             "the last writes may be lost, and which blocks they changed is not known: {stripes} \

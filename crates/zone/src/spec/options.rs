@@ -1,7 +1,7 @@
 //! The `key=value` options of device specs, and the geometry they make.
 
 use super::Complaint;
-use crate::{BlockCount, ByteLen, Geometry, presets, size};
+use crate::{BlockCount, ByteLen, Geometry, presets, size, words};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -369,7 +369,9 @@ impl Options {
             return self.add_parameter(parameter, value, part);
         }
         let Some(key) = Key::named(name) else {
-            return Err(Complaint::new(name_at, format!("unknown key `{name}`"), keys()));
+            let names = Key::ALL.into_iter().filter(|key| key.allowed(scope)).map(Key::name);
+            let what = format!("unknown key `{name}`{}", words::hint(name, names));
+            return Err(Complaint::new(name_at, what, keys()));
         };
         if !key.allowed(scope) {
             let what = match scope {
