@@ -204,14 +204,15 @@ fn lock(file: &File, path: &Path, exclusive: bool) -> Result<()> {
     locked.map_err(|error| match error {
         TryLockError::WouldBlock => Error::new(
             ErrorKind::Busy,
-            format!("{name}: {}: end it, or unmount it if it is a mount", in_use(path)),
+            format!("{name}: {}: run this again when it has ended", in_use(path)),
         ),
         TryLockError::Error(error) => io_error(&name.to_string(), "cannot be locked", &error),
     })
 }
 
 impl Image {
-    /// Opens the image at `path`. Writes nothing.
+    /// Opens the image at `path`. Writes nothing, unless it is opened for writing and the header
+    /// lacks nothing but its magic, which is written again.
     pub(crate) fn open(path: &Path, mode: OpenMode, sync: bool) -> Result<Opened> {
         let name = path.display().to_string();
         let writable = mode == OpenMode::ReadWrite;
@@ -231,7 +232,7 @@ impl Image {
         })?;
         lock(&file, path, writable)?;
         let meta = file.metadata().map_err(|error| io_error(&name, "cannot be read", &error))?;
-        let header = read_header(&file, &name, meta.len())?;
+        let (header, magic) = read_header(&file, &name, meta.len())?;
         let geometry = header.geometry();
         let layout = Layout::of(&geometry).expect("invariant: a parsed header has a layout");
         if meta.len() < layout.file_bytes {
@@ -259,6 +260,9 @@ impl Image {
             geometry,
         };
         let mut warnings = Vec::new();
+        if magic == Magic::Lost {
+            image.restore_magic(&mut warnings)?;
+        }
         let zones = image.read_table(&mut warnings)?;
         let faults = image.read_faults(&mut warnings)?;
         Ok(Opened { image, zones, faults, warnings })
@@ -292,6 +296,26 @@ impl Image {
 
     pub(crate) fn is_writable(&self) -> bool {
         self.writable
+    }
+
+    /// Writes the magic again, if the image is open for writing.
+    fn restore_magic(&mut self, warnings: &mut Vec<String>) -> Result<()> {
+        let done = match self.writable {
+            true => "they were written again",
+            false => "they are written again when the image is opened for writing",
+        };
+        if self.writable {
+            self.file
+                .write_all_at(&format::MAGIC, 0)
+                .map_err(|error| io_error(&self.name, "its header cannot be written", &error))?;
+        }
+        warnings.push(format!(
+            "{}: the first {} bytes are damaged; by its checksum the rest of the header is \
+             intact: {done}",
+            self.name,
+            format::MAGIC.len()
+        ));
+        Ok(())
     }
 
     fn read_table(&mut self, warnings: &mut Vec<String>) -> Result<Vec<ZoneRecord>> {
@@ -561,7 +585,28 @@ impl Image {
     }
 }
 
-fn read_header(file: &File, name: &str, length: u64) -> Result<Header> {
+/// Whether the first bytes of an image are those of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Magic {
+    Found,
+    /// They are not, but the checksum says that they were.
+    Lost,
+}
+
+/// Whether what follows the header is of an image: the record of its first zone, or its fault list.
+fn is_image_behind_header(file: &File) -> bool {
+    let mut record = [0; SLOT as usize];
+    let mut faults = vec![0; FAULTS_HALF as usize];
+    let read = |bytes: &mut [u8], at| file.read_exact_at(bytes, at).is_ok();
+    read(&mut record, format::TABLE_AT) && Slot::parse(&record, ZoneId(0), true).is_ok()
+        || [0, 1].into_iter().any(|index| {
+            read(&mut faults, half(index))
+                && faults.iter().any(|byte| *byte != 0)
+                && format::parse_fault_list(&faults).is_ok()
+        })
+}
+
+fn read_header(file: &File, name: &str, length: u64) -> Result<(Header, Magic)> {
     let foreign = || {
         Error::new(
             ErrorKind::WrongFormat,
@@ -576,7 +621,25 @@ fn read_header(file: &File, name: &str, length: u64) -> Result<Header> {
         return Err(foreign());
     }
     file.read_exact_at(&mut bytes, 0).map_err(|error| io_error(name, "cannot be read", &error))?;
-    Header::parse(&bytes).map_err(|refusal| match refusal {
+    let parsed = match Header::parse(&bytes) {
+        Err(Refusal::Foreign) => {
+            bytes[..format::MAGIC.len()].copy_from_slice(&format::MAGIC);
+            match Header::parse(&bytes) {
+                Ok(header) => return Ok((header, Magic::Lost)),
+                Err(_) => Err(Refusal::Foreign),
+            }
+        }
+        parsed => parsed,
+    };
+    parsed.map(|header| (header, Magic::Found)).map_err(|refusal| match refusal {
+        Refusal::Foreign if is_image_behind_header(file) => Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "{name}: an emulated drive's image whose header, the first {BLOCK} bytes, is \
+                 damaged or overwritten; its zone table is there: restore the header from a copy \
+                 of the image, and make nothing new in this file"
+            ),
+        ),
         Refusal::Foreign => foreign(),
         Refusal::TooNew(version) => Error::new(
             ErrorKind::WrongFormat,

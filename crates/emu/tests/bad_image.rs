@@ -89,7 +89,7 @@ fn missing_busy_and_existing_images_are_told_apart() {
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.to_string().contains("furrow device create"), "{error}");
     let _open = try_open(&path).expect("a good image");
-    let busy = "in use by this process: end it, or unmount it if it is a mount";
+    let busy = "in use by this process: run this again when it has ended";
     let identity = Identity { uuid: [7; 16], preset: String::new() };
     let create = |force| create_image_as(&path, &geometry(), &identity, force).expect_err("no");
     let before = std::fs::read(&path).expect("the image");
