@@ -89,6 +89,8 @@ pub(crate) struct Inner {
     pub(crate) core: RefCell<Core>,
     /// Wakes throttled operations, and others that wait for progress.
     pub(crate) progress: Notify,
+    /// Notified when options have changed.
+    pub(crate) reconfigured: Notify,
     /// Blocks that are being read.
     pub(crate) fetches: Fetches,
     /// One checkpoint at a time.
@@ -284,6 +286,7 @@ impl Inner {
             pages: core.env.pages.clone(),
             core: RefCell::new(core),
             progress: Notify::new(),
+            reconfigured: Notify::new(),
             fetches: Fetches::default(),
             checkpoint_lock: Semaphore::new(1),
             clean_lock: Semaphore::new(1),

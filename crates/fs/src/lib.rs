@@ -581,6 +581,23 @@ impl Fs {
         self.0.scrub_report()
     }
 
+    /// Makes those of `options` valid that may change while a file system is mounted:
+    /// `commit_interval`, `on_damage`, `extensions`, `gc`, and what is said of times of access. The
+    /// others stay as they are.
+    pub fn reconfigure(&self, options: &MountOptions) {
+        let mut core = self.0.core.borrow_mut();
+        let now = &mut core.env.options;
+        now.commit_interval = options.commit_interval;
+        now.on_damage = options.on_damage;
+        now.extensions = options.extensions.clone();
+        now.gc = options.gc;
+        now.access_time = options.access_time;
+        now.directory_access_time = options.directory_access_time;
+        now.lazy_time = options.lazy_time;
+        drop(core);
+        self.0.reconfigured.notify_all();
+    }
+
     /// Space and inodes.
     pub fn statfs(&self) -> StatFs {
         self.0.core.borrow().statfs()

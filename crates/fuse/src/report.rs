@@ -8,6 +8,8 @@
 //! | `furrow.status` | a [`Status`] as JSON |
 //! | `furrow.map.N` | a [`MapPage`] as JSON: zones from N on |
 //! | `furrow.stat` | a [`Stat`] as JSON |
+//! | `furrow.options` | the options of the mount, as after `-o` |
+//! | `furrow.remount.OPTIONS` | `ok`, when these options are in force; root only |
 //! | `furrow.sync` | `ok`, when everything is durable |
 //! | `furrow.gc.N` | a [`Cleaned`] as JSON, when at most N superzones are cleaned; root only |
 //! | `furrow.scrub` | the running or last [`Scrub`] as JSON, or `null` |
@@ -50,6 +52,10 @@ const STATUS: &str = "furrow.status";
 const MAP: &str = "furrow.map.";
 const SYNC: &str = "furrow.sync";
 const STAT: &str = "furrow.stat";
+const OPTIONS: &str = "furrow.options";
+const REMOUNT: &str = "furrow.remount.";
+/// Longest name of an attribute in bytes (XATTR_NAME_MAX).
+const MAX_NAME: usize = 255;
 const GC: &str = "furrow.gc.";
 const SCRUB: &str = "furrow.scrub";
 
@@ -216,13 +222,28 @@ pub async fn map(fs: &Fs, info: &Info, first: usize, count: usize) -> Result<Map
     })
 }
 
+/// The options of a mount, and what changes those that may change.
+pub trait Remount: Send + Sync {
+    /// The options, as after `-o`.
+    fn options(&self) -> String;
+
+    /// Makes `options` valid too, all or none.
+    ///
+    /// # Errors
+    /// If one is unknown, or may not change.
+    fn change(&self, fs: &Fs, options: &str) -> Result<(), Error>;
+}
+
 /// The query in an attribute's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Question {
     Status,
     Map(usize),
     Sync,
     Stat,
+    Options,
+    /// Options to make valid.
+    Remount(String),
     /// Most superzones to clean.
     Gc(u32),
     /// After this order, if there is one.
@@ -235,6 +256,10 @@ impl Question {
             STATUS => Some(Question::Status),
             SYNC => Some(Question::Sync),
             STAT => Some(Question::Stat),
+            OPTIONS => Some(Question::Options),
+            other if other.starts_with(REMOUNT) => {
+                Some(Question::Remount(other[REMOUNT.len()..].to_owned()))
+            }
             SCRUB => Some(Question::Scrub(None)),
             other if other.starts_with(SCRUB) => {
                 let word = other[SCRUB.len()..].strip_prefix('.')?;
@@ -247,9 +272,9 @@ impl Question {
         }
     }
 
-    /// Whether only root may use it, because it makes the drive work.
-    pub fn is_for_root(self) -> bool {
-        matches!(self, Question::Gc(_) | Question::Scrub(Some(_)))
+    /// Whether only root may use it, because it makes the drive work, or changes the mount.
+    pub fn is_for_root(&self) -> bool {
+        matches!(self, Question::Gc(_) | Question::Scrub(Some(_)) | Question::Remount(_))
     }
 }
 
@@ -262,6 +287,17 @@ pub(crate) async fn answer(fs: &Fs, shared: &Shared, question: Question) -> Resu
             if !info.read_only {
                 fs.sync().await?;
             }
+            return Ok("ok".to_owned());
+        }
+        Question::Options => {
+            return Ok(shared.remount.as_ref().map(|it| it.options()).unwrap_or_default());
+        }
+        Question::Remount(options) => {
+            let Some(remount) = &shared.remount else {
+                let what = "the options of this mount cannot be changed";
+                return Err(Error::new(ErrorKind::Unsupported, what));
+            };
+            remount.change(fs, &options)?;
             return Ok("ok".to_owned());
         }
         Question::Status => serde_json::to_string(&status(fs, info)),
@@ -389,6 +425,28 @@ pub fn ask_stat(directory: &Path) -> Result<Stat> {
         .with_context(|| format!("{}: counters of another version", directory.display()))
 }
 
+/// Requests the options of the file system mounted at `directory`, as after `-o`.
+///
+/// # Errors
+/// As [`ask_status`].
+pub fn ask_options(directory: &Path) -> Result<String> {
+    let bytes = ask_soon(directory, OPTIONS)?;
+    String::from_utf8(bytes)
+        .with_context(|| format!("{}: options of another version", directory.display()))
+}
+
+/// Makes `options` valid for the file system mounted at `directory`.
+///
+/// # Errors
+/// As [`ask_status`]; if the caller is not root, or an option may not change.
+pub fn ask_remount(directory: &Path, options: &str) -> Result<()> {
+    let attribute = format!("{REMOUNT}{options}");
+    if attribute.len() > MAX_NAME {
+        return Err(anyhow!("{options}: too long to be changed at once: give fewer options"));
+    }
+    ask_soon(directory, &attribute).map(drop)
+}
+
 /// Lets the file system mounted at `directory` clean at most `superzones` superzones.
 ///
 /// # Errors
@@ -457,6 +515,10 @@ mod tests {
         assert_eq!(Question::parse(b"furrow.stat"), Some(Question::Stat));
         assert_eq!(Question::parse(b"furrow.gc.3"), Some(Question::Gc(3)));
         assert!(Question::Gc(3).is_for_root() && !Question::Stat.is_for_root());
+        let remount = Question::parse(b"furrow.remount.commit=7,gc=off").unwrap();
+        assert_eq!(remount, Question::Remount("commit=7,gc=off".to_owned()));
+        assert!(remount.is_for_root());
+        assert_eq!(Question::parse(b"furrow.options"), Some(Question::Options));
         let asked = Question::parse(b"furrow.scrub").unwrap();
         assert!(asked == Question::Scrub(None) && !asked.is_for_root());
         let ordered = Question::parse(b"furrow.scrub.repair").unwrap();

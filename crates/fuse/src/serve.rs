@@ -10,7 +10,7 @@ use crate::latency::{Latencies, Op};
 use crate::pass_on::Kernel;
 use crate::posix::Call;
 use crate::reply::{Fail, Listing, Reply};
-use crate::report::{self, Info, Stat};
+use crate::report::{self, Info, Remount, Stat};
 use furrow_fs::{Attr, Fs, Ino, Kind};
 use furrow_rt::{Pool, Port, Rt};
 use furrow_zone::{Error, ErrorKind};
@@ -46,6 +46,8 @@ pub(crate) struct Shared {
     pub no_open: AtomicBool,
     /// Time of the mount.
     since: Instant,
+    /// The mount's options.
+    pub remount: Option<Box<dyn Remount>>,
 }
 
 impl Shared {
@@ -137,8 +139,18 @@ impl FuseServer {
             writeback_cache: false,
             no_open: AtomicBool::new(false),
             since,
+            remount: None,
         };
         FuseServer { port, pool, shared: Arc::new(shared) }
+    }
+
+    /// Answers questions for the mount's options, and changes them.
+    #[must_use]
+    pub fn with_remount(mut self, remount: Box<dyn Remount>) -> FuseServer {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.remount = Some(remount);
+        }
+        self
     }
 
     /// Lets the kernel have many direct requests of one program in flight (`async_dio`). It then

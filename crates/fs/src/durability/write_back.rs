@@ -4,6 +4,7 @@ use crate::blocked::NotApplied;
 use crate::core::{Core, Inner, NAMES_MAX};
 use crate::tree::cache::Key;
 use crate::types::Ino;
+use furrow_rt::either;
 use furrow_zone::Result;
 use std::rc::Rc;
 
@@ -152,15 +153,21 @@ impl Inner {
         }
     }
 
-    /// Starts the task that makes everything durable once per commit interval.
+    /// Starts the task that makes everything durable once per commit interval. A new interval
+    /// begins at once.
     pub(crate) fn start_commits(self: &Rc<Self>) {
         let inner = Rc::downgrade(self);
-        let (rt, interval) = (self.rt.clone(), self.core.borrow().env.options.commit_interval);
+        let (rt, reconfigured) = (self.rt.clone(), self.reconfigured.clone());
+        let mut interval = self.core.borrow().env.options.commit_interval;
         self.rt.spawn_detached(async move {
             let mut last = None;
             loop {
-                rt.sleep(interval).await;
+                let slept = either(rt.sleep(interval), reconfigured.wait()).await.is_ok();
                 let Some(inner) = inner.upgrade() else { return };
+                interval = inner.core.borrow().env.options.commit_interval;
+                if !slept {
+                    continue;
+                }
                 if inner.ended.get() || inner.core.borrow().health.failed().is_some() {
                     return;
                 }
