@@ -11,6 +11,7 @@ use furrow_lab::catalogue::{Catalogue, Claim, Size};
 use furrow_lab::document::Document;
 use furrow_lab::runner::{self, Order, Outcome};
 use furrow_lab::trace::Trace;
+use furrow_zone::words;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -358,7 +359,8 @@ pub fn chosen<'a>(catalogue: &'a Catalogue, ids: &[String]) -> anyhow::Result<Ve
     let mut claims: Vec<&Claim> = Vec::new();
     for id in ids {
         let Some(claim) = catalogue.claim(id) else {
-            bail!("no claim is called '{id}': see 'furrow-lab list'");
+            let known = catalogue.claims.iter().map(|claim| &*claim.id);
+            bail!("no claim is called '{id}'{}: see 'furrow-lab list'", words::hint(id, known));
         };
         if let Some(needs) = &claim.needs {
             bail!("{} cannot be run yet, it needs {needs}", claim.id);

@@ -69,4 +69,33 @@ mod tests {
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
     }
+
+    #[test]
+    fn a_letter_has_one_meaning_in_all_commands() {
+        for (letter, names) in program::letters(&Cli::command()) {
+            assert!(names.len() == 1, "-{letter}: {names:?}");
+        }
+    }
+
+    #[test]
+    fn what_runs_nothing_has_no_options_of_runs() {
+        let command = Cli::command();
+        let takes = |name: &str, long: &str| {
+            let found = command.find_subcommand(name).expect("a command");
+            found.get_arguments().any(|arg| arg.get_long() == Some(long))
+        };
+        for long in ["seeds", "jobs", "no-cache", "trace", "full", "cache"] {
+            assert!(takes("run", long) && !takes("pages", long), "{long}");
+        }
+        for (name, long) in
+            [("list", "jobs"), ("list", "no-cache"), ("gate", "seeds"), ("gate", "full")]
+        {
+            assert!(!takes(name, long), "{name} --{long}");
+        }
+        // What a command says of itself is its own text.
+        for of in command.get_subcommands() {
+            let about = of.get_about().map(ToString::to_string).unwrap_or_default();
+            assert!(about.len() > 20, "{}: {about:?}", of.get_name());
+        }
+    }
 }
