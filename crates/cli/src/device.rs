@@ -5,6 +5,7 @@
 //! of images beyond the library's interface.
 
 use crate::holds::Holds;
+use crate::in_use;
 use crate::show::{self, print_table, table as headed};
 use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
@@ -35,10 +36,10 @@ Examples:
   furrow device report mem:zn540-1t --json
   furrow device presets pm1731a
   furrow device check /dev/nvme0n1
-  furrow device serve disk.zns --ublk
-  furrow device fault disk.zns add write-error --zone 3 --times 1";
+  furrow device serve disk.zns
+  furrow device fault add disk.zns write-error --zone 3 --times 1";
 
-/// Make and look at zoned drives.
+/// Make and look at zoned drives
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct DeviceArgs {
@@ -58,42 +59,44 @@ enum Action {
     Zone(zone::ZoneArgs),
 }
 
-/// Make an emulated drive in a sparse file, or soft zones.
+/// Make an emulated drive in a sparse file, or soft zones
 ///
 /// Soft zones (--soft) are zones on a block device that has none, or in a file whose blocks are all
 /// allocated: for use, not for experiments.
 #[derive(Args)]
 struct Create {
-    /// The file to make, by the name that other commands take; with --soft a block device, or a
-    /// file.
+    /// The file to make; with --soft a block device, or a file
+    #[arg(value_name = "DEVICE")]
     image: String,
     /// Start from a known drive; 'furrow device create --help' lists them.
     #[arg(long, value_name = "NAME", long_help = preset_help())]
     preset: Option<String>,
     /// Differences from the preset: key=value, joined by commas or given several times.
-    #[arg(short = 'o', long = "option", value_name = "KEY=VALUE,...", long_help = option_help())]
+    #[arg(short, long, alias = "option", value_name = "KEY=VALUE,...")]
+    #[arg(long_help = option_help())]
     options: Vec<String>,
     /// Make soft zones on a block device without zones, or in a file.
     #[arg(long, conflicts_with_all = ["preset", "options"])]
     soft: bool,
-    /// Soft zones: bytes of each zone.
-    #[arg(long, value_name = "SIZE", requires = "soft", default_value = "64MiB")]
-    zone_size: String,
+    /// Soft zones: bytes of each zone; without it 64MiB, or less on a small device, where a file
+    /// system would have too few zones.
+    #[arg(long, value_name = "SIZE", requires = "soft")]
+    zone_size: Option<String>,
     /// Soft zones in a file that does not exist: its size.
     #[arg(long, value_name = "SIZE", requires = "soft")]
     size: Option<String>,
     /// Replace an existing file, or what a drive holds, and lose its content.
-    #[arg(long)]
+    #[arg(short, long)]
     force: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Show a drive's properties and how it is used.
+/// Show a drive's properties and how it is used
 #[derive(Args)]
 struct Show {
-    /// The drive: an image (disk.zns), one in memory (mem:...), or a real one (/dev/nvme0n1).
+    #[arg(help = crate::target::DEVICE)]
     device: String,
     /// Print JSON.
     #[arg(long)]
@@ -104,12 +107,12 @@ struct Show {
     udev: bool,
 }
 
-/// List zones: state, write pointer, capacity.
+/// List zones: state, write pointer, capacity
 ///
 /// Neighbouring equal zones are one line, unless --all.
 #[derive(Args)]
 struct Report {
-    /// The drive: an image (disk.zns), one in memory (mem:...), or a real one (/dev/nvme0n1).
+    #[arg(help = crate::target::DEVICE)]
     device: String,
     /// First zone to list.
     #[arg(long, value_name = "ZONE", default_value_t = 0)]
@@ -217,11 +220,18 @@ fn create_soft(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
         let amount = furrow_zone::size::parse(text);
         amount.map_err(|why| anyhow::anyhow!("--{option} {text}: the value {why}"))
     };
-    let zone = bytes("zone-size", &args.zone_size)?;
+    let zone = args.zone_size.as_deref().map(|text| bytes("zone-size", text)).transpose()?;
     let wanted = args.size.as_deref().map(|text| bytes("size", text)).transpose()?;
     let made = crate::soft::create(&path_to_make(&args.image)?, zone, wanted, args.force)?;
     let (name, zones) = (&args.image, made.layout.zones);
+    let zone = ByteLen(u64::from(made.layout.zone_blocks) * 4096);
     let capacity = ByteLen(u64::from(zones) * zone.0);
+    if let Some(why) = check::no_file_system(name)? {
+        crate::complain(&format!(
+            "warning: {why}: no file system can be made on these zones; with --force and a \
+             smaller --zone-size they are made again"
+        ));
+    }
     if args.json {
         let value = json!({
             "version": JSON_VERSION,
@@ -264,14 +274,15 @@ fn open(device: &str, mode: OpenMode) -> anyhow::Result<Opened> {
     };
     let rt = Rt::new(config);
     let (mut emulated, mut soft) = (None, None);
+    let busy = |error| in_use::explain(&spec, error);
     let drive: Rc<dyn ZonedDevice> = if crate::soft::is_soft(&spec) {
-        let drive = crate::soft::open(&rt, &spec, mode)?;
+        let drive = crate::soft::open(&rt, &spec, mode).map_err(busy)?;
         soft = Some(drive.clone());
         drive
     } else if matches!(spec, DeviceSpec::Node(_)) {
-        crate::holds::open(&rt, &spec, mode)?
+        crate::holds::open(&rt, &spec, mode).map_err(busy)?
     } else {
-        let drive = crate::holds::emulated(&rt, &spec, mode)?;
+        let drive = crate::holds::emulated(&rt, &spec, mode).map_err(busy)?;
         emulated = Some(drive.clone());
         drive
     };

@@ -19,8 +19,7 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum What {
-    /// Manual pages: a page of section 1 for each command, one of section 8 for each other name,
-    /// and those of section 7
+    /// Manual pages: section 1 for commands, 8 for their other names, 7 for overviews
     Man {
         /// Target directory, which is made
         directory: PathBuf,

@@ -34,17 +34,17 @@ pub struct Args {
 enum What {
     /// Each copy of the superblock
     Superblock {
-        /// Device
+        #[arg(help = crate::target::DEVICE)]
         device: String,
     },
     /// The newest whole checkpoint: heads of streams, delta log, table pages, superzones, orphans
     Checkpoint {
-        /// Device
+        #[arg(help = crate::target::DEVICE)]
         device: String,
     },
     /// The node address table: where each node is
     Nat {
-        /// Device
+        #[arg(help = crate::target::DEVICE)]
         device: String,
         /// Only these nodes: N, or FIRST-LAST
         #[arg(value_name = "NODES", value_parser = range)]
@@ -52,7 +52,7 @@ enum What {
     },
     /// The segment information table: what is valid in each segment
     Sit {
-        /// Device
+        #[arg(help = crate::target::DEVICE)]
         device: String,
         /// Only these segments: N, or FIRST-LAST
         #[arg(value_name = "SEGMENTS", value_parser = range)]
@@ -60,7 +60,7 @@ enum What {
     },
     /// A node: an inode, or a part of a file's tree
     Node {
-        /// Device
+        #[arg(help = crate::target::DEVICE)]
         device: String,
         /// Its number (an inode's number is its node's), or the path of a file, from `/` on
         #[arg(value_name = "NODE|PATH", value_parser = which)]
@@ -68,7 +68,7 @@ enum What {
     },
     /// The names in a directory
     Directory {
-        /// Device
+        #[arg(help = crate::target::DEVICE)]
         device: String,
         /// Inode number, or path from the root directory
         #[arg(value_name = "INODE|PATH", default_value = "/", value_parser = which)]
@@ -76,7 +76,7 @@ enum What {
     },
     /// A segment: who owns its blocks, and which of them are valid
     Segment {
-        /// Device
+        #[arg(help = crate::target::DEVICE)]
         device: String,
         /// Its number, as in the segment information table
         #[arg(value_name = "SEGMENT")]
@@ -127,7 +127,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     }
     let spec: DeviceSpec = device.parse()?;
     let rt = Rt::new(Config::real());
-    let drive = holds::open(&rt, &spec, OpenMode::ReadOnly)?;
+    let drive = crate::in_use::open_now(&rt, &spec, OpenMode::ReadOnly)?;
     let dumped = rt.block_on(async move {
         let device: Rc<dyn ZonedDevice> = drive.clone();
         match dump(device, &part).await {

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// could not be made, 16 wrong usage, 32 cancelled by you.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Device
+    #[arg(help = crate::target::DEVICE)]
     device: String,
     /// Print every finding, and what was checked
     #[arg(short, long)]
@@ -41,8 +41,11 @@ pub struct Args {
     #[arg(long)]
     repair: bool,
     /// Change nothing; with --repair, show what it would do
-    #[arg(short, conflicts_with_all = ["yes", "preen"])]
+    #[arg(short, long = "dry-run", conflicts_with_all = ["yes", "preen"])]
     n: bool,
+    /// Check even if it was unmounted cleanly: this is always done
+    #[arg(short = 'f', long = "force")]
+    _force: bool,
     /// Repair what can be repaired without asking
     #[arg(short, long, conflicts_with = "preen")]
     yes: bool,
@@ -96,7 +99,7 @@ fn check(args: &Args) -> anyhow::Result<FsckReport> {
 
 fn open(args: &Args, rt: &Rt, mode: OpenMode) -> anyhow::Result<Rc<Watched>> {
     let spec: DeviceSpec = args.device.parse()?;
-    let drive: Rc<dyn ZonedDevice> = holds::open(rt, &spec, mode)?;
+    let drive: Rc<dyn ZonedDevice> = crate::in_use::open_now(rt, &spec, mode)?;
     let geometry = drive.geometry().clone();
     let drive = RefCell::new(Some(drive));
     Ok(Rc::new(Watched { geometry, drive, progress: Progress::new(args) }))
@@ -166,7 +169,7 @@ impl Watched {
         // The executor holds the drive too, and a drive can be open only once.
         rt.clear();
         self.drive.replace(None);
-        self.drive.replace(Some(holds::open(rt, &spec, OpenMode::ReadWrite)?));
+        self.drive.replace(Some(crate::in_use::open_now(rt, &spec, OpenMode::ReadWrite)?));
         Ok(())
     }
 

@@ -84,13 +84,16 @@ fn print(out: &mut dyn Write, cleaned: &Cleaned) -> io::Result<()> {
     let moved = cleaned.data_bytes + cleaned.node_bytes;
     match cleaned.superzones {
         0 => write!(out, "nothing is worth cleaning")?,
-        1 => write!(out, "1 superzone cleaned, {} moved", show::bytes(moved))?,
-        count => write!(out, "{count} superzones cleaned, {} moved", show::bytes(moved))?,
+        some => {
+            let cleaned = show::count(some.into(), "superzone");
+            write!(out, "{cleaned} cleaned, {} moved", show::bytes(moved))?;
+        }
     }
     match cleaned.failed_blocks {
         0 => writeln!(out),
         failed => {
-            writeln!(out, "; {failed} blocks could not be read: see the log, run furrow fsck")
+            let failed = show::count(failed, "block");
+            writeln!(out, "; {failed} could not be read: see the log, run furrow fsck")
         }
     }
 }

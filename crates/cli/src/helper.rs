@@ -63,15 +63,10 @@ fn mount(arguments: &[OsString]) -> Vec<OsString> {
     call
 }
 
-/// The arguments of fsck(8), above all at boot: `-a` or `-p` (repair what is safe), `-f` (check
-/// even if clean: always done) and `-C` with or without a descriptor (show progress: always done on
-/// a terminal).
+/// The arguments of fsck(8), above all at boot: `-a` or `-p` (repair what is safe), and `-C` with
+/// or without a descriptor (show progress: always done on a terminal), which is left out.
 fn fsck(arguments: &[OsString]) -> Vec<OsString> {
-    let ours = |argument: &&OsString| match argument.to_str() {
-        Some("-f") => false,
-        Some(progress) => !progress.starts_with("-C"),
-        None => true,
-    };
+    let ours = |argument: &&OsString| argument.to_str().is_none_or(|word| !word.starts_with("-C"));
     arguments.iter().filter(ours).cloned().collect()
 }
 

@@ -6,7 +6,7 @@
 //! says so.
 
 use anyhow::{Result, bail};
-use furrow_emu::OpenMode;
+use furrow_emu::{Holder, OpenMode};
 use furrow_fuse::endpoint;
 use furrow_rt::Rt;
 use furrow_zone::spec::DeviceSpec;
@@ -22,6 +22,30 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// After this time a message names the device that the command waits for.
 const SILENCE: Duration = Duration::from_secs(1);
 const TRY_EVERY: Duration = Duration::from_millis(20);
+
+/// Opens a device; one in use is refused at once.
+///
+/// # Errors
+/// As [`crate::holds::open`]; `Busy` says who uses it and what to do.
+pub fn open_now(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<dyn ZonedDevice>, Error> {
+    crate::holds::open(rt, spec, mode).map_err(|error| explain(spec, error))
+}
+
+/// `error` of opening `spec`; if it is `Busy`, with who uses the drive and what to do.
+pub fn explain(spec: &DeviceSpec, error: Error) -> Error {
+    let (ErrorKind::Busy, Some(path)) = (error.kind(), spec.path().map(Path::new)) else {
+        return error;
+    };
+    let known = mounted(path).or_else(|| assembled(path));
+    match (known, spec) {
+        (Some(refusal), _) => Error::new(ErrorKind::Busy, refusal),
+        // The kernel says who has a file locked, not who has a device open.
+        (None, DeviceSpec::Image(_)) => {
+            Error::new(ErrorKind::Busy, still_in_use(path, Duration::ZERO))
+        }
+        (None, _) => error,
+    }
+}
 
 /// Opens a device. If it is an image that is locked and not mounted, waits for `patience`; `say`
 /// gets a line if that takes longer than a moment.
@@ -125,18 +149,28 @@ fn still_in_use(path: &Path, waited: Duration) -> String {
         0 => String::new(),
         seconds => format!(", still after {seconds} s"),
     };
-    format!("{}: {}{still}: end it, or wait, and run this again", path.display(), holder(path))
+    let again = match furrow_emu::holder(path) {
+        // It is mounted elsewhere, as in a container, or was just unmounted.
+        Some(holder) if is_mount(&holder) => "it ends when nothing is mounted from it any more",
+        _ => "wait until it has ended",
+    };
+    format!("{}: {}{still}: {again}; then run this again", path.display(), holder(path))
 }
 
 /// The process that has the file locked, if the kernel tells.
 fn holder(path: &Path) -> String {
     match furrow_emu::holder(path) {
-        Some(holder) if holder.command.get(1).is_some_and(|word| word == "mount") => {
+        Some(holder) if is_mount(&holder) => {
             format!("in use by the daemon of its last mount (process {})", holder.pid)
         }
         Some(holder) => holder.to_string(),
         None => "in use by another process".to_owned(),
     }
+}
+
+/// Whether it is the daemon of a mount.
+fn is_mount(holder: &Holder) -> bool {
+    holder.command.get(1).is_some_and(|word| word == "mount")
 }
 
 #[cfg(test)]

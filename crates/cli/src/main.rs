@@ -27,6 +27,7 @@ mod in_use;
 mod kv;
 mod label;
 mod limits;
+mod live;
 mod map;
 mod metrics;
 mod mkfs;
@@ -133,6 +134,7 @@ fn main() -> ExitCode {
     limits::make_errors();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let arguments = helper::call(&arguments).unwrap_or(arguments);
+    let arguments = device::fault::in_order(arguments);
     let words = arguments.iter().skip(1).filter_map(|argument| argument.to_str());
     let mut words = words.filter(|argument| !argument.starts_with('-'));
     let statuses = statuses_of(words.next(), words.next());
@@ -184,6 +186,46 @@ mod tests {
     }
 
     #[test]
+    fn a_letter_has_one_meaning_in_all_commands() {
+        // As umount(8) and fsck(8) have them; everywhere else as ls(1) and mkdir(1).
+        let familiar = [('l', "lazy", "furrow umount"), ('p', "preen", "furrow fsck")];
+        for (letter, mut names) in program::letters(&Cli::command()) {
+            for (_, long, command) in familiar.iter().filter(|(known, ..)| *known == letter) {
+                assert_eq!(names.remove(*long), Some(vec![(*command).to_owned()]));
+            }
+            assert!(names.len() == 1 && !names.contains_key(""), "-{letter}: {names:?}");
+        }
+    }
+
+    /// All commands, each after its name.
+    fn all_commands(of: &clap::Command, name: &str) -> Vec<(String, clap::Command)> {
+        let below = of.get_subcommands();
+        let below = below.flat_map(|it| all_commands(it, &format!("{name} {}", it.get_name())));
+        std::iter::once((name.to_owned(), of.clone())).chain(below).collect()
+    }
+
+    #[test]
+    fn arguments_are_called_alike_and_explained() {
+        let other = ["DEV", "IMAGE", "DRIVE", "INTERVAL"];
+        for (name, command) in all_commands(&Cli::command(), "furrow") {
+            let about = command.get_long_about().or(command.get_about());
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            assert!(!about.lines().next().unwrap_or_default().ends_with('.'), "{name}: {about}");
+            for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+                let id = format!("{name}: {}", arg.get_id());
+                let values = arg.get_value_names().unwrap_or_default();
+                let odd = values.iter().find(|value| other.iter().any(|word| *value == word));
+                assert_eq!(odd, None, "{id}: a device is a DEVICE");
+                let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.len() > 6 && help != "Device", "{id}: {help:?}");
+                // One way to say that a command repeats.
+                let repeats = help.starts_with("Repeat") || help.starts_with("Seconds between");
+                assert!(!repeats || arg.get_long() == Some("every"), "{id}: {help}");
+            }
+        }
+    }
+
+    #[test]
     fn mount_and_fsck_have_the_statuses_of_their_manuals() {
         let fsck = Statuses { usage: 16, failure: 8 };
         assert_eq!(statuses_of(Some("mount"), Some("d")), Statuses { usage: 1, failure: 32 });
@@ -196,7 +238,7 @@ mod tests {
     #[test]
     fn a_usage_error_is_one_line() {
         let error = Cli::try_parse_from(["furrow", "nosuchcommand"]).err().expect("refused");
-        let message = usage_message(&error.to_string());
+        let message = usage_message(&error);
         assert!(message.contains("'nosuchcommand'") && !message.contains('\n'), "{message}");
     }
 

@@ -1,6 +1,7 @@
 //! `furrow mkfs`: makes a file system.
 
-use crate::holds::{self, Holds};
+use crate::holds::Holds;
+use crate::in_use;
 use crate::show;
 use crate::target::source_name;
 use anyhow::bail;
@@ -17,7 +18,7 @@ use std::io::{self, Write};
 /// the file system uses at once, which the drive must allow.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Device
+    #[arg(help = crate::target::DEVICE)]
     device: String,
     /// Volume label, at most 63 bytes
     #[arg(short = 'L', long, value_name = "LABEL")]
@@ -77,7 +78,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         ..MkfsOptions::default()
     };
     let rt = Rt::new(crate::daemon::config()?);
-    let device = holds::open(&rt, &spec, OpenMode::ReadWrite)?;
+    let device = in_use::open_now(&rt, &spec, OpenMode::ReadWrite)?;
     let geometry = device.geometry();
     if geometry.conventional_zones >= geometry.zones {
         bail!(

@@ -2,6 +2,7 @@
 
 mod daemon;
 mod options;
+mod remount;
 
 use self::daemon::Plan;
 use crate::tags;
@@ -32,10 +33,10 @@ pub struct Args {
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// Options, separated by commas: those below, and those of mount(8)
-    #[arg(short, value_name = "OPTIONS", allow_hyphen_values = true)]
+    #[arg(short, long, value_name = "OPTIONS", allow_hyphen_values = true)]
     options: Vec<String>,
     /// Stay in the foreground, messages on standard error
-    #[arg(short, long)]
+    #[arg(long, short_alias = 'f')]
     foreground: bool,
     /// Append the daemon's messages to FILE instead of the journal
     #[arg(long, value_name = "FILE", conflicts_with = "foreground")]
@@ -67,7 +68,7 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
         Err(error) => return Ok(refuse(USAGE, error)),
     };
     if plan.options.remount {
-        return Ok(match plan.options.endpoint.remount(&plan.directory) {
+        return Ok(match remount::remount(&plan) {
             Ok(()) => 0,
             Err(error) => refuse(FAILURE, error),
         });
@@ -102,7 +103,7 @@ fn plan(args: &Args) -> Result<Plan> {
     let source = options.fsname.clone().unwrap_or_else(|| source_name(&device));
     // The daemon changes its working directory.
     let directory = std::path::absolute(&args.directory)?;
-    Ok(Plan { device, source, directory, options })
+    Ok(Plan { device, source, directory, options, texts: args.options.clone() })
 }
 
 /// Finds errors early, where they can be reported better.

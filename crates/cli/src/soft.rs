@@ -5,7 +5,7 @@ use furrow_emu::{Identity, OpenMode};
 use furrow_linux::{Access, PlainFile, allocate};
 use furrow_log::Uuid;
 use furrow_rt::{Config, Rng, Rt};
-use furrow_soft::{MakeOptions, SoftDrive, Superblock, is_superblock, make, recover};
+use furrow_soft::{Layout, MakeOptions, SoftDrive, Superblock, is_superblock, make, recover};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{ByteLen, Error, ErrorKind};
 use std::path::Path;
@@ -76,6 +76,25 @@ pub fn streams(drive: &SoftDrive) -> String {
     }
 }
 
+/// Bytes of a zone, unless the user says otherwise.
+const ZONE: u64 = 64 << 20;
+/// Zones are not made smaller than this for more of them.
+const ZONE_MIN: u64 = 1 << 20;
+/// Zones that are enough for a file system; 17 are the least.
+const ZONES_ENOUGH: u32 = 32;
+
+/// Bytes of the zones of a drive of `size`, unless the user says otherwise.
+fn usual_zone(size: ByteLen) -> ByteLen {
+    let mut zone = ZONE;
+    let enough = |zone| {
+        Layout::plan(size, ByteLen(zone), None).is_ok_and(|layout| layout.zones >= ZONES_ENOUGH)
+    };
+    while zone > ZONE_MIN && !enough(zone) {
+        zone /= 2;
+    }
+    ByteLen(zone)
+}
+
 /// Makes soft zones of `zone` bytes on the block device or file at `path`. A file that does not
 /// exist is made, with `size` bytes.
 ///
@@ -84,7 +103,7 @@ pub fn streams(drive: &SoftDrive) -> String {
 /// file's; those of [`allocate`], [`PlainFile::open`] and [`make`].
 pub fn create(
     path: &Path,
-    zone: ByteLen,
+    zone: Option<ByteLen>,
     size: Option<ByteLen>,
     force: bool,
 ) -> Result<Superblock, Error> {
@@ -106,7 +125,7 @@ pub fn create(
 
 fn on_existing(
     name: &str,
-    zone: ByteLen,
+    zone: Option<ByteLen>,
     size: Option<ByteLen>,
     force: bool,
 ) -> Result<Superblock, Error> {
@@ -138,6 +157,7 @@ fn on_existing(
     }
     let uuid = Uuid(Identity::fresh("")?.uuid);
     file.take_all()?;
+    let zone = zone.unwrap_or_else(|| usual_zone(found));
     let options = MakeOptions { zone, records: None, uuid };
     let made = rt.block_on(async move { make(&plain, &options).await });
     rt.clear();

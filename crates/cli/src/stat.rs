@@ -1,6 +1,7 @@
 //! `furrow stat`: figures of a mounted file system.
 
 use crate::df;
+use crate::live::{self, Live};
 use crate::scrub;
 use crate::show::{self, time};
 use crate::target::Target;
@@ -27,9 +28,9 @@ pub struct Args {
     /// Print the text format of Prometheus
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
-    /// Repeat after this many seconds, until interrupted; with --json one document per line
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
-    every: Option<u64>,
+    /// Repeat after this many seconds, until q or Ctrl-C; with --json one document per line
+    #[arg(long, value_name = "SECONDS", value_parser = show::interval)]
+    every: Option<Duration>,
 }
 
 /// Runs the command.
@@ -41,6 +42,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
             None => bail!("{device}: not mounted: nothing runs (furrow df shows its space)"),
         },
     };
+    let mut live = Live::begin(!args.json && !args.prometheus && args.every.is_some())?;
     loop {
         let stat = report::ask_stat(&directory)?;
         match (args.json, args.prometheus) {
@@ -53,14 +55,21 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
                 writeln!(out)?;
             }
             (_, true) => out.write_all(prometheus::text(&stat).as_bytes())?,
-            _ => print(out, &stat, &directory)?,
+            _ if args.every.is_none() => print(out, &stat, &directory)?,
+            _ => {
+                let mut text = Vec::new();
+                print(&mut text, &stat, &directory)?;
+                live.show(out, &live::lines(&text))?;
+            }
         }
-        let Some(seconds) = args.every else { return Ok(0) };
-        if !args.json {
+        let Some(every) = args.every else { return Ok(0) };
+        out.flush()?;
+        if !live.wait(every)? {
+            return Ok(0);
+        }
+        if args.prometheus {
             writeln!(out)?;
         }
-        out.flush()?;
-        std::thread::sleep(Duration::from_secs(seconds));
     }
 }
 

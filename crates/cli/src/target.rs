@@ -12,6 +12,10 @@ use furrow_zone::spec::DeviceSpec;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+/// What a command accepts as a device, for its help.
+pub const DEVICE: &str = "Zoned drive (/dev/nvme0n2), any drive or file with soft zones, or image \
+                          of an emulated drive (disk.zns)";
+
 /// A file system to ask.
 pub enum Target {
     /// Mounted here.
@@ -117,7 +121,7 @@ fn inspect<T: 'static>(
 ) -> Result<T> {
     let spec: DeviceSpec = device.parse()?;
     let rt = Rt::new(Config::real());
-    let drive = holds::open(&rt, &spec, OpenMode::ReadOnly)?;
+    let drive = crate::in_use::open_now(&rt, &spec, OpenMode::ReadOnly)?;
     let info = Info {
         device: device.to_owned(),
         directory: String::new(),

@@ -4,9 +4,12 @@
 //! second sample. The sources are those of the other commands: `report` of a mount, the daemon of
 //! an array. No query makes a drive work.
 
+mod print;
+
+use crate::live::{self, Live};
 use crate::raid::client::{self, Seen};
 use crate::raid::status::{self, Status};
-use crate::show::{self, bytes, time};
+use crate::show;
 use crate::target::Target;
 use anyhow::{Result, anyhow};
 use furrow_fuse::endpoint;
@@ -14,7 +17,7 @@ use furrow_fuse::report::{self, MapPage, Stat};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -25,20 +28,22 @@ const SHOWN: [&str; 3] = ["read", "write", "fsync"];
 
 /// Show what mounts and arrays are doing
 ///
-/// Throughput, latency, cleaning, zones by state, members. On a terminal it is redrawn every
-/// interval until interrupted; elsewhere frames follow each other, with --json a document per line.
-/// Rates are averages over the interval. Exit status with --once: 1 if something gave no answer.
+/// Throughput, latency, cleaning, zones by state, members; as many columns as the terminal has room
+/// for. On a terminal it is redrawn until q or Ctrl-C; elsewhere frames follow each other, with
+/// --json a document per line. Rates and times are averages since the previous frame. Exit status
+/// with --once: 1 if something gave no answer.
 #[derive(clap::Args)]
 pub struct Args {
     /// Mounts (directory or device) and arrays (name or UUID); without it all of them
     #[arg(value_name = "DIR|DEVICE|ARRAY")]
     targets: Vec<OsString>,
-    /// One frame, after one interval
+    /// One frame, after the time of --every
     #[arg(long)]
     once: bool,
-    /// Seconds between frames, at least 0.1
-    #[arg(short, long, value_name = "SECONDS", default_value = "2", value_parser = show::interval)]
-    interval: Duration,
+    /// Seconds between frames
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = show::interval)]
+    #[arg(alias = "interval", short_alias = 'i')]
+    every: Duration,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -56,7 +61,6 @@ struct Sample {
     at: Instant,
     mounts: Vec<(PathBuf, Result<(Stat, MapPage)>)>,
     arrays: Vec<Status>,
-    /// Why arrays cannot be seen.
     /// Why arrays could not be asked.
     unasked: Vec<String>,
 }
@@ -109,13 +113,6 @@ impl Requests {
         let mean_ns = now.1.saturating_sub(before.1).checked_div(more);
         Requests { per_second: per_second(Some(before.0), now.0, seconds), mean_ns }
     }
-
-    /// Two cells: rate and mean.
-    fn cells(all: Option<&Requests>) -> [String; 2] {
-        let count = all.map_or(0.0, |requests| requests.per_second);
-        let mean = all.and_then(|requests| requests.mean_ns);
-        [format!("{count:.0}/s"), mean.map_or("-".to_owned(), time)]
-    }
 }
 
 /// Zones of a drive by their state.
@@ -163,32 +160,32 @@ struct Array {
 /// If a name is neither a mount nor a running array.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let wanted = Wanted::of(&args.targets)?;
+    let mut live = Live::begin(!args.json && !args.once)?;
     let mut before = wanted.sample()?;
-    let mut first = true;
     loop {
-        std::thread::sleep(args.interval);
+        if !live.wait(args.every)? {
+            return Ok(0);
+        }
         let now = wanted.sample()?;
         let frame = Frame::of(&before, &now);
         match (args.json, args.once) {
             (true, true) => serde_json::to_writer_pretty(&mut *out, &frame)?,
             (true, false) => serde_json::to_writer(&mut *out, &frame)?,
             _ => {
-                let mut text = Vec::new();
-                frame.print(&mut text)?;
-                match args.once {
-                    true => out.write_all(&text)?,
-                    false => show::frame(out, &text, first)?,
-                }
+                let width = live::width();
+                let head = live.is_in_place().then(|| frame.head(args.every, width));
+                let lines: Vec<String> = head.into_iter().chain(frame.lines(width)).collect();
+                live.show(out, &lines)?;
             }
         }
         if args.json {
             writeln!(out)?;
+            out.flush()?;
         }
-        out.flush()?;
         if args.once {
             return Ok(u8::from(!frame.unasked.is_empty()));
         }
-        (before, first) = (now, false);
+        before = now;
     }
 }
 
@@ -272,45 +269,6 @@ impl Frame {
         unasked.extend(now.unasked.clone());
         Frame { version: VERSION, seconds, mounts, arrays: arrays.collect(), unasked }
     }
-
-    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        let rate = |amount: f64| format!("{}/s", bytes(amount as u64));
-        if !self.mounts.is_empty() {
-            let mut table = show::table(&[
-                "mount", "read", "written", "to drive", "reads", "", "writes", "", "fsyncs", "",
-                "cleaned", "moved", "used",
-            ]);
-            for mount in &self.mounts {
-                let mut row = vec![
-                    mount.directory.clone(),
-                    rate(mount.read_bytes_per_second),
-                    rate(mount.user_bytes_per_second),
-                    rate(mount.drive_bytes_per_second),
-                ];
-                for name in SHOWN {
-                    row.extend(Requests::cells(mount.requests.get(name)));
-                }
-                row.push(format!("{:.1}/s", mount.cleaned_per_second));
-                row.push(rate(mount.moved_bytes_per_second));
-                row.push(show::percent(mount.used_bytes, mount.size_bytes));
-                table.add_row(row);
-            }
-            show::print_table(out, &table)?;
-            for mount in &self.mounts {
-                mount.print_zones(out)?;
-            }
-        }
-        for (index, array) in self.arrays.iter().enumerate() {
-            if index > 0 || !self.mounts.is_empty() {
-                writeln!(out)?;
-            }
-            array.print(out)?;
-        }
-        if self.mounts.is_empty() && self.arrays.is_empty() && self.unasked.is_empty() {
-            writeln!(out, "nothing is mounted, and no arrays run")?;
-        }
-        self.unasked.iter().try_for_each(|why| writeln!(out, "{why}"))
-    }
 }
 
 /// The increase of a counter per second; never negative, as a counter may have restarted.
@@ -379,22 +337,6 @@ impl Zones {
     }
 }
 
-impl Mount {
-    fn print_zones(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Zones { empty, open, partial, full, retired, .. } = self.zones;
-        writeln!(
-            out,
-            "  {}: zones {empty} empty, {open} open, {partial} in part, {full} full, {retired} \
-             retired; {} of {} active zones",
-            self.directory, self.permits_held, self.permits_limit
-        )?;
-        match &self.failure {
-            Some(why) => writeln!(out, "  {}: FAILED: {why}", self.directory),
-            None => Ok(()),
-        }
-    }
-}
-
 fn array(before: Option<&Status>, now: &Status, seconds: f64) -> Array {
     let before = before.filter(|before| before.pid == now.pid);
     let counter = |status: &Status, name: &str| status.counters.get(name).copied().unwrap_or(0);
@@ -427,54 +369,6 @@ fn array(before: Option<&Status>, now: &Status, seconds: f64) -> Array {
         rebuild: now.rebuild.clone(),
         scrub: now.scrub.clone().filter(|scrub| scrub.running),
         members: now.members.clone(),
-    }
-}
-
-impl Array {
-    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        let rate = |amount: f64| format!("{}/s", bytes(amount as u64));
-        let mut table = show::table(&[
-            "array", "state", "read", "written", "reads", "", "writes", "", "flushes", "",
-            "cleaned", "moved", "used", "clients",
-        ]);
-        let mut row = vec![
-            self.array.clone(),
-            self.state.to_uppercase(),
-            rate(self.read_bytes_per_second),
-            rate(self.written_bytes_per_second),
-        ];
-        for kind in ["read", "write", "flush"] {
-            row.extend(Requests::cells(self.requests.get(kind)));
-        }
-        row.push(format!("{:.1}/s", self.cleaned_per_second));
-        row.push(rate(self.moved_bytes_per_second));
-        row.push(show::percent(self.used_bytes, self.size_bytes));
-        row.push(self.clients.to_string());
-        table.add_row(row);
-        show::print_table(out, &table)?;
-        let state = |name: &str| self.segments.get(name).copied().unwrap_or(0);
-        writeln!(
-            out,
-            "  {}: segments {} free, {} open, {} sealed, {} truncated, {} being reset; a block \
-             waits {} for its stripe",
-            self.array,
-            state("free"),
-            state("open"),
-            state("sealed"),
-            state("truncated"),
-            state("releasing"),
-            self.mean_wait_ns.map_or("-".to_owned(), time),
-        )?;
-        if let Some(problem) = &self.problem {
-            writeln!(out, "  {problem}")?;
-        }
-        if let Some(rebuild) = &self.rebuild {
-            writeln!(out, "  rebuild {}", status::describe_rebuild(rebuild))?;
-        }
-        if let Some(scrub) = &self.scrub {
-            writeln!(out, "  scrub {}", status::describe_scrub(scrub))?;
-        }
-        status::print_members(out, &self.members)
     }
 }
 

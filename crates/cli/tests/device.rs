@@ -244,11 +244,10 @@ fn a_check_names_what_is_in_the_way_and_writes_nothing() {
 #[test]
 fn a_drive_that_the_kernel_cannot_have_is_refused_with_what_to_do() {
     refused(
-        &["device", "serve", "mem:zones=8,zone-size=768KiB", "--ublk"],
+        &["device", "serve", "mem:zones=8,zone-size=768KiB"],
         1,
         &["mem:zones=8", "786432 bytes", "power of two", "zone-size"],
     );
-    refused(&["device", "serve", "mem:zones=8"], 2, &["--ublk"]);
     let virtual_time = "mem:zones=8,timing=virtual";
     refused(&["device", "serve", virtual_time, "--ublk"], 1, &["timing=realtime"]);
     if !Path::new("/dev/ublk-control").exists() {

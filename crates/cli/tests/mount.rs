@@ -408,7 +408,7 @@ fn a_remount_changes_what_the_kernel_allows() {
     // A process that another test is starting may have the file open for writing until it executes
     // its program: the kernel refuses until then.
     wait_until("the mount becomes read-only", || {
-        let options = "remount,ro,commit=7";
+        let options = "remount,ro";
         furrow(&["mount", "-o", options, &place.image(), &place.dir()]).status.success()
     });
     let error = fs::write(place.file("b"), b"refused").unwrap_err();
@@ -416,6 +416,30 @@ fn a_remount_changes_what_the_kernel_allows() {
     assert_eq!(fs::read(place.file("a")).unwrap(), b"before");
     remount("remount,rw");
     fs::write(place.file("b"), b"after").unwrap();
+    // What the daemon can change is changed; of anything else nothing is.
+    let options = || {
+        let mut value = vec![0; 255];
+        let length = rustix::fs::getxattr(place.dir(), "furrow.options", value.as_mut_slice());
+        value.truncate(length.unwrap());
+        String::from_utf8(value).unwrap()
+    };
+    remount("remount,commit=0.2,errors=remount-ro");
+    assert_eq!(options(), "rw,commit=0.2,errors=remount-ro");
+    let late = ["mount", "-o", "remount,commit=9,cache=1GiB", &place.image(), &place.dir()];
+    refused(&late, 32, "cache=1GiB cannot come into force");
+    assert_eq!(options(), "rw,commit=0.2,errors=remount-ro");
+    // Repeated, as by mount(8) from fstab, it is no change.
+    remount("remount,rw,noatime,commit=0.2,user_id=0");
+    assert_eq!(options(), "rw,commit=0.2,errors=remount-ro");
+    // The new interval is in force: what nobody syncs becomes durable soon.
+    let written = || {
+        let df = furrow(&["df", "--json", &place.dir()]);
+        let json: serde_json::Value = serde_json::from_slice(&df.stdout).unwrap();
+        json["counters"]["checkpoints"].as_u64().unwrap()
+    };
+    let before = written();
+    fs::write(place.file("c"), b"unsynced").unwrap();
+    wait_until("a commit", || written() > before);
     assert!(furrow(&["umount", &place.dir()]).status.success());
 }
 

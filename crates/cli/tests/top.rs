@@ -1,4 +1,4 @@
-//! The live views: `furrow top`, `furrow raid status --watch`, `furrow df` of all mounts, and
+//! The live views: `furrow top`, `furrow raid status --every`, `furrow df` of all mounts, and
 //! messages of long commands.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
@@ -87,9 +87,9 @@ fn top_shows_what_an_array_does_while_it_does_it() {
             nbd.read(number * 4096, 4096).unwrap();
         }
     });
-    let once = ["top", "--once", "--interval", "0.5", "a"];
+    let once = ["top", "--once", "--every", "0.5", "a"];
     let text = place.ok(&once);
-    for word in ["array", "ONLINE", "/s", "member", "d2.zns", "sealed", "waits"] {
+    for word in ["array", "ONLINE", "/s", "member", "d2.zns", "sealed", "stripe wait"] {
         assert!(text.contains(word), "{word}: {text}");
     }
     let json: Value = serde_json::from_str(&place.ok(&[&once[..], &["--json"]].concat())).unwrap();
@@ -125,7 +125,10 @@ fn top_shows_what_an_array_does_while_it_does_it() {
     place.ok(&["raid", "fail", "a", "1"]);
     assert!(frames.take(100).any(|line| state(line) == "failed"));
     place.refused(&["top", "--once", "nosuch"], &["nosuch"]);
-    place.refused(&["top", "--interval", "0"], &["0.1", "furrow top --help"]);
+    place.refused(&["top", "--every", "0"], &["0.1", "furrow top --help"]);
+    // A directory that is no mount is an error, and the only message.
+    let run = place.at("run");
+    place.refused(&["top", "--once", &run], &["no Furrow file system is mounted"]);
 }
 
 #[test]
@@ -135,7 +138,7 @@ fn status_is_watched() {
     place.assemble(&[0, 1, 2], &[]);
     fill(&place, 0, 16, 1);
     let run = place.at("run");
-    let watch = ["raid", "status", "a", "--watch", "--interval", "0.1"];
+    let watch = ["raid", "status", "a", "--every", "0.1"];
     let mut watched = Running::start(&watch, &run);
     let mut lines = watched.lines();
     assert!(lines.by_ref().take(100).any(|line| line.ends_with("state: ONLINE")));
@@ -146,7 +149,10 @@ fn status_is_watched() {
         let document: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(document["arrays"][0]["array"], "a");
     }
-    place.refused(&["raid", "status", "--interval", "1"], &["--watch"]);
+    // As earlier versions said it.
+    let mut watched = Running::start(&["raid", "status", "-w", "-i", "0.1", "--json"], &run);
+    assert_eq!(watched.lines().take(2).count(), 2);
+    place.refused(&["raid", "status", "--every", "0"], &["0.1"]);
 }
 
 #[test]
@@ -185,7 +191,7 @@ fn top_and_df_show_all_mounts() {
         std::io::Write::write_all(&mut &content, &[7; 256 << 10]).unwrap();
         content.sync_all().unwrap();
     });
-    let frame = document(&["top", "--once", "--json", "--interval", "0.5"]);
+    let frame = document(&["top", "--once", "--json", "--every", "0.5"]);
     drop(busy);
     let (mine, theirs) = (of(&frame, &here), of(&frame, &there));
     assert!(number(&mine["user_bytes_per_second"]) > 4096.0, "{mine:#}");
@@ -195,9 +201,9 @@ fn top_and_df_show_all_mounts() {
     let states = ["empty", "open", "partial", "full", "retired"];
     let zones: f64 = states.iter().map(|state| number(&mine["zones"][state])).sum();
     assert_eq!(zones, 64.0, "every zone is in one state: {mine:#}");
-    let text = place::furrow(&["top", "--once", "--interval", "0.1", &here]);
+    let text = place::furrow(&["top", "--once", "--every", "0.1", &here]);
     let text = String::from_utf8(text.stdout).unwrap();
-    assert!(text.contains("zones ") && text.contains("active zones"), "{text}");
+    assert!(text.contains("zones active") && text.contains("write time"), "{text}");
     assert!(!text.contains(&there), "only one was named: {text}");
     // A daemon that died is reported, and the others are shown.
     place::kill(other.pid(), rustix::process::Signal::KILL);

@@ -133,7 +133,7 @@ fn the_first_example_of_the_manual_works_for_root_without_a_runtime_directory() 
 fn help_is_that_of_the_command_and_names_begin_with_no_dash() {
     let place = Place::empty("help");
     place.refused(&["raid", "create", "--nosuch"], &["see 'furrow raid create --help'"]);
-    place.refused(&["device", "fault", "x", "add"], &["see 'furrow device fault --help'"]);
+    place.refused(&["device", "fault", "x", "add"], &["see 'furrow device fault add --help'"]);
     place.refused(&["raid", "nosuch"], &["see 'furrow raid --help'"]);
     place.refused(&["dump", "nat"], &["see 'furrow dump nat --help'"]);
     place.refused(&["nosuch"], &["see 'furrow --help'"]);

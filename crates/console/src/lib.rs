@@ -7,5 +7,6 @@
 // These macros panic if standard error or output is closed or full; `show::say` and `out` do not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+pub mod fit;
 pub mod program;
 pub mod show;

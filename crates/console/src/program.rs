@@ -2,8 +2,9 @@
 
 use crate::show;
 use anyhow::Result;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Parser};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
 
@@ -81,17 +82,61 @@ fn refuse(error: &clap::Error, command: Command, given: &[OsString], statuses: S
             statuses.usage
         }
         _ => {
-            let (program, why) = (command.get_name().to_owned(), usage_message(&error.to_string()));
+            let (program, why) = (command.get_name().to_owned(), usage_message(error));
             show::say(&format!("{program}: {why}; see '{}'\n", help_of(command, given)));
             statuses.usage
         }
     }
 }
 
-/// The first paragraph of clap's message, as one line.
-pub fn usage_message(rendered: &str) -> String {
+/// What clap says, as one line: the first paragraph of its message, and what was meant.
+pub fn usage_message(error: &clap::Error) -> String {
+    first_paragraph(&error.to_string()) + &meant(error)
+}
+
+fn first_paragraph(rendered: &str) -> String {
     let paragraph = rendered.split("\n\n").next().unwrap_or_default();
     one_line(paragraph.strip_prefix("error: ").unwrap_or(paragraph))
+}
+
+/// ` (did you mean '--json'?)` if clap knows a name that is near.
+fn meant(error: &clap::Error) -> String {
+    let kinds =
+        [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
+    let names: Vec<String> = match kinds.into_iter().find_map(|kind| error.get(kind)) {
+        Some(ContextValue::String(name)) => vec![name.clone()],
+        Some(ContextValue::Strings(names)) => names.clone(),
+        _ => return String::new(),
+    };
+    // The nearest is the last.
+    let named: Vec<String> = names.iter().rev().take(3).map(|name| format!("'{name}'")).collect();
+    format!(" (did you mean {}?)", named.join(" or "))
+}
+
+/// Of each short letter the long names that it has in `command` and all commands below, each with
+/// its commands. What help hides does not count: a letter with one name has one meaning.
+pub fn letters(command: &Command) -> BTreeMap<char, BTreeMap<String, Vec<String>>> {
+    let mut all = BTreeMap::new();
+    add_letters(command, command.get_name(), &mut all);
+    all
+}
+
+fn add_letters(
+    command: &Command,
+    name: &str,
+    all: &mut BTreeMap<char, BTreeMap<String, Vec<String>>>,
+) {
+    for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+        let aliases = arg.get_visible_short_aliases().unwrap_or_default();
+        for letter in arg.get_short().into_iter().chain(aliases) {
+            let long = arg.get_long().unwrap_or_default().to_owned();
+            let named: &mut BTreeMap<_, Vec<_>> = all.entry(letter).or_default();
+            named.entry(long).or_default().push(name.to_owned());
+        }
+    }
+    for below in command.get_subcommands() {
+        add_letters(below, &format!("{name} {}", below.get_name()), all);
+    }
 }
 
 /// `text` with every run of line breaks and indentation made one blank.
@@ -114,9 +159,43 @@ mod tests {
 
     #[test]
     fn a_usage_error_is_one_line() {
-        assert_eq!(usage_message("error: these are missing:\n  <A>\n  <B>\n\nUsage: x"), {
+        assert_eq!(first_paragraph("error: these are missing:\n  <A>\n  <B>\n\nUsage: x"), {
             "these are missing: <A> <B>"
         });
+    }
+
+    #[test]
+    fn what_was_meant_is_proposed() {
+        let arg = |long: &'static str| clap::Arg::new(long).long(long);
+        let kind = arg("kind").value_parser(["bit-flip", "power-cut"]);
+        let below = [Command::new("mount").arg(arg("json")).arg(kind), Command::new("map")];
+        let command = Command::new("x").subcommands(below);
+        for (line, expected) in [
+            ("x mont", "'mount'"),
+            ("x mount --jsn", "'--json'"),
+            ("x mount --kind bitflip", "'bit-flip'"),
+        ] {
+            let error = command.clone().try_get_matches_from(line.split(' ')).unwrap_err();
+            let message = usage_message(&error);
+            assert!(message.contains(&format!("(did you mean {expected}?)")), "{message}");
+            assert!(!message.contains('\n'), "{message}");
+        }
+        let error = command.try_get_matches_from(["x", "qqq"]).unwrap_err();
+        assert!(!usage_message(&error).contains("did you mean"));
+    }
+
+    #[test]
+    fn letters_have_the_long_names_of_all_commands() {
+        let flag = |long: &'static str| clap::Arg::new(long).long(long).short('f');
+        let hidden = flag("foreground").hide(true);
+        let of = |args: [clap::Arg; 2]| {
+            let [one, other] = args;
+            let below = [Command::new("a").arg(one), Command::new("b").arg(other)];
+            letters(&Command::new("x").subcommands(below))
+        };
+        let force = BTreeMap::from([("force".to_owned(), vec!["x a".to_owned()])]);
+        assert_eq!(of([flag("force"), hidden])[&'f'], force);
+        assert_eq!(of([flag("force"), flag("foreground")])[&'f'].len(), 2);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
-use std::io::{IsTerminal as _, Write};
+pub use furrow_zone::words::count;
+use std::io::Write;
 use std::time::Duration;
 
 /// Bytes for people: three digits and a binary unit.
@@ -61,29 +62,6 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Prints repeated output: on a terminal in the place of the previous output, elsewhere below it,
-/// after an empty line.
-///
-/// # Errors
-/// If writing fails.
-pub fn frame(out: &mut dyn Write, text: &[u8], first: bool) -> std::io::Result<()> {
-    if std::io::stdout().is_terminal() {
-        // Home, and each line is cleared at its end, so that nothing flickers.
-        out.write_all(if first { b"\x1b[2J\x1b[H" } else { b"\x1b[H" })?;
-        for line in text.split_inclusive(|byte| *byte == b'\n') {
-            out.write_all(line.strip_suffix(b"\n").unwrap_or(line))?;
-            out.write_all(b"\x1b[K\n")?;
-        }
-        out.write_all(b"\x1b[J")?;
-    } else {
-        if !first {
-            writeln!(out)?;
-        }
-        out.write_all(text)?;
-    }
-    out.flush()
-}
-
 /// `part` of `whole` in percent, to a tenth; `-` if `whole` is 0. What is more than nothing is not
 /// shown as nothing, and what is less than all is not shown as all.
 pub fn percent(part: u64, whole: u64) -> String {
@@ -120,16 +98,6 @@ fn of_tenths(part: u64, tenths: u64) -> String {
     match tenths {
         0 if part > 0 => "<0.1%".to_owned(),
         _ => format!("{}.{}%", tenths / 10, tenths % 10),
-    }
-}
-
-/// A number of things, in the plural unless it is `one`.
-pub fn count(number: u64, one: &str) -> String {
-    match one.strip_suffix('y') {
-        _ if number == 1 => format!("1 {one}"),
-        Some(stem) => format!("{number} {stem}ies"),
-        None if one.ends_with(char::is_uppercase) => format!("{number} {one}S"),
-        None => format!("{number} {one}s"),
     }
 }
 
@@ -321,13 +289,6 @@ mod tests {
             let sum: u64 = shares(&parts, whole).iter().map(tenths).sum();
             assert!(whole == 0 || sum == 1000, "{parts:?}: {sum}");
         }
-    }
-
-    #[test]
-    fn one_thing_is_no_plural() {
-        assert_eq!((count(1, "ERROR"), count(0, "file")), ("1 ERROR".into(), "0 files".into()));
-        let directories = [1, 2].map(|number| count(number, "directory"));
-        assert_eq!(directories, ["1 directory", "2 directories"]);
     }
 
     #[test]

@@ -5,14 +5,14 @@
 //! is computed. So the answer is what the front end itself says. What serves these to others needs
 //! something of this machine, too, which is looked for even if the drive cannot be opened.
 
-use crate::holds::{self, Holds};
+use crate::holds::Holds;
 use crate::show;
 use clap::Args;
 use furrow_emu::OpenMode;
 use furrow_fs::{Fs, MkfsOptions};
 use furrow_kv::{FormatOptions, Store};
 use furrow_raid::{Config, Level, Shape};
-use furrow_rt::Rt;
+use furrow_rt::{Config as RtConfig, Rt};
 use furrow_soft::SoftDrive;
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, Overlay, ZonedDevice};
@@ -27,7 +27,7 @@ const JSON_VERSION: u32 = 1;
 /// Drives of the volume that is tried.
 const MEMBERS: usize = 4;
 
-/// Say what stands between a drive and each front end.
+/// Say what stands between a drive and each front end
 ///
 /// The check writes nothing, unless --repair is given. The exit status is 0 if a file system, a
 /// volume and a store can all use the drive, and 1 if an obstacle stands between the drive and one
@@ -35,7 +35,7 @@ const MEMBERS: usize = 4;
 /// count.
 #[derive(Args)]
 pub(super) struct CheckArgs {
-    /// The drive: a real one (/dev/nvme0n1), or an image (disk.zns).
+    #[arg(help = crate::target::DEVICE)]
     device: String,
     /// Soft zones: write again what of their journal is damaged, and accept the loss of what has no
     /// copy. What is lost is named; without --repair such a drive is only opened for reading.
@@ -81,7 +81,7 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     let rt = Rt::new(crate::daemon::config()?);
     let mut drive_fits = Err("not tried: the drive cannot be used".to_owned());
     let opened = match soft {
-        false => holds::open(&rt, &spec, OpenMode::ReadOnly),
+        false => crate::in_use::open_now(&rt, &spec, OpenMode::ReadOnly),
         true => open_soft(&rt, &spec, args.repair).map(|drive| {
             streams = Some((drive.streams(), crate::soft::streams(&drive)));
             if let Some(lost) = drive.lost().filter(|_| !args.repair) {
@@ -151,6 +151,20 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     Ok(status)
 }
 
+/// Why no file system can be made on the soft zones that `device` names; `None` if one can.
+///
+/// # Errors
+/// If they cannot be opened.
+pub(super) fn no_file_system(device: &str) -> Result<Option<Error>, Error> {
+    let spec: DeviceSpec = device.parse()?;
+    let rt = Rt::new(RtConfig::real());
+    let drive = crate::soft::open(&rt, &spec, OpenMode::ReadOnly)?;
+    let engine = rt.clone();
+    let why = rt.block_on(async move { try_file_system(&engine, drive).await });
+    rt.clear();
+    Ok(why)
+}
+
 /// Opens soft zones, to mend them or only to look.
 fn open_soft(rt: &Rt, spec: &DeviceSpec, repair: bool) -> Result<Rc<SoftDrive>, Error> {
     match repair {
@@ -167,17 +181,21 @@ struct Tried {
     zoned: Option<Error>,
 }
 
-/// Tries each front end on a view of `drive`.
-async fn try_all(rt: &Rt, drive: Rc<dyn ZonedDevice>) -> Tried {
-    let view = async || Overlay::new(rt, drive.clone()).await.map(Rc::new);
-    let fs = match view().await {
+/// Tries to make a file system on a view of `drive`; returns why that is impossible.
+async fn try_file_system(rt: &Rt, drive: Rc<dyn ZonedDevice>) -> Option<Error> {
+    match Overlay::new(rt, drive).await {
         Ok(view) => {
             let options = MkfsOptions { force: true, ..MkfsOptions::default() };
-            Fs::format(rt, view, &options).await.err()
+            Fs::format(rt, Rc::new(view), &options).await.err()
         }
         Err(error) => Some(error),
-    };
-    let store = match view().await {
+    }
+}
+
+/// Tries each front end on a view of `drive`.
+async fn try_all(rt: &Rt, drive: Rc<dyn ZonedDevice>) -> Tried {
+    let fs = try_file_system(rt, drive.clone()).await;
+    let store = match Overlay::new(rt, drive.clone()).await.map(Rc::new) {
         Ok(view) => {
             let options = FormatOptions { force: true, ..FormatOptions::default() };
             Store::format(rt, view, &options).await.err()

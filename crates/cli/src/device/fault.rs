@@ -9,6 +9,7 @@ use furrow_emu::OpenMode;
 use furrow_zone::fault::{Fault, FaultInjection, FaultKind, Place, When};
 use furrow_zone::{BlockCount, Lba, ZoneId, ZonedDevice};
 use serde_json::{Value, json};
+use std::ffi::OsString;
 use std::io::Write;
 
 const AFTER_HELP: &str = "\
@@ -16,19 +17,17 @@ The image must not be in use. A fault is stored in the image, strikes when the i
 kept until it is used up or cleared. Commands are counted from when the fault was added.
 
 Examples:
-  furrow device fault disk.zns add zone-read-only --zone 7     at once
-  furrow device fault disk.zns add read-error --lba 4096+8     whenever these blocks are read
-  furrow device fault disk.zns add write-torn --one-in 500     now and then
-  furrow device fault disk.zns add power-cut --nth 1000        at the 1000th command
-  furrow device fault disk.zns list
-  furrow device fault disk.zns clear 0";
+  furrow device fault add disk.zns zone-read-only --zone 7     at once
+  furrow device fault add disk.zns read-error --lba 4096+8     whenever these blocks are read
+  furrow device fault add disk.zns write-torn --one-in 500     now and then
+  furrow device fault add disk.zns power-cut --nth 1000        at the 1000th command
+  furrow device fault list disk.zns
+  furrow device fault clear disk.zns 0";
 
-/// Inject faults into an image's drive, list them, clear them.
+/// Inject faults into an image's drive, list them, clear them
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct FaultArgs {
-    /// The image of an emulated drive.
-    image: String,
     #[command(subcommand)]
     action: Action,
 }
@@ -36,14 +35,18 @@ pub struct FaultArgs {
 #[derive(Subcommand)]
 enum Action {
     Add(Box<Add>),
-    /// List the pending faults.
+    /// List the pending faults
     List {
+        #[arg(help = DEVICE)]
+        device: String,
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Remove faults.
+    /// Remove faults
     Clear {
+        #[arg(help = DEVICE)]
+        device: String,
         /// Number of the fault, as 'list' shows it; without a number, all faults.
         number: Option<usize>,
         /// Print JSON: the remaining faults.
@@ -52,9 +55,38 @@ enum Action {
     },
 }
 
-/// Add a fault.
+/// Where the faults are kept.
+const DEVICE: &str = "Image of an emulated drive (disk.zns)";
+
+impl Action {
+    /// The words that name an action.
+    const VERBS: [&str; 3] = ["add", "list", "clear"];
+
+    fn device(&self) -> &str {
+        match self {
+            Action::Add(add) => &add.device,
+            Action::List { device, .. } | Action::Clear { device, .. } => device,
+        }
+    }
+}
+
+/// A command line with the image before the verb (`device fault disk.zns add ...`), as earlier
+/// versions wanted it, in today's order; any other as it is.
+pub fn in_order(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let is_verb = |word: &OsString| Action::VERBS.iter().any(|verb| word == verb);
+    if let [_, device, fault, image, verb, ..] = &*arguments
+        && (device == "device" && fault == "fault" && !is_verb(image) && is_verb(verb))
+    {
+        arguments.swap(3, 4);
+    }
+    arguments
+}
+
+/// Add a fault
 #[derive(Args)]
 struct Add {
+    #[arg(help = DEVICE)]
+    device: String,
     /// The kind of fault.
     kind: Kind,
     /// Only for commands of this zone. A zone-... fault of a zone happens at once.
@@ -176,17 +208,18 @@ pub(super) fn run(args: &FaultArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         Action::List { .. } => OpenMode::ReadOnly,
         _ => OpenMode::ReadWrite,
     };
-    let Opened { emulated, rt: _rt, .. } = open(&args.image, mode)?;
+    let device = args.action.device();
+    let Opened { emulated, rt: _rt, .. } = open(device, mode)?;
     let Some(drive) = emulated else {
-        bail!("{}: a real drive: faults are injected into emulated ones", args.image);
+        bail!("{device}: a real drive: faults are injected into emulated ones");
     };
     if drive.with_image(|_| ()).is_none() {
-        bail!("{}: a drive in memory keeps no faults: name an image", args.image);
+        bail!("{device}: a drive in memory keeps no faults: name an image");
     }
-    apply(&*drive, &args.image, &args.action, out)
+    apply(&*drive, device, &args.action, out)
 }
 
-/// The arguments after `furrow device fault IMAGE`, for a drive that is open elsewhere.
+/// The arguments of `furrow device fault`, for a drive that is open elsewhere.
 #[derive(clap::Parser)]
 #[command(no_binary_name = true, disable_help_flag = true)]
 struct Words {
@@ -194,17 +227,22 @@ struct Words {
     action: Action,
 }
 
-/// Whether `words` are valid arguments after `furrow device fault IMAGE`.
+/// Whether `words` are valid arguments of `furrow device fault`, without the device.
 ///
 /// # Errors
 /// Why not, in a line.
 pub fn check_words(words: &[String]) -> anyhow::Result<()> {
-    parse_words(words).map(drop)
+    parse_words("-", words).map(drop)
 }
 
-fn parse_words(words: &[String]) -> anyhow::Result<Words> {
+/// Parses `words`, which lack the device: it is called `name`.
+fn parse_words(name: &str, words: &[String]) -> anyhow::Result<Words> {
     use clap::Parser as _;
-    Words::try_parse_from(words).map_err(|error| anyhow!(crate::usage_message(&error.to_string())))
+    let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+    if !words.is_empty() {
+        words.insert(1, name);
+    }
+    Words::try_parse_from(words).map_err(|error| anyhow!(crate::usage_message(&error)))
 }
 
 /// Applies `words` to an open `drive` called `name`. A power cut of all commands happens at once,
@@ -221,7 +259,7 @@ pub fn apply_words(
     seed: u64,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let action = parse_words(words)?.action;
+    let action = parse_words(name, words)?.action;
     let Some(drive) = device.fault_injection() else {
         bail!("{name}: the drive cannot be told to fail: only emulated drives can");
     };
@@ -259,11 +297,11 @@ fn apply(
                 writeln!(out, "{}: fault {before}: {place}, {}", name, fault.when)?;
             }
         }
-        Action::List { json: true } => {
+        Action::List { json: true, .. } => {
             list_json(drive, name, out)?;
         }
-        Action::List { json: false } => list(&drive.faults(), name, out)?,
-        Action::Clear { number, json } => {
+        Action::List { json: false, .. } => list(&drive.faults(), name, out)?,
+        Action::Clear { number, json, .. } => {
             let before = drive.faults().len();
             drive.clear_faults(*number)?;
             let left = drive.faults().len();
@@ -343,6 +381,23 @@ mod tests {
     use super::*;
     use furrow_rt::{Config, Rt};
     use furrow_zone::Overlay;
+
+    #[test]
+    fn the_image_may_come_before_the_verb() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let today = "furrow device fault add d.zns bit-flip --lba 8";
+        let earlier = "furrow device fault d.zns add bit-flip --lba 8";
+        assert_eq!(in_order(words(earlier)), words(today));
+        for other in [today, "furrow device fault", "furrow device fault list clear"] {
+            assert_eq!(in_order(words(other)), words(other));
+        }
+        let wrong = ["add", "bitflip"].map(str::to_owned);
+        let error = check_words(&wrong).unwrap_err().to_string();
+        assert!(error.contains("(did you mean 'bit-flip'?)"), "{error}");
+        let wrong = ["ad", "bit-flip"].map(str::to_owned);
+        let error = check_words(&wrong).unwrap_err().to_string();
+        assert!(error.contains("(did you mean 'add'?)"), "{error}");
+    }
 
     #[test]
     fn a_drive_without_fault_injection_says_so() {

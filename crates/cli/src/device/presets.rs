@@ -7,7 +7,7 @@ use clap::Args;
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use furrow_emu::Model;
 use furrow_emu::timing::{Preset, Source};
-use furrow_zone::{Geometry, presets};
+use furrow_zone::{Geometry, presets, words};
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -21,7 +21,7 @@ Examples:
   furrow device presets zn540-1t --toml > slow.toml      then edit it
   furrow mount mem:zn540-1t,timing=realtime,model=slow.toml /mnt";
 
-/// List the drives with a model, or show everything about one.
+/// List the drives with a model, or show everything about one
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct PresetsArgs {
@@ -50,7 +50,8 @@ pub fn run(args: &PresetsArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         Some(name) => {
             let Some(preset) = Preset::names().find(|known| known == name) else {
                 let names = Preset::names().collect::<Vec<_>>().join(", ");
-                bail!("unknown preset `{name}`; known presets: {names}");
+                let hint = words::hint(name, Preset::names());
+                bail!("unknown preset `{name}`{hint}; known presets: {names}");
             };
             let found = Preset::named(preset)?;
             match (args.json, args.toml) {

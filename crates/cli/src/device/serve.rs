@@ -18,18 +18,18 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Give the kernel a drive, as a zoned block device.
+/// Give the kernel a drive, as a zoned block device
 ///
 /// The device /dev/ublkbN is there until this command is ended by Ctrl-C or SIGTERM; what is dirty
 /// in it is written then. Needs root, and a kernel of Linux 6.6 or later with ublk (modprobe
 /// ublk_drv). Zones must have a size that is a power of two.
 #[derive(Args)]
 pub struct ServeArgs {
-    /// The drive: an image (disk.zns), one in memory (mem:...), or a real one (/dev/nvme0n1).
+    #[arg(help = crate::target::DEVICE)]
     device: String,
-    /// Serve it as a block device of this machine's kernel, by ublk.
-    #[arg(long, required = true)]
-    ublk: bool,
+    // The only way, which earlier versions wanted to be named.
+    #[arg(long = "ublk", hide = true)]
+    _ublk: bool,
     /// N of /dev/ublkbN; the first that is free without it.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..1 << 20))]
     number: Option<u32>,
@@ -50,7 +50,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         return Err(anyhow!("{spec}: the kernel's time is real: use timing=realtime"));
     }
     let rt = Rt::new(daemon::config()?);
-    let drive = crate::holds::open(&rt, &spec, OpenMode::ReadWrite)?;
+    let drive = crate::in_use::open_now(&rt, &spec, OpenMode::ReadWrite)?;
     for warning in drive.warnings() {
         crate::complain(&format!("warning: {warning}"));
     }

@@ -25,11 +25,11 @@ shows the same without waiting:
   furrow device zone disk.zns,timing=realtime finish 3
   furrow device zone disk.zns,timing=realtime reset 3";
 
-/// Open, close, write, finish or reset zones, one after the other.
+/// Open, close, write, finish or reset zones, one after the other
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct ZoneArgs {
-    /// The drive: an image (disk.zns).
+    #[arg(help = crate::target::DEVICE)]
     device: String,
     /// What to do.
     what: What,

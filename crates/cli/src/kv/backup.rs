@@ -26,7 +26,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// it. Files that the program removes meanwhile keep their space until the copy ends.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Device
+    #[arg(help = crate::target::DEVICE)]
     device: String,
     /// Directory, which is made or must be empty
     directory: PathBuf,

@@ -17,7 +17,7 @@ use std::io::Write;
 /// the names that RocksDB gives.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Device
+    #[arg(help = crate::target::DEVICE)]
     device: String,
     /// Print JSON
     #[arg(long)]

@@ -12,7 +12,7 @@ use std::io::Write;
 /// in use.
 #[derive(clap::Args)]
 pub struct MakeArgs {
-    /// Device
+    #[arg(help = crate::target::DEVICE)]
     device: String,
     /// Directories in the store
     #[arg(required = true, value_name = "PATH")]
@@ -28,7 +28,7 @@ pub struct MakeArgs {
 /// may be given behind what is in it. The store must not be in use.
 #[derive(clap::Args)]
 pub struct RemoveArgs {
-    /// Device
+    #[arg(help = crate::target::DEVICE)]
     device: String,
     /// Directories in the store
     #[arg(required = true, value_name = "PATH")]

@@ -38,7 +38,7 @@ const ERRORS_LEFT: u8 = 4;
 /// be made, 16 wrong usage.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Device
+    #[arg(help = crate::target::DEVICE)]
     device: String,
     /// Print every problem, and what was checked
     #[arg(short, long)]

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// it is when the copy begins, synced or not.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Device
+    #[arg(help = crate::target::DEVICE)]
     device: String,
     /// File in the store
     path: String,

@@ -17,7 +17,7 @@ use std::io::Write;
 /// and sizes as they are at this moment, synced or not.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Device
+    #[arg(help = crate::target::DEVICE)]
     device: String,
     /// Directory or file; without it the root
     #[arg(default_value = "", hide_default_value = true)]

@@ -21,7 +21,7 @@ use std::io::{self, Write};
 /// program uses the store, that program answers.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Device
+    #[arg(help = crate::target::DEVICE)]
     device: String,
     #[command(flatten)]
     form: Form,

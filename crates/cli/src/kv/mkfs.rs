@@ -18,7 +18,7 @@ use std::io::Write;
 /// Everything on the device is lost.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Device
+    #[arg(help = crate::target::DEVICE)]
     device: String,
     /// Label, at most 63 bytes
     #[arg(short = 'L', long, value_name = "LABEL", default_value = "", hide_default_value = true)]

@@ -31,7 +31,7 @@ pub struct LinkArgs {
 // Not a comment for the help: it would replace those of the commands.
 #[derive(clap::Args)]
 struct Names {
-    /// Device
+    #[arg(help = crate::target::DEVICE)]
     device: String,
     /// Paths in the store; the last one is the new name, or a directory for all others
     #[arg(required = true, num_args = 2.., value_names = ["PATH", "NEW"])]

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// complete and durable. Missing directories are made.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Device
+    #[arg(help = crate::target::DEVICE)]
     device: String,
     /// File, - for standard input
     file: PathBuf,

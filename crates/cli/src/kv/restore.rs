@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 pub struct Args {
     /// Directory
     directory: PathBuf,
-    /// Device
+    #[arg(help = crate::target::DEVICE)]
     device: String,
     /// Directory in the store, made if it is missing; without it the root
     #[arg(default_value = "", hide_default_value = true)]

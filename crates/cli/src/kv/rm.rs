@@ -14,7 +14,7 @@ use std::io::Write;
 /// the last of them. The store must not be in use.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Device
+    #[arg(help = crate::target::DEVICE)]
     device: String,
     /// Files in the store
     #[arg(required = true, value_name = "PATH")]

@@ -19,7 +19,7 @@ use std::io::{self, Write};
 /// calls, how many of them another thread carried out, bytes copied by kind, waits for space.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Device
+    #[arg(help = crate::target::DEVICE)]
     device: String,
     /// Print JSON
     #[arg(long)]

@@ -18,7 +18,7 @@ pub struct Args {
     file: PathBuf,
     /// List every call instead: number, begin, thread, time since the thread's previous call, and
     /// duration
-    #[arg(short, long)]
+    #[arg(long, short_alias = 'l')]
     list: bool,
     /// Print JSON
     #[arg(long, conflicts_with = "list")]

@@ -1,6 +1,7 @@
 //! The process that serves a mount.
 
 use super::options::Options;
+use super::remount::Running;
 use crate::daemon::{config, log};
 use crate::holds;
 use crate::metrics;
@@ -30,6 +31,8 @@ pub struct Plan {
     pub directory: PathBuf,
     /// The options given with `-o`.
     pub options: Options,
+    /// The same as text.
+    pub texts: Vec<String>,
 }
 
 /// Serves the mount until it is unmounted. Calls `ready` once it works.
@@ -45,7 +48,8 @@ pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
     endpoint.source.clone_from(&plan.source);
     let server = FuseServer::new(port.clone(), pool, plan.options.ttl(), info, Box::new(log))
         .with_async_dio(plan.options.async_dio)
-        .with_writeback_cache(plan.options.writeback_cache);
+        .with_writeback_cache(plan.options.writeback_cache)
+        .with_remount(Box::new(Running::new(&plan.texts)));
     let reporter = server.reporter();
     let served = Session::mount(server, &endpoint, &plan.directory)
         .and_then(|mut session| {

@@ -4,7 +4,7 @@ use crate::metrics::Metrics;
 use furrow_fs::{AccessTime, GcOptions, MountOptions, OnDamage, Order, VictimPolicy};
 use furrow_fuse::{Endpoint, Transport, usual_ttl};
 use furrow_rt::{Nanos, PAGE_SIZE};
-use furrow_zone::size;
+use furrow_zone::{size, words};
 use std::time::Duration;
 
 /// An option of Furrow's own.
@@ -85,6 +85,61 @@ pub fn help() -> String {
     }
     text + "\nA no in front turns async_dio, writeback_cache and io_uring off. relatime, noatime, \
             lazytime, nodiratime, nosuid, nodev, noexec, and what fstab needs, are as in mount(8)."
+}
+
+/// Options of mount(8) that are accepted too.
+const USUAL: [&str; 33] = [
+    "async",
+    "atime",
+    "auto",
+    "defaults",
+    "dev",
+    "diratime",
+    "exec",
+    "group",
+    "lazytime",
+    "loud",
+    "noatime",
+    "noauto",
+    "nodev",
+    "nodiratime",
+    "noexec",
+    "nofail",
+    "nolazytime",
+    "nostrictatime",
+    "nosuid",
+    "nouser",
+    "owner",
+    "relatime",
+    "remount",
+    "silent",
+    "suid",
+    "user",
+    "users",
+    "_netdev",
+    "_rnetdev",
+    "allow_other",
+    "default_permissions",
+    "comment",
+    "subtype",
+];
+
+/// The names of all options that are accepted, for proposals and completions.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    own_names().chain(USUAL)
+}
+
+fn own_names() -> impl Iterator<Item = &'static str> {
+    let own = KNOWN.iter().flat_map(|known| match known.form.split_once('=') {
+        Some((name, _)) => vec![name],
+        None => known.form.split('|').collect(),
+    });
+    own.chain(["noasync_dio", "nowriteback_cache", "noio_uring"])
+}
+
+/// Whether `name` is an option of the daemon's, not of the kernel's or of mount(8).
+pub fn is_own(name: &str) -> bool {
+    !matches!(name, "ro" | "rw") && own_names().any(|own| own == name)
 }
 
 /// The forms of all own options, for messages.
@@ -254,7 +309,8 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
         _ => {
             let known = forms();
             return Err(format!(
-                "unknown mount option '{name}'; known: {known}, and the usual ones of mount(8)"
+                "unknown mount option '{name}'{}; known: {known}, and the usual ones of mount(8)",
+                words::hint(name, names())
             ));
         }
     }

@@ -3,6 +3,7 @@
 use super::request::{Answer, REQUEST_MAX, Request};
 use super::status::Status;
 use anyhow::{Context as _, Result, anyhow, bail};
+use furrow_zone::words;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
@@ -262,7 +263,8 @@ pub fn find(name: &str) -> Result<Running> {
         return Ok(Running { status: status(&socket)?, socket });
     }
     let Seen { running: mut found, silent } = visible()?;
-    if found.iter().any(|array| array.status.array == name) {
+    let names: Vec<String> = found.iter().map(|array| array.status.array.clone()).collect();
+    if names.iter().any(|known| known == name) {
         found.retain(|array| array.status.array == name);
     } else {
         found.retain(|array| name.len() >= 4 && array.status.uuid.starts_with(name));
@@ -279,8 +281,9 @@ pub fn find(name: &str) -> Result<Running> {
             }
         }
         0 => bail!(
-            "no array {name} runs (looked in {}): see furrow raid status, or start it with furrow \
-             raid assemble",
+            "no array {name} runs{} (looked in {}): see furrow raid status, or start it with \
+             furrow raid assemble",
+            words::hint(name, names.iter().map(String::as_str)),
             runtime_dir().display()
         ),
         1 => Ok(found.remove(0)),

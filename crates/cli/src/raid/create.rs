@@ -24,14 +24,14 @@ const BLOCK: u64 = 4096;
 #[derive(clap::Args)]
 pub struct Args {
     /// Drives, in the order of members: alike except for the number of zones
-    #[arg(value_name = "DEV", required = true)]
+    #[arg(value_name = "DEVICE", required = true)]
     devices: Vec<String>,
     /// RAID level: 0 (no redundancy), 01 (mirrored pairs), 4, 5 (a parity), 6 (two)
-    #[arg(short, long)]
+    #[arg(long, short_alias = 'l')]
     level: Level,
     /// Name of the array and of its export: letters, digits, '.', '_' and '-', the first a letter,
     /// a digit or '_'
-    #[arg(short, long, value_parser = parse_name, allow_hyphen_values = true)]
+    #[arg(long, short_alias = 'n', value_parser = parse_name, allow_hyphen_values = true)]
     name: String,
     /// Size of small chunks: small writes fill stripes of them
     #[arg(long, value_name = "SIZE", value_parser = parse_chunk, default_value = "4KiB")]
@@ -55,7 +55,7 @@ pub struct Args {
     #[arg(long, value_name = "PERCENT", default_value_t = 25)]
     reserve: u32,
     /// A spare drive, which replaces a member that fails; may be given several times
-    #[arg(long, value_name = "DEV")]
+    #[arg(long, value_name = "DEVICE")]
     spare: Vec<String>,
     /// Overwrite drives that hold data
     #[arg(short, long)]

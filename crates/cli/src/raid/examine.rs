@@ -23,7 +23,7 @@ use std::path::Path;
 #[derive(clap::Args)]
 pub struct Args {
     /// Drives, directories of images, or patterns of them
-    #[arg(value_name = "DEV", required = true)]
+    #[arg(value_name = "DEVICE", required = true)]
     devices: Vec<String>,
     /// Print JSON
     #[arg(long)]

@@ -9,7 +9,7 @@ use furrow_log::Uuid;
 use furrow_raid::{Damaged, Examined, Judgement, MemberState, judge, newest, split_refusal};
 use furrow_rt::Rt;
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Error, ErrorKind};
+use furrow_zone::{Error, ErrorKind, words};
 use std::time::Duration;
 
 /// The array that is wanted, and its wait for members.
@@ -95,7 +95,7 @@ pub fn gather(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> 
                 [(index, _)] => format!("{}: member {index} is missing", chosen.name),
                 several => {
                     let list: Vec<String> = several.iter().map(|(at, _)| at.to_string()).collect();
-                    format!("{}: members {} are missing", chosen.name, list.join(", "))
+                    format!("{}: {} are missing", chosen.name, words::listed("member", &list))
                 }
             },
             Err(error) => format!("{error:#}"),

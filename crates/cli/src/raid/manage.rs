@@ -41,7 +41,7 @@ pub struct Replace {
     /// Number of the member, or its drive
     member: String,
     /// The new drive
-    #[arg(value_name = "DEV")]
+    #[arg(value_name = "DEVICE")]
     device: String,
     /// Overwrite a drive that holds data
     #[arg(short, long)]
@@ -60,7 +60,7 @@ pub struct AddSpare {
     /// Name, UUID or control socket
     array: String,
     /// An empty drive
-    #[arg(value_name = "DEV")]
+    #[arg(value_name = "DEVICE")]
     device: String,
     /// Overwrite a drive that holds data
     #[arg(short, long)]
@@ -125,7 +125,7 @@ pub struct Stop {
 
 /// Inject faults into the emulated drives of a running array
 ///
-/// See furrow device fault --help for the faults. A power-cut without --nth or a similar option
+/// See furrow device fault add --help for the faults. A power-cut without --nth or a similar option
 /// happens at once, on all drives at the same moment. After its last fault is cleared, a drive that
 /// had disappeared answers again.
 #[derive(clap::Args)]
@@ -134,7 +134,7 @@ pub struct Fault {
     pub array: String,
     /// Number of the member, or its drive; all: every member
     member: String,
-    /// Arguments as after furrow device fault IMAGE
+    /// add, list or clear, and arguments as of furrow device fault, without its device
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     fault: Vec<String>,
 }
@@ -265,7 +265,7 @@ fn not_rebuilt(status: &Status, seat: Option<&Seat>) -> Option<String> {
         });
     }
     if status.lost_blocks > 0 {
-        let lost = || format!("{} blocks of the volume are LOST", status.lost_blocks);
+        let lost = || format!("{} of the volume LOST", show::count(status.lost_blocks, "block"));
         return Some(last.map_or_else(lost, str::to_owned));
     }
     None
@@ -385,7 +385,7 @@ const WRONG_USAGE: u8 = 2;
 /// If the drives cannot inject such a fault.
 pub fn fault(args: &Fault, out: &mut dyn Write) -> Result<u8> {
     if let Err(error) = fault::check_words(&args.fault) {
-        crate::complain(&format!("{error:#}; see 'furrow device fault --help'"));
+        crate::complain(&format!("{error:#}; see 'furrow device fault add --help'"));
         return Ok(WRONG_USAGE);
     }
     let array = client::find(&args.array)?;

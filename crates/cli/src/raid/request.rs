@@ -61,7 +61,7 @@ pub enum Request {
     Fault {
         /// Number or device of the member; all members without it.
         member: Option<String>,
-        /// The arguments after `furrow device fault IMAGE`.
+        /// The arguments of `furrow device fault` without the device.
         words: Vec<String>,
     },
 }

@@ -557,8 +557,9 @@ impl Daemon {
         let clients = clients();
         if clients > 0 {
             return Err(format!(
-                "{}: in use: {clients} clients are connected: disconnect them, or use --force",
-                self.name
+                "{}: in use by {}: disconnect, or use --force",
+                self.name,
+                crate::show::count(clients as u64, "client")
             ));
         }
         self.stop.notify_all();
@@ -748,7 +749,8 @@ fn errors(member: &Member) -> u64 {
 fn damage(status: &Status) -> Option<(String, String)> {
     let name = &status.array;
     if status.lost_blocks > 0 {
-        let problem = format!("{} blocks of the volume are LOST", status.lost_blocks);
+        let lost = crate::show::count(status.lost_blocks, "block");
+        let problem = format!("{lost} of the volume LOST");
         let action = format!(
             "write or trim them (from a copy), and look for more: furrow raid scrub {name}; or \
              forget them: furrow raid clear {name}"

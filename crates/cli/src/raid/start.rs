@@ -50,23 +50,23 @@ const FAREWELL: u64 = 2 * Nanos::SECOND;
 /// Assemble an array from its drives and serve it over NBD, or as a block device
 ///
 /// Returns once a daemon serves the array, until furrow raid stop or SIGTERM to the daemon. Drives
-/// may be given in any order; without DEV all block devices of the machine are searched. Some may
-/// be missing, as far as the level allows, if they certainly have no newer data (or if you know
+/// may be given in any order; without DEVICE all block devices of the machine are searched. Some
+/// may be missing, as far as the level allows, if they certainly have no newer data (or if you know
 /// that: --degraded).
 #[derive(clap::Args)]
 pub struct Args {
     /// Drives, a directory of images, or a pattern of drives ('d*.zns', '/dev/disk/by-id/nvme-*')
-    #[arg(value_name = "DEV")]
+    #[arg(value_name = "DEVICE")]
     devices: Vec<String>,
     /// UUID of the array, or its beginning, if the drives belong to several
     #[arg(long)]
     uuid: Option<String>,
     /// Name of the array, if the drives belong to several
-    #[arg(short, long)]
+    #[arg(long, short_alias = 'n')]
     name: Option<String>,
     /// Address of the server: unix:PATH or tcp:ADDRESS:PORT, may be given several times; without it
     /// a Unix socket called NAME.nbd in the directory of the control socket
-    #[arg(short, long, value_name = "PLACE")]
+    #[arg(long, short_alias = 'l', value_name = "PLACE")]
     listen: Vec<Listen>,
     /// Make the volume a block device of this machine's kernel too, /dev/ublkbN (needs root and
     /// ublk: modprobe ublk_drv)
@@ -91,14 +91,14 @@ pub struct Args {
     #[arg(long, requires = "tls_certs")]
     tls_verify: bool,
     /// Let clients only read
-    #[arg(short, long)]
+    #[arg(long, short_alias = 'r')]
     read_only: bool,
     /// Start although missing drives may have newer data
     #[arg(long)]
     degraded: bool,
     /// If the array is split, that is, if drives have gone on without each other: start the part
-    /// that the drive DEV belongs to, and leave out the drives of the other parts, as they are
-    #[arg(long, value_name = "DEV")]
+    /// that the drive DEVICE belongs to, and leave out the drives of the other parts, as they are
+    #[arg(long, value_name = "DEVICE")]
     choose: Option<String>,
     /// Wait so long for members that are missing or busy, as at boot; then start without drives
     /// that are not there or cannot be used, also those that are named, as far as the level allows.
@@ -113,7 +113,7 @@ pub struct Args {
     accept_loss: bool,
     /// An empty drive that becomes a spare, which replaces a member that fails; may be given
     /// several times. Drives that are spares already may be among the drives
-    #[arg(long, value_name = "DEV")]
+    #[arg(long, value_name = "DEVICE")]
     spare: Vec<String>,
     /// Append events to FILE, a line each: time, array, event, member, text
     #[arg(long, value_name = "FILE")]
@@ -149,7 +149,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     map_memory: Option<u64>,
     /// Stay in the foreground, messages on standard error
-    #[arg(short, long)]
+    #[arg(long, short_alias = 'f')]
     foreground: bool,
     /// Append the daemon's messages to FILE instead of the journal
     #[arg(long, value_name = "FILE")]

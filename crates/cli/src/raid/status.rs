@@ -3,6 +3,7 @@
 use super::client::{self, Seen, Silent};
 use super::notice::Notice;
 use crate::daemon::utc;
+use crate::live::{self, Live};
 use crate::show;
 use anyhow::Result;
 use comfy_table::CellAlignment;
@@ -14,6 +15,9 @@ use std::time::Duration;
 /// Version of the JSON document.
 pub const VERSION: u32 = 2;
 
+/// Seconds of --watch.
+const WATCH_EVERY: Duration = Duration::from_secs(2);
+
 /// Show the state of running arrays
 ///
 /// Shows state, members and their errors, the progress of a rebuild or scrub, and what to do. Exit
@@ -23,13 +27,13 @@ pub const VERSION: u32 = 2;
 pub struct Args {
     /// Arrays: names, UUIDs, or control sockets; without any all that run
     arrays: Vec<String>,
-    /// Repeat until interrupted; with --json one document per line
-    #[arg(short, long)]
+    /// Repeat after this many seconds, until q or Ctrl-C; with --json one document per line
+    #[arg(long, value_name = "SECONDS", value_parser = show::interval)]
+    #[arg(alias = "interval", short_alias = 'i')]
+    every: Option<Duration>,
+    // As --every 2: earlier versions called it so.
+    #[arg(short = 'w', long, hide = true)]
     watch: bool,
-    /// Seconds between two outputs, at least 0.1
-    #[arg(short, long, value_name = "SECONDS", default_value = "2", value_parser = show::interval)]
-    #[arg(requires = "watch")]
-    interval: Duration,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -242,24 +246,24 @@ struct Document<'a> {
 /// # Errors
 /// If an array that is named does not run.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
-    if !args.watch {
-        return look(args, out);
-    }
-    let mut first = true;
+    let every = args.every.or(args.watch.then_some(WATCH_EVERY));
+    let Some(every) = every else { return look(args, false, out) };
+    let mut live = Live::begin(!args.json)?;
     loop {
         let mut text = Vec::new();
-        look(args, &mut text)?;
+        look(args, true, &mut text)?;
         match args.json {
             true => out.write_all(&text).and_then(|()| out.flush())?,
-            false => show::frame(out, &text, first)?,
+            false => live.show(out, &live::lines(&text))?,
         }
-        first = false;
-        std::thread::sleep(args.interval);
+        if !live.wait(every)? {
+            return Ok(0);
+        }
     }
 }
 
 /// Prints the present state of the arrays.
-fn look(args: &Args, out: &mut dyn Write) -> Result<u8> {
+fn look(args: &Args, repeats: bool, out: &mut dyn Write) -> Result<u8> {
     let Seen { running, silent } = match args.arrays.is_empty() {
         true => client::visible()?,
         false => {
@@ -271,7 +275,7 @@ fn look(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let well = silent.is_empty() && arrays.iter().all(|status| status.state == "online");
     if args.json {
         let document = Document { version: VERSION, arrays, silent };
-        match args.watch {
+        match repeats {
             true => serde_json::to_writer(&mut *out, &document)?,
             false => serde_json::to_writer_pretty(&mut *out, &document)?,
         }
@@ -370,8 +374,7 @@ pub fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     let read_only = if status.read_only { ", read-only" } else { "" };
     let clients = match status.clients {
         0 => "no clients".to_owned(),
-        1 => "1 client".to_owned(),
-        some => format!("{some} clients"),
+        some => show::count(some, "client"),
     };
     line("served", format!("{}, {clients}{read_only}", status.listening.join(" ")))?;
     writeln!(out)?;
@@ -394,7 +397,7 @@ fn describe_lost(status: &Status) -> String {
         status.lost.iter().map(|lost| lost.first..lost.first + lost.blocks).collect();
     let shown = furrow_raid::show_ranges(&ranges);
     let more = if shown.ends_with("...") { " (--json has more)" } else { "" };
-    format!("{} blocks of 4 KiB: {shown}{more}", status.lost_blocks)
+    format!("{} of 4 KiB: {shown}{more}", show::count(status.lost_blocks, "block"))
 }
 
 /// The progress of a rebuild.
@@ -437,10 +440,11 @@ pub fn describe_scrub(scrub: &Scrub) -> String {
     };
     let lost = match scrub.lost {
         0 => String::new(),
-        some => format!(", {some} blocks of the volume LOST"),
+        some => format!(", {} of the volume LOST", show::count(some, "block")),
     };
     let stopped = if scrub.stopped { "stopped: " } else { "" };
-    format!("{stopped}{} blocks read in {:.1} s, {damaged}{lost}", scrub.blocks, scrub.seconds)
+    let read = show::count(scrub.blocks, "block");
+    format!("{stopped}{read} read in {:.1} s, {damaged}{lost}", scrub.seconds)
 }
 
 /// Names the block, and what is wrong with it.

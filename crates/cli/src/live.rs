@@ -1,0 +1,238 @@
+//! Output that is repeated: on a terminal in place and as large as the screen, until `q` or Ctrl-C;
+//! elsewhere one after the other, until the program is ended.
+
+use crate::show::Screen;
+use anyhow::{Context as _, Result};
+use furrow_console::fit;
+use furrow_fuse::Signals;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Signal, getpid, kill_process};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use std::io::{IsTerminal as _, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Width without a terminal: nothing is left out.
+const WIDE: usize = 1000;
+/// What Ctrl-C and Ctrl-Z send while keys are read.
+const INTERRUPT: u8 = 3;
+const SUSPEND: u8 = 26;
+
+/// Frames on standard output, one after another.
+pub struct Live {
+    terminal: Option<Terminal>,
+    first: bool,
+}
+
+/// A terminal in which frames replace each other. It is restored at the end.
+struct Terminal {
+    /// Its state before, if its keys are read.
+    before: Option<Termios>,
+    /// Readable when a signal has come that asks this program to end.
+    ended: UnixStream,
+    shown: bool,
+}
+
+/// Columns of standard output, also where that is no terminal.
+pub fn width() -> usize {
+    let is_set = std::env::var_os("COLUMNS").is_some_and(|columns| !columns.is_empty());
+    match is_set || std::io::stdout().is_terminal() {
+        true => Screen::of_stdout().width,
+        false => WIDE,
+    }
+}
+
+impl Live {
+    /// Begins; `in_place` is false for output that programs read.
+    ///
+    /// # Errors
+    /// If signals cannot be received.
+    pub fn begin(in_place: bool) -> Result<Live> {
+        let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+        let terminal = match in_place && !dumb && std::io::stdout().is_terminal() {
+            true => Some(Terminal::begin()?),
+            false => None,
+        };
+        Ok(Live { terminal, first: true })
+    }
+
+    /// Whether frames replace each other.
+    pub fn is_in_place(&self) -> bool {
+        self.terminal.is_some()
+    }
+
+    /// Shows a frame. On a terminal what is below its last line is only counted.
+    ///
+    /// # Errors
+    /// If writing fails.
+    pub fn show(&mut self, out: &mut dyn Write, lines: &[String]) -> std::io::Result<()> {
+        let first = std::mem::replace(&mut self.first, false);
+        match &mut self.terminal {
+            None if first => {}
+            None => writeln!(out)?,
+            Some(terminal) => {
+                terminal.shown = true;
+                out.write_all(&in_place(lines, height(), first))?;
+                return out.flush();
+            }
+        }
+        lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        out.flush()
+    }
+
+    /// Waits; returns false if the user wants to end.
+    ///
+    /// # Errors
+    /// If the keys cannot be read.
+    pub fn wait(&mut self, time: Duration) -> Result<bool> {
+        let Some(terminal) = &mut self.terminal else {
+            std::thread::sleep(time);
+            return Ok(true);
+        };
+        match terminal.wait(time)? {
+            Waited::Over => Ok(true),
+            Waited::Ended => Ok(false),
+            Waited::Resumed => {
+                self.first = true;
+                Ok(true)
+            }
+        }
+    }
+}
+
+/// Lines of the terminal.
+fn height() -> usize {
+    let size = tcgetwinsize(std::io::stdout());
+    size.ok().map(|size| usize::from(size.ws_row)).filter(|rows| *rows > 1).unwrap_or(24)
+}
+
+/// The bytes that show `lines` on a screen of `height` lines, in the place of the frame before.
+fn in_place(lines: &[String], height: usize, first: bool) -> Vec<u8> {
+    // No line is continued in the next one, each is cleared first, since that would take the last
+    // letter of one that is as long as the screen is wide; and nothing scrolls.
+    let mut bytes =
+        Vec::from(if first { &b"\x1b[?7l\x1b[2J\x1b[H"[..] } else { b"\x1b[?7l\x1b[H" });
+    let hidden = lines.len().saturating_sub(height);
+    let shown = if hidden > 0 { height - 1 } else { lines.len() };
+    for (index, line) in lines[..shown].iter().enumerate() {
+        bytes.extend_from_slice(if index > 0 { b"\r\n\x1b[K" } else { b"\x1b[K" });
+        bytes.extend_from_slice(line.as_bytes());
+    }
+    if hidden > 0 {
+        let more = crate::show::count(hidden as u64 + 1, "more line");
+        bytes.extend_from_slice(format!("\r\n\x1b[K{more}").as_bytes());
+    }
+    let below = lines.len() < height;
+    bytes.extend_from_slice(if below { b"\r\n\x1b[J\x1b[?7h" } else { b"\x1b[?7h" });
+    bytes
+}
+
+/// The lines of `text` for a screen that may be narrower.
+pub fn lines(text: &[u8]) -> Vec<String> {
+    let width = width();
+    let text = String::from_utf8_lossy(text);
+    text.lines().flat_map(|line| fit::folded(line, 9, width)).collect()
+}
+
+/// How a wait ended.
+enum Waited {
+    Over,
+    Ended,
+    /// The program was stopped and continued: the screen may have anything.
+    Resumed,
+}
+
+impl Terminal {
+    fn begin() -> Result<Terminal> {
+        let (ended, ends) = UnixStream::pair().context("a socket for signals")?;
+        Signals::block(true)?.on_first(move |_| {
+            // Nobody receives it only if the program ends already.
+            let _ = (&ends).write_all(b"s");
+        })?;
+        let mut terminal = Terminal { before: None, ended, shown: false };
+        terminal.read_keys();
+        Ok(terminal)
+    }
+
+    /// Has keys come one at a time and unseen, if standard input is a terminal.
+    fn read_keys(&mut self) {
+        let input = std::io::stdin();
+        let Ok(before) = tcgetattr(&input) else { return };
+        let mut keys = before.clone();
+        keys.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG);
+        if tcsetattr(&input, OptionalActions::Now, &keys).is_ok() {
+            self.before = Some(before);
+        }
+    }
+
+    fn restore(&mut self) {
+        if let Some(before) = self.before.take() {
+            let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &before);
+        }
+        if std::mem::replace(&mut self.shown, false) {
+            let _ = std::io::stdout().write_all(b"\r\n");
+            let _ = std::io::stdout().flush();
+        }
+    }
+
+    fn wait(&mut self, time: Duration) -> Result<Waited> {
+        let until = Instant::now() + time;
+        let input = std::io::stdin();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let mut ends = vec![PollFd::new(&self.ended, PollFlags::IN)];
+            if self.before.is_some() {
+                ends.push(PollFd::new(&input, PollFlags::IN));
+            }
+            let limit = Timespec::try_from(left).context("the time to wait")?;
+            match poll(&mut ends, Some(&limit)) {
+                Ok(0) => return Ok(Waited::Over),
+                // The size of the terminal has changed.
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno).context("waiting for keys"),
+                Ok(_) => {}
+            }
+            if !ends[0].revents().is_empty() {
+                return Ok(Waited::Ended);
+            }
+            let mut key = [0];
+            match rustix::io::read(&input, &mut key) {
+                Ok(1) if matches!(key[0], b'q' | b'Q' | INTERRUPT) => return Ok(Waited::Ended),
+                Ok(1) if key[0] == SUSPEND => {
+                    self.restore();
+                    kill_process(getpid(), Signal::TSTP).context("SIGTSTP")?;
+                    self.read_keys();
+                    return Ok(Waited::Resumed);
+                }
+                Ok(1) | Err(Errno::INTR) => {}
+                // The terminal is gone.
+                _ => return Ok(Waited::Ended),
+            }
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.restore();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_as_high_as_the_screen_and_its_head_stays() {
+        let lines: Vec<String> = (0..9).map(|number| format!("line {number}")).collect();
+        let text = |height| String::from_utf8(in_place(&lines, height, true)).unwrap();
+        let all = text(9);
+        assert!(all.contains("line 0\r\n\x1b[Kline 1") && all.contains("line 8"), "{all:?}");
+        assert_eq!(all.matches("\r\n").count(), 8, "nothing scrolls");
+        let less = text(4);
+        assert!(less.contains("line 0") && less.contains("line 2"), "{less:?}");
+        assert!(!less.contains("line 3") && less.contains("6 more lines"), "{less:?}");
+        assert_eq!(less.matches("\r\n").count(), 3, "nothing scrolls");
+    }
+}

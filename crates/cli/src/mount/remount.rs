@@ -1,0 +1,186 @@
+//! `mount -o remount,...`: the kernel changes what is its own, the daemon the options that may
+//! change while a file system is mounted. Anything else that would have to change is refused,
+//! before anything has changed.
+//!
+//! mount(8) adds what fstab or the mount table has: options that are in force anyway are no change.
+
+use super::daemon::Plan;
+use super::options::{self, Options, parse};
+use anyhow::{Result, anyhow, bail};
+use furrow_fs::Fs;
+use furrow_fuse::report::{self, Remount};
+use furrow_zone::{Error, ErrorKind};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// Options that may change while a file system is mounted, without a no in front.
+const CHANGEABLE: [&str; 9] =
+    ["commit", "errors", "gc", "gc_policy", "gc_start", "gc_urgent", "hot", "cold", "lazytime"];
+/// Those of times of access. `noatime` is not among them: it is in the mount table of every mount,
+/// and mount(8) repeats what is there.
+const ACCESS_TIMES: [&str; 4] = ["relatime", "atime", "nostrictatime", "diratime"];
+const NOT_TOLD: &str = "noatime";
+
+/// The options of a running mount, for its daemon.
+pub struct Running(Mutex<String>);
+
+impl Running {
+    /// Of a mount with these texts after `-o`.
+    pub fn new(texts: &[String]) -> Running {
+        Running(Mutex::new(texts.join(",")))
+    }
+}
+
+impl Remount for Running {
+    fn options(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn change(&self, fs: &Fs, options: &str) -> std::result::Result<(), Error> {
+        let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let invalid = |why: String| Error::new(ErrorKind::Invalid, why);
+        let changes = changes(&now, options).map_err(invalid)?;
+        let texts = [now.as_str(), &changes].into_iter().filter(|text| !text.is_empty());
+        let text = texts.collect::<Vec<_>>().join(",");
+        fs.reconfigure(&parse([&*text]).map_err(invalid)?.engine);
+        *now = text;
+        Ok(())
+    }
+}
+
+/// Changes the mount at the plan's directory.
+///
+/// # Errors
+/// If nothing of Furrow's is mounted there, the kernel refuses, or an option may not change.
+pub fn remount(plan: &Plan) -> Result<()> {
+    let endpoint = &plan.options.endpoint;
+    let wanted = plan.texts.join(",");
+    if own(&wanted).next().is_none() {
+        return endpoint.remount(&plan.directory);
+    }
+    let changes = changes_of_mount(&plan.directory, &wanted)?;
+    endpoint.remount(&plan.directory)?;
+    match changes.is_empty() {
+        true => Ok(()),
+        false => report::ask_remount(&plan.directory, &changes),
+    }
+}
+
+fn changes_of_mount(directory: &Path, wanted: &str) -> Result<String> {
+    // Says so if nothing is mounted there; the daemon of an earlier version cannot be asked more.
+    report::ask_status(directory)?;
+    let now = report::ask_options(directory).map_err(|_| {
+        let own: Vec<&str> = own(wanted).collect();
+        anyhow!(
+            "{}: the daemon is of an earlier version, and cannot change {}: unmount, and mount \
+             again",
+            directory.display(),
+            own.join(",")
+        )
+    })?;
+    match changes(&now, wanted) {
+        Ok(changes) => Ok(changes),
+        Err(why) => bail!("{}: remount: {why}", directory.display()),
+    }
+}
+
+/// The options of Furrow's own in `text`; others are the kernel's, or need nothing.
+fn own(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').filter(|option| {
+        let name = name(option);
+        name != NOT_TOLD
+            && (options::is_own(name) || is_changeable(name) || ACCESS_TIMES.contains(&name))
+    })
+}
+
+fn name(option: &str) -> &str {
+    option.split('=').next().unwrap_or(option)
+}
+
+fn is_changeable(name: &str) -> bool {
+    let known = |name: &str| CHANGEABLE.contains(&name) || ACCESS_TIMES.contains(&name);
+    known(name) || name.strip_prefix("no").is_some_and(known)
+}
+
+/// The options in `wanted` that differ from those in force with `now`, separated by commas.
+///
+/// # Errors
+/// Why they may not change.
+fn changes(now: &str, wanted: &str) -> std::result::Result<String, String> {
+    let running = parse([now])?;
+    let mut changed: Vec<&str> = Vec::new();
+    for option in own(wanted) {
+        // The last of a kind counts.
+        changed.retain(|earlier| kind(earlier) != kind(option));
+        let same = parse([now, option]).is_ok_and(|options| is_same(&options, &running));
+        if same {
+            continue;
+        }
+        let name = name(option);
+        if !is_changeable(name) {
+            return Err(format!(
+                "mount option {option} cannot come into force while the file system is mounted: \
+                 unmount, and mount again"
+            ));
+        }
+        if name == "commit" && running.writeback_cache {
+            return Err("with writeback_cache, commit cannot change while the file system is \
+                        mounted: unmount, and mount again"
+                .to_owned());
+        }
+        changed.push(option);
+    }
+    let changed = changed.join(",");
+    // Together they may contradict each other.
+    parse([now, &changed])?;
+    Ok(changed)
+}
+
+/// What an option is about.
+fn kind(option: &str) -> &str {
+    let name = name(option);
+    match name.strip_prefix("no").unwrap_or(name) {
+        "relatime" | "strictatime" => "atime",
+        name => name,
+    }
+}
+
+/// Whether two mounts have the same options.
+fn is_same(one: &Options, other: &Options) -> bool {
+    format!("{one:?}") == format!("{other:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_changes_and_may_change_is_changed() {
+        for (now, wanted, expected) in [
+            ("rw", "remount,ro", ""),
+            ("", "remount,commit=20", "commit=20"),
+            ("commit=20", "remount,ro,commit=20", ""),
+            ("commit=20", "remount,commit=20,commit=7", "commit=7"),
+            ("commit=7", "remount,commit=20,commit=7", ""),
+            ("cache=1GiB,metrics=/m", "remount,cache=1GiB,metrics=/m,gc=off", "gc=off"),
+            ("gc_urgent=8", "gc_start=50,gc_urgent=40", "gc_start=50,gc_urgent=40"),
+            ("", "lazytime,nolazytime", ""),
+            // What mount(8) adds.
+            ("", "rw,noatime,user_id=0,group_id=0,default_permissions,remount", ""),
+            ("noatime", "noatime,remount,relatime", "relatime"),
+        ] {
+            assert_eq!(changes(now, wanted).as_deref(), Ok(expected), "{now} {wanted}");
+        }
+        for (now, wanted, why) in [
+            ("", "remount,cache=1GiB", "cache=1GiB cannot"),
+            ("", "remount,commit=20,writeback_cache", "writeback_cache cannot"),
+            ("writeback_cache", "remount,commit=20", "with writeback_cache, commit"),
+            ("order=append", "order=queued", "order=queued cannot"),
+            ("", "gc_urgent=90", "before it starts"),
+            ("", "attr_timeout=1", "attr_timeout=1 cannot"),
+        ] {
+            let error = changes(now, wanted).unwrap_err();
+            assert!(error.contains(why), "{now} {wanted}: {error}");
+        }
+    }
+}

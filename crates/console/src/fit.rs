@@ -1,0 +1,204 @@
+//! Tables that fit a screen: columns of lower rank are left out where the width does not suffice,
+//! and a column of names is shortened. No row is longer than the screen is wide.
+
+/// Columns between two columns of a table.
+const GAP: usize = 2;
+/// A column of names is not made narrower than this, or than its heading.
+const LEAST: usize = 8;
+/// Nor than this for the sake of columns of a rank above 1.
+const COMFORTABLE: usize = 20;
+/// What stands for the part of a name that is left out.
+const LEFT_OUT: char = '…';
+
+/// A column of a table.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    head: &'static str,
+    rank: u8,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Aligned right.
+    Amount,
+    /// Aligned left.
+    Word,
+    /// Aligned left, and shortened if necessary: the end of a path tells more than its beginning.
+    Name,
+}
+
+impl Column {
+    /// Amounts under `head`. Columns of a higher `rank` are left out first, those of rank 0 never.
+    pub const fn amount(head: &'static str, rank: u8) -> Column {
+        Column { head, rank, kind: Kind::Amount }
+    }
+
+    /// Words, as of a state.
+    pub const fn word(head: &'static str, rank: u8) -> Column {
+        Column { head, rank, kind: Kind::Word }
+    }
+
+    /// Names or paths.
+    pub const fn name(head: &'static str, rank: u8) -> Column {
+        Column { head, rank, kind: Kind::Name }
+    }
+}
+
+/// The lines of a table of `rows`, whose cells are those of `columns`, for a screen of `width`
+/// columns. No line is longer, and none ends in blanks.
+pub fn table(columns: &[Column], rows: &[Vec<String>], width: usize) -> Vec<String> {
+    let cell = |row: &Vec<String>, at: usize| row.get(at).cloned().unwrap_or_default();
+    let length = |text: &str| text.chars().count();
+    let natural: Vec<usize> = (0..columns.len())
+        .map(|at| {
+            let cells = rows.iter().map(|row| length(&cell(row, at)));
+            cells.max().unwrap_or_default().max(length(columns[at].head))
+        })
+        .collect();
+    let at_least = |at: usize, name: usize| match columns[at].kind {
+        Kind::Name => natural[at].min(name.max(length(columns[at].head))),
+        Kind::Amount | Kind::Word => natural[at],
+    };
+    let needed = |shown: &[usize], name: usize| {
+        let columns: usize = shown.iter().map(|at| at_least(*at, name)).sum();
+        columns + GAP * shown.len().saturating_sub(1)
+    };
+    let mut order: Vec<usize> = (0..columns.len()).collect();
+    order.sort_by_key(|at| columns[*at].rank);
+    let mut shown = Vec::new();
+    for at in order {
+        shown.push(at);
+        let name = if columns[at].rank > 1 { COMFORTABLE } else { LEAST };
+        if columns[at].rank > 0 && needed(&shown, name) > width {
+            shown.pop();
+            break;
+        }
+    }
+    shown.sort_unstable();
+    let mut spare = width.saturating_sub(needed(&shown, LEAST));
+    let widths: Vec<usize> = shown
+        .iter()
+        .map(|at| {
+            let least = at_least(*at, LEAST);
+            let more = (natural[*at] - least).min(spare);
+            spare -= more;
+            least + more
+        })
+        .collect();
+    let line = |cells: Vec<String>| {
+        let mut line = String::new();
+        for ((at, text), width) in shown.iter().zip(cells).zip(&widths) {
+            let gap = if line.is_empty() { 0 } else { GAP };
+            let text = shortened(&text, *width);
+            line.extend(std::iter::repeat_n(' ', gap));
+            line += &match columns[*at].kind {
+                Kind::Amount => format!("{text:>width$}"),
+                Kind::Word | Kind::Name => format!("{text:<width$}"),
+            };
+        }
+        line.trim_end().chars().take(width).collect()
+    };
+    let heads = shown.iter().map(|at| columns[*at].head.to_owned()).collect();
+    let rows = rows.iter().map(|row| shown.iter().map(|at| cell(row, *at)).collect());
+    std::iter::once(heads).chain(rows).map(line).collect()
+}
+
+/// `text`, without its beginning if it is longer than `width`.
+fn shortened(text: &str, width: usize) -> String {
+    let length = text.chars().count();
+    if length <= width {
+        return text.to_owned();
+    }
+    let kept = text.chars().skip(length - width.saturating_sub(1));
+    std::iter::once(LEFT_OUT).take(width).chain(kept).collect()
+}
+
+/// `text` in lines of at most `width` columns, broken between words; lines after the first begin
+/// with `indent` blanks. A word that is longer than a line is broken.
+pub fn folded(text: &str, indent: usize, width: usize) -> Vec<String> {
+    let width = width.max(indent + 1);
+    let words = text.trim_start_matches(' ');
+    let (mut lines, mut line) = (Vec::new(), " ".repeat((text.len() - words.len()).min(indent)));
+    let blank = |line: &str| line.chars().all(|c| c == ' ');
+    for word in words.split(' ') {
+        let mut word = word.to_owned();
+        let length = |text: &str| text.chars().count();
+        if !blank(&line) && length(&line) + 1 + length(&word) > width {
+            lines.push(std::mem::replace(&mut line, " ".repeat(indent)));
+        }
+        if !blank(&line) {
+            line.push(' ');
+        }
+        while length(&line) + length(&word) > width {
+            let room = width - length(&line);
+            line.extend(word.chars().take(room));
+            word = word.chars().skip(room).collect();
+            lines.push(std::mem::replace(&mut line, " ".repeat(indent)));
+        }
+        line += &word;
+    }
+    lines.push(line);
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLUMNS: [Column; 4] = [
+        Column::name("mount", 0),
+        Column::amount("read/s", 1),
+        Column::amount("mean time", 2),
+        Column::word("state", 0),
+    ];
+
+    fn rows() -> Vec<Vec<String>> {
+        let row = |cells: [&str; 4]| cells.map(str::to_owned).to_vec();
+        vec![
+            row(["/mnt", "1.00 MiB", "12.3 ms", "ONLINE"]),
+            row(["/a/long/path/to/a/mount", "0 B", "-", "FAILED"]),
+        ]
+    }
+
+    #[test]
+    fn what_fits_is_shown_in_full() {
+        let lines = table(&COLUMNS, &rows(), 80);
+        assert_eq!(
+            lines,
+            [
+                "mount                      read/s  mean time  state",
+                "/mnt                     1.00 MiB    12.3 ms  ONLINE",
+                "/a/long/path/to/a/mount       0 B          -  FAILED",
+            ]
+        );
+    }
+
+    #[test]
+    fn names_are_shortened_and_then_columns_left_out() {
+        let at = |width| table(&COLUMNS, &rows(), width);
+        assert_eq!(at(50)[2], "…long/path/to/a/mount       0 B          -  FAILED");
+        assert_eq!(at(40)[0], "mount                     read/s  state");
+        assert_eq!(at(40)[2], "…/path/to/a/mount       0 B  FAILED");
+        assert_eq!(at(30)[2], "…/to/a/mount       0 B  FAILED");
+        assert_eq!(at(20)[2], "…/to/a/mount  FAILED");
+        for width in 0..90 {
+            for line in at(width) {
+                assert!(line.chars().count() <= width && !line.ends_with(' '), "{width}: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn text_is_broken_between_words() {
+        assert_eq!(folded("one two three", 2, 9), ["one two", "  three"]);
+        assert_eq!(folded("one two", 2, 7), ["one two"]);
+        assert_eq!(folded("abcdefghij k", 1, 4), ["abcd", " efg", " hij", " k"]);
+        assert_eq!(folded("  indented line", 2, 80), ["  indented line"]);
+        for width in 1..20 {
+            for line in folded("a line of words, and averylongone", 3, width) {
+                assert!(line.chars().count() <= width.max(4), "{width}: {line:?}");
+            }
+        }
+    }
+}
