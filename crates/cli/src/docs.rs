@@ -1,6 +1,7 @@
 //! Manual pages and completions, generated from the command line: the hidden subcommand `docs`.
 
 mod page;
+mod words;
 
 use crate::helper;
 use anyhow::{Context as _, Result};
@@ -24,6 +25,13 @@ enum What {
         /// Target directory, which is made
         directory: PathBuf,
     },
+    /// Words that completions offer
+    Words {
+        /// Which words
+        kind: words::Kind,
+        /// The array whose members are listed
+        array: Option<String>,
+    },
     /// Completions for bash, zsh and fish
     Completions {
         /// Target directory, which is made
@@ -32,10 +40,11 @@ enum What {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     match &args.what {
         What::Man { directory } => man(directory)?,
         What::Completions { directory } => completions(directory)?,
+        What::Words { kind, array } => words::list(*kind, array.as_deref(), out)?,
     }
     Ok(0)
 }
@@ -56,7 +65,8 @@ fn completions(directory: &Path) -> Result<()> {
     {
         let mut text = Vec::new();
         clap_complete::generate(shell, &mut crate::Cli::command(), "furrow", &mut text);
-        write(&directory.join(name), &text)?;
+        let text = words::add(shell, String::from_utf8(text).context("completions")?);
+        write(&directory.join(name), text.as_bytes())?;
     }
     Ok(())
 }

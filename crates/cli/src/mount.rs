@@ -49,6 +49,11 @@ pub struct Args {
     fake: bool,
 }
 
+/// The options after `-o`, for completions: those that take a value end in `=`.
+pub fn option_words() -> Vec<String> {
+    options::words()
+}
+
 /// Runs the command.
 pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
     if args.ready {

@@ -2,12 +2,13 @@
 
 use super::{JSON_VERSION, describe, size};
 use crate::show::{self, print_table, table as headed};
-use anyhow::bail;
+use anyhow::Context as _;
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use furrow_emu::Model;
 use furrow_emu::timing::{Preset, Source};
-use furrow_zone::{Geometry, presets, words};
+use furrow_zone::{Geometry, presets};
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -26,6 +27,8 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub struct PresetsArgs {
     /// Show this one: every parameter, its value and the value's source.
+    #[arg(value_parser = PossibleValuesParser::new(Preset::names().collect::<Vec<_>>()))]
+    #[arg(hide_possible_values = true)]
     name: Option<String>,
     /// Print JSON.
     #[arg(long)]
@@ -48,11 +51,8 @@ pub fn run(args: &PresetsArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         }
         None => list(out),
         Some(name) => {
-            let Some(preset) = Preset::names().find(|known| known == name) else {
-                let names = Preset::names().collect::<Vec<_>>().join(", ");
-                let hint = words::hint(name, Preset::names());
-                bail!("unknown preset `{name}`{hint}; known presets: {names}");
-            };
+            let known = Preset::names().find(|known| known == name);
+            let preset = known.with_context(|| format!("unknown preset `{name}`"))?;
             let found = Preset::named(preset)?;
             match (args.json, args.toml) {
                 (true, _) => show::json(out, &whole(preset, &found)),

@@ -137,6 +137,22 @@ fn own_names() -> impl Iterator<Item = &'static str> {
     own.chain(["noasync_dio", "nowriteback_cache", "noio_uring"])
 }
 
+/// All options that are accepted; those that take a value end in `=`, and those that take one of a
+/// few are there with each.
+pub fn words() -> Vec<String> {
+    let valued = KNOWN.iter().filter_map(|known| known.form.split_once('='));
+    let valued = valued.flat_map(|(name, value)| {
+        let choices = value.split('|').filter(|choice| choice.to_lowercase() == **choice);
+        let choices: Vec<String> = choices.map(|choice| format!("{name}={choice}")).collect();
+        if choices.is_empty() { vec![format!("{name}=")] } else { choices }
+    });
+    let takes_value = |name: &str| {
+        KNOWN.iter().any(|known| known.form.split_once('=').is_some_and(|f| f.0 == name))
+    };
+    let plain = names().filter(|name| !takes_value(name)).map(str::to_owned);
+    valued.chain(plain).collect()
+}
+
 /// Whether `name` is an option of the daemon's, not of the kernel's or of mount(8).
 pub fn is_own(name: &str) -> bool {
     !matches!(name, "ro" | "rw") && own_names().any(|own| own == name)
@@ -385,6 +401,18 @@ mod tests {
                 }
                 Words(words) => assert!(!words.is_empty()),
             }
+        }
+    }
+
+    #[test]
+    fn completions_offer_what_is_accepted() {
+        let words = words();
+        for word in ["commit=", "errors=remount-ro", "gc=off", "ro", "noio_uring", "nofail"] {
+            assert!(words.iter().any(|known| known == word), "{word}: {words:?}");
+        }
+        let others = ["comment", "subtype"];
+        for word in words.iter().filter(|word| !others.contains(&&***word)) {
+            assert!(word.ends_with('=') || parse([&**word]).is_ok(), "{word}");
         }
     }
 

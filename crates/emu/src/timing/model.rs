@@ -197,15 +197,11 @@ parameters! {
 
 fn unknown(key: &str) -> Error {
     let names = || Model::KEYS.iter().map(|(name, _)| *name);
-    let mut near = words::nearest(key, names());
-    if near.is_empty() {
-        near = names().filter(|name| name.split('-').any(|part| key.contains(part))).collect();
-    }
-    let hint = match near.as_slice() {
-        [] => "'furrow device presets plain' lists them".to_owned(),
-        near => format!("did you mean {}?", near.join(", ")),
-    };
-    Error::new(ErrorKind::Invalid, format!("unknown model parameter `{key}`: {hint}"))
+    let hint = words::hint(key, names());
+    let what = format!(
+        "unknown model parameter `{key}`{hint}: 'furrow device presets plain' lists all of them"
+    );
+    Error::new(ErrorKind::Invalid, what)
 }
 
 impl Model {
