@@ -7,6 +7,7 @@
 use crate::holds::Holds;
 use crate::in_use;
 use crate::show::{self, print_table, table as headed};
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use furrow_emu::{Emulator, Identity, OpenMode};
@@ -69,7 +70,8 @@ struct Create {
     #[arg(value_name = "DEVICE")]
     image: String,
     /// Start from a known drive; 'furrow device create --help' lists them.
-    #[arg(long, value_name = "NAME", long_help = preset_help())]
+    #[arg(long, value_name = "NAME", long_help = preset_help(), hide_possible_values = true)]
+    #[arg(value_parser = PossibleValuesParser::new(furrow_zone::presets::NAMES))]
     preset: Option<String>,
     /// Differences from the preset: key=value, joined by commas or given several times.
     #[arg(short, long, alias = "option", value_name = "KEY=VALUE,...")]
@@ -227,10 +229,16 @@ fn create_soft(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
     let zone = ByteLen(u64::from(made.layout.zone_blocks) * 4096);
     let capacity = ByteLen(u64::from(zones) * zone.0);
     if let Some(why) = check::no_file_system(name)? {
-        crate::complain(&format!(
-            "warning: {why}: no file system can be made on these zones; with --force and a \
-             smaller --zone-size they are made again"
-        ));
+        let size = ByteLen(made.layout.blocks * 4096);
+        let smaller = crate::soft::usual_zone(size);
+        let again = match smaller.0 < zone.0 {
+            true => {
+                let zone = self::size(smaller).replace(' ', "");
+                format!(" for a file system: --force --zone-size {zone} makes them again")
+            }
+            false => " for a file system".to_owned(),
+        };
+        crate::complain(&format!("warning: {why}{again}"));
     }
     if args.json {
         let value = json!({

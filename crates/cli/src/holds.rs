@@ -336,6 +336,11 @@ fn without_zones(path: &Path) -> Option<Error> {
     let what = if kind.is_block_device() {
         match zoned(meta.rdev()) {
             Some(model) if model != "none" => return None,
+            _ if soft::has_lost_front(path)
+                && front(path).is_ok_and(|front| signature(&front).is_none()) =>
+            {
+                return Some(without_front(path));
+            }
             _ => "a block device without zones".to_owned(),
         }
     } else if kind.is_file() {
@@ -347,6 +352,9 @@ fn without_zones(path: &Path) -> Option<Error> {
         // An image of a newer format says so.
         if front.starts_with(b"FURROWZN") {
             return None;
+        }
+        if signature(&front).is_none() && soft::has_lost_front(path) {
+            return Some(without_front(path));
         }
         match (meta.len(), signature(&front)) {
             (0, _) => "an empty file, not an emulated drive's image".to_owned(),
@@ -365,6 +373,16 @@ fn without_zones(path: &Path) -> Option<Error> {
         "no drive".to_owned()
     };
     Some(Error::new(ErrorKind::WrongFormat, format!("{name}: {what}: {NEEDS}")))
+}
+
+/// Why soft zones at `path` are not opened whose superblock is only at their end.
+fn without_front(path: &Path) -> Error {
+    let (name, what) = (path.display(), soft::WITHOUT_FRONT);
+    let what = format!(
+        "{name}: {what}: if nothing else was made there since, copy the last block of 4096 bytes \
+         over the first (dd), and run furrow device check {name}"
+    );
+    Error::new(ErrorKind::Corrupt, what)
 }
 
 /// The kernel's zone model of a block device: none, host-aware, host-managed.

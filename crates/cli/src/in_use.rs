@@ -23,12 +23,16 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(1);
 const TRY_EVERY: Duration = Duration::from_millis(20);
 
-/// Opens a device; one in use is refused at once.
+/// Opens a device, and warns of damage that was found; one in use is refused at once.
 ///
 /// # Errors
 /// As [`crate::holds::open`]; `Busy` says who uses it and what to do.
 pub fn open_now(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<dyn ZonedDevice>, Error> {
-    crate::holds::open(rt, spec, mode).map_err(|error| explain(spec, error))
+    let drive = crate::holds::open(rt, spec, mode).map_err(|error| explain(spec, error))?;
+    for warning in drive.warnings() {
+        crate::complain(&format!("warning: {warning}"));
+    }
+    Ok(drive)
 }
 
 /// `error` of opening `spec`; if it is `Busy`, with who uses the drive and what to do.

@@ -8,7 +8,7 @@ use furrow_fuse::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
-use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::io::{IsTerminal as _, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -73,7 +73,7 @@ impl Live {
             None => writeln!(out)?,
             Some(terminal) => {
                 terminal.shown = true;
-                out.write_all(&in_place(lines, height(), first))?;
+                out.write_all(&in_place(lines, Screen::of_stdout().height, first))?;
                 return out.flush();
             }
         }
@@ -99,12 +99,6 @@ impl Live {
             }
         }
     }
-}
-
-/// Lines of the terminal.
-fn height() -> usize {
-    let size = tcgetwinsize(std::io::stdout());
-    size.ok().map(|size| usize::from(size.ws_row)).filter(|rows| *rows > 1).unwrap_or(24)
 }
 
 /// The bytes that show `lines` on a screen of `height` lines, in the place of the frame before.

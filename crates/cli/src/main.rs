@@ -187,8 +187,12 @@ mod tests {
 
     #[test]
     fn a_letter_has_one_meaning_in_all_commands() {
-        // As umount(8) and fsck(8) have them; everywhere else as ls(1) and mkdir(1).
-        let familiar = [('l', "lazy", "furrow umount"), ('p', "preen", "furrow fsck")];
+        // As umount(8), fsck(8) and rm(1) have them.
+        let familiar = [
+            ('l', "lazy", "furrow umount"),
+            ('p', "preen", "furrow fsck"),
+            ('r', "recursive", "furrow kv rm"),
+        ];
         for (letter, mut names) in program::letters(&Cli::command()) {
             for (_, long, command) in familiar.iter().filter(|(known, ..)| *known == letter) {
                 assert_eq!(names.remove(*long), Some(vec![(*command).to_owned()]));

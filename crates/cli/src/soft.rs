@@ -8,12 +8,33 @@ use furrow_rt::{Config, Rng, Rt};
 use furrow_soft::{Layout, MakeOptions, SoftDrive, Superblock, is_superblock, make, recover};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{ByteLen, Error, ErrorKind};
+use std::fs::File;
+use std::io::{Seek as _, SeekFrom};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::rc::Rc;
 
 /// Whether `spec` names a block device or a file with soft zones, damaged or not.
 pub fn is_soft(spec: &DeviceSpec) -> bool {
     spec.path().is_some_and(|path| is_superblock(&PlainFile::first_block(path)))
+}
+
+/// What it means if only the last block says that there are soft zones.
+pub const WITHOUT_FRONT: &str = "soft zones whose first block is damaged or overwritten; its copy, \
+                                 the last block, is there";
+
+/// Whether the last block of the file or block device at `path` is the copy of a superblock, and
+/// the first block is none.
+pub fn has_lost_front(path: &Path) -> bool {
+    let last = || {
+        let mut file = File::open(path)?;
+        let blocks = file.seek(SeekFrom::End(0))? / 4096;
+        let mut bytes = vec![0; 4096];
+        file.read_exact_at(&mut bytes, blocks.saturating_sub(1) * 4096)?;
+        std::io::Result::Ok(bytes)
+    };
+    let first = path.to_str().map(PlainFile::first_block).unwrap_or_default();
+    !first.is_empty() && !is_superblock(&first) && last().is_ok_and(|last| is_superblock(&last))
 }
 
 /// Opens the soft zones that `spec` names. An executor of its own recovers them, so `rt` may be
@@ -84,7 +105,7 @@ const ZONE_MIN: u64 = 1 << 20;
 const ZONES_ENOUGH: u32 = 32;
 
 /// Bytes of the zones of a drive of `size`, unless the user says otherwise.
-fn usual_zone(size: ByteLen) -> ByteLen {
+pub fn usual_zone(size: ByteLen) -> ByteLen {
     let mut zone = ZONE;
     let enough = |zone| {
         Layout::plan(size, ByteLen(zone), None).is_ok_and(|layout| layout.zones >= ZONES_ENOUGH)
@@ -138,6 +159,7 @@ fn on_existing(
         _ if is_superblock(&front) => Some("soft zones"),
         _ if front.starts_with(b"FURROWZN") => Some("an emulated drive"),
         Some(other) => Some(other),
+        None if has_lost_front(Path::new(name)) => Some(WITHOUT_FRONT),
         None if front.iter().any(|byte| *byte != 0) => Some("data of an unknown kind"),
         None => None,
     };

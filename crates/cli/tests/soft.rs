@@ -87,6 +87,13 @@ fn soft_zones_are_not_made_over_what_others_wrote_and_damage_is_told() {
     file.write_at(&[block[100] ^ 1], 100).unwrap();
     let told = said(&place, &["device", "check", &drive]);
     assert!(told.contains("superblock is damaged") && told.contains("copy is used"), "{told}");
+    // Without a first block only the copy says what it is: nothing is made over it.
+    file.write_at(&[0; 4096], 0).unwrap();
+    place.refused(&create(&drive, &[]), &["first block is damaged", "--force"]);
+    place.refused(&["fsck", &drive], &["first block is damaged", "dd"]);
+    let copy = &mut [0; 4096];
+    file.read_at(copy, SIZE - 4096).unwrap();
+    assert!(*copy == block, "the advice to copy it is right");
     file.write_at(&block, 0).unwrap();
     // Every block of the journal.
     for at in 256..2048 {
@@ -97,6 +104,19 @@ fn soft_zones_are_not_made_over_what_others_wrote_and_damage_is_told() {
     place.refused(&["fsck", &drive], &["it was cut short"]);
     file.set_len(4096).unwrap();
     place.refused(&["fsck", &drive], &["d.soft"]);
+}
+
+#[test]
+fn zones_are_small_enough_for_a_file_system_or_it_is_said() {
+    let place = Place::empty("soft-small");
+    let drive = place.at("d.soft");
+    let make = ["device", "create", "--soft", &drive, "--force", "--size", "48MiB"];
+    let told = place.furrow(&[&make[..], &["--zone-size", "8MiB"]].concat()).stderr;
+    let told = String::from_utf8(told).unwrap();
+    assert!(told.contains("17 sequential zones are needed"), "{told}");
+    assert!(told.contains("--force --zone-size 1MiB"), "{told}");
+    place.ok(&make);
+    place.ok(&["mkfs", &drive]);
 }
 
 /// Blocks of whole records of changes in the newest half of the journal, by sequence number.

@@ -128,7 +128,7 @@ fn top_shows_what_an_array_does_while_it_does_it() {
     place.refused(&["top", "--every", "0"], &["0.1", "furrow top --help"]);
     // A directory that is no mount is an error, and the only message.
     let run = place.at("run");
-    place.refused(&["top", "--once", &run], &["no Furrow file system is mounted"]);
+    place.refused(&["top", "--once", &run], &["not the root of a mounted Furrow file system"]);
 }
 
 #[test]

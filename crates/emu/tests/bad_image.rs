@@ -64,7 +64,11 @@ fn each_refusal_says_what_is_wrong_and_what_to_do() {
     for at in [format::TABLE_AT, Layout::of(&geometry()).expect("a layout").table_b] {
         table[at as usize + 5] ^= 1;
     }
-    let cases: [(&[u8], ErrorKind, &str); 7] = [
+    // The header is gone, and what is behind it tells what the file is.
+    let mut headless = good.clone();
+    headless[..4096].fill(0);
+    let cases: [(&[u8], ErrorKind, &str); 8] = [
+        (&headless, ErrorKind::Corrupt, "its zone table is there: restore the header from a copy"),
         (b"", ErrorKind::WrongFormat, "not an emulated drive's image"),
         (b"#!/bin/sh\necho hello\n", ErrorKind::WrongFormat, "furrow device create"),
         (&[0; 8192], ErrorKind::WrongFormat, "not an emulated drive's image"),
@@ -78,6 +82,28 @@ fn each_refusal_says_what_is_wrong_and_what_to_do() {
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(says), "{error}");
     }
+}
+
+#[test]
+fn an_image_that_lost_only_its_magic_opens_and_gets_it_again() {
+    let path = scratch("magic.zns");
+    let good = image(&path);
+    let mut damaged = good.clone();
+    damaged[..7].copy_from_slice(b"garbage");
+    std::fs::write(&path, &damaged).expect("a scratch file");
+    let rt = Rt::new(Config::simulated(3));
+    let spec: DeviceSpec = path.display().to_string().parse().expect("a plain path");
+    let warned = |mode| {
+        let drive = open(&rt, &spec, mode).expect("its checksum says that it is an image");
+        let warnings = drive.warnings().join("\n");
+        rt.clear();
+        warnings
+    };
+    assert!(warned(OpenMode::ReadOnly).contains("the first 8 bytes are damaged"));
+    assert!(std::fs::read(&path).expect("the image") == damaged, "read-only writes nothing");
+    assert!(warned(OpenMode::ReadWrite).contains("they were written again"));
+    assert!(std::fs::read(&path).expect("the image") == good, "it is whole again");
+    assert_eq!(warned(OpenMode::ReadOnly), "");
 }
 
 #[test]

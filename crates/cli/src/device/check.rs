@@ -5,7 +5,7 @@
 //! is computed. So the answer is what the front end itself says. What serves these to others needs
 //! something of this machine, too, which is looked for even if the drive cannot be opened.
 
-use crate::holds::Holds;
+use crate::holds::{self, Holds};
 use crate::show;
 use clap::Args;
 use furrow_emu::OpenMode;
@@ -81,7 +81,8 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     let rt = Rt::new(crate::daemon::config()?);
     let mut drive_fits = Err("not tried: the drive cannot be used".to_owned());
     let opened = match soft {
-        false => crate::in_use::open_now(&rt, &spec, OpenMode::ReadOnly),
+        false => holds::open(&rt, &spec, OpenMode::ReadOnly)
+            .map_err(|error| crate::in_use::explain(&spec, error)),
         true => open_soft(&rt, &spec, args.repair).map(|drive| {
             streams = Some((drive.streams(), crate::soft::streams(&drive)));
             if let Some(lost) = drive.lost().filter(|_| !args.repair) {

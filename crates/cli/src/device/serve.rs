@@ -51,9 +51,6 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     let rt = Rt::new(daemon::config()?);
     let drive = crate::in_use::open_now(&rt, &spec, OpenMode::ReadWrite)?;
-    for warning in drive.warnings() {
-        crate::complain(&format!("warning: {warning}"));
-    }
     let (engine, examined) = (rt.clone(), drive.clone());
     let member = rt.block_on(async move { furrow_raid::examine(&*examined).await });
     if let Ok(member) = member {

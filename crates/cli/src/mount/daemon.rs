@@ -130,8 +130,11 @@ fn open_device(
                 std::thread::sleep(TRY_EVERY);
                 waited += TRY_EVERY;
             }
-            Ok(drive) => return Ok(drive),
-            Err(error) => return Err(error),
+            Ok(drive) => {
+                drive.warnings().iter().for_each(|warning| log(&format!("warning: {warning}")));
+                return Ok(drive);
+            }
+            Err(error) => return Err(crate::in_use::explain(spec, error)),
         }
     }
 }
