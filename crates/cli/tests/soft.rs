@@ -110,11 +110,11 @@ fn soft_zones_are_not_made_over_what_others_wrote_and_damage_is_told() {
 fn zones_are_small_enough_for_a_file_system_or_it_is_said() {
     let place = Place::empty("soft-small");
     let drive = place.at("d.soft");
-    let make = ["device", "create", "--soft", &drive, "--force", "--size", "48MiB"];
+    let make = ["device", "create", "--soft", &drive, "--force", "--size", "96MiB"];
     let told = place.furrow(&[&make[..], &["--zone-size", "8MiB"]].concat()).stderr;
     let told = String::from_utf8(told).unwrap();
     assert!(told.contains("17 sequential zones are needed"), "{told}");
-    assert!(told.contains("--force --zone-size 1MiB"), "{told}");
+    assert!(told.contains("--force --zone-size 2MiB"), "{told}");
     place.ok(&make);
     place.ok(&["mkfs", &drive]);
 }

@@ -97,7 +97,7 @@ pub fn table(columns: &[Column], rows: &[Vec<String>], width: usize) -> Vec<Stri
                 Kind::Word | Kind::Name => format!("{text:<width$}"),
             };
         }
-        line.trim_end().chars().take(width).collect()
+        line.chars().take(width).collect::<String>().trim_end().to_owned()
     };
     let heads = shown.iter().map(|at| columns[*at].head.to_owned()).collect();
     let rows = rows.iter().map(|row| shown.iter().map(|at| cell(row, *at)).collect());
@@ -179,7 +179,7 @@ mod tests {
         let at = |width| table(&COLUMNS, &rows(), width);
         assert_eq!(at(50)[2], "…long/path/to/a/mount       0 B          -  FAILED");
         assert_eq!(at(40)[0], "mount                     read/s  state");
-        assert_eq!(at(40)[2], "…/path/to/a/mount       0 B  FAILED");
+        assert_eq!(at(40)[2], "…/long/path/to/a/mount       0 B  FAILED");
         assert_eq!(at(30)[2], "…/to/a/mount       0 B  FAILED");
         assert_eq!(at(20)[2], "…/to/a/mount  FAILED");
         for width in 0..90 {

@@ -197,7 +197,12 @@ parameters! {
 
 fn unknown(key: &str) -> Error {
     let names = || Model::KEYS.iter().map(|(name, _)| *name);
-    let hint = words::hint(key, names());
+    let mut hint = words::hint(key, names());
+    let shares_part = |name: &&str| name.split('-').any(|part| key.contains(part));
+    let related: Vec<&str> = names().filter(shares_part).collect();
+    if hint.is_empty() && !related.is_empty() {
+        hint = format!(" (did you mean {}?)", related.join(" or "));
+    }
     let what = format!(
         "unknown model parameter `{key}`{hint}: 'furrow device presets plain' lists all of them"
     );
