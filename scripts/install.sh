@@ -133,6 +133,7 @@ done
 for rules in scripts/prometheus/*; do
     put 644 "$rules" "$datadir/prometheus/$(basename "$rules")"
 done
+put 644 scripts/magic/furrow "$datadir/magic/furrow"
 for rules in scripts/udev/*.rules; do
     sed "s|@BINDIR@|$prefix/bin|" "$rules" >"$made/rules"
     put 644 "$made/rules" "$rulesdir/$(basename "$rules")"

@@ -103,6 +103,7 @@ need_lint() {
 
 # NBD clients for the tests of the server.
 need_nbd_clients() {
+    have file || install_package file "recognises drives by their signatures"
     have nbdinfo || install_package libnbd-bin "nbdinfo, nbdcopy, nbdsh: NBD clients"
     PATH="/usr/bin:$PATH" python3 -c 'import nbd' 2>/dev/null ||
         install_package python3-libnbd "what nbdsh is made of"
@@ -157,6 +158,7 @@ lint) need_lint ;;
 test | test-long)
     need_lint
     need_tool fsx "$FSX_VERSION" "a judge of file systems, run on a mount"
+    have file || install_package file "recognises drives by their signatures"
     need_nbd_clients
     need_rocksdb
     load_fuse

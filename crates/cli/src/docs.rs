@@ -5,7 +5,7 @@ mod words;
 
 use crate::helper;
 use anyhow::{Context as _, Result};
-use clap::{Command, CommandFactory as _, Subcommand};
+use clap::{Command, Subcommand};
 use clap_complete::Shell;
 use std::fs;
 use std::io::Write;
@@ -64,7 +64,7 @@ fn completions(directory: &Path) -> Result<()> {
         [(Shell::Bash, "furrow"), (Shell::Zsh, "_furrow"), (Shell::Fish, "furrow.fish")]
     {
         let mut text = Vec::new();
-        clap_complete::generate(shell, &mut crate::Cli::command(), "furrow", &mut text);
+        clap_complete::generate(shell, &mut crate::command(), "furrow", &mut text);
         let text = words::add(shell, String::from_utf8(text).context("completions")?);
         write(&directory.join(name), text.as_bytes())?;
     }
@@ -81,7 +81,7 @@ fn man(directory: &Path) -> Result<()> {
 
 /// Every page: file name and text.
 fn pages() -> Result<Vec<(String, Vec<u8>)>> {
-    let mut command = crate::Cli::command().disable_help_subcommand(true);
+    let mut command = crate::command().disable_help_subcommand(true);
     command.build();
     let mut pages = Vec::new();
     add_pages(&command, "furrow", &mut pages)?;
@@ -92,6 +92,9 @@ fn pages() -> Result<Vec<(String, Vec<u8>)>> {
     let metrics = include_str!("../../../docs/metrics.md");
     let metrics = page::manual("furrow-metrics", 7, "metrics for Prometheus, with units", metrics);
     pages.push(("furrow-metrics.7".to_owned(), metrics.into_bytes()));
+    let overview = include_str!("../../../docs/furrow.md");
+    let overview = page::manual("furrow", 7, "storage for zoned drives", overview);
+    pages.push(("furrow.7".to_owned(), overview.into_bytes()));
     Ok(pages)
 }
 
@@ -149,7 +152,7 @@ mod tests {
     fn every_command_has_a_page_that_names_it_and_what_it_is_for() {
         let pages = pages().unwrap();
         let mut all = Vec::new();
-        names(&crate::Cli::command(), "furrow", &mut all);
+        names(&crate::command(), "furrow", &mut all);
         assert!(all.len() > 20, "{all:?}");
         for name in all {
             let file = format!("{name}.1");

@@ -18,6 +18,7 @@ mod device;
 mod df;
 mod docs;
 mod dump;
+mod examples;
 mod findings;
 mod fsck;
 mod gc;
@@ -43,7 +44,7 @@ mod target;
 mod top;
 mod umount;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use furrow_console::program::{self, Statuses, usage_message};
 use furrow_console::show;
 use std::ffi::OsString;
@@ -94,6 +95,11 @@ enum Command {
     Docs(docs::Args),
 }
 
+/// The parser, with the examples in its help.
+fn command() -> clap::Command {
+    examples::add(Cli::command())
+}
+
 impl Command {
     fn run(self, out: &mut dyn Write) -> anyhow::Result<u8> {
         match self {
@@ -139,7 +145,7 @@ fn main() -> ExitCode {
     let mut words = words.filter(|argument| !argument.starts_with('-'));
     let statuses = statuses_of(words.next(), words.next());
     let run = |cli: Cli, out: &mut dyn Write| cli.command.run(out);
-    ExitCode::from(program::answer(&arguments, statuses, run))
+    ExitCode::from(program::answer(command(), &arguments, statuses, run))
 }
 
 /// Prints, in one line, what went wrong.
@@ -150,11 +156,10 @@ fn complain(message: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn the_command_line_is_well_formed() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     /// The commands below `of`, and what each says of itself.
@@ -173,7 +178,7 @@ mod tests {
 
     #[test]
     fn each_command_says_in_a_line_of_its_own_what_it_does() {
-        let mut all = texts(&Cli::command(), "furrow");
+        let mut all = texts(&command(), "furrow");
         assert!(all.len() > 50, "{}", all.len());
         for (name, text) in &all {
             let fine = !text.is_empty() && !text.ends_with('.') && !text.contains('\n');
@@ -249,7 +254,7 @@ mod tests {
     #[test]
     fn help_is_that_of_the_deepest_command_that_is_named() {
         let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
-        let help = |line: &str| program::help_of(Cli::command(), &words(line));
+        let help = |line: &str| program::help_of(command(), &words(line));
         assert_eq!(help("furrow raid create --nosuch"), "furrow raid create --help");
         assert_eq!(help("furrow --nosuch"), "furrow --help");
         assert_eq!(help("furrow raid nosuch"), "furrow raid --help");

@@ -131,6 +131,10 @@ pub fn create(
     let name = path.display().to_string();
     let invalid = |what: String| Error::new(ErrorKind::Invalid, format!("{name}: {what}"));
     let fresh = !path.exists();
+    if fresh && matches!(name.parse(), Ok(DeviceSpec::Node(_))) {
+        // A file there would be in memory, and in the way of the device when that comes.
+        return Err(Error::new(ErrorKind::NotFound, format!("{name}: no such device")));
+    }
     if fresh {
         let size =
             size.ok_or_else(|| invalid("no such file: give --size, and it is made".to_owned()))?;

@@ -333,3 +333,39 @@ fn the_debian_package_holds_the_same() {
         assert!(description.contains(word), "{word}: {description}");
     }
 }
+
+/// What file(1) says of the first block of each kind of drive, with the signatures of the package.
+#[test]
+fn file_knows_what_drives_hold() {
+    let (at, magic) = (scratch("magic"), root().join("scripts/magic/furrow"));
+    let furrow = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_furrow"));
+        run(command.args(words).current_dir(&at));
+    };
+    let said = |name: &str| {
+        let out = run(Command::new("file").arg("-b").arg("-m").arg(&magic).arg(at.join(name)));
+        String::from_utf8(out.stdout).unwrap().trim().to_owned()
+    };
+    // An image has a header before the zones: their first block is what a drive has at 0.
+    let front = |name: &str| {
+        let image = fs::read(at.join(name)).unwrap();
+        let mut blocks = image.chunks_exact(4096);
+        let first = blocks.find(|block| block.starts_with(b"FRW1")).unwrap();
+        fs::write(at.join("front"), first).unwrap();
+        said("front")
+    };
+    let drives = ["a.zns", "b.zns", "c.zns", "d.zns", "e.zns"];
+    for drive in drives {
+        furrow(&["device", "create", drive, "-o", "zones=64", "-o", "zone-size=1MiB"]);
+    }
+    assert_eq!(said("a.zns"), "Furrow emulated zoned drive, version 1, 64 zones");
+    furrow(&["mkfs", "-L", "data", "a.zns"]);
+    assert_eq!(front("a.zns"), "Furrow file system, label \"data\"");
+    furrow(&["kv", "mkfs", "--label", "db", "b.zns"]);
+    assert_eq!(front("b.zns"), "Furrow file store, label \"db\"");
+    furrow(&["raid", "create", "-l", "5", "-n", "t", "--spare", "e.zns", "c.zns", "d.zns"]);
+    assert_eq!(front("c.zns"), "Furrow array member");
+    assert_eq!(front("e.zns"), "Furrow array spare");
+    furrow(&["device", "create", "--soft", "s", "--size", "64MiB", "--zone-size", "1MiB"]);
+    assert_eq!(said("s"), "Furrow soft zones");
+}

@@ -329,7 +329,7 @@ fn what_cannot_be_an_array_is_refused_and_nothing_is_written() {
         "5",
         &[],
         &[&d[0], &d[1], &other],
-        &["other.zns has a zone capacity in blocks of 1024", "alike"],
+        &["other.zns has zones that hold 4", "need the same"],
     );
     create("5", &[], &[&bare, &bare.replace("bare", "./bare")], &["twice"]);
     create("5", &[], &[&d[0], &bare], &["out-of-band bytes"]);

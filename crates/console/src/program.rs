@@ -22,16 +22,19 @@ impl Statuses {
     pub const USUAL: Statuses = Statuses { usage: 2, failure: 1 };
 }
 
-/// Parses `arguments`, the program's name first, and calls `run` with the result. Returns the exit
-/// status of `run`. An error is printed in one line on standard error, after the program's name.
+/// Parses `arguments`, the program's name first, by `command`, which is that of `P` or one with more
+/// help, and calls `run` with the result. Returns the exit status of `run`. An error is printed in
+/// one line on standard error, after the program's name.
 pub fn answer<P: Parser>(
+    command: Command,
     arguments: &[OsString],
     statuses: Statuses,
     run: impl FnOnce(P, &mut dyn Write) -> Result<u8>,
 ) -> u8 {
-    let parsed = match P::try_parse_from(arguments) {
+    let matches = command.clone().try_get_matches_from(arguments);
+    let parsed = match matches.and_then(|matches| P::from_arg_matches(&matches)) {
         Ok(parsed) => parsed,
-        Err(error) => return refuse(&error, P::command(), arguments, statuses),
+        Err(error) => return refuse(&error, command, arguments, statuses),
     };
     let mut out = io::stdout().lock();
     let result = run(parsed, &mut out).and_then(|status| {
@@ -43,7 +46,7 @@ pub fn answer<P: Parser>(
         // The reader of the output has seen enough (`furrow map | head`).
         Err(error) if is_broken_pipe(&error) => 0,
         Err(error) => {
-            complain(P::command().get_name(), &format!("{error:#}"));
+            complain(command.get_name(), &format!("{error:#}"));
             statuses.failure
         }
     }

@@ -10,7 +10,7 @@ use crate::level::{Level, Placement};
 use crate::meta::MetaPlace;
 use furrow_log::address::{blocks_per_zone, oob_per_block};
 use furrow_log::record::blocks_for;
-use furrow_zone::{Error, ErrorKind, Geometry, Result, ZonedDevice};
+use furrow_zone::{Error, ErrorKind, Geometry, Result, ZonedDevice, size};
 
 /// Permits of a drive that an array needs in addition to its open segments: the ring, the segment
 /// of cleaning, and a segment that is being ended while the next is begun.
@@ -350,21 +350,19 @@ fn check_config(config: &Config) -> Result<()> {
 fn check_alike(geometries: &[&Geometry]) -> Result<()> {
     let first = geometries[0];
     for (index, other) in geometries.iter().enumerate() {
-        let differs = [
-            // The block size comes first: the capacity is in blocks.
-            ("a block size in bytes of", first.block_size.0, other.block_size.0),
-            ("a zone capacity in blocks of", first.zone_capacity.0, other.zone_capacity.0),
-            ("out-of-band bytes for each block:", first.oob_bytes.into(), other.oob_bytes.into()),
-            (
-                "conventional zones:",
-                first.conventional_zones.into(),
-                other.conventional_zones.into(),
-            ),
-        ];
-        if let Some((what, expected, found)) = differs.iter().find(|(_, a, b)| a != b) {
+        let properties = |of: &Geometry| {
+            [
+                format!("blocks of {} bytes", of.block_size.0),
+                format!("zones that hold {}", size::show(of.bytes(of.zone_capacity))),
+                format!("{} out-of-band bytes per block", of.oob_bytes),
+                format!("{} conventional zones", of.conventional_zones),
+            ]
+        };
+        let mut both = properties(other).into_iter().zip(properties(first));
+        if let Some((found, expected)) = both.find(|(found, expected)| found != expected) {
             return invalid(format!(
-                "drive {index} has {what} {found}, drive 0 has {expected}: an array needs drives \
-                 alike in that; how many zones they have may differ"
+                "drive {index} has {found}, drive 0 has {expected}: all drives of an array need \
+                 the same; only how many zones they have may differ"
             ));
         }
     }
@@ -435,7 +433,7 @@ mod tests {
         assert!(refused(&config, &[&tiny; 4]).contains("too small"));
         let other = geometry(16, 65);
         assert!(
-            refused(&config, &[&small, &small, &other]).contains("drive 2 has a zone capacity")
+            refused(&config, &[&small, &small, &other]).contains("drive 2 has zones that hold")
         );
         let bare = Geometry { oob_bytes: 0, ..small.clone() };
         assert!(refused(&config, &[&bare; 4]).contains("groups of 1 (Zone Write only)"));

@@ -131,9 +131,8 @@ mod tests {
     use std::process::{Command, Stdio};
 
     fn generated(shell: Shell) -> String {
-        use clap::CommandFactory as _;
         let mut text = Vec::new();
-        clap_complete::generate(shell, &mut crate::Cli::command(), "furrow", &mut text);
+        clap_complete::generate(shell, &mut crate::command(), "furrow", &mut text);
         add(shell, String::from_utf8(text).unwrap())
     }
 
@@ -164,7 +163,8 @@ furrow() {
         "mount-options ") printf 'commit=\ncache=\nro\n' ;;
     esac
 }
-try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _furrow_words furrow "" ""
+try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+        _furrow_words furrow "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"
         echo "${COMPREPLY[*]}"; }
 try furrow raid fail t
 try furrow raid fail tank ""

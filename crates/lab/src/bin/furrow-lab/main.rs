@@ -15,7 +15,7 @@ mod collection;
 mod pages;
 mod print;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use furrow_console::program::{self, Statuses};
 use std::ffi::OsString;
 use std::io::Write;
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args, out),
         Command::Calibrate(args) => calibrate::run(args, out),
     };
-    ExitCode::from(program::answer(&arguments, Statuses::USUAL, run))
+    ExitCode::from(program::answer(Cli::command(), &arguments, Statuses::USUAL, run))
 }
 
 /// Prints an error in one line.
@@ -63,7 +63,6 @@ fn complain(message: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn the_command_line_is_well_formed() {
