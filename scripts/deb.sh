@@ -79,7 +79,7 @@ Maintainer: $maintainer
 Installed-Size: $(du -sk --apparent-size "$tree" | cut -f 1)
 Depends: libc6 (>= $libc), libgcc-s1
 Recommends: $recommends
-Suggests: rocksdb-tools, librocksdb-dev
+Suggests: default-mta | mail-transport-agent, rocksdb-tools, librocksdb-dev
 Section: admin
 Priority: optional
 Description: file system and RAID volumes for zoned flash, in user space

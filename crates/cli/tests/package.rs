@@ -287,7 +287,8 @@ fn the_debian_package_holds_the_same() {
     assert_eq!(field("Version"), env!("CARGO_PKG_VERSION"));
     assert!(field("Depends").starts_with("libc6 (>= 2."), "{}", field("Depends"));
     assert_eq!(field("Recommends"), "kmod");
-    assert_eq!(field("Suggests"), "rocksdb-tools, librocksdb-dev");
+    let suggests = "default-mta | mail-transport-agent, rocksdb-tools, librocksdb-dev";
+    assert_eq!(field("Suggests"), suggests);
     let out = run(Command::new("dpkg-deb").args(["-c", package]));
     let list = String::from_utf8(out.stdout).unwrap();
     for line in list.lines() {
@@ -326,6 +327,7 @@ fn the_debian_package_holds_the_same() {
         let out = run(Command::new("dpkg-deb").args(["-I", package, script]));
         let text = String::from_utf8(out.stdout).unwrap();
         assert!(text.starts_with("#!/bin/sh\n") && text.contains("furrow-scrub.timer"), "{text}");
+        run(Command::new("sh").arg("-n").arg(root().join("scripts/debian").join(script)));
     }
     let description = field("Description");
     assert!(!description.contains("not supported"), "real drives are: {description}");
