@@ -121,8 +121,15 @@ function __fish_furrow_mount_options
         echo $begun$word
     end
 end
-complete -c furrow -n "__fish_seen_subcommand_from mount; and not __fish_seen_subcommand_from raid kv" -s o -l options -x -a "(__fish_furrow_mount_options)"
-complete -c furrow -n "__fish_seen_subcommand_from raid; and __fish_seen_subcommand_from status fail replace add-spare rebuild scrub clear stop fault" -f -a "(furrow docs words arrays 2>/dev/null)"
+function __fish_furrow_takes_array
+    __fish_seen_subcommand_from raid
+    and __fish_seen_subcommand_from \
+        status fail replace add-spare rebuild scrub clear stop fault
+end
+complete -c furrow -n "__fish_seen_subcommand_from mount" \
+    -s o -l options -x -a "(__fish_furrow_mount_options)"
+complete -c furrow -n __fish_furrow_takes_array \
+    -f -a "(furrow docs words arrays 2>/dev/null)"
 "#;
 
 #[cfg(test)]
