@@ -155,7 +155,7 @@ fn a_drive_of_a_newer_version_is_refused_and_stays_as_it_is() {
         place.ok(&["raid", "assemble", &place.at("d?.zns")]);
         let status = place.status();
         assert_eq!(states(&status), ["online", "missing", "online", "online"]);
-        let told = status["events"].as_array().unwrap().iter().find(|e| e["event"] == "left-out");
+        let told = status["events"].as_array().unwrap().iter().find(|e| e["event"] == "unusable");
         let told = told.unwrap()["text"].as_str().unwrap();
         assert!(refusal.iter().all(|word| told.contains(word)), "{told}");
         check(&place, 0, 50, 1);

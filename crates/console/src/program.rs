@@ -22,9 +22,9 @@ impl Statuses {
     pub const USUAL: Statuses = Statuses { usage: 2, failure: 1 };
 }
 
-/// Parses `arguments`, the program's name first, by `command`, which is that of `P` or one with more
-/// help, and calls `run` with the result. Returns the exit status of `run`. An error is printed in
-/// one line on standard error, after the program's name.
+/// Parses `arguments`, the program's name first, by `command`, which is that of `P` or one with
+/// more help, and calls `run` with the result. Returns the exit status of `run`. An error is
+/// printed in one line on standard error, after the program's name.
 pub fn answer<P: Parser>(
     command: Command,
     arguments: &[OsString],
