@@ -76,14 +76,22 @@ const STYLES: [Style; 13] = [
 
 /// Runs the command.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
-    let map = Target::find(&args.target)?.map()?;
+    let target = Target::find(&args.target)?;
+    let mut map = target.map()?;
     if args.form.json {
         serde_json::to_writer_pretty(&mut *out, &map)?;
         writeln!(out)?;
     } else {
+        map.device = titled(&map.device, &target.status()?.label);
         show(out, &map, &STYLES, &args.form, "")?;
     }
     Ok(0)
+}
+
+/// What stands below a map: the device, and the label of what is on it.
+pub fn titled(device: &str, label: &str) -> String {
+    let label = if label.is_empty() { String::new() } else { format!(", label {label}") };
+    crate::show::printable(&format!("{device}{label}"))
 }
 
 /// Shows `map` in this form, but not as JSON, and `below` it what a terminal shall have besides.

@@ -157,6 +157,7 @@ fn a_label_is_shown_and_changed() {
     assert_eq!(json["content"]["label"], "second one");
     assert!(place.ok(&["device", "show", "--udev", &d[0]]).contains("ID_FS_LABEL=second_one\n"));
     assert!(place.ok(&["df", &d[0]]).starts_with("label second one, UUID "));
+    assert!(place.ok(&["map", "--summary", &d[0]]).contains(", label second one:"));
     assert!(place.ok(&["fsck", "--json", &d[0]]).contains("\"label\": \"second one\""));
     let why = refusal(&place, &["label", &d[0], &"x".repeat(64)]);
     assert!(why.contains("at most 63 bytes"), "{why}");

@@ -45,7 +45,7 @@ const STYLES: [Style; 10] = [
 /// # Errors
 /// If there is no store.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
-    let (uuid, zone_blocks, zones) = match Looked::open(&args.device) {
+    let (uuid, label, zone_blocks, zones) = match Looked::open(&args.device) {
         Ok(looked) => {
             let store = looked.store();
             let files = kind::files(store);
@@ -54,12 +54,14 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
                 (zone, kinds)
             };
             let zones: Vec<_> = store.zones().into_iter().map(each).collect();
-            (store.uuid().to_string(), store.zone_blocks(), zones)
+            let label = store.label().to_owned();
+            (store.uuid().to_string(), label, store.zone_blocks(), zones)
         }
         Err(error) => {
             let running = running::instead(&args.device, error)?;
             let (zone_blocks, zones) = running.zones()?;
-            (running.names().0.to_owned(), zone_blocks, zones)
+            let (uuid, label) = running.names();
+            (uuid.to_owned(), label.to_owned(), zone_blocks, zones)
         }
     };
     let device = source_name(&args.device);
@@ -88,7 +90,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     }
     let page = MapPage {
         version: super::VERSION,
-        device,
+        device: crate::map::titled(&device, &label),
         zone_blocks: u64::from(zone_blocks),
         total: zones.len() as u64,
         zones: zones.iter().map(|(zone, kinds)| cell(zone, kinds)).collect(),
