@@ -162,6 +162,7 @@ fn keep_from_children() -> std::io::Result<()> {
 /// The target of the daemon's messages: the given file, else the journal, else nothing.
 fn log_target(log: Option<&Path>) -> Result<Stdio> {
     if let Some(path) = log {
+        crate::text_file::check_append(path)?;
         let file = OpenOptions::new().create(true).append(true).open(path);
         return Ok(file.with_context(|| format!("{}: cannot log there", path.display()))?.into());
     }

@@ -41,6 +41,7 @@ mod stat;
 mod sync;
 mod tags;
 mod target;
+mod text_file;
 mod top;
 mod umount;
 

@@ -11,6 +11,7 @@
 mod page;
 
 use crate::daemon::log;
+use crate::text_file;
 use anyhow::{Context as _, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -72,6 +73,8 @@ impl Service {
                 listener.map(Service::Listener).with_context(|| format!("metrics={address}"))
             }
             Metrics::File(path) => {
+                let refused = text_file::check_metrics(path);
+                refused.with_context(|| format!("metrics={}", path.display()))?;
                 replace(path, "").with_context(|| format!("metrics={}", path.display()))?;
                 Ok(Service::File(path.clone()))
             }

@@ -178,7 +178,11 @@ fn a_report_from_changed_data_says_so_and_how_to_repeat_it() {
 fn what_cannot_be_run_is_one_line_and_a_status() {
     let cache = Folder::new("lab-wrong");
     for (arguments, status, words) in [
-        (&["run", "Z99"][..], 1, "no claim is called 'Z99': see 'furrow-lab list'"),
+        (
+            &["run", "Z99"][..],
+            1,
+            "no claim is called 'Z99' (did you mean 'Z9' or 'Z19'?): see 'furrow-lab list'",
+        ),
         (&["run", "R25"], 1, "R25 cannot be run yet, it needs"),
         (&["run", "R24"], 1, "R24 replays a trace: name one with '--trace FILE'"),
         (&["run", "Z20"], 1, "Z20 replays recorded runs: name their directory"),

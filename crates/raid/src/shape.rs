@@ -439,7 +439,7 @@ mod tests {
         assert!(refused(&config, &[&bare; 4]).contains("groups of 1 (Zone Write only)"));
         assert!(
             refused(&config, &[&small, &bare])
-                .contains("drive 1 has out-of-band bytes for each block: 0")
+                .contains("drive 1 has 0 out-of-band bytes per block, drive 0 has 64")
         );
         let few = Geometry { max_active: Some(4), max_open: Some(4), ..small.clone() };
         let why = refused(&config, &[&small, &few, &small]);

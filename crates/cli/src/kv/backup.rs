@@ -188,7 +188,11 @@ fn copy(looked: &View, args: &Args, all: &[(String, Node)], progress: &Progress)
                 let _ = fs::remove_file(&to);
                 there.insert(*id, None);
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                // What is there under its name is whole.
+                let _ = fs::remove_file(&to);
+                return Err(error);
+            }
         }
     }
     for directory in directories.iter().rev() {

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 /// Copy a file out of the store
@@ -62,6 +63,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
         return Ok(0);
     }
     let to = destination(args);
+    let full = |path: &Path| path.canonicalize().ok();
+    if full(&to).is_some_and(|to| full(Path::new(&args.device)) == Some(to)) {
+        bail!("{}: is the store itself: name another file", to.display());
+    }
     let copied = create(&to, args.force, &mut copy);
     progress.end();
     copied?;
@@ -99,6 +104,9 @@ fn create(
 ) -> Result<()> {
     let what = || to.display().to_string();
     match fs::metadata(to) {
+        Ok(meta) if meta.file_type().is_block_device() => {
+            bail!("{}: a block device: name a file", to.display())
+        }
         // A pipe or similar: nothing is replaced.
         Ok(meta) if !meta.is_file() => {
             let mut file = OpenOptions::new().write(true).open(to).with_context(what)?;

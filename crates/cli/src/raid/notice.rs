@@ -130,6 +130,7 @@ impl Notices {
 /// A function that appends lines to `path`: time, array, event, member and text, the first four
 /// without blanks.
 fn append_to(path: &Path, name: &str) -> Result<impl Fn(&Notice) + Send + 'static> {
+    crate::text_file::check_append(path)?;
     let at = format!("{}: cannot keep events there", path.display());
     let file = OpenOptions::new().create(true).append(true).open(path).context(at)?;
     let (path, name): (PathBuf, String) = (path.to_owned(), name.to_owned());

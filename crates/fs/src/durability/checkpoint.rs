@@ -416,16 +416,23 @@ impl Inner {
     /// See [`crate::Fs::set_label`].
     pub(crate) async fn set_label(self: &Rc<Self>, label: &str) -> Result<()> {
         check_label(label)?;
+        let (inner, label) = (self.clone(), label.to_owned());
+        // As with every checkpoint: what has begun must end.
+        self.rt.spawn(async move { inner.set_label_whole(&label).await }).await
+    }
+
+    async fn set_label_whole(self: &Rc<Self>, label: &str) -> Result<()> {
+        // A checkpoint under way has the old label, and must not follow a superblock with the new.
+        let _one = self.checkpoint_lock.acquire(1).await;
         let set = self.run(|core| {
             core.writable()?;
             let layout = Layout { label: label.to_owned(), ..(*core.env.layout).clone() };
             core.env.layout = Rc::new(layout);
-            core.durability.require_checkpoint();
             core.durability.leave_ring(true);
             Ok(())
         });
         set.await?;
-        self.checkpoint(false).await
+        self.checkpoint_surely(false).await
     }
 
     async fn checkpoint_whole(self: &Rc<Self>, clean: bool) -> Result<()> {

@@ -342,6 +342,8 @@ async fn scan(fsck: &mut Fsck, plan: &Plan, zone: ZoneId) -> Scanned {
     let mut at = 1;
     // Where the second copy of a checkpoint begins.
     let mut copy = None;
+    // A change of the label begins a zone, so all records of a zone have that of its superblock.
+    let label = superblock(fsck, zone).await.ok().map(|(_, body)| body.label);
     while at < end {
         let place = format!("zone {zone} offset {at}");
         match judge(fsck, plan, zone, at, end).await {
@@ -350,7 +352,14 @@ async fn scan(fsck: &mut Fsck, plan: &Plan, zone: ZoneId) -> Scanned {
                     && age(&header) < age(older)
                 {
                     let expected = format!("a number from {} on", older.checkpoint);
-                    fsck.add(CHECKPOINT, place, expected, header.checkpoint);
+                    fsck.add(CHECKPOINT, &place, expected, header.checkpoint);
+                }
+                let behind = body.get(CheckpointBody::SIZE..).unwrap_or_default();
+                if let Some(label) = label
+                    && let Ok((copied, _)) = SuperblockBody::read_from_prefix(behind)
+                    && copied.label != label
+                {
+                    fsck.add(CHECKPOINT, place, "the label of the zone's superblock", "another");
                 }
                 let (second, blocks) = (copy == Some(at), header.blocks());
                 at += blocks;
