@@ -453,6 +453,7 @@ fn absent(
             format!("it was not found in {seconds} s, unless it is a drive that cannot be used")
         }
         (None, Some(seconds)) => format!("its drive was found nowhere in {seconds} s"),
+        (None, None) if args.devices.is_empty() => "its drive was found nowhere".to_owned(),
         (None, None) => "its drive is not among those that were named".to_owned(),
     };
     gone.map(|(uuid, _)| Absent { uuid: *uuid, why: why(uuid) }).collect()

@@ -459,7 +459,7 @@ pub fn describe_damage(damage: &Damage) -> String {
 
 fn describe_progress((done, of): (u32, u32), percent: f64, left: Option<f64>) -> String {
     if of == 0 {
-        return "no segment is in use".to_owned();
+        return "begins".to_owned();
     }
     let left = match left {
         Some(seconds) => {
