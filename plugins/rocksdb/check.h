@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -53,6 +54,13 @@ class Image {
  private:
   std::string path_;
 };
+
+// A key of 16 digits.
+inline std::string KeyOf(uint64_t number) {
+  char key[21];
+  snprintf(key, sizeof(key), "%016" PRIu64, number);
+  return key;
+}
 
 // Bytes that depend on `seed`.
 inline std::string Content(uint64_t seed, size_t size) {

@@ -35,12 +35,6 @@ struct Random {
   }
 };
 
-std::string KeyOf(uint64_t key) {
-  char text[17];
-  snprintf(text, sizeof(text), "%016" PRIu64, key);
-  return text;
-}
-
 std::string ValueOf(int family, uint64_t key, uint64_t version) {
   uint64_t seed = version * 1000003 + key * 2 + static_cast<uint64_t>(family);
   return Content(seed, 5000 + seed % 15000);

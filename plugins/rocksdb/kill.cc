@@ -63,12 +63,6 @@ uint64_t Next(uint64_t* state) {
   return *state;
 }
 
-std::string KeyOf(uint32_t number) {
-  char key[17];
-  snprintf(key, sizeof(key), "%016u", number);
-  return key;
-}
-
 // A value of 100 bytes to 40 KB that begins with its version.
 std::string ValueOf(uint32_t key, uint64_t version) {
   uint64_t state = key * 1000003 + version * 7919 + 1;

@@ -8,7 +8,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -501,12 +500,6 @@ void WrongPaths() {
   }
 }
 
-std::string Key(int number) {
-  char key[17];
-  snprintf(key, sizeof(key), "%016d", number);
-  return key;
-}
-
 // Databases with blob files: overwritten, flushed, compacted, closed, opened and compared, two on
 // one store, with buffered and with direct reads and writes.
 void Databases() {
@@ -524,15 +517,15 @@ void Databases() {
       for (int key = 0; key < 400 && life > 0; key++) {
         for (auto& db : dbs) {
           std::string value;
-          CHECK_OK(db->Get(ReadOptions(), Key(key), &value));
-          CHECK(value == Content(key * 1000 + versions[key], 8000), Key(key));
+          CHECK_OK(db->Get(ReadOptions(), KeyOf(key), &value));
+          CHECK(value == Content(key * 1000 + versions[key], 8000), KeyOf(key));
         }
       }
       for (int write = 0; write < 1200; write++) {
         int key = (write * 7919 + life) % 400;
         versions[key]++;
         for (auto& db : dbs) {
-          CHECK_OK(db->Put(WriteOptions(), Key(key), Content(key * 1000 + versions[key], 8000)));
+          CHECK_OK(db->Put(WriteOptions(), KeyOf(key), Content(key * 1000 + versions[key], 8000)));
         }
       }
       for (auto& db : dbs) {
@@ -541,74 +534,6 @@ void Databases() {
       }
     }
   }
-}
-
-// A database of another process's store, opened to be read while that process writes to it.
-void OnlyRead(const std::string& image) {
-  auto fs = OpenFileSystem("furrow://" + image + "?ro");
-  std::unique_ptr<Env> env = NewCompositeEnv(fs);
-  Options options = BlobOptions(env.get());
-  options.create_if_missing = false;
-  // With all files open RocksDB opens a database of one level in a way that finds no blobs.
-  options.max_open_files = 100;
-  furrow::Opened opened{};
-  CHECK_OK(DB::OpenForReadOnly(options, "/db", &opened));
-  std::unique_ptr<DB> db(std::move(opened));
-  std::vector<std::string> values(200);
-  for (int round = 0; round < 3; round++) {
-    for (int key = 0; key < 200; key++) {
-      std::string value;
-      CHECK_OK(db->Get(ReadOptions(), Key(key), &value));
-      CHECK(round == 0 || value == values[key], "as of one moment");
-      values[key] = value;
-      bool known = false;
-      for (int version = 0; version < 100 && !known; version++) {
-        known = value == Content(key * 1000 + version, 8000);
-      }
-      CHECK(known, Key(key));
-    }
-  }
-  CHECK_OK(db->VerifyChecksum(ReadOptions()));
-  std::unique_ptr<FSWritableFile> file;
-  IOStatus refused = fs->NewWritableFile("/x", FileOptions(), &file, nullptr);
-  CHECK(refused.ToString().find("to be read only (ro)") != std::string::npos, refused.ToString());
-  CHECK(!fs->DeleteFile("/db/CURRENT", kIo, nullptr).ok(), "removed");
-  CHECK(!fs->RenameFile("/db/CURRENT", "/x", kIo, nullptr).ok(), "renamed");
-  CHECK(!fs->CreateDirIfMissing("/new", kIo, nullptr).ok(), "made");
-  CHECK_OK(fs->FileExists("/db/CURRENT", kIo, nullptr));
-  db.reset();
-  exit(0);
-}
-
-// A second process reads the database of this one, which goes on, and of nobody.
-void OthersMayRead() {
-  std::string run = directory + "/run";
-  CHECK(setenv("FURROW_RUN", run.c_str(), 1) == 0, "setenv");
-  Image image(furrow_command, directory + "/read.zns", kShape);
-  {
-    auto fs = OpenFileSystem(image.uri());
-    std::unique_ptr<Env> env = NewCompositeEnv(fs);
-    std::unique_ptr<DB> db = OpenDatabase(BlobOptions(env.get()), "/db");
-    auto write = [&](int version) {
-      for (int key = 0; key < 200; key++) {
-        CHECK_OK(db->Put(WriteOptions(), Key(key), Content(key * 1000 + version, 8000)));
-      }
-    };
-    write(0);
-    std::atomic<bool> over{false};
-    std::thread writer([&] {
-      for (int version = 1; version < 100 && !over; version++) {
-        write(version);
-        CHECK_OK(db->CompactRange(CompactRangeOptions(), nullptr, nullptr));
-      }
-    });
-    int status = InProcess("only_read", image.path());
-    over = true;
-    writer.join();
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a second process reads");
-  }
-  int status = InProcess("only_read", image.path());
-  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a store that nobody has is read");
 }
 
 // A database fills its store: acknowledged data is there, even after it was opened again while it
@@ -624,12 +549,12 @@ void FullStore() {
   DB* db = nullptr;
   CHECK_OK(DB::Open(options, "/db", &db));
   int filled = 0;
-  auto put = [&](int key) { return db->Put(WriteOptions(), Key(key), Content(key, 8000)); };
+  auto put = [&](int key) { return db->Put(WriteOptions(), KeyOf(key), Content(key, 8000)); };
   auto holds = [&](int from, int to) {
     for (int key = from; key < to; key++) {
       std::string value;
-      CHECK_OK(db->Get(ReadOptions(), Key(key), &value));
-      CHECK(value == Content(key, 8000), Key(key));
+      CHECK_OK(db->Get(ReadOptions(), KeyOf(key), &value));
+      CHECK(value == Content(key, 8000), KeyOf(key));
     }
   };
   Status status;
@@ -779,7 +704,6 @@ int main(int count, char** arguments) {
     if (life == "write_and_exit") WriteAndExit(arguments[5]);
     if (life == "be_refused") BeRefused(arguments[5]);
     if (life == "open_and_close") OpenAndClose(arguments[5]);
-    if (life == "only_read") OnlyRead(arguments[5]);
     return 1;
   }
   const std::pair<const char*, void (*)()> tests[] = {
@@ -793,7 +717,6 @@ int main(int count, char** arguments) {
       {"who_may_have_a_store", WhoMayHaveAStore},
       {"wrong_uris", WrongUris},
       {"the_last_one_lets_go", TheLastOneLetsGo},
-      {"others_may_read", OthersMayRead},
       {"files_of_the_host", FilesOfTheHost},
       {"every_way_to_open", EveryWayToOpen},
       {"wrong_paths", WrongPaths},

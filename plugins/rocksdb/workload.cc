@@ -108,12 +108,6 @@ class Zipfian {
   double theta_, zeta_ = 0, alpha_, eta_;
 };
 
-std::string KeyOf(uint64_t number) {
-  char key[21];
-  snprintf(key, sizeof(key), "%016" PRIu64, number);
-  return std::string(key, 16);
-}
-
 // The writes of the sustained workload, a function of the seed: records are loaded, then four of
 // five writes update a record drawn by a zipfian distribution, and the fifth replaces a record
 // drawn evenly by a new one. So the amount of live data stays the same.
