@@ -15,7 +15,7 @@
 use crate::session::Sessions;
 use crate::shared::{Engine, check_fork};
 use crate::tally::{Counted, Tally};
-use furrow_kv::{FileKind, ScrubFinding, ScrubOrder, ZoneInfo, ZoneUse};
+use furrow_kv::{FileKind, ScrubFinding, ScrubOrder, ZoneInfo};
 use furrow_rt::{Port, Stopped};
 use serde_json::{Value, json};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -280,16 +280,8 @@ fn zones(of: &Source) -> Result<Value, String> {
                 by_kind[*kind as usize] += u64::from(*blocks);
             }
         }
-        let usage = match zone.usage {
-            ZoneUse::Conventional => "conventional",
-            ZoneUse::Ring => "ring",
-            ZoneUse::Free => "free",
-            ZoneUse::Open => "open",
-            ZoneUse::Full => "full",
-            ZoneUse::Failed => "failed",
-        };
         json!({
-            "use": usage,
+            "use": zone.usage.name(),
             "active": zone.active,
             "written": zone.written,
             "valid": zone.valid,

@@ -66,7 +66,7 @@ impl Sessions {
     }
 }
 
-/// A view in the engine; dropping this lets go of it.
+/// A view that the engine keeps for a client until this value is dropped.
 struct View<'a> {
     of: &'a Source,
     number: u64,

@@ -71,6 +71,30 @@ pub enum ZoneUse {
     Failed,
 }
 
+impl ZoneUse {
+    /// All uses.
+    pub const ALL: [ZoneUse; 6] = [
+        ZoneUse::Ring,
+        ZoneUse::Free,
+        ZoneUse::Open,
+        ZoneUse::Full,
+        ZoneUse::Conventional,
+        ZoneUse::Failed,
+    ];
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            ZoneUse::Conventional => "conventional",
+            ZoneUse::Ring => "ring",
+            ZoneUse::Free => "free",
+            ZoneUse::Open => "open",
+            ZoneUse::Full => "full",
+            ZoneUse::Failed => "failed",
+        }
+    }
+}
+
 /// The content of a zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneInfo {

@@ -20,7 +20,7 @@ pub(crate) struct Rig {
 /// Zones of a drive, unless a test needs more.
 const ZONES: u32 = 20;
 
-/// Drives of so many zones.
+/// The geometry of a drive with `zones` zones.
 fn geometry(zones: u32) -> Geometry {
     Geometry {
         oob_bytes: 64,
@@ -52,7 +52,7 @@ pub(crate) fn rigged(options: &Options, test: impl AsyncFnOnce(Rig) + 'static) {
     rigged_on(ZONES, options, test);
 }
 
-/// The same, on drives of so many zones.
+/// Runs a test on a volume of three drives with `zones` zones each.
 pub(crate) fn rigged_on(zones: u32, options: &Options, test: impl AsyncFnOnce(Rig) + 'static) {
     let rt = Rt::new(RtConfig::simulated(5));
     let (rt2, options) = (rt.clone(), options.clone());

@@ -1,6 +1,6 @@
 //! Kinds of files, as RocksDB names them.
 
-use furrow_kv::{Node, Snapshot, ZoneUse};
+use furrow_kv::{Node, Snapshot};
 use std::collections::BTreeMap;
 
 /// A kind of file.
@@ -57,18 +57,6 @@ impl Kind {
             Kind::Manifest => "MANIFEST*",
             Kind::Other => "all else",
         }
-    }
-}
-
-/// The name of a zone's use in JSON.
-pub fn use_name(usage: ZoneUse) -> &'static str {
-    match usage {
-        ZoneUse::Conventional => "conventional",
-        ZoneUse::Ring => "ring",
-        ZoneUse::Free => "free",
-        ZoneUse::Open => "open",
-        ZoneUse::Full => "full",
-        ZoneUse::Failed => "failed",
     }
 }
 

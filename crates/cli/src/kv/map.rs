@@ -1,7 +1,7 @@
 //! `furrow kv map`: a picture of the zones of a store and what they hold.
 
 use super::drive::Looked;
-use super::kind::{self, Kind, Kinds, use_name};
+use super::kind::{self, Kind, Kinds};
 use super::running;
 use crate::map::{Form, Style};
 use crate::show;
@@ -70,7 +70,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
             let kinds = kinds.iter().map(|(kind, blocks)| (kind.name().to_owned(), json!(blocks)));
             json!({
                 "zone": zone.zone.0,
-                "use": use_name(zone.usage),
+                "use": zone.usage.name(),
                 "active": zone.active,
                 "written": zone.written,
                 "valid": zone.valid,

@@ -1,7 +1,7 @@
 //! A store in use by a program, described by that program through its control socket.
 
 use super::df::{self, Sum};
-use super::kind::{Kind, Kinds, use_name};
+use super::kind::{Kind, Kinds};
 use crate::raid::client;
 use crate::show;
 use anyhow::{Context as _, Result};
@@ -86,9 +86,7 @@ struct Zone {
 
 /// The use of a zone by its name.
 fn usage_of(name: &str) -> Option<ZoneUse> {
-    use ZoneUse::{Conventional, Failed, Free, Full, Open, Ring};
-    let mut all = [Conventional, Ring, Free, Open, Full, Failed].into_iter();
-    all.find(|usage| use_name(*usage) == name)
+    ZoneUse::ALL.into_iter().find(|usage| usage.name() == name)
 }
 
 #[derive(Clone, Debug, Deserialize)]

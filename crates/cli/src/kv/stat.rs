@@ -59,14 +59,6 @@ impl Figures {
             }
         }
         let zones = store.zones();
-        let uses = [
-            (ZoneUse::Ring, "ring"),
-            (ZoneUse::Free, "free"),
-            (ZoneUse::Open, "open"),
-            (ZoneUse::Full, "full"),
-            (ZoneUse::Conventional, "conventional"),
-            (ZoneUse::Failed, "failed"),
-        ];
         let count = |usage| zones.iter().filter(|zone| zone.usage == usage).count() as u64;
         let content =
             zones.iter().filter(|zone| matches!(zone.usage, ZoneUse::Open | ZoneUse::Full));
@@ -84,7 +76,7 @@ impl Figures {
             directories,
             space: store.space(),
             kinds: df::sums(store),
-            zones: uses.map(|(usage, name)| (name, count(usage))).into(),
+            zones: ZoneUse::ALL.map(|usage| (usage.name(), count(usage))).into(),
             active: zones.iter().filter(|zone| zone.active).count() as u64,
             written: content.clone().map(|zone| bytes(zone.written)).sum(),
             valid: content.map(|zone| bytes(zone.valid)).sum(),

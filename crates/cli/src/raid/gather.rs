@@ -79,9 +79,8 @@ pub fn in_brackets(remarks: &[Remark]) -> String {
 /// inspects all block devices of the machine.
 ///
 /// With a wait, the drives are inspected every second until every member that has not failed is
-/// there, or until the time is over; the drives found by then are returned. With a wait, missing
-/// members are also searched on drives that nobody named, because a drive that replaced another is
-/// in no list.
+/// there or the waiting time has passed. Then the drives found so far are returned. Missing members
+/// are also searched on drives that nobody named, because a replacement is in no list.
 ///
 /// # Errors
 /// If an argument is invalid, no array is found or several are, or, without a wait, a drive was
