@@ -110,6 +110,7 @@ fn add_pages(command: &Command, name: &str, pages: &mut Vec<(String, Vec<u8>)>) 
         .manual("Furrow");
     let mut text = Vec::new();
     page.render_title(&mut text)?;
+    write!(text, "{}", page::RAGGED)?;
     page.render_name_section(&mut text)?;
     writeln!(text, ".SH SYNOPSIS\n{}", synopsis(&usage))?;
     page.render_description_section(&mut text)?;

@@ -2,8 +2,7 @@
 
 use crate::holds;
 use crate::show;
-use crate::target::{Target, source_name};
-use anyhow::bail;
+use crate::target::{Target, not_a_device, source_name};
 use clap::Subcommand;
 use furrow_emu::OpenMode;
 use furrow_fs::dump::{Dump, Part, Value, Which, dump};
@@ -123,7 +122,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let json = args.json;
     let (device, name, part) = args.what.parts();
     if let Ok(Target::Mounted(directory)) = Target::find(device.as_ref()) {
-        bail!("{device}: mounted on {}: unmount it first", directory.display());
+        return Err(not_a_device(device.as_ref(), &directory));
     }
     let spec: DeviceSpec = device.parse()?;
     let rt = Rt::new(Config::real());

@@ -5,8 +5,8 @@ mod repair;
 use crate::findings::Findings;
 use crate::holds;
 use crate::show;
-use crate::target::{Target, source_name};
-use anyhow::{anyhow, bail};
+use crate::target::{Target, not_a_device, source_name};
+use anyhow::anyhow;
 use furrow_emu::OpenMode;
 use furrow_fs::{Finding, FsckOptions, FsckReport, fsck};
 use furrow_rt::{Completion, Config, Rt};
@@ -66,7 +66,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     if let Ok(Target::Mounted(directory)) = Target::find(args.device.as_ref()) {
-        bail!("{}: mounted on {}: unmount it first", args.device, directory.display());
+        return Err(not_a_device(args.device.as_ref(), &directory));
     }
     if args.repair || args.yes || args.preen {
         return repair::run(args, out);

@@ -333,6 +333,11 @@ fn without_zones(path: &Path) -> Option<Error> {
     let name = path.display();
     let meta = std::fs::metadata(path).ok()?;
     let kind = meta.file_type();
+    if let Err(error) = std::fs::File::open(path)
+        && error.kind() == std::io::ErrorKind::PermissionDenied
+    {
+        return Some(Error::new(ErrorKind::Io, format!("{name}: {error}")));
+    }
     let what = if kind.is_block_device() {
         match zoned(meta.rdev()) {
             Some(model) if model != "none" => return None,

@@ -2,7 +2,7 @@
 
 use crate::holds::{self, Holds};
 use crate::in_use;
-use crate::target::Target;
+use crate::target::{Target, not_a_device};
 use crate::{block_devices, daemon, show};
 use anyhow::{Result, bail};
 use furrow_emu::OpenMode;
@@ -33,11 +33,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let target = Target::find(&args.target)?;
     let label = match (&target, &args.name) {
         (Target::Mounted(_), None) => target.status()?.label,
-        (Target::Mounted(directory), Some(_)) => bail!(
-            "{}: mounted on {}: unmount it to change its label",
-            args.target.display(),
-            directory.display()
-        ),
+        (Target::Mounted(directory), Some(_)) => {
+            return Err(not_a_device(&args.target, directory));
+        }
         (Target::Device(device), None) => of(device)?,
         (Target::Device(device), Some(name)) => return change(device, name),
     };

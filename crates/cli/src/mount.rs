@@ -12,7 +12,7 @@ use furrow_fuse::{Mounted, endpoint};
 use furrow_zone::spec::DeviceSpec;
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Statuses of mount(8).
 const USAGE: u8 = 1;
@@ -68,7 +68,11 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
         crate::complain(&message);
         status
     };
-    let plan = match plan(args) {
+    let device = match tags::device_of(&args.device) {
+        Ok(device) => device,
+        Err(error) => return Ok(refuse(FAILURE, error)),
+    };
+    let plan = match plan(args, device) {
         Ok(plan) => plan,
         Err(error) => return Ok(refuse(USAGE, error)),
     };
@@ -100,10 +104,9 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
     }
 }
 
-fn plan(args: &Args) -> Result<Plan> {
+fn plan(args: &Args, device: String) -> Result<Plan> {
     let options =
         options::parse(args.options.iter().map(String::as_str)).map_err(|why| anyhow!(why))?;
-    let device = tags::device_of(&args.device)?;
     device.parse::<DeviceSpec>()?;
     let source = options.fsname.clone().unwrap_or_else(|| source_name(&device));
     // The daemon changes its working directory.
@@ -114,6 +117,9 @@ fn plan(args: &Args) -> Result<Plan> {
 /// Finds errors early, where they can be reported better.
 fn check(plan: &Plan) -> Result<()> {
     let directory = plan.directory.display();
+    if plan.directory.canonicalize().is_ok_and(|full| full == Path::new("/")) {
+        return Err(anyhow!("{directory}: the root of the system: name another directory"));
+    }
     if endpoint::is_dead(&plan.directory) {
         return Err(anyhow!(endpoint::dead_mount(&plan.directory)));
     }

@@ -75,6 +75,18 @@ impl Target {
     }
 }
 
+/// Why a command for devices refuses `name`, which [`Target::find`] takes for a mount at
+/// `directory`: it is mounted there, or it is only a directory.
+pub fn not_a_device(name: &OsStr, directory: &Path) -> anyhow::Error {
+    let (name, at) = (name.display(), directory.display());
+    match endpoint::mounted() {
+        Ok(mounted) if mount_at(&mounted, directory).is_none() => {
+            anyhow!("{name}: a directory where nothing of Furrow is mounted: name the device")
+        }
+        _ => anyhow!("{name}: mounted on {at}: unmount it first (furrow umount {at})"),
+    }
+}
+
 /// The mount at `directory`, the newest if there are several. The mount itself is not accessed,
 /// since it may be dead.
 pub fn mount_at<'a>(mounted: &'a [Mounted], directory: &Path) -> Option<&'a Mounted> {

@@ -15,12 +15,8 @@ use std::io::Write;
 const AFTER_HELP: &str = "\
 A value is measured (read off such a drive, or published with it), inferred (from how one behaves)
 or assumed (no source says it). All can be changed: model.KEY=VALUE in a device spec, or a file.
-
-Examples:
-  furrow device presets
-  furrow device presets pm1731a
-  furrow device presets zn540-1t --toml > slow.toml      then edit it
-  furrow mount mem:zn540-1t,timing=realtime,model=slow.toml /mnt";
+The option --toml prints such a file; after a change it is used as in
+disk.zns,timing=realtime,model=slow.toml.";
 
 /// List the drives with a model, or show everything about one
 #[derive(Args)]

@@ -3,10 +3,14 @@
 //! Enough of Markdown for pages that are written for it, not all of it: a table becomes a list,
 //! whose entries have the first cell as their name.
 
+/// Lines are neither stretched nor hyphenated: a command is copied as it stands.
+pub const RAGGED: &str = ".nh\n.ad l\n";
+
 /// `page`, in Markdown, as roff. Its first heading is left out: `about` is the line of NAME.
 pub fn manual(name: &str, section: u8, about: &str, page: &str) -> String {
     let (title, version) = (name.to_uppercase(), env!("CARGO_PKG_VERSION"));
     let mut text = format!(".TH {title} {section} \"\" \"furrow {version}\" \"Furrow\"\n");
+    text.push_str(RAGGED);
     text.push_str(&format!(".SH NAME\n{} \\- {}\n.SH DESCRIPTION\n", plain(name), plain(about)));
     let (mut code, mut columns): (bool, Option<Vec<&str>>) = (false, None);
     // A paragraph has ended, and no heading has come since.
@@ -88,7 +92,8 @@ fn plain(line: &str) -> String {
 
 /// A line of text that roff takes as it is.
 fn escaped(line: &str) -> String {
-    let line = line.replace('\\', "\\e").replace('-', "\\-");
+    // An ellipsis is in no table of roff for ASCII.
+    let line = line.replace('\\', "\\e").replace('-', "\\-").replace('…', "...");
     match line.starts_with(['.', '\'']) {
         true => format!("\\&{line}"),
         false => line,
