@@ -333,10 +333,12 @@ fn without_zones(path: &Path) -> Option<Error> {
     let name = path.display();
     let meta = std::fs::metadata(path).ok()?;
     let kind = meta.file_type();
-    if let Err(error) = std::fs::File::open(path)
-        && error.kind() == std::io::ErrorKind::PermissionDenied
-    {
-        return Some(Error::new(ErrorKind::Io, format!("{name}: {error}")));
+    // Asked and not opened: a pipe would wait for a writer, a tape would move.
+    if let Err(error) = rustix::fs::access(path, rustix::fs::Access::READ_OK) {
+        let error = std::io::Error::from(error);
+        if error.kind() == std::io::ErrorKind::PermissionDenied {
+            return Some(Error::new(ErrorKind::Io, format!("{name}: {error}")));
+        }
     }
     let what = if kind.is_block_device() {
         match zoned(meta.rdev()) {
