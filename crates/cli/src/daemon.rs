@@ -9,7 +9,6 @@ use anyhow::{Context as _, Result};
 use furrow_fuse::Signals;
 use furrow_rt::Config;
 use rustix::io::FdFlags;
-use rustix::process::{getpid, getsid};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write};
@@ -43,11 +42,20 @@ static NO_FLUSHER: AtomicBool = AtomicBool::new(false);
 pub fn begin() -> Result<Signals> {
     // A daemon leads a session of its own, without a terminal that could hang up. SIGHUP asks
     // others of its kind to read their configuration again; here it must not end anything.
-    let is_daemon = getsid(None).is_ok_and(|session| session == getpid());
-    let signals = Signals::block(!is_daemon)?;
+    let signals = Signals::block(!leads_session())?;
     crate::limits::lift();
     NO_FLUSHER.store(!furrow_rt::become_io_flusher(), Ordering::Relaxed);
     Ok(signals)
+}
+
+/// Whether this process leads a session. In a container the session may have begun outside, and
+/// then has the number 0, which is no process: so the system call of rustix must not be used.
+fn leads_session() -> bool {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Process, name in parentheses, state, parent, group, session (proc_pid_stat(5)).
+    let process = stat.split(' ').next();
+    let session = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(3));
+    process.is_some() && process == session
 }
 
 /// The server that began serves now: warns of what the kernel refused.

@@ -64,6 +64,9 @@ fn reports_of_a_mount_and_of_the_device_agree() {
     assert!(!label.status.success() && why.contains("unmount it first"), "{why}");
     assert!(furrow(&["label", &place.dir()]).status.success());
     assert_eq!(mounted["device"], place.image().as_str());
+    let tag = format!("UUID={}", mounted["uuid"].as_str().unwrap());
+    assert_eq!(mounted, json(&["df", "--json", &tag]), "by its UUID");
+    refused(&["fsck", &tag], 8, "mounted on");
     assert!(mounted["counters"]["user_bytes"].as_u64().unwrap() >= 3 << 20);
     let map = json(&["map", "--json", &place.dir()]);
     assert_eq!(map["zones"].as_array().unwrap().len(), 64);
@@ -74,6 +77,7 @@ fn reports_of_a_mount_and_of_the_device_agree() {
     assert!(table.contains("write amplification") && table.contains(&place.dir()), "{table}");
 
     assert!(furrow(&["umount", &place.dir()]).status.success());
+    refused(&["fsck", &tag], 8, "no block device");
     let unmounted = json(&["df", "--json", &place.image()]);
     assert_eq!(unmounted["space"]["inodes_free"], mounted["space"]["inodes_free"]);
     assert_eq!(unmounted["read_only"], true);
@@ -367,6 +371,27 @@ fn a_signal_unmounts_cleanly_also_when_in_use() {
     wait_until("it has ended", || !is_mounted(&place.dir()));
     let log = fs::read_to_string(place.log()).unwrap();
     assert!(log.contains("SIGTERM: unmounting") && !log.contains("SIGHUP"), "{log}");
+}
+
+/// In a PID namespace whose session began outside, as a container's may, getsid(2) answers 0.
+#[test]
+fn a_mount_works_in_a_container() {
+    if skip("a_mount_works_in_a_container") {
+        return;
+    }
+    let place = Place::new("container");
+    let furrow = env!("CARGO_BIN_EXE_furrow");
+    let mut child = Command::new("unshare")
+        .args(["--pid", "--fork", furrow, "mount", "-f", &place.image(), &place.dir()])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("the mount appears", || is_mounted(&place.dir()));
+    fs::write(place.file("file"), "content").unwrap();
+    assert!(Command::new("umount").arg(place.dir()).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let out = self::furrow(&["fsck", &place.image()]);
+    assert_eq!(out.status.code(), Some(0), "{}", said(&out));
 }
 
 #[test]
