@@ -2,7 +2,7 @@
 
 use crate::holds;
 use crate::show;
-use crate::target::{Target, not_a_device, source_name};
+use crate::target::{self, source_name};
 use clap::Subcommand;
 use furrow_emu::OpenMode;
 use furrow_fs::dump::{Dump, Part, Value, Which, dump};
@@ -121,9 +121,7 @@ impl What {
 pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let json = args.json;
     let (device, name, part) = args.what.parts();
-    if let Ok(Target::Mounted(directory)) = Target::find(device.as_ref()) {
-        return Err(not_a_device(device.as_ref(), &directory));
-    }
+    let device = target::unmounted(device.as_ref())?;
     let spec: DeviceSpec = device.parse()?;
     let rt = Rt::new(Config::real());
     let drive = crate::in_use::open_now(&rt, &spec, OpenMode::ReadOnly)?;

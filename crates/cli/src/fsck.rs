@@ -5,7 +5,7 @@ mod repair;
 use crate::findings::Findings;
 use crate::holds;
 use crate::show;
-use crate::target::{Target, not_a_device, source_name};
+use crate::target::{self, source_name};
 use anyhow::anyhow;
 use furrow_emu::OpenMode;
 use furrow_fs::{Finding, FsckOptions, FsckReport, fsck};
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 ///
 /// Exit status as of fsck(8), added up: 0 no errors, 1 errors corrected, 4 errors left, 8 the check
 /// could not be made, 16 wrong usage, 32 cancelled by you.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 pub struct Args {
     #[arg(help = crate::target::DEVICE)]
     device: String,
@@ -65,9 +65,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
-    if let Ok(Target::Mounted(directory)) = Target::find(args.device.as_ref()) {
-        return Err(not_a_device(args.device.as_ref(), &directory));
-    }
+    let args = &Args { device: target::unmounted(args.device.as_ref())?, ..args.clone() };
     if args.repair || args.yes || args.preen {
         return repair::run(args, out);
     }
@@ -252,6 +250,8 @@ fn print(
 pub fn finding(finding: &Finding) -> serde_json::Value {
     serde_json::json!({
         "structure": finding.structure,
+        "inode": finding.inode,
+        "path": finding.path,
         "place": finding.place,
         "expected": finding.expected,
         "found": finding.found,
@@ -300,13 +300,15 @@ mod tests {
     fn findings_say_what_was_expected() {
         let finding = Finding {
             structure: "inode",
+            inode: Some(1),
+            path: Some("/".into()),
             place: "inode 1, links".into(),
             expected: "2".into(),
             found: "3".into(),
         };
         let report = FsckReport { findings: vec![finding], ..FsckReport::default() };
         let text = printed(&report);
-        let first = "d.zns: inode: inode 1, links: expected 2, found 3\n\
+        let first = "d.zns: /: inode: inode 1, links: expected 2, found 3\n\
                      d.zns: 1 ERROR, nothing was changed: 0 files";
         assert!(text.starts_with(first), "{text}");
         let json = document("d.zns", &report);

@@ -128,12 +128,23 @@ fn safe(text: &str) -> String {
 }
 
 /// A name by which a file system is wanted.
-enum Tag<'a> {
+pub enum Tag<'a> {
+    /// The label of it.
     Label(&'a str),
+    /// The UUID of it, as text.
     Uuid(&'a str),
 }
 
-impl Tag<'_> {
+impl<'a> Tag<'a> {
+    /// `LABEL=data`, `UUID="…"`; `None` if it is another name.
+    pub fn parse(name: &'a str) -> Option<Tag<'a>> {
+        let value = |text: &str| {
+            let value = name.strip_prefix(text)?;
+            Some(value.strip_prefix('"').and_then(|v| v.strip_suffix('"')).unwrap_or(value))
+        };
+        value("LABEL=").map(Tag::Label).or_else(|| value("UUID=").map(Tag::Uuid))
+    }
+
     /// The link that udev makes for it.
     fn link(&self) -> PathBuf {
         match self {
@@ -142,10 +153,11 @@ impl Tag<'_> {
         }
     }
 
-    fn is_of(&self, (uuid, label): &(Uuid, String)) -> bool {
+    /// Whether it is the name of what has this UUID and label.
+    pub fn is_of(&self, uuid: &str, label: &str) -> bool {
         match self {
-            Tag::Label(wanted) => wanted == label,
-            Tag::Uuid(wanted) => wanted.eq_ignore_ascii_case(&uuid.to_string()),
+            Tag::Label(wanted) => *wanted == label,
+            Tag::Uuid(wanted) => wanted.eq_ignore_ascii_case(uuid),
         }
     }
 }
@@ -159,15 +171,7 @@ pub fn device_of(name: &str) -> Result<String> {
     if let Some(volume_name) = name.strip_prefix(VOLUMES).filter(|_| !Path::new(name).exists()) {
         return volume(name, volume_name);
     }
-    let value = |text: &'static str| {
-        let value = name.strip_prefix(text)?;
-        Some(value.strip_prefix('"').and_then(|v| v.strip_suffix('"')).unwrap_or(value))
-    };
-    let tag = match (value("LABEL="), value("UUID=")) {
-        (Some(label), _) => Tag::Label(label),
-        (_, Some(uuid)) => Tag::Uuid(uuid),
-        _ => return Ok(name.to_owned()),
-    };
+    let Some(tag) = Tag::parse(name) else { return Ok(name.to_owned()) };
     if let Some(path) = tag.link().canonicalize().ok().as_deref().and_then(Path::to_str) {
         return Ok(path.to_owned());
     }
@@ -180,7 +184,8 @@ pub fn device_of(name: &str) -> Result<String> {
     for spec in block_devices::all().into_iter().chain(volumes) {
         let Ok(drive) = holds::open(&rt, &spec, OpenMode::ReadOnly) else { continue };
         let identity = rt.block_on(async move { furrow_fs::identify(&*drive).await });
-        if identity.ok().flatten().is_some_and(|identity| tag.is_of(&identity)) {
+        let has = |(uuid, label): (Uuid, String)| tag.is_of(&uuid.to_string(), &label);
+        if identity.ok().flatten().is_some_and(has) {
             found.push(spec);
         }
     }

@@ -1,6 +1,6 @@
 //! Resolves DIR or DEVICE: a mounted file system, or a drive that is opened here.
 
-use crate::holds;
+use crate::{holds, tags};
 use anyhow::{Result, anyhow};
 use furrow_emu::OpenMode;
 use furrow_fs::{Fs, MountOptions};
@@ -25,13 +25,24 @@ pub enum Target {
 }
 
 impl Target {
-    /// Resolves `name`: a directory, a mounted device, or a device.
+    /// Resolves `name`: a directory, a device, mounted or not, or `LABEL=` and `UUID=` of what is
+    /// mounted or on a block device.
     ///
     /// # Errors
-    /// If the mount table cannot be read, or a mount is dead.
+    /// If the mount table cannot be read, or a mount is dead; if nothing has the label or UUID.
     pub fn find(name: &OsStr) -> Result<Target> {
         let path = Path::new(name);
         let mounted = endpoint::mounted()?;
+        if let Some(tag) = name.to_str().and_then(tags::Tag::parse) {
+            let has = |mount: &&Mounted| {
+                report::ask_status(&mount.directory)
+                    .is_ok_and(|status| tag.is_of(&status.uuid, &status.label))
+            };
+            return Ok(match mounted.iter().find(has) {
+                Some(mount) => Target::Mounted(mount.directory.clone()),
+                None => Target::Device(tags::device_of(&text(name)?)?),
+            });
+        }
         if let Some(mount) = mount_at(&mounted, path) {
             if endpoint::is_dead(&mount.directory) {
                 return Err(anyhow!(endpoint::dead_mount(&mount.directory)));
@@ -72,6 +83,17 @@ impl Target {
                 inspect(device, async |fs, info| report::map(fs, info, 0, usize::MAX).await)
             }
         }
+    }
+}
+
+/// The device that `name` stands for, for commands whose file system must not be mounted.
+///
+/// # Errors
+/// As [`Target::find`]; if it is mounted, or only a directory.
+pub fn unmounted(name: &OsStr) -> Result<String> {
+    match Target::find(name)? {
+        Target::Device(device) => Ok(device),
+        Target::Mounted(directory) => Err(not_a_device(name, &directory)),
     }
 }
 

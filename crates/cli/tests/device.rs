@@ -286,5 +286,6 @@ fn what_a_drive_holds_is_told_to_udev() {
     assert_eq!(line(&one, "ID_FS_LABEL="), "ID_FS_LABEL=tank");
     assert_eq!(line(&one, "ID_FS_UUID="), line(&other, "ID_FS_UUID="));
     assert_ne!(line(&one, "ID_FS_UUID_SUB="), line(&other, "ID_FS_UUID_SUB="));
-    refused(&["mount", "LABEL=no such label", "."], 1, &["no block device", "LABEL=no such label"]);
+    let missing = "LABEL=no such label";
+    refused(&["mount", missing, "."], 32, &["no block device", missing]);
 }

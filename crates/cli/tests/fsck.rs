@@ -91,6 +91,11 @@ fn damaged_content_stays_unless_it_is_to_be_a_hole() {
     let path = filled("fsck-content.zns");
     assert_eq!(rot(&path, |block| block == [0xa5; 4096]), 2);
     let damaged = std::fs::read(&path).unwrap();
+    let (status, text) = fsck(&path, &[]);
+    assert_eq!(status, 4, "{text}");
+    assert!(text.contains("fsck-content.zns: /dir/fh: data: inode "), "{text}");
+    let json: serde_json::Value = serde_json::from_str(&fsck(&path, &["--json"]).1).unwrap();
+    assert_eq!(json["findings"][1]["path"], "/dir/fh");
     for args in [&["--repair"][..], &["-y"], &["-p"], &["-a"], &["-p", "--zero-bad-data"]] {
         let (status, text) = fsck(&path, args);
         assert_eq!(status, 4, "{args:?}: {text}");
@@ -99,6 +104,7 @@ fn damaged_content_stays_unless_it_is_to_be_a_hole() {
     let (status, text) = fsck(&path, &["--repair", "--zero-bad-data"]);
     assert_eq!(status, 1, "{text}");
     assert!(text.contains("GIVEN UP") && text.contains("/dir/fh"), "{text}");
+    assert!(text.contains("a hole") && !text.contains("put right"), "{text}");
     assert_eq!(fsck(&path, &[]).0, 0);
 }
 

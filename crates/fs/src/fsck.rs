@@ -64,6 +64,10 @@ impl Default for FsckOptions {
 pub struct Finding {
     /// The kind of the damaged structure, by its name in the format.
     pub structure: &'static str,
+    /// The inode it is about, if it is about one.
+    pub inode: Option<u32>,
+    /// The path of that inode, if names lead to it: one of them, if it has several.
+    pub path: Option<String>,
     /// The place of the structure, and the field of it.
     pub place: String,
     /// The right content.
@@ -74,7 +78,10 @@ pub struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Finding { structure, place, expected, found } = self;
+        let Finding { structure, path, place, expected, found, .. } = self;
+        if let Some(path) = path {
+            write!(f, "{path}: ")?;
+        }
         write!(f, "{structure}: {place}: expected {expected}, found {found}")
     }
 }
@@ -149,6 +156,7 @@ pub async fn fsck(device: Rc<dyn ZonedDevice>, options: &FsckOptions) -> Result<
     let Some(tables) = tables::read(&mut fsck, &volume).await else { return Ok(fsck.report) };
     let mut walk = tree::walk(&mut fsck, &volume, &tables).await;
     names::check(&mut fsck, &volume, &mut walk);
+    names::find_paths(&mut fsck, &volume, &tables, &walk.refs).await;
     space::check(&mut fsck, &volume, &tables, walk).await;
     sync::check(&mut fsck, &volume, &tables.nat).await;
     Ok(fsck.report)
@@ -178,6 +186,8 @@ struct Fsck {
     pages: Pool,
     options: FsckOptions,
     report: FsckReport,
+    /// The inode that is checked.
+    inode: Option<u32>,
 }
 
 impl Fsck {
@@ -186,7 +196,8 @@ impl Fsck {
         BlockAddr::check(&geometry).map_err(|error| error.at(device.name()))?;
         let reports = furrow_log::survey::reports(&*device).await?;
         let report = FsckReport::default();
-        Ok(Fsck { device, geometry, reports, pages: Pool::new(1024), options, report })
+        let pages = Pool::new(1024);
+        Ok(Fsck { device, geometry, reports, pages, options, report, inode: None })
     }
 
     /// Notes a finding.
@@ -202,7 +213,8 @@ impl Fsck {
             return;
         }
         let (expected, found) = (expected.to_string(), found.to_string());
-        self.report.findings.push(Finding { structure, place: place.into(), expected, found });
+        let (place, inode, path) = (place.into(), self.inode, None);
+        self.report.findings.push(Finding { structure, inode, path, place, expected, found });
     }
 
     /// Number of findings so far.

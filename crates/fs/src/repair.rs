@@ -232,6 +232,7 @@ impl Repair {
             return action.action.clone();
         }
         match finding.structure {
+            "data" => "a hole, which reads as zeros",
             "superblock" | "checkpoint" => "written again, in the other zone of the ring",
             "table page" | "delta log" | "delta log extent" => "the tables are written again",
             "SIT entry" => "made again from the trees",

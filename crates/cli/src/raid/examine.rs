@@ -48,6 +48,8 @@ struct Array {
     created: i64,
     /// It was stopped cleanly.
     clean: bool,
+    /// A process of this machine runs it now.
+    running: bool,
     events: u64,
     /// Why a start from these drives alone could split the array.
     split_brain: Option<String>,
@@ -148,7 +150,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
 
 /// The arrays of the drives, each as its newest drive describes it.
 fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
-    let mut arrays = Vec::new();
+    let (mut arrays, running) = (Vec::new(), client::running());
     while let Some((_, first)) = found.first() {
         let array = first.array;
         let (mine, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, e)| e.array == array);
@@ -217,6 +219,7 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
             size_bytes: newest.blocks * 4096,
             created: newest.created,
             clean: newest.clean,
+            running: running.iter().any(|one| one.status.uuid == newest.array.to_string()),
             events: newest.events,
             split_brain: split.or_else(|| furrow_raid::split_brain(&all)),
             members,
@@ -249,6 +252,9 @@ fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
         let (events, stopped) = match array.clean {
             // A spare does not know the array's state.
             _ if array.members.is_empty() => ("-".to_owned(), "-"),
+            _ if array.running => {
+                (array.events.to_string(), "not now: it runs (furrow raid status)")
+            }
             true => (array.events.to_string(), "in order"),
             false => (array.events.to_string(), "not in order: it will be recovered"),
         };

@@ -1,6 +1,7 @@
-//! Directories: their blocks, and the tree of names they make.
+//! Directories: their blocks, the tree of names they make, and the paths of what is damaged.
 
-use super::tree::{Inode, Walk};
+use super::tables::Tables;
+use super::tree::{self, Inode, Walk};
 use super::{Fsck, Volume};
 use crate::format::ROOT_NODE;
 use crate::tree::dirent;
@@ -11,6 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 const DIRECTORY: &str = "directory";
 const ENTRY: &str = "directory entry";
 const INODE: &str = "inode";
+
+/// Directories above an inode that are followed: deeper ones, and circles, get no path.
+const DEPTH_MAX: usize = 256;
 
 /// A name leads from a directory to an inode.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,11 +86,13 @@ pub(super) fn check(fsck: &mut Fsck, volume: &Volume, walk: &mut Walk) {
     }
     let mut subdirectories: BTreeMap<u32, u32> = BTreeMap::new();
     for reference in &walk.refs {
+        fsck.inode = Some(reference.child);
         check_ref(fsck, walk, reference);
         if reference.kind == Kind::Directory.code() {
             *subdirectories.entry(reference.parent).or_default() += 1;
         }
     }
+    fsck.inode = None;
     let orphans: BTreeSet<u32> = volume.orphans.iter().copied().collect();
     for orphan in &orphans {
         let found = walk.inodes.binary_search_by_key(orphan, |inode| inode.ino);
@@ -95,10 +101,12 @@ pub(super) fn check(fsck: &mut Fsck, volume: &Volume, walk: &mut Walk) {
         }
     }
     for inode in &walk.inodes {
+        fsck.inode = Some(inode.ino);
         let names = refs_of(&walk.refs, inode.ino);
         let below = subdirectories.get(&inode.ino).copied().unwrap_or(0);
         check_links(fsck, walk, inode, names, below, orphans.contains(&inode.ino));
     }
+    fsck.inode = None;
     check_reachable(fsck, walk);
 }
 
@@ -191,4 +199,52 @@ fn check_reachable(fsck: &mut Fsck, walk: &Walk) {
         // Also those in a cycle: each is reported once.
         reached.extend(path);
     }
+}
+
+/// Gives a path to each finding about an inode, if names lead to it. The walk keeps which directory
+/// leads to which inode in `refs`, sorted, and no names: the directories above are read once more.
+pub(super) async fn find_paths(fsck: &mut Fsck, volume: &Volume, tables: &Tables, refs: &[Ref]) {
+    let concerned: BTreeSet<u32> = fsck.report.findings.iter().filter_map(|f| f.inode).collect();
+    if concerned.is_empty() {
+        return;
+    }
+    let mut above: BTreeMap<u32, u32> = BTreeMap::new();
+    for mut at in concerned {
+        while at != ROOT_NODE && !above.contains_key(&at) {
+            let first = refs.partition_point(|reference| reference.child < at);
+            let Some(found) = refs.get(first).filter(|reference| reference.child == at) else {
+                break;
+            };
+            above.insert(at, found.parent);
+            at = found.parent;
+        }
+    }
+    let mut names: BTreeMap<u32, String> = BTreeMap::new();
+    // What is damaged there was reported and counted by the walk.
+    let report = std::mem::take(&mut fsck.report);
+    for directory in above.values().copied().collect::<BTreeSet<u32>>() {
+        for (child, name) in tree::names_in(fsck, volume, tables, directory).await {
+            if above.get(&child) == Some(&directory) {
+                let name = || String::from_utf8_lossy(&name).into_owned();
+                names.entry(child).or_insert_with(name);
+            }
+        }
+    }
+    fsck.report = report;
+    for finding in &mut fsck.report.findings {
+        finding.path = finding.inode.and_then(|inode| path(inode, &above, &names));
+    }
+}
+
+fn path(inode: u32, above: &BTreeMap<u32, u32>, names: &BTreeMap<u32, String>) -> Option<String> {
+    let (mut parts, mut at) = (Vec::new(), inode);
+    while at != ROOT_NODE {
+        if parts.len() == DEPTH_MAX {
+            return None;
+        }
+        parts.push(names.get(&at)?.as_str());
+        at = *above.get(&at)?;
+    }
+    parts.reverse();
+    Some(format!("/{}", parts.join("/")))
 }

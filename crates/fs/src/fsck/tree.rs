@@ -55,6 +55,8 @@ pub(super) struct Walk {
     pub(super) damaged: BTreeSet<u32>,
     /// Leaves that cover block 0, with their inode.
     pub(super) first_leaves: BTreeMap<u32, u32>,
+    /// If they are wanted: the names found, each with its inode.
+    named: Option<Vec<(u32, Box<[u8]>)>>,
     /// A bit per node id seen.
     seen: Vec<u64>,
 }
@@ -99,13 +101,14 @@ pub(super) fn children_of(inode: &InodeBlock) -> &[U32; INODE_CHILDREN] {
 
 /// Walks every inode of the NAT.
 pub(super) async fn walk(fsck: &mut Fsck, volume: &Volume, tables: &Tables) -> Walk {
-    let words = (volume.plan.nodes as usize).div_ceil(64);
-    let mut walk = Walk { seen: vec![0; words], ..Walk::default() };
+    let mut walk = Walk::new(volume);
     for (nid, entry) in tables.nat.iter() {
         if nid != NO_NODE && nid < volume.plan.nodes && entry.ino.get() == nid {
+            fsck.inode = Some(nid);
             walk_inode(fsck, volume, tables, &mut walk, nid).await;
         }
     }
+    fsck.inode = None;
     for (nid, entry) in tables.nat.iter() {
         let ino = entry.ino.get();
         let used = nid != NO_NODE && nid < volume.plan.nodes && ino != 0;
@@ -117,7 +120,25 @@ pub(super) async fn walk(fsck: &mut Fsck, volume: &Volume, tables: &Tables) -> W
     walk
 }
 
+/// The names in the directory `ino`, as far as it can be read, each with its inode. Damage is noted
+/// as by [`walk`].
+pub(super) async fn names_in(
+    fsck: &mut Fsck,
+    volume: &Volume,
+    tables: &Tables,
+    ino: u32,
+) -> Vec<(u32, Box<[u8]>)> {
+    let mut walk = Walk { named: Some(Vec::new()), ..Walk::new(volume) };
+    walk_inode(fsck, volume, tables, &mut walk, ino).await;
+    walk.named.unwrap_or_default()
+}
+
 impl Walk {
+    fn new(volume: &Volume) -> Walk {
+        let words = (volume.plan.nodes as usize).div_ceil(64);
+        Walk { seen: vec![0; words], ..Walk::default() }
+    }
+
     fn is_seen(&self, nid: u32) -> bool {
         self.seen[(nid / 64) as usize] >> (nid % 64) & 1 == 1
     }
@@ -465,5 +486,8 @@ fn check_block(
     if let Some(directory) = &mut file.directory {
         let seed = volume.plan.hash_seed;
         directory.add_block(fsck, seed, file.ino, slot.block, page, &mut walk.refs);
+        if let Some(named) = &mut walk.named {
+            named.extend(dirent::iter(page.bytes()).map(|entry| (entry.ino, entry.name.into())));
+        }
     }
 }
