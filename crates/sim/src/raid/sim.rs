@@ -356,7 +356,7 @@ fn live(world: &mut World, seed: u64, plan: &Plan, summary: &mut Summary) -> Res
             volatile: world.volatile,
             spoiled: world.spoiled.clone(),
             doubted: world.doubted.clone(),
-            before: world.branch.then(|| world.whole.clone()),
+            before: world.branch.then(|| (world.whole.clone(), world.seats.clone())),
         };
         let mut lived = rt.block_on(life.all(start, (world.whole.clone(), world.seats.clone())))?;
         // Requests made after the power failed have never begun.
@@ -401,8 +401,8 @@ struct Life {
     volatile: bool,
     spoiled: BTreeSet<u32>,
     doubted: BTreeSet<Uuid>,
-    /// In a branch: members that were whole at its start.
-    before: Option<BTreeSet<u32>>,
+    /// In a branch: members that were whole at the life's start, and the drive of each member.
+    before: Option<(BTreeSet<u32>, Vec<Option<u32>>)>,
 }
 
 /// State shared by the tasks of a life.
@@ -576,8 +576,10 @@ impl Shared {
         let seats = seats(&self.volume, &self.parts, &[]).await;
         // The drives may not have recorded yet that a rebuild has ended in memory.
         let known = |member: &u32| {
-            let before = life.before.as_ref();
-            before.is_none_or(|before| before.contains(member) || (life.plan.stop && !off))
+            let Some((whole, drives)) = &life.before else { return true };
+            let index = *member as usize;
+            let same = whole.contains(member) && drives[index] == seats[index];
+            same || (life.plan.stop && !off)
         };
         let whole = (0..life.array.drives).filter(known).filter(|member| {
             let index = *member as usize;
