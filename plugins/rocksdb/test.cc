@@ -576,7 +576,7 @@ void FullStore() {
     }
     // This writes only a record of the manifest: flushes have no space, the manifest has.
     int gone = filled * (life + 1) / 4;
-    std::string first = Key(0), last = Key(gone);
+    std::string first = KeyOf(0), last = KeyOf(gone);
     Slice from(first), to(last);
     CHECK_OK(DeleteFilesInRange(db, db->DefaultColumnFamily(), &from, &to));
     // RocksDB checks the free space every five seconds, and resumes without a call; during that it
@@ -649,7 +649,7 @@ void SameVictims() {
       for (int key = 0; key < 900; key++) {
         // The second family gets a third of the keys.
         ColumnFamilyHandle* family = handles[key % 3 == 2];
-        CHECK_OK(db->Put(WriteOptions(), family, Key(life * 1000 + key), Content(key, 16000)));
+        CHECK_OK(db->Put(WriteOptions(), family, KeyOf(life * 1000 + key), Content(key, 16000)));
       }
       for (ColumnFamilyHandle* family : handles) CHECK_OK(db->Flush(FlushOptions(), family));
       for (ColumnFamilyHandle* family : handles) {
