@@ -2,7 +2,7 @@
 # Each target installs what it needs on Debian and Ubuntu; see scripts/setup.sh.
 
 .DEFAULT_GOAL := help
-.PHONY: help build lab rocksdb install uninstall deb test test-guest test-guest-long test-long lint demo demo-raid demo-rocksdb crash crash-full bench realtime
+.PHONY: help build lab rocksdb rocksdb-jni install uninstall deb test test-guest test-guest-long test-long lint demo demo-raid demo-rocksdb crash crash-full bench realtime
 
 help: ## list the targets
 	@echo 'Furrow: a storage stack for zoned flash, in user space.'
@@ -16,6 +16,10 @@ build: ## the furrow command, optimised: target/release/furrow
 rocksdb: build ## the RocksDB plugin: target/release/libfurrow_rocksdb.so
 	@scripts/setup.sh rocksdb
 	@scripts/rocksdb.sh build
+
+rocksdb-jni: ## the RocksDB plugin for programs on a JVM: VERSION= that of their rocksdbjni jar
+	@scripts/setup.sh rocksdb-jni
+	@scripts/rocksdb-jni.sh build "$(VERSION)"
 
 install: ## what `make build` and `make rocksdb` built, below PREFIX (/usr/local)
 	@scripts/install.sh "$${CARGO_TARGET_DIR:-target}/release/furrow"

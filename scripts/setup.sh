@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what a make target needs: scripts/setup.sh build|deb|lint|test|test-guest|test-guest-long|test-long|
-# rocksdb|demo|demo-raid|bench|realtime
+# rocksdb|rocksdb-jni|demo|demo-raid|bench|realtime
 #
 # On Debian and Ubuntu packages come from apt and cargo tools from `cargo install`, only those that
 # are missing. On other systems the script names what is missing and stops. It never changes
@@ -121,6 +121,16 @@ need_rocksdb() {
     have db_bench || install_package rocksdb-tools "db_bench and ldb"
 }
 
+# RocksDB for Java: what builds its plugin, and runs it.
+need_rocksdb_jni() {
+    have g++ || install_package g++ "the RocksDB plugin is C++"
+    have make || install_package make "builds the RocksDB plugin"
+    have objdump || install_package binutils "looks into libraries"
+    have unzip || install_package unzip "takes RocksDB for Java from its jar"
+    have javac || install_package default-jdk-headless "a Java virtual machine"
+    [ -n "${JAR:-}" ] || have mvn || install_package maven "fetches RocksDB for Java"
+}
+
 # The module may exist without being loaded: load it. If that fails, the test that needs FUSE says
 # so.
 load_fuse() {
@@ -161,6 +171,7 @@ test | test-long)
     have file || install_package file "recognises drives by their signatures"
     need_nbd_clients
     need_rocksdb
+    need_rocksdb_jni
     load_fuse
     if [ "$goal" = test-long ]; then
         need_pjdfstest
@@ -183,6 +194,7 @@ test-guest | test-guest-long)
     fi
     ;;
 rocksdb) need_rocksdb ;;
+rocksdb-jni) need_rocksdb_jni ;;
 demo)
     need_sources
     load_fuse
@@ -201,6 +213,6 @@ realtime)
     have fio || install_package fio "the load on the mount"
     load_fuse
     ;;
-*) fail "unknown goal '$goal': build, deb, lint, test, test-guest, test-guest-long, test-long, rocksdb, demo," \
+*) fail "unknown goal '$goal': build, deb, lint, test, test-guest, test-guest-long, test-long, rocksdb, rocksdb-jni, demo," \
     "demo-raid, bench or realtime" ;;
 esac

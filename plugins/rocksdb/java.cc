@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// Refuses Java virtual machines. RocksDB for Java brings a RocksDB of its own, whose functions would
-// be taken from the machine's library, which this one is built for: it aborts without a reason.
+// Refuses Java virtual machines that a script starts. RocksDB for Java brings a RocksDB of its own,
+// whose functions would be taken from the machine's library, which this one is built for: it aborts
+// without a reason. They have a plugin of their own (java/loader.c).
 #include <dlfcn.h>
 #include <link.h>
 #include <unistd.h>
@@ -33,8 +34,8 @@ __attribute__((constructor)) void RefuseJava() {
   ssize_t size = readlink("/proc/self/exe", program, sizeof(program) - 1);
   if (size > 0) program[size] = '\0';
   fprintf(stderr,
-          "furrow: %s: a Java virtual machine: RocksDB for Java brings its own RocksDB, which "
-          "cannot use a store yet: run it without furrow run, on a file system (furrow mount)\n",
+          "furrow: %s: a Java virtual machine, started by another program: give furrow run the "
+          "option --java\n",
           program);
   _exit(1);
 }

@@ -1,5 +1,6 @@
 //! `furrow run`: runs programs that use RocksDB on a file store.
 
+mod java;
 mod linked;
 
 use crate::kv::drive::Looked;
@@ -23,7 +24,10 @@ const LIBRARY: &str = "libfurrow_rocksdb.so";
 /// The program's databases are in the store, and their paths are paths of the store. The program
 /// must be linked to RocksDB's shared library, as Debian's db_bench and ldb are; it needs no change
 /// and no option. Programs with an option --fs_uri may be given furrow://DEVICE there instead of
-/// --store. A program on a Java virtual machine is refused: its RocksDB is another one.
+/// --store.
+///
+/// A program on a Java virtual machine brings its own RocksDB, in a jar rocksdbjni-VERSION.jar. Its
+/// plugin is built for that version: make rocksdb-jni VERSION=...
 ///
 /// Exit status: that of the program. If it does not begin: 127 if there is no program of this name,
 /// 126 if it cannot be run (as of env, nice and timeout), 1 if the store or the plugin cannot be
@@ -41,6 +45,9 @@ pub struct Args {
     #[arg(long, requires = "store")]
     #[arg(conflicts_with_all = ["policy", "clean_below", "same_victim", "record"])]
     read_only: bool,
+    /// The program starts a Java virtual machine, as scripts do; of java itself this is known
+    #[arg(long, requires = "store")]
+    java: bool,
     /// Which files share zones; without it as for baza
     #[arg(long, value_name = "NAME", requires = "store", value_parser = policies())]
     policy: Option<Policy>,
@@ -90,9 +97,17 @@ fn policies() -> impl TypedValueParser<Value = Policy> {
 /// Becomes the program; returns only if that fails.
 pub fn run(args: &Args, _: &mut dyn Write) -> Result<u8> {
     check_uris(&args.program)?;
-    let library = library()?;
-    linked::check(&args.program[0], &library)?;
     let mut command = Command::new(&args.program[0]);
+    if args.java || linked::is_java(&args.program[0]) {
+        let plugins = java::plugins()?;
+        java::check(&args.program[1..], &plugins)?;
+        preload(&mut command, plugins.join(java::LOADER));
+        command.env("FURROW_JAVA", plugins);
+    } else {
+        let library = library()?;
+        linked::check(&args.program[0], &library)?;
+        preload(&mut command, library);
+    }
     if let Some(store) = &args.store {
         match args.read_only {
             true => drop(View::open(&store.to_string(), false)?),
@@ -106,12 +121,6 @@ pub fn run(args: &Args, _: &mut dyn Write) -> Result<u8> {
         ));
     }
     command.args(&args.program[1..]);
-    let mut preload = library.into_os_string();
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        preload.push(":");
-        preload.push(others);
-    }
-    command.env("LD_PRELOAD", preload);
     if let Some(how) = &args.same_victim {
         command.env("FURROW_SAME_VICTIM", how);
     }
@@ -126,6 +135,16 @@ pub fn run(args: &Args, _: &mut dyn Write) -> Result<u8> {
     crate::complain(&format!("{name}: cannot be run: {error}"));
     // As env(1), nice(1) and timeout(1).
     Ok(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
+}
+
+/// Has `command` load `library` first, before what is preloaded already.
+fn preload(command: &mut Command, library: PathBuf) {
+    let mut preload = library.into_os_string();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    command.env("LD_PRELOAD", preload);
 }
 
 fn uri(store: &DeviceSpec, args: &Args) -> Result<String> {
@@ -200,22 +219,27 @@ fn check_uris(program: &[OsString]) -> Result<()> {
 /// The plugin's path: from FURROW_ROCKSDB, in this program's directory, or where the plugin is
 /// installed.
 fn library() -> Result<PathBuf> {
-    if let Some(named) = std::env::var_os("FURROW_ROCKSDB") {
-        let path = PathBuf::from(named);
-        if !path.is_file() {
-            bail!("FURROW_ROCKSDB: {}: no such file", path.display());
+    find("FURROW_ROCKSDB", LIBRARY, &[&format!("../lib/{LIBRARY}")], "make rocksdb builds it")
+}
+
+/// A part of Furrow that is built apart: where the variable `named` says, or `name` in this
+/// program's directory, or one of `others` from there.
+fn find(named: &str, name: &str, others: &[&str], how: &str) -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os(named).map(PathBuf::from) {
+        if !path.exists() {
+            bail!("{named}: {}: no such file", path.display());
         }
-        return Ok(path);
+        return std::path::absolute(path).with_context(|| named.to_owned());
     }
     let program = std::env::current_exe().context("this program's path")?;
     let beside = program.parent().unwrap_or(Path::new("/"));
-    let places = [beside.join(LIBRARY), beside.join("../lib").join(LIBRARY)];
-    match places.iter().find(|path| path.is_file()) {
-        Some(path) => Ok(path.canonicalize().context("the plugin's path")?),
+    let places = std::iter::once(&name).chain(others).map(|place| beside.join(place));
+    match places.into_iter().find(|path| path.exists()) {
+        Some(path) => path.canonicalize().with_context(|| path.display().to_string()),
         None => bail!(
-            "{LIBRARY} is neither beside {} nor in ../lib: make rocksdb builds it, make install \
-             installs it then",
-            program.display()
+            "{name} is neither beside {} nor in {}: {how}, make install installs it then",
+            program.display(),
+            others.join(" nor in ")
         ),
     }
 }

@@ -30,13 +30,6 @@ pub fn check(program: &OsStr, plugin: &Path) -> Result<()> {
     let needed = list(&linker, &path);
     let (wanted, found) = (rocksdb_of(&list(&linker, plugin)), rocksdb_of(&needed));
     let (name, plugin) = (program.display(), plugin.display());
-    if needed.lines().any(|line| line.trim().starts_with(JAVA)) {
-        // The plugin itself refuses those that a script or another program starts.
-        bail!(
-            "{name}: a Java virtual machine: RocksDB for Java brings its own RocksDB, which cannot \
-             use a store yet: run it without furrow run, on a file system (furrow mount)"
-        );
-    }
     match (found, wanted) {
         (Some(found), Some(wanted)) if found.name != wanted.name => bail!(
             "{name}: it is linked to {}, the plugin {plugin} was built for {}: build the plugin \
@@ -57,6 +50,13 @@ pub fn check(program: &OsStr, plugin: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Whether `program` is the launcher of a Java virtual machine. A script that starts one is not.
+pub fn is_java(program: &OsStr) -> bool {
+    let Some(path) = find(program) else { return false };
+    let Some(linker) = linker(&path) else { return false };
+    list(&linker, &path).lines().any(|line| line.trim().starts_with(JAVA))
 }
 
 /// A library that a program needs.
