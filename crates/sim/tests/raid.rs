@@ -203,7 +203,7 @@ fn a_sound_volume_passes_the_audit() {
 fn what_failed_once_in_a_branch_holds() {
     for seed in [
         17, 204, 561, 821, 843, 988, 1984, 2016, 3012, 3041, 3127, 4165, 4352, 20233, 50897, 60327,
-        60449, 60872,
+        60449, 60872, 70028,
     ] {
         if let Err(why) = sim::simulate(seed, &mut |_| {}) {
             panic!("seed {seed}: {why}");
