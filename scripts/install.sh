@@ -100,6 +100,17 @@ if [ -f "$plugin" ]; then
     done
     refresh_linker
 fi
+# Plugins for RocksDB for Java that `make rocksdb-jni` built. A package has none: each has a copy of the
+# library in a jar of somebody else's.
+for directory in "$built"/java/*/; do
+    [ -z "$dest" ] && [ -f "$directory/librocksdbjni.so" ] || continue
+    to="$libdir/furrow/java/$(basename "$directory")"
+    cp "$directory/librocksdbjni.so" "$made/"
+    ! have strip || strip --strip-unneeded "$made/librocksdbjni.so"
+    put 644 "$made/librocksdbjni.so" "$to/librocksdbjni.so"
+    put 644 "$directory/jar.so" "$to/jar.so"
+    put 644 "$built/java/libfurrow_java.so" "$libdir/furrow/java/libfurrow_java.so"
+done
 
 "$binary" docs man "$made/man"
 "$binary" docs completions "$made/completions"

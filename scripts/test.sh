@@ -16,7 +16,7 @@ lint | short | long) ;;
 esac
 
 # Steps that the short tier leaves to the long one. docs/HACKING.md lists them.
-long_only="pjdfstest, fsx beyond 5000 operations, RocksDB of a newer Debian, the plugin's long form,
+long_only="pjdfstest, fsx beyond 5000 operations, RocksDB of a newer Debian, the plugin's long forms,
          crash sweeps beyond their first seeds, simulations beyond theirs, damaged images, the fuzzer
          of NBD, power cuts under fio"
 
@@ -101,6 +101,7 @@ step interleavings env RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" cargo test --quiet 
     -p furrow-rt --lib --target-dir "$target_dir/loom" loom_tests
 step crashes scripts/crash.sh slice
 step rocksdb scripts/rocksdb.sh test
+step java env KILLS=2 scripts/rocksdb-jni.sh test 7.8.3
 if [ -z "$problem" ]; then
     step fsx scripts/fsx.sh 5000 1
     [ "$tier" != long ] || step pjdfstest scripts/pjdfstest.sh
@@ -124,6 +125,7 @@ step "power cuts" scripts/power-cut.sh 20
 step "plugin, long" make --no-print-directory -C plugins/rocksdb test PROFILE=debug \
     TARGET="$(realpath "$target_dir")" KILLS=200 CUTS=2000 SEED=7 DEFECTS="SkippedFlush StaleTail"
 step "newer RocksDB" scripts/rocksdb.sh newer trixie
+step "java, long" env KILLS=200 scripts/rocksdb-jni.sh test 7.8.3
 [ -n "$problem" ] || step "fsx, long" scripts/fsx.sh 100000 1 2 3 4
 
 summary

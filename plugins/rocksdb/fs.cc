@@ -230,6 +230,11 @@ bool StoreFileSystem::IsHosts(const std::string& path) const {
   return target()->FileExists(path, IOOptions(), nullptr).ok();
 }
 
+bool StoreFileSystem::IsHostDirectory(const std::string& path) const {
+  bool is = false;
+  return !path.empty() && target()->IsDirectory(path, IOOptions(), &is, nullptr).ok() && is;
+}
+
 // A new database is refused when its MANIFEST is made, too: the host's file system would drop the
 // wish for maps here.
 FileOptions StoreFileSystem::OptimizeForManifestWrite(const FileOptions& asked) const {
@@ -283,9 +288,16 @@ IOStatus StoreFileSystem::NewWritableFile(const std::string& path, const FileOpt
   status = Hold(&pin);
   if (!status.ok()) return status;
   furrow_file* file = nullptr;
-  status = Try([&](furrow_error* error) {
-    return furrow_create(pin->get(), path.c_str(), 0, &file, error);
-  });
+  auto create = [&] {
+    return Try([&](furrow_error* error) {
+      return furrow_create(pin->get(), path.c_str(), 0, &file, error);
+    });
+  };
+  status = create();
+  if (status.IsPathNotFound() && IsHostDirectory(DirName(path))) {
+    status = CreateDirIfMissing(DirName(path), IOOptions(), dbg);
+    if (status.ok()) status = create();
+  }
   if (status.ok()) result->reset(new WritableFile(file, std::move(pin), options));
   return status;
 }
@@ -358,7 +370,9 @@ IOStatus StoreFileSystem::GetChildren(const std::string& path, const IOOptions& 
   IOStatus status = With([&](furrow_store* store, furrow_error* error) {
     return furrow_list(store, path.c_str(), add, result, error);
   });
-  if (status.IsPathNotFound()) return IOStatus::NotFound(path);
+  if (status.IsPathNotFound()) {
+    return IsHostDirectory(path) ? IOStatus::OK() : IOStatus::NotFound(path);
+  }
   std::vector<std::string> logs;
   if (status.ok() && !uri_.logs.empty() &&
       target()->GetChildren(uri_.logs + Normal(path), options, &logs, dbg).ok()) {
@@ -540,7 +554,8 @@ IOStatus StoreFileSystem::LockFile(const std::string& path, const IOOptions&,
   std::string normal = Normal(path);
   status = Try([&](furrow_error* error) { return furrow_lock(pin->get(), normal.c_str(), error); });
   if (status.ok()) *lock = new Lock(std::move(normal), std::move(pin));
-  return status;
+  // As RocksDB's own file systems call it.
+  return status.IsBusy() ? IOStatus::IOError(status.ToString()) : status;
 }
 
 IOStatus StoreFileSystem::UnlockFile(rocksdb::FileLock* lock, const IOOptions&,

@@ -166,6 +166,9 @@ class StoreFileSystem : public rocksdb::FileSystemWrapper {
   rocksdb::IOStatus Stat(const std::string& path, furrow_stat* stat) const;
   // Whether a file to be read is on the host: the store has neither it nor its directory.
   bool IsHosts(const std::string& path) const;
+  // Whether the host has this directory. A program that made it by other means than RocksDB takes it
+  // to be there: in the store it is empty until something is written into it.
+  bool IsHostDirectory(const std::string& path) const;
 
   Uri uri_;
   // Why the URI is invalid.

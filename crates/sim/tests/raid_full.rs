@@ -34,8 +34,8 @@ fn wear(drive: &Emulator) {
 /// Fills a volume, with or without a checkpoint at the end. The power is cut while many blocks are
 /// overwritten and trimmed, and after that no zone can be begun. The power is cut again before
 /// command `again` of the recovery, and the next assembly lacks one of the drives. Returns the
-/// report of the recovery if the recovery was not cut.
-fn live(seed: u64, again: Option<u64>) -> Option<Recovered> {
+/// report of the recovery if it was not to be cut, and whether it was cut.
+fn live(seed: u64, again: Option<u64>) -> (Option<Recovered>, bool) {
     let rt = Rt::new(RtConfig::shuffled(seed));
     let mut rng = Rng::new(seed);
     let part = Geometry {
@@ -110,6 +110,7 @@ fn live(seed: u64, again: Option<u64>) -> Option<Recovered> {
         }
         let told = |why| format!("seed {seed}, again {again:?}: {why}");
         let volume = assemble(&rt, devices(&parts, &[]), &options).await;
+        let was_cut = drive.report_now(ZoneId(0), 1).is_err();
         let mut met = None;
         if again.is_none() {
             let volume = volume.as_ref().unwrap();
@@ -135,7 +136,7 @@ fn live(seed: u64, again: Option<u64>) -> Option<Recovered> {
         blocks.compare(&volume).await.unwrap_or_else(|why| panic!("{}", told(why)));
         let written = volume.write(0, vec![page(0, 3)].into(), false).await;
         assert!(written.is_ok() || written.is_err_and(|e| e.kind() == ErrorKind::NoSpace));
-        met
+        (met, was_cut)
     });
     rt.clear();
     met
@@ -144,11 +145,10 @@ fn live(seed: u64, again: Option<u64>) -> Option<Recovered> {
 /// Cuts the power at every part of the recovery from a crash. Returns the report of the recovery
 /// without a cut.
 fn live_and_again(seed: u64) -> Recovered {
-    let met = live(seed, None).expect("it came to its end");
+    let met = live(seed, None).0.expect("it came to its end");
     if met.early > 0 {
-        (1..200).step_by(4).for_each(|again| {
-            live(seed, Some(again));
-        });
+        // After its last command there is nothing more to cut.
+        (1..200).step_by(4).find(|again| !live(seed, Some(*again)).1);
     }
     met
 }
