@@ -85,18 +85,18 @@ refused() {
         { cat "$out"; fail "the message does not name the user of the store"; }
     refuse "cannot be written" --store "$drive" --report /no/such/file -- db_bench
     refuse "crash over others" -- ldb --fs_uri=zenfs://x scan
-    # A Java virtual machine, also one that a script starts: RocksDB for Java brings another RocksDB.
+    # A Java virtual machine needs the plugin for its jar, also one that a script starts.
     echo 'int java(void) { return 0; }' |
         gcc -x c - -shared -Wl,-soname,libjli.so -o "$images/libjli.so"
     echo 'int java(void); int main(void) { return java(); }' |
         gcc -x c - -x none "$images/libjli.so" -Wl,-rpath,"$images" -o "$images/java"
     printf '#!/bin/sh\nexec "%s"\n' "$(realpath "$images")/java" >"$images/java.sh"
     chmod +x "$images/java.sh"
-    for program in java java.sh; do
-        refuse "a Java virtual machine" --store "$drive" -- "$images/$program"
-        [ "$(wc -l <"$out")" = 1 ] || { cat "$out"; fail "more than one line of refusal"; }
-        refuse "a Java virtual machine" -- "$images/$program"
-    done
+    mkdir -p "$images/none"
+    FURROW_JAVA="$images/none" refuse "make rocksdb-jni VERSION=1.2.3" --store "$drive" -- \
+        "$images/java" -cp "$images/rocksdbjni-1.2.3.jar" Main
+    [ "$(wc -l <"$out")" = 1 ] || { cat "$out"; fail "more than one line of refusal"; }
+    refuse "option --java" --store "$drive" -- "$images/java.sh"
     # Without a store the program runs, and is told where its databases are.
     "$furrow" run -- ldb --db="$images/none" list_column_families >"$out" 2>&1 || true
     grep -q "no --store: its databases are files of the host" "$out" ||
@@ -107,7 +107,7 @@ refused() {
     echo 'int other(void); int main(void) { return other(); }' |
         gcc -x c - -x none "$images/librocksdb.so.99" -Wl,-rpath,"$images" -o "$images/other"
     refuse "linked to librocksdb.so.99" --store "$drive" -- "$images/other"
-    rm -f "$drive" "$out" "$images/librocksdb.so.99" "$images/other" "$images"/java* \
+    rm -rf "$drive" "$out" "$images/librocksdb.so.99" "$images/other" "$images"/java* "$images/none" \
         "$images/libjli.so"
     say "programs that cannot work are refused"
 }

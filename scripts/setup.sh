@@ -171,9 +171,9 @@ test | test-long)
     have file || install_package file "recognises drives by their signatures"
     need_nbd_clients
     need_rocksdb
-    need_rocksdb_jni
     load_fuse
     if [ "$goal" = test-long ]; then
+        need_rocksdb_jni
         need_pjdfstest
     fi
     ;;

@@ -101,7 +101,6 @@ step interleavings env RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" cargo test --quiet 
     -p furrow-rt --lib --target-dir "$target_dir/loom" loom_tests
 step crashes scripts/crash.sh slice
 step rocksdb scripts/rocksdb.sh test
-step java env KILLS=2 scripts/rocksdb-jni.sh test 7.8.3
 if [ -z "$problem" ]; then
     step fsx scripts/fsx.sh 5000 1
     [ "$tier" != long ] || step pjdfstest scripts/pjdfstest.sh
