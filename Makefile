@@ -2,7 +2,7 @@
 # Each target installs what it needs on Debian and Ubuntu; see scripts/setup.sh.
 
 .DEFAULT_GOAL := help
-.PHONY: help build lab rocksdb rocksdb-jni install uninstall deb test test-guest test-guest-long test-long lint demo demo-raid demo-rocksdb crash crash-full bench realtime
+.PHONY: help build lab rocksdb rocksdb-jni install uninstall deb test test-guest test-guest-long test-long lint demo demo-raid demo-rocksdb demo-jvm crash crash-full bench realtime
 
 help: ## list the targets
 	@echo 'Furrow: a storage stack for zoned flash, in user space.'
@@ -61,6 +61,11 @@ demo-raid: ## a RAID-5 over NBD: a drive pulled under load, replaced, rebuilt, s
 
 demo-rocksdb: rocksdb ## stock db_bench on a zoned drive, with and without Same-Victim collection
 	@scripts/demo-rocksdb.sh
+
+demo-jvm: build ## Kafka Streams with its state on a zoned drive, killed, checked, wiped
+	@scripts/setup.sh rocksdb-jni
+	@scripts/rocksdb-jni.sh build 7.8.3
+	@scripts/demo-jvm.sh
 
 crash: ## power cuts at every command, the slice CI runs (under 5 minutes)
 	@scripts/setup.sh build

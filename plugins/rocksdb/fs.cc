@@ -553,9 +553,9 @@ IOStatus StoreFileSystem::LockFile(const std::string& path, const IOOptions&,
   if (!status.ok()) return status;
   std::string normal = Normal(path);
   status = Try([&](furrow_error* error) { return furrow_lock(pin->get(), normal.c_str(), error); });
-  if (status.ok()) *lock = new Lock(std::move(normal), std::move(pin));
-  // As RocksDB's own file systems call it.
-  return status.IsBusy() ? IOStatus::IOError(status.ToString()) : status;
+  if (status.ok()) *lock = new Lock(normal, std::move(pin));
+  // As RocksDB's own file systems say it.
+  return status.IsBusy() ? IOStatus::IOError("lock held by this process", normal) : status;
 }
 
 IOStatus StoreFileSystem::UnlockFile(rocksdb::FileLock* lock, const IOOptions&,

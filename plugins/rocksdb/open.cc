@@ -9,6 +9,7 @@
 // FURROW_SAME_VICTIM=1      Same-Victim collection, for databases that lie in a store;
 //                           as-printed: by equation 1 of the paper as it is printed
 // FURROW_SAME_VICTIM_LOG=F  adds a line to F for each compaction
+// FURROW_FOLLOW=1           a database goes with its directory on the host (follow.h)
 // FURROW_REPORT=F           writes the store's figures to F when the program ends (open_store.cc)
 //
 // Without these variables nothing changes. The library is not for a Java virtual machine, whose
@@ -21,6 +22,7 @@
 #include <memory>
 #include <string>
 
+#include "follow.h"
 #include "fs.h"
 #include "rocksdb/db.h"
 #include "rocksdb/env.h"
@@ -195,6 +197,19 @@ Status Checked(Function* ours, const Options& options, const std::string& name, 
   return call(next);
 }
 
+// The store whose databases follow directories of the host; null if they do not.
+StoreFileSystem* Followed(const Env* asked) {
+  if (Setting("FURROW_FOLLOW") == nullptr) return nullptr;
+  const Env* env = asked != nullptr ? asked : Env::Default();
+  return env->GetFileSystem()->CheckedCast<StoreFileSystem>();
+}
+
+// Before a database is opened to be written.
+Status Prepare(const Env* asked, const std::string& name) {
+  StoreFileSystem* fs = Followed(asked);
+  return fs == nullptr ? Status::OK() : Follow(fs, name);
+}
+
 template <typename Pointer>
 DB* Release(Pointer* db) {
   if constexpr (std::is_pointer_v<Pointer>) {
@@ -206,6 +221,8 @@ DB* Release(Pointer* db) {
 
 Status OpenWatched(Open* next, DBOptions options, const std::string& name, const Families& families,
                    Handles* handles, Opened* db) {
+  Status ready = Prepare(options.env, name);
+  if (!ready.ok()) return ready;
   const char* wanted = Setting("FURROW_SAME_VICTIM");
   auto* fs = wanted == nullptr || options.env == nullptr
                  ? nullptr
@@ -275,7 +292,20 @@ Status TransactionDB::Open(const DBOptions& asked, const TransactionDBOptions& t
       return Status::NotSupported(
           name, "furrow: Same-Victim collection is not for databases with transactions");
     }
+    Status ready = furrow::Prepare(asked.env, name);
+    if (!ready.ok()) return ready;
     return next(asked, transactions, name, families, handles, db);
+  });
+}
+
+Status DB::ListColumnFamilies(const DBOptions& asked, const std::string& name,
+                              std::vector<std::string>* families) {
+  using Ours = Status(const DBOptions&, const std::string&, std::vector<std::string>*);
+  Ours* ours = &DB::ListColumnFamilies;
+  return furrow::Checked(ours, asked, name, [&](Ours* next) {
+    furrow::StoreFileSystem* fs = furrow::Followed(asked.env);
+    Status ready = fs == nullptr ? Status::OK() : furrow::RemoveUnfollowed(fs);
+    return ready.ok() ? next(asked, name, families) : ready;
   });
 }
 

@@ -19,7 +19,13 @@ const EXAMPLES: [(&str, &[&str]); 59] = [
     ("gc", &["furrow gc /srv/data"]),
     ("scrub", &["furrow scrub /srv/data"]),
     ("sync", &["furrow sync /srv/data"]),
-    ("run", &["furrow run --store /dev/nvme0n2 -- db_bench --benchmarks=fillseq"]),
+    (
+        "run",
+        &[
+            "furrow run --store /dev/nvme0n2 -- db_bench --benchmarks=fillseq",
+            "furrow run --store db.zns --java -- bin/start-app.sh",
+        ],
+    ),
     ("demo", &["furrow demo --work /tmp /srv/data"]),
     ("dump superblock", &["furrow dump superblock /dev/nvme0n2"]),
     ("dump checkpoint", &["furrow dump checkpoint --json /dev/nvme0n2"]),

@@ -48,6 +48,10 @@ pub struct Args {
     /// The program starts a Java virtual machine, as scripts do; of java itself this is known
     #[arg(long, requires = "store")]
     java: bool,
+    /// A database goes with its directory on the host: if the program removed that by means of its
+    /// own, as Kafka Streams does, the database is removed when one is opened next
+    #[arg(long, requires = "store", conflicts_with = "read_only")]
+    follow_directories: bool,
     /// Which files share zones; without it as for baza
     #[arg(long, value_name = "NAME", requires = "store", value_parser = policies())]
     policy: Option<Policy>,
@@ -121,6 +125,9 @@ pub fn run(args: &Args, _: &mut dyn Write) -> Result<u8> {
         ));
     }
     command.args(&args.program[1..]);
+    if args.follow_directories {
+        command.env("FURROW_FOLLOW", "1");
+    }
     if let Some(how) = &args.same_victim {
         command.env("FURROW_SAME_VICTIM", how);
     }

@@ -79,13 +79,19 @@ fn list(linker: &Path, what: &Path) -> String {
     output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }
 
-/// The path of a program, as execvp(3) finds it.
+/// The file of a program, as execvp(3) finds it. Without links: its libraries may be where the file
+/// is, as those of Java are.
 fn find(program: &OsStr) -> Option<PathBuf> {
-    if program.as_bytes().contains(&b'/') {
-        return Some(PathBuf::from(program));
-    }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|part| part.join(program)).find(|path| path.is_file())
+    let found = match program.as_bytes().contains(&b'/') {
+        true => PathBuf::from(program),
+        false => {
+            let path = std::env::var_os("PATH")?;
+            std::env::split_paths(&path)
+                .map(|part| part.join(program))
+                .find(|path| path.is_file())?
+        }
+    };
+    Some(found.canonicalize().unwrap_or(found))
 }
 
 /// The dynamic linker that a program names.
