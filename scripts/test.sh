@@ -90,7 +90,7 @@ if [ -n "$problem" ] && [ "${FURROW_WITHOUT_FUSE:-}" != 1 ]; then
 fi
 
 # Tests of commands mostly wait for them.
-step tests env RUST_TEST_THREADS=$((2 * $(nproc))) cargo test --quiet --workspace --locked --no-fail-fast
+step tests env RUST_TEST_THREADS=$((3 * $(nproc))) cargo test --quiet --workspace --locked --no-fail-fast
 # A change of an engine must not change figures of claims unnoticed.
 gate() {
     build_as_tests && "$target_dir/debug/furrow-lab" gate docs --no-cache
