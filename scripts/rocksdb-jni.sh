@@ -156,6 +156,9 @@ chmod +x "$images/script"
     grep -q -- "--java" "$out" || { cat "$out"; fail "a script without --java is not refused"; }
 mkdir "$images/none"
 ! FURROW_JAVA="$images/none" "$furrow" run --store "$drive" -- "${java[@]}" use /none >"$out" 2>&1 &&
+    grep -q "no libfurrow_java.so" "$out" || { cat "$out"; fail "a missing loader is not refused"; }
+cp "$built/libfurrow_java.so" "$images/none"
+! FURROW_JAVA="$images/none" "$furrow" run --store "$drive" -- "${java[@]}" use /none >"$out" 2>&1 &&
     grep -q "make rocksdb-jni VERSION=" "$out" || { cat "$out"; fail "a jar without a plugin is not refused"; }
 cp "$jar" "$images/renamed.jar"
 ! FURROW_JAVA="$images/none" "$furrow" run --store "$drive" -- "${java[0]}" -cp "$images/renamed.jar:$images" \

@@ -93,6 +93,8 @@ refused() {
     printf '#!/bin/sh\nexec "%s"\n' "$(realpath "$images")/java" >"$images/java.sh"
     chmod +x "$images/java.sh"
     mkdir -p "$images/none"
+    FURROW_JAVA="$images/none" refuse "no libfurrow_java.so" --store "$drive" -- "$images/java" Main
+    : >"$images/none/libfurrow_java.so"
     FURROW_JAVA="$images/none" refuse "make rocksdb-jni VERSION=1.2.3" --store "$drive" -- \
         "$images/java" -cp "$images/rocksdbjni-1.2.3.jar" Main
     [ "$(wc -l <"$out")" = 1 ] || { cat "$out"; fail "more than one line of refusal"; }

@@ -22,7 +22,12 @@ const HOW: &str = "make rocksdb-jni VERSION=... builds it, with the version in t
 /// # Errors
 /// If none was built.
 pub fn plugins() -> Result<PathBuf> {
-    super::find("FURROW_JAVA", DIRECTORY, &["../lib/furrow/java"], HOW)
+    let found = super::find("FURROW_JAVA", DIRECTORY, &["../lib/furrow/java"], HOW)?;
+    // The dynamic linker goes on without what it cannot preload: databases would be the host's.
+    if !found.join(LOADER).is_file() {
+        bail!("{}: no {LOADER} there: {HOW}", found.display());
+    }
+    Ok(found)
 }
 
 /// Checks that `plugins` has a plugin for the RocksDB in the class path of these arguments of java.
