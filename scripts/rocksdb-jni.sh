@@ -185,8 +185,8 @@ for ((round = 0; round < kills; round++)); do
     wait "$process" 2>/dev/null || true
     # The last line may be cut off.
     last="$(sed '$d' "$out" | tail -n 1)"
-    [ -n "$last" ] || { cat "$images/err"; fail "round $round: nothing was put"; }
-    next=$((last + 1))
+    [ -s "$out" ] || { cat "$images/err"; fail "round $round: nothing was put"; }
+    [ -z "$last" ] || next=$((last + 1))
     store_test whole verify /kills "$next"
 done
 "$furrow" kv fsck "$drive" >"$out" || { cat "$out"; fail "the store is damaged"; }
