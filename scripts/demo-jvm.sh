@@ -10,13 +10,12 @@
 kills="${1:-1}"
 [[ "$kills" =~ ^[0-9]+$ ]] || fail "'$kills': expected how often to kill the program"
 # Streams 3.9 works with the RocksDB for which Debian has the headers.
-streams=3.9.1 rocksdb=7.8.3 kafka=4.1.0
+streams=3.9.1 rocksdb=7.8.3 kafka=4.1.0 slf4j=org.slf4j:slf4j-simple:1.7.36
 started=$SECONDS
 furrow="$(realpath -m "$target_dir")/release/furrow"
 plugin="$(realpath -m "$target_dir")/release/java/rocksdbjni-$rocksdb"
 [ -x "$furrow" ] || fail "$furrow does not exist: run 'make build' first"
 [ -e "$plugin" ] || fail "$plugin does not exist: run 'make rocksdb-jni VERSION=$rocksdb' first"
-jars="$(realpath -m "$target_dir")/jars"
 work="$(mktemp -d)"
 processes=()
 # What this script started is ended by its process number, the newest first.
@@ -30,27 +29,6 @@ finish() {
 }
 trap finish EXIT
 
-# Fetches a Maven artifact with all it needs. $1: folder below $jars, the rest: artifacts
-fetch() {
-    local to="$jars/$1" artifact
-    [ ! -d "$to" ] || return 0
-    shift
-    say "fetching $* from Maven's repository (once)"
-    mkdir -p "$work/fetch"
-    {
-        printf '<project><modelVersion>4.0.0</modelVersion><groupId>furrow</groupId>'
-        printf '<artifactId>fetch</artifactId><version>1</version><dependencies>'
-        for artifact in "$@" org.slf4j:slf4j-simple:1.7.36; do
-            printf '<dependency><groupId>%s</groupId><artifactId>%s</artifactId><version>%s</version></dependency>' \
-                ${artifact//:/ }
-        done
-        printf '</dependencies></project>\n'
-    } >"$work/fetch/pom.xml"
-    (cd "$work/fetch" && mvn -q -B dependency:copy-dependencies -DoutputDirectory="$to.new" >"$work/log" 2>&1) ||
-        { tail -n 5 "$work/log"; fail "cannot fetch $*: is there a network?"; }
-    mv "$to.new" "$to"
-}
-
 # A port of the loopback that nobody listens on.
 free_port() {
     local port
@@ -63,8 +41,8 @@ free_port() {
     fail "no free port on the loopback"
 }
 
-fetch "streams-$streams" "org.apache.kafka:kafka-streams:$streams" "org.rocksdb:rocksdbjni:$rocksdb"
-fetch "kafka-$kafka" "org.apache.kafka:kafka_2.13:$kafka"
+fetch_jars "streams-$streams" "org.apache.kafka:kafka-streams:$streams" "org.rocksdb:rocksdbjni:$rocksdb" "$slf4j"
+fetch_jars "kafka-$kafka" "org.apache.kafka:kafka_2.13:$kafka" "$slf4j"
 mkdir "$work/classes"
 javac -nowarn -d "$work/classes" -cp "$jars/streams-$streams/*" plugins/rocksdb/java/StreamsTest.java
 java="$(command -v java)"
@@ -142,7 +120,7 @@ for ((round = 1; round <= kills; round++)); do
     exec 9>&-
     say "killed ($round of $kills)"
 done
-compare "started again"
+compare "restarted after the last kill"
 "$furrow" kv fsck "$drive" >"$work/log" || { cat "$work/log"; fail "the store is damaged"; }
 
 # The group of the program that ended is known to the broker for a moment.
@@ -153,7 +131,7 @@ done
 "${test[@]}" reset "$broker" "$work/state"
 "${test[@]}" topic "$broker"
 "${test[@]}" feed "$broker" 0 200 100
-compare "begun anew, after its state was wiped"
+compare "restarted after the program wiped its state"
 # Another store has not what the directory stands for.
 "$furrow" kv mkfs --force "$drive" >/dev/null
 program

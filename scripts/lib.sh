@@ -52,6 +52,36 @@ other_suite() {
         -o "Dir::Cache=$2/cache" -o APT::Sandbox::User=root)
 }
 
+# Where jars from Maven's repository are kept.
+jars="$(realpath -m "$target_dir")/jars"
+
+# Fetches jars from Maven's repository, with all that they need, unless they are here.
+# $1: their folder below $jars, the rest: GROUP:ARTIFACT:VERSION
+fetch_jars() {
+    local to="$jars/$1" made artifact
+    [ ! -d "$to" ] || return 0
+    shift
+    say "fetching $* from Maven's repository (once)"
+    made="$(mktemp -d)"
+    {
+        printf '<project><modelVersion>4.0.0</modelVersion><groupId>furrow</groupId>'
+        printf '<artifactId>jars</artifactId><version>1</version><dependencies>'
+        for artifact in "$@"; do
+            # shellcheck disable=SC2086 # three words
+            printf '<dependency><groupId>%s</groupId><artifactId>%s</artifactId><version>%s</version></dependency>' \
+                ${artifact//:/ }
+        done
+        printf '</dependencies></project>\n'
+    } >"$made/pom.xml"
+    (cd "$made" && mvn -q -B dependency:copy-dependencies -DoutputDirectory="$to.new" >"$made/log" 2>&1) || {
+        tail -n 5 "$made/log"
+        rm -rf "$made" "$to.new"
+        fail "cannot fetch $*: is there such a version, and a network?"
+    }
+    mv "$to.new" "$to"
+    rm -rf "$made"
+}
+
 # Prints the configuration of fsx for a file of at most $1 bytes. posix_fadvise is left out: it has no effect
 # to check.
 fsx_configuration() {

@@ -99,17 +99,14 @@ include="$(headers)"
 rm -rf "$work"
 mkdir -p "$work"
 if [ -z "$jar" ]; then
-    jar="$(realpath -m "$target_dir")/jars/$name.jar"
-    [ -s "$jar" ] || mvn -q -B dependency:copy -Dartifact="$artifact:$version" \
-        -DoutputDirectory="$(dirname "$jar")" >"$work/log" 2>&1 ||
-        { tail -n 5 "$work/log"; fail "cannot fetch $artifact:$version: is there such a version, and a network?"; }
+    fetch_jars "$name" "$artifact:$version"
+    jar="$jars/$name/$name.jar"
 fi
 unzip -q -p "$jar" "$library" >"$work/jar.so" 2>/dev/null && [ -s "$work/jar.so" ] ||
     fail "$jar: it has no $library"
 # The plugin finds the library by the name that it was linked with.
 [ -z "$(objdump -p "$work/jar.so" | awk '$1 == "SONAME"')" ] ||
     fail "$jar: $library has a name of its own (SONAME), which is not supported"
-rm -f "$work/log"
 case "$profile" in
 release) cargo build --quiet --locked --release -p furrow-capi ;;
 debug) build_as_tests ;;
@@ -156,7 +153,7 @@ chmod +x "$images/script"
     grep -q -- "--java" "$out" || { cat "$out"; fail "a script without --java is not refused"; }
 mkdir "$images/none"
 ! FURROW_JAVA="$images/none" "$furrow" run --store "$drive" -- "${java[@]}" use /none >"$out" 2>&1 &&
-    grep -q "no libfurrow_java.so" "$out" || { cat "$out"; fail "a missing loader is not refused"; }
+    grep -q "libfurrow_java.so: no such file" "$out" || { cat "$out"; fail "a missing loader is not refused"; }
 cp "$built/libfurrow_java.so" "$images/none"
 ! FURROW_JAVA="$images/none" "$furrow" run --store "$drive" -- "${java[@]}" use /none >"$out" 2>&1 &&
     grep -q "make rocksdb-jni VERSION=" "$out" || { cat "$out"; fail "a jar without a plugin is not refused"; }

@@ -63,6 +63,32 @@ stock() {
     say "stock db_bench and ldb on a store: 2000 keys, clean"
 }
 
+# The loader for Java puts the plugin in the place of the library that it was built for, and refuses any
+# other library with a RocksDB. $images/java stands for a virtual machine, and loads its argument.
+loaded() {
+    local plugins="$images/plugins" jar="$images/librocksdbjni-1.so" out="$images/loaded.txt"
+    rm -rf "$plugins"
+    mkdir -p "$plugins/rocksdbjni-1.2.3"
+    cp "$target_dir/debug/java/libfurrow_java.so" "$plugins"
+    echo 'void *_ZN7rocksdb10FileSystem7DefaultEv(void) { return 0; }' |
+        gcc -x c - -shared -fPIC -o "$jar"
+    cp "$jar" "$plugins/rocksdbjni-1.2.3/jar.so"
+    printf '#include <stdio.h>\n__attribute__((constructor)) static void loaded(void) { puts("the plugin"); }\n' |
+        gcc -x c - -shared -fPIC -o "$plugins/rocksdbjni-1.2.3/librocksdbjni.so"
+    printf '#include <dlfcn.h>\nint java(void);\nint main(int n, char **a) { return n == 2 && dlopen(a[1], RTLD_LAZY) ? 0 : 1 + java(); }\n' |
+        gcc -x c - -x none "$images/libjli.so" -Wl,-rpath,"$images" -o "$images/java"
+    run() { FURROW_JAVA="$plugins" "$furrow" run --store "$drive" -- "$images/java" "$1" >"$out" 2>&1; }
+    run "$(realpath "$jar")" && grep -qx "the plugin" "$out" ||
+        { cat "$out"; fail "the plugin was not loaded in the place of the jar's library"; }
+    cp "$jar" "$images/other-1.so"
+    ! run "$(realpath "$images/other-1.so")" && grep -q "make rocksdb-jni" "$out" ||
+        { cat "$out"; fail "a RocksDB by another name is not refused"; }
+    echo >>"$jar"
+    ! run "$(realpath "$jar")" && grep -q "built: rocksdbjni-1.2.3" "$out" ||
+        { cat "$out"; fail "a library that differs from the plugin's is not refused"; }
+    rm -rf "$plugins" "$jar" "$images/other-1.so" "$out"
+}
+
 # Programs that cannot work are refused with one line, and nothing crashes.
 refused() {
     local drive="$images/refused.zns" out="$images/refused.txt"
@@ -93,12 +119,13 @@ refused() {
     printf '#!/bin/sh\nexec "%s"\n' "$(realpath "$images")/java" >"$images/java.sh"
     chmod +x "$images/java.sh"
     mkdir -p "$images/none"
-    FURROW_JAVA="$images/none" refuse "no libfurrow_java.so" --store "$drive" -- "$images/java" Main
+    FURROW_JAVA="$images/none" refuse "libfurrow_java.so: no such file" --store "$drive" -- "$images/java" Main
     : >"$images/none/libfurrow_java.so"
     FURROW_JAVA="$images/none" refuse "make rocksdb-jni VERSION=1.2.3" --store "$drive" -- \
         "$images/java" -cp "$images/rocksdbjni-1.2.3.jar" Main
     [ "$(wc -l <"$out")" = 1 ] || { cat "$out"; fail "more than one line of refusal"; }
     refuse "option --java" --store "$drive" -- "$images/java.sh"
+    loaded
     # Without a store the program runs, and is told where its databases are.
     "$furrow" run -- ldb --db="$images/none" list_column_families >"$out" 2>&1 || true
     grep -q "no --store: its databases are files of the host" "$out" ||
@@ -204,7 +231,7 @@ build)
     say "$target_dir/release/libfurrow_rocksdb.so"
     ;;
 test)
-    goal=(all test)
+    goal=(all loader test)
     build debug
     stock
     refused

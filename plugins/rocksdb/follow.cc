@@ -213,7 +213,7 @@ IOStatus Sweep(StoreFileSystem* fs, const std::string& machine, std::vector<Entr
 
 }  // namespace
 
-Status RemoveUnfollowed(StoreFileSystem* fs) {
+Status RemoveOrphans(StoreFileSystem* fs) {
   std::lock_guard<std::mutex> guard(Following());
   StoreFileSystem::Pin pin;
   std::vector<Entry> left;

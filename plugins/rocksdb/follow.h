@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// Databases that go with their directories on the host.
+// Databases that follow directories of the host.
 //
-// Some programs remove a database by removing its directory by means of their own, which do not reach
-// a store: Kafka Streams wipes the state of a task so, and then counts on a database that is empty.
-// With FURROW_FOLLOW=1 a database belongs to the directory of the host that has its path, if the
-// program made one: removed there, it is removed in the store when a database is opened next.
+// Some programs remove a database's directory with system calls of their own, which do not reach a
+// store. Kafka Streams wipes the state of a task in this way, and expects the next database there to
+// be empty. With FURROW_FOLLOW=1 a database follows the directory of the same path on the host, if the
+// program made one: once the directory is gone, the next opening of any database removes the database
+// from the store.
 //
-// What belongs together is known by an identity of 16 random bytes. It is in the file
-// `.furrow-database` of the host's directory, and is the name of a file in the store's directory
-// `/.followed`, which has the machine and both paths. The file in the store is durable before that on
-// the host, and is removed after the database. So:
+// An identity of 16 random bytes ties the two together. The marker, the file `.furrow-database` in the
+// host's directory, holds the identity. The entry, a file in the store's directory `/.followed`, has
+// the identity as its name, and holds the machine and both paths. The entry is durable before the
+// marker is written, and the database is removed before the entry. So:
 //
-// - one in the store without one on the host: the directory was removed (or a crash came between the
-//   two, and there is no database yet): the database is removed;
-// - one on the host without one in the store: the database was in another store, or was lost with it.
-//   What the program keeps beside it (offsets of Kafka's) would not fit: opening it is refused;
-// - one of another machine, or a database without any: it belongs to somebody else: refused.
+// - An entry without its marker: the directory was removed, or a crash came before the marker was
+//   written, and then there is no database yet. The database is removed.
+// - A marker without its entry: the database was in another store, or was lost with its store. The
+//   files that the program keeps on the host, such as Kafka's offsets, describe a database that is not
+//   there: opening the database is refused.
+// - An entry of another machine, or a database without an entry: the database is somebody else's, and
+//   opening it is refused.
 #pragma once
 
 #include <string>
@@ -24,11 +27,11 @@
 
 namespace furrow {
 
-// Removes what has lost its directory: before anybody looks into a database.
-rocksdb::Status RemoveUnfollowed(StoreFileSystem* fs);
+// Removes the databases whose directories are gone. This comes before RocksDB looks into a database.
+rocksdb::Status RemoveOrphans(StoreFileSystem* fs);
 
-// The same, and then ties the database at `path`, which is about to be
-// opened or made, to the host's directory. Without such a directory nothing is done with it.
+// Removes them too, and ties the database at `path`, which is about to be opened or made, to the
+// host's directory of that path. If the host has no such directory, the database follows nothing.
 rocksdb::Status Follow(StoreFileSystem* fs, const std::string& path);
 
 }  // namespace furrow

@@ -304,7 +304,7 @@ Status DB::ListColumnFamilies(const DBOptions& asked, const std::string& name,
   Ours* ours = &DB::ListColumnFamilies;
   return furrow::Checked(ours, asked, name, [&](Ours* next) {
     furrow::StoreFileSystem* fs = furrow::Followed(asked.env);
-    Status ready = fs == nullptr ? Status::OK() : furrow::RemoveUnfollowed(fs);
+    Status ready = fs == nullptr ? Status::OK() : furrow::RemoveOrphans(fs);
     return ready.ok() ? next(asked, name, families) : ready;
   });
 }

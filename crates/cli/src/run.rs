@@ -105,12 +105,12 @@ pub fn run(args: &Args, _: &mut dyn Write) -> Result<u8> {
     if args.java || linked::is_java(&args.program[0]) {
         let plugins = java::plugins()?;
         java::check(&args.program[1..], &plugins)?;
-        preload(&mut command, plugins.join(java::LOADER));
+        preload(&mut command, &plugins.join(java::LOADER))?;
         command.env("FURROW_JAVA", plugins);
     } else {
         let library = library()?;
         linked::check(&args.program[0], &library)?;
-        preload(&mut command, library);
+        preload(&mut command, &library)?;
     }
     if let Some(store) = &args.store {
         match args.read_only {
@@ -145,13 +145,28 @@ pub fn run(args: &Args, _: &mut dyn Write) -> Result<u8> {
 }
 
 /// Has `command` load `library` first, before what is preloaded already.
-fn preload(command: &mut Command, library: PathBuf) {
-    let mut preload = library.into_os_string();
+///
+/// # Errors
+/// If the dynamic linker would not load it: it only warns then, and the program would put its
+/// databases on the host.
+fn preload(command: &mut Command, library: &Path) -> Result<()> {
+    if !library.is_file() {
+        bail!("{}: no such file", library.display());
+    }
+    // ld.so(8): spaces and colons separate the libraries of LD_PRELOAD, and nothing quotes them.
+    if library.as_os_str().as_encoded_bytes().iter().any(|byte| b" :$".contains(byte)) {
+        bail!(
+            "{}: a library cannot be preloaded from a path with a space, ':' or '$': move it",
+            library.display()
+        );
+    }
+    let mut preload = library.as_os_str().to_owned();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(":");
         preload.push(others);
     }
     command.env("LD_PRELOAD", preload);
+    Ok(())
 }
 
 fn uri(store: &DeviceSpec, args: &Args) -> Result<String> {
@@ -255,7 +270,7 @@ fn find(named: &str, name: &str, others: &[&str], how: &str) -> Result<PathBuf> 
 mod tests {
     use super::*;
 
-    fn words(line: &str) -> Vec<OsString> {
+    pub(super) fn words(line: &str) -> Vec<OsString> {
         line.split(' ').map(OsString::from).collect()
     }
 
@@ -267,6 +282,19 @@ mod tests {
             assert!(names_store(&words(named)), "{named}");
         }
         assert!(!names_store(&words("db_bench --db=/x")) && !names_store(&words("ldb")));
+    }
+
+    #[test]
+    fn what_the_dynamic_linker_would_ignore_is_not_preloaded() {
+        let folder = std::env::temp_dir().join(format!("furrow preload {}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let library = folder.join("library.so");
+        let mut command = Command::new("true");
+        let mut why = || preload(&mut command, &library).unwrap_err().to_string();
+        assert!(why().contains("no such file"));
+        std::fs::write(&library, "").unwrap();
+        assert!(why().contains("with a space"));
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

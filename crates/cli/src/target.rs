@@ -38,10 +38,12 @@ impl Target {
                 report::ask_status(&mount.directory)
                     .is_ok_and(|status| tag.is_of(&status.uuid, &status.label))
             };
-            return Ok(match mounted.iter().find(has) {
-                Some(mount) => Target::Mounted(mount.directory.clone()),
-                None => Target::Device(tags::device_of(&text(name)?)?),
-            });
+            let found: Vec<&Mounted> = mounted.iter().filter(has).collect();
+            return match found[..] {
+                [] => Ok(Target::Device(tags::device_of(&text(name)?)?)),
+                [mount] => Ok(Target::Mounted(mount.directory.clone())),
+                _ => Err(anyhow!("{}: several mounts have it: name one", name.display())),
+            };
         }
         if let Some(mount) = mount_at(&mounted, path) {
             if endpoint::is_dead(&mount.directory) {

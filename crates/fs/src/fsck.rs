@@ -39,6 +39,7 @@ use furrow_log::record::{RecordHeader, Uuid};
 use furrow_rt::{Page, Pages, Pool};
 use furrow_zone::{Error, ErrorKind, Geometry, QueueId, Result};
 use furrow_zone::{ZoneId, ZoneReport, ZoneState, ZonedDevice};
+pub(crate) use names::path;
 use std::fmt;
 use std::rc::Rc;
 

@@ -1,8 +1,9 @@
 //! RocksDB for Java: finds the plugin that was built for the jar a program uses.
 //!
-//! The library that is preloaded into the Java virtual machine (`java/loader.c` of the plugin)
-//! picks the plugin by the library in the jar, byte by byte, when that is loaded. Here the class
-//! path is read before, so that a program does not begin for nothing.
+//! The loader (`java/loader.c` of the plugin), which is preloaded into the Java virtual machine,
+//! compares the library in the jar with the libraries that plugins were built for, byte by byte,
+//! and decides. This module only reads the class path first, so that a program without a plugin
+//! fails before it begins.
 
 use anyhow::{Result, bail};
 use std::ffi::OsString;
@@ -22,12 +23,7 @@ const HOW: &str = "make rocksdb-jni VERSION=... builds it, with the version in t
 /// # Errors
 /// If none was built.
 pub fn plugins() -> Result<PathBuf> {
-    let found = super::find("FURROW_JAVA", DIRECTORY, &["../lib/furrow/java"], HOW)?;
-    // The dynamic linker goes on without what it cannot preload: databases would be the host's.
-    if !found.join(LOADER).is_file() {
-        bail!("{}: no {LOADER} there: {HOW}", found.display());
-    }
-    Ok(found)
+    super::find("FURROW_JAVA", DIRECTORY, &["../lib/furrow/java"], HOW)
 }
 
 /// Checks that `plugins` has a plugin for the RocksDB in the class path of these arguments of java.
@@ -91,7 +87,7 @@ fn artifact(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?.strip_suffix(".jar")?;
     let (id, version) = split(name);
     let known = ["rocksdbjni", "frocksdbjni"].contains(&id);
-    // Debuggers' and test jars have the same front.
+    // Jars of sources, documents and tests begin with the same name.
     let plain = version.starts_with(|c: char| c.is_ascii_digit())
         && !["-sources", "-javadoc", "-tests"].iter().any(|end| version.ends_with(end));
     (known && plain).then(|| name.to_owned())
@@ -103,11 +99,8 @@ fn split(name: &str) -> (&str, &str) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::words;
     use super::*;
-
-    fn words(line: &str) -> Vec<OsString> {
-        line.split(' ').map(OsString::from).collect()
-    }
 
     #[test]
     fn the_jar_of_rocksdb_is_found_in_the_class_path() {

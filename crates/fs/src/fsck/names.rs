@@ -208,42 +208,41 @@ pub(super) async fn find_paths(fsck: &mut Fsck, volume: &Volume, tables: &Tables
     if concerned.is_empty() {
         return;
     }
-    let mut above: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut parents: BTreeMap<u32, u32> = BTreeMap::new();
     for mut at in concerned {
-        while at != ROOT_NODE && !above.contains_key(&at) {
-            let first = refs.partition_point(|reference| reference.child < at);
-            let Some(found) = refs.get(first).filter(|reference| reference.child == at) else {
-                break;
-            };
-            above.insert(at, found.parent);
+        while at != ROOT_NODE && !parents.contains_key(&at) {
+            let Some(found) = refs_of(refs, at).first() else { break };
+            parents.insert(at, found.parent);
             at = found.parent;
         }
     }
-    let mut names: BTreeMap<u32, String> = BTreeMap::new();
+    let mut above: BTreeMap<u32, (u32, Box<[u8]>)> = BTreeMap::new();
     // What is damaged there was reported and counted by the walk.
     let report = std::mem::take(&mut fsck.report);
-    for directory in above.values().copied().collect::<BTreeSet<u32>>() {
+    for directory in parents.values().copied().collect::<BTreeSet<u32>>() {
         for (child, name) in tree::names_in(fsck, volume, tables, directory).await {
-            if above.get(&child) == Some(&directory) {
-                let name = || String::from_utf8_lossy(&name).into_owned();
-                names.entry(child).or_insert_with(name);
+            if parents.get(&child) == Some(&directory) {
+                above.entry(child).or_insert((directory, name));
             }
         }
     }
     fsck.report = report;
+    let name = |inode| above.get(&inode).map(|(parent, name)| (*parent, &**name));
     for finding in &mut fsck.report.findings {
-        finding.path = finding.inode.and_then(|inode| path(inode, &above, &names));
+        finding.path = finding.inode.and_then(|inode| path(inode, name));
     }
 }
 
-fn path(inode: u32, above: &BTreeMap<u32, u32>, names: &BTreeMap<u32, String>) -> Option<String> {
+/// The path of `inode`; `above` answers the directory that an inode is in, and its name there.
+pub(crate) fn path<'a>(
+    inode: u32,
+    above: impl Fn(u32) -> Option<(u32, &'a [u8])>,
+) -> Option<String> {
     let (mut parts, mut at) = (Vec::new(), inode);
     while at != ROOT_NODE {
-        if parts.len() == DEPTH_MAX {
-            return None;
-        }
-        parts.push(names.get(&at)?.as_str());
-        at = *above.get(&at)?;
+        let (parent, name) = above(at).filter(|_| parts.len() < DEPTH_MAX)?;
+        parts.push(String::from_utf8_lossy(name));
+        at = parent;
     }
     parts.reverse();
     Some(format!("/{}", parts.join("/")))

@@ -422,15 +422,6 @@ fn name_actions(names: &Names, actions: &mut [Action]) {
         above.insert(name.ino, (name.directory, &name.name));
     }
     for action in actions.iter_mut().filter(|action| action.ino != 0) {
-        let (mut parts, mut at) = (Vec::new(), action.ino);
-        while at != ROOT_NODE && parts.len() < 256 {
-            let Some((parent, name)) = above.get(&at) else { break };
-            parts.push(show(name));
-            at = *parent;
-        }
-        if at == ROOT_NODE {
-            parts.reverse();
-            action.path = Some(format!("/{}", parts.join("/")));
-        }
+        action.path = crate::fsck::path(action.ino, |inode| above.get(&inode).copied());
     }
 }
