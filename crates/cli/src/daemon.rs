@@ -48,8 +48,8 @@ pub fn begin() -> Result<Signals> {
     Ok(signals)
 }
 
-/// Whether this process leads a session. In a container the session may have begun outside, and
-/// then has the number 0, which is no process: so the system call of rustix must not be used.
+/// Whether this process leads a session. If the session began outside the PID namespace of a
+/// container, getsid(2) answers 0, which rustix takes for a process number: so /proc is read.
 fn leads_session() -> bool {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // Process, name in parentheses, state, parent, group, session (proc_pid_stat(5)).

@@ -45,11 +45,11 @@ pub struct Args {
     #[arg(long, requires = "store")]
     #[arg(conflicts_with_all = ["policy", "clean_below", "same_victim", "record"])]
     read_only: bool,
-    /// The program starts a Java virtual machine, as scripts do; of java itself this is known
+    /// The program is a script that starts a Java virtual machine; java itself is recognised
     #[arg(long, requires = "store")]
     java: bool,
-    /// A database goes with its directory on the host: if the program removed that by means of its
-    /// own, as Kafka Streams does, the database is removed when one is opened next
+    /// A database follows its directory on the host: once the program has removed the directory, as
+    /// Kafka Streams does, the next opening of a database removes that database from the store
     #[arg(long, requires = "store", conflicts_with = "read_only")]
     follow_directories: bool,
     /// Which files share zones; without it as for baza

@@ -380,9 +380,9 @@ fn a_mount_works_in_a_container() {
         return;
     }
     let place = Place::new("container");
-    let furrow = env!("CARGO_BIN_EXE_furrow");
     let mut child = Command::new("unshare")
-        .args(["--pid", "--fork", furrow, "mount", "-f", &place.image(), &place.dir()])
+        .args(["--pid", "--fork", env!("CARGO_BIN_EXE_furrow")])
+        .args(["mount", "-f", &place.image(), &place.dir()])
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
@@ -390,7 +390,7 @@ fn a_mount_works_in_a_container() {
     fs::write(place.file("file"), "content").unwrap();
     assert!(Command::new("umount").arg(place.dir()).status().unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    let out = self::furrow(&["fsck", &place.image()]);
+    let out = furrow(&["fsck", &place.image()]);
     assert_eq!(out.status.code(), Some(0), "{}", said(&out));
 }
 
