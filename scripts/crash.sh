@@ -13,8 +13,8 @@ case "${1:-slice}" in
 # has assertions; with the features of the other tests the program is built already.
 slice)
     build=(build_as_tests) profile=debug
-    lives=150 volumes=25 stores=20 effort="--cuts 150 --seconds"
-    fs=6 fsync=3 rot=3 flip=2 raid=6 kv=3 soft=2 soft_fs=2 ledger=2 toy=2
+    lives=300 volumes=50 stores=40 effort="--cuts 150 --seconds"
+    fs=12 fsync=5 rot=5 flip=3 raid=12 kv=6 soft=4 soft_fs=4 ledger=3 toy=3
     ;;
 # Every command of every run.
 full)

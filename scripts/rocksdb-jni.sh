@@ -151,9 +151,10 @@ chmod +x "$images/script"
     { cat "$out"; fail "a script with --java: failed"; }
 ! "$furrow" run --store "$drive" -- "$images/script" "${java[@]}" use /script >"$out" 2>&1 &&
     grep -q -- "--java" "$out" || { cat "$out"; fail "a script without --java is not refused"; }
-mkdir "$images/none"
+mkdir -p "$images/none/$name"
 ! FURROW_JAVA="$images/none" "$furrow" run --store "$drive" -- "${java[@]}" use /none >"$out" 2>&1 &&
     grep -q "libfurrow_java.so: no such file" "$out" || { cat "$out"; fail "a missing loader is not refused"; }
+rmdir "$images/none/$name"
 cp "$built/libfurrow_java.so" "$images/none"
 ! FURROW_JAVA="$images/none" "$furrow" run --store "$drive" -- "${java[@]}" use /none >"$out" 2>&1 &&
     grep -q "make rocksdb-jni VERSION=" "$out" || { cat "$out"; fail "a jar without a plugin is not refused"; }

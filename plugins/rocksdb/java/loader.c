@@ -12,7 +12,8 @@
 // FURROW_JAVA=DIRECTORY   has a directory for each build of the plugin, ARTIFACT-VERSION, with
 //                         librocksdbjni.so (the plugin) and jar.so (the jar's library)
 //
-// A library that is none of these is refused: its databases would be files of the host.
+// The loader refuses any other library that contains a RocksDB, because that RocksDB would put its
+// databases on the host.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -174,8 +175,8 @@ static int IsRocksDb(struct dl_phdr_info* library, size_t size, void* unused) {
   return strncmp(LastPart(library->dlpi_name), "librocksdb.so", 13) == 0;
 }
 
-// A program that is linked to RocksDB and started by the virtual machine, or by a script that starts
-// one: its databases would be files of the host.
+// Refuses a program that is linked to RocksDB and that the virtual machine started, or a script that
+// also starts the virtual machine: the program would put its databases on the host.
 __attribute__((constructor)) static void RefuseOthers(void) {
   if (Setting("FURROW_URI") == NULL || dl_iterate_phdr(IsRocksDb, NULL) == 0) return;
   char program[PATH_MAX] = "this program";
