@@ -172,6 +172,7 @@ for ((round = 0; round < kills; round++)); do
         next=0
         [ "$round" -eq 0 ] || "$furrow" kv rm -r "$drive" /kills
     fi
+    : >"$out"
     "$furrow" run --store "$drive" --same-victim -- "${java[@]}" put /kills "$next" >"$out" 2>"$images/err" &
     process=$!
     for ((wait = 0; wait < 300; wait++)); do
