@@ -5,10 +5,12 @@
 #include <limits.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -38,8 +40,10 @@ struct Entry {
   std::string machine;
   // In the store.
   std::string path;
-  // Of the directory on the host: a relative path is the store's root's there.
+  // Of the directory on the host, absolute there too.
   std::string host;
+  // The file system that the directory is on.
+  std::string filesystem;
 };
 
 // The first line of a file of the host; empty if there is none.
@@ -59,6 +63,22 @@ std::string Machine() {
   char name[256] = "";
   gethostname(name, sizeof name - 1);
   return std::string("host ") + name;
+}
+
+// The identity of the file system that `path` is on or, if it is gone, would be made on.
+std::string FileSystemOf(std::string path) {
+  struct statfs found;
+  while (statfs(path.empty() ? "/" : path.c_str(), &found) != 0) {
+    if (path.empty()) return "";
+    path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+  }
+  int id[2];
+  static_assert(sizeof id == sizeof found.f_fsid, "an identity of two words");
+  memcpy(id, &found.f_fsid, sizeof id);
+  char text[32];
+  snprintf(text, sizeof text, "%08x%08x", static_cast<unsigned>(id[0]),
+           static_cast<unsigned>(id[1]));
+  return text;
 }
 
 std::string Marker(const std::string& path) { return FirstLine(path + kMarker); }
@@ -86,8 +106,8 @@ IOStatus Read(StoreFileSystem* fs, const std::string& identity, Entry* entry) {
     }
   }
   // One that a crash cut off has no directory on the host yet: nothing is known of it but its name.
-  *entry = lines.size() == 4 ? Entry{identity, lines[0], lines[1], lines[2]}
-                             : Entry{identity, "", "", ""};
+  *entry = lines.size() == 5 ? Entry{identity, lines[0], lines[1], lines[2], lines[3]}
+                             : Entry{identity, "", "", "", ""};
   return status;
 }
 
@@ -159,7 +179,8 @@ IOStatus WriteEntry(StoreFileSystem* fs, const Entry& entry) {
   std::unique_ptr<FSWritableFile> file;
   status = fs->NewWritableFile(std::string(kFollowed) + "/" + entry.identity, FileOptions(), &file,
                                nullptr);
-  std::string text = entry.machine + "\n" + entry.path + "\n" + entry.host + "\n";
+  std::string text = entry.machine + "\n" + entry.path + "\n" + entry.host + "\n" +
+                     entry.filesystem + "\n";
   if (status.ok()) status = file->Append(text, kIo, nullptr);
   if (status.ok()) status = file->Fsync(kIo, nullptr);
   if (status.ok()) status = file->Close(kIo, nullptr);
@@ -200,7 +221,9 @@ IOStatus Sweep(StoreFileSystem* fs, const std::string& machine, std::vector<Entr
   IOStatus status = Entries(fs, &entries);
   if (!status.ok()) return status;
   for (const Entry& entry : entries) {
-    bool ours = entry.path.empty() || entry.machine == machine;
+    // A file system that is not mounted has not lost its directories.
+    bool ours = entry.path.empty() ||
+                (entry.machine == machine && FileSystemOf(entry.host) == entry.filesystem);
     if (!ours || (!entry.path.empty() && Marker(entry.host) == entry.identity)) {
       left->push_back(entry);
       continue;
@@ -242,8 +265,10 @@ Status Follow(StoreFileSystem* fs, const std::string& asked) {
                                ": a copy of a directory has no database: remove it to begin anew");
     }
     if (entry.path == path) {
-      return Refused(path, "it belongs to a directory of another machine (" + entry.machine +
-                               "): furrow kv rm -r removes it");
+      std::string where = entry.machine == machine
+                              ? "on a file system that is not mounted at " + entry.host
+                              : "of another machine (" + entry.machine + ")";
+      return Refused(path, "it follows a directory " + where + ": furrow kv rm -r removes it");
     }
   }
   if (!identity.empty()) {
@@ -255,7 +280,7 @@ Status Follow(StoreFileSystem* fs, const std::string& asked) {
     return Refused(path, "it was made without --follow-directories: furrow kv rm -r removes it");
   }
   if ((path + host).find('\n') != std::string::npos) return Refused(path, "a path with a line break");
-  Entry entry{NewIdentity(), machine, path, host};
+  Entry entry{NewIdentity(), machine, path, host, FileSystemOf(host)};
   status = WriteEntry(fs, entry);
   if (status.ok()) status = WriteMarker(host, entry.identity);
   return status;

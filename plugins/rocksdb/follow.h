@@ -9,7 +9,7 @@
 //
 // An identity of 16 random bytes ties the two together. The marker, the file `.furrow-database` in the
 // host's directory, holds the identity. The entry, a file in the store's directory `/.followed`, has
-// the identity as its name, and holds the machine and both paths. The entry is durable before the
+// the identity as its name, and holds the machine, both paths and the host's file system. The entry is durable before the
 // marker is written, and the database is removed before the entry. So:
 //
 // - An entry without its marker: the directory was removed, or a crash came before the marker was
@@ -17,8 +17,8 @@
 // - A marker without its entry: the database was in another store, or was lost with its store. The
 //   files that the program keeps on the host, such as Kafka's offsets, describe a database that is not
 //   there: opening the database is refused.
-// - An entry of another machine, or a database without an entry: the database is somebody else's, and
-//   opening it is refused.
+// - An entry of another machine or of a file system that is not mounted, or a database without an
+//   entry: the database is kept, and opening it is refused.
 #pragma once
 
 #include <string>

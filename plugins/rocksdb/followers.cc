@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 // Tests of databases that follow directories of the host: followers DIRECTORY
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -103,6 +104,24 @@ int main(int count, char** arguments) {
   Refused(*fs, first, "made without --follow-directories");
   CHECK(Has(*fs, first) && Has(*fs, "/free"), "refused, and still there");
 
+  // A file system that is not mounted has not lost its directories.
+  const std::string third = root + "/third", inner = third + "/inner";
+  CHECK(mkdir(third.c_str(), 0755) == 0, third);
+  if (mount("none", third.c_str(), "tmpfs", 0, nullptr) == 0) {
+    CHECK(mkdir(inner.c_str(), 0755) == 0, inner);
+    CHECK_OK(furrow::Follow(fs.get(), inner));
+    MakeDatabase(*fs, inner);
+    CHECK(umount(third.c_str()) == 0, third);
+    CHECK_OK(furrow::RemoveOrphans(fs.get()));
+    CHECK(mkdir(inner.c_str(), 0755) == 0, inner);
+    Refused(*fs, inner, "that is not mounted at");
+    CHECK(Has(*fs, inner), "removed though not mounted");
+    CHECK(rmdir(inner.c_str()) == 0, inner);
+  } else {
+    printf("skipped: a file system that is not mounted (it needs root)\n");
+  }
+
+  CHECK(rmdir(third.c_str()) == 0, third);
   CHECK(rmdir(first.c_str()) == 0, first);
   Wipe(second);
   CHECK(rmdir(root.c_str()) == 0, root);
