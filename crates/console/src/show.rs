@@ -29,11 +29,11 @@ pub fn bytes(amount: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// Nanoseconds for people: three digits and a unit.
+/// Nanoseconds for people: three digits and a unit, in ASCII as all tables: a terminal may not be UTF-8.
 pub fn time(nanoseconds: u64) -> String {
     let (value, unit) = match nanoseconds {
         0..1_000 => return format!("{nanoseconds} ns"),
-        1_000..999_500 => (nanoseconds as f64 / 1e3, "µs"),
+        1_000..999_500 => (nanoseconds as f64 / 1e3, "us"),
         999_500..999_500_000 => (nanoseconds as f64 / 1e6, "ms"),
         _ => (nanoseconds as f64 / 1e9, "s"),
     };

@@ -289,10 +289,10 @@ impl std::fmt::Display for FaultKind {
         match self {
             FaultKind::Disappear { commands: Some(n) } => write!(f, " for {n} commands"),
             FaultKind::Slow { polls: 0, nanoseconds } => {
-                write!(f, " by {} µs", *nanoseconds as f64 / 1000.0)
+                write!(f, " by {} us", *nanoseconds as f64 / 1000.0)
             }
             FaultKind::Slow { polls, nanoseconds } => {
-                write!(f, " by {polls} polls and {} µs", *nanoseconds as f64 / 1000.0)
+                write!(f, " by {polls} polls and {} us", *nanoseconds as f64 / 1000.0)
             }
             _ => Ok(()),
         }

@@ -410,7 +410,7 @@ pub fn describe_rebuild(rebuild: &Rebuild) -> String {
     }
     let paused = match rebuild.pause_us {
         0 => String::new(),
-        pause => format!(", pausing {pause} µs after every 32 rows"),
+        pause => format!(", pausing {pause} us after every 32 rows"),
     };
     format!(
         "{}{paused}",
