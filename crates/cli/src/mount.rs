@@ -91,15 +91,12 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
     if !args.foreground {
         let (status, message) =
             crate::daemon::start(&again(args, &plan), args.log.as_deref(), FAILURE)?;
-        if !message.is_empty() {
+        if status != 0 {
             crate::complain(&message);
         }
         return Ok(status);
     }
-    let ready = |note: String| match args.ready {
-        true => crate::daemon::say_ready(&note),
-        false => Ok(()),
-    };
+    let ready = || if args.ready { crate::daemon::say_ready("") } else { Ok(()) };
     match daemon::serve(plan, ready) {
         Ok(()) => Ok(0),
         // After `ready` nobody reads the pipe any more, and standard output is /dev/null.

@@ -213,20 +213,10 @@ impl Call {
         Ok(())
     }
 
-    /// fsync(2).
+    /// fsync(2). When the engine has failed, unsynced changes are lost. That must be an I/O error:
+    /// a program may ignore EROFS as if nothing had to be done.
     pub async fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
-        self.synced(self.fs.fsync(ino, data_only).await)
-    }
-
-    /// syncfs(2), and what sync(2) asks of one file system.
-    pub async fn sync(&self) -> Result<()> {
-        self.synced(self.fs.sync().await)
-    }
-
-    /// When the engine has failed, unsynced changes are lost. That must be an I/O error: a program
-    /// may ignore EROFS as if nothing had to be done.
-    fn synced(&self, done: Result<()>) -> Result<()> {
-        match (done, self.fs.failure()) {
+        match (self.fs.fsync(ino, data_only).await, self.fs.failure()) {
             (Err(error), Some(_)) if error.kind() == ErrorKind::ReadOnly => {
                 Err(Error::new(ErrorKind::Io, error.to_string()))
             }

@@ -1,92 +1,25 @@
 //! Answers to requests, by the transport that the request came by.
 
-use crate::channel;
 use crate::ring::answer::Answer;
-use crate::wire::{self, Handle, Node};
+use crate::ring::wire;
 use furrow_fs::ReadData;
-use rustix::io::Errno;
+use fuser::{
+    Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr,
+};
 use std::ffi::OsStr;
-use std::marker::PhantomData;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
-use zerocopy::{Immutable, IntoBytes};
+use zerocopy::IntoBytes as _;
 
-/// What a request is answered with, if not with an error.
-pub mod kind {
-    /// Attributes.
-    pub enum Attr {}
-    /// A file that was made and opened.
-    pub enum Create {}
-    /// Bytes.
-    pub enum Data {}
-    /// Nothing: it is done.
-    pub enum Empty {}
-    /// The inode of a name.
-    pub enum Entry {}
-    /// Names of a directory.
-    pub enum List {}
-    /// Names of a directory, with attributes.
-    pub enum ListPlus {}
-    /// What was opened.
-    pub enum Open {}
-    /// A place in a file.
-    pub enum Seek {}
-    /// Space.
-    pub enum Statfs {}
-    /// How much was written.
-    pub enum Write {}
-    /// A value, names, or how long they are.
-    pub enum Xattr {}
-}
-
-/// The right to answer one request, which came by one of the transports.
-pub(crate) enum To {
+/// The answer to one request, of the kind that `C` gives on `/dev/fuse`. Given once; dropped
+/// without one, it answers EIO.
+pub enum Reply<C> {
     /// The request was read from `/dev/fuse`.
-    Channel(channel::Answer),
+    Channel(C),
     /// The request came by a ring.
     Ring(Answer),
-}
-
-/// Calls the method of the transport.
-macro_rules! by {
-    ($to:expr, $answer:ident => $call:expr) => {
-        match $to {
-            To::Channel($answer) => $call,
-            To::Ring($answer) => $call,
-        }
-    };
-}
-
-impl To {
-    pub(crate) fn error(self, errno: Errno) {
-        by!(self, answer => answer.error(errno));
-    }
-
-    /// Answers with a structure.
-    pub(crate) fn send<T: IntoBytes + Immutable>(self, value: &T) {
-        by!(self, answer => answer.send(value));
-    }
-
-    /// Adds to the payload. False if it has no room for all of `bytes`.
-    fn add(&mut self, bytes: &[u8]) -> bool {
-        by!(self, answer => answer.add(bytes))
-    }
-
-    /// Adds a record of a listing, padded to a multiple of 8 bytes, or nothing of it.
-    fn add_record(&mut self, parts: &[&[u8]]) -> bool {
-        by!(self, answer => answer.add_record(parts))
-    }
-
-    /// Answers with the payload.
-    fn finish(self) {
-        by!(self, answer => answer.finish());
-    }
-}
-
-/// The answer to one request, of the kind `K`. Given once; dropped without one, it answers EIO.
-pub struct Reply<K> {
-    to: To,
-    kind: PhantomData<fn(K)>,
 }
 
 /// A reply that can be an error.
@@ -100,89 +33,141 @@ pub(crate) trait Listing: Fail {
     fn ok(self);
 }
 
-impl<K> From<To> for Reply<K> {
-    fn from(to: To) -> Reply<K> {
-        Reply { to, kind: PhantomData }
-    }
+macro_rules! fail {
+    ($($channel:ty),*) => {
+        $(
+            impl Reply<$channel> {
+                /// Answers with an error.
+                pub fn error(self, errno: Errno) {
+                    match self {
+                        Reply::Channel(reply) => reply.error(errno),
+                        Reply::Ring(answer) => answer.error(errno),
+                    }
+                }
+            }
+
+            impl Fail for Reply<$channel> {
+                fn fail(self, errno: Errno) {
+                    self.error(errno);
+                }
+            }
+
+            impl From<$channel> for Reply<$channel> {
+                fn from(reply: $channel) -> Self {
+                    Reply::Channel(reply)
+                }
+            }
+        )*
+    };
 }
 
-impl<K> Reply<K> {
-    /// Answers with an error.
-    pub fn error(self, errno: Errno) {
-        self.to.error(errno);
-    }
-}
+fail!(ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty);
+fail!(ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr);
 
-impl<K: 'static> Fail for Reply<K> {
-    fn fail(self, errno: Errno) {
-        self.error(errno);
-    }
-}
-
-impl Reply<kind::Empty> {
+impl Reply<ReplyEmpty> {
     /// Done.
     pub fn ok(self) {
-        self.to.send(&());
+        match self {
+            Reply::Channel(reply) => reply.ok(),
+            Reply::Ring(answer) => answer.send(&()),
+        }
     }
 }
 
-impl Reply<kind::Entry> {
+impl Reply<ReplyEntry> {
     /// The inode of a name; the kernel may cache both for `ttl`.
-    pub fn entry(self, ttl: &Duration, attr: &wire::Attr, generation: u64) {
-        self.to.send(&wire::Entry::of(ttl, attr, generation));
+    pub fn entry(self, ttl: &Duration, attr: &FileAttr, generation: Generation) {
+        match self {
+            Reply::Channel(reply) => reply.entry(ttl, attr, generation),
+            Reply::Ring(answer) => answer.send(&wire::Entry::of(ttl, attr, generation)),
+        }
     }
 }
 
-impl Reply<kind::Attr> {
+impl Reply<ReplyAttr> {
     /// Attributes, which the kernel may cache for `ttl`.
-    pub fn attr(self, ttl: &Duration, attr: &wire::Attr) {
-        self.to.send(&wire::Attributes::of(ttl, attr));
+    pub fn attr(self, ttl: &Duration, attr: &FileAttr) {
+        match self {
+            Reply::Channel(reply) => reply.attr(ttl, attr),
+            Reply::Ring(answer) => answer.send(&wire::Attributes::of(ttl, attr)),
+        }
     }
 }
 
-impl Reply<kind::Open> {
-    /// The file is open. `flags`: [`wire::KEEP_CACHE`] or 0.
-    pub fn opened(self, handle: Handle, flags: u32) {
-        self.to.send(&wire::Opened::of(handle, flags));
+impl Reply<ReplyOpen> {
+    /// The file is open.
+    pub fn opened(self, handle: FileHandle, flags: FopenFlags) {
+        match self {
+            Reply::Channel(reply) => reply.opened(handle, flags),
+            Reply::Ring(answer) => answer.send(&wire::Opened::of(handle, flags)),
+        }
     }
 }
 
-impl Reply<kind::Create> {
+impl Reply<ReplyCreate> {
     /// The file was made, and is open.
     pub fn created(
         self,
         ttl: &Duration,
-        attr: &wire::Attr,
-        generation: u64,
-        handle: Handle,
-        flags: u32,
+        attr: &FileAttr,
+        generation: Generation,
+        handle: FileHandle,
+        flags: FopenFlags,
     ) {
-        self.to.send(&wire::Created {
-            entry: wire::Entry::of(ttl, attr, generation),
-            opened: wire::Opened::of(handle, flags),
-        });
+        match self {
+            Reply::Channel(reply) => reply.created(ttl, attr, generation, handle, flags),
+            Reply::Ring(answer) => answer.send(&wire::Created {
+                entry: wire::Entry::of(ttl, attr, generation),
+                opened: wire::Opened::of(handle, flags),
+            }),
+        }
     }
 }
 
-impl Reply<kind::Data> {
-    /// These bytes.
-    pub fn data(mut self, bytes: &[u8]) {
-        match self.to.add(bytes) {
-            true => self.to.finish(),
-            false => self.to.error(Errno::IO),
+impl Reply<ReplyData> {
+    /// The bytes of `pieces`, one after the other: `length` altogether.
+    pub fn data<'a>(self, length: usize, mut pieces: impl Iterator<Item = &'a [u8]>) {
+        match self {
+            Reply::Channel(reply) => {
+                match (pieces.next(), pieces.next()) {
+                    (None, _) => reply.data(&[]),
+                    (Some(only), None) => reply.data(only),
+                    // fuser takes a single slice.
+                    (Some(first), Some(second)) => {
+                        let mut whole = Vec::with_capacity(length);
+                        let all = [first, second].into_iter().chain(pieces);
+                        all.for_each(|piece| whole.extend_from_slice(piece));
+                        reply.data(&whole);
+                    }
+                }
+            }
+            Reply::Ring(mut answer) => {
+                for piece in pieces {
+                    if !answer.add(piece) {
+                        return answer.error(Errno::EIO);
+                    }
+                }
+                answer.finish();
+            }
         }
     }
 
     /// What was read from a file.
     pub fn pages(self, data: ReadData) {
-        by!(self.to, answer => answer.pages(data));
+        match self {
+            Reply::Channel(_) => self.data(data.len(), data.chunks()),
+            Reply::Ring(answer) => answer.pages(data),
+        }
     }
 }
 
-impl Reply<kind::Write> {
+impl Reply<ReplyWrite> {
     /// `bytes` bytes were written.
     pub fn written(self, bytes: u32) {
-        self.to.send(&wire::Written { bytes, padding: 0 });
+        match self {
+            Reply::Channel(reply) => reply.written(bytes),
+            Reply::Ring(answer) => answer.send(&wire::Written { bytes, padding: 0 }),
+        }
     }
 }
 
@@ -202,70 +187,108 @@ pub struct Space {
     pub name_max: u32,
 }
 
-impl Reply<kind::Statfs> {
+impl Reply<ReplyStatfs> {
     /// Space, and names.
     pub fn statfs(self, space: &Space) {
-        self.to.send(&wire::Statfs::of(space));
-    }
-}
-
-impl Reply<kind::Xattr> {
-    /// Bytes that the answer would have.
-    pub fn size(self, bytes: u32) {
-        self.to.send(&wire::Written { bytes, padding: 0 });
-    }
-
-    /// A value, or names.
-    pub fn data(mut self, bytes: &[u8]) {
-        match self.to.add(bytes) {
-            true => self.to.finish(),
-            false => self.to.error(Errno::RANGE),
+        let &Space { blocks, blocks_free, blocks_available, inodes, inodes_free, .. } = space;
+        let &Space { block_size, name_max, .. } = space;
+        match self {
+            Reply::Channel(reply) => reply.statfs(
+                blocks,
+                blocks_free,
+                blocks_available,
+                inodes,
+                inodes_free,
+                block_size,
+                name_max,
+                block_size,
+            ),
+            Reply::Ring(answer) => answer.send(&wire::Statfs::of(space)),
         }
     }
 }
 
-impl Reply<kind::Seek> {
+impl Reply<ReplyXattr> {
+    /// Bytes that the answer would have.
+    pub fn size(self, bytes: u32) {
+        match self {
+            Reply::Channel(reply) => reply.size(bytes),
+            Reply::Ring(answer) => answer.send(&wire::Written { bytes, padding: 0 }),
+        }
+    }
+
+    /// A value, or names.
+    pub fn data(self, bytes: &[u8]) {
+        match self {
+            Reply::Channel(reply) => reply.data(bytes),
+            Reply::Ring(mut answer) => match answer.add(bytes) {
+                true => answer.finish(),
+                false => answer.error(Errno::ERANGE),
+            },
+        }
+    }
+}
+
+impl Reply<ReplyLseek> {
     /// The place that was found.
     pub fn offset(self, offset: i64) {
-        self.to.send(&offset);
+        match self {
+            Reply::Channel(reply) => reply.offset(offset),
+            Reply::Ring(answer) => answer.send(&offset),
+        }
     }
 }
 
-impl Reply<kind::List> {
-    /// Adds an entry, after which the listing goes on at `offset`. `mode`: the type of the inode.
-    /// True if it has no room any more.
-    pub fn add(&mut self, ino: Node, offset: u64, mode: u32, name: &OsStr) -> bool {
-        let name = name.as_bytes();
-        let entry = wire::Listed::of(ino.0, offset, mode, name);
-        !self.to.add_record(&[entry.as_bytes(), name])
+impl Reply<ReplyDirectory> {
+    /// Adds an entry, after which the listing goes on at `offset`. True if it has no room any more.
+    pub fn add(&mut self, ino: INodeNo, offset: u64, kind: FileType, name: &OsStr) -> bool {
+        match self {
+            Reply::Channel(reply) => reply.add(ino, offset, kind, name),
+            Reply::Ring(answer) => {
+                let name = name.as_bytes();
+                let entry = wire::Listed::of(ino, offset, kind, name);
+                !answer.add_record(&[entry.as_bytes(), name])
+            }
+        }
     }
 }
 
-impl Listing for Reply<kind::List> {
+impl Listing for Reply<ReplyDirectory> {
     fn ok(self) {
-        self.to.finish();
+        match self {
+            Reply::Channel(reply) => reply.ok(),
+            Reply::Ring(answer) => answer.finish(),
+        }
     }
 }
 
-impl Reply<kind::ListPlus> {
+impl Reply<ReplyDirectoryPlus> {
     /// As in a listing without attributes. The kernel may cache the entry for `ttl`.
     pub fn add(
         &mut self,
         offset: u64,
         name: &OsStr,
         ttl: &Duration,
-        attr: &wire::Attr,
-        generation: u64,
+        attr: &FileAttr,
+        generation: Generation,
     ) -> bool {
-        let name = name.as_bytes();
-        let entry = wire::Entry::of(ttl, attr, generation);
-        let listed = wire::Listed::of(attr.ino, offset, attr.mode, name);
-        !self.to.add_record(&[entry.as_bytes(), listed.as_bytes(), name])
+        match self {
+            Reply::Channel(reply) => reply.add(attr.ino, offset, name, ttl, attr, generation),
+            Reply::Ring(answer) => {
+                let name = name.as_bytes();
+                let entry = wire::Entry::of(ttl, attr, generation);
+                let listed = wire::Listed::of(attr.ino, offset, attr.kind, name);
+                !answer.add_record(&[entry.as_bytes(), listed.as_bytes(), name])
+            }
+        }
     }
 }
 
-impl Listing for Reply<kind::ListPlus> {
+impl Listing for Reply<ReplyDirectoryPlus> {
     fn ok(self) {
-        self.to.finish();
+        match self {
+            Reply::Channel(reply) => reply.ok(),
+            Reply::Ring(answer) => answer.finish(),
+        }
     }
 }

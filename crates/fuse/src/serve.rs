@@ -9,16 +9,15 @@ use crate::known::Known;
 use crate::latency::{Latencies, Op};
 use crate::pass_on::Kernel;
 use crate::posix::Call;
-use crate::reply::{Fail, Listing, Reply, kind};
+use crate::reply::{Fail, Listing, Reply};
 use crate::report::{self, Info, Remount, Stat};
-use crate::wire::{self, Node};
 use furrow_fs::{Attr, Fs, Ino, Kind};
 use furrow_rt::{Pool, Port, Rt};
 use furrow_zone::{Error, ErrorKind};
-use rustix::io::Errno;
+use fuser::{Errno, FileAttr, INodeNo, ReplyEmpty, ReplyEntry, ReplyXattr};
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// State shared by the callbacks and the tasks they start.
@@ -47,8 +46,6 @@ pub(crate) struct Shared {
     pub no_open: AtomicBool,
     /// Time of the mount.
     since: Instant,
-    /// The kernel has unmounted a block device, and the engine has ended for that, with this result.
-    left: Mutex<Option<furrow_zone::Result<()>>>,
     /// The mount's options.
     pub remount: Option<Box<dyn Remount>>,
 }
@@ -57,17 +54,12 @@ impl Shared {
     /// The attributes in the kernel's form. A file without blocks has some in the kernel if stores
     /// through maps, or writes, wait there, and programs take a file of 0 blocks for a hole without
     /// asking: so it shows one of 512 bytes.
-    pub(crate) fn attributes(&self, attr: &Attr) -> wire::Attr {
+    pub(crate) fn attributes(&self, attr: &Attr) -> FileAttr {
         let mut shown = attributes(attr);
         if attr.kind == Kind::File && (attr.size > 0 || self.writeback_cache) {
             shown.blocks = shown.blocks.max(1);
         }
         shown
-    }
-
-    pub(crate) fn left(&self) -> MutexGuard<'_, Option<furrow_zone::Result<()>>> {
-        // A result is whole even if a thread panicked while it held the lock.
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The figures of `fs`.
@@ -111,12 +103,6 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// What ended the engine, if the kernel has had it ended: it unmounted a block device, and has
-    /// been told that nothing is written there any more.
-    pub fn left(&self) -> Option<furrow_zone::Result<()>> {
-        self.shared.left().take()
-    }
-
     /// The present figures; `None` if the engine has ended.
     pub fn stat(&self) -> Option<Stat> {
         let shared = self.shared.clone();
@@ -153,7 +139,6 @@ impl FuseServer {
             writeback_cache: false,
             no_open: AtomicBool::new(false),
             since,
-            left: Mutex::default(),
             remount: None,
         };
         FuseServer { port, pool, shared: Arc::new(shared) }
@@ -241,7 +226,7 @@ impl FuseServer {
                         // follows from it.
                         let struck = failure.is_some() && !failed_before;
                         reply.fail(match kind {
-                            ErrorKind::ReadOnly if struck => Errno::IO,
+                            ErrorKind::ReadOnly if struck => Errno::EIO,
                             _ => errno(&error),
                         });
                     }
@@ -255,7 +240,7 @@ impl FuseServer {
     pub(crate) fn entry<F>(
         &self,
         op: Op,
-        reply: Reply<kind::Entry>,
+        reply: Reply<ReplyEntry>,
         operation: impl FnOnce(Call) -> F + Send + 'static,
     ) where
         F: Future<Output = furrow_zone::Result<Attr>> + 'static,
@@ -270,7 +255,7 @@ impl FuseServer {
     pub(crate) fn empty<F>(
         &self,
         op: Op,
-        reply: Reply<kind::Empty>,
+        reply: Reply<ReplyEmpty>,
         operation: impl FnOnce(Call) -> F + Send + 'static,
     ) where
         F: Future<Output = furrow_zone::Result<()>> + 'static,
@@ -308,12 +293,12 @@ impl FuseServer {
         name: &[u8],
         size: u32,
         uid: u32,
-        reply: Reply<kind::Xattr>,
+        reply: Reply<ReplyXattr>,
     ) {
         let question = report::Question::parse(name).filter(|_| ino == Ino::ROOT);
-        let Some(question) = question else { return reply.error(Errno::NODATA) };
+        let Some(question) = question else { return reply.error(Errno::ENODATA) };
         if question.is_for_root() && uid != 0 {
-            return reply.error(Errno::PERM);
+            return reply.error(Errno::EPERM);
         }
         if size == 0 {
             // The kernel asks only for the length. The query must not be executed for that: it may
@@ -330,7 +315,7 @@ impl FuseServer {
     }
 
     /// The kernel forgets `answers` answers that named `node`.
-    pub(crate) fn forgotten(&self, node: Node, answers: u64) {
+    pub(crate) fn forgotten(&self, node: INodeNo, answers: u64) {
         let Some(ino) = ino(node) else { return };
         if self.shared.known.forget(ino, answers) {
             let shared = self.shared.clone();
@@ -349,10 +334,10 @@ impl FuseServer {
 
 /// Answers with `value`, or with its length if that was asked for, or with ERANGE if it does not
 /// fit.
-pub(crate) fn sized(reply: Reply<kind::Xattr>, value: &[u8], size: u32) {
+pub(crate) fn sized(reply: Reply<ReplyXattr>, value: &[u8], size: u32) {
     match size as usize {
         0 => reply.size(value.len() as u32),
-        room if value.len() > room => reply.error(Errno::RANGE),
+        room if value.len() > room => reply.error(Errno::ERANGE),
         _ => reply.data(value),
     }
 }
