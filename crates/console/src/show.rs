@@ -29,7 +29,7 @@ pub fn bytes(amount: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// Nanoseconds for people: three digits and a unit, in ASCII as all tables: a terminal may not be UTF-8.
+/// Nanoseconds for people: three digits and a unit, in ASCII: a terminal may know nothing else.
 pub fn time(nanoseconds: u64) -> String {
     let (value, unit) = match nanoseconds {
         0..1_000 => return format!("{nanoseconds} ns"),
