@@ -9,8 +9,8 @@
 //
 // An identity of 16 random bytes ties the two together. The marker, the file `.furrow-database` in the
 // host's directory, holds the identity. The entry, a file in the store's directory `/.followed`, has
-// the identity as its name, and holds the machine, both paths and the host's file system. The entry is durable before the
-// marker is written, and the database is removed before the entry. So:
+// the identity as its name, and holds the machine, both paths and the host's file system. The entry is
+// durable before the marker is written, and the database is removed before the entry. So:
 //
 // - An entry without its marker: the directory was removed, or a crash came before the marker was
 //   written, and then there is no database yet. The database is removed.

@@ -54,8 +54,8 @@ int main(int count, char** arguments) {
     fprintf(stderr, "usage: followers DIRECTORY\n");
     return 2;
   }
-  std::string made = std::string(arguments[1]) + "/followers-XXXXXX";
-  CHECK(mkdtemp(&made[0]) != nullptr, made);
+  std::string made = std::string(arguments[1]) + "/followers-" + std::to_string(getpid());
+  CHECK(mkdir(made.c_str(), 0700) == 0, made);
   char* full = realpath(made.c_str(), nullptr);
   const std::string root = full, first = root + "/first", second = root + "/second";
   free(full);
