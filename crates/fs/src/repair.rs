@@ -95,6 +95,8 @@ pub struct Repair {
     pub actions: Vec<Action>,
     /// Actions beyond those.
     pub more_actions: u64,
+    /// Actions that are losses, of all.
+    pub losses: u64,
     /// Whether to apply it.
     pub verdict: Verdict,
     view: Option<Overlay>,
@@ -114,6 +116,7 @@ pub enum Fate {
 struct Log {
     actions: Vec<Action>,
     more: u64,
+    losses: u64,
 }
 
 impl Log {
@@ -124,6 +127,7 @@ impl Log {
         (ino, place): (u32, String),
         (problem, action): (String, String),
     ) {
+        self.losses += u64::from(loss);
         let action = Action { structure, place, problem, action, path: None, ino, loss };
         if self.actions.len() < ACTIONS_MAX {
             self.actions.push(action);
@@ -172,6 +176,7 @@ impl Repair {
             after: None,
             actions: Vec::new(),
             more_actions: 0,
+            losses: 0,
             verdict: Verdict::Clean,
             view: None,
         };
@@ -182,7 +187,7 @@ impl Repair {
         let mut log = Log::default();
         let lost = ring::lost_checkpoint(device).await?;
         let made = mend(rt, &view, options, (&repair.before, lost), &mut log).await;
-        (repair.actions, repair.more_actions) = (log.actions, log.more);
+        (repair.actions, repair.more_actions, repair.losses) = (log.actions, log.more, log.losses);
         repair.verdict = match made {
             Err(error) => Verdict::Hopeless(error.to_string()),
             Ok(()) => {
@@ -203,7 +208,7 @@ impl Repair {
 
     /// True if the repair gives up content that could be read, or was promised, before the damage.
     pub fn loses(&self) -> bool {
-        self.actions.iter().any(|action| action.loss)
+        self.losses > 0
     }
 
     /// The outcome for a finding of [`Repair::before`].
@@ -230,6 +235,11 @@ impl Repair {
         };
         if let Some(action) = self.actions.iter().find(about) {
             return action.action.clone();
+        }
+        // The fault is gone with what it was in.
+        let with = |action: &&Action| action.loss && Some(action.ino) == finding.inode;
+        if let Some(action) = self.actions.iter().find(with) {
+            return format!("{} {}: {}", action.structure, action.place, action.action);
         }
         match finding.structure {
             "data" => "a hole, which reads as zeros",

@@ -8,6 +8,7 @@ pub fn count(number: u64, one: &str) -> String {
     match one.strip_suffix('y') {
         _ if number == 1 => format!("1 {one}"),
         Some(stem) if !stem.ends_with(['a', 'e', 'i', 'o', 'u']) => format!("{number} {stem}ies"),
+        _ if one.ends_with('S') => format!("{number} {one}ES"),
         _ if one.ends_with(char::is_uppercase) => format!("{number} {one}S"),
         _ => format!("{number} {one}s"),
     }

@@ -49,7 +49,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let repair = Rc::new(planned.map_err(|error| anyhow!(error))?);
     let name = source_name(&args.device);
     if !args.json {
-        show(out, &name, &repair, args.verbose)?;
+        show(out, &name, &repair, args)?;
         out.flush()?;
     }
     let answer = decide(args, &repair.verdict, repair.loses(), ask);
@@ -113,10 +113,11 @@ fn decide(
     match said {
         Some(true) => Answer::Apply,
         Some(false) => Answer::Cancel,
-        // Nobody can be asked: a repair that leaves nothing wrong is applied, since it was called
-        // for.
-        None if sound => Answer::Apply,
-        None => Answer::Keep("not all can be mended: -y repairs the rest"),
+        // Nobody can be asked, and nobody has agreed to a loss.
+        None if loses => {
+            Answer::Keep("something would be given up: -y agrees to it, or run this in a terminal")
+        }
+        None => Answer::Keep("not all can be mended: -y mends the rest"),
     }
 }
 
@@ -143,7 +144,9 @@ fn status(verdict: &Verdict, answer: Answer) -> u8 {
 }
 
 /// Shows what is wrong and how it would be repaired.
-fn show(out: &mut dyn Write, name: &str, repair: &Repair, verbose: bool) -> anyhow::Result<()> {
+fn show(out: &mut dyn Write, name: &str, repair: &Repair, args: &Args) -> anyhow::Result<()> {
+    let verbose = args.verbose;
+    let step = if args.n { "WOULD BE DONE" } else { "WHAT IS DONE" };
     if matches!(repair.verdict, Verdict::Clean | Verdict::Hopeless(_)) && repair.after.is_none() {
         print(out, name, &repair.before, verbose)?;
     }
@@ -154,7 +157,7 @@ fn show(out: &mut dyn Write, name: &str, repair: &Repair, verbose: bool) -> anyh
     if repair.after.is_some() {
         let rows = repair.before.findings.iter().take(shown);
         let rows = rows.map(|finding| [finding.to_string(), repair.remedy(finding)]);
-        print_rows(out, ["FINDING", "WHAT IS DONE"], rows)?;
+        print_rows(out, ["FINDING", step], rows)?;
         let all = repair.before.findings.len() as u64 + repair.before.more_findings;
         rest(out, all, shown, "findings")?;
     }
@@ -168,7 +171,7 @@ fn show(out: &mut dyn Write, name: &str, repair: &Repair, verbose: bool) -> anyh
         let most = if loss { usize::MAX } else { shown };
         let rows = all.iter().take(most);
         let rows = rows.map(|a| [about(a), a.problem.clone(), a.action.clone()]);
-        print_rows(out, [title, "PROBLEM", "WHAT IS DONE"], rows)?;
+        print_rows(out, [title, "PROBLEM", step], rows)?;
         rest(out, all.len() as u64, most, "repairs")?;
     }
     if repair.more_actions > 0 {
@@ -213,23 +216,27 @@ fn conclude(
     let left = repair.after.as_ref().map_or(0, |r| r.findings.len() as u64 + r.more_findings);
     let left = count(left, "ERROR");
     let size = format!("{}, {}", count(commands as u64, "command"), bytes(written));
+    let lost = match repair.losses {
+        0 => String::new(),
+        losses => format!(", {} as listed", count(losses, "LOSS")),
+    };
     match (&repair.verdict, answer) {
         (Verdict::Clean, _) => Ok(()),
         (Verdict::Sound, Answer::Apply) => {
-            writeln!(out, "{name}: MENDED: no errors left ({size} written)")
+            writeln!(out, "{name}: MENDED: no errors left{lost} ({size} written)")
         }
         (_, Answer::Apply) => {
-            writeln!(out, "{name}: MENDED in part: {left} left ({size} written)")
+            writeln!(out, "{name}: MENDED in part: {left} left{lost} ({size} written)")
         }
         (_, Answer::Cancel) => writeln!(out, "{name}: ERRORS left, nothing was changed"),
         (Verdict::Hopeless(why), _) => {
             writeln!(out, "{name}: CANNOT BE MENDED: {why}; nothing was changed")
         }
         (Verdict::Sound, Answer::Keep(why)) => {
-            writeln!(out, "{name}: a repair would leave no errors ({size} to write): {why}")
+            writeln!(out, "{name}: a repair would leave no errors{lost} ({size} to write): {why}")
         }
         (_, Answer::Keep(why)) => {
-            writeln!(out, "{name}: {left} would be left ({size} to write): {why}")
+            writeln!(out, "{name}: {left} would be left{lost} ({size} to write): {why}")
         }
     }
 }
@@ -274,6 +281,7 @@ fn described(
         "why": why,
         "applied": answer == Answer::Apply,
         "loses": repair.loses(),
+        "losses": repair.losses,
         "commands": commands,
         "bytes": written,
         "actions": repair.actions.iter().map(action).collect::<Vec<_>>(),
@@ -319,7 +327,9 @@ mod tests {
             ("--repair", &Sound, true, no, (36, false)),
             ("--repair", &Better, false, no, (36, false)),
             ("--repair", &Better, false, yes, (5, true)),
-            ("--repair", &Sound, true, nobody, (1, true)),
+            ("--repair", &Sound, true, nobody, (4, false)),
+            ("--repair --json", &Sound, true, yes, (4, false)),
+            ("--repair", &Better, true, nobody, (4, false)),
             ("--repair", &Better, false, nobody, (4, false)),
             ("--repair --json", &Better, false, yes, (4, false)),
             ("-p", &Sound, false, no, (1, true)),

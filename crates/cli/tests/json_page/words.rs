@@ -113,6 +113,7 @@ pub const WORDS: &[(&str, &str)] = &[
     ("lifetime", "Expected lifetime of the file"),
     ("log_zones", "Zones for checkpoints, logs and tables"),
     ("loses", "The repair gives something up"),
+    ("losses", "Steps of the repair that give something up"),
     ("loss", "This gives something up"),
     ("main_bytes", "Bytes for files"),
     ("max_active", "Most active zones; null: no limit"),
