@@ -18,6 +18,8 @@ pub struct Findings<'a, T> {
     pub notes: &'a [String],
     /// The plural noun for a violation.
     pub noun: &'a str,
+    /// They are what a repair has left.
+    pub repaired: bool,
 }
 
 impl<T: Display> Findings<'_, T> {
@@ -42,11 +44,11 @@ impl<T: Display> Findings<'_, T> {
         Ok(())
     }
 
-    /// How many errors are left, if any: nothing was changed.
+    /// How many errors there are, if any, and whether something was changed.
     pub fn errors(&self) -> Option<String> {
         let errors = self.found.len() as u64 + self.more;
-        (errors > 0)
-            .then(|| format!("{}, nothing was changed", crate::show::count(errors, "ERROR")))
+        let changed = if self.repaired { " left" } else { ", nothing was changed" };
+        (errors > 0).then(|| format!("{}{changed}", crate::show::count(errors, "ERROR")))
     }
 }
 
@@ -57,8 +59,8 @@ mod tests {
     fn printed(count: usize, verbose: bool) -> (String, Option<String>) {
         let found: Vec<String> = (0..count).map(|index| format!("block {index}\n")).collect();
         let notes = ["what a crash left".to_owned()];
-        let findings =
-            Findings { device: "d.zns", found: &found, more: 5, notes: &notes, noun: "problems" };
+        let (device, found, noun) = ("d.zns", &found, "problems");
+        let findings = Findings { device, found, more: 5, notes: &notes, noun, repaired: false };
         let mut out = Vec::new();
         findings.print(&mut out, verbose).unwrap();
         (String::from_utf8(out).unwrap(), findings.errors())

@@ -213,6 +213,7 @@ fn print(
         more: report.more_findings,
         notes: &report.notes,
         noun: "findings",
+        repaired: false,
     };
     findings.print(out, verbose)?;
     let s = &report.statistics;

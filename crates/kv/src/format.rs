@@ -8,9 +8,10 @@
 //!
 //! Invariants
 //! - The half with the highest turn whose snapshot is whole counts. The other halves are emptied
-//!   only once this snapshot is whole. An offline zone holds no half that counts if the newest half
-//!   that was found does not end with the record that the ring turns, and its first zone could be
-//!   emptied, and was not.
+//!   only once this snapshot is whole. A zone of the ring that is offline, or that was written and
+//!   holds no record that can be read, holds no half that counts if the newest half that was found
+//!   does not end with the record that the ring turns, and its first zone could be emptied, and was
+//!   not.
 //! - Records of a half have consecutive sequence numbers. A round begins when the one before it is
 //!   durable. So a gap is damage if a record of the round after the next follows in the half, or a
 //!   record of any round behind a gap in the snapshot, or any record behind it in the same zone.

@@ -3,7 +3,7 @@
 
 use crate::format::{INCOMPAT_KNOWN, INCOMPAT_ROLES, SuperblockBody, kind};
 use crate::half_reader::{HalfOf, HalfReader};
-use crate::recover::{Opened, Replay};
+use crate::recover::{Damage, Opened, Replay};
 use furrow_log::address::{blocks_begun, blocks_per_zone};
 use furrow_log::record::{self, Uuid};
 use furrow_log::ring::{
@@ -47,6 +47,8 @@ pub(crate) struct FoundRing {
     pub(crate) zones: RingZones,
     /// The halves found, newest turn first.
     pub(crate) halves: Vec<FoundHalf>,
+    /// Zones that belong to none of these halves, were written, and hold no record that can be read.
+    pub(crate) unreadable: Vec<ZoneId>,
 }
 
 /// The superblock in a record; `None` if the record is none, or an invalid one.
@@ -152,28 +154,30 @@ pub(crate) async fn find_ring(
     halves.sort_by_key(|found| std::cmp::Reverse(found.turn));
     let Some(newest) = halves.first() else { return Ok(None) };
     let zones = newest.superblock.ring;
-    let headless = headless(device, reports, pages, newest, &halves).await?;
+    let (headless, unreadable) = headless(device, reports, pages, newest, &halves).await?;
     halves.splice(0..0, headless);
-    Ok(Some(FoundRing { zones, halves }))
+    Ok(Some(FoundRing { zones, halves, unreadable }))
 }
 
-/// The newest half without a superblock that is newer than `newest`, the newest with one.
+/// The newest half without a superblock that is newer than `newest`, the newest with one; and the
+/// zones of the ring that were written and hold no record.
 async fn headless(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
     pages: &Pool,
     newest: &FoundHalf,
     halves: &[FoundHalf],
-) -> Result<Option<FoundHalf>> {
-    let mut turns: BTreeMap<u64, Vec<ZoneId>> = BTreeMap::new();
+) -> Result<(Option<FoundHalf>, Vec<ZoneId>)> {
+    let (mut turns, mut unreadable) = (BTreeMap::<u64, Vec<ZoneId>>::new(), Vec::new());
     for zone in newest.superblock.ring.zones() {
         let known = halves.iter().any(|half| half.superblock.zones.contains(&zone));
         if known || reports[zone.0 as usize].state == ZoneState::Offline {
             continue;
         }
-        let mut turn = None;
+        let (mut turn, mut any) = (None, false);
         let read = read_half(device, reports, std::iter::once(zone), pages, |piece| {
             let Piece::Record(FoundRecord { header, .. }) = piece else { return Ok(true) };
+            any = true;
             let ours = header.kind.get() == kind::ENTRIES && header.object == newest.store;
             turn = ours.then(|| header.epoch.get());
             Ok(!ours)
@@ -186,14 +190,19 @@ async fn headless(
         if let Some(turn) = turn.filter(|turn| *turn > newest.turn) {
             turns.entry(turn).or_default().push(zone);
         }
+        let written = blocks_begun(&reports[zone.0 as usize], device.geometry()) > 0;
+        if written && !any && !newest.superblock.failed.contains(&zone) {
+            unreadable.push(zone);
+        }
     }
-    Ok(turns.pop_last().map(|(turn, zones)| FoundHalf {
+    let half = turns.pop_last().map(|(turn, zones)| FoundHalf {
         turn,
         store: newest.store,
         device: newest.device,
         superblock: Superblock { zones, ..newest.superblock.clone() },
         headless: true,
-    }))
+    });
+    Ok((half, unreadable))
 }
 
 /// The first offline zone in which a store may have begun.
@@ -231,17 +240,19 @@ pub(crate) async fn none_found(
     }
 }
 
-/// An offline zone that may have held something newer than this half. If the half does not say that
-/// the ring `turns`, and its first zone could have been emptied and still holds data, no newer half
-/// ever counted.
-fn may_be_newer(half: &Superblock, turns: bool, reports: &[ZoneReport]) -> Option<ZoneId> {
+/// Whether something newer than this half may have counted. If the half does not say that the ring
+/// `turns`, and its first zone could have been emptied and still holds data, no newer half ever did.
+fn may_have_newer(half: &Superblock, turns: bool, reports: &[ZoneReport]) -> bool {
     let state = |zone: ZoneId| reports.get(zone.0 as usize).map(|report| report.state);
-    let first = half.zones.first().copied()?;
-    if !turns && state(first) != Some(ZoneState::ReadOnly) {
-        return None;
-    }
-    let offline = |zone: &ZoneId| state(*zone) == Some(ZoneState::Offline);
-    half.ring.zones().find(|zone| offline(zone) && !half.failed.contains(zone))
+    let first = half.zones.first().copied();
+    turns || first.is_some_and(|first| state(first) == Some(ZoneState::ReadOnly))
+}
+
+/// An offline zone that may have held something newer than this half.
+fn offline_newer(half: &Superblock, turns: bool, reports: &[ZoneReport]) -> Option<ZoneId> {
+    let offline = |zone: &ZoneId| reports[zone.0 as usize].state == ZoneState::Offline;
+    let mut zones = half.ring.zones().filter(|_| may_have_newer(half, turns, reports));
+    zones.find(|zone| offline(zone) && !half.failed.contains(zone))
 }
 
 /// Reads the newest half with a whole snapshot; with `older` even if a newer one may be missing.
@@ -255,7 +266,7 @@ pub(crate) async fn find(
 ) -> Result<Opened> {
     let geometry = device.geometry();
     BlockAddr::check(geometry).map_err(|error| error.at(device.name()))?;
-    let Some(ring) = find_ring(device, reports, pages).await? else {
+    let Some(mut ring) = find_ring(device, reports, pages).await? else {
         return Err(none_found(device, reports, pages).await);
     };
     let scan = |half: FoundHalf, copy: Option<Replay>| {
@@ -267,7 +278,7 @@ pub(crate) async fn find(
         HalfReader::new(of, copy).read(device, reports, zones, pages)
     };
     let mut superseded = false;
-    let mut halves = ring.halves.into_iter().peekable();
+    let mut halves = std::mem::take(&mut ring.halves).into_iter().peekable();
     while let Some(half) = halves.next() {
         let mut found = scan(half.clone(), None).await?;
         let mut zones = half.superblock.zones.clone();
@@ -293,8 +304,14 @@ pub(crate) async fn find(
             continue;
         }
         let turns = found.replay.turns;
-        if let Some(zone) = may_be_newer(&half.superblock, turns, reports).filter(|_| !older) {
+        if let Some(zone) = offline_newer(&half.superblock, turns, reports).filter(|_| !older) {
             return Err(is_offline(device, zone));
+        }
+        if !older && may_have_newer(&half.superblock, turns, reports) {
+            let what = "written, and no record can be read there: the newest half of the ring may \
+                        have begun here, with all that was made, changed or synced last";
+            let lost = |zone| Damage { place: (zone, 0), what: what.into() };
+            found.damage.extend(ring.unreadable.iter().copied().map(lost));
         }
         let label = half.superblock.body.label;
         let label = label.split(|byte| *byte == 0).next().unwrap_or_default();

@@ -34,8 +34,8 @@ const ERRORS_LEFT: u8 = 4;
 /// A store whose record ring is damaged is not opened, since files may be lost. --repair accepts
 /// that loss, after the check has listed it, and makes the store one that opens.
 ///
-/// Exit status as of fsck(8): 0 no errors, 1 errors corrected, 4 errors left, 8 the check could not
-/// be made, 16 wrong usage.
+/// Exit status as of fsck(8), added up: 0 no errors, 1 errors corrected, 4 errors left, 8 the check
+/// could not be made, 16 wrong usage.
 #[derive(clap::Args)]
 pub struct Args {
     #[arg(help = crate::target::DEVICE)]
@@ -68,7 +68,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     let of_ring = found.problems.iter().any(|problem| problem.structure == "ring");
     let repairs = args.repair && of_ring;
     if !repairs || !args.json {
-        tell(args, &found, out)?;
+        tell(args, false, &found, out)?;
     }
     if !repairs {
         return Ok(if found.is_ok() { 0 } else { ERRORS_LEFT });
@@ -78,17 +78,23 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     drop(drive::Changed::open_with(&args.device, options)?);
     let left = check(args)?;
     if !args.json {
-        writeln!(out, "{}: repaired:", source_name(&args.device))?;
+        let device = source_name(&args.device);
+        writeln!(out, "{device}: the record ring is repaired:")?;
     }
-    tell(args, &left, out)?;
-    Ok(if left.is_ok() { CORRECTED } else { ERRORS_LEFT })
+    tell(args, true, &left, out)?;
+    Ok(if left.is_ok() { CORRECTED } else { CORRECTED | ERRORS_LEFT })
 }
 
-fn tell(args: &Args, report: &CheckReport, out: &mut dyn Write) -> anyhow::Result<()> {
+fn tell(
+    args: &Args,
+    repaired: bool,
+    report: &CheckReport,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
     let device = source_name(&args.device);
     match args.json {
         true => crate::show::json(out, &document(&device, report)),
-        false => Ok(print(out, &device, report, args)?),
+        false => Ok(print(out, &device, report, (args, repaired))?),
     }
 }
 
@@ -116,7 +122,7 @@ fn print(
     out: &mut dyn Write,
     device: &str,
     report: &CheckReport,
-    args: &Args,
+    (args, repaired): (&Args, bool),
 ) -> std::io::Result<()> {
     let findings = Findings {
         device,
@@ -124,6 +130,7 @@ fn print(
         more: report.more,
         notes: &report.notes,
         noun: "problems",
+        repaired,
     };
     findings.print(out, args.verbose)?;
     let c = &report.checked;
@@ -206,7 +213,7 @@ mod tests {
         let (verbose, repair, metadata_only, json) = (false, false, false, false);
         let args = Args { device: "d".into(), verbose, repair, metadata_only, json };
         let mut out = Vec::new();
-        print(&mut out, "d.zns", &report, &args).unwrap();
+        print(&mut out, "d.zns", &report, (&args, false)).unwrap();
         let text = String::from_utf8(out).unwrap();
         let first = "d.zns: content: db/1.sst: block 7 (zone 9 offset 3): it has another checksum\n\
                      d.zns: 1 ERROR, nothing was changed: 0 files";

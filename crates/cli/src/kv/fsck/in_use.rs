@@ -66,6 +66,7 @@ fn print(
         more: found.more_findings,
         notes: &[note],
         noun: "problems",
+        repaired: false,
     };
     findings.print(out, args.verbose)?;
     let state = findings.errors().unwrap_or_else(|| "clean".to_owned());
