@@ -14,8 +14,10 @@ use furrow_log::address::{blocks_written, read_blocks};
 use furrow_log::record::{RecordHeader, peek};
 use furrow_rt::{Config, Page, Pages, Pool, Rt};
 use furrow_zone::{
-    BlockCount, Command, ErrorKind, QueueId, Request, Result, When, ZoneId, ZoneState, ZonedDevice,
+    Action, BlockCount, Command, ErrorKind, QueueId, Request, Result, Target, When, ZoneId,
+    ZoneState, ZonedDevice,
 };
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
 
@@ -148,6 +150,45 @@ fn a_flipped_bit_in_a_sync_record_costs_its_own_file() {
 }
 
 /// Two records, one behind the other and apart.
+/// Overwrites what was written in `zone` by as many blocks of `byte`.
+async fn overwrite(drive: &Emulator, zone: ZoneId, byte: u8) {
+    let geometry = drive.geometry().clone();
+    let report = drive.report_now(zone, 1).unwrap()[0];
+    let start = geometry.start(zone);
+    let reset = Command::Manage { target: Target::Zone(start), action: Action::Reset };
+    assert!(drive.submit(QueueId(0), Request::bare(reset)).await.status.is_ok());
+    let per_block = furrow_fs::format::BLOCK as u64 / geometry.block_size.0;
+    for block in 0..blocks_written(&report, &geometry) {
+        let mut page = Page::zeroed();
+        page.make_mut().fill(byte);
+        let lba = furrow_zone::Lba(start.0 + u64::from(block) * per_block);
+        let write = Command::Write { lba, blocks: BlockCount(per_block) };
+        let data = Pages::from_iter([page]);
+        assert!(drive.submit(QueueId(0), Request::with_data(write, data)).await.status.is_ok());
+    }
+}
+
+/// The zones say that something was written: that no record says what it was is no end of the log.
+#[test]
+fn a_sync_log_that_reads_as_zeros_or_noise_is_not_passed_over() {
+    for byte in [0, 0x5a] {
+        on_drive(move |rt, drive| async move {
+            let drive = files_and_a_cut(&rt, &drive).await?;
+            let of = |addr: BlockAddr| addr.zone(drive.geometry());
+            let found = records(&drive, kind::SYNC).await;
+            let zones: BTreeSet<ZoneId> = found.into_iter().map(|(addr, _)| of(addr)).collect();
+            assert!(!zones.is_empty());
+            for zone in zones {
+                overwrite(&drive, zone, byte).await;
+            }
+            let all: Vec<u64> = (0..FILES).collect();
+            let why = refused(&rt, Rc::new(drive), &all).await?;
+            assert!(why.contains("sync record"), "{why}");
+            Ok(())
+        });
+    }
+}
+
 #[test]
 fn several_damaged_records_cost_their_own_files() {
     on_drive(|rt, drive| async move {

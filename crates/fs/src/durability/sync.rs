@@ -46,6 +46,12 @@ pub(crate) const RECORDS_IN_FLIGHT: u32 = 4;
 /// Blocks of the longest record. A checkpoint makes a longer record unnecessary, and need not
 /// repeat its content.
 const RECORD_BLOCKS_MAX: u32 = 1_024;
+
+/// Blocks of the longest record in a half of `capacity` blocks. Wherever so many are left, the next
+/// record is in this half.
+pub(crate) fn record_blocks_max(capacity: u32) -> u32 {
+    RECORD_BLOCKS_MAX.min(capacity / 2)
+}
 /// Bytes that the changes of a file's nodes may take in a record. A node whose change has no space
 /// is written: that takes a block, and another block for the record would gain nothing.
 const CHANGES_MAX: usize = 1_024;
@@ -186,7 +192,7 @@ impl Core {
     /// Finds space for a record of `blocks`; false if a checkpoint must come first.
     fn sync_room(&mut self, blocks: u32) -> bool {
         let capacity = self.env.layout.sync_stripe().blocks();
-        if blocks > RECORD_BLOCKS_MAX.min(capacity / 2) {
+        if blocks > record_blocks_max(capacity) {
             return false;
         }
         if self.has_lost_zone() {

@@ -5,11 +5,13 @@ use super::sync_items::{Change, Input, Item, pointers};
 use super::tables::Table;
 use super::tree::read_node;
 use super::{Fsck, Plan, Volume, xattrs};
+use crate::durability::sync::record_blocks_max;
 use crate::format::{BLOCK, COMPAT_PROOFS, HEADS_PER_STREAM, HOLE, NatEntry, Pointer, kind};
 use crate::tree::dirent;
 use crate::types::Kind;
 use furrow_log::record::{self, Expect, RecordHeader, crc32c, crc32c_append};
 use furrow_rt::Page;
+use furrow_zone::words::count;
 use furrow_zone::{ZoneId, ZoneState};
 use std::collections::BTreeMap;
 use zerocopy::IntoBytes;
@@ -156,7 +158,13 @@ async fn next_record(fsck: &Fsck, volume: &Volume, log: &Log<'_>) -> (Found, (u3
 
 /// The next record is not where it should be: the log ends there, or it is damaged. True if the log
 /// continues behind it.
-async fn missing(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, here: Found) -> bool {
+async fn missing(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, mut here: Found) -> bool {
+    if let Found::End = here
+        && let Some((place, why)) = wiped(fsck, volume, (log.half, log.next)).await
+    {
+        (log.half, log.next) = place;
+        here = Found::Damaged(why);
+    }
     let behind = u32::from(matches!(here, Found::Damaged(_)));
     let later = look(fsck, volume, (log.half, log.next + behind), log.sequence).await;
     let place = place(fsck, volume, log);
@@ -195,6 +203,54 @@ async fn missing(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, here: Foun
         }
         None => false,
     }
+}
+
+/// Where the zones say that something was written, and nothing of it is left: zeros where a record
+/// would have had space, or, behind a full half, another without any record.
+async fn wiped(
+    fsck: &Fsck,
+    volume: &Volume,
+    (half, next): (u32, u32),
+) -> Option<((u32, u32), String)> {
+    let (plan, blocks) = (&volume.plan, volume.plan.sync_stripe().blocks());
+    let zones = |half| Plan::half(plan.sync_start, plan.sync_zones, half).map(ZoneId);
+    let state = |zone: ZoneId| fsck.reports.get(zone.0 as usize).map(|report| report.state);
+    let exact = |half| {
+        let is_exact = |state: ZoneState| state.is_active() || state == ZoneState::Empty;
+        zones(half).all(|zone| state(zone).is_some_and(is_exact))
+    };
+    let written =
+        |half, at| block_addr(fsck, volume, half, at).filter(|addr| fsck.is_written(*addr));
+    let is_zero = |page: &Page| page.bytes().iter().all(|byte| *byte == 0);
+    if next + record_blocks_max(blocks) <= blocks {
+        written(half, next).filter(|_| exact(half))?;
+        let mut zeros = 0;
+        for addr in (next..blocks).filter_map(|at| written(half, at)) {
+            fsck.read_one(addr).await.ok().filter(is_zero)?;
+            zeros += 1;
+        }
+        return Some((
+            (half, next),
+            format!("zeros, where {} were written", count(zeros, "block")),
+        ));
+    }
+    let has_room = |zone: ZoneId| {
+        state(zone).is_some_and(ZoneState::is_active) && fsck.written(zone) < plan.capacity
+    };
+    if half != volume.body.sync_half.get() || zones(half).any(has_room) {
+        return None;
+    }
+    let other = 1 - half;
+    let first = fsck.read_one(written(other, 0)?).await.ok()?;
+    if is_zero(&first) && !exact(other) {
+        return None;
+    }
+    for addr in (0..blocks).take(GAP as usize).filter_map(|at| written(other, at)) {
+        if fsck.read_one(addr).await.is_ok_and(|page| record::peek(page.bytes()).is_some()) {
+            return None;
+        }
+    }
+    Some(((other, 0), "no record in a zone that was written".to_owned()))
 }
 
 /// The whole records from block `from` of a half on, and in the other half; those older than

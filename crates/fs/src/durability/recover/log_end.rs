@@ -16,10 +16,11 @@ use super::log_reader::{LogReader, Place, Read};
 use super::read::Found;
 use super::sync_items::{Item, parse_item};
 use crate::durability::namespace_log::{Decoder, NameOp};
-use crate::durability::sync::RECORDS_IN_FLIGHT;
+use crate::durability::sync::{RECORDS_IN_FLIGHT, record_blocks_max};
 use crate::layout::Layout;
-use furrow_log::record::RecordHeader;
+use furrow_log::record::{self, RecordHeader};
 use furrow_zone::Result;
+use furrow_zone::words::count;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -179,6 +180,44 @@ async fn look(
         (at, gap) = (at + header.blocks(), 0);
     }
     Ok(())
+}
+
+/// Where the drive has lost what the log goes on with, and how that shows; `place` holds no record.
+/// A zone's write pointer says that something was written. A power cut leaves the beginning of it,
+/// and nobody writes zeros where there is space for another record, nor anything but records.
+pub(super) async fn wiped(
+    log: &mut LogReader<'_>,
+    place: Place,
+) -> Result<Option<(Place, String)>> {
+    let (blocks, half) = (log.found.layout.sync_stripe().blocks(), place.0);
+    if place.1.saturating_add(record_blocks_max(blocks)) <= blocks {
+        if !log.is_written(place) || !log.is_exact(half) {
+            return Ok(None);
+        }
+        let mut zeros = 0;
+        for at in place.1..blocks {
+            if log.is_written((half, at)) {
+                if !log.is_zeros((half, at)).await? {
+                    return Ok(None);
+                }
+                zeros += 1;
+            }
+        }
+        return Ok(Some((place, format!("zeros, where {} were written", count(zeros, "block")))));
+    }
+    // The half is full, and the log goes on in the other.
+    let other = (1 - half, 0);
+    let turned = u32::from(half) == log.found.image.body.sync_half.get() && !log.has_room(half);
+    if !turned || !log.is_written(other) || log.is_zeros(other).await? && !log.is_exact(other.0) {
+        return Ok(None);
+    }
+    for at in (0..blocks).take(GAP as usize) {
+        let block = log.block((other.0, at)).await?;
+        if block.is_some_and(|block| record::peek(block.bytes()).is_some()) {
+            return Ok(None);
+        }
+    }
+    Ok(Some((other, "no record in a zone that was written".to_owned())))
 }
 
 /// What the items of a damaged record say, as far as they can be read: a hint for messages.

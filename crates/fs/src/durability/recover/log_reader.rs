@@ -98,14 +98,40 @@ impl<'a> LogReader<'a> {
     /// Whether a record that was acknowledged may be in the half after `half`, whose first zone is
     /// offline: the zones of `half` are filled before.
     pub(super) fn may_continue(&self, half: u8) -> bool {
+        let first = self.found.layout.sync_zone(1 - half, 0);
+        self.state(first) != ZoneState::Offline || !self.has_room(half)
+    }
+
+    /// Whether a zone of `half` can be written further.
+    pub(super) fn has_room(&self, half: u8) -> bool {
         let layout = &self.found.layout;
-        let has_room = |zone: ZoneId| {
+        layout.sync_half(half).into_iter().any(|zone| {
             let report = &self.found.reports[zone.0 as usize];
             let end = written(report, self.device.geometry());
             report.state.is_active() && end < layout.capacity
-        };
-        self.state(layout.sync_zone(1 - half, 0)) != ZoneState::Offline
-            || !layout.sync_half(half).into_iter().any(has_room)
+        })
+    }
+
+    /// Whether the write pointers of all zones of `half` say what was written.
+    pub(super) fn is_exact(&self, half: u8) -> bool {
+        let exact = |state: ZoneState| state.is_active() || state == ZoneState::Empty;
+        self.found.layout.sync_half(half).into_iter().all(|zone| exact(self.state(zone)))
+    }
+
+    /// Whether the drive says that something was written at `place`.
+    pub(super) fn is_written(&self, place: Place) -> bool {
+        self.locate(place).is_some_and(|(zone, offset)| {
+            offset < written(&self.found.reports[zone.0 as usize], self.device.geometry())
+        })
+    }
+
+    /// Whether the block at `place` is zeros.
+    ///
+    /// # Errors
+    /// As [`LogReader::block`].
+    pub(super) async fn is_zeros(&mut self, place: Place) -> Result<bool> {
+        let block = self.block(place).await?;
+        Ok(block.is_some_and(|block| block.bytes().iter().all(|byte| *byte == 0)))
     }
 
     /// The block at a place; none if the drive has none there.

@@ -203,10 +203,15 @@ async fn next_record(log: &mut LogReader<'_>, scan: &SyncScan) -> Result<Next> {
 async fn missing(
     log: &mut LogReader<'_>,
     scan: &mut SyncScan,
-    place: Place,
-    read: Read,
+    mut place: Place,
+    mut read: Read,
 ) -> Result<bool> {
     let found = log.found;
+    if let Read::Nothing = read
+        && let Some((at, why)) = super::log_end::wiped(log, place).await?
+    {
+        (place, read) = (at, Read::Damaged(why, Vec::new()));
+    }
     let from = match &read {
         Read::Damaged(..) => (place.0, place.1 + 1),
         _ => place,
