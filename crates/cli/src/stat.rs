@@ -112,8 +112,8 @@ fn print(out: &mut dyn Write, stat: &Stat, directory: &Path) -> io::Result<()> {
         if at == 0 {
             writeln!(
                 out,
-                "\ndamaged blocks, which cleaning leaves in place (find DIR -inum N shows \
-                 the file):"
+                "\ndamaged blocks that requests or cleaning met, which stay in place (find DIR \
+                 -inum N shows the file):"
             )?;
         }
         writeln!(out, "  {damage}")?;

@@ -213,14 +213,16 @@ impl Core {
         None
     }
 
-    /// See [`crate::Fs::clean_failures`].
-    pub(crate) fn clean_failures(&self) -> &[String] {
+    /// See [`crate::Fs::damaged_blocks`].
+    pub(crate) fn damaged_blocks(&self) -> &[String] {
         &self.clean.failures
     }
 
-    /// Keeps a failure for a later report.
-    fn note_clean_failure(&mut self, what: String) {
-        self.stats.counters.clean_failed_blocks += 1;
+    /// Keeps for a later report what is wrong with a block, and where.
+    pub(crate) fn note_damaged_block(&mut self, what: String) {
+        if self.clean.failures.contains(&what) {
+            return;
+        }
         if self.clean.failures.len() == FAILURES_MAX {
             self.clean.failures.remove(0);
         }

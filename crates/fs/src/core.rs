@@ -247,7 +247,8 @@ impl Core {
         let addr = BlockAddr(fetch.pointer.addr.get());
         let place = || {
             let (zone, offset) = (addr.zone(&self.env.geometry), addr.offset(&self.env.geometry));
-            format!("{}: zone {zone} offset {offset}", self.env.device.name())
+            let whose = fetch.key.owner();
+            format!("{}: zone {zone} offset {offset}: {whose}", self.env.device.name())
         };
         let (expected, found) = (fetch.pointer.crc.get(), crc32c(page.bytes()));
         if expected != found && !self.env.options.variant.has(FsDefect::DroppedCrc) {
@@ -382,8 +383,16 @@ impl Inner {
 
     /// A block could not be read, or differs from what was written.
     fn note_damage(&self, error: &Error) {
-        let damage = matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt);
-        if damage && self.core.borrow().env.options.on_damage == OnDamage::ReadOnly {
+        if !matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) {
+            return;
+        }
+        let stops = {
+            let core = &mut *self.core.borrow_mut();
+            core.stats.counters.damaged_reads += 1;
+            core.note_damaged_block(error.to_string());
+            core.env.options.on_damage == OnDamage::ReadOnly
+        };
+        if stops {
             self.fail(error);
         }
     }

@@ -157,11 +157,11 @@ impl Inner {
             let (now, later) = rest.split_at(run);
             let pin = zones.pin(zone);
             let (device, pages) = (device.clone(), self.pages.clone());
-            let queue = QueueId(0);
+            let (queue, key) = (QueueId(0), first.key);
             let read = async move {
                 let pages = read_blocks(&*device, queue, start, run as u32, &pages).await;
                 drop(pin);
-                pages
+                pages.map_err(|error| error.at(key.owner()))
             };
             if shared {
                 runs.push(self.fetches.begin(start.0, run as u32));

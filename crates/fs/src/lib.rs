@@ -561,10 +561,11 @@ impl Fs {
         self.0.clean(options).await
     }
 
-    /// Blocks that cleaning could not move since the mount: the newest, with their places, owners
-    /// and reasons. [`Counters::clean_failed_blocks`] counts all.
-    pub fn clean_failures(&self) -> Vec<String> {
-        self.0.core.borrow().clean_failures().to_vec()
+    /// Blocks that requests or cleaning found damaged or unreadable since the mount: the newest,
+    /// with their places, owners and reasons. [`Counters::damaged_reads`] and
+    /// [`Counters::clean_failed_blocks`] count how often.
+    pub fn damaged_blocks(&self) -> Vec<String> {
+        self.0.core.borrow().damaged_blocks().to_vec()
     }
 
     /// Begins a scrub in the background, or changes the pace of the one that runs. A scrub reads

@@ -589,6 +589,8 @@ pub struct Counters {
     pub clean_node_blocks: u64,
     /// Blocks that cleaning could not read, or whose content was not what was written.
     pub clean_failed_blocks: u64,
+    /// Requests that failed because a block could not be read, or was not what was written.
+    pub damaged_reads: u64,
     /// Times an operation had to wait for space.
     pub space_waits: u64,
     /// The most blocks, nodes and names that were looked at before other tasks had a turn;

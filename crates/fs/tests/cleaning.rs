@@ -276,7 +276,7 @@ fn a_damaged_block_stays_and_is_named_while_cleaning_goes_on() {
         drive.inject(fault).unwrap();
         let before = fs.statfs();
         let report = fs.clean(CleanOptions { garbage_percent: 0, ..Default::default() }).await?;
-        println!("{report:?} {:?}", fs.clean_failures());
+        println!("{report:?} {:?}", fs.damaged_blocks());
         assert!(report.failed_blocks > u64::from(valid), "{report:?}");
         assert!(report.superzones as usize >= zones.len() - 2, "{report:?}");
         assert_eq!(fs.counters().clean_failed_blocks, report.failed_blocks);
@@ -334,7 +334,7 @@ fn a_zone_that_cleaning_reads_is_not_reset() {
             fs.sync().await?;
         }
         let report = cleaning.await?;
-        assert_eq!((report.failed_blocks, fs.clean_failures()), (0, vec![]), "{report:?}");
+        assert_eq!((report.failed_blocks, fs.damaged_blocks()), (0, vec![]), "{report:?}");
         fs.unmount().await
     });
 }

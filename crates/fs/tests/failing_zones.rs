@@ -143,7 +143,7 @@ fn a_read_only_zone_is_evacuated_and_retired() {
         let zone = fs.zone_map().await?[fixed.0 as usize];
         assert_eq!((zone.usage, zone.valid), (ZoneUse::Retired, 0));
         holds(&fs, "cold.jpg", 2, 40).await?;
-        assert_eq!(fs.clean_failures(), Vec::<String>::new());
+        assert_eq!(fs.damaged_blocks(), Vec::<String>::new());
         fs.unmount().await?;
         let report = furrow_fs::fsck(device, &FsckOptions::default()).await?;
         assert!(report.is_ok(), "{:?}", report.findings.first());
@@ -159,11 +159,11 @@ fn files_that_an_offline_zone_takes_are_named() {
     let (drive, zones) = unmounted();
     let gone = first(&zones, ZoneUse::Data(2));
     mounted(&drive, FaultKind::ZoneOffline, gone, false, move |fs, _| async move {
-        while fs.clean_failures().is_empty() {
+        while fs.damaged_blocks().is_empty() {
             fs.rt().sleep(Nanos::MILLI).await;
         }
         let cold = fs.lookup(Ino::ROOT, b"cold.jpg").await?.ino;
-        let named = fs.clean_failures();
+        let named = fs.damaged_blocks();
         assert!(named[0].contains(&format!("inode {cold}")), "{named:?}");
         holds(&fs, "warm", 1, 40).await?;
         fs.unmount().await

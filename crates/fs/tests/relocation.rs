@@ -201,7 +201,7 @@ fn the_superzone_that_failed_is_emptied() {
         let zones = fs.zone_map().await.unwrap();
         assert_eq!(zones.iter().filter(retired).count(), 1);
         assert_eq!(zones.iter().find(retired).unwrap().valid, 0);
-        assert_eq!(fs.clean_failures(), Vec::<String>::new());
+        assert_eq!(fs.damaged_blocks(), Vec::<String>::new());
         holds(&fs, "f0", 0, 100).await;
         fs.unmount().await.unwrap();
     });

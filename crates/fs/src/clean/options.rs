@@ -67,7 +67,7 @@ pub(crate) struct CleanState {
     pub(super) closed: BTreeMap<u32, u32>,
     /// The background looks for no victim before the number of dispatches reaches this.
     pub(super) rest_until: u64,
-    /// See [`CleanReport::failures`]; the newest are kept.
+    /// See [`crate::Fs::damaged_blocks`]; the newest are kept.
     pub(super) failures: Vec<String>,
 }
 

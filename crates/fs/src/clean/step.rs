@@ -218,14 +218,11 @@ impl Core {
             Some((zone, offset)) => format!("zone {zone} offset {offset}"),
             None => format!("block {addr}"),
         };
-        let whose = match owner.map(Owner::key) {
-            Some(Key::Data(ino, block)) => format!("inode {ino} block {block}"),
-            Some(Key::Node(nid)) => format!("node {nid}"),
-            None => "no owner".to_owned(),
-        };
+        let whose = owner.map_or_else(|| "no owner".to_owned(), |owner| owner.key().owner());
         let what = format!("{}: {place}: {whose}: {why}", self.env.device.name());
         failures.push(what.clone());
-        self.note_clean_failure(what);
+        self.stats.counters.clean_failed_blocks += 1;
+        self.note_damaged_block(what);
     }
 }
 

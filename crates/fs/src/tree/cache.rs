@@ -35,6 +35,16 @@ pub enum Key {
     Node(u32),
 }
 
+impl Key {
+    /// Whose it is, for messages.
+    pub(crate) fn owner(self) -> String {
+        match self {
+            Key::Data(ino, block) => format!("inode {ino} block {block}"),
+            Key::Node(nid) => format!("node {nid}"),
+        }
+    }
+}
+
 /// A fixed multiplicative hasher: keys are small integers of the engine's own making, and behaviour
 /// must not depend on a random seed.
 #[derive(Default)]

@@ -71,6 +71,8 @@ counters! {
     clean_node_blocks: "Nodes that cleaning moved",
     clean_failed_blocks: "Blocks that cleaning could not read, or whose content was not what was \
                           written",
+    damaged_reads: "Requests that failed because a block could not be read, or was not what was \
+                    written",
     space_waits: "Times an operation had to wait for space",
     longest_stretch_units: "The most blocks, nodes and names looked at before others had a turn",
     longest_stretch_ns: "The longest that others waited for their turn",

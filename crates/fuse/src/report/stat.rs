@@ -23,7 +23,8 @@ pub struct Stat {
     pub streams: Vec<Stream>,
     /// Requests of the kernel by kind.
     pub operations: Vec<Operation>,
-    /// The last blocks that cleaning found unreadable or with wrong content: place, owner, reason.
+    /// The last blocks that requests or cleaning found unreadable or with wrong content: place,
+    /// owner, reason.
     #[serde(default)]
     pub damage: Vec<String>,
     /// The running scrub, or the last one since the mount.
@@ -113,7 +114,7 @@ pub(crate) fn stat(fs: &Fs, info: &Info, seconds: f64, operations: Vec<Operation
         memory: MemoryUse { now: now.into(), peak: peak.into() },
         streams: fs.streams().into_iter().map(Stream::from).collect(),
         operations,
-        damage: fs.clean_failures(),
+        damage: fs.damaged_blocks(),
         scrub: fs.scrub_report().map(Scrub::from),
     }
 }

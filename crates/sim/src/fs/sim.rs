@@ -411,8 +411,8 @@ async fn one_life(
     let mut clients = work(&rt, &fs, clients, load, &history, plan.may_fail()).await?;
     if plan.may_fail() {
         read_only::stays_silent(&rt, &fs, &emulator).await?;
-    } else if let (None, Some(what)) = (plan.zone, fs.clean_failures().first()) {
-        return Err(format!("cleaning reports damage, and there is none: {what}"));
+    } else if let (None, Some(what)) = (plan.zone, fs.damaged_blocks().first()) {
+        return Err(format!("damage is reported, and there is none: {what}"));
     }
     if plan.end == End::Unmount {
         match durably(&rt, &history, fs.unmount()).await {
