@@ -343,12 +343,10 @@ fn without_zones(path: &Path) -> Option<Error> {
     let what = if kind.is_block_device() {
         match zoned(meta.rdev()) {
             Some(model) if model != "none" => return None,
-            _ if soft::has_lost_front(path)
-                && front(path).is_ok_and(|front| signature(&front).is_none()) =>
-            {
-                return Some(without_front(path));
-            }
-            _ => "a block device without zones".to_owned(),
+            _ => match lost_front(path) {
+                Some(lost) => return Some(lost),
+                None => "a block device without zones".to_owned(),
+            },
         }
     } else if kind.is_file() {
         let front = front(path).unwrap_or_default();
@@ -360,8 +358,8 @@ fn without_zones(path: &Path) -> Option<Error> {
         if front.starts_with(b"FURROWZN") {
             return None;
         }
-        if signature(&front).is_none() && soft::has_lost_front(path) {
-            return Some(without_front(path));
+        if let Some(lost) = lost_front(path) {
+            return Some(lost);
         }
         match (meta.len(), signature(&front)) {
             (0, _) => "an empty file, not an emulated drive's image".to_owned(),
@@ -386,10 +384,17 @@ fn without_zones(path: &Path) -> Option<Error> {
 fn without_front(path: &Path) -> Error {
     let (name, what) = (path.display(), soft::WITHOUT_FRONT);
     let what = format!(
-        "{name}: {what}: if nothing else was made there since, copy the last block of 4096 bytes \
-         over the first (dd), and run furrow device check {name}"
+        "{name}: {what}: if nothing else was made there since, furrow device check --repair {name} \
+         writes it again from the copy"
     );
     Error::new(ErrorKind::Corrupt, what)
+}
+
+/// Why soft zones at `path` are not opened, if only their end says that there are some and nothing
+/// else is known to be there.
+pub fn lost_front(path: &Path) -> Option<Error> {
+    let other = || front(path).is_ok_and(|front| signature(&front).is_some());
+    (soft::has_lost_front(path) && !other()).then(|| without_front(path))
 }
 
 /// The kernel's zone model of a block device: none, host-aware, host-managed.

@@ -37,6 +37,24 @@ pub fn has_lost_front(path: &Path) -> bool {
     !first.is_empty() && !is_superblock(&first) && last().is_ok_and(|last| is_superblock(&last))
 }
 
+/// Writes the first block of the soft zones at `path` again, from its copy.
+///
+/// # Errors
+/// `Exists` if another program's data is there now; those of [`PlainFile::open`] and
+/// [`furrow_soft::restore_front`].
+pub fn restore_front(path: &str) -> Result<(), Error> {
+    let file = PlainFile::open(path, Access::ReadWrite)?;
+    if let Some(found) = signature(&file.front(FRONT as usize)?) {
+        let what = format!("{path}: {WITHOUT_FRONT}, and it holds {found}: nothing was changed");
+        return Err(Error::new(ErrorKind::Exists, what));
+    }
+    let rt = Rt::new(Config::real());
+    let plain = file.start(&rt)?;
+    let restored = rt.block_on(async move { furrow_soft::restore_front(&plain).await });
+    rt.clear();
+    restored
+}
+
 /// Opens the soft zones that `spec` names. An executor of its own recovers them, so `rt` may be
 /// running.
 ///

@@ -36,4 +36,4 @@ mod superblock;
 pub use drive::{Access, Recovered, SoftDrive, recover};
 pub use format::{Layout, Superblock};
 pub use make::{MakeOptions, make};
-pub use superblock::{identify, is_superblock};
+pub use superblock::{identify, is_superblock, restore_front};

@@ -134,6 +134,30 @@ pub async fn identify(plain: &dyn PlainDevice) -> Result<Option<Superblock>> {
     Ok(found.map(|copies| copies.superblock))
 }
 
+/// Writes the first block of soft zones again from its copy, the last block: for a first block that
+/// does not look like a superblock any more. Whoever calls this has to know that nothing else was
+/// made on the drive since.
+///
+/// # Errors
+/// `NotFound` if the last block is no whole copy; `Io` if the drive cannot be read or written.
+pub async fn restore_front(plain: &dyn PlainDevice) -> Result<()> {
+    let (pool, blocks) = (Pool::new(4), plain.size().0 / BLOCK);
+    let name = plain.name();
+    let at = blocks.saturating_sub(1) * BLOCK;
+    let copy = flat(&read(plain, "read of the superblock's copy", at, 1, &pool).await?);
+    let superblock = match parse(&copy) {
+        Ok(Some(superblock)) if superblock.layout.blocks == blocks => superblock,
+        _ => {
+            let what = format!("{name}: the last block is no whole copy of a superblock");
+            return Err(Error::new(ErrorKind::NotFound, what));
+        }
+    };
+    let [_, front] = copies(&superblock, &pool);
+    write(plain, "write of the superblock", front).await?;
+    let flushed = plain.flush().await.status;
+    flushed.is_ok().then_some(()).ok_or_else(|| Error::device(&name, "flush", flushed))
+}
+
 /// Writes a damaged copy again. It may fail: the other one is whole.
 pub(crate) async fn mend(plain: &dyn PlainDevice, damaged: Placed) {
     let _ = write(plain, "write of the superblock", damaged).await;

@@ -31,7 +31,8 @@ const MEMBERS: usize = 4;
 ///
 /// The check writes nothing, unless --repair is given. The exit status is 0 if a file system, a
 /// volume and a store can all use the drive, and 1 if an obstacle stands between the drive and one
-/// of the three. What this machine lacks to mount or serve them (FUSE, ublk) is named, and does not
+/// of the three. What the drive holds is named, and does not count: to make something else on it
+/// takes --force. What this machine lacks to mount or serve them (FUSE, ublk) is named, and does not
 /// count.
 #[derive(Args)]
 pub(super) struct CheckArgs {
@@ -60,19 +61,25 @@ struct Fit {
 /// Runs the command; prints to `out`. 1 if something is in the way.
 pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     let spec: DeviceSpec = args.device.parse()?;
-    let (mut obstacles, mut by_id) = (Vec::new(), None);
-    let soft = crate::soft::is_soft(&spec);
+    let (mut obstacles, mut by_id) = (Vec::<(&str, String)>::new(), None);
+    let lost_front = spec.path().and_then(|path| holds::lost_front(Path::new(path)));
+    let mut soft = crate::soft::is_soft(&spec);
+    if let (Some(path), Some(_), true) = (spec.path(), &lost_front, args.repair) {
+        crate::soft::restore_front(path)?;
+        soft = true;
+    }
     let mut streams = None;
-    if let DeviceSpec::Node(node) = &spec {
+    if let Some(lost) = lost_front.filter(|_| !args.repair) {
+        obstacles = vec![("damaged", lost.to_string())];
+    } else if let DeviceSpec::Node(node) = &spec {
         let path = Path::new(&node.path);
-        obstacles = match soft {
+        let found = match soft {
             true => furrow_linux::plain_obstacles(path),
             false => furrow_linux::obstacles(path),
         };
+        obstacles = found.into_iter().map(|obstacle| (obstacle.code, obstacle.what)).collect();
         by_id = furrow_linux::by_id(path);
     }
-    let mut obstacles: Vec<(&str, String)> =
-        obstacles.into_iter().map(|obstacle| (obstacle.code, obstacle.what)).collect();
     if args.repair && !soft {
         let what = "no soft zones: --repair is for these: file systems, volumes and stores on a \
                     drive have commands of their own";
@@ -115,7 +122,8 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     rt.clear();
     let fits = all_fits(drive_fits);
     let stopped = fits.iter().any(|fit| fit.counts && fit.why.is_some());
-    let status = u8::from(stopped || obstacles.iter().any(|(code, _)| *code != "warning"));
+    let in_the_way = |code: &str| !matches!(code, "warning" | "not-empty");
+    let status = u8::from(stopped || obstacles.iter().any(|(code, _)| in_the_way(code)));
     if args.json {
         let fits = fits.iter().map(
             |fit| json!({ "front_end": fit.front_end, "fits": fit.why.is_none(), "why": fit.why }),

@@ -1,6 +1,7 @@
 //! `furrow device zone`: zone commands by hand, with the time that the drive took.
 
 use super::{JSON_VERSION, Opened, open, state_name};
+use crate::holds::Holds;
 use crate::show::{self, print_table, table};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
@@ -16,8 +17,8 @@ use std::io::Write;
 use std::rc::Rc;
 
 const AFTER_HELP: &str = "\
-Resetting a zone destroys its content. Resetting or writing a zone of a file system, store or array
-damages that. The device must not be in use.
+Resetting a zone destroys its content. Writing, finishing or resetting a zone of a file system, store
+or array damages that, and is refused without --force. The device must not be in use.
 
 With timing=realtime the drive takes its time, and the column 'took' shows how long; timing=virtual
 shows the same without waiting:
@@ -42,6 +43,10 @@ pub struct ZoneArgs {
     /// write: requests outstanding.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
     depth: u16,
+    /// write, finish, reset: also on a drive that holds a file system, a store, a member of an array
+    /// or another program's data
+    #[arg(short = 'f', long)]
+    force: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -66,6 +71,14 @@ pub(super) fn run(args: &ZoneArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         bail!("--bytes is for 'write'");
     }
     let Opened { rt, drive, .. } = open(&args.device, OpenMode::ReadWrite)?;
+    if !args.force && !matches!(args.what, What::Open | What::Close) {
+        let (asked, name) = (drive.clone(), drive.name());
+        match rt.block_on(async move { Holds::of(&*asked).await })? {
+            // What this command itself has written, for example.
+            Holds::Nothing | Holds::Data(_) => {}
+            holds => holds.refuse_used(&name, "--force")?,
+        }
+    }
     let mut lines = Vec::new();
     for zone in &args.zones {
         let before = report(&rt, &drive, *zone)?;
