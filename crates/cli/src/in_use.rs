@@ -23,12 +23,19 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(1);
 const TRY_EVERY: Duration = Duration::from_millis(20);
 
-/// Opens a device, and warns of damage that was found; one in use is refused at once.
+/// Opens a device, and warns of damage that was found. One in use is refused at once, unless it is
+/// an image that the daemon of its last mount is about to leave: umount(8) does not wait for that
+/// daemon, and a script that unmounts and checks has done nothing wrong.
 ///
 /// # Errors
 /// As [`crate::holds::open`]; `Busy` says who uses it and what to do.
 pub fn open_now(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<dyn ZonedDevice>, Error> {
-    let drive = crate::holds::open(rt, spec, mode).map_err(|error| explain(spec, error))?;
+    let patience = match spec {
+        DeviceSpec::Image(image) if is_left(Path::new(&image.path)) => PATIENCE,
+        _ => Duration::ZERO,
+    };
+    let opened = open(rt, spec, mode, patience, crate::complain);
+    let drive = opened.map_err(|error| explain(spec, error))?;
     for warning in drive.warnings() {
         crate::complain(&format!("warning: {warning}"));
     }
@@ -108,6 +115,11 @@ pub fn until_free(path: &Path, patience: Duration) -> Result<()> {
         std::thread::sleep(TRY_EVERY);
     }
     Ok(())
+}
+
+/// Whether only the daemon of an earlier mount has the image at `path` open.
+fn is_left(path: &Path) -> bool {
+    mounted(path).is_none() && furrow_emu::holder(path).is_some_and(|holder| is_mount(&holder))
 }
 
 /// Why the file store on the locked image at `path` cannot be used now.

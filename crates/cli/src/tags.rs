@@ -8,12 +8,14 @@ use crate::block_devices;
 use crate::holds::{self, Holds};
 use crate::raid::client;
 use crate::raid::status::{Member, Status};
+use crate::target::tagged;
 use anyhow::{Result, bail};
 use furrow_emu::OpenMode;
 use furrow_log::Uuid;
 use furrow_rt::Rt;
-use furrow_zone::ZonedDevice;
 use furrow_zone::spec::DeviceSpec;
+use furrow_zone::words::count;
+use furrow_zone::{ErrorKind, ZonedDevice};
 use std::path::{Path, PathBuf};
 
 /// The type of a member of an array.
@@ -175,14 +177,25 @@ pub fn device_of(name: &str) -> Result<String> {
     if let Some(path) = tag.link().canonicalize().ok().as_deref().and_then(Path::to_str) {
         return Ok(path.to_owned());
     }
+    let mounted = furrow_fuse::endpoint::mounted().unwrap_or_default();
+    if let Some(mount) = tagged(&mounted, &tag).first() {
+        let at = mount.directory.display();
+        bail!("{name}: in use: mounted on {at}: run: furrow umount {at}");
+    }
     let rt = Rt::new(crate::daemon::config()?);
-    let mut found: Vec<DeviceSpec> = Vec::new();
+    let (mut found, mut denied): (Vec<DeviceSpec>, u64) = (Vec::new(), 0);
     let arrays = client::running();
     let volumes = arrays.iter().flat_map(|array| &array.status.listening);
     let volumes = volumes.filter(|place| place.starts_with("/dev/"));
     let volumes = volumes.filter_map(|place| place.parse().ok());
     for spec in block_devices::all().into_iter().chain(volumes) {
-        let Ok(drive) = holds::open(&rt, &spec, OpenMode::ReadOnly) else { continue };
+        let drive = match holds::open(&rt, &spec, OpenMode::ReadOnly) {
+            Ok(drive) => drive,
+            Err(error) => {
+                denied += u64::from(error.kind() == ErrorKind::Denied);
+                continue;
+            }
+        };
         let identity = rt.block_on(async move { furrow_fs::identify(&*drive).await });
         let has = |(uuid, label): (Uuid, String)| tag.is_of(&uuid.to_string(), &label);
         if identity.ok().flatten().is_some_and(has) {
@@ -192,6 +205,10 @@ pub fn device_of(name: &str) -> Result<String> {
     rt.clear();
     match &found[..] {
         [one] => Ok(one.to_string()),
+        [] if denied > 0 => bail!(
+            "{name}: not found, and {} could not be read: run this as root",
+            count(denied, "block device")
+        ),
         [] => bail!(
             "{name}: no block device of this machine has such a file system, or it is in use: \
              furrow device show DEV says what a device holds"

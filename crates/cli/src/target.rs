@@ -34,12 +34,7 @@ impl Target {
         let path = Path::new(name);
         let mounted = endpoint::mounted()?;
         if let Some(tag) = name.to_str().and_then(tags::Tag::parse) {
-            let has = |mount: &&Mounted| {
-                report::ask_status(&mount.directory)
-                    .is_ok_and(|status| tag.is_of(&status.uuid, &status.label))
-            };
-            let found: Vec<&Mounted> = mounted.iter().filter(has).collect();
-            return match found[..] {
+            return match tagged(&mounted, &tag)[..] {
                 [] => Ok(Target::Device(tags::device_of(&text(name)?)?)),
                 [mount] => Ok(Target::Mounted(mount.directory.clone())),
                 _ => Err(anyhow!("{}: several mounts have it: name one", name.display())),
@@ -86,6 +81,15 @@ impl Target {
             }
         }
     }
+}
+
+/// The mounts with this label or UUID.
+pub fn tagged<'a>(mounted: &'a [Mounted], tag: &tags::Tag<'_>) -> Vec<&'a Mounted> {
+    let has = |mount: &&Mounted| {
+        report::ask_status(&mount.directory)
+            .is_ok_and(|status| tag.is_of(&status.uuid, &status.label))
+    };
+    mounted.iter().filter(has).collect()
 }
 
 /// The device that `name` stands for, for commands whose file system must not be mounted.

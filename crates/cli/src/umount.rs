@@ -1,6 +1,7 @@
 //! `furrow umount`: unmounts and waits for the daemon.
 
-use crate::target::{mount_at, source_name};
+use crate::tags::Tag;
+use crate::target::{mount_at, source_name, tagged};
 use anyhow::{Context as _, Result, anyhow, bail};
 use furrow_fuse::{Mounted, Unmount, endpoint, report};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,7 +24,7 @@ const LOOK_EVERY: i64 = 2;
 /// mount that a crashed daemon left. umount(8) works too, but does not wait for the daemon.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Mount point, or the device mounted
+    /// Mount point, or the device mounted, also as LABEL= or UUID=
     #[arg(value_name = "DIR|DEVICE")]
     target: PathBuf,
     /// Detach it now; it ends when its last user is gone
@@ -70,6 +71,13 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
 
 fn find(target: &Path) -> Result<Mounted> {
     let mounted = endpoint::mounted()?;
+    if let Some(tag) = target.to_str().and_then(Tag::parse) {
+        return match tagged(&mounted, &tag)[..] {
+            [mount] => Ok(mount.clone()),
+            [] => bail!("{}: no mounted file system has it", target.display()),
+            _ => bail!("{}: several mounts have it: name one", target.display()),
+        };
+    }
     if let Some(mount) = mount_at(&mounted, target) {
         return Ok(mount.clone());
     }
