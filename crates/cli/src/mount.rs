@@ -91,12 +91,15 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
     if !args.foreground {
         let (status, message) =
             crate::daemon::start(&again(args, &plan), args.log.as_deref(), FAILURE)?;
-        if status != 0 {
+        if !message.is_empty() {
             crate::complain(&message);
         }
         return Ok(status);
     }
-    let ready = || if args.ready { crate::daemon::say_ready("") } else { Ok(()) };
+    let ready = |note: String| match args.ready {
+        true => crate::daemon::say_ready(&note),
+        false => Ok(()),
+    };
     match daemon::serve(plan, ready) {
         Ok(()) => Ok(0),
         // After `ready` nobody reads the pipe any more, and standard output is /dev/null.

@@ -18,6 +18,8 @@ mod kv;
 mod kv_in_use;
 mod kv_names;
 mod mount;
+mod mount_block;
+mod mount_damage;
 mod mount_direct;
 mod mount_full_host;
 mod mount_outside;

@@ -1,26 +1,34 @@
-//! Requests by `/dev/fuse`, read and answered by `fuser`.
+//! Requests by `/dev/fuse`: the handshake, the loop that reads them, and the answers.
+//!
+//! A request is one read(2), and an answer one writev(2), from whichever thread gives it. Where
+//! requests come by rings (`ring.rs`), only forgets and interrupts still come here.
 
-use crate::convert::time_in;
-use crate::operations::{Asker, Changes, NewName, Operations, When};
+use crate::endpoint::MAX_WRITE;
+use crate::operations::{Agreement, Operations};
+use crate::reply::To;
+use crate::request::{ARGUMENT, Request};
 use crate::ring;
-use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+use crate::wire::{
+    self, Accepted, AnswerHeader, DropInode, Forget, ForgetOne, Forgets, Node, Offer,
+    RequestHeader, feature, op,
 };
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use anyhow::{Result, bail};
+use furrow_fs::ReadData;
+use rustix::io::Errno;
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+use zerocopy::{FromBytes as _, FromZeros as _, Immutable, IntoBytes};
 
 /// How long forgets gather where requests come by rings. The blocks of a removed file become free
 /// so much later; see `Call::with_space`.
 pub(crate) const GATHER: Duration = Duration::from_millis(2);
 
-/// Most time between two forgets that were read at once; a read takes longer.
-const AT_ONCE: Duration = Duration::from_micros(2);
+/// Bytes of the longest message: a WRITE, with header and structure.
+const LONGEST: usize = MAX_WRITE as usize + 4096;
+/// Bytes of a page of the kernel's page cache.
+const PAGE: u32 = 4096;
 
 /// How requests come from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,389 +42,291 @@ pub enum Transport {
     Rings,
 }
 
-/// The requests that are read from `/dev/fuse`.
-pub(crate) struct Channel<S> {
-    server: Arc<S>,
-    /// All requests but forgets and interrupts come by rings.
-    rings: bool,
-    /// When the last forget was done with.
-    forgot: Mutex<Instant>,
+/// Reads the next message into `buffer`; `None` when the mount has ended.
+fn receive<'a>(device: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<&'a [u8]>> {
+    loop {
+        match rustix::io::read(device, &mut *buffer) {
+            Ok(length) => return Ok(Some(&buffer[..length])),
+            // The request was interrupted before it was read.
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+            // Linux 6.18 has been seen to end an unmounted connection by the second.
+            Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
 }
 
-impl<S> Channel<S> {
-    /// For `server`. `rings`: all requests but forgets and interrupts come by rings.
-    pub(crate) fn new(server: Arc<S>, rings: bool) -> Channel<S> {
-        Channel { server, rings, forgot: Mutex::new(Instant::now()) }
+/// Splits a message into its header and the rest.
+fn parse(message: &[u8]) -> Result<(RequestHeader, &[u8])> {
+    match RequestHeader::read_from_prefix(message) {
+        Ok((header, rest)) if header.length as usize == message.len() => Ok((header, rest)),
+        _ => bail!("the kernel sent {} bytes, which are no request", message.len()),
     }
+}
 
-    fn forgot(&self) -> MutexGuard<'_, Instant> {
-        // A time is whole even if a thread panicked while it held the lock.
-        self.forgot.lock().unwrap_or_else(PoisonError::into_inner)
+/// Agrees with the kernel on a protocol and its features, which `server` chooses. `rings`: all
+/// requests but forgets and interrupts are to come by rings.
+///
+/// # Errors
+/// If the kernel is too old, lacks a feature that the server needs, or has no rings though they are
+/// wanted.
+pub(crate) fn handshake(
+    device: &Arc<OwnedFd>,
+    server: &impl Operations,
+    rings: bool,
+) -> Result<()> {
+    let mut buffer = vec![0; LONGEST];
+    loop {
+        let Some(message) = receive(device, &mut buffer)? else {
+            bail!("the mount ended before the kernel said anything");
+        };
+        let (header, rest) = parse(message)?;
+        let answer = Answer::new(device, header.unique, 0);
+        // Kernels before Linux 5.17 send less of it.
+        let mut bytes = [0; size_of::<Offer>()];
+        let length = rest.len().min(bytes.len());
+        bytes[..length].copy_from_slice(&rest[..length]);
+        let offer: Offer = zerocopy::transmute!(bytes);
+        if header.op != op::INIT {
+            answer.error(Errno::IO);
+            bail!("the kernel sent request {} in place of a handshake", header.op);
+        }
+        if offer.major > wire::MAJOR {
+            // It then sends a second one of this version.
+            let (major, minor) = (wire::MAJOR, wire::MINOR);
+            answer.send(&Accepted { major, minor, ..Accepted::new_zeroed() });
+            continue;
+        }
+        if (offer.major, offer.minor) < (wire::MAJOR, wire::MINOR_LEAST) {
+            answer.error(Errno::PROTO);
+            bail!(
+                "the kernel's FUSE has protocol {}.{}: {}.{} (Linux 5.4) or later is needed",
+                offer.major,
+                offer.minor,
+                wire::MAJOR,
+                wire::MINOR_LEAST
+            );
+        }
+        return match agree(&offer, server, rings) {
+            Ok(accepted) => {
+                answer.send(&accepted);
+                Ok(())
+            }
+            Err(error) => {
+                answer.error(Errno::IO);
+                Err(error)
+            }
+        };
     }
+}
 
-    /// Waits before the first forget of those that were read at once, so that the kernel gathers
-    /// more of them. A thread that waits in a read instead is woken for each forget, and then holds
-    /// the engine just when the next request comes by a ring.
-    fn gather(&self) {
-        // fuser passes a list on one by one, and its type of a list cannot be named: the time
-        // between two forgets tells whether they were read at once.
-        if self.forgot().elapsed() > AT_ONCE {
+fn agree(offer: &Offer, server: &impl Operations, rings: bool) -> Result<Accepted> {
+    let upper = match u64::from(offer.flags) & feature::INIT_EXT {
+        0 => 0,
+        _ => u64::from(offer.flags2) << 32,
+    };
+    let mut agreement = Agreement::of(u64::from(offer.flags) | upper);
+    for wish in [feature::INIT_EXT, feature::MAX_PAGES, feature::ASYNC_READ, feature::BIG_WRITES] {
+        agreement.want(wish);
+    }
+    server.init(&mut agreement)?;
+    if rings && !agreement.want(feature::OVER_IO_URING) {
+        bail!(ring::help());
+    }
+    let (flags, background) = (agreement.agreed(), agreement.max_background);
+    let most = MAX_WRITE.max(offer.max_readahead);
+    Ok(Accepted {
+        major: wire::MAJOR,
+        minor: wire::MINOR,
+        max_readahead: offer.max_readahead,
+        flags: flags as u32,
+        max_background: background,
+        // The kernel's own choice, where a server makes none.
+        congestion_threshold: (u32::from(background) * 3 / 4) as u16,
+        max_write: MAX_WRITE,
+        granularity: 1,
+        max_pages: u16::try_from(most.div_ceil(PAGE)).unwrap_or(u16::MAX),
+        map_alignment: 0,
+        flags2: (flags >> 32) as u32,
+        max_stack_depth: 0,
+        unused: [0; 6],
+    })
+}
+
+/// Passes requests to `server` until the mount has ended. `rings`: the others come by rings.
+///
+/// # Errors
+/// If reading fails, or the kernel sends what is no request.
+pub(crate) fn serve(device: &Arc<OwnedFd>, server: &impl Operations, rings: bool) -> Result<()> {
+    let mut buffer = vec![0; LONGEST];
+    while let Some(message) = receive(device, &mut buffer)? {
+        if rings {
+            // The kernel gathers more of them meanwhile. A thread that waits in a read instead is
+            // woken for each forget, and then holds the engine just when the next request comes by
+            // a ring.
             std::thread::sleep(GATHER);
         }
+        pass(server, device, message)?;
     }
+    Ok(())
 }
 
-fn asker(req: &Request) -> Asker {
-    Asker { uid: req.uid(), gid: req.gid(), thread: req.pid() }
-}
-
-fn new(parent: INodeNo, name: &OsStr, mode: u32, umask: u32) -> NewName {
-    NewName { parent, name: owned(name), mode, umask }
-}
-
-fn owned(name: &OsStr) -> Vec<u8> {
-    name.as_bytes().to_vec()
-}
-
-fn when(time: TimeOrNow) -> When {
-    match time {
-        TimeOrNow::SpecificTime(at) => When::At(time_in(at)),
-        TimeOrNow::Now => When::Now,
-    }
-}
-
-impl<S: Operations> Filesystem for Channel<S> {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        self.server.init(config)?;
-        if self.rings {
-            let agreed = config.add_capabilities(InitFlags::FUSE_OVER_IO_URING);
-            agreed.map_err(|_| std::io::Error::other(ring::help()))?;
+/// Passes one message to `server`.
+pub(crate) fn pass(server: &impl Operations, device: &Arc<OwnedFd>, message: &[u8]) -> Result<()> {
+    let (header, rest) = parse(message)?;
+    match header.op {
+        op::FORGET => {
+            if let Ok((forget, _)) = Forget::read_from_prefix(rest) {
+                server.forget(Node(header.node), forget.answers);
+            }
+            return Ok(());
         }
-        Ok(())
-    }
-
-    fn destroy(&mut self) {
-        self.server.destroy();
-    }
-
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.server.lookup(parent, owned(name), reply.into());
-    }
-
-    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        if self.rings {
-            self.gather();
+        op::BATCH_FORGET => {
+            let mut rest = rest.get(size_of::<Forgets>()..).unwrap_or_default();
+            while let Ok((forget, others)) = ForgetOne::read_from_prefix(rest) {
+                server.forget(Node(forget.node), forget.answers);
+                rest = others;
+            }
+            return Ok(());
         }
-        self.server.forget(ino, nlookup);
-        *self.forgot() = Instant::now();
+        _ => {}
+    }
+    let length = wire::argument(header.op);
+    let Some((structure, payload)) = rest.split_at_checked(length) else {
+        Answer::new(device, header.unique, 0).error(Errno::INVAL);
+        return Ok(());
+    };
+    let mut argument = [0; ARGUMENT];
+    argument[..length].copy_from_slice(structure);
+    let request = Request { header, argument };
+    let to = To::Channel(Answer::new(device, header.unique, request.limit()));
+    match header.op {
+        op::WRITE => request.write(server, payload, to),
+        _ => request.pass(server, payload.to_vec(), to),
+    }
+    Ok(())
+}
+
+/// Sends an answer. Nobody waits for it where this fails: the program was interrupted, or the mount
+/// has ended.
+fn send(device: &OwnedFd, parts: &[IoSlice<'_>]) {
+    let _ = rustix::io::writev(device, parts);
+}
+
+/// The right to answer one request.
+pub(crate) struct Answer {
+    device: Arc<OwnedFd>,
+    unique: u64,
+    payload: Vec<u8>,
+    /// Most bytes of payload.
+    limit: usize,
+    given: bool,
+}
+
+impl Answer {
+    /// For the request with the number `unique`, which asks for at most `limit` bytes.
+    pub(crate) fn new(device: &Arc<OwnedFd>, unique: u64, limit: usize) -> Answer {
+        let limit = limit.min(MAX_WRITE as usize);
+        Answer { device: device.clone(), unique, payload: Vec::new(), limit, given: false }
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        self.server.getattr(ino, reply.into());
+    /// Gives the answer: an errno, or 0 and `length` bytes of payload. `write` is called with the
+    /// header, before which nothing is written.
+    fn give(&mut self, errno: i32, length: usize, write: impl FnOnce(&OwnedFd, IoSlice<'_>)) {
+        self.given = true;
+        let length = (size_of::<AnswerHeader>() + length) as u32;
+        let header = AnswerHeader { length, error: -errno, unique: self.unique };
+        write(&self.device, IoSlice::new(header.as_bytes()));
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn setattr(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let (atime, mtime, ctime) = (atime.map(when), mtime.map(when), ctime.map(time_in));
-        let changes = Changes { mode, uid, gid, size, atime, mtime, ctime };
-        self.server.setattr(asker(req), ino, changes, reply.into());
+    pub(crate) fn error(mut self, errno: Errno) {
+        self.fail(errno);
     }
 
-    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        self.server.readlink(ino, reply.into());
+    fn fail(&mut self, errno: Errno) {
+        self.give(errno.raw_os_error(), 0, |device, header| send(device, &[header]));
     }
 
-    fn mknod(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        rdev: u32,
-        reply: ReplyEntry,
-    ) {
-        self.server.mknod(asker(req), new(parent, name, mode, umask), rdev, reply.into());
+    /// Answers with a structure.
+    pub(crate) fn send<T: IntoBytes + Immutable>(mut self, answer: &T) {
+        self.bytes(answer.as_bytes());
     }
 
-    fn mkdir(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        reply: ReplyEntry,
-    ) {
-        self.server.mkdir(asker(req), new(parent, name, mode, umask), reply.into());
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.give(0, bytes.len(), |device, header| send(device, &[header, IoSlice::new(bytes)]));
     }
 
-    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.server.unlink(parent, owned(name), reply.into());
+    /// Answers with what was read from a file, or EIO if that is more than was asked for.
+    pub(crate) fn pages(mut self, data: ReadData) {
+        if data.len() > self.limit {
+            return self.error(Errno::IO);
+        }
+        self.give(0, data.len(), |device, header| {
+            let pieces = data.chunks().map(IoSlice::new);
+            send(device, &std::iter::once(header).chain(pieces).collect::<Vec<_>>());
+        });
     }
 
-    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.server.rmdir(parent, owned(name), reply.into());
+    /// Adds to the payload. False if it has no room for all of `bytes`.
+    pub(crate) fn add(&mut self, bytes: &[u8]) -> bool {
+        let fits = bytes.len() <= self.limit - self.payload.len();
+        if fits {
+            self.payload.extend_from_slice(bytes);
+        }
+        fits
     }
 
-    fn symlink(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        target: &Path,
-        reply: ReplyEntry,
-    ) {
-        let target = owned(target.as_os_str());
-        self.server.symlink(asker(req), parent, owned(name), target, reply.into());
+    /// Adds a record of a listing, padded to a multiple of 8 bytes, or nothing of it.
+    pub(crate) fn add_record(&mut self, parts: &[&[u8]]) -> bool {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        let padded = length.next_multiple_of(8);
+        let fits = padded <= self.limit - self.payload.len();
+        if fits {
+            let end = self.payload.len() + padded;
+            parts.iter().for_each(|part| self.payload.extend_from_slice(part));
+            self.payload.resize(end, 0);
+        }
+        fits
     }
 
-    fn rename(
-        &self,
-        _req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        newparent: INodeNo,
-        newname: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        let (from, to) = ((parent, owned(name)), (newparent, owned(newname)));
-        self.server.rename(from, to, flags, reply.into());
+    /// Answers with the payload.
+    pub(crate) fn finish(mut self) {
+        let payload = std::mem::take(&mut self.payload);
+        self.bytes(&payload);
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if !self.given {
+            self.fail(Errno::IO);
+        }
+    }
+}
+
+/// Tells the kernel what it has not asked for.
+#[derive(Clone)]
+pub struct Notifier(Arc<OwnedFd>);
+
+impl Notifier {
+    pub(crate) fn new(device: &Arc<OwnedFd>) -> Notifier {
+        Notifier(device.clone())
     }
 
-    fn link(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        newparent: INodeNo,
-        newname: &OsStr,
-        reply: ReplyEntry,
-    ) {
-        self.server.link(ino, newparent, owned(newname), reply.into());
-    }
-
-    fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.server.open(ino, reply.into());
-    }
-
-    fn create(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        _flags: i32,
-        reply: ReplyCreate,
-    ) {
-        self.server.create(asker(req), new(parent, name, mode, umask), reply.into());
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn read(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        size: u32,
-        flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        self.server.read(ino, offset, size, flags, reply.into());
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn write(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        self.server.write(asker(req), ino, offset, data, write_flags, flags, reply.into());
-    }
-
-    fn flush(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        _lock_owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        self.server.flush(ino, reply.into());
-    }
-
-    fn release(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.server.release(ino, reply.into());
-    }
-
-    fn fsync(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        datasync: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.server.fsync(ino, datasync, reply.into());
-    }
-
-    fn opendir(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        self.server.opendir(ino, flags, reply.into());
-    }
-
-    fn readdir(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        reply: ReplyDirectory,
-    ) {
-        self.server.readdir(ino, fh, offset, reply.into());
-    }
-
-    fn readdirplus(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        reply: ReplyDirectoryPlus,
-    ) {
-        self.server.readdirplus(ino, fh, offset, reply.into());
-    }
-
-    fn fsyncdir(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        datasync: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.server.fsyncdir(ino, datasync, reply.into());
-    }
-
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        self.server.statfs(reply.into());
-    }
-
-    fn setxattr(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
-    ) {
-        let (name, value) = (owned(name), value.to_vec());
-        self.server.setxattr(asker(req), ino, name, value, flags, reply.into());
-    }
-
-    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        self.server.getxattr(asker(req), ino, owned(name), size, reply.into());
-    }
-
-    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        self.server.listxattr(asker(req), ino, size, reply.into());
-    }
-
-    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.server.removexattr(ino, owned(name), reply.into());
-    }
-
-    fn ioctl(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _flags: IoctlFlags,
-        _cmd: u32,
-        _in_data: &[u8],
-        _out_size: u32,
-        reply: ReplyIoctl,
-    ) {
-        reply.error(Errno::ENOTTY);
-    }
-
-    fn fallocate(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        self.server.fallocate(asker(req), ino, offset, length, mode, reply.into());
-    }
-
-    fn lseek(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: i64,
-        whence: i32,
-        reply: ReplyLseek,
-    ) {
-        self.server.lseek(ino, offset, whence, reply.into());
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn copy_file_range(
-        &self,
-        req: &Request,
-        ino_in: INodeNo,
-        _fh_in: FileHandle,
-        offset_in: u64,
-        ino_out: INodeNo,
-        _fh_out: FileHandle,
-        offset_out: u64,
-        len: u64,
-        _flags: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        let (from, to) = ((ino_in, offset_in), (ino_out, offset_out));
-        self.server.copy_file_range(asker(req), from, to, len, reply.into());
+    /// Has the kernel drop what it has cached of `length` bytes of an inode, to the end of the file
+    /// if that is 0, and pass on first what is dirty there. An inode that the kernel does not know
+    /// has nothing. Returns when the server has answered what was passed on.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn drop_cached(&self, node: Node, offset: i64, length: i64) -> Result<(), Errno> {
+        let body = DropInode { node: node.0, offset, length };
+        let whole = (size_of::<AnswerHeader>() + size_of::<DropInode>()) as u32;
+        let header = AnswerHeader { length: whole, error: wire::DROP_INODE, unique: 0 };
+        let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(body.as_bytes())];
+        match rustix::io::writev(&*self.0, &parts) {
+            Ok(_) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno),
+        }
     }
 }

@@ -32,6 +32,10 @@ const DEAD_PATIENCE: Duration = Duration::from_secs(2);
 pub const FS_TYPE: &str = "fuse.furrow.fs";
 /// Type in fstab and of mounts that earlier versions made.
 const FS_TYPE_SHORT: &str = "fuse.furrow";
+/// Type of a mount whose source is a block device that the kernel holds for it.
+const FS_TYPE_BLOCK: &str = "fuseblk.furrow.fs";
+/// The first kernel that passes sync(2) and syncfs(2) to servers, of mounts of that type.
+const SYNCS: (u32, u32) = (6, 18);
 /// Longest read the kernel may ask for, in bytes.
 const MAX_READ: u32 = 1 << 20;
 /// Longest write the kernel sends, in bytes.
@@ -54,6 +58,19 @@ pub struct Endpoint {
     pub no_permissions: bool,
     /// How requests come.
     pub transport: Transport,
+    /// The source is a block device, for the kernel to hold while it is mounted. sync(2) and
+    /// syncfs(2) then reach the server ([`syncs`]), and an unmount returns when the server has
+    /// written its last block. Nobody else may hold the device.
+    pub block_device: bool,
+}
+
+/// True if this kernel passes sync(2) on to the servers of block devices.
+pub fn syncs() -> bool {
+    let uname = rustix::system::uname();
+    let mut numbers = uname.release().to_str().unwrap_or_default().split(['.', '-']);
+    let mut number = || numbers.next()?.parse::<u32>().ok();
+    let version = (number(), number());
+    matches!(version, (Some(major), Some(minor)) if (major, minor) >= SYNCS)
 }
 
 impl Endpoint {
@@ -80,11 +97,15 @@ impl Endpoint {
         if !self.no_permissions {
             options.push_str(",default_permissions");
         }
+        if self.block_device {
+            // Of the device's own blocks, the unit in which the kernel counts.
+            options.push_str(",blksize=4096");
+        }
         let options = CString::new(options).context("mount options")?;
         rustix::mount::mount(
             self.source.as_str(),
             directory,
-            FS_TYPE,
+            if self.block_device { FS_TYPE_BLOCK } else { FS_TYPE },
             self.flags(),
             options.as_c_str(),
         )
@@ -269,6 +290,13 @@ pub(crate) fn number_of(directory: &Path) -> Option<String> {
     mounts.into_iter().rfind(|mount| mount.directory == directory).map(|mount| mount.number)
 }
 
+/// The kernel's number of the connection of a mount: a device number in the kernel's own form, which
+/// is the minor number alone where the mount has no block device.
+fn connection(number: &str) -> Option<u32> {
+    let (major, minor) = number.split_once(':')?;
+    Some(major.parse::<u32>().ok()? << 20 | minor.parse::<u32>().ok()?)
+}
+
 /// Ends the kernel's connection of the mount with this device number, wherever it is mounted: every
 /// request of its users fails from then on.
 ///
@@ -281,7 +309,7 @@ pub(crate) fn abort(number: &str) -> Result<(), Errno> {
     let control = fsopen(c"fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&control)?;
     let control = fsmount(&control, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
-    let connection = number.rsplit(':').next().unwrap_or(number);
+    let connection = connection(number).ok_or(Errno::NOENT)?;
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
     let abort = rustix::fs::openat(&control, format!("{connection}/abort"), flags, Mode::empty())?;
     rustix::io::write(&abort, b"1").map(drop)
@@ -356,7 +384,7 @@ fn parse_mountinfo(line: &[u8]) -> Option<Mounted> {
     let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
     let dash = fields.iter().position(|f| *f == b"-")?;
     let kind = *fields.get(dash + 1)?;
-    if kind != FS_TYPE.as_bytes() && kind != FS_TYPE_SHORT.as_bytes() {
+    if ![FS_TYPE, FS_TYPE_SHORT, FS_TYPE_BLOCK].iter().any(|ours| kind == ours.as_bytes()) {
         return None;
     }
     let directory = std::ffi::OsString::from_vec(unescape(fields.get(4)?));
@@ -393,13 +421,20 @@ mod tests {
 
     #[test]
     fn the_mount_table_is_read_as_the_kernel_writes_it() {
-        for kind in [FS_TYPE, FS_TYPE_SHORT] {
+        for kind in [FS_TYPE, FS_TYPE_SHORT, FS_TYPE_BLOCK] {
             let line = r"61 28 0:49 / /mnt/a\040b rw,noatime shared:3 - KIND /d/x\134y.zns rw,a=0";
             let found = parse_mountinfo(line.replace("KIND", kind).as_bytes()).expect("ours");
             assert_eq!(found.directory, Path::new("/mnt/a b"));
             assert_eq!(found.source, r"/d/x\y.zns");
             assert_eq!(found.number, "0:49");
         }
+    }
+
+    #[test]
+    fn a_connection_has_the_number_of_its_device() {
+        assert_eq!(connection("0:49"), Some(49));
+        assert_eq!(connection("7:3"), Some((7 << 20) + 3));
+        assert_eq!((connection("7"), connection("a:b")), (None, None));
     }
 
     #[test]

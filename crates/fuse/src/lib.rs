@@ -1,8 +1,8 @@
 //! The FUSE server: a mounted Furrow file system.
 //!
 //! [`FuseServer`] serves an engine behind a [`furrow_rt::Port`]; [`Session`] mounts it and runs
-//! until it is unmounted; tools query a running mount through [`report`]. The `fuser` crate is used
-//! only here. Root and `/dev/fuse` are all that is needed.
+//! until it is unmounted; tools query a running mount through [`report`]. Root and `/dev/fuse` are
+//! all that is needed.
 //!
 //! Not part of this crate: opening devices, mount options and processes (the command's), and
 //! caching of writes (the engine's).
@@ -21,10 +21,12 @@ mod pass_on;
 mod posix;
 mod reply;
 pub mod report;
+mod request;
 mod ring;
 mod serve;
 mod server;
 mod session;
+mod wire;
 
 pub use endpoint::{Endpoint, Holder, Mounted, Transport, Unmount};
 pub use report::Info;

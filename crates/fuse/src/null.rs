@@ -6,21 +6,21 @@
 //! ratio of the two is the engine's share.
 
 use crate::endpoint::MAX_WRITE;
-use crate::operations::{Asker, Changes, NewName, Operations};
-use crate::reply::{Reply, Space};
-use fuser::{
-    Errno, FileAttr, FileType, Generation, INodeNo, InitFlags, KernelConfig, OpenFlags, ReplyAttr,
-    ReplyData, ReplyEmpty, ReplyEntry, ReplyStatfs, ReplyWrite, WriteFlags,
-};
+use crate::operations::{Agreement, Asker, Changes, NewName, Operations};
+use crate::reply::{Reply, Space, kind};
+use crate::wire::{self, Node, feature};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
+use zerocopy::FromZeros as _;
 
 /// Name of the small file.
 pub const FILE: &str = "file";
 /// Name of the big file.
 pub const BIG: &str = "big";
-const INODE: INodeNo = INodeNo(2);
-const BIG_INODE: INodeNo = INodeNo(3);
+const INODE: Node = Node(2);
+const BIG_INODE: Node = Node(3);
 const BYTES: usize = 4096;
 const BIG_BYTES: u64 = 256 << 20;
 
@@ -47,98 +47,87 @@ impl Null {
     }
 }
 
-fn size_of(ino: INodeNo) -> u64 {
+fn size_of(ino: Node) -> u64 {
     match ino {
-        INODE | INodeNo::ROOT => BYTES as u64,
+        INODE | Node::ROOT => BYTES as u64,
         BIG_INODE => BIG_BYTES,
         _ => 0,
     }
 }
 
-fn attributes(ino: INodeNo) -> FileAttr {
-    let directory = ino == INodeNo::ROOT;
-    FileAttr {
-        ino,
+fn attributes(ino: Node) -> wire::Attr {
+    let directory = ino == Node::ROOT;
+    wire::Attr {
+        ino: ino.0,
         size: size_of(ino),
         blocks: size_of(ino) / 512,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: if directory { FileType::Directory } else { FileType::RegularFile },
-        perm: if directory { 0o755 } else { 0o644 },
-        nlink: if directory { 2 } else { 1 },
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: BYTES as u32,
-        flags: 0,
+        mode: if directory { 0o040_755 } else { 0o100_644 },
+        links: if directory { 2 } else { 1 },
+        block_size: BYTES as u32,
+        ..wire::Attr::new_zeroed()
     }
 }
 
 impl Operations for Null {
-    fn init(&self, config: &mut KernelConfig) -> std::io::Result<()> {
-        let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_READ);
-        let _ = config.add_capabilities(InitFlags::FUSE_BIG_WRITES);
-        let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS);
-        let _ = config.add_capabilities(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
+    fn init(&self, agreement: &mut Agreement) -> anyhow::Result<()> {
+        agreement.want(feature::PARALLEL_DIROPS);
+        agreement.want(feature::HANDLE_KILLPRIV_V2);
         if self.writeback_cache {
-            let _ = config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE);
+            agreement.want(feature::WRITEBACK_CACHE);
         }
-        let _ = config.set_max_write(MAX_WRITE);
         Ok(())
     }
 
-    fn lookup(&self, parent: INodeNo, name: Vec<u8>, reply: Reply<ReplyEntry>) {
+    fn lookup(&self, parent: Node, name: Vec<u8>, reply: Reply<kind::Entry>) {
         let known = [(FILE, INODE), (BIG, BIG_INODE)];
-        let is = |known: &str| parent == INodeNo::ROOT && name == known.as_bytes();
+        let is = |known: &str| parent == Node::ROOT && name == known.as_bytes();
         match known.into_iter().find(|(known, _)| is(known)) {
-            Some((_, ino)) => reply.entry(&self.ttl, &attributes(ino), Generation(0)),
-            None => reply.error(Errno::ENOENT),
+            Some((_, ino)) => reply.entry(&self.ttl, &attributes(ino), 0),
+            None => reply.error(Errno::NOENT),
         }
     }
 
-    fn mknod(&self, _: Asker, _: NewName, _: u32, reply: Reply<ReplyEntry>) {
-        let ino = INodeNo(self.next.fetch_add(1, Ordering::Relaxed));
-        reply.entry(&self.ttl, &attributes(ino), Generation(0));
+    fn mknod(&self, _: Asker, _: NewName, _: u32, reply: Reply<kind::Entry>) {
+        let ino = Node(self.next.fetch_add(1, Ordering::Relaxed));
+        reply.entry(&self.ttl, &attributes(ino), 0);
     }
 
-    fn unlink(&self, _: INodeNo, _: Vec<u8>, reply: Reply<ReplyEmpty>) {
+    fn unlink(&self, _: Node, _: Vec<u8>, reply: Reply<kind::Empty>) {
         reply.ok();
     }
 
-    fn setattr(&self, _: Asker, ino: INodeNo, _: Changes, reply: Reply<ReplyAttr>) {
+    fn setattr(&self, _: Asker, ino: Node, _: Changes, reply: Reply<kind::Attr>) {
         reply.attr(&self.ttl, &attributes(ino));
     }
 
     fn write(
         &self,
         _: Asker,
-        _: INodeNo,
+        _: Node,
         _: u64,
         data: &[u8],
-        _: WriteFlags,
-        _: OpenFlags,
-        reply: Reply<ReplyWrite>,
+        _: u32,
+        _: OFlags,
+        reply: Reply<kind::Write>,
     ) {
         reply.written(data.len() as u32);
     }
 
-    fn fsync(&self, _: INodeNo, _: bool, reply: Reply<ReplyEmpty>) {
+    fn fsync(&self, _: Node, _: bool, reply: Reply<kind::Empty>) {
         reply.ok();
     }
 
-    fn getattr(&self, ino: INodeNo, reply: Reply<ReplyAttr>) {
+    fn getattr(&self, ino: Node, reply: Reply<kind::Attr>) {
         reply.attr(&self.ttl, &attributes(ino));
     }
 
-    fn read(&self, ino: INodeNo, offset: u64, size: u32, _: OpenFlags, reply: Reply<ReplyData>) {
+    fn read(&self, ino: Node, offset: u64, size: u32, _: OFlags, reply: Reply<kind::Data>) {
         let left = size_of(ino).saturating_sub(offset).min(u64::from(size));
         let content = &self.content[..(left as usize).min(self.content.len())];
-        reply.data(content.len(), std::iter::once(content));
+        reply.data(content);
     }
 
-    fn statfs(&self, reply: Reply<ReplyStatfs>) {
+    fn statfs(&self, reply: Reply<kind::Statfs>) {
         let (block_size, name_max) = (BYTES as u32, 255);
         reply.statfs(&Space { blocks: 1, inodes: 2, block_size, name_max, ..Space::default() });
     }

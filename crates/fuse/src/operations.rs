@@ -4,14 +4,47 @@
 //! it, and carries the answer that the server gives to the [`Reply`]. Requests that the kernel
 //! answers itself under the options that are used here, such as locks, are missing.
 
-use crate::reply::Reply;
+use crate::channel::Notifier;
+use crate::reply::{Reply, kind};
+use crate::wire::{Handle, Node};
 use furrow_fs::Time;
-use fuser::{
-    Errno, FileHandle, FopenFlags, INodeNo, KernelConfig, Notifier, OpenFlags, RenameFlags,
-    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, WriteFlags,
-};
+use rustix::fs::{OFlags, RenameFlags};
+use rustix::io::Errno;
 use std::sync::Arc;
+
+/// What kernel and server agree on at the beginning of a mount.
+#[derive(Clone, Copy, Debug)]
+pub struct Agreement {
+    offered: u64,
+    agreed: u64,
+    /// Most background requests, such as read-ahead, that the kernel has in flight.
+    pub max_background: u16,
+}
+
+impl Agreement {
+    /// Nothing yet, of these features of the kernel ([`crate::wire::feature`]).
+    pub(crate) fn of(offered: u64) -> Agreement {
+        Agreement { offered, agreed: 0, max_background: 16 }
+    }
+
+    /// Whether the kernel offers `feature`.
+    pub(crate) fn offers(&self, feature: u64) -> bool {
+        self.offered & feature == feature
+    }
+
+    /// Takes `feature`, if the kernel offers it.
+    pub(crate) fn want(&mut self, feature: u64) -> bool {
+        let offered = self.offers(feature);
+        if offered {
+            self.agreed |= feature;
+        }
+        offered
+    }
+
+    pub(crate) fn agreed(&self) -> u64 {
+        self.agreed
+    }
+}
 
 /// The process behind a request.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +79,7 @@ pub struct Changes {
 /// A name to be made.
 #[derive(Clone, Debug)]
 pub struct NewName {
-    pub parent: INodeNo,
+    pub parent: Node,
     pub name: Vec<u8>,
     /// Type and permissions.
     pub mode: u32,
@@ -60,11 +93,11 @@ pub struct NewName {
 /// kernel expects of a server without the feature.
 #[allow(unused_variables, reason = "what a server does not have")]
 pub trait Operations: Send + Sync + 'static {
-    /// Negotiates: `config` has the features that the kernel offers, and takes those wanted.
+    /// Takes the features that are wanted.
     ///
     /// # Errors
     /// If the kernel lacks a feature that the server needs. The mount then ends.
-    fn init(&self, config: &mut KernelConfig) -> std::io::Result<()>;
+    fn init(&self, agreement: &mut Agreement) -> anyhow::Result<()>;
 
     /// The kernel has agreed; by `kernel` it is told what to do without a request.
     fn connected(self: &Arc<Self>, kernel: Notifier) {}
@@ -76,189 +109,195 @@ pub trait Operations: Send + Sync + 'static {
     /// The mount has ended.
     fn destroy(&self) {}
 
+    /// The kernel unmounts a block device, and frees the device when this is answered: nothing may be
+    /// written to the device afterwards. Of other mounts the kernel only says that they have ended.
+    fn leave(&self, reply: Reply<kind::Empty>) {
+        reply.ok();
+    }
+
+    /// Makes durable what was changed in the whole file system. "Not implemented" makes the kernel
+    /// stop sending this.
+    fn syncfs(&self, reply: Reply<kind::Empty>) {
+        reply.error(Errno::NOSYS);
+    }
+
     /// The operator should read this line.
     fn report(&self, line: &str) {}
 
     /// An attribute of an inode that does not exist means: there is no such name, which may be
     /// cached.
-    fn lookup(&self, parent: INodeNo, name: Vec<u8>, reply: Reply<ReplyEntry>);
+    fn lookup(&self, parent: Node, name: Vec<u8>, reply: Reply<kind::Entry>);
 
     /// The kernel forgets `answers` answers that named the inode.
-    fn forget(&self, ino: INodeNo, answers: u64) {}
+    fn forget(&self, ino: Node, answers: u64) {}
 
-    fn getattr(&self, ino: INodeNo, reply: Reply<ReplyAttr>);
+    fn getattr(&self, ino: Node, reply: Reply<kind::Attr>);
 
-    fn setattr(&self, asker: Asker, ino: INodeNo, changes: Changes, reply: Reply<ReplyAttr>) {
-        reply.error(Errno::ENOSYS);
+    fn setattr(&self, asker: Asker, ino: Node, changes: Changes, reply: Reply<kind::Attr>) {
+        reply.error(Errno::NOSYS);
     }
 
-    fn readlink(&self, ino: INodeNo, reply: Reply<ReplyData>) {
-        reply.error(Errno::ENOSYS);
+    fn readlink(&self, ino: Node, reply: Reply<kind::Data>) {
+        reply.error(Errno::NOSYS);
     }
 
-    fn mknod(&self, asker: Asker, new: NewName, rdev: u32, reply: Reply<ReplyEntry>) {
-        reply.error(Errno::ENOSYS);
+    fn mknod(&self, asker: Asker, new: NewName, rdev: u32, reply: Reply<kind::Entry>) {
+        reply.error(Errno::NOSYS);
     }
 
-    fn mkdir(&self, asker: Asker, new: NewName, reply: Reply<ReplyEntry>) {
-        reply.error(Errno::ENOSYS);
+    fn mkdir(&self, asker: Asker, new: NewName, reply: Reply<kind::Entry>) {
+        reply.error(Errno::NOSYS);
     }
 
-    fn unlink(&self, parent: INodeNo, name: Vec<u8>, reply: Reply<ReplyEmpty>) {
-        reply.error(Errno::ENOSYS);
+    fn unlink(&self, parent: Node, name: Vec<u8>, reply: Reply<kind::Empty>) {
+        reply.error(Errno::NOSYS);
     }
 
-    fn rmdir(&self, parent: INodeNo, name: Vec<u8>, reply: Reply<ReplyEmpty>) {
-        reply.error(Errno::ENOSYS);
+    fn rmdir(&self, parent: Node, name: Vec<u8>, reply: Reply<kind::Empty>) {
+        reply.error(Errno::NOSYS);
     }
 
     fn symlink(
         &self,
         asker: Asker,
-        parent: INodeNo,
+        parent: Node,
         name: Vec<u8>,
         target: Vec<u8>,
-        reply: Reply<ReplyEntry>,
+        reply: Reply<kind::Entry>,
     ) {
-        reply.error(Errno::ENOSYS);
+        reply.error(Errno::NOSYS);
     }
 
     fn rename(
         &self,
-        from: (INodeNo, Vec<u8>),
-        to: (INodeNo, Vec<u8>),
+        from: (Node, Vec<u8>),
+        to: (Node, Vec<u8>),
         flags: RenameFlags,
-        reply: Reply<ReplyEmpty>,
+        reply: Reply<kind::Empty>,
     ) {
-        reply.error(Errno::ENOSYS);
+        reply.error(Errno::NOSYS);
     }
 
-    fn link(&self, ino: INodeNo, parent: INodeNo, name: Vec<u8>, reply: Reply<ReplyEntry>) {
-        reply.error(Errno::ENOSYS);
+    fn link(&self, ino: Node, parent: Node, name: Vec<u8>, reply: Reply<kind::Entry>) {
+        reply.error(Errno::NOSYS);
     }
 
     /// "Not implemented" makes a kernel with `FUSE_NO_OPEN_SUPPORT` send no opens and closes, and
     /// keep what it has cached of a file when a program opens the file.
-    fn open(&self, ino: INodeNo, reply: Reply<ReplyOpen>) {
-        reply.error(Errno::ENOSYS);
+    fn open(&self, ino: Node, reply: Reply<kind::Open>) {
+        reply.error(Errno::NOSYS);
     }
 
     /// Makes a file and opens it. "Not implemented" makes the kernel ask for the file by
     /// [`Operations::mknod`], and then for the opening.
-    fn create(&self, asker: Asker, new: NewName, reply: Reply<ReplyCreate>) {
-        reply.error(Errno::ENOSYS);
+    fn create(&self, asker: Asker, new: NewName, reply: Reply<kind::Create>) {
+        reply.error(Errno::NOSYS);
     }
 
     /// `flags`: of the open file.
-    fn read(&self, ino: INodeNo, offset: u64, size: u32, flags: OpenFlags, reply: Reply<ReplyData>);
+    fn read(&self, ino: Node, offset: u64, size: u32, flags: OFlags, reply: Reply<kind::Data>);
 
     #[allow(clippy::too_many_arguments)]
     fn write(
         &self,
         asker: Asker,
-        ino: INodeNo,
+        ino: Node,
         offset: u64,
         data: &[u8],
-        write_flags: WriteFlags,
-        flags: OpenFlags,
-        reply: Reply<ReplyWrite>,
+        write_flags: u32,
+        flags: OFlags,
+        reply: Reply<kind::Write>,
     ) {
-        reply.error(Errno::ENOSYS);
+        reply.error(Errno::NOSYS);
     }
 
-    fn flush(&self, ino: INodeNo, reply: Reply<ReplyEmpty>) {
+    fn flush(&self, ino: Node, reply: Reply<kind::Empty>) {
         // "Not implemented" makes the kernel stop sending this.
-        reply.error(Errno::ENOSYS);
+        reply.error(Errno::NOSYS);
     }
 
-    fn release(&self, ino: INodeNo, reply: Reply<ReplyEmpty>) {
+    fn release(&self, ino: Node, reply: Reply<kind::Empty>) {
         reply.ok();
     }
 
-    fn fsync(&self, ino: INodeNo, datasync: bool, reply: Reply<ReplyEmpty>) {
-        reply.error(Errno::ENOSYS);
+    fn fsync(&self, ino: Node, datasync: bool, reply: Reply<kind::Empty>) {
+        reply.error(Errno::NOSYS);
     }
 
     /// The handle of the answer comes with each listing.
-    fn opendir(&self, ino: INodeNo, flags: OpenFlags, reply: Reply<ReplyOpen>) {
-        reply.opened(FileHandle(0), FopenFlags::empty());
+    fn opendir(&self, ino: Node, flags: OFlags, reply: Reply<kind::Open>) {
+        reply.opened(Handle(0), 0);
     }
 
-    fn readdir(&self, ino: INodeNo, handle: FileHandle, offset: u64, reply: Reply<ReplyDirectory>) {
-        reply.error(Errno::ENOSYS);
+    fn readdir(&self, ino: Node, handle: Handle, offset: u64, reply: Reply<kind::List>) {
+        reply.error(Errno::NOSYS);
     }
 
-    fn readdirplus(
-        &self,
-        ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        reply: Reply<ReplyDirectoryPlus>,
-    ) {
-        reply.error(Errno::ENOSYS);
+    fn readdirplus(&self, ino: Node, handle: Handle, offset: u64, reply: Reply<kind::ListPlus>) {
+        reply.error(Errno::NOSYS);
     }
 
-    fn fsyncdir(&self, ino: INodeNo, datasync: bool, reply: Reply<ReplyEmpty>) {
-        reply.error(Errno::ENOSYS);
+    fn fsyncdir(&self, ino: Node, datasync: bool, reply: Reply<kind::Empty>) {
+        reply.error(Errno::NOSYS);
     }
 
-    fn statfs(&self, reply: Reply<ReplyStatfs>);
+    fn statfs(&self, reply: Reply<kind::Statfs>);
 
     fn setxattr(
         &self,
         asker: Asker,
-        ino: INodeNo,
+        ino: Node,
         name: Vec<u8>,
         value: Vec<u8>,
         flags: i32,
-        reply: Reply<ReplyEmpty>,
+        reply: Reply<kind::Empty>,
     ) {
-        reply.error(Errno::ENOSYS);
+        reply.error(Errno::NOSYS);
     }
 
     fn getxattr(
         &self,
         asker: Asker,
-        ino: INodeNo,
+        ino: Node,
         name: Vec<u8>,
         size: u32,
-        reply: Reply<ReplyXattr>,
+        reply: Reply<kind::Xattr>,
     ) {
-        reply.error(Errno::ENOSYS);
+        reply.error(Errno::NOSYS);
     }
 
-    fn listxattr(&self, asker: Asker, ino: INodeNo, size: u32, reply: Reply<ReplyXattr>) {
-        reply.error(Errno::ENOSYS);
+    fn listxattr(&self, asker: Asker, ino: Node, size: u32, reply: Reply<kind::Xattr>) {
+        reply.error(Errno::NOSYS);
     }
 
-    fn removexattr(&self, ino: INodeNo, name: Vec<u8>, reply: Reply<ReplyEmpty>) {
-        reply.error(Errno::ENOSYS);
+    fn removexattr(&self, ino: Node, name: Vec<u8>, reply: Reply<kind::Empty>) {
+        reply.error(Errno::NOSYS);
     }
 
     fn fallocate(
         &self,
         asker: Asker,
-        ino: INodeNo,
+        ino: Node,
         offset: u64,
         length: u64,
         mode: i32,
-        reply: Reply<ReplyEmpty>,
+        reply: Reply<kind::Empty>,
     ) {
-        reply.error(Errno::ENOSYS);
+        reply.error(Errno::NOSYS);
     }
 
-    fn lseek(&self, ino: INodeNo, offset: i64, whence: i32, reply: Reply<ReplyLseek>) {
-        reply.error(Errno::ENOSYS);
+    fn lseek(&self, ino: Node, offset: i64, whence: i32, reply: Reply<kind::Seek>) {
+        reply.error(Errno::NOSYS);
     }
 
     fn copy_file_range(
         &self,
         asker: Asker,
-        from: (INodeNo, u64),
-        to: (INodeNo, u64),
+        from: (Node, u64),
+        to: (Node, u64),
         length: u64,
-        reply: Reply<ReplyWrite>,
+        reply: Reply<kind::Write>,
     ) {
-        reply.error(Errno::ENOSYS);
+        reply.error(Errno::NOSYS);
     }
 }

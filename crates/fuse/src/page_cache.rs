@@ -19,7 +19,10 @@ const READ_AHEAD: u32 = 2 * MAX_WRITE;
 /// If the mount is not in the mount table, or the kernel refuses.
 pub(crate) fn raise_limits(directory: &Path) -> Result<()> {
     let number = number_of(directory).context("it is not in the mount table")?;
-    let limits = Path::new("/sys/class/bdi").join(number);
+    // A mount of a block device has limits of its own beside those of the device.
+    let all = Path::new("/sys/class/bdi");
+    let of_block = all.join(format!("{number}-fuseblk"));
+    let limits = if of_block.exists() { of_block } else { all.join(number) };
     ensure!(limits.exists(), "{} does not exist: is sysfs mounted?", limits.display());
     for (limit, value) in [
         ("read_ahead_kb", READ_AHEAD / 1024),

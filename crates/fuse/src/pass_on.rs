@@ -8,16 +8,17 @@
 //! Invariant: the thread that tells the kernel waits for writes that the server has to answer, so
 //! it is none of the threads that answer.
 
+use crate::channel::Notifier;
 use crate::convert::node;
 use crate::latency::Op;
-use crate::reply::Reply;
+use crate::reply::{Reply, kind};
 use crate::serve::{FuseServer, Shared};
 use furrow_fs::{Fs, Ino, Seek};
 use furrow_zone::Result;
-use fuser::{Errno, Notifier, ReplyLseek};
+use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What is looked for, and from where on.
 #[derive(Clone, Copy)]
@@ -31,7 +32,7 @@ pub(crate) struct Search {
 struct Doubt {
     search: Search,
     hole: Range<u64>,
-    reply: Reply<ReplyLseek>,
+    reply: Reply<kind::Seek>,
 }
 
 /// What the engine knows.
@@ -47,7 +48,7 @@ struct Found {
 /// The way to the kernel without a request.
 #[derive(Default)]
 pub(crate) struct Kernel {
-    notifier: OnceLock<Notifier>,
+    notifier: Mutex<Option<Notifier>>,
     doubts: Mutex<Option<Sender<Doubt>>>,
 }
 
@@ -57,9 +58,15 @@ impl Kernel {
         self.doubts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The mount has ended.
+    fn notifier(&self) -> MutexGuard<'_, Option<Notifier>> {
+        // As above.
+        self.notifier.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The mount has ended. Another may follow, if the first was an attempt.
     pub fn end(&self) {
         *self.doubts() = None;
+        *self.notifier() = None;
     }
 }
 
@@ -79,14 +86,14 @@ async fn find(fs: &Fs, Search { ino, offset, what }: Search) -> Result<Found> {
 
 impl FuseServer {
     /// Answers where data or a hole is. The kernel has passed on all of `passed_on`.
-    pub(crate) fn seek(&self, search: Search, passed_on: Range<u64>, reply: Reply<ReplyLseek>) {
-        let answer = move |reply: Reply<ReplyLseek>, found: Found, shared: &Shared| {
+    pub(crate) fn seek(&self, search: Search, passed_on: Range<u64>, reply: Reply<kind::Seek>) {
+        let answer = move |reply: Reply<kind::Seek>, found: Found, shared: &Shared| {
             let Found { at, hole, without_holes } = found;
             let sure = passed_on.start <= hole.start && hole.end <= passed_on.end;
             if hole.is_empty() || sure {
                 return match at.and_then(|at| i64::try_from(at).ok()) {
                     Some(at) => reply.offset(at),
-                    None => reply.error(Errno::ENXIO),
+                    None => reply.error(Errno::NXIO),
                 };
             }
             let doubt = Doubt { search, hole, reply };
@@ -105,15 +112,15 @@ impl FuseServer {
 
     /// Starts the thread that has the kernel pass on what it has of holes.
     pub(crate) fn connect(&self, kernel: Notifier) {
-        let _ = self.shared.kernel.notifier.set(kernel.clone());
+        *self.shared.kernel.notifier() = Some(kernel.clone());
         let (sender, doubts) = channel::<Doubt>();
         let server = self.clone();
         let work = move || {
             for Doubt { search, hole, reply } in doubts {
                 let (start, length) = (hole.start as i64, (hole.end - hole.start) as i64);
-                match kernel.inval_inode(node(search.ino), start, length) {
+                match kernel.drop_cached(node(search.ino), start, length) {
                     Ok(()) => server.seek(search, hole, reply),
-                    Err(_) => reply.error(Errno::EIO),
+                    Err(_) => reply.error(Errno::IO),
                 }
             }
         };
@@ -126,10 +133,10 @@ impl FuseServer {
 
     /// Has the kernel pass on what it has of every file, and waits for that.
     pub(crate) fn pass_on_all(&self) {
-        let Some(kernel) = self.shared.kernel.notifier.get() else { return };
+        let Some(kernel) = self.shared.kernel.notifier().clone() else { return };
         for ino in self.shared.known.all() {
             // An inode that the kernel has forgotten meanwhile has nothing to pass on.
-            let _ = kernel.inval_inode(node(ino), 0, 0);
+            let _ = kernel.drop_cached(node(ino), 0, 0);
         }
     }
 }

@@ -213,10 +213,20 @@ impl Call {
         Ok(())
     }
 
-    /// fsync(2). When the engine has failed, unsynced changes are lost. That must be an I/O error:
-    /// a program may ignore EROFS as if nothing had to be done.
+    /// fsync(2).
     pub async fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
-        match (self.fs.fsync(ino, data_only).await, self.fs.failure()) {
+        self.synced(self.fs.fsync(ino, data_only).await)
+    }
+
+    /// syncfs(2), and what sync(2) asks of one file system.
+    pub async fn sync(&self) -> Result<()> {
+        self.synced(self.fs.sync().await)
+    }
+
+    /// When the engine has failed, unsynced changes are lost. That must be an I/O error: a program
+    /// may ignore EROFS as if nothing had to be done.
+    fn synced(&self, done: Result<()>) -> Result<()> {
+        match (done, self.fs.failure()) {
             (Err(error), Some(_)) if error.kind() == ErrorKind::ReadOnly => {
                 Err(Error::new(ErrorKind::Io, error.to_string()))
             }
@@ -304,9 +314,7 @@ impl Call {
             let entries = self.entries(ino, access, cookie, batch).await?;
             for entry in &entries {
                 cookie = entry.cookie;
-                let name = OsStr::from_bytes(&entry.name);
-                let offset = cookie.saturating_add(DOTS);
-                if add(Listed { ino: entry.ino, kind: entry.kind, name, offset }) {
+                if add(listed(entry)) {
                     return Ok(());
                 }
             }
@@ -317,20 +325,21 @@ impl Call {
     }
 
     /// As [`Call::list`], with the attributes of each entry; an entry removed meanwhile is left
-    /// out.
+    /// out. An entry whose inode cannot be read is listed without attributes: one damaged inode
+    /// must not hide the other names of its directory, and whoever asks for it gets the error.
     pub async fn list_plus(
         &self,
         (ino, access): (Ino, bool),
         offset: u64,
         batch: usize,
-        mut add: impl FnMut(&[u8], u64, &Attr) -> bool,
+        mut add: impl FnMut(Listed<'_>, Option<&Attr>) -> bool,
     ) -> Result<()> {
-        if offset < 1 && add(b".", 1, &self.fs.getattr(ino).await?) {
+        if offset < 1 && add(dot(ino, ".", 1), self.fs.getattr(ino).await.ok().as_ref()) {
             return Ok(());
         }
         if offset < DOTS {
             let parent = self.parent(ino).await?;
-            if add(b"..", DOTS, &self.fs.getattr(parent).await?) {
+            if add(dot(parent, "..", DOTS), self.fs.getattr(parent).await.ok().as_ref()) {
                 return Ok(());
             }
         }
@@ -341,9 +350,9 @@ impl Call {
                 cookie = entry.cookie;
                 let attr = match self.fs.getattr(entry.ino).await {
                     Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                    attr => attr?,
+                    attr => attr.ok(),
                 };
-                if add(&entry.name, cookie.saturating_add(DOTS), &attr) {
+                if add(listed(entry), attr.as_ref()) {
                     return Ok(());
                 }
             }
@@ -352,6 +361,11 @@ impl Call {
             }
         }
     }
+}
+
+fn listed(entry: &DirEntry) -> Listed<'_> {
+    let (ino, kind, name) = (entry.ino, entry.kind, OsStr::from_bytes(&entry.name));
+    Listed { ino, kind, name, offset: entry.cookie.saturating_add(DOTS) }
 }
 
 fn dot(ino: Ino, name: &'static str, offset: u64) -> Listed<'static> {

@@ -1,25 +1,92 @@
 //! Answers to requests, by the transport that the request came by.
 
+use crate::channel;
 use crate::ring::answer::Answer;
-use crate::ring::wire;
+use crate::wire::{self, Handle, Node};
 use furrow_fs::ReadData;
-use fuser::{
-    Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr,
-};
+use rustix::io::Errno;
 use std::ffi::OsStr;
+use std::marker::PhantomData;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
-use zerocopy::IntoBytes as _;
+use zerocopy::{FromZeros as _, Immutable, IntoBytes};
 
-/// The answer to one request, of the kind that `C` gives on `/dev/fuse`. Given once; dropped
-/// without one, it answers EIO.
-pub enum Reply<C> {
+/// What a request is answered with, if not with an error.
+pub mod kind {
+    /// Attributes.
+    pub enum Attr {}
+    /// A file that was made and opened.
+    pub enum Create {}
+    /// Bytes.
+    pub enum Data {}
+    /// Nothing: it is done.
+    pub enum Empty {}
+    /// The inode of a name.
+    pub enum Entry {}
+    /// Names of a directory.
+    pub enum List {}
+    /// Names of a directory, with attributes.
+    pub enum ListPlus {}
+    /// What was opened.
+    pub enum Open {}
+    /// A place in a file.
+    pub enum Seek {}
+    /// Space.
+    pub enum Statfs {}
+    /// How much was written.
+    pub enum Write {}
+    /// A value, names, or how long they are.
+    pub enum Xattr {}
+}
+
+/// The right to answer one request, which came by one of the transports.
+pub(crate) enum To {
     /// The request was read from `/dev/fuse`.
-    Channel(C),
+    Channel(channel::Answer),
     /// The request came by a ring.
     Ring(Answer),
+}
+
+/// Calls the method of the transport.
+macro_rules! by {
+    ($to:expr, $answer:ident => $call:expr) => {
+        match $to {
+            To::Channel($answer) => $call,
+            To::Ring($answer) => $call,
+        }
+    };
+}
+
+impl To {
+    pub(crate) fn error(self, errno: Errno) {
+        by!(self, answer => answer.error(errno));
+    }
+
+    /// Answers with a structure.
+    pub(crate) fn send<T: IntoBytes + Immutable>(self, value: &T) {
+        by!(self, answer => answer.send(value));
+    }
+
+    /// Adds to the payload. False if it has no room for all of `bytes`.
+    fn add(&mut self, bytes: &[u8]) -> bool {
+        by!(self, answer => answer.add(bytes))
+    }
+
+    /// Adds a record of a listing, padded to a multiple of 8 bytes, or nothing of it.
+    fn add_record(&mut self, parts: &[&[u8]]) -> bool {
+        by!(self, answer => answer.add_record(parts))
+    }
+
+    /// Answers with the payload.
+    fn finish(self) {
+        by!(self, answer => answer.finish());
+    }
+}
+
+/// The answer to one request, of the kind `K`. Given once; dropped without one, it answers EIO.
+pub struct Reply<K> {
+    to: To,
+    kind: PhantomData<fn(K)>,
 }
 
 /// A reply that can be an error.
@@ -33,141 +100,89 @@ pub(crate) trait Listing: Fail {
     fn ok(self);
 }
 
-macro_rules! fail {
-    ($($channel:ty),*) => {
-        $(
-            impl Reply<$channel> {
-                /// Answers with an error.
-                pub fn error(self, errno: Errno) {
-                    match self {
-                        Reply::Channel(reply) => reply.error(errno),
-                        Reply::Ring(answer) => answer.error(errno),
-                    }
-                }
-            }
-
-            impl Fail for Reply<$channel> {
-                fn fail(self, errno: Errno) {
-                    self.error(errno);
-                }
-            }
-
-            impl From<$channel> for Reply<$channel> {
-                fn from(reply: $channel) -> Self {
-                    Reply::Channel(reply)
-                }
-            }
-        )*
-    };
+impl<K> From<To> for Reply<K> {
+    fn from(to: To) -> Reply<K> {
+        Reply { to, kind: PhantomData }
+    }
 }
 
-fail!(ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty);
-fail!(ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr);
+impl<K> Reply<K> {
+    /// Answers with an error.
+    pub fn error(self, errno: Errno) {
+        self.to.error(errno);
+    }
+}
 
-impl Reply<ReplyEmpty> {
+impl<K: 'static> Fail for Reply<K> {
+    fn fail(self, errno: Errno) {
+        self.error(errno);
+    }
+}
+
+impl Reply<kind::Empty> {
     /// Done.
     pub fn ok(self) {
-        match self {
-            Reply::Channel(reply) => reply.ok(),
-            Reply::Ring(answer) => answer.send(&()),
-        }
+        self.to.send(&());
     }
 }
 
-impl Reply<ReplyEntry> {
+impl Reply<kind::Entry> {
     /// The inode of a name; the kernel may cache both for `ttl`.
-    pub fn entry(self, ttl: &Duration, attr: &FileAttr, generation: Generation) {
-        match self {
-            Reply::Channel(reply) => reply.entry(ttl, attr, generation),
-            Reply::Ring(answer) => answer.send(&wire::Entry::of(ttl, attr, generation)),
-        }
+    pub fn entry(self, ttl: &Duration, attr: &wire::Attr, generation: u64) {
+        self.to.send(&wire::Entry::of(ttl, attr, generation));
     }
 }
 
-impl Reply<ReplyAttr> {
+impl Reply<kind::Attr> {
     /// Attributes, which the kernel may cache for `ttl`.
-    pub fn attr(self, ttl: &Duration, attr: &FileAttr) {
-        match self {
-            Reply::Channel(reply) => reply.attr(ttl, attr),
-            Reply::Ring(answer) => answer.send(&wire::Attributes::of(ttl, attr)),
-        }
+    pub fn attr(self, ttl: &Duration, attr: &wire::Attr) {
+        self.to.send(&wire::Attributes::of(ttl, attr));
     }
 }
 
-impl Reply<ReplyOpen> {
-    /// The file is open.
-    pub fn opened(self, handle: FileHandle, flags: FopenFlags) {
-        match self {
-            Reply::Channel(reply) => reply.opened(handle, flags),
-            Reply::Ring(answer) => answer.send(&wire::Opened::of(handle, flags)),
-        }
+impl Reply<kind::Open> {
+    /// The file is open. `flags`: [`wire::KEEP_CACHE`] or 0.
+    pub fn opened(self, handle: Handle, flags: u32) {
+        self.to.send(&wire::Opened::of(handle, flags));
     }
 }
 
-impl Reply<ReplyCreate> {
+impl Reply<kind::Create> {
     /// The file was made, and is open.
     pub fn created(
         self,
         ttl: &Duration,
-        attr: &FileAttr,
-        generation: Generation,
-        handle: FileHandle,
-        flags: FopenFlags,
+        attr: &wire::Attr,
+        generation: u64,
+        handle: Handle,
+        flags: u32,
     ) {
-        match self {
-            Reply::Channel(reply) => reply.created(ttl, attr, generation, handle, flags),
-            Reply::Ring(answer) => answer.send(&wire::Created {
-                entry: wire::Entry::of(ttl, attr, generation),
-                opened: wire::Opened::of(handle, flags),
-            }),
-        }
+        self.to.send(&wire::Created {
+            entry: wire::Entry::of(ttl, attr, generation),
+            opened: wire::Opened::of(handle, flags),
+        });
     }
 }
 
-impl Reply<ReplyData> {
-    /// The bytes of `pieces`, one after the other: `length` altogether.
-    pub fn data<'a>(self, length: usize, mut pieces: impl Iterator<Item = &'a [u8]>) {
-        match self {
-            Reply::Channel(reply) => {
-                match (pieces.next(), pieces.next()) {
-                    (None, _) => reply.data(&[]),
-                    (Some(only), None) => reply.data(only),
-                    // fuser takes a single slice.
-                    (Some(first), Some(second)) => {
-                        let mut whole = Vec::with_capacity(length);
-                        let all = [first, second].into_iter().chain(pieces);
-                        all.for_each(|piece| whole.extend_from_slice(piece));
-                        reply.data(&whole);
-                    }
-                }
-            }
-            Reply::Ring(mut answer) => {
-                for piece in pieces {
-                    if !answer.add(piece) {
-                        return answer.error(Errno::EIO);
-                    }
-                }
-                answer.finish();
-            }
+impl Reply<kind::Data> {
+    /// These bytes.
+    pub fn data(mut self, bytes: &[u8]) {
+        match self.to.add(bytes) {
+            true => self.to.finish(),
+            false => self.to.error(Errno::IO),
         }
     }
 
     /// What was read from a file.
     pub fn pages(self, data: ReadData) {
-        match self {
-            Reply::Channel(_) => self.data(data.len(), data.chunks()),
-            Reply::Ring(answer) => answer.pages(data),
-        }
+        by!(self.to, answer => answer.pages(data));
     }
 }
 
-impl Reply<ReplyWrite> {
+impl Reply<kind::Write> {
     /// `bytes` bytes were written.
     pub fn written(self, bytes: u32) {
-        match self {
-            Reply::Channel(reply) => reply.written(bytes),
-            Reply::Ring(answer) => answer.send(&wire::Written { bytes, padding: 0 }),
-        }
+        self.to.send(&wire::Written { bytes, padding: 0 });
     }
 }
 
@@ -187,108 +202,78 @@ pub struct Space {
     pub name_max: u32,
 }
 
-impl Reply<ReplyStatfs> {
+impl Reply<kind::Statfs> {
     /// Space, and names.
     pub fn statfs(self, space: &Space) {
-        let &Space { blocks, blocks_free, blocks_available, inodes, inodes_free, .. } = space;
-        let &Space { block_size, name_max, .. } = space;
-        match self {
-            Reply::Channel(reply) => reply.statfs(
-                blocks,
-                blocks_free,
-                blocks_available,
-                inodes,
-                inodes_free,
-                block_size,
-                name_max,
-                block_size,
-            ),
-            Reply::Ring(answer) => answer.send(&wire::Statfs::of(space)),
-        }
+        self.to.send(&wire::Statfs::of(space));
     }
 }
 
-impl Reply<ReplyXattr> {
+impl Reply<kind::Xattr> {
     /// Bytes that the answer would have.
     pub fn size(self, bytes: u32) {
-        match self {
-            Reply::Channel(reply) => reply.size(bytes),
-            Reply::Ring(answer) => answer.send(&wire::Written { bytes, padding: 0 }),
-        }
+        self.to.send(&wire::Written { bytes, padding: 0 });
     }
 
     /// A value, or names.
-    pub fn data(self, bytes: &[u8]) {
-        match self {
-            Reply::Channel(reply) => reply.data(bytes),
-            Reply::Ring(mut answer) => match answer.add(bytes) {
-                true => answer.finish(),
-                false => answer.error(Errno::ERANGE),
-            },
+    pub fn data(mut self, bytes: &[u8]) {
+        match self.to.add(bytes) {
+            true => self.to.finish(),
+            false => self.to.error(Errno::RANGE),
         }
     }
 }
 
-impl Reply<ReplyLseek> {
+impl Reply<kind::Seek> {
     /// The place that was found.
     pub fn offset(self, offset: i64) {
-        match self {
-            Reply::Channel(reply) => reply.offset(offset),
-            Reply::Ring(answer) => answer.send(&offset),
-        }
+        self.to.send(&offset);
     }
 }
 
-impl Reply<ReplyDirectory> {
-    /// Adds an entry, after which the listing goes on at `offset`. True if it has no room any more.
-    pub fn add(&mut self, ino: INodeNo, offset: u64, kind: FileType, name: &OsStr) -> bool {
-        match self {
-            Reply::Channel(reply) => reply.add(ino, offset, kind, name),
-            Reply::Ring(answer) => {
-                let name = name.as_bytes();
-                let entry = wire::Listed::of(ino, offset, kind, name);
-                !answer.add_record(&[entry.as_bytes(), name])
-            }
-        }
+impl Reply<kind::List> {
+    /// Adds an entry, after which the listing goes on at `offset`. `mode`: the type of the inode.
+    /// True if it has no room any more.
+    pub fn add(&mut self, ino: Node, offset: u64, mode: u32, name: &OsStr) -> bool {
+        let name = name.as_bytes();
+        let entry = wire::Listed::of(ino.0, offset, mode, name);
+        !self.to.add_record(&[entry.as_bytes(), name])
     }
 }
 
-impl Listing for Reply<ReplyDirectory> {
+impl Listing for Reply<kind::List> {
     fn ok(self) {
-        match self {
-            Reply::Channel(reply) => reply.ok(),
-            Reply::Ring(answer) => answer.finish(),
-        }
+        self.to.finish();
     }
 }
 
-impl Reply<ReplyDirectoryPlus> {
+impl Reply<kind::ListPlus> {
     /// As in a listing without attributes. The kernel may cache the entry for `ttl`.
     pub fn add(
         &mut self,
         offset: u64,
         name: &OsStr,
         ttl: &Duration,
-        attr: &FileAttr,
-        generation: Generation,
+        attr: &wire::Attr,
+        generation: u64,
     ) -> bool {
-        match self {
-            Reply::Channel(reply) => reply.add(attr.ino, offset, name, ttl, attr, generation),
-            Reply::Ring(answer) => {
-                let name = name.as_bytes();
-                let entry = wire::Entry::of(ttl, attr, generation);
-                let listed = wire::Listed::of(attr.ino, offset, attr.kind, name);
-                !answer.add_record(&[entry.as_bytes(), listed.as_bytes(), name])
-            }
-        }
+        let name = name.as_bytes();
+        let entry = wire::Entry::of(ttl, attr, generation);
+        let listed = wire::Listed::of(attr.ino, offset, attr.mode, name);
+        !self.to.add_record(&[entry.as_bytes(), listed.as_bytes(), name])
+    }
+
+    /// As in a listing without attributes: the kernel shows the name, and asks for the attributes
+    /// when somebody wants them (node 0 of `struct fuse_entry_out`).
+    pub fn add_name(&mut self, ino: Node, offset: u64, mode: u32, name: &OsStr) -> bool {
+        let name = name.as_bytes();
+        let listed = wire::Listed::of(ino.0, offset, mode, name);
+        !self.to.add_record(&[wire::Entry::new_zeroed().as_bytes(), listed.as_bytes(), name])
     }
 }
 
-impl Listing for Reply<ReplyDirectoryPlus> {
+impl Listing for Reply<kind::ListPlus> {
     fn ok(self) {
-        match self {
-            Reply::Channel(reply) => reply.ok(),
-            Reply::Ring(answer) => answer.finish(),
-        }
+        self.to.finish();
     }
 }

@@ -4,19 +4,14 @@
 //! A request is served where the program that asks runs, so that no other processor has to wake up
 //! for it. Forgets and interrupts still come by `/dev/fuse`; `channel.rs` reads them. A kernel that
 //! has agreed to rings sends nothing else before it has all queues.
-//!
-//! Why not a crate: `fuser` has no ring yet, and no way to pass a request to its dispatcher. Of the
-//! protocol this folder has what a ring carries, and nothing else refers to it but `reply.rs`, so
-//! that it can go.
 
 #![allow(unsafe_code, reason = "the kernel reads and writes memory that a ring entry names")]
 
 pub(crate) mod answer;
-mod request;
-pub(crate) mod wire;
 
 use crate::endpoint::MAX_WRITE;
 use crate::operations::Operations;
+use crate::wire::{RingCommand, command};
 use answer::{Given, Outbox, Part};
 use anyhow::{Context as _, Result, anyhow};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -29,7 +24,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use wire::{RingCommand, command};
 use zerocopy::IntoBytes as _;
 
 /// Requests in flight of all processors together, and bounds for one of them.
@@ -205,7 +199,7 @@ impl Ring {
                     }
                     (entry, 0) => {
                         self.requests[entry as usize] =
-                            request::serve(server, &self.outbox, entry as u16);
+                            answer::serve(server, &self.outbox, entry as u16);
                     }
                     // The end of the mount, for this entry.
                     _ => self.alive -= 1,
@@ -290,8 +284,12 @@ impl Rings {
     /// # Errors
     /// If no thread can be started, or the kernel refuses an entry. The caller must unmount then:
     /// the kernel may send no request before every queue is registered.
-    pub(crate) fn start<S: Operations>(self, server: &Arc<S>, device: OwnedFd) -> Result<Running> {
-        let (device, stop) = (Arc::new(device), Arc::new(AtomicBool::new(false)));
+    pub(crate) fn start<S: Operations>(
+        self,
+        server: &Arc<S>,
+        device: Arc<OwnedFd>,
+    ) -> Result<Running> {
+        let stop = Arc::new(AtomicBool::new(false));
         let mut running = Running { threads: Vec::new(), stop: stop.clone() };
         let (sender, registered) = channel();
         for mut ring in self.0 {

@@ -9,16 +9,21 @@ use crate::known::Known;
 use crate::latency::{Latencies, Op};
 use crate::pass_on::Kernel;
 use crate::posix::Call;
-use crate::reply::{Fail, Listing, Reply};
+use crate::reply::{Fail, Listing, Reply, kind};
 use crate::report::{self, Info, Remount, Stat};
+use crate::wire::{self, Node};
 use furrow_fs::{Attr, Fs, Ino, Kind};
 use furrow_rt::{Pool, Port, Rt};
 use furrow_zone::{Error, ErrorKind};
-use fuser::{Errno, FileAttr, INodeNo, ReplyEmpty, ReplyEntry, ReplyXattr};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Most errors of the drive that are logged; `furrow stat` counts the others.
+const LOGGED_MAX: usize = 1000;
 
 /// State shared by the callbacks and the tasks they start.
 pub(crate) struct Shared {
@@ -46,6 +51,10 @@ pub(crate) struct Shared {
     pub no_open: AtomicBool,
     /// Time of the mount.
     since: Instant,
+    /// The kernel has unmounted a block device, and the engine has ended for that, with this result.
+    left: Mutex<Option<furrow_zone::Result<()>>>,
+    /// Errors of the drive that the log has.
+    logged: Mutex<BTreeSet<String>>,
     /// The mount's options.
     pub remount: Option<Box<dyn Remount>>,
 }
@@ -54,7 +63,7 @@ impl Shared {
     /// The attributes in the kernel's form. A file without blocks has some in the kernel if stores
     /// through maps, or writes, wait there, and programs take a file of 0 blocks for a hole without
     /// asking: so it shows one of 512 bytes.
-    pub(crate) fn attributes(&self, attr: &Attr) -> FileAttr {
+    pub(crate) fn attributes(&self, attr: &Attr) -> wire::Attr {
         let mut shown = attributes(attr);
         if attr.kind == Kind::File && (attr.size > 0 || self.writeback_cache) {
             shown.blocks = shown.blocks.max(1);
@@ -62,10 +71,26 @@ impl Shared {
         shown
     }
 
+    pub(crate) fn left(&self) -> MutexGuard<'_, Option<furrow_zone::Result<()>>> {
+        // A result is whole even if a thread panicked while it held the lock.
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The figures of `fs`.
     pub(crate) fn stat(&self, fs: &Fs) -> Stat {
         let seconds = self.since.elapsed().as_secs_f64();
         report::stat(fs, &self.info, seconds, self.latencies.operations())
+    }
+
+    /// Logs an error of the drive the first time: a program that reads a damaged block again and
+    /// again must not fill the log.
+    fn log_once(&self, error: &Error) {
+        let line = error.to_string();
+        // A set is whole even if a thread panicked while it held the lock.
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.len() < LOGGED_MAX && logged.insert(line.clone()) {
+            (self.log)(&line);
+        }
     }
 
     /// Reports a failure of `fs` once, if it has failed; returns the error.
@@ -103,6 +128,12 @@ pub struct Reporter {
 }
 
 impl Reporter {
+    /// What ended the engine, if the kernel has had it ended: it unmounted a block device, and has
+    /// been told that nothing is written there any more.
+    pub fn left(&self) -> Option<furrow_zone::Result<()>> {
+        self.shared.left().take()
+    }
+
     /// The present figures; `None` if the engine has ended.
     pub fn stat(&self) -> Option<Stat> {
         let shared = self.shared.clone();
@@ -139,6 +170,8 @@ impl FuseServer {
             writeback_cache: false,
             no_open: AtomicBool::new(false),
             since,
+            left: Mutex::default(),
+            logged: Mutex::default(),
             remount: None,
         };
         FuseServer { port, pool, shared: Arc::new(shared) }
@@ -220,13 +253,13 @@ impl FuseServer {
                         let known = failure.as_ref().map(ToString::to_string);
                         let known = known.is_some_and(|known| error.to_string().ends_with(&known));
                         if matches!(kind, ErrorKind::Io | ErrorKind::Corrupt) && !known {
-                            (shared.log)(&error.to_string());
+                            shared.log_once(&error);
                         }
                         // A request in flight gets the device's error, not the read-only error that
                         // follows from it.
                         let struck = failure.is_some() && !failed_before;
                         reply.fail(match kind {
-                            ErrorKind::ReadOnly if struck => Errno::EIO,
+                            ErrorKind::ReadOnly if struck => Errno::IO,
                             _ => errno(&error),
                         });
                     }
@@ -240,7 +273,7 @@ impl FuseServer {
     pub(crate) fn entry<F>(
         &self,
         op: Op,
-        reply: Reply<ReplyEntry>,
+        reply: Reply<kind::Entry>,
         operation: impl FnOnce(Call) -> F + Send + 'static,
     ) where
         F: Future<Output = furrow_zone::Result<Attr>> + 'static,
@@ -255,7 +288,7 @@ impl FuseServer {
     pub(crate) fn empty<F>(
         &self,
         op: Op,
-        reply: Reply<ReplyEmpty>,
+        reply: Reply<kind::Empty>,
         operation: impl FnOnce(Call) -> F + Send + 'static,
     ) where
         F: Future<Output = furrow_zone::Result<()>> + 'static,
@@ -293,12 +326,12 @@ impl FuseServer {
         name: &[u8],
         size: u32,
         uid: u32,
-        reply: Reply<ReplyXattr>,
+        reply: Reply<kind::Xattr>,
     ) {
         let question = report::Question::parse(name).filter(|_| ino == Ino::ROOT);
-        let Some(question) = question else { return reply.error(Errno::ENODATA) };
+        let Some(question) = question else { return reply.error(Errno::NODATA) };
         if question.is_for_root() && uid != 0 {
-            return reply.error(Errno::EPERM);
+            return reply.error(Errno::PERM);
         }
         if size == 0 {
             // The kernel asks only for the length. The query must not be executed for that: it may
@@ -315,7 +348,7 @@ impl FuseServer {
     }
 
     /// The kernel forgets `answers` answers that named `node`.
-    pub(crate) fn forgotten(&self, node: INodeNo, answers: u64) {
+    pub(crate) fn forgotten(&self, node: Node, answers: u64) {
         let Some(ino) = ino(node) else { return };
         if self.shared.known.forget(ino, answers) {
             let shared = self.shared.clone();
@@ -334,10 +367,10 @@ impl FuseServer {
 
 /// Answers with `value`, or with its length if that was asked for, or with ERANGE if it does not
 /// fit.
-pub(crate) fn sized(reply: Reply<ReplyXattr>, value: &[u8], size: u32) {
+pub(crate) fn sized(reply: Reply<kind::Xattr>, value: &[u8], size: u32) {
     match size as usize {
         0 => reply.size(value.len() as u32),
-        room if value.len() > room => reply.error(Errno::ERANGE),
+        room if value.len() > room => reply.error(Errno::RANGE),
         _ => reply.data(value),
     }
 }

@@ -11,29 +11,25 @@
 //! after the write, except with `async_dio`). What a mount cannot do, and what to use instead, is
 //! in `docs/mounting.md`.
 
-use crate::convert::{file_type, generation, ino, kind_of_mode, node};
-use crate::endpoint::MAX_WRITE;
+use crate::channel::Notifier;
+use crate::convert::{generation, ino, kind_of_mode, node, type_bits};
 use crate::latency::Op;
-use crate::operations::{Asker, Changes, NewName, Operations, When};
+use crate::operations::{Agreement, Asker, Changes, NewName, Operations, When};
 use crate::pass_on::Search;
 use crate::posix::{Caller, Listed};
-use crate::reply::{Reply, Space};
+use crate::reply::{Reply, Space, kind};
 use crate::report;
-use crate::serve::{FuseServer, sized};
-use furrow_fs::{Allocate, Attr, Kind, NewNode, RenameMode, Seek, SetAttr, WriteData, XattrMode};
-use furrow_zone::ErrorKind;
-use fuser::{
-    Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
-    ReplyXattr, WriteFlags,
+use crate::serve::{FuseServer, Shared, sized};
+use crate::wire::{self, Handle, Node, feature};
+use furrow_fs::{
+    Allocate, Attr, Fs, Ino, Kind, NewNode, RenameMode, Seek, SetAttr, WriteData, XattrMode,
 };
-use rustix::fs::OFlags;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use furrow_zone::ErrorKind;
+use rustix::fs::{OFlags, RenameFlags};
+use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
+use zerocopy::FromZeros as _;
 
 /// Most background requests of the kernel, such as read-ahead.
 const MAX_BACKGROUND: u16 = 64;
@@ -50,7 +46,7 @@ fn new(asker: Asker, kind: Kind, mode: u32, umask: u32) -> NewNode {
 }
 
 /// The handle of directories that were opened with `O_NOATIME`.
-const LISTS_NOATIME: FileHandle = FileHandle(1);
+const LISTS_NOATIME: Handle = Handle(1);
 
 /// Modes of fallocate(2).
 const FALLOC_KEEP_SIZE: i32 = 1;
@@ -66,14 +62,8 @@ const XATTR_REPLACE: i32 = 2;
 
 /// Whether a write with these `flags` of its file (or request: `RWF_DSYNC`) is direct and must be
 /// durable when it is answered. After an asynchronous write the kernel sends no fsync.
-fn is_durable_direct(flags: OpenFlags) -> bool {
-    let flags = OFlags::from_bits_retain(flags.0 as u32);
+fn is_durable_direct(flags: OFlags) -> bool {
     flags.contains(OFlags::DIRECT) && flags.intersects(OFlags::DSYNC | OFlags::SYNC)
-}
-
-/// Whether reading with these `flags` of the open file leaves its access time alone.
-fn is_noatime(flags: OpenFlags) -> bool {
-    OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::NOATIME)
 }
 
 /// Converts the kernel's inode number, or answers ESTALE.
@@ -81,66 +71,49 @@ macro_rules! known {
     ($node:expr, $reply:expr) => {
         match ino($node) {
             Some(ino) => ino,
-            None => return $reply.error(Errno::ESTALE),
+            None => return $reply.error(Errno::STALE),
         }
     };
 }
 
-/// An entry that means: there is no such name, which may be cached for the TTL.
-fn absent() -> FileAttr {
-    FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: SystemTime::UNIX_EPOCH,
-        mtime: SystemTime::UNIX_EPOCH,
-        ctime: SystemTime::UNIX_EPOCH,
-        crtime: SystemTime::UNIX_EPOCH,
-        kind: fuser::FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
+/// Releases inodes that have lost their names: the kernel sends no forgets at the end of a mount.
+async fn release(fs: Fs, shared: Arc<Shared>, pins: Vec<Ino>) {
+    for ino in pins {
+        if let Err(error) = fs.release(ino).await {
+            (shared.log)(&error.at(format!("inode {ino}")).to_string());
+        }
     }
 }
 
 impl Operations for FuseServer {
-    fn init(&self, config: &mut KernelConfig) -> std::io::Result<()> {
+    fn init(&self, agreement: &mut Agreement) -> anyhow::Result<()> {
         // Features that this kernel lacks stay off. Only KILLPRIV_V2 matters for correctness:
         // without it the kernel clears set-id bits itself.
         for wish in [
-            InitFlags::FUSE_ASYNC_READ,
-            InitFlags::FUSE_BIG_WRITES,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_CACHE_SYMLINKS,
+            feature::PARALLEL_DIROPS,
+            feature::DO_READDIRPLUS,
+            feature::READDIRPLUS_AUTO,
+            feature::CACHE_SYMLINKS,
             // Avoids a getxattr(security.capability) per write.
-            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            feature::HANDLE_KILLPRIV_V2,
             // File handles: an inode that the kernel has forgotten is looked up by number.
-            InitFlags::FUSE_EXPORT_SUPPORT,
+            feature::EXPORT_SUPPORT,
             // Access lists: the kernel checks them, and leaves the umask to the server, which knows
             // whether a directory has a default list.
-            InitFlags::FUSE_POSIX_ACL,
-            InitFlags::FUSE_DONT_MASK,
+            feature::POSIX_ACL,
+            feature::DONT_MASK,
         ] {
-            let _ = config.add_capabilities(wish);
+            agreement.want(wish);
         }
-        let no_open = config.capabilities().contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
+        let no_open = agreement.offers(feature::NO_OPEN_SUPPORT);
         self.shared.no_open.store(no_open, Ordering::Relaxed);
         if self.shared.async_dio {
-            let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
+            agreement.want(feature::ASYNC_DIO);
         }
-        if self.shared.writeback_cache {
-            config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE).map_err(|_| {
-                std::io::Error::other("this kernel has no write-back cache: leave the option out")
-            })?;
+        if self.shared.writeback_cache && !agreement.want(feature::WRITEBACK_CACHE) {
+            anyhow::bail!("this kernel has no write-back cache: leave the option out");
         }
-        let _ = config.set_max_write(MAX_WRITE);
-        let _ = config.set_max_background(MAX_BACKGROUND);
+        agreement.max_background = MAX_BACKGROUND;
         Ok(())
     }
 
@@ -154,29 +127,37 @@ impl Operations for FuseServer {
 
     fn destroy(&self) {
         self.shared.kernel.end();
-        // The kernel sends no forgets at the end of a mount.
         let pins = self.shared.known.end();
         let shared = self.shared.clone();
-        let done = self.port.try_call(move |_, fs| {
-            let fs = fs.clone();
-            async move {
-                for ino in pins {
-                    if let Err(error) = fs.release(ino).await {
-                        (shared.log)(&error.at(format!("inode {ino}")).to_string());
-                    }
-                }
-            }
-        });
+        let done = self.port.try_call(move |_, fs| release(fs.clone(), shared, pins));
         if done.is_err() {
             (self.shared.log)("the engine stopped before the mount ended");
         }
+    }
+
+    fn leave(&self, reply: Reply<kind::Empty>) {
+        let pins = self.shared.known.end();
+        let shared = self.shared.clone();
+        self.submit(move |rt, fs| {
+            let fs = fs.clone();
+            rt.run_now(async move {
+                release(fs.clone(), shared.clone(), pins).await;
+                let ended = fs.unmount().await;
+                *shared.left() = Some(ended);
+                reply.ok();
+            });
+        });
+    }
+
+    fn syncfs(&self, reply: Reply<kind::Empty>) {
+        self.empty(Op::Fsync, reply, move |call| async move { call.sync().await });
     }
 
     fn report(&self, line: &str) {
         (self.shared.log)(line);
     }
 
-    fn lookup(&self, parent: INodeNo, name: Vec<u8>, reply: Reply<ReplyEntry>) {
+    fn lookup(&self, parent: Node, name: Vec<u8>, reply: Reply<kind::Entry>) {
         let parent = known!(parent, reply);
         self.run(
             Op::Lookup,
@@ -193,16 +174,17 @@ impl Operations for FuseServer {
                     shared.known.told(attr.ino);
                     reply.entry(&shared.ttl, &shared.attributes(&attr), generation(&attr));
                 }
-                None => reply.entry(&shared.ttl, &absent(), Generation(0)),
+                // No inode: there is no such name, which may be cached.
+                None => reply.entry(&shared.ttl, &wire::Attr::new_zeroed(), 0),
             },
         );
     }
 
-    fn forget(&self, ino: INodeNo, answers: u64) {
+    fn forget(&self, ino: Node, answers: u64) {
         self.forgotten(ino, answers);
     }
 
-    fn getattr(&self, ino: INodeNo, reply: Reply<ReplyAttr>) {
+    fn getattr(&self, ino: Node, reply: Reply<kind::Attr>) {
         let ino = known!(ino, reply);
         self.run(
             Op::Getattr,
@@ -212,7 +194,7 @@ impl Operations for FuseServer {
         );
     }
 
-    fn setattr(&self, asker: Asker, ino: INodeNo, changes: Changes, reply: Reply<ReplyAttr>) {
+    fn setattr(&self, asker: Asker, ino: Node, changes: Changes, reply: Reply<kind::Attr>) {
         let ino = known!(ino, reply);
         let who = Caller::of(asker);
         self.run(
@@ -238,26 +220,26 @@ impl Operations for FuseServer {
         );
     }
 
-    fn readlink(&self, ino: INodeNo, reply: Reply<ReplyData>) {
+    fn readlink(&self, ino: Node, reply: Reply<kind::Data>) {
         let ino = known!(ino, reply);
         self.run(
             Op::Readlink,
             reply,
             move |call| async move { call.fs.readlink(ino).await },
-            |reply, target, _| reply.data(target.len(), std::iter::once(&target[..])),
+            |reply, target, _| reply.data(&target),
         );
     }
 
-    fn mknod(&self, asker: Asker, made: NewName, rdev: u32, reply: Reply<ReplyEntry>) {
+    fn mknod(&self, asker: Asker, made: NewName, rdev: u32, reply: Reply<kind::Entry>) {
         let parent = known!(made.parent, reply);
-        let Some(kind) = kind_of_mode(made.mode) else { return reply.error(Errno::EINVAL) };
+        let Some(kind) = kind_of_mode(made.mode) else { return reply.error(Errno::INVAL) };
         let new = NewNode { rdev, ..new(asker, kind, made.mode, made.umask) };
         self.entry(Op::Create, reply, move |call| async move {
             call.create(parent, &made.name, new).await
         });
     }
 
-    fn mkdir(&self, asker: Asker, made: NewName, reply: Reply<ReplyEntry>) {
+    fn mkdir(&self, asker: Asker, made: NewName, reply: Reply<kind::Entry>) {
         let parent = known!(made.parent, reply);
         let new = new(asker, Kind::Directory, made.mode, made.umask);
         self.entry(Op::Mkdir, reply, move |call| async move {
@@ -265,12 +247,12 @@ impl Operations for FuseServer {
         });
     }
 
-    fn unlink(&self, parent: INodeNo, name: Vec<u8>, reply: Reply<ReplyEmpty>) {
+    fn unlink(&self, parent: Node, name: Vec<u8>, reply: Reply<kind::Empty>) {
         let parent = known!(parent, reply);
         self.empty(Op::Unlink, reply, move |call| async move { call.unlink(parent, &name).await });
     }
 
-    fn rmdir(&self, parent: INodeNo, name: Vec<u8>, reply: Reply<ReplyEmpty>) {
+    fn rmdir(&self, parent: Node, name: Vec<u8>, reply: Reply<kind::Empty>) {
         let parent = known!(parent, reply);
         self.empty(Op::Rmdir, reply, move |call| async move { call.rmdir(parent, &name).await });
     }
@@ -278,10 +260,10 @@ impl Operations for FuseServer {
     fn symlink(
         &self,
         asker: Asker,
-        parent: INodeNo,
+        parent: Node,
         name: Vec<u8>,
         target: Vec<u8>,
-        reply: Reply<ReplyEntry>,
+        reply: Reply<kind::Entry>,
     ) {
         let parent = known!(parent, reply);
         let new = NewNode { target, ..new(asker, Kind::Symlink, 0o777, 0) };
@@ -294,28 +276,28 @@ impl Operations for FuseServer {
 
     fn rename(
         &self,
-        (parent, name): (INodeNo, Vec<u8>),
-        (new_parent, new_name): (INodeNo, Vec<u8>),
+        (parent, name): (Node, Vec<u8>),
+        (new_parent, new_name): (Node, Vec<u8>),
         flags: RenameFlags,
-        reply: Reply<ReplyEmpty>,
+        reply: Reply<kind::Empty>,
     ) {
         let (from, to) = (known!(parent, reply), known!(new_parent, reply));
         let mode = if flags.is_empty() {
             RenameMode::Replace
-        } else if flags == RenameFlags::RENAME_NOREPLACE {
+        } else if flags == RenameFlags::NOREPLACE {
             RenameMode::NoReplace
-        } else if flags == RenameFlags::RENAME_EXCHANGE {
+        } else if flags == RenameFlags::EXCHANGE {
             RenameMode::Exchange
         } else {
             // RENAME_WHITEOUT serves overlay file systems.
-            return reply.error(Errno::EINVAL);
+            return reply.error(Errno::INVAL);
         };
         self.empty(Op::Rename, reply, move |call| async move {
             call.rename((from, &name), (to, &new_name), mode).await
         });
     }
 
-    fn link(&self, ino: INodeNo, parent: INodeNo, name: Vec<u8>, reply: Reply<ReplyEntry>) {
+    fn link(&self, ino: Node, parent: Node, name: Vec<u8>, reply: Reply<kind::Entry>) {
         let (ino, parent) = (known!(ino, reply), known!(parent, reply));
         self.entry(
             Op::Link,
@@ -327,9 +309,9 @@ impl Operations for FuseServer {
     // An open needs no answer: a file without a name lives while the kernel refers to it
     // ([`Known`]).
 
-    fn open(&self, ino: INodeNo, reply: Reply<ReplyOpen>) {
+    fn open(&self, ino: Node, reply: Reply<kind::Open>) {
         if self.shared.no_open.load(Ordering::Relaxed) {
-            return reply.error(Errno::ENOSYS);
+            return reply.error(Errno::NOSYS);
         }
         let ino = known!(ino, reply);
         self.run(
@@ -337,13 +319,13 @@ impl Operations for FuseServer {
             reply,
             move |call| async move { call.fs.open(ino).await },
             // Every change goes through this kernel, so its cache stays correct.
-            |reply, _, _| reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
+            |reply, _, _| reply.opened(Handle(0), wire::KEEP_CACHE),
         );
     }
 
-    fn create(&self, asker: Asker, made: NewName, reply: Reply<ReplyCreate>) {
+    fn create(&self, asker: Asker, made: NewName, reply: Reply<kind::Create>) {
         if self.shared.no_open.load(Ordering::Relaxed) {
-            return reply.error(Errno::ENOSYS);
+            return reply.error(Errno::NOSYS);
         }
         let parent = known!(made.parent, reply);
         let new = new(asker, Kind::File, made.mode, made.umask);
@@ -356,22 +338,15 @@ impl Operations for FuseServer {
             },
             |reply, attr, shared| {
                 shared.known.told(attr.ino);
-                let (fh, flags) = (FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+                let (fh, flags) = (Handle(0), wire::KEEP_CACHE);
                 reply.created(&shared.ttl, &shared.attributes(&attr), generation(&attr), fh, flags);
             },
         );
     }
 
-    fn read(
-        &self,
-        ino: INodeNo,
-        offset: u64,
-        size: u32,
-        flags: OpenFlags,
-        reply: Reply<ReplyData>,
-    ) {
+    fn read(&self, ino: Node, offset: u64, size: u32, flags: OFlags, reply: Reply<kind::Data>) {
         let ino = known!(ino, reply);
-        let (size, noatime) = (size as usize, is_noatime(flags));
+        let (size, noatime) = (size as usize, flags.contains(OFlags::NOATIME));
         self.run(
             Op::Read,
             reply,
@@ -388,20 +363,20 @@ impl Operations for FuseServer {
     fn write(
         &self,
         asker: Asker,
-        ino: INodeNo,
+        ino: Node,
         offset: u64,
         data: &[u8],
-        write_flags: WriteFlags,
-        flags: OpenFlags,
-        reply: Reply<ReplyWrite>,
+        write_flags: u32,
+        flags: OFlags,
+        reply: Reply<kind::Write>,
     ) {
         let ino = known!(ino, reply);
         let sync = self.shared.async_dio && is_durable_direct(flags);
         let who = Caller { privileged: false, ..Caller::of(asker) };
-        let strip = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let strip = write_flags & wire::write::KILL_SUIDGID != 0;
         let size = data.len() as u32;
         // Of what it has cached the kernel knows the times, and sends them.
-        let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let cached = write_flags & wire::write::CACHE != 0;
         let data = WriteData::copy(&self.pool, offset, data)
             .keeping_times(self.shared.writeback_cache && cached);
         self.run(
@@ -420,12 +395,12 @@ impl Operations for FuseServer {
 
     // `flush` is not implemented: errors of a write are reported by the write itself or by fsync.
 
-    fn release(&self, ino: INodeNo, reply: Reply<ReplyEmpty>) {
+    fn release(&self, ino: Node, reply: Reply<kind::Empty>) {
         let ino = known!(ino, reply);
         self.empty(Op::Release, reply, move |call| async move { call.fs.release(ino).await });
     }
 
-    fn fsync(&self, ino: INodeNo, datasync: bool, reply: Reply<ReplyEmpty>) {
+    fn fsync(&self, ino: Node, datasync: bool, reply: Reply<kind::Empty>) {
         let ino = known!(ino, reply);
         self.empty(Op::Fsync, reply, move |call| async move { call.fsync(ino, datasync).await });
     }
@@ -438,39 +413,37 @@ impl Operations for FuseServer {
     // completes a listing that was begun before a change, and shows it to a program that rewinds
     // and then seeks.
 
-    fn opendir(&self, _: INodeNo, flags: OpenFlags, reply: Reply<ReplyOpen>) {
-        let handle = if is_noatime(flags) { LISTS_NOATIME } else { FileHandle(0) };
-        reply.opened(handle, FopenFlags::empty());
+    fn opendir(&self, _: Node, flags: OFlags, reply: Reply<kind::Open>) {
+        let handle = if flags.contains(OFlags::NOATIME) { LISTS_NOATIME } else { Handle(0) };
+        reply.opened(handle, 0);
     }
 
-    fn readdir(&self, ino: INodeNo, handle: FileHandle, offset: u64, reply: Reply<ReplyDirectory>) {
+    fn readdir(&self, ino: Node, handle: Handle, offset: u64, reply: Reply<kind::List>) {
         let ino = known!(ino, reply);
         let access = handle != LISTS_NOATIME;
         self.listing(reply, move |call, mut reply| async move {
             let add = |entry: Listed<'_>| {
-                reply.add(node(entry.ino), entry.offset, file_type(entry.kind), entry.name)
+                reply.add(node(entry.ino), entry.offset, type_bits(entry.kind), entry.name)
             };
             let listed = call.list((ino, access), offset, LISTING, add).await;
             (reply, listed)
         });
     }
 
-    fn readdirplus(
-        &self,
-        ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        reply: Reply<ReplyDirectoryPlus>,
-    ) {
+    fn readdirplus(&self, ino: Node, handle: Handle, offset: u64, reply: Reply<kind::ListPlus>) {
         let ino = known!(ino, reply);
         let access = handle != LISTS_NOATIME;
         self.listing(reply, move |call, mut reply| async move {
             let ttl = call.shared.ttl;
-            let add = |name: &[u8], offset, attr: &Attr| {
+            let add = |entry: Listed<'_>, attr: Option<&Attr>| {
+                let (ino, kind) = (node(entry.ino), type_bits(entry.kind));
+                let Some(attr) = attr else {
+                    return reply.add_name(ino, entry.offset, kind, entry.name);
+                };
                 let (found, generation) = (call.shared.attributes(attr), generation(attr));
-                let full = reply.add(offset, OsStr::from_bytes(name), &ttl, &found, generation);
+                let full = reply.add(entry.offset, entry.name, &ttl, &found, generation);
                 // Of these two the kernel takes no reference.
-                if !full && name != b"." && name != b".." {
+                if !full && entry.name != "." && entry.name != ".." {
                     call.shared.known.told(attr.ino);
                 }
                 full
@@ -480,11 +453,11 @@ impl Operations for FuseServer {
         });
     }
 
-    fn fsyncdir(&self, ino: INodeNo, datasync: bool, reply: Reply<ReplyEmpty>) {
+    fn fsyncdir(&self, ino: Node, datasync: bool, reply: Reply<kind::Empty>) {
         self.fsync(ino, datasync, reply);
     }
 
-    fn statfs(&self, reply: Reply<ReplyStatfs>) {
+    fn statfs(&self, reply: Reply<kind::Statfs>) {
         self.run(
             Op::Statfs,
             reply,
@@ -506,18 +479,18 @@ impl Operations for FuseServer {
     fn setxattr(
         &self,
         asker: Asker,
-        ino: INodeNo,
+        ino: Node,
         name: Vec<u8>,
         value: Vec<u8>,
         flags: i32,
-        reply: Reply<ReplyEmpty>,
+        reply: Reply<kind::Empty>,
     ) {
         let ino = known!(ino, reply);
         let mode = match flags {
             0 => XattrMode::Set,
             XATTR_CREATE => XattrMode::Create,
             XATTR_REPLACE => XattrMode::Replace,
-            _ => return reply.error(Errno::EINVAL),
+            _ => return reply.error(Errno::INVAL),
         };
         let who = Caller::of(asker);
         self.empty(Op::Xattr, reply, move |call| async move {
@@ -528,10 +501,10 @@ impl Operations for FuseServer {
     fn getxattr(
         &self,
         asker: Asker,
-        node: INodeNo,
+        node: Node,
         name: Vec<u8>,
         size: u32,
-        reply: Reply<ReplyXattr>,
+        reply: Reply<kind::Xattr>,
     ) {
         let ino = known!(node, reply);
         if name.starts_with(report::PREFIX) {
@@ -545,7 +518,7 @@ impl Operations for FuseServer {
         );
     }
 
-    fn listxattr(&self, asker: Asker, ino: INodeNo, size: u32, reply: Reply<ReplyXattr>) {
+    fn listxattr(&self, asker: Asker, ino: Node, size: u32, reply: Reply<kind::Xattr>) {
         let ino = known!(ino, reply);
         let who = Caller::of(asker);
         // Control attributes are not listed, so that copying tools ignore them.
@@ -560,7 +533,7 @@ impl Operations for FuseServer {
         );
     }
 
-    fn removexattr(&self, ino: INodeNo, name: Vec<u8>, reply: Reply<ReplyEmpty>) {
+    fn removexattr(&self, ino: Node, name: Vec<u8>, reply: Reply<kind::Empty>) {
         let ino = known!(ino, reply);
         self.empty(
             Op::Xattr,
@@ -572,11 +545,11 @@ impl Operations for FuseServer {
     fn fallocate(
         &self,
         asker: Asker,
-        ino: INodeNo,
+        ino: Node,
         offset: u64,
         length: u64,
         mode: i32,
-        reply: Reply<ReplyEmpty>,
+        reply: Reply<kind::Empty>,
     ) {
         let ino = known!(ino, reply);
         let what = match mode {
@@ -586,7 +559,7 @@ impl Operations for FuseServer {
             FALLOC_ZERO => Allocate::Zero,
             FALLOC_ZERO_KEEP_SIZE => Allocate::ZeroKeepSize,
             // Collapsing and inserting ranges, and modes that this version does not know.
-            _ => return reply.error(Errno::EOPNOTSUPP),
+            _ => return reply.error(Errno::OPNOTSUPP),
         };
         let who = Caller::of(asker);
         self.empty(Op::Allocate, reply, move |call| async move {
@@ -594,30 +567,30 @@ impl Operations for FuseServer {
         });
     }
 
-    fn lseek(&self, ino: INodeNo, offset: i64, whence: i32, reply: Reply<ReplyLseek>) {
+    fn lseek(&self, ino: Node, offset: i64, whence: i32, reply: Reply<kind::Seek>) {
         // The kernel sends this request before the dirty pages of the file, so the engine would
         // report a hole where data waits in the kernel's cache. After the answer ENOSYS the kernel
         // no longer asks: it reports the whole file as data.
         if self.shared.writeback_cache {
-            return reply.error(Errno::ENOSYS);
+            return reply.error(Errno::NOSYS);
         }
         let ino = known!(ino, reply);
         let what = match whence {
             SEEK_DATA => Seek::Data,
             SEEK_HOLE => Seek::Hole,
-            _ => return reply.error(Errno::EINVAL),
+            _ => return reply.error(Errno::INVAL),
         };
-        let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::NXIO) };
         self.seek(Search { ino, offset, what }, 0..0, reply);
     }
 
     fn copy_file_range(
         &self,
         asker: Asker,
-        (from, offset): (INodeNo, u64),
-        (to, to_offset): (INodeNo, u64),
+        (from, offset): (Node, u64),
+        (to, to_offset): (Node, u64),
         length: u64,
-        reply: Reply<ReplyWrite>,
+        reply: Reply<kind::Write>,
     ) {
         let (from, to) = (known!(from, reply), known!(to, reply));
         let who = Caller::of(asker);

@@ -1,14 +1,14 @@
 //! From mount to unmount: the request loop, signals, and the end.
 
-use crate::channel::{Channel, Transport};
+use crate::channel::{self, Notifier, Transport};
 use crate::endpoint::{self, Endpoint, Root, Unmount};
 use crate::operations::Operations;
 use crate::page_cache;
 use crate::ring::{self, Rings, Running};
 use anyhow::{Context as _, Result, anyhow, ensure};
-use fuser::{Config, SessionACL};
 use nix::sys::signal::{SigSet, Signal};
 use rustix::io::Errno;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,11 +20,21 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(2);
 const TRY_EVERY: Duration = Duration::from_millis(100);
 
+/// A server whose mount has begun. Dropped, it tells the server of the end.
+struct Served<S: Operations>(Arc<S>);
+
+impl<S: Operations> Drop for Served<S> {
+    fn drop(&mut self) {
+        self.0.destroy();
+    }
+}
+
 /// A mount that the kernel has accepted. Nobody answers its requests before [`Session::run`], but
 /// for those that come by rings.
 pub struct Session<S: Operations> {
-    session: fuser::Session<Channel<S>>,
-    server: Arc<S>,
+    /// Through which the kernel sends requests.
+    device: Arc<OwnedFd>,
+    server: Served<S>,
     /// The number of the mount's device in the mount table.
     number: Option<String>,
     /// The kernel sends no requests any more.
@@ -68,24 +78,20 @@ impl<S: Operations> Session<S> {
         directory: &Path,
         rings: Option<Rings>,
     ) -> Result<Session<S>> {
-        let device = endpoint.mount(directory)?;
+        let device = Arc::new(endpoint.mount(directory)?);
         let ready = || -> Result<Session<S>> {
-            let own = device.try_clone()?;
-            let channel = Channel::new(server.clone(), rings.is_some());
-            let mut config = Config::default();
-            config.n_threads = Some(1);
-            config.acl = SessionACL::All;
-            let session = fuser::Session::from_fd(channel, device, SessionACL::All, config)?;
-            server.connected(session.notifier());
-            let rings = rings.map(|rings| rings.start(server, own)).transpose()?;
+            channel::handshake(&device, &**server, rings.is_some())?;
+            let served = Served(server.clone());
+            server.connected(Notifier::new(&device));
+            let rings = rings.map(|rings| rings.start(server, device.clone())).transpose()?;
             if let Err(error) = page_cache::raise_limits(directory) {
                 server.report(&format!(
                     "the kernel reads little ahead and keeps little dirty: {error:#}"
                 ));
             }
             Ok(Session {
-                session,
-                server: server.clone(),
+                device: device.clone(),
+                server: served,
                 number: endpoint::number_of(directory),
                 ended: Arc::default(),
                 rings,
@@ -93,10 +99,12 @@ impl<S: Operations> Session<S> {
                 write_back: None,
             })
         };
-        ready().with_context(|| format!("{}: FUSE handshake", directory.display())).inspect_err(
+        let session = ready();
+        session.with_context(|| format!("{}: FUSE handshake", directory.display())).inspect_err(
             |_| {
-                // Without a daemon the mount would be dead.
-                let _ = endpoint::unmount(directory, Unmount::Lazy);
+                // Without a daemon the mount would be dead. The kernel is not to wait for an answer:
+                // nobody reads requests here.
+                let _ = endpoint::unmount(directory, Unmount::Force);
             },
         )
     }
@@ -113,7 +121,7 @@ impl<S: Operations> Session<S> {
 
     /// What ends this mount from another thread.
     pub fn ending(&self) -> Ending {
-        let server = self.server.clone();
+        let server = self.server.0.clone();
         Ending {
             directory: self.directory.clone(),
             number: self.number.clone(),
@@ -165,13 +173,10 @@ impl<S: Operations> Session<S> {
     pub fn run(self) -> Result<()> {
         let _ends = self.write_back;
         let at = || format!("{}: FUSE session", self.directory.display());
-        let run = self.session.run();
+        let run = channel::serve(&self.device, &*self.server.0, self.rings.is_some());
         self.ended.store(true, Ordering::Relaxed);
-        match run {
-            // Linux 6.18 has been seen to end an unmounted connection so, in place of ENODEV.
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::CONNABORTED) => {}
-            ended => ended.with_context(at)?,
-        }
+        drop(self.server);
+        run.with_context(at)?;
         self.rings.map_or(Ok(()), Running::join).with_context(at)
     }
 

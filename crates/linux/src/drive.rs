@@ -3,6 +3,7 @@
 //! Commands are sent as flights (`flight.rs`) when the executor polls its sources, all new ones in
 //! one call; a task of the executor waits for the drive's event and takes the answers.
 
+use crate::claim::{self, Claim};
 use crate::failure::{is_gone, pause};
 use crate::flight::{Flight, Part, Task};
 use crate::ioctl::{self, SECTOR};
@@ -20,6 +21,7 @@ use furrow_zone::{
     Request, Status, Target, ZoneId, ZonedDevice, reported,
 };
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use slab::Slab;
 use std::cell::{Cell, RefCell};
@@ -65,8 +67,8 @@ pub(crate) struct Opened {
     pub geometry: Geometry,
     pub access: Access,
     pub file: Arc<File>,
-    /// Other nodes of the same device, held open so that nobody else uses it.
-    pub claims: Vec<File>,
+    /// Of this node, or others of the same device, so that nobody else uses it.
+    pub claims: Vec<Arc<Claim>>,
     pub warnings: Vec<String>,
 }
 
@@ -96,7 +98,7 @@ pub(crate) struct Inner {
     /// Most commands of one zone that were with the kernel at once.
     most_per_zone: Cell<u32>,
     warnings: Vec<String>,
-    _claims: Vec<File>,
+    _claims: Vec<Arc<Claim>>,
 }
 
 /// A zoned block device or generic NVMe device, opened for this process alone. Cloning shares it.
@@ -150,7 +152,8 @@ impl Drive {
         refuse_obstacles(path, names::obstacles(at), access)?;
         let limits =
             Limits::read(&folder).map_err(|what| refusal(ErrorKind::WrongFormat, &what))?;
-        let file = Arc::new(open_node(at, access)?);
+        let Held { file, claim } = open_node(at, access)?;
+        let file = Arc::new(file);
         let failed = |what: &str, errno: Errno| {
             Error::new(ErrorKind::Io, format!("{path}: {what}: {errno}"))
         };
@@ -158,7 +161,7 @@ impl Drive {
         let geometry = layout::geometry(&limits, &zones)
             .map_err(|what| refusal(ErrorKind::WrongFormat, &what))?;
         let warnings = warnings(path, &geometry, zones.len());
-        let (name, claims) = (path.to_owned(), Vec::new());
+        let (name, claims) = (path.to_owned(), vec![Arc::new(claim)]);
         let opened = Opened { name, folder, geometry, access, file, claims, warnings };
         let usage = Use { model: Model::HostManaged, queued: false, streams: 0 };
         Drive::start(rt, opened, usage, Transport::block)
@@ -268,35 +271,57 @@ fn warnings(path: &str, geometry: &Geometry, zones: usize) -> Vec<String> {
     }
 }
 
-pub(crate) fn open_node(path: &Path, access: Access) -> Result<File, Error> {
-    use rustix::fs::OFlags;
-    let flags = OFlags::EXCL | OFlags::DIRECT | OFlags::CLOEXEC;
-    OpenOptions::new()
-        .read(true)
-        .write(access == Access::ReadWrite)
-        .custom_flags(flags.bits() as i32)
-        .open(path)
-        .map_err(|error| {
-            let name = path.display();
-            let known = names::by_id(path).map(|id| format!(" ({})", id.display()));
-            let known = known.unwrap_or_default();
-            let (kind, advice) = match error.raw_os_error().map(Errno::from_raw_os_error) {
-                Some(Errno::BUSY) => (
-                    ErrorKind::Busy,
-                    ": in use: mounted, part of an array, or open in another program (lsblk and \
+/// A block device that this process uses alone.
+pub(crate) struct Held {
+    pub file: File,
+    pub claim: Claim,
+}
+
+fn open_with(path: &Path, write: bool, flags: OFlags) -> std::io::Result<File> {
+    let flags = flags | OFlags::CLOEXEC;
+    OpenOptions::new().read(true).write(write).custom_flags(flags.bits() as i32).open(path)
+}
+
+/// Opens a block device for this process alone, for nothing else.
+pub(crate) fn open_exclusively(path: &Path) -> std::io::Result<File> {
+    open_with(path, false, OFlags::EXCL)
+}
+
+/// The file that commands go through is not the exclusive one, so that the latter can be closed
+/// when the kernel mounts the device.
+fn open_and_claim(path: &Path, access: Access) -> std::io::Result<Held> {
+    let write = access == Access::ReadWrite;
+    let claim = Claim::by(open_exclusively(path)?)?;
+    let file = open_with(path, write, OFlags::DIRECT)?;
+    match claim::lock(&file, write) {
+        // A server of a mount that is gone writes its last blocks.
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Err(Errno::BUSY.into()),
+        locked => locked.map(|()| Held { file, claim }),
+    }
+}
+
+pub(crate) fn open_node(path: &Path, access: Access) -> Result<Held, Error> {
+    open_and_claim(path, access).map_err(|error| {
+        let name = path.display();
+        let known = names::by_id(path).map(|id| format!(" ({})", id.display()));
+        let known = known.unwrap_or_default();
+        let (kind, advice) = match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::BUSY) => (
+                ErrorKind::Busy,
+                ": in use: mounted, part of an array, or open in another program (lsblk and \
                      fuser show which): end that first",
-                ),
-                Some(Errno::ACCESS | Errno::PERM) => {
-                    (ErrorKind::Denied, ": run this as root, or as a member of the node's group")
-                }
-                Some(Errno::NODEV | Errno::NXIO | Errno::NOENT) => {
-                    (ErrorKind::NotFound, ": the drive is not there any more")
-                }
-                Some(Errno::ROFS) => (ErrorKind::ReadOnly, ": the device refuses writes"),
-                _ => (ErrorKind::Io, ""),
-            };
-            Error::new(kind, format!("{name}{known}: {error}{advice}"))
-        })
+            ),
+            Some(Errno::ACCESS | Errno::PERM) => {
+                (ErrorKind::Denied, ": run this as root, or as a member of the node's group")
+            }
+            Some(Errno::NODEV | Errno::NXIO | Errno::NOENT) => {
+                (ErrorKind::NotFound, ": the drive is not there any more")
+            }
+            Some(Errno::ROFS) => (ErrorKind::ReadOnly, ": the device refuses writes"),
+            _ => (ErrorKind::Io, ""),
+        };
+        Error::new(kind, format!("{name}{known}: {error}{advice}"))
+    })
 }
 
 impl Inner {

@@ -27,6 +27,7 @@
     reason = "this crate is the outside: device nodes, sysfs, threads for calls that block"
 )]
 
+pub mod claim;
 pub mod conformance;
 mod drive;
 mod failure;

@@ -2,7 +2,8 @@
 //!
 //! They are reached as zoned ones are: a drive with one conventional zone, by the same ring.
 
-use crate::drive::{Access, Drive, Opened, Use, open_node, refuse_obstacles};
+use crate::claim::Claim;
+use crate::drive::{Access, Drive, Held, Opened, Use, open_node, refuse_obstacles};
 use crate::ioctl;
 use crate::layout::plain_geometry;
 use crate::names::{self, Obstacle};
@@ -30,6 +31,8 @@ pub struct PlainFile {
     geometry: Geometry,
     access: Access,
     file: Arc<File>,
+    /// Of a block device.
+    claim: Option<Arc<Claim>>,
     /// Write streams.
     streams: u8,
     warnings: Vec<String>,
@@ -166,14 +169,15 @@ impl PlainFile {
             std::fs::metadata(at).map_err(|error| io_error(path, "cannot be used", &error))?;
         let wrong = |what: &str| Error::new(ErrorKind::WrongFormat, format!("{path}: {what}"));
         let kind = meta.file_type();
-        let (folder, limits, mut file, direct) = if kind.is_block_device() {
+        let (folder, limits, (mut file, claim), direct) = if kind.is_block_device() {
             let folder = names::folder(at).map_err(|obstacle| wrong(&obstacle.what))?;
             refuse_obstacles(path, refused(at), access)?;
             let limits = Limits::read(&names::with_limits(&folder)).map_err(|what| wrong(&what))?;
-            (folder, Some(limits), open_node(at, access)?, true)
+            let Held { file, claim } = open_node(at, access)?;
+            (folder, Some(limits), (file, Some(Arc::new(claim))), true)
         } else if kind.is_file() {
             let (file, direct) = open_file(at, access)?;
-            (PathBuf::from("/"), None, file, direct)
+            (PathBuf::from("/"), None, (file, None), direct)
         } else {
             return Err(wrong("neither a block device nor a file"));
         };
@@ -192,7 +196,7 @@ impl PlainFile {
             ));
         }
         let (name, file) = (path.to_owned(), Arc::new(file));
-        Ok(PlainFile { name, folder, geometry, access, file, streams, warnings })
+        Ok(PlainFile { name, folder, geometry, access, file, claim, streams, warnings })
     }
 
     /// The first block of the file or block device at `path`, or less if there is less; nothing if
@@ -242,8 +246,9 @@ impl PlainFile {
             let what = format!("{}: a real drive needs a real clock", self.name);
             return Err(Error::new(ErrorKind::Invalid, what));
         }
-        let PlainFile { name, folder, geometry, access, file, streams, warnings } = self.clone();
-        let claims = Vec::new();
+        let PlainFile { name, folder, geometry, access, file, claim, streams, warnings } =
+            self.clone();
+        let claims = claim.into_iter().collect();
         let opened = Opened { name, folder, geometry, access, file, claims, warnings };
         let usage = Use { model: Model::None, queued: false, streams };
         Drive::start(rt, opened, usage, Transport::block).map(PlainDrive)

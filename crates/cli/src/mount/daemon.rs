@@ -8,12 +8,15 @@ use crate::metrics;
 use anyhow::{Context as _, Result, anyhow};
 use furrow_emu::OpenMode;
 use furrow_fs::{Fs, MountOptions};
+use furrow_fuse::endpoint::syncs;
 use furrow_fuse::report::prometheus;
 use furrow_fuse::{FuseServer, Info, Session};
+use furrow_linux::claim::hand_over;
 use furrow_rt::{Config, Pool, Port};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, ErrorKind};
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -35,11 +38,22 @@ pub struct Plan {
     pub texts: Vec<String>,
 }
 
+impl Plan {
+    /// The block device that the file system is on, if the kernel can hold it for the mount: as the
+    /// mount's source it has its own name.
+    fn block_device(&self) -> Option<&Path> {
+        let DeviceSpec::Node(_) = self.device.parse().ok()? else { return None };
+        let path = Path::new(&self.source);
+        let kind = std::fs::metadata(path).ok()?.file_type();
+        (kind.is_block_device() && self.options.fsname.is_none()).then_some(path)
+    }
+}
+
 /// Serves the mount until it is unmounted. Calls `ready` once it works.
 ///
 /// # Errors
 /// If the device or the directory cannot be used, `ready` fails, or the last checkpoint does.
-pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
+pub fn serve(plan: Plan, ready: impl FnOnce(String) -> Result<()>) -> Result<()> {
     let signals = crate::daemon::begin()?;
     let metrics = plan.options.metrics.as_ref().map(metrics::Service::prepare).transpose()?;
     let no_more_metrics = || plan.options.metrics.iter().for_each(metrics::end);
@@ -50,7 +64,9 @@ pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
         .with_async_dio(plan.options.async_dio)
         .with_writeback_cache(plan.options.writeback_cache)
         .with_remount(Box::new(Running::new(&plan.texts)));
-    let reporter = server.reporter();
+    let (reporter, leaving) = (server.reporter(), server.reporter());
+    let mut claim = plan.block_device().and_then(hand_over);
+    endpoint.block_device = claim.is_some();
     let served = Session::mount(server, &endpoint, &plan.directory)
         .and_then(|mut session| {
             if plan.options.writeback_cache {
@@ -60,7 +76,7 @@ pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
             signals.unmount_on_signal(session.ending(), log)?;
             let page = move || Some(prometheus::text(&reporter.stat()?));
             metrics.map_or(Ok(()), |service| service.start(page))?;
-            ready()?;
+            ready(without_sync(&plan))?;
             Ok(session)
         })
         .and_then(|session| {
@@ -70,7 +86,15 @@ pub fn serve(plan: Plan, ready: impl FnOnce() -> Result<()>) -> Result<()> {
             crate::daemon::warn_of_refusals();
             session.run()
         });
-    let ended = stop_engine(port).with_context(|| format!("{}: unmount", plan.source));
+    let left = leaving.left();
+    if left.is_none()
+        && let Some(claim) = claim.take()
+        && let Err(error) = claim.take_back()
+    {
+        // The kernel has freed the device before the last checkpoint: the mount was cut off.
+        log(&format!("{}: nothing keeps others from using it any more: {error}", plan.source));
+    }
+    let ended = stop_engine(port, left).with_context(|| format!("{}: unmount", plan.source));
     no_more_metrics();
     match (&served, &ended) {
         (Ok(()), Ok(())) => log(&format!("{} unmounted", plan.source)),
@@ -139,11 +163,30 @@ fn open_device(
     }
 }
 
-fn stop_engine(port: Port<Fs>) -> Result<()> {
-    let unmounted = port.try_stop(|_, fs| {
+/// Ends the engine, unless it has ended as `left` says.
+fn stop_engine(port: Port<Fs>, left: Option<Result<(), Error>>) -> Result<()> {
+    let unmounted = port.try_stop(move |_, fs| {
         let fs = fs.clone();
-        async move { fs.unmount().await }
+        async move {
+            match left {
+                Some(ended) => ended,
+                None => fs.unmount().await,
+            }
+        }
     });
     unmounted.context("no last checkpoint")??;
     Ok(())
+}
+
+/// What the user should know who types `sync`.
+fn without_sync(plan: &Plan) -> String {
+    let silent = plan.block_device().is_none() || syncs();
+    match silent {
+        true => String::new(),
+        false => format!(
+            "{}: sync(1) does not reach this mount on Linux before 6.18: run: furrow sync {}",
+            plan.source,
+            plan.directory.display()
+        ),
+    }
 }

@@ -16,16 +16,19 @@
 
 #![allow(unsafe_code, reason = "the kernel reads and writes memory that it shares")]
 
-use super::wire::{AnswerHeader, Header};
+use crate::operations::Operations;
+use crate::reply::To;
+use crate::request::Request;
+use crate::wire::{AnswerHeader, Header, RequestHeader, op};
 use furrow_fs::ReadData;
-use fuser::Errno;
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
-use zerocopy::{FromZeros as _, Immutable, IntoBytes};
+use zerocopy::{FromBytes as _, FromZeros as _, Immutable, IntoBytes};
 
 /// Bytes of an entry before its payload: a page with the header.
 const HEAD: usize = 4096;
@@ -240,8 +243,28 @@ impl Outbox {
     }
 }
 
+/// Passes the request that has come to `entry` to `server`. Returns its number.
+pub(crate) fn serve(server: &impl Operations, outbox: &Arc<Outbox>, entry: u16) -> u64 {
+    let came = outbox.header(entry);
+    let (header, _) =
+        RequestHeader::read_from_prefix(&came.in_out).expect("invariant: 128 bytes hold it");
+    let request = Request { header, argument: came.op };
+    let to = To::Ring(Answer::new(outbox, entry, request.limit()));
+    let length = came.payload as usize;
+    if header.op == op::WRITE {
+        // SAFETY: the request has come, and its answer has no payload.
+        let data = unsafe { outbox.payload(entry, length) };
+        request.write(server, data, to);
+    } else {
+        // SAFETY: the request has come, and the answer is not passed on yet.
+        let payload = unsafe { outbox.payload(entry, length) }.to_vec();
+        request.pass(server, payload, to);
+    }
+    header.unique
+}
+
 /// The right to answer one request.
-pub struct Answer {
+pub(crate) struct Answer {
     outbox: Arc<Outbox>,
     entry: u16,
     /// Bytes of payload so far, and how many there may be.
@@ -264,7 +287,7 @@ impl Answer {
     }
 
     pub(crate) fn error(self, errno: Errno) {
-        self.give(errno.code(), 0, Payload::Entry);
+        self.give(errno.raw_os_error(), 0, Payload::Entry);
     }
 
     /// Answers with a structure.
@@ -280,7 +303,7 @@ impl Answer {
     pub(crate) fn pages(self, data: ReadData) {
         match data.len() <= self.limit {
             true => self.give(0, data.len(), Payload::Pages(data)),
-            false => self.error(Errno::EIO),
+            false => self.error(Errno::IO),
         }
     }
 
@@ -316,7 +339,7 @@ impl Answer {
 impl Drop for Answer {
     fn drop(&mut self) {
         if !self.given {
-            let (entry, errno) = (self.entry, Errno::EIO.code());
+            let (entry, errno) = (self.entry, Errno::IO.raw_os_error());
             let payload = Payload::Entry;
             self.outbox.give(Given { entry, errno, length: 0, payload });
         }
@@ -326,11 +349,12 @@ impl Drop for Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::wire::Written;
+    use crate::null::Null;
+    use crate::wire::Written;
     use furrow_emu::OpenMode;
     use furrow_fs::{Fs, Ino, MkfsOptions, MountOptions, NewNode, WriteData};
     use furrow_rt::{Config, Pool, Rt};
-    use zerocopy::FromBytes as _;
+    use std::time::Duration;
 
     fn given(outbox: &Outbox) -> Vec<Given> {
         let mut given = Vec::new();
@@ -360,6 +384,36 @@ mod tests {
     }
 
     #[test]
+    fn whatever_is_in_an_entry_is_answered_once() {
+        let mut state = 7u64;
+        let mut noise = |into: &mut [u8]| {
+            for byte in into {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                *byte = (state >> 56) as u8;
+            }
+        };
+        for round in 0..50 {
+            for op in 0..64 {
+                let outbox = Arc::new(Outbox::new(1, 8192).unwrap());
+                let (node, unique) = (1, 99);
+                let (length, uid, gid, thread, padding) = (40, 0, 0, 0, 0);
+                let request = RequestHeader { length, op, unique, node, uid, gid, thread, padding };
+                let mut header = Header::new_zeroed();
+                header.in_out[..40].copy_from_slice(request.as_bytes());
+                header.payload = [0, 7, 64, 8192, u32::MAX][round % 5];
+                noise(&mut header.op);
+                let mut payload = [0; 64];
+                noise(&mut payload);
+                outbox.put(0, &header, &payload);
+                assert_eq!(serve(&Null::new(Duration::ZERO), &outbox, 0), 99);
+                let given = given(&outbox);
+                assert_eq!(given.len(), 1, "answered once");
+                outbox.write(&given[0], 99);
+            }
+        }
+    }
+
+    #[test]
     fn pages_are_copied_as_they_were_read_though_the_file_has_changed() {
         let rt = Rt::new(Config::simulated(1));
         let engine = rt.clone();
@@ -384,7 +438,7 @@ mod tests {
             let given = given(&outbox);
             given.iter().for_each(|given| outbox.write(given, 1));
             let found: Vec<_> = given.iter().map(|given| (given.errno, given.length)).collect();
-            assert_eq!(found, [(0, 4292), (Errno::EIO.code(), 0)], "too long is an error");
+            assert_eq!(found, [(0, 4292), (Errno::IO.raw_os_error(), 0)], "too long is an error");
             let expected = [&[7; 96][..], &[0; 4096], &[7; 100], &[0; 3900]].concat();
             // SAFETY: all answers are given.
             assert!(unsafe { outbox.payload(0, 8192) } == expected, "with nothing after the end");
@@ -399,7 +453,7 @@ mod tests {
     fn an_answer_that_is_dropped_is_an_error() {
         let outbox = Arc::new(Outbox::new(1, 4096).unwrap());
         drop(Answer::new(&outbox, 0, 0));
-        assert_eq!(given(&outbox)[0].errno, Errno::EIO.code());
+        assert_eq!(given(&outbox)[0].errno, Errno::IO.raw_os_error());
     }
 
     #[test]

@@ -238,7 +238,7 @@ pub(crate) fn open(path: &str, access: Access) -> Result<(Opened, Namespace), Er
     let block = block_node(&folder);
     if let Some(block) = &block {
         match open_node(block, access) {
-            Ok(held) => claims.push(held),
+            Ok(held) => claims.push(Arc::new(held.claim)),
             Err(error) if error.kind() == ErrorKind::NotFound => warnings.push(format!(
                 "{path}: {} is not here and cannot be held: nothing keeps other programs from \
                  using it",

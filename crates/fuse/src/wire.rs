@@ -1,12 +1,66 @@
-//! The kernel's interface as `include/uapi/linux/fuse.h` defines it, protocol 7.42: what a ring
-//! carries. `fuser` has the same structures, but keeps them to itself.
+//! The kernel's interface as `include/uapi/linux/fuse.h` defines it, protocol 7.42: the requests
+//! that this server knows, by `/dev/fuse` and by rings.
 //!
 //! All numbers are of this machine's byte order.
 
 use crate::reply::Space;
-use fuser::{FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The protocol: its number, the version that this file is of, and the oldest that is served
+/// (Linux 5.4).
+pub(crate) const MAJOR: u32 = 7;
+pub(crate) const MINOR: u32 = 42;
+pub(crate) const MINOR_LEAST: u32 = 31;
+
+/// An inode by the kernel's number of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Node(pub u64);
+
+impl Node {
+    /// The root directory.
+    pub const ROOT: Node = Node(1);
+}
+
+/// The number that the server gave what was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handle(pub u64);
+
+/// What kernel and server agree on at the beginning (`FUSE_*` of `struct fuse_init_in`, both words
+/// of flags).
+pub(crate) mod feature {
+    pub const ASYNC_READ: u64 = 1 << 0;
+    pub const EXPORT_SUPPORT: u64 = 1 << 4;
+    pub const BIG_WRITES: u64 = 1 << 5;
+    pub const DONT_MASK: u64 = 1 << 6;
+    pub const DO_READDIRPLUS: u64 = 1 << 13;
+    pub const READDIRPLUS_AUTO: u64 = 1 << 14;
+    pub const ASYNC_DIO: u64 = 1 << 15;
+    pub const WRITEBACK_CACHE: u64 = 1 << 16;
+    pub const NO_OPEN_SUPPORT: u64 = 1 << 17;
+    pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub const POSIX_ACL: u64 = 1 << 20;
+    pub const MAX_PAGES: u64 = 1 << 22;
+    pub const CACHE_SYMLINKS: u64 = 1 << 23;
+    pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    pub const INIT_EXT: u64 = 1 << 30;
+    pub const OVER_IO_URING: u64 = 1 << 41;
+}
+
+/// Flags of a write (`FUSE_WRITE_*`).
+pub(crate) mod write {
+    /// From the page cache.
+    pub const CACHE: u32 = 1 << 0;
+    /// The server clears set-id bits.
+    pub const KILL_SUIDGID: u32 = 1 << 2;
+}
+
+/// The kernel keeps what it has cached of a file that is opened (`FOPEN_KEEP_CACHE`).
+pub(crate) const KEEP_CACHE: u32 = 1 << 1;
+
+/// A message to the kernel that answers nothing: drop what is cached of an inode
+/// (`FUSE_NOTIFY_INVAL_INODE`).
+pub(crate) const DROP_INODE: i32 = 2;
 
 /// Commands of a ring (`enum fuse_uring_cmd`).
 pub(crate) mod command {
@@ -17,6 +71,7 @@ pub(crate) mod command {
 /// Requests (`enum fuse_opcode`).
 pub(crate) mod op {
     pub const LOOKUP: u32 = 1;
+    pub const FORGET: u32 = 2;
     pub const GETATTR: u32 = 3;
     pub const SETATTR: u32 = 4;
     pub const READLINK: u32 = 5;
@@ -38,17 +93,45 @@ pub(crate) mod op {
     pub const LISTXATTR: u32 = 23;
     pub const REMOVEXATTR: u32 = 24;
     pub const FLUSH: u32 = 25;
+    pub const INIT: u32 = 26;
     pub const OPENDIR: u32 = 27;
     pub const READDIR: u32 = 28;
     pub const RELEASEDIR: u32 = 29;
     pub const FSYNCDIR: u32 = 30;
     pub const CREATE: u32 = 35;
+    pub const DESTROY: u32 = 38;
     pub const IOCTL: u32 = 39;
+    pub const BATCH_FORGET: u32 = 42;
     pub const FALLOCATE: u32 = 43;
     pub const READDIRPLUS: u32 = 44;
     pub const RENAME2: u32 = 45;
     pub const LSEEK: u32 = 46;
     pub const COPY_FILE_RANGE: u32 = 47;
+    pub const SYNCFS: u32 = 50;
+}
+
+/// Bytes of the structure that belongs to a request, between its header and its names or data.
+pub(crate) fn argument(request: u32) -> usize {
+    match request {
+        op::FORGET => size_of::<Forget>(),
+        op::BATCH_FORGET => size_of::<Forgets>(),
+        op::GETATTR => size_of::<GetAttributes>(),
+        op::SETATTR => size_of::<SetAttributes>(),
+        op::MKNOD => size_of::<NewDevice>(),
+        op::MKDIR => size_of::<NewDirectory>(),
+        op::CREATE => size_of::<NewFile>(),
+        op::RENAME | op::LINK => size_of::<u64>(),
+        op::RENAME2 => size_of::<Rename>(),
+        op::OPEN | op::OPENDIR => size_of::<Open>(),
+        op::READ | op::WRITE | op::READDIR | op::READDIRPLUS => size_of::<Transfer>(),
+        op::RELEASE | op::RELEASEDIR | op::FLUSH => size_of::<Release>(),
+        op::FSYNC | op::FSYNCDIR => size_of::<Fsync>(),
+        op::SETXATTR | op::GETXATTR | op::LISTXATTR => size_of::<Xattr>(),
+        op::FALLOCATE => size_of::<Allocate>(),
+        op::LSEEK => size_of::<Lseek>(),
+        op::COPY_FILE_RANGE => size_of::<Copy>(),
+        _ => 0,
+    }
 }
 
 /// What a SETATTR changes (`FATTR_*`).
@@ -116,6 +199,82 @@ pub(crate) struct AnswerHeader {
     /// 0, or a negative errno.
     pub error: i32,
     pub unique: u64,
+}
+
+/// `struct fuse_init_in`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Offer {
+    pub major: u32,
+    pub minor: u32,
+    pub max_readahead: u32,
+    /// The lower half of [`feature`].
+    pub flags: u32,
+    /// The upper half, if `INIT_EXT` is in the lower.
+    pub flags2: u32,
+    pub unused: [u32; 11],
+}
+
+/// `struct fuse_init_out`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Accepted {
+    pub major: u32,
+    pub minor: u32,
+    pub max_readahead: u32,
+    pub flags: u32,
+    pub max_background: u16,
+    pub congestion_threshold: u16,
+    pub max_write: u32,
+    /// Of times, in nanoseconds.
+    pub granularity: u32,
+    /// Of a request.
+    pub max_pages: u16,
+    pub map_alignment: u16,
+    pub flags2: u32,
+    pub max_stack_depth: u32,
+    pub unused: [u32; 6],
+}
+
+/// `struct fuse_forget_in`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Forget {
+    pub answers: u64,
+}
+
+/// `struct fuse_batch_forget_in`, before as many [`ForgetOne`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Forgets {
+    pub count: u32,
+    pub padding: u32,
+}
+
+/// `struct fuse_forget_one`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct ForgetOne {
+    pub node: u64,
+    pub answers: u64,
+}
+
+/// `struct fuse_notify_inval_inode_out`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct DropInode {
+    pub node: u64,
+    pub offset: i64,
+    pub length: i64,
+}
+
+/// `struct fuse_getattr_in`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct GetAttributes {
+    pub flags: u32,
+    pub padding: u32,
+    pub handle: u64,
 }
 
 /// `struct fuse_setattr_in`.
@@ -202,6 +361,15 @@ pub(crate) struct Open {
     pub open_flags: u32,
 }
 
+/// `struct fuse_release_in`, and `struct fuse_flush_in`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(crate) struct Release {
+    pub handle: u64,
+    pub flags: [u32; 2],
+    pub owner: u64,
+}
+
 /// `struct fuse_fsync_in`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -257,7 +425,7 @@ pub(crate) struct Copy {
 /// `struct fuse_attr`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-pub(crate) struct Attr {
+pub struct Attr {
     pub ino: u64,
     pub size: u64,
     pub blocks: u64,
@@ -357,90 +525,40 @@ const _: () = {
     assert!(size_of::<SetAttributes>() == 88 && size_of::<NewDevice>() == 16);
     assert!(size_of::<NewDirectory>() == 8 && size_of::<NewFile>() == 16);
     assert!(size_of::<Rename>() == 16 && size_of::<Transfer>() == 40);
-    assert!(size_of::<Fsync>() == 16 && size_of::<Xattr>() == 8);
+    assert!(size_of::<Offer>() == 64 && size_of::<Accepted>() == 64 && size_of::<Release>() == 24);
+    assert!(size_of::<Forget>() == 8 && size_of::<Forgets>() == 8 && size_of::<ForgetOne>() == 16);
+    assert!(size_of::<DropInode>() == 24 && size_of::<GetAttributes>() == 16);
+    assert!(size_of::<Open>() == 8 && size_of::<Fsync>() == 16 && size_of::<Xattr>() == 8);
     assert!(size_of::<Allocate>() == 32 && size_of::<Lseek>() == 24 && size_of::<Copy>() == 56);
     assert!(size_of::<Attr>() == 88 && size_of::<Attributes>() == 104);
     assert!(size_of::<Entry>() == 128 && size_of::<Opened>() == 16);
     assert!(size_of::<Written>() == 8 && size_of::<Statfs>() == 80 && size_of::<Listed>() == 24);
 };
 
-/// Seconds since 1970 and nanoseconds, which count forward also before.
-fn seconds(time: SystemTime) -> (i64, u32) {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => (i64::try_from(after.as_secs()).unwrap_or(i64::MAX), after.subsec_nanos()),
-        Err(before) => {
-            let before = before.duration();
-            let whole = 0i64.checked_sub_unsigned(before.as_secs()).unwrap_or(i64::MIN);
-            match before.subsec_nanos() {
-                0 => (whole, 0),
-                nanos => (whole.saturating_sub(1), 1_000_000_000 - nanos),
-            }
-        }
-    }
-}
-
-/// The type bits of a mode.
-fn type_bits(kind: FileType) -> u32 {
-    match kind {
-        FileType::NamedPipe => 0o010_000,
-        FileType::CharDevice => 0o020_000,
-        FileType::Directory => 0o040_000,
-        FileType::BlockDevice => 0o060_000,
-        FileType::RegularFile => 0o100_000,
-        FileType::Symlink => 0o120_000,
-        FileType::Socket => 0o140_000,
-    }
-}
-
-impl Attr {
-    fn of(attr: &FileAttr) -> Attr {
-        let [(atime, atime_nanos), (mtime, mtime_nanos), (ctime, ctime_nanos)] =
-            [attr.atime, attr.mtime, attr.ctime].map(seconds);
-        Attr {
-            ino: attr.ino.0,
-            size: attr.size,
-            blocks: attr.blocks,
-            atime,
-            mtime,
-            ctime,
-            atime_nanos,
-            mtime_nanos,
-            ctime_nanos,
-            mode: type_bits(attr.kind) | u32::from(attr.perm),
-            links: attr.nlink,
-            uid: attr.uid,
-            gid: attr.gid,
-            device: attr.rdev,
-            block_size: attr.blksize,
-            flags: 0,
-        }
-    }
-}
-
 impl Attributes {
-    pub fn of(ttl: &Duration, attr: &FileAttr) -> Attributes {
+    pub fn of(ttl: &Duration, attr: &Attr) -> Attributes {
         let (valid, valid_nanos) = (ttl.as_secs(), ttl.subsec_nanos());
-        Attributes { valid, valid_nanos, padding: 0, attr: Attr::of(attr) }
+        Attributes { valid, valid_nanos, padding: 0, attr: *attr }
     }
 }
 
 impl Entry {
-    pub fn of(ttl: &Duration, attr: &FileAttr, generation: Generation) -> Entry {
+    pub fn of(ttl: &Duration, attr: &Attr, generation: u64) -> Entry {
         Entry {
-            node: attr.ino.0,
-            generation: generation.0,
+            node: attr.ino,
+            generation,
             name_valid: ttl.as_secs(),
             attr_valid: ttl.as_secs(),
             name_valid_nanos: ttl.subsec_nanos(),
             attr_valid_nanos: ttl.subsec_nanos(),
-            attr: Attr::of(attr),
+            attr: *attr,
         }
     }
 }
 
 impl Opened {
-    pub fn of(handle: FileHandle, flags: FopenFlags) -> Opened {
-        Opened { handle: handle.0, flags: flags.bits(), backing: 0 }
+    pub fn of(handle: Handle, flags: u32) -> Opened {
+        Opened { handle: handle.0, flags, backing: 0 }
     }
 }
 
@@ -462,8 +580,9 @@ impl Statfs {
 }
 
 impl Listed {
-    pub fn of(ino: INodeNo, offset: u64, kind: FileType, name: &[u8]) -> Listed {
-        Listed { ino: ino.0, offset, name_length: name.len() as u32, kind: type_bits(kind) >> 12 }
+    /// `mode`: with the type of the inode.
+    pub fn of(ino: u64, offset: u64, mode: u32, name: &[u8]) -> Listed {
+        Listed { ino, offset, name_length: name.len() as u32, kind: mode >> 12 }
     }
 }
 
@@ -472,15 +591,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_before_1970_count_their_nanoseconds_forward() {
-        assert_eq!(seconds(UNIX_EPOCH + Duration::new(5, 7)), (5, 7));
-        assert_eq!(seconds(UNIX_EPOCH - Duration::new(5, 0)), (-5, 0));
-        assert_eq!(seconds(UNIX_EPOCH - Duration::new(1, 200_000_000)), (-2, 800_000_000));
-    }
-
-    #[test]
     fn an_entry_of_a_listing_is_typed_as_by_readdir() {
-        let listed = Listed::of(INodeNo(7), 3, FileType::Symlink, b"name");
+        let listed = Listed::of(7, 3, 0o120_777, b"name");
         assert_eq!((listed.ino, listed.offset, listed.name_length, listed.kind), (7, 3, 4, 10));
     }
 }

@@ -1,0 +1,126 @@
+//! Mounts of block devices, which the kernel holds for them: sync(1) reaches the engine, and
+//! umount(8) returns when the device is free.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use crate::place::{Place, furrow, is_mounted, kill, said, skip, wait_until};
+use rustix::process::Signal;
+use std::fs;
+use std::process::Command;
+
+/// A loop device with soft zones and a file system on it.
+struct Block {
+    place: Place,
+    device: String,
+}
+
+impl Block {
+    /// `None` if this machine has no loop devices for us, as in a container.
+    fn new(name: &str) -> Option<Block> {
+        if skip(name) {
+            return None;
+        }
+        let place = Place::empty(name);
+        let file = place.0.join("plain");
+        fs::File::create(&file).unwrap().set_len(512 << 20).unwrap();
+        let out = Command::new("losetup").args(["--find", "--show"]).arg(&file).output();
+        let Some(out) = out.ok().filter(|out| out.status.success()) else {
+            eprintln!("SKIPPED {name}: no loop device can be had");
+            return None;
+        };
+        let device = String::from_utf8(out.stdout).unwrap().trim().to_owned();
+        let block = Block { place, device };
+        block.run(&["device", "create", "--soft", &block.device, "--zone-size", "4MiB"]);
+        block.run(&["mkfs", &block.device]);
+        Some(block)
+    }
+
+    fn run(&self, arguments: &[&str]) -> String {
+        let out = furrow(arguments);
+        assert!(out.status.success(), "{arguments:?}: {}", said(&out));
+        said(&out)
+    }
+
+    /// What the command says.
+    fn mount(&self) -> String {
+        let (dir, log) = (self.place.dir(), self.place.log());
+        self.run(&["mount", &self.device, &dir, "--log", &log, "-o", "commit=600"])
+    }
+
+    /// As umount(8) does it.
+    fn umount(&self, arguments: &[&str]) {
+        let out = Command::new("umount").args(arguments).arg(self.place.dir()).output().unwrap();
+        assert!(out.status.success(), "{}", said(&out));
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let _ = furrow(&["umount", "-l", &self.place.dir()]);
+        // The kernel detaches it when its last user is gone.
+        let _ = Command::new("losetup").args(["--detach", &self.device]).output();
+    }
+}
+
+#[test]
+fn what_was_copied_before_a_sync_survives_a_kill() {
+    let Some(block) = Block::new("what_was_copied_before_a_sync_survives_a_kill") else { return };
+    let said = block.mount();
+    let content = vec![0xc3; 3 << 20];
+    fs::create_dir(block.place.file("dir")).unwrap();
+    fs::write(block.place.file("dir/copy"), &content).unwrap();
+    let syncs = furrow_fuse::endpoint::syncs();
+    assert_eq!(said.contains("furrow sync"), !syncs, "{said}");
+    let synced = match syncs {
+        true => Command::new("sync").status().unwrap().success(),
+        false => furrow(&["sync", &block.place.dir()]).status.success(),
+    };
+    assert!(synced);
+    fs::write(block.place.file("later"), "not synced").unwrap();
+    block.place.kill();
+    block.mount();
+    assert!(fs::read(block.place.file("dir/copy")).unwrap() == content);
+    block.umount(&[]);
+}
+
+#[test]
+fn the_device_is_free_when_umount_returns() {
+    let Some(block) = Block::new("the_device_is_free_when_umount_returns") else { return };
+    for round in 0..3 {
+        block.mount();
+        fs::write(block.place.file("file"), format!("{round}").repeat(1 << 20)).unwrap();
+        // Nobody else may write there: mkfs programs and other mounts open it exclusively.
+        let used = furrow(&["mkfs", "-f", &block.device]);
+        assert!(!used.status.success() && said(&used).contains("in use"), "{}", said(&used));
+        block.umount(&[]);
+        block.run(&["fsck", &block.device]);
+        block.mount();
+        let content = fs::read_to_string(block.place.file("file")).unwrap();
+        assert_eq!(content, format!("{round}").repeat(1 << 20));
+        block.umount(&[]);
+        block.run(&["mkfs", "-f", &block.device]);
+    }
+}
+
+#[test]
+fn a_signal_and_a_forced_unmount_leave_a_sound_device() {
+    let Some(block) = Block::new("a_signal_and_a_forced_unmount_leave_a_sound_device") else {
+        return;
+    };
+    let dir = block.place.dir();
+    block.mount();
+    fs::write(block.place.file("file"), "before the signal").unwrap();
+    kill(block.place.pid(), Signal::TERM);
+    wait_until("the daemon unmounts", || !is_mounted(&dir));
+    block.mount();
+    let content = fs::read_to_string(block.place.file("file")).unwrap();
+    assert_eq!(content, "before the signal");
+    // The kernel lets the device go before the daemon has written its last checkpoint, so this
+    // one may be refused for a moment; nothing else may happen.
+    block.umount(&["--force"]);
+    wait_until("the device is free", || furrow(&["fsck", &block.device]).status.success());
+    block.mount();
+    assert_eq!(fs::read_to_string(block.place.file("file")).unwrap(), content);
+    block.umount(&["--lazy"]);
+}

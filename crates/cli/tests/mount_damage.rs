@@ -1,0 +1,73 @@
+//! A mount of a file system with a damaged inode: everything else is there, and the damage is told
+//! once.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use crate::place::{Place, furrow, skip};
+use rustix::fs::{XattrFlags, setxattr};
+use std::fs;
+
+/// Flips a bit in each block of the image that contains `mark`; returns how many there are.
+fn damage(place: &Place, mark: &[u8]) -> usize {
+    let mut bytes = fs::read(place.image()).unwrap();
+    let mut count = 0;
+    for block in bytes.chunks_exact_mut(4096) {
+        if block.windows(mark.len()).any(|part| part == mark) {
+            block[4095] ^= 1;
+            count += 1;
+        }
+    }
+    fs::write(place.image(), bytes).unwrap();
+    count
+}
+
+/// The names in the mount, as `ls` sees them.
+fn names(place: &Place) -> Vec<String> {
+    let names = fs::read_dir(place.dir()).unwrap();
+    let mut names: Vec<String> =
+        names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn one_damaged_inode_hides_no_other_name() {
+    if skip("one_damaged_inode_hides_no_other_name") {
+        return;
+    }
+    let place = Place::new("damaged-inode");
+    let mark = [b'Q'; 96];
+    place.mount();
+    for name in ["a", "b", "c"] {
+        fs::write(place.file(name), name.repeat(5000)).unwrap();
+    }
+    setxattr(place.file("b"), "user.mark", &mark, XattrFlags::empty()).unwrap();
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+    assert!(damage(&place, &mark) > 0);
+    for options in ["rw", "ro"] {
+        place.mount_with(options);
+        assert_eq!(names(&place), ["a", "b", "c"], "{options}");
+        for _ in 0..3 {
+            let error = fs::metadata(place.file("b")).unwrap_err();
+            let damaged = Some(rustix::io::Errno::UCLEAN.raw_os_error());
+            assert_eq!(error.raw_os_error(), damaged, "{options}: {error}");
+        }
+        for name in ["a", "c"] {
+            let content = fs::read_to_string(place.file(name)).unwrap();
+            assert_eq!(content, name.repeat(5000), "{options}: {name}");
+        }
+        let stat = furrow(&["stat", &place.dir()]);
+        let stat = String::from_utf8(stat.stdout).unwrap();
+        assert!(stat.contains("damaged blocks") && stat.contains(": node "), "{options}: {stat}");
+        let page = furrow(&["stat", "--prometheus", &place.dir()]);
+        let page = String::from_utf8(page.stdout).unwrap();
+        let counted = page.lines().find(|line| line.starts_with("furrow_damaged_reads_total{"));
+        let counted: f64 = counted.unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(counted >= 3.0, "{options}: {page}");
+        assert!(furrow(&["umount", &place.dir()]).status.success());
+    }
+    // Two mounts, each of which has told it once.
+    let log = fs::read_to_string(place.log()).unwrap();
+    assert_eq!(log.matches("expected CRC").count(), 2, "{log}");
+}

@@ -1,0 +1,86 @@
+//! Who uses a block device: this process alone, or, through it, a mount of the kernel's.
+//!
+//! An exclusive open (`O_EXCL`) keeps other exclusive opens out: mounts, arrays, mkfs programs,
+//! other commands of Furrow. A mount of type fuseblk is an exclusive user too, so the process that
+//! serves it has to give its own claim up first ([`hand_over`]).
+//!
+//! Invariant: beside the claim, which may be the kernel's, whoever writes to the device has a record
+//! lock on the node. A server of a mount that is gone may still write its last blocks, and the next
+//! one waits for the lock. It is a lock of the open file (`F_OFD_SETLK`) because udev uses flock(2)
+//! on block devices for purposes of its own.
+
+#![allow(unsafe_code, reason = "a lock of an open file, which only fcntl(2) has")]
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The claims of this process, by the device's number.
+static HELD: Mutex<BTreeMap<u64, File>> = Mutex::new(BTreeMap::new());
+
+fn held() -> MutexGuard<'static, BTreeMap<u64, File>> {
+    // A map is whole even if a thread panicked while it held the lock.
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has this process use a block device alone; dropped, it ends that.
+#[derive(Debug)]
+pub(crate) struct Claim(u64);
+
+impl Claim {
+    /// By `file`, which is open exclusively.
+    pub(crate) fn by(file: File) -> std::io::Result<Claim> {
+        let number = file.metadata()?.rdev();
+        held().insert(number, file);
+        Ok(Claim(number))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        held().remove(&self.0);
+    }
+}
+
+/// Locks `node` for writing, or for reading, against other open files, until it is closed.
+pub(crate) fn lock(node: &File, write: bool) -> std::io::Result<()> {
+    // SAFETY: a structure of numbers.
+    let mut whole: libc::flock = unsafe { std::mem::zeroed() };
+    whole.l_type = if write { libc::F_WRLCK } else { libc::F_RDLCK } as libc::c_short;
+    whole.l_whence = libc::SEEK_SET as libc::c_short;
+    // SAFETY: the kernel reads the structure, which lives until the call has returned.
+    match unsafe { libc::fcntl(node.as_raw_fd(), libc::F_OFD_SETLK, &raw const whole) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// The claim on a block device, given up for a mount. Dropped, it stays so.
+#[derive(Debug)]
+pub struct HandedOver {
+    path: PathBuf,
+    number: u64,
+}
+
+/// Gives up the claim of this process on the block device at `path`, so that the kernel can mount
+/// it. `None` if this process has no claim there.
+pub fn hand_over(path: &Path) -> Option<HandedOver> {
+    let number = std::fs::metadata(path).ok()?.rdev();
+    held().remove(&number)?;
+    Some(HandedOver { path: path.to_owned(), number })
+}
+
+impl HandedOver {
+    /// Claims the device again, because the kernel does not use it.
+    ///
+    /// # Errors
+    /// If somebody else does.
+    pub fn take_back(self) -> std::io::Result<()> {
+        let file = crate::drive::open_exclusively(&self.path)?;
+        held().insert(self.number, file);
+        Ok(())
+    }
+}
