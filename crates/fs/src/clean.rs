@@ -29,6 +29,7 @@ use crate::core::{Core, Inner};
 use crate::tree::cache::Key;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_log::victim::{self, Candidate, Policy, Worth};
+use furrow_rt::Boxed;
 use furrow_zone::{Result, ZoneReport, ZoneState};
 pub use options::{CleanOptions, CleanReport, GcOptions};
 pub(crate) use owners::{Item, Owner};
@@ -254,18 +255,21 @@ impl Inner {
 
     /// Cleans some superzones and makes that durable, so that they are free. If a cleaning is under
     /// way already, waits for that one instead.
-    pub(crate) async fn clean_some(self: &Rc<Self>, urgency: Urgency) -> Result<Outcome> {
-        if self.clean_lock.available() == 0 {
-            drop(self.clean_lock.acquire(1).await);
-            return Ok(Outcome::Gained);
-        }
-        let inner = self.clone();
-        // In a task of its own: the caller may be dropped.
-        let task = self.rt.spawn(async move {
-            let _one = inner.clean_lock.acquire(1).await;
-            inner.clean_durably(urgency, ROUND_MAX, &mut CleanReport::default()).await
-        });
-        task.await
+    #[inline(never)]
+    pub(crate) fn clean_some(self: &Rc<Self>, urgency: Urgency) -> Boxed<'_, Result<Outcome>> {
+        Box::pin(async move {
+            if self.clean_lock.available() == 0 {
+                drop(self.clean_lock.acquire(1).await);
+                return Ok(Outcome::Gained);
+            }
+            let inner = self.clone();
+            // In a task of its own: the caller may be dropped.
+            let task = self.rt.spawn(async move {
+                let _one = inner.clean_lock.acquire(1).await;
+                inner.clean_durably(urgency, ROUND_MAX, &mut CleanReport::default()).await
+            });
+            task.await
+        })
     }
 
     /// Cleans up to `most` victims, and writes the checkpoint that releases them.
@@ -467,24 +471,27 @@ impl Inner {
     }
 
     /// See [`crate::Fs::clean`].
-    pub(crate) async fn clean(self: &Rc<Self>, options: CleanOptions) -> Result<CleanReport> {
-        let inner = self.clone();
-        let task = self.rt.spawn(async move {
-            let _one = inner.clean_lock.acquire(1).await;
-            let mut report = CleanReport::default();
-            // Writing dirty pages makes garbage: better now than in the middle of the cleaning.
-            inner.checkpoint(false).await?;
-            let permille = u32::from(options.garbage_percent) * 10;
-            let urgency = Urgency::Background(options.policy, permille);
-            loop {
-                let most = ROUND_MAX.min(options.superzones - report.superzones);
-                if inner.clean_durably(urgency, most, &mut report).await? != Outcome::Gained {
-                    break;
+    #[inline(never)]
+    pub(crate) fn clean(self: &Rc<Self>, options: CleanOptions) -> Boxed<'_, Result<CleanReport>> {
+        Box::pin(async move {
+            let inner = self.clone();
+            let task = self.rt.spawn(async move {
+                let _one = inner.clean_lock.acquire(1).await;
+                let mut report = CleanReport::default();
+                // Writing dirty pages makes garbage: better now than in the middle of the cleaning.
+                inner.checkpoint(false).await?;
+                let permille = u32::from(options.garbage_percent) * 10;
+                let urgency = Urgency::Background(options.policy, permille);
+                loop {
+                    let most = ROUND_MAX.min(options.superzones - report.superzones);
+                    if inner.clean_durably(urgency, most, &mut report).await? != Outcome::Gained {
+                        break;
+                    }
                 }
-            }
-            Ok(report)
-        });
-        task.await
+                Ok(report)
+            });
+            task.await
+        })
     }
 
     /// Ends cleaning: no batch begins from now on, and the last one has ended on return.

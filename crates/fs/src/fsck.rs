@@ -36,7 +36,7 @@ use furrow_log::address::{
     BlockAddr, blocks_begun, blocks_per_zone, read_blocks, sectors_per_block,
 };
 use furrow_log::record::{RecordHeader, Uuid};
-use furrow_rt::{Page, Pages, Pool};
+use furrow_rt::{Boxed, Page, Pages, Pool};
 use furrow_zone::{Error, ErrorKind, Geometry, QueueId, Result};
 use furrow_zone::{ZoneId, ZoneReport, ZoneState, ZonedDevice};
 pub(crate) use names::path;
@@ -151,16 +151,19 @@ impl FsckReport {
 /// # Errors
 /// `WrongFormat` if there is no file system or one of a newer version or with features unknown
 /// here, `Unsupported` or `Io` if the drive cannot be used. Everything else is a finding.
-pub async fn fsck(device: Rc<dyn ZonedDevice>, options: &FsckOptions) -> Result<FsckReport> {
-    let mut fsck = Fsck::new(device, *options).await?;
-    let Some(volume) = ring::read(&mut fsck).await? else { return Ok(fsck.report) };
-    let Some(tables) = tables::read(&mut fsck, &volume).await else { return Ok(fsck.report) };
-    let mut walk = tree::walk(&mut fsck, &volume, &tables).await;
-    names::check(&mut fsck, &volume, &mut walk);
-    names::find_paths(&mut fsck, &volume, &tables, &walk.refs).await;
-    space::check(&mut fsck, &volume, &tables, walk).await;
-    sync::check(&mut fsck, &volume, &tables.nat).await;
-    Ok(fsck.report)
+#[inline(never)]
+pub fn fsck(device: Rc<dyn ZonedDevice>, options: &FsckOptions) -> Boxed<'_, Result<FsckReport>> {
+    Box::pin(async move {
+        let mut fsck = Fsck::new(device, *options).await?;
+        let Some(volume) = ring::read(&mut fsck).await? else { return Ok(fsck.report) };
+        let Some(tables) = tables::read(&mut fsck, &volume).await else { return Ok(fsck.report) };
+        let mut walk = tree::walk(&mut fsck, &volume, &tables).await;
+        names::check(&mut fsck, &volume, &mut walk);
+        names::find_paths(&mut fsck, &volume, &tables, &walk.refs).await;
+        space::check(&mut fsck, &volume, &tables, walk).await;
+        sync::check(&mut fsck, &volume, &tables.nat).await;
+        Ok(fsck.report)
+    })
 }
 
 /// Checks what a mount of the file system on `device` reads first: superblocks, ring, checkpoint,
@@ -169,14 +172,17 @@ pub async fn fsck(device: Rc<dyn ZonedDevice>, options: &FsckOptions) -> Result<
 ///
 /// # Errors
 /// As [`fsck`].
-pub(crate) async fn check_records(device: Rc<dyn ZonedDevice>) -> Result<FsckReport> {
-    let mut fsck = Fsck::new(device, FsckOptions { verify_data: false }).await?;
-    let Some(volume) = ring::read(&mut fsck).await? else { return Ok(fsck.report) };
-    let (tables, damaged) = tables::read_all(&mut fsck, &volume).await;
-    if !damaged {
-        sync::check(&mut fsck, &volume, &tables.nat).await;
-    }
-    Ok(fsck.report)
+#[inline(never)]
+pub(crate) fn check_records(device: Rc<dyn ZonedDevice>) -> Boxed<'static, Result<FsckReport>> {
+    Box::pin(async move {
+        let mut fsck = Fsck::new(device, FsckOptions { verify_data: false }).await?;
+        let Some(volume) = ring::read(&mut fsck).await? else { return Ok(fsck.report) };
+        let (tables, damaged) = tables::read_all(&mut fsck, &volume).await;
+        if !damaged {
+            sync::check(&mut fsck, &volume, &tables.nat).await;
+        }
+        Ok(fsck.report)
+    })
 }
 
 /// A check under way.

@@ -73,7 +73,7 @@ pub use fsck::{FINDINGS_MAX, Finding, FsckOptions, FsckReport, FsckStatistics, f
 pub use furrow_log::scrub::{ScrubFinding, ScrubOrder, ScrubReport, ScrubState};
 pub use furrow_log::victim::Policy as VictimPolicy;
 use furrow_log::writer::Kind as WriteKind;
-use furrow_rt::{Pool, Rt};
+use furrow_rt::{Boxed, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 pub use memory::Memory;
 pub use repair::{ACTIONS_MAX, Action, Fate, Repair, RepairOptions, Verdict};
@@ -102,12 +102,13 @@ impl Fs {
     /// # Errors
     /// `Invalid` if the drive is too small or has too few active zones (the message has the sum),
     /// `Busy` if it is not empty and `force` is not set: nothing was written then.
-    pub async fn format(
-        rt: &Rt,
+    #[inline(never)]
+    pub fn format<'a>(
+        rt: &'a Rt,
         device: Rc<dyn ZonedDevice>,
-        options: &MkfsOptions,
-    ) -> Result<MkfsReport> {
-        mkfs::format(rt, device, options).await
+        options: &'a MkfsOptions,
+    ) -> Boxed<'a, Result<MkfsReport>> {
+        Box::pin(async move { mkfs::format(rt, device, options).await })
     }
 
     /// Mounts, after recovery from a crash if there was one. If something is damaged that the mount
@@ -117,24 +118,31 @@ impl Fs {
     /// # Errors
     /// `WrongFormat` if there is no file system or one of a newer version, `Corrupt` if something
     /// is damaged, `Io`.
-    pub async fn mount(rt: &Rt, device: Rc<dyn ZonedDevice>, options: MountOptions) -> Result<Fs> {
-        let mounted = durability::recover::mount(rt, device.clone(), options.clone()).await;
-        let error = match mounted {
-            Err(error) if error.kind() == ErrorKind::Corrupt => error,
-            mounted => return Ok(Fs(mounted?)),
-        };
-        if !options.read_only {
-            const CHOICES: &str = "mount it with ro to read what is left, see what is lost with \
+    #[inline(never)]
+    pub fn mount(
+        rt: &Rt,
+        device: Rc<dyn ZonedDevice>,
+        options: MountOptions,
+    ) -> Boxed<'_, Result<Fs>> {
+        Box::pin(async move {
+            let mounted = durability::recover::mount(rt, device.clone(), options.clone()).await;
+            let error = match mounted {
+                Err(error) if error.kind() == ErrorKind::Corrupt => error,
+                mounted => return Ok(Fs(mounted?)),
+            };
+            if !options.read_only {
+                const CHOICES: &str = "mount it with ro to read what is left, see what is lost with \
                                    furrow fsck, accept that with furrow fsck --repair";
-            return Err(Error::new(ErrorKind::Corrupt, format!("{error}: {CHOICES}")));
-        }
-        let Ok((view, lost)) = repair::readable(rt, device).await else { return Err(error) };
-        let notice = options.notice;
-        let inner = durability::recover::mount(rt, view, options).await?;
-        let lost: Vec<String> = std::iter::once(error.to_string()).chain(lost).collect();
-        lost.iter().for_each(|line| notice(&format!("not shown: {line}")));
-        *inner.losses.borrow_mut() = lost;
-        Ok(Fs(inner))
+                return Err(Error::new(ErrorKind::Corrupt, format!("{error}: {CHOICES}")));
+            }
+            let Ok((view, lost)) = repair::readable(rt, device).await else { return Err(error) };
+            let notice = options.notice;
+            let inner = durability::recover::mount(rt, view, options).await?;
+            let lost: Vec<String> = std::iter::once(error.to_string()).chain(lost).collect();
+            lost.iter().for_each(|line| notice(&format!("not shown: {line}")));
+            *inner.losses.borrow_mut() = lost;
+            Ok(Fs(inner))
+        })
     }
 
     /// What a mount for reading found damaged: a line for each loss, the first for the damage that
@@ -147,23 +155,26 @@ impl Fs {
     ///
     /// # Errors
     /// If the last checkpoint fails; the engine has ended nevertheless.
-    pub async fn unmount(&self) -> Result<()> {
-        self.0.check_ended()?;
-        self.0.stop_cleaning().await;
-        self.0.scrub.stop().await;
-        let read_only = {
-            let core = self.0.core.borrow();
-            core.env.options.read_only || core.health.failed().is_some()
-        };
-        let result = if read_only { Ok(()) } else { self.end().await };
-        self.0.closed().await;
-        self.0.ended.set(true);
-        self.0.progress.notify_all();
-        let writer = self.0.core.borrow().env.writer.clone();
-        // Zones being released, reads under way: nothing may outlive the engine.
-        writer.completed().await;
-        let failed = self.0.core.borrow().health.failed().cloned();
-        result.and(failed.map_or(Ok(()), Err))
+    #[inline(never)]
+    pub fn unmount(&self) -> Boxed<'_, Result<()>> {
+        Box::pin(async move {
+            self.0.check_ended()?;
+            self.0.stop_cleaning().await;
+            self.0.scrub.stop().await;
+            let read_only = {
+                let core = self.0.core.borrow();
+                core.env.options.read_only || core.health.failed().is_some()
+            };
+            let result = if read_only { Ok(()) } else { self.end().await };
+            self.0.closed().await;
+            self.0.ended.set(true);
+            self.0.progress.notify_all();
+            let writer = self.0.core.borrow().env.writer.clone();
+            // Zones being released, reads under way: nothing may outlive the engine.
+            writer.completed().await;
+            let failed = self.0.core.borrow().health.failed().cloned();
+            result.and(failed.map_or(Ok(()), Err))
+        })
     }
 
     async fn end(&self) -> Result<()> {
@@ -543,11 +554,14 @@ impl Fs {
     /// # Errors
     /// `ReadOnly`, `NoSpace`, `Io`; `Corrupt` or `Io` also if changed blocks of a file could not be
     /// placed, because its own nodes are damaged: everything else is durable then.
-    pub async fn sync(&self) -> Result<()> {
-        self.0.check_ended()?;
-        self.take_access_times().await?;
-        self.0.checkpoint(false).await?;
-        self.0.left_aside(None)
+    #[inline(never)]
+    pub fn sync(&self) -> Boxed<'_, Result<()>> {
+        Box::pin(async move {
+            self.0.check_ended()?;
+            self.take_access_times().await?;
+            self.0.checkpoint(false).await?;
+            self.0.left_aside(None)
+        })
     }
 
     /// Cleans: empties superzones that are partly garbage. Blocks that cannot be read or do not
@@ -555,10 +569,13 @@ impl Fs {
     ///
     /// # Errors
     /// `ReadOnly`, `Io`. Blocks moved before the error stay moved.
-    pub async fn clean(&self, options: CleanOptions) -> Result<CleanReport> {
-        self.0.check_ended()?;
-        self.0.core.borrow().writable().map_err(blocked::error_of)?;
-        self.0.clean(options).await
+    #[inline(never)]
+    pub fn clean(&self, options: CleanOptions) -> Boxed<'_, Result<CleanReport>> {
+        Box::pin(async move {
+            self.0.check_ended()?;
+            self.0.core.borrow().writable().map_err(blocked::error_of)?;
+            self.0.clean(options).await
+        })
     }
 
     /// Blocks that requests or cleaning found damaged or unreadable since the mount: the newest,
@@ -615,8 +632,9 @@ impl Fs {
     ///
     /// # Errors
     /// `Invalid` if a superblock cannot hold the label; else as [`Fs::sync`].
-    pub async fn set_label(&self, label: &str) -> Result<()> {
-        self.0.set_label(label).await
+    #[inline(never)]
+    pub fn set_label<'a>(&'a self, label: &'a str) -> Boxed<'a, Result<()>> {
+        Box::pin(async move { self.0.set_label(label).await })
     }
 
     /// Counters since the mount.
@@ -663,9 +681,12 @@ impl Fs {
     ///
     /// # Errors
     /// `Io` if the drive does not report.
-    pub async fn zone_map(&self) -> Result<Vec<ZoneInfo>> {
-        let device = self.0.core.borrow().env.device.clone();
-        let reports = durability::recover::report(&*device).await?;
-        Ok(self.0.core.borrow().zone_map(&reports))
+    #[inline(never)]
+    pub fn zone_map(&self) -> Boxed<'_, Result<Vec<ZoneInfo>>> {
+        Box::pin(async move {
+            let device = self.0.core.borrow().env.device.clone();
+            let reports = durability::recover::report(&*device).await?;
+            Ok(self.0.core.borrow().zone_map(&reports))
+        })
     }
 }

@@ -35,7 +35,7 @@ mod trees;
 use crate::Fs;
 use crate::fsck::{Finding, FsckOptions, FsckReport, fsck, ring};
 use crate::types::MountOptions;
-use furrow_rt::Rt;
+use furrow_rt::{Boxed, Rt};
 use furrow_zone::{Error, ErrorKind, Overlay, Result, ZonedDevice};
 use std::rc::Rc;
 
@@ -165,40 +165,44 @@ impl Repair {
     ///
     /// # Errors
     /// As [`fsck`]: no repair can be planned then.
-    pub async fn plan(
-        rt: &Rt,
+    #[inline(never)]
+    pub fn plan<'a>(
+        rt: &'a Rt,
         device: Rc<dyn ZonedDevice>,
-        options: &RepairOptions,
-    ) -> Result<Repair> {
-        let before = fsck(device.clone(), &options.check).await?;
-        let mut repair = Repair {
-            before,
-            after: None,
-            actions: Vec::new(),
-            more_actions: 0,
-            losses: 0,
-            verdict: Verdict::Clean,
-            view: None,
-        };
-        if repair.before.is_ok() && (repair.before.clean || mounts(rt, &device).await) {
-            return Ok(repair);
-        }
-        let view = Overlay::new(rt, device.clone()).await?;
-        let mut log = Log::default();
-        let lost = ring::lost_checkpoint(device).await?;
-        let made = mend(rt, &view, options, (&repair.before, lost), &mut log).await;
-        (repair.actions, repair.more_actions, repair.losses) = (log.actions, log.more, log.losses);
-        repair.verdict = match made {
-            Err(error) => Verdict::Hopeless(error.to_string()),
-            Ok(()) => {
-                let after = fsck(Rc::new(view.clone()), &options.check).await?;
-                let verdict = judge(&repair.before, &after);
-                repair.after = Some(after);
-                verdict
+        options: &'a RepairOptions,
+    ) -> Boxed<'a, Result<Repair>> {
+        Box::pin(async move {
+            let before = fsck(device.clone(), &options.check).await?;
+            let mut repair = Repair {
+                before,
+                after: None,
+                actions: Vec::new(),
+                more_actions: 0,
+                losses: 0,
+                verdict: Verdict::Clean,
+                view: None,
+            };
+            if repair.before.is_ok() && (repair.before.clean || mounts(rt, &device).await) {
+                return Ok(repair);
             }
-        };
-        repair.view = Some(view);
-        Ok(repair)
+            let view = Overlay::new(rt, device.clone()).await?;
+            let mut log = Log::default();
+            let lost = ring::lost_checkpoint(device).await?;
+            let made = mend(rt, &view, options, (&repair.before, lost), &mut log).await;
+            (repair.actions, repair.more_actions, repair.losses) =
+                (log.actions, log.more, log.losses);
+            repair.verdict = match made {
+                Err(error) => Verdict::Hopeless(error.to_string()),
+                Ok(()) => {
+                    let after = fsck(Rc::new(view.clone()), &options.check).await?;
+                    let verdict = judge(&repair.before, &after);
+                    repair.after = Some(after);
+                    verdict
+                }
+            };
+            repair.view = Some(view);
+            Ok(repair)
+        })
     }
 
     /// True if it may be applied: the verdict is [`Verdict::Sound`] or [`Verdict::Better`].
@@ -299,24 +303,28 @@ async fn mounts(rt: &Rt, device: &Rc<dyn ZonedDevice>) -> bool {
 ///
 /// # Errors
 /// If nothing that can be mounted is left.
-pub(crate) async fn readable(
+#[inline(never)]
+pub(crate) fn readable(
     rt: &Rt,
     device: Rc<dyn ZonedDevice>,
-) -> Result<(Rc<dyn ZonedDevice>, Vec<String>)> {
-    let check = FsckOptions { verify_data: false };
-    let options = RepairOptions { older_checkpoint: true, check, ..RepairOptions::default() };
-    let before = fsck(device.clone(), &check).await?;
-    let lost = ring::lost_checkpoint(device.clone()).await?;
-    let view = Overlay::new(rt, device).await?;
-    let mut log = Log::default();
-    mend(rt, &view, &options, (&before, lost), &mut log).await?;
-    let line = |action: Action| {
-        let Action { structure, place, problem, action, path, .. } = action;
-        let path = path.map_or(String::new(), |path| format!("{path}: "));
-        format!("{path}{structure} {place}: {problem}: {action}")
-    };
-    let lost = log.actions.into_iter().filter(|action| action.loss).map(line).collect();
-    Ok((Rc::new(view), lost))
+) -> Boxed<'_, Result<(Rc<dyn ZonedDevice>, Vec<String>)>> {
+    Box::pin(async move {
+        let check = FsckOptions { verify_data: false };
+        let options = RepairOptions { older_checkpoint: true, check, ..RepairOptions::default() };
+        let before = fsck(device.clone(), &check).await?;
+        let lost = ring::lost_checkpoint(device.clone()).await?;
+        let view = Overlay::new(rt, device).await?;
+        let mut log = Log::default();
+        mend(rt, &view, &options, (&before, lost), &mut log).await?;
+        let line = |action: Action| {
+            let Action { structure, place, problem, action, path, .. } = action;
+            let path = path.map_or(String::new(), |path| format!("{path}: "));
+            format!("{path}{structure} {place}: {problem}: {action}")
+        };
+        let lost = log.actions.into_iter().filter(|action| action.loss).map(line).collect();
+        let view: Rc<dyn ZonedDevice> = Rc::new(view);
+        Ok((view, lost))
+    })
 }
 
 /// Makes the repair on `view`.

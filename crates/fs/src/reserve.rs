@@ -9,7 +9,7 @@ use crate::alloc::space::{Claim, RECOVERY_MIN, UPKEEP};
 use crate::blocked::{Blocked, Lack, NotApplied};
 use crate::clean::{Outcome, Urgency};
 use crate::core::{Core, Inner};
-use furrow_rt::Permit;
+use furrow_rt::{Boxed, Permit};
 use furrow_zone::Result;
 use queue::Tried;
 use std::rc::Rc;
@@ -139,49 +139,56 @@ impl Inner {
     }
 
     /// Makes space by one step, for the first in the queue; false if there is nothing to reclaim.
-    pub(crate) async fn gain_space(self: &Rc<Self>, lack: Lack, tried: &mut Tried) -> Result<bool> {
-        if !self.core.borrow_mut().may_try(lack, tried) {
-            return Ok(false);
-        }
-        if self.core.borrow().checkpoint_gains(lack) {
-            self.checkpoint(false).await?;
-            return Ok(true);
-        }
-        if lack == Lack::Blocks {
-            return Ok(false);
-        }
-        if lack == Lack::Nodes {
-            if self.core.borrow_mut().grow_tables() {
-                self.checkpoint(false).await?;
-                return Ok(true);
-            }
-            // With another superzone the tables could take more nodes: make space for one.
-            if !self.core.borrow().tables_can_grow() {
+    #[inline(never)]
+    pub(crate) fn gain_space<'a>(
+        self: &'a Rc<Self>,
+        lack: Lack,
+        tried: &'a mut Tried,
+    ) -> Boxed<'a, Result<bool>> {
+        Box::pin(async move {
+            if !self.core.borrow_mut().may_try(lack, tried) {
                 return Ok(false);
             }
-        }
-        // Blocks written since the last checkpoint hold back space from every request: no victim
-        // gives that back.
-        let unsafe_most = |core: &Core| core.recovery_needs() > core.alloc.kept_from_users();
-        if unsafe_most(&self.core.borrow()) {
-            self.checkpoint(false).await?;
-            return Ok(true);
-        }
-        // Cleaning is cheap where much is garbage. If nothing is, dirty pages are written first:
-        // the blocks they replace become garbage only then. As the last resort any victim is
-        // cleaned.
-        for urgency in [Urgency::Waiting, Urgency::Last] {
-            match self.clean_some(urgency).await? {
-                Outcome::Gained | Outcome::Moved => return Ok(true),
-                Outcome::Nothing => {}
-            }
-            let unsafe_yet = self.core.borrow().recovery_needs() > RECOVERY_MIN;
-            if unsafe_yet && tried.checkpoints < CHECKPOINTS_MAX {
-                tried.checkpoints += 1;
+            if self.core.borrow().checkpoint_gains(lack) {
                 self.checkpoint(false).await?;
                 return Ok(true);
             }
-        }
-        Ok(false)
+            if lack == Lack::Blocks {
+                return Ok(false);
+            }
+            if lack == Lack::Nodes {
+                if self.core.borrow_mut().grow_tables() {
+                    self.checkpoint(false).await?;
+                    return Ok(true);
+                }
+                // With another superzone the tables could take more nodes: make space for one.
+                if !self.core.borrow().tables_can_grow() {
+                    return Ok(false);
+                }
+            }
+            // Blocks written since the last checkpoint hold back space from every request: no victim
+            // gives that back.
+            let unsafe_most = |core: &Core| core.recovery_needs() > core.alloc.kept_from_users();
+            if unsafe_most(&self.core.borrow()) {
+                self.checkpoint(false).await?;
+                return Ok(true);
+            }
+            // Cleaning is cheap where much is garbage. If nothing is, dirty pages are written first:
+            // the blocks they replace become garbage only then. As the last resort any victim is
+            // cleaned.
+            for urgency in [Urgency::Waiting, Urgency::Last] {
+                match self.clean_some(urgency).await? {
+                    Outcome::Gained | Outcome::Moved => return Ok(true),
+                    Outcome::Nothing => {}
+                }
+                let unsafe_yet = self.core.borrow().recovery_needs() > RECOVERY_MIN;
+                if unsafe_yet && tried.checkpoints < CHECKPOINTS_MAX {
+                    tried.checkpoints += 1;
+                    self.checkpoint(false).await?;
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        })
     }
 }

@@ -14,7 +14,7 @@ use crate::kept::Kept;
 use crate::namespace::paths::Node;
 use crate::store::Store;
 use furrow_log::survey;
-use furrow_rt::{PAGE_SIZE, Pages};
+use furrow_rt::{Boxed, PAGE_SIZE, Pages};
 use furrow_zone::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -64,13 +64,16 @@ impl Store {
     ///
     /// # Errors
     /// `Io` if the drive does not report its zones.
-    pub async fn zones(&self) -> Result<Vec<ZoneInfo>> {
-        let writer = &self.0.zones.writer;
-        let reports = survey::reports(&**writer.device()).await?;
-        let files = self.0.files.borrow();
-        let extents = files.iter().map(|(id, file)| (*id, file.extents.as_slice()));
-        let ring = self.0.ring.borrow();
-        Ok(zone_infos(&reports, writer.geometry(), (self.0.ring_zones, ring.half()), extents))
+    #[inline(never)]
+    pub fn zones(&self) -> Boxed<'_, Result<Vec<ZoneInfo>>> {
+        Box::pin(async move {
+            let writer = &self.0.zones.writer;
+            let reports = survey::reports(&**writer.device()).await?;
+            let files = self.0.files.borrow();
+            let extents = files.iter().map(|(id, file)| (*id, file.extents.as_slice()));
+            let ring = self.0.ring.borrow();
+            Ok(zone_infos(&reports, writer.geometry(), (self.0.ring_zones, ring.half()), extents))
+        })
     }
 }
 

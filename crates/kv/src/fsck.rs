@@ -19,7 +19,7 @@ use furrow_log::record::{Uuid, crc32c};
 use furrow_log::ring::RingZones;
 use furrow_log::survey;
 use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
-use furrow_rt::Pool;
+use furrow_rt::{Boxed, Pool};
 use furrow_zone::{ErrorKind, QueueId, Result, ZoneReport, ZoneState, ZonedDevice};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -144,13 +144,19 @@ struct Check<'a> {
 /// # Errors
 /// `WrongFormat` if there is no store, or one that this program does not know; `Io` if the drive
 /// does not report its zones. Everything else is in the report.
-pub async fn check(device: &dyn ZonedDevice, options: &CheckOptions) -> Result<CheckReport> {
-    BlockAddr::check(device.geometry()).map_err(|error| error.at(device.name()))?;
-    let reports = survey::reports(device).await?;
-    let pages = Pool::new(2 * PIECE as usize);
-    let mut check = Check { device, options, reports, pages, report: CheckReport::default() };
-    check.run().await?;
-    Ok(check.report)
+#[inline(never)]
+pub fn check<'a>(
+    device: &'a dyn ZonedDevice,
+    options: &'a CheckOptions,
+) -> Boxed<'a, Result<CheckReport>> {
+    Box::pin(async move {
+        BlockAddr::check(device.geometry()).map_err(|error| error.at(device.name()))?;
+        let reports = survey::reports(device).await?;
+        let pages = Pool::new(2 * PIECE as usize);
+        let mut check = Check { device, options, reports, pages, report: CheckReport::default() };
+        check.run().await?;
+        Ok(check.report)
+    })
 }
 
 impl Check<'_> {

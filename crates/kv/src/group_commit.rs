@@ -21,7 +21,7 @@ use furrow_log::record::{self, RecordHeader, RecordId, blocks_for};
 use furrow_log::ring::empty_zone;
 use furrow_log::writer::{Failure, Kind, WriteHandle, ZoneWrite};
 use furrow_policy::StoreDefect;
-use furrow_rt::Notify;
+use furrow_rt::{Boxed, Notify};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -112,35 +112,38 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::sync`].
-    pub async fn stop(&self) -> Result<()> {
-        self.0.scrub.stop().await;
-        self.sync_all().await?;
-        // A group commit without content, behind the snapshot of the half: everything before it is
-        // provably whole.
-        for _ in 0..2 {
-            let turn = self.0.turn.get();
-            self.join_group_commit(None).await?;
-            if self.0.turn.get() == turn {
-                break;
+    #[inline(never)]
+    pub fn stop(&self) -> Boxed<'_, Result<()>> {
+        Box::pin(async move {
+            self.0.scrub.stop().await;
+            self.sync_all().await?;
+            // A group commit without content, behind the snapshot of the half: everything before it is
+            // provably whole.
+            for _ in 0..2 {
+                let turn = self.0.turn.get();
+                self.join_group_commit(None).await?;
+                if self.0.turn.get() == turn {
+                    break;
+                }
             }
-        }
-        self.0.stopping.set(true);
-        self.0.zones.wanted.notify_all();
-        self.0.zones.writer.completed().await;
-        // Background tasks get this error when they next use the drive.
-        let message = "the store was stopped";
-        self.die(&furrow_zone::Error::new(furrow_zone::ErrorKind::Io, message));
-        // A group commit under way ends before the drive is released.
-        loop {
-            let over = self.0.landed.wait();
-            if !self.0.committing.get() {
-                break;
+            self.0.stopping.set(true);
+            self.0.zones.wanted.notify_all();
+            self.0.zones.writer.completed().await;
+            // Background tasks get this error when they next use the drive.
+            let message = "the store was stopped";
+            self.die(&furrow_zone::Error::new(furrow_zone::ErrorKind::Io, message));
+            // A group commit under way ends before the drive is released.
+            loop {
+                let over = self.0.landed.wait();
+                if !self.0.committing.get() {
+                    break;
+                }
+                over.await;
             }
-            over.await;
-        }
-        self.0.zones.ended.set(true);
-        self.0.zones.writer.let_go();
-        Ok(())
+            self.0.zones.ended.set(true);
+            self.0.zones.writer.let_go();
+            Ok(())
+        })
     }
 
     /// Makes names and removals durable after the commit interval.
@@ -165,7 +168,7 @@ impl Store {
         let round = self.0.next_round.borrow_mut().get_or_insert_default().clone();
         round.files.borrow_mut().extend(id);
         if !self.0.committing.replace(true) {
-            self.0.rt.spawn_detached(run_group_commits(self.clone()));
+            self.start_group_commits();
         }
         loop {
             let over = round.over.wait();
@@ -174,6 +177,13 @@ impl Store {
             }
             over.await;
         }
+    }
+
+    /// Not part of an async function, which every crate that awaits it would compile, and the group
+    /// commits with it.
+    #[inline(never)]
+    fn start_group_commits(&self) {
+        self.0.rt.spawn_detached(run_group_commits(self.clone()));
     }
 
     async fn run_group_commit(&self, round: &CommitGroup) -> Result<()> {

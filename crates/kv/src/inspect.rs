@@ -23,7 +23,7 @@ use furrow_log::ring::RingZones;
 use furrow_log::survey;
 use furrow_log::{BLOCK_SIZE, BlockAddr, read_blocks};
 use furrow_policy::StoreVariant;
-use furrow_rt::{PAGE_SIZE, Pages, Pool};
+use furrow_rt::{Boxed, PAGE_SIZE, Pages, Pool};
 use furrow_zone::{
     Error, ErrorKind, Geometry, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice,
 };
@@ -137,13 +137,19 @@ impl Snapshot {
     ///
     /// # Errors
     /// As [`Snapshot::open`].
-    pub async fn open_with(device: Rc<dyn ZonedDevice>, accept_loss: bool) -> Result<Snapshot> {
-        let pages = Pool::new(2 * PIECE as usize);
-        let variant = StoreVariant::default();
-        let reading = Reading::all(device.clone(), pages.clone(), variant, accept_loss).await?;
-        let (reports, found) = reading.into_parts()?;
-        let names = count_names(&found.replay);
-        Ok(Snapshot { device, pages, reports, found, names, sums: RefCell::default() })
+    #[inline(never)]
+    pub fn open_with(
+        device: Rc<dyn ZonedDevice>,
+        accept_loss: bool,
+    ) -> Boxed<'static, Result<Snapshot>> {
+        Box::pin(async move {
+            let pages = Pool::new(2 * PIECE as usize);
+            let variant = StoreVariant::default();
+            let reading = Reading::all(device.clone(), pages.clone(), variant, accept_loss).await?;
+            let (reports, found) = reading.into_parts()?;
+            let names = count_names(&found.replay);
+            Ok(Snapshot { device, pages, reports, found, names, sums: RefCell::default() })
+        })
     }
 
     /// Its UUID.

@@ -10,7 +10,7 @@ use furrow_log::record::Uuid;
 use furrow_log::ring::{RingZones, half_for};
 use furrow_log::survey;
 use furrow_log::writer::{Order, Writer};
-use furrow_rt::{Pool, Rt};
+use furrow_rt::{Boxed, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -79,74 +79,77 @@ impl Store {
     /// `Exists` if the drive holds something and `force` is not set, `Unsupported` if it has too
     /// few
     /// zones or active zones.
-    pub async fn format(
-        rt: &Rt,
+    #[inline(never)]
+    pub fn format<'a>(
+        rt: &'a Rt,
         device: Rc<dyn ZonedDevice>,
-        options: &FormatOptions,
-    ) -> Result<Uuid> {
-        let geometry = device.geometry().clone();
-        let ring = ring_of(&geometry, options.half_bytes);
-        check_drive(&geometry, ring).map_err(|error| error.at(device.name()))?;
-        if options.label.len() > 63 || options.label.contains('\0') {
-            let message = "a label has at most 63 bytes, none of them zero";
-            return Err(Error::new(ErrorKind::Invalid, message));
-        }
-        let reports = survey::reports(&*device).await?;
-        survey::check_capacities(&*device, &reports)?;
-        let pages = Pool::new(256);
-        refuse_used(&*device, &reports, options.force)?;
-        let failed: BTreeSet<ZoneId> =
-            ring.zones().filter(|zone| is_bad(&reports[zone.0 as usize])).collect();
-        if ring.count() - (failed.len() as u32) < 2 {
-            return Err(Error::new(
-                ErrorKind::Io,
-                format!(
-                    "{}: {} of zones {} to {} failed, and the record ring needs two of them: this \
+        options: &'a FormatOptions,
+    ) -> Boxed<'a, Result<Uuid>> {
+        Box::pin(async move {
+            let geometry = device.geometry().clone();
+            let ring = ring_of(&geometry, options.half_bytes);
+            check_drive(&geometry, ring).map_err(|error| error.at(device.name()))?;
+            if options.label.len() > 63 || options.label.contains('\0') {
+                let message = "a label has at most 63 bytes, none of them zero";
+                return Err(Error::new(ErrorKind::Invalid, message));
+            }
+            let reports = survey::reports(&*device).await?;
+            survey::check_capacities(&*device, &reports)?;
+            let pages = Pool::new(256);
+            refuse_used(&*device, &reports, options.force)?;
+            let failed: BTreeSet<ZoneId> =
+                ring.zones().filter(|zone| is_bad(&reports[zone.0 as usize])).collect();
+            if ring.count() - (failed.len() as u32) < 2 {
+                return Err(Error::new(
+                    ErrorKind::Io,
+                    format!(
+                        "{}: {} of zones {} to {} failed, and the record ring needs two of them: this \
                      drive cannot be used",
-                    device.name(),
-                    failed.len(),
-                    ring.start,
-                    ring.end() - 1
-                ),
-            ));
-        }
-        let writer = Writer::new(rt, device.clone(), Order::Queued, 8);
-        let used = reports.iter().filter(|r| !is_bad(r) && !geometry.is_conventional(r.zone));
-        let used = used.filter(|report| report.state != ZoneState::Empty);
-        ZonePool::wipe(&writer, used.map(|report| report.zone)).await?;
-        let mut rng = rt.fork_rng();
-        let (drawn, drive) = (Uuid::random(&mut rng), Uuid::random(&mut rng));
-        let uuid = options.uuid.unwrap_or(drawn);
-        let found = Opened {
-            label: options.label.clone(),
-            created: rt.wall().0,
-            uuid,
-            device: drive,
-            ring,
-            half: Vec::new(),
-            failed,
-            turn: 0,
-            records: 0,
-            sound: true,
-            damage: Vec::new(),
-            end: None,
-            turns: false,
-            superseded: false,
-            rolled_back: 0,
-            replay: Replay { next_file: 1, ..Replay::default() },
-        };
-        let store = found.store(
-            rt,
-            writer,
-            &survey::reports(&*device).await?,
-            pages,
-            Options::default(),
-        )?;
-        let bodies = store.0.snapshot(&[], 0);
-        store.begin_half(bodies, false).await?;
-        store.0.zones.writer.completed().await;
-        store.0.zones.writer.let_go();
-        Ok(uuid)
+                        device.name(),
+                        failed.len(),
+                        ring.start,
+                        ring.end() - 1
+                    ),
+                ));
+            }
+            let writer = Writer::new(rt, device.clone(), Order::Queued, 8);
+            let used = reports.iter().filter(|r| !is_bad(r) && !geometry.is_conventional(r.zone));
+            let used = used.filter(|report| report.state != ZoneState::Empty);
+            ZonePool::wipe(&writer, used.map(|report| report.zone)).await?;
+            let mut rng = rt.fork_rng();
+            let (drawn, drive) = (Uuid::random(&mut rng), Uuid::random(&mut rng));
+            let uuid = options.uuid.unwrap_or(drawn);
+            let found = Opened {
+                label: options.label.clone(),
+                created: rt.wall().0,
+                uuid,
+                device: drive,
+                ring,
+                half: Vec::new(),
+                failed,
+                turn: 0,
+                records: 0,
+                sound: true,
+                damage: Vec::new(),
+                end: None,
+                turns: false,
+                superseded: false,
+                rolled_back: 0,
+                replay: Replay { next_file: 1, ..Replay::default() },
+            };
+            let store = found.store(
+                rt,
+                writer,
+                &survey::reports(&*device).await?,
+                pages,
+                Options::default(),
+            )?;
+            let bodies = store.0.snapshot(&[], 0);
+            store.begin_half(bodies, false).await?;
+            store.0.zones.writer.completed().await;
+            store.0.zones.writer.let_go();
+            Ok(uuid)
+        })
     }
 }
 

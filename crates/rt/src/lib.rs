@@ -36,6 +36,11 @@ mod sync;
 mod tasks;
 pub mod wait;
 
+/// A future of unknown type. A function that returns one is compiled where it is defined; an async
+/// function is compiled once more in every crate that awaits it, with all that it awaits. Worth an
+/// allocation where calls are rare: mounts, checks, repairs, cleaning.
+pub type Boxed<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + 'a>>;
+
 pub use buf::{OwnedPage, PAGE_SIZE, Page, Pages, Pool, SLAB_SIZE};
 pub use completion::{Completion, CompletionTable, Ticket};
 pub use exec::{Clock, Config, JoinHandle, Nanos, Rt, Source};

@@ -24,7 +24,7 @@ use furrow_log::pool::{DurableSnapshot, SuperzoneId};
 use furrow_log::record::{RecordId, blocks_for, seal};
 use furrow_log::writer::{Durability, Kind as WriteKind, WriteHandle, ZoneWrite};
 use furrow_policy::FsDefect;
-use furrow_rt::Nanos;
+use furrow_rt::{Boxed, Nanos};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use smallvec::SmallVec;
 use std::rc::Rc;
@@ -406,11 +406,14 @@ impl Core {
 impl Inner {
     /// Makes everything so far durable and releases the space that this frees. `clean` marks an
     /// unmount.
-    pub(crate) async fn checkpoint(self: &Rc<Self>, clean: bool) -> Result<()> {
-        // A task of its own: a checkpoint that has begun must end, even if its caller is dropped.
-        let inner = self.clone();
-        let task = self.rt.spawn(async move { inner.checkpoint_whole(clean).await });
-        task.await
+    #[inline(never)]
+    pub(crate) fn checkpoint(self: &Rc<Self>, clean: bool) -> Boxed<'_, Result<()>> {
+        Box::pin(async move {
+            // A task of its own: a checkpoint that has begun must end, even if its caller is dropped.
+            let inner = self.clone();
+            let task = self.rt.spawn(async move { inner.checkpoint_whole(clean).await });
+            task.await
+        })
     }
 
     /// See [`crate::Fs::set_label`].
@@ -457,18 +460,21 @@ impl Inner {
 
     /// Makes a checkpoint even if zones fail meanwhile, up to [`ATTEMPTS`] times. The caller holds
     /// the lock.
-    pub(crate) async fn checkpoint_surely(self: &Rc<Self>, clean: bool) -> Result<()> {
-        let mut last = None;
-        for _ in 0..ATTEMPTS {
-            match self.try_checkpoint(clean).await? {
-                None => return Ok(()),
-                Some(error) => last = Some(error),
+    #[inline(never)]
+    pub(crate) fn checkpoint_surely(self: &Rc<Self>, clean: bool) -> Boxed<'_, Result<()>> {
+        Box::pin(async move {
+            let mut last = None;
+            for _ in 0..ATTEMPTS {
+                match self.try_checkpoint(clean).await? {
+                    None => return Ok(()),
+                    Some(error) => last = Some(error),
+                }
+                self.close_failed().await?;
             }
-            self.close_failed().await?;
-        }
-        let error = last.unwrap_or_else(|| Error::new(ErrorKind::Io, "no attempt"));
-        self.fail(&error);
-        Err(error)
+            let error = last.unwrap_or_else(|| Error::new(ErrorKind::Io, "no attempt"));
+            self.fail(&error);
+            Err(error)
+        })
     }
 
     async fn try_snapshot(self: &Rc<Self>, clean: bool) -> Result<Snapshot> {

@@ -38,6 +38,7 @@ use furrow_log::budget::Permit;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_log::writer::Failure;
 use furrow_policy::FsDefect;
+use furrow_rt::Boxed;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -210,59 +211,66 @@ impl Inner {
     }
 
     /// Makes sure that the blocks that failed zones lost are durable elsewhere.
-    pub(crate) async fn relocate(self: &Rc<Self>, why: Error) -> Result<()> {
-        self.close_failed().await?;
-        let inner = self.clone();
-        // A task of its own: a relocation that has begun must end, even if its caller is dropped.
-        let task = self.rt.spawn(async move {
-            inner.core.borrow_mut().durability.relocation.waiting += 1;
-            let _one = inner.checkpoint_lock.acquire(1).await;
-            let failed = inner.core.borrow().env.writer.has_failures();
-            let result = match failed {
-                false => Ok(()),
-                true if inner.ended.get() => Err(why),
-                true => inner.checkpoint_surely(false).await,
-            };
-            let core = &mut *inner.core.borrow_mut();
-            let waiting = core.durability.relocation.waiting;
-            core.durability.relocation.waiting = core.less("Relocation::waiting", waiting, 1);
-            result
-        });
-        task.await
+    #[inline(never)]
+    pub(crate) fn relocate(self: &Rc<Self>, why: Error) -> Boxed<'_, Result<()>> {
+        Box::pin(async move {
+            self.close_failed().await?;
+            let inner = self.clone();
+            // A task of its own: a relocation that has begun must end, even if its caller is dropped.
+            let task = self.rt.spawn(async move {
+                inner.core.borrow_mut().durability.relocation.waiting += 1;
+                let _one = inner.checkpoint_lock.acquire(1).await;
+                let failed = inner.core.borrow().env.writer.has_failures();
+                let result = match failed {
+                    false => Ok(()),
+                    true if inner.ended.get() => Err(why),
+                    true => inner.checkpoint_surely(false).await,
+                };
+                let core = &mut *inner.core.borrow_mut();
+                let waiting = core.durability.relocation.waiting;
+                core.durability.relocation.waiting = core.less("Relocation::waiting", waiting, 1);
+                result
+            });
+            task.await
+        })
     }
 
     /// Closes the superzones and log halves of zones that failed.
-    pub(crate) async fn close_failed(self: &Rc<Self>) -> Result<()> {
-        let states = self.states_in_sync_log().await;
-        let left = self.core.borrow_mut().leave_failed(&states);
-        let closings = left.inspect_err(|error| self.fail(error))?;
-        for closing in closings {
-            let inner = self.clone();
-            self.rt.spawn_detached(async move {
-                let failed = closing.failed;
-                match inner.close_zones(closing).await {
-                    Ok(()) => {
-                        let mut core = inner.core.borrow_mut();
-                        let lost = core.durability.relocation.lost.get_mut(&failed);
-                        lost.expect("invariant: only a durable relocation forgets").closed = true;
+    #[inline(never)]
+    pub(crate) fn close_failed(self: &Rc<Self>) -> Boxed<'_, Result<()>> {
+        Box::pin(async move {
+            let states = self.states_in_sync_log().await;
+            let left = self.core.borrow_mut().leave_failed(&states);
+            let closings = left.inspect_err(|error| self.fail(error))?;
+            for closing in closings {
+                let inner = self.clone();
+                self.rt.spawn_detached(async move {
+                    let failed = closing.failed;
+                    match inner.close_zones(closing).await {
+                        Ok(()) => {
+                            let mut core = inner.core.borrow_mut();
+                            let lost = core.durability.relocation.lost.get_mut(&failed);
+                            lost.expect("invariant: only a durable relocation forgets").closed =
+                                true;
+                        }
+                        Err(error) => inner.fail(&error),
                     }
-                    Err(error) => inner.fail(&error),
-                }
-                inner.progress.notify_all();
-            });
-        }
-        loop {
-            {
-                let core = self.core.borrow();
-                if let Some(error) = core.health.failed() {
-                    return Err(error.clone());
-                }
-                if core.durability.relocation.lost.values().all(|lost| lost.closed) {
-                    return Ok(());
-                }
+                    inner.progress.notify_all();
+                });
             }
-            self.progress.wait().await;
-        }
+            loop {
+                {
+                    let core = self.core.borrow();
+                    if let Some(error) = core.health.failed() {
+                        return Err(error.clone());
+                    }
+                    if core.durability.relocation.lost.values().all(|lost| lost.closed) {
+                        return Ok(());
+                    }
+                }
+                self.progress.wait().await;
+            }
+        })
     }
 
     /// What the drive reports of the failed zones of the sync log that are not left yet; nothing of

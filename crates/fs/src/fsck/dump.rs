@@ -25,7 +25,7 @@ use crate::tree::shape::{NodePos, Shape};
 use crate::types::Kind;
 use furrow_log::format::ExtentEntry;
 use furrow_log::record::{self, RecordHeader};
-use furrow_rt::Page;
+use furrow_rt::{Boxed, Page};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZonedDevice};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -80,11 +80,14 @@ pub struct Dump {
 /// # Errors
 /// `WrongFormat` if there is no file system, `NotFound` or `NotDirectory` if there is no such
 /// part, `Unsupported` or `Io` if the drive cannot be used.
-pub async fn dump(device: Rc<dyn ZonedDevice>, part: &Part) -> Result<Dump> {
-    let mut fsck = Fsck::new(device, FsckOptions::default()).await?;
-    let value = show(&mut fsck, part).await?;
-    let report = fsck.report;
-    Ok(Dump { value, findings: report.findings, notes: report.notes })
+#[inline(never)]
+pub fn dump(device: Rc<dyn ZonedDevice>, part: &Part) -> Boxed<'_, Result<Dump>> {
+    Box::pin(async move {
+        let mut fsck = Fsck::new(device, FsckOptions::default()).await?;
+        let value = show(&mut fsck, part).await?;
+        let report = fsck.report;
+        Ok(Dump { value, findings: report.findings, notes: report.notes })
+    })
 }
 
 async fn show(fsck: &mut Fsck, part: &Part) -> Result<Value> {

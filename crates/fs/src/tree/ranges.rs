@@ -7,6 +7,7 @@ use crate::tree::cache::Key;
 use crate::tree::holes::Sought;
 use crate::types::{Allocate, Ino, ReadData, Seek, SetAttr, WriteData};
 use furrow_log::record::crc32c;
+use furrow_rt::Boxed;
 use furrow_rt::PAGE_SIZE;
 use furrow_zone::{Error, ErrorKind, Result};
 
@@ -67,34 +68,43 @@ impl Fs {
     /// # Errors
     /// `Invalid` for no bytes or an inode that is not a regular file, `IsDirectory`, `TooLarge`,
     /// `NoSpace`, `NotFound`, `ReadOnly`, `Corrupt`, `Io`.
-    pub async fn fallocate(&self, ino: Ino, what: Allocate, offset: u64, len: u64) -> Result<()> {
-        let Some(end) = offset.checked_add(len).filter(|end| *end > offset) else {
-            return invalid("a range of at least one byte is needed");
-        };
-        let extend = matches!(what, Allocate::Extend | Allocate::Zero);
-        if what != Allocate::Punch {
-            self.0
-                .run(|core| {
-                    core.check_size(end)?;
-                    let size = core.getattr(ino)?.size;
-                    let keep = end.min(size).saturating_sub(offset);
-                    core.check_fill(ino, if extend { len } else { keep })
-                })
-                .await?;
-        }
-        if matches!(what, Allocate::Punch | Allocate::Zero | Allocate::ZeroKeepSize) {
-            let mut at = offset;
-            while at < end {
-                at = self.0.run(|core| core.punch(ino, at..end)).await?;
+    #[inline(never)]
+    pub fn fallocate(
+        &self,
+        ino: Ino,
+        what: Allocate,
+        offset: u64,
+        len: u64,
+    ) -> Boxed<'_, Result<()>> {
+        Box::pin(async move {
+            let Some(end) = offset.checked_add(len).filter(|end| *end > offset) else {
+                return invalid("a range of at least one byte is needed");
+            };
+            let extend = matches!(what, Allocate::Extend | Allocate::Zero);
+            if what != Allocate::Punch {
+                self.0
+                    .run(|core| {
+                        core.check_size(end)?;
+                        let size = core.getattr(ino)?.size;
+                        let keep = end.min(size).saturating_sub(offset);
+                        core.check_fill(ino, if extend { len } else { keep })
+                    })
+                    .await?;
             }
-        }
-        if what != Allocate::Punch {
-            let mut at = offset;
-            while at < end {
-                at = self.0.run(|core| core.fill(ino, at..end, extend)).await?;
+            if matches!(what, Allocate::Punch | Allocate::Zero | Allocate::ZeroKeepSize) {
+                let mut at = offset;
+                while at < end {
+                    at = self.0.run(|core| core.punch(ino, at..end)).await?;
+                }
             }
-        }
-        Ok(())
+            if what != Allocate::Punch {
+                let mut at = offset;
+                while at < end {
+                    at = self.0.run(|core| core.fill(ino, at..end, extend)).await?;
+                }
+            }
+            Ok(())
+        })
     }
 
     /// The first data, or the first hole, at or after `offset` (lseek with SEEK_DATA, SEEK_HOLE);
@@ -120,41 +130,44 @@ impl Fs {
     /// # Errors
     /// `Invalid` for ranges that overlap or an inode that is not a regular file, and the errors of
     /// [`Fs::read`] and [`Fs::write`]; bytes copied before an error stay.
-    pub async fn copy_range(
+    #[inline(never)]
+    pub fn copy_range(
         &self,
         (from, mut source): (Ino, u64),
         (to, mut target): (Ino, u64),
         len: u64,
-    ) -> Result<u64> {
-        let size = self.regular_size(from).await?;
-        self.regular_size(to).await?;
-        let len = len.min(COPY_MAX).min(size.saturating_sub(source));
-        if target.checked_add(len).is_none() {
-            return Err(Error::new(ErrorKind::TooLarge, "past the largest file"));
-        }
-        if from == to && source < target + len && target < source + len {
-            return invalid("the ranges overlap");
-        }
-        let end = source + len;
-        while source < end {
-            let data = self.seek(from, source, Seek::Data).await?;
-            let hole = data.unwrap_or(end).min(end) - source;
-            if hole >= PAGE_SIZE as u64 {
-                self.copy_hole(to, target, hole).await?;
-                (source, target) = (source + hole, target + hole);
-                continue;
+    ) -> Boxed<'_, Result<u64>> {
+        Box::pin(async move {
+            let size = self.regular_size(from).await?;
+            self.regular_size(to).await?;
+            let len = len.min(COPY_MAX).min(size.saturating_sub(source));
+            if target.checked_add(len).is_none() {
+                return Err(Error::new(ErrorKind::TooLarge, "past the largest file"));
             }
-            let most = (end - source).min(COPY_STEP);
-            let read = self.read(from, source, most as usize).await?;
-            if read.is_empty() {
-                // The file became shorter meanwhile.
-                break;
+            if from == to && source < target + len && target < source + len {
+                return invalid("the ranges overlap");
             }
-            let count = read.len() as u64;
-            self.write(to, self.rewritten(read, target)).await?;
-            (source, target) = (source + count, target + count);
-        }
-        Ok(len - (end - source))
+            let end = source + len;
+            while source < end {
+                let data = self.seek(from, source, Seek::Data).await?;
+                let hole = data.unwrap_or(end).min(end) - source;
+                if hole >= PAGE_SIZE as u64 {
+                    self.copy_hole(to, target, hole).await?;
+                    (source, target) = (source + hole, target + hole);
+                    continue;
+                }
+                let most = (end - source).min(COPY_STEP);
+                let read = self.read(from, source, most as usize).await?;
+                if read.is_empty() {
+                    // The file became shorter meanwhile.
+                    break;
+                }
+                let count = read.len() as u64;
+                self.write(to, self.rewritten(read, target)).await?;
+                (source, target) = (source + count, target + count);
+            }
+            Ok(len - (end - source))
+        })
     }
 
     async fn regular_size(&self, ino: Ino) -> Result<u64> {
@@ -200,36 +213,39 @@ impl Fs {
     ///
     /// # Errors
     /// `NotFound`, `ReadOnly`, `NoSpace`, `Corrupt`, `Io`.
-    pub async fn sync_range(&self, ino: Ino, offset: u64, len: u64) -> Result<()> {
-        self.0.run(|core| core.inode(ino).map(|_| ())).await?;
-        let block = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
-        let mut from = block(offset / PAGE_SIZE as u64);
-        let end = block(offset.saturating_add(len).div_ceil(PAGE_SIZE as u64)).max(from);
-        // To wait for the own writes is not enough if blocks of the range were in flight before.
-        let others = self.0.core.borrow().may_be_in_flight(ino, from, end);
-        self.0.append_range(ino, from..end).await?;
-        let mut own = Vec::new();
-        while from < end {
-            let done = self.0.run(|core| {
-                core.durability.watch();
-                let done = core.write_range(ino, from, end);
-                own.extend(core.durability.watched());
-                done
-            });
-            let done = done.await;
-            self.0.after_dispatch();
-            from = done?;
-        }
-        if !others {
-            let mut lost = false;
-            for written in own {
-                lost |= written.await.is_err();
+    #[inline(never)]
+    pub fn sync_range(&self, ino: Ino, offset: u64, len: u64) -> Boxed<'_, Result<()>> {
+        Box::pin(async move {
+            self.0.run(|core| core.inode(ino).map(|_| ())).await?;
+            let block = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+            let mut from = block(offset / PAGE_SIZE as u64);
+            let end = block(offset.saturating_add(len).div_ceil(PAGE_SIZE as u64)).max(from);
+            // To wait for the own writes is not enough if blocks of the range were in flight before.
+            let others = self.0.core.borrow().may_be_in_flight(ino, from, end);
+            self.0.append_range(ino, from..end).await?;
+            let mut own = Vec::new();
+            while from < end {
+                let done = self.0.run(|core| {
+                    core.durability.watch();
+                    let done = core.write_range(ino, from, end);
+                    own.extend(core.durability.watched());
+                    done
+                });
+                let done = done.await;
+                self.0.after_dispatch();
+                from = done?;
             }
-            if !lost {
-                return Ok(());
+            if !others {
+                let mut lost = false;
+                for written in own {
+                    lost |= written.await.is_err();
+                }
+                if !lost {
+                    return Ok(());
+                }
             }
-        }
-        let point = self.0.core.borrow().env.writer.sequence_point();
-        self.0.wait_durable_or_relocated(point).await
+            let point = self.0.core.borrow().env.writer.sequence_point();
+            self.0.wait_durable_or_relocated(point).await
+        })
     }
 }

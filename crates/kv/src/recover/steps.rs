@@ -18,7 +18,7 @@ use furrow_log::ring::empty_zone;
 use furrow_log::survey;
 use furrow_log::writer::{Order, Writer};
 use furrow_policy::{StoreDefect, StoreVariant};
-use furrow_rt::{Pool, Rt};
+use furrow_rt::{Boxed, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -314,26 +314,33 @@ impl Store {
     /// # Errors
     /// `WrongFormat` if the drive holds no store, or one of a newer version; `Corrupt` if its
     /// records are damaged and the loss was not accepted, or contradict each other or the drive.
-    pub async fn open(rt: &Rt, device: Rc<dyn ZonedDevice>, options: Options) -> Result<Store> {
-        let pages = Pool::new(options.pages_in_flight);
-        let (variant, accept) = (options.variant, options.accept_loss);
-        let reading = Reading::all(device.clone(), pages.clone(), variant, accept).await?;
-        let (reports, found) = reading.into_parts()?;
-        let writer = Writer::new(rt, device.clone(), Order::Queued, 8);
-        let rt = rt.clone();
-        let same = found.rolled_back == 0;
-        let last = found.half.iter().rev().copied().find(|zone| {
-            reports.get(zone.0 as usize).is_some_and(|report| report.state != ZoneState::Empty)
-        });
-        let last = last.filter(|_| found.sound && found.end.is_none());
-        let (found, store) = (Some(found), None);
-        let mut opening =
-            Opening { rt, device, pages, options, writer, reports, found, store, last, same };
-        run(&WRITE, &mut opening).await?;
-        let store = opening.store.ok_or_else(out_of_order)?;
-        store.start_cleaning();
-        store.relieve_ring().await?;
-        Ok(store)
+    #[inline(never)]
+    pub fn open(
+        rt: &Rt,
+        device: Rc<dyn ZonedDevice>,
+        options: Options,
+    ) -> Boxed<'_, Result<Store>> {
+        Box::pin(async move {
+            let pages = Pool::new(options.pages_in_flight);
+            let (variant, accept) = (options.variant, options.accept_loss);
+            let reading = Reading::all(device.clone(), pages.clone(), variant, accept).await?;
+            let (reports, found) = reading.into_parts()?;
+            let writer = Writer::new(rt, device.clone(), Order::Queued, 8);
+            let rt = rt.clone();
+            let same = found.rolled_back == 0;
+            let last = found.half.iter().rev().copied().find(|zone| {
+                reports.get(zone.0 as usize).is_some_and(|report| report.state != ZoneState::Empty)
+            });
+            let last = last.filter(|_| found.sound && found.end.is_none());
+            let (found, store) = (Some(found), None);
+            let mut opening =
+                Opening { rt, device, pages, options, writer, reports, found, store, last, same };
+            run(&WRITE, &mut opening).await?;
+            let store = opening.store.ok_or_else(out_of_order)?;
+            store.start_cleaning();
+            store.relieve_ring().await?;
+            Ok(store)
+        })
     }
 
     /// The use of a zone, judged by a file in it.
