@@ -7,8 +7,8 @@ const GAP: usize = 2;
 const LEAST: usize = 8;
 /// Nor than this for the sake of columns of a rank above 1.
 const COMFORTABLE: usize = 20;
-/// What stands for the part of a name that is left out.
-const LEFT_OUT: char = '…';
+/// What stands for the part of a name that is left out; in ASCII: a terminal may know nothing else.
+const LEFT_OUT: &str = "...";
 
 /// A column of a table.
 #[derive(Clone, Copy, Debug)]
@@ -110,8 +110,8 @@ fn shortened(text: &str, width: usize) -> String {
     if length <= width {
         return text.to_owned();
     }
-    let kept = text.chars().skip(length - width.saturating_sub(1));
-    std::iter::once(LEFT_OUT).take(width).chain(kept).collect()
+    let kept = text.chars().skip(length - width.saturating_sub(LEFT_OUT.len()));
+    LEFT_OUT.chars().take(width).chain(kept).collect()
 }
 
 /// `text` in lines of at most `width` columns, broken between words; lines after the first begin
@@ -177,11 +177,11 @@ mod tests {
     #[test]
     fn names_are_shortened_and_then_columns_left_out() {
         let at = |width| table(&COLUMNS, &rows(), width);
-        assert_eq!(at(50)[2], "…long/path/to/a/mount       0 B          -  FAILED");
+        assert_eq!(at(50)[2], "...ng/path/to/a/mount       0 B          -  FAILED");
         assert_eq!(at(40)[0], "mount                     read/s  state");
-        assert_eq!(at(40)[2], "…/long/path/to/a/mount       0 B  FAILED");
-        assert_eq!(at(30)[2], "…/to/a/mount       0 B  FAILED");
-        assert_eq!(at(20)[2], "…/to/a/mount  FAILED");
+        assert_eq!(at(40)[2], "...ong/path/to/a/mount       0 B  FAILED");
+        assert_eq!(at(30)[2], "...o/a/mount       0 B  FAILED");
+        assert_eq!(at(20)[2], "...o/a/mount  FAILED");
         for width in 0..90 {
             for line in at(width) {
                 assert!(line.chars().count() <= width && !line.ends_with(' '), "{width}: {line}");
