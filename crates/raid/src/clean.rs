@@ -13,6 +13,7 @@ use crate::map::Map;
 use crate::member::MemberState;
 use crate::meta::Identity;
 use crate::read::Wanted;
+use crate::reconstruct::Loud;
 use crate::shape::internal_chunk;
 use crate::space::Lane;
 use crate::volume::{Segment, SegmentState, Volume};
@@ -189,7 +190,7 @@ impl Volume {
     async fn move_batch(&self, batch: Vec<(u32, Wanted, Identity)>) -> Result<Option<Error>> {
         let wanted: Vec<_> = batch.iter().map(|(number, wanted, _)| (*number, *wanted)).collect();
         let (mut moves, mut unread) = (Vec::new(), None);
-        match self.read_numbers(&wanted).await {
+        match self.read_numbers(&wanted, Loud::Yes).await {
             Ok(pages) => {
                 let whole = batch.into_iter().zip(pages);
                 moves.extend(whole.map(|((number, _, identity), page)| (identity, page, number)));
@@ -197,7 +198,7 @@ impl Volume {
             // A lost block keeps its segment: all the others need not stay there with it.
             Err(_) => {
                 for (number, wanted, identity) in batch {
-                    match self.read_numbers(&[(number, wanted)]).await {
+                    match self.read_numbers(&[(number, wanted)], Loud::No).await {
                         Ok(pages) => {
                             moves.extend(pages.into_iter().map(|page| (identity, page, number)));
                         }

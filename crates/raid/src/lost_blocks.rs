@@ -11,6 +11,7 @@ use crate::format::{MAPPED, NONE, block};
 use crate::map::Map;
 use crate::member::Errors;
 use crate::read::Wanted;
+use crate::reconstruct::Loud;
 use crate::volume::Volume;
 use furrow_zone::Result;
 use std::cell::{Cell, RefCell};
@@ -160,7 +161,7 @@ impl Volume {
         let (mut judged, mut named) = (Judged::default(), Vec::new());
         let leaves = if suspected.is_empty() { 0 } else { self.0.shape.mappings };
         for leaf in 0..leaves {
-            let there = self.fetch(leaf, false).await;
+            let there = self.fetch_as(leaf, false, Loud::No).await;
             self.check_alive()?;
             let (map, first) = (self.0.map.borrow(), u64::from(leaf) * u64::from(MAPPED));
             let root = map.root_of(leaf);
@@ -186,7 +187,7 @@ impl Volume {
             }
             // The mapping block is in memory: its copy is damaged, and nothing is lost.
             judged.kept.insert(number);
-            if renew && self.fetch(wanted.1 as u32, false).await.is_ok() {
+            if renew && self.fetch_as(wanted.1 as u32, false, Loud::No).await.is_ok() {
                 self.0.map.borrow_mut().mark_dirty(wanted.1 as u32);
             }
         }
@@ -205,15 +206,15 @@ impl Volume {
     }
 
     /// Whether the block `number`, which must have the identity `wanted`, is mapped and cannot be
-    /// provided by the present drives.
+    /// provided by the present drives. Whoever asks has met its damage before and counted it.
     pub(crate) async fn cannot_be_had(&self, number: u32, wanted: Wanted) -> bool {
-        let read = number == NONE || self.read_numbers(&[(number, wanted)]).await.is_ok();
+        let read = number == NONE || self.read_numbers(&[(number, wanted)], Loud::No).await.is_ok();
         if read || self.failed().is_some() || !self.survives() {
             return false;
         }
         match wanted.0 {
             block::DATA => {
-                self.fetch(Map::leaf(wanted.1), false).await.is_ok()
+                self.fetch_as(Map::leaf(wanted.1), false, Loud::No).await.is_ok()
                     && self.0.map.borrow().get(wanted.1) == number
             }
             _ => self.0.map.borrow().root_of(wanted.1 as u32) == number,
@@ -225,13 +226,12 @@ impl Volume {
     pub(crate) async fn check_lost(&self) {
         for range in self.0.lost_blocks.ranges() {
             for lba in range {
-                if self.fetch(Map::leaf(lba), false).await.is_err() {
+                if self.fetch_as(Map::leaf(lba), false, Loud::No).await.is_err() {
                     continue;
                 }
                 let number = self.0.map.borrow().get(lba);
-                if number == NONE
-                    || self.read_numbers(&[(number, (block::DATA, lba))]).await.is_ok()
-                {
+                let wanted = [(number, (block::DATA, lba))];
+                if number == NONE || self.read_numbers(&wanted, Loud::No).await.is_ok() {
                     self.0.lost_blocks.remove(lba..lba + 1);
                 }
             }

@@ -12,6 +12,7 @@
 
 use crate::format::{MAPPED, block};
 use crate::map::{Map, Victim};
+use crate::reconstruct::Loud;
 use crate::volume::Volume;
 use furrow_rt::{Notify, Page, Pages, Permit, Semaphore};
 use furrow_zone::{ErrorKind, Result};
@@ -152,6 +153,11 @@ impl Volume {
 
     /// Loads a mapping block; the block is in memory until the caller's next await.
     pub(crate) async fn fetch(&self, leaf: u32, create: bool) -> Result<()> {
+        self.fetch_as(leaf, create, Loud::Yes).await
+    }
+
+    /// Like [`Volume::fetch`]; damage that is met on the way counts if it is to be `loud`.
+    pub(crate) async fn fetch_as(&self, leaf: u32, create: bool, loud: Loud) -> Result<()> {
         let paging = &self.0.paging;
         let mut missed = false;
         loop {
@@ -185,17 +191,17 @@ impl Volume {
             }
             missed = true;
             paging.loading.set(paging.loading.get() + 1);
-            let loaded = self.load_leaf(leaf).await;
+            let loaded = self.load_leaf(leaf, loud).await;
             paging.loading.set(paging.loading.get() - 1);
             paging.changed.notify_all();
             loaded?;
         }
     }
 
-    async fn load_leaf(&self, leaf: u32) -> Result<()> {
+    async fn load_leaf(&self, leaf: u32, loud: Loud) -> Result<()> {
         let number = self.0.map.borrow().root_of(leaf);
         let identity = (block::MAPPING, u64::from(leaf));
-        let pages: Pages = self.read_numbers(&[(number, identity)]).await?;
+        let pages: Pages = self.read_numbers(&[(number, identity)], loud).await?;
         let mut map = self.0.map.borrow_mut();
         // The mapping block may have been loaded or moved during the read.
         if map.root_of(leaf) == number {

@@ -5,6 +5,7 @@ use crate::drive::Drive;
 use crate::format::{NONE, block};
 use crate::map::Map;
 use crate::meta::{BlockMetas, Lookup};
+use crate::reconstruct::Loud;
 use crate::table::Groups;
 use crate::volume::{SegmentState, Volume};
 use furrow_log::BlockAddr;
@@ -81,7 +82,7 @@ impl Volume {
                     at += 1;
                 }
             }
-            let read = match self.read_numbers(&wanted).await {
+            let read = match self.read_numbers(&wanted, Loud::Yes).await {
                 Ok(read) => read,
                 Err(error) => {
                     self.note_lost(&wanted).await;
@@ -97,7 +98,7 @@ impl Volume {
     }
 
     /// Reads blocks by number; each must have the wanted identity. [`NONE`] reads as zeros.
-    pub(crate) async fn read_numbers(&self, wanted: &[(u32, Wanted)]) -> Result<Pages> {
+    pub(crate) async fn read_numbers(&self, wanted: &[(u32, Wanted)], loud: Loud) -> Result<Pages> {
         let mut pages: Vec<Option<Page>> = vec![None; wanted.len()];
         let mut places: Vec<Option<Place>> = Vec::with_capacity(wanted.len());
         // All are pinned before the first wait, so that no segment is reset during the read.
@@ -111,7 +112,7 @@ impl Volume {
         let mut readings = self.start(&places);
         let mut lost = Vec::new();
         for reading in readings.drain(..) {
-            self.finish(reading, &places, wanted, &mut pages, &mut lost).await;
+            self.finish(reading, &places, (wanted, loud), &mut pages, &mut lost).await;
         }
         let mut missing = Vec::new();
         for (i, (number, wanted)) in wanted.iter().enumerate() {
@@ -122,7 +123,7 @@ impl Volume {
             }
         }
         if !missing.is_empty() {
-            for (i, page) in self.recover_blocks(missing).await? {
+            for (i, page) in self.recover_blocks(missing, loud).await? {
                 pages[i] = Some(page);
             }
         }
@@ -248,7 +249,7 @@ impl Volume {
         &self,
         reading: Reading,
         places: &[Option<Place>],
-        wanted: &[(u32, Wanted)],
+        (wanted, loud): (&[(u32, Wanted)], Loud),
         pages: &mut [Option<Page>],
         lost: &mut Vec<usize>,
     ) {
@@ -256,7 +257,9 @@ impl Volume {
         let (index, since) = (reading.index, reading.since);
         let (outcome, of, metas) = reading.over().await;
         if !outcome.status.is_ok() {
-            member.count(since, |errors| errors.read += 1);
+            if loud == Loud::Yes {
+                member.count(since, |errors| errors.read += 1);
+            }
             if let Some(drive) = member.drive().filter(|drive| !drive.answers()) {
                 let error = Error::device(&drive.device.name(), "read", outcome.status);
                 self.member_failed(index, error);
@@ -280,7 +283,9 @@ impl Volume {
             if right {
                 pages[i] = Some(page);
             } else {
-                self.note_mismatch((index, since));
+                if loud == Loud::Yes {
+                    self.note_mismatch((index, since));
+                }
                 lost.push(i);
             }
         }

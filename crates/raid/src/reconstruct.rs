@@ -40,7 +40,11 @@ pub(crate) struct Reconstructed {
 impl Volume {
     /// Reconstructs blocks from the others of their rows, all at once; blocks that are damaged in
     /// place are rewritten.
-    pub(crate) async fn recover_blocks(&self, missing: Vec<Missing>) -> Result<Vec<(usize, Page)>> {
+    pub(crate) async fn recover_blocks(
+        &self,
+        missing: Vec<Missing>,
+        loud: Loud,
+    ) -> Result<Vec<(usize, Page)>> {
         let mut runs: Vec<((u32, u32, u32), Vec<Missing>)> = Vec::new();
         for one in missing {
             let (slot, row, chunk) = self.0.shape.locate(one.1).expect("invariant: it has a place");
@@ -58,13 +62,13 @@ impl Volume {
         if runs.len() == 1
             && let Some((at, blocks)) = runs.pop()
         {
-            return self.recover_run(at, blocks).await;
+            return self.recover_run(at, blocks, loud).await;
         }
         let flights: Vec<_> = runs
             .into_iter()
             .map(|(at, blocks)| {
                 let volume = self.clone();
-                self.0.rt.spawn(async move { volume.recover_run(at, blocks).await })
+                self.0.rt.spawn(async move { volume.recover_run(at, blocks, loud).await })
             })
             .collect();
         let mut all = Vec::new();
@@ -79,9 +83,9 @@ impl Volume {
         &self,
         (slot, row, chunk): (u32, u32, u32),
         blocks: Vec<Missing>,
+        loud: Loud,
     ) -> Result<Vec<(usize, Page)>> {
-        let made =
-            self.reconstruct_rows((slot, row), blocks.len() as u32, chunk, Loud::Yes).await?;
+        let made = self.reconstruct_rows((slot, row), blocks.len() as u32, chunk, loud).await?;
         // Repairs of single blocks take whole stripes: not of the space that cleaning needs.
         let repairs = self.0.options.clean && self.free_segments() > self.0.shape.kept;
         let (mut all, mut damage) = (Vec::new(), Vec::new());
@@ -281,7 +285,7 @@ impl Volume {
             return;
         }
         if !outcome.status.is_ok() {
-            self.note_unread(asked, of.first().and_then(|i| places[*i]));
+            self.note_unread(asked, of.first().and_then(|i| places[*i]), loud);
             return;
         }
         for (n, (i, page)) in of.into_iter().zip(outcome.data).enumerate() {
@@ -298,8 +302,10 @@ impl Volume {
     }
 
     /// A read of a block, sent at `since`, failed.
-    fn note_unread(&self, (index, since): (u32, u64), place: Option<Place>) {
-        self.0.members[index as usize].count(since, |errors| errors.read += 1);
+    fn note_unread(&self, (index, since): (u32, u64), place: Option<Place>, loud: Loud) {
+        if loud == Loud::Yes {
+            self.0.members[index as usize].count(since, |errors| errors.read += 1);
+        }
         if let Some(place) = place {
             self.note_lost_zone(place.index, place.zone);
         }
@@ -307,35 +313,38 @@ impl Volume {
 
     /// The block at a place, if it is whole.
     async fn whole_at(&self, place: Place, loud: Loud) -> Option<Whole> {
-        let asked = (place.index, self.asked());
-        match self.look_at(place).await {
-            Seen::Whole(whole) => return Some(whole),
-            Seen::Damaged if loud == Loud::Yes => self.note_mismatch(asked),
-            _ => {}
+        match self.look_at(place, loud).await {
+            Seen::Whole(whole) => Some(whole),
+            _ => None,
         }
-        None
     }
 
-    /// Reads the block at a place. Only a failed read is counted as an error of the member: the
-    /// caller decides whether a damaged block counts.
-    pub(crate) async fn look_at(&self, place: Place) -> Seen {
+    /// Reads the block at a place.
+    pub(crate) async fn look_at(&self, place: Place, loud: Loud) -> Seen {
         let Some(drive) = self.0.members[place.index as usize].drive() else {
             return Seen::Unread;
         };
         let asked = (place.index, self.asked());
         let (outcome, _, metas) = self.read_at(&drive, place, vec![0]).over().await;
         match outcome.data.into_iter().next().filter(|_| outcome.status.is_ok()) {
-            Some(page) => is_whole(place, metas.of(&outcome.oob, 0), page),
+            Some(page) => {
+                let seen = is_whole(place, metas.of(&outcome.oob, 0), page);
+                if matches!(seen, Seen::Damaged) && loud == Loud::Yes {
+                    self.note_mismatch(asked);
+                }
+                seen
+            }
             None => {
-                self.note_unread(asked, Some(place));
+                self.note_unread(asked, Some(place), loud);
                 Seen::Unread
             }
         }
     }
 }
 
-/// Whether a damaged block counts as an error of its member. It does not where possibly none of the
-/// blocks read is valid.
+/// Whether a block that is damaged or cannot be read counts as an error of its member. It does not
+/// where possibly none of the blocks read is valid, and not where the same block is looked at again
+/// or a scrub does it: a scrub counts each block that it reports, once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loud {
     Yes,

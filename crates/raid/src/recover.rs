@@ -26,6 +26,7 @@ use crate::meta::footer::seal_entry;
 use crate::meta::scan::{Row, Rows, note_places, read_footers};
 use crate::meta::{self, Identity, oob};
 use crate::parity::reconstruct;
+use crate::reconstruct::Loud;
 use crate::recover::steps::{RECOVERY, Recovery};
 use crate::steps::{OF_RECOVERY, run};
 use crate::table::{Groups, StripeTable};
@@ -523,7 +524,7 @@ impl Volume {
         let (mut trims, mut torn) = (Vec::new(), Vec::new());
         for record in &delta.trims {
             let wanted = (record.number, (block::TRIM, record.lba));
-            let page = match self.read_numbers(&[wanted]).await {
+            let page = match self.read_numbers(&[wanted], Loud::Yes).await {
                 Ok(mut pages) => pages.remove(0),
                 Err(_) if self.0.options.accept_loss => continue,
                 Err(error) => {

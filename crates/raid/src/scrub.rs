@@ -140,13 +140,17 @@ impl Volume {
         if !result.stopped {
             self.check_lost().await;
         }
-        // Only damage of valid blocks is an error of its member. Other damage is not, however often
-        // it is found. Failed reads have been counted already.
-        for finding in result.findings.iter().filter(|finding| !finding.unread) {
+        // Only damage of valid blocks is an error of its member, and what is reported once counts
+        // once: a scrub looks at a damaged block several times, to mend it and to find what is
+        // lost.
+        for finding in &result.findings {
             let member = &self.0.members[finding.member as usize];
             // A drive that has come since has none of the damage.
             if member.uuid.get() == finding.drive {
-                member.count(u64::MAX, |errors| errors.checksum += 1);
+                member.count(u64::MAX, |errors| match finding.unread {
+                    true => errors.read += 1,
+                    false => errors.checksum += 1,
+                });
             }
         }
         progress(done, total);
@@ -258,7 +262,7 @@ impl Volume {
                 continue;
             };
             all.result.blocks += 1;
-            let (block, unread) = match self.look_at(place).await {
+            let (block, unread) = match self.look_at(place, Loud::No).await {
                 Seen::Whole(whole) => (Some(whole), false),
                 Seen::Unread => (None, true),
                 Seen::Foreign => {
@@ -388,7 +392,7 @@ impl Volume {
     pub(crate) async fn counts(&self, number: u32, identity: &Identity) -> Result<bool> {
         match identity.kind {
             block::DATA if identity.lba < self.blocks() => {
-                self.fetch(Map::leaf(identity.lba), false).await?;
+                self.fetch_as(Map::leaf(identity.lba), false, Loud::No).await?;
                 Ok(self.0.map.borrow().get(identity.lba) == number)
             }
             block::MAPPING if identity.lba < u64::from(self.0.shape.mappings) => {
@@ -406,7 +410,7 @@ impl Volume {
         chunk: u32,
     ) -> Result<(Option<Identity>, furrow_rt::Page)> {
         if let Some(place) = self.place_at(slot, row, chunk).await?
-            && let Seen::Whole((meta, page)) = self.look_at(place).await
+            && let Seen::Whole((meta, page)) = self.look_at(place, Loud::No).await
         {
             return Ok((Identity::from_bytes(&meta::coded(&meta)), page));
         }

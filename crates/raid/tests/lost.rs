@@ -108,3 +108,44 @@ fn what_missing_drives_have_is_not_lost() {
     });
     rt.clear();
 }
+
+/// A member's errors are what was met: a scrub that looks at a block again to mend it, or to find
+/// out what is lost, counts it once, and so does a read that fails.
+#[test]
+fn a_block_that_is_met_once_counts_once() {
+    for (broken, repair) in [(1, false), (1, true), (2, false), (2, true)] {
+        let rt = Rt::new(RtConfig::simulated(3));
+        let geometry = geometry(40, 64);
+        let drives = drives(&rt, &geometry, 3);
+        let volume = made(&rt, &drives, &config(Level::Raid5, &geometry));
+        rt.block_on(async move {
+            volume.write(0, pages(0, 400, 1), true).await.unwrap();
+            let zones = drives[1].report_now(ZoneId(2), geometry.zones - 2).unwrap();
+            let full = zones.iter().find(|zone| zone.state == ZoneState::Full).unwrap();
+            let bad = Fault::new(FaultKind::ReadError).when(When::Always);
+            let first = Lba(geometry.start(full.zone).0 + 9);
+            for drive in &drives[1..=broken] {
+                drive.inject(bad.at_blocks(first, BlockCount(6))).unwrap();
+            }
+            let errors = || -> Vec<u64> {
+                volume.members().iter().map(|(.., errors)| errors.read + errors.checksum).collect()
+            };
+            let scrubbed = volume.scrub(repair, |_, _| {}).await.unwrap();
+            let reported = |member: u32| {
+                scrubbed.findings.iter().filter(|found| found.member == member).count() as u64
+            };
+            let what = format!("{broken} drives, repair: {repair}: {scrubbed:?}");
+            assert_eq!(reported(1), 6, "{what}");
+            assert_eq!(errors(), [reported(0), reported(1), reported(2)], "{what}");
+            // One block that is lost: its own drive, and the one that should make up for it.
+            let (_, lost) = volume.lost();
+            assert_eq!(lost.is_empty(), broken == 1, "{what}");
+            if let Some(block) = lost.first().map(|range| range.start) {
+                let before: u64 = errors().iter().sum();
+                volume.read(block, 1).await.unwrap_err();
+                assert_eq!(errors().iter().sum::<u64>(), before + 2, "{what}");
+            }
+        });
+        rt.clear();
+    }
+}
