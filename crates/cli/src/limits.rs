@@ -34,6 +34,29 @@ fn lift_one(resource: Resource) -> Option<u64> {
     }
 }
 
+/// Refuses an amount of memory that this machine does not have: it would be used up, and the kernel
+/// would end the daemon in the middle of its work. Where the kernel does not tell, nothing is
+/// refused.
+///
+/// # Errors
+/// The reason, which follows the amount.
+pub fn check_memory(bytes: u64) -> Result<(), String> {
+    let told = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    match total_memory(&told) {
+        Some(total) if bytes > total => {
+            Err(format!("more than the memory of this machine, {}", crate::show::bytes(total)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Bytes of memory by the kernel's /proc/meminfo.
+fn total_memory(told: &str) -> Option<u64> {
+    let line = told.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    kilobytes.checked_mul(1024)
+}
+
 /// Refuses to write an image that is larger than the files that this process may write.
 ///
 /// # Errors
@@ -55,5 +78,21 @@ pub fn check(spec: &DeviceSpec, mode: OpenMode) -> Result<(), Error> {
             ),
         )),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_memory_is_taken_than_there_is() {
+        assert_eq!(total_memory("MemTotal:  2048 kB\nMemFree: 9 kB\n"), Some(2 << 20));
+        for wrong in ["", "MemTotal:", "MemTotal: x kB", "MemTotal: 99999999999999999999 kB"] {
+            assert_eq!(total_memory(wrong), None, "{wrong}");
+        }
+        assert!(check_memory(1 << 20).is_ok());
+        let refused = check_memory(1 << 60).expect_err("an exbibyte");
+        assert!(refused.contains("memory of this machine"), "{refused}");
     }
 }

@@ -367,6 +367,8 @@ fn pages(value: &str) -> Result<usize, String> {
     if bytes < MIN_CACHE {
         return Err(format!("mount option cache={value}: too small, at least 16MiB"));
     }
+    crate::limits::check_memory(bytes)
+        .map_err(|why| format!("mount option cache={value}: {why}"))?;
     usize::try_from(bytes / PAGE_SIZE as u64)
         .map_err(|_| format!("mount option cache={value}: larger than the address space"))
 }
@@ -511,5 +513,6 @@ mod tests {
         }
         assert!(refused("cache=1KiB").contains("at least 16MiB"));
         assert!(refused("cache=lots").contains("'lots' is not a size"));
+        assert!(refused("cache=99TiB").contains("more than the memory of this machine"));
     }
 }

@@ -169,10 +169,11 @@ enum Mode {
 /// Parses a bound of the map's memory.
 fn parse_memory(text: &str) -> Result<u64, String> {
     let bytes = furrow_zone::size::parse(text)?.0;
-    match bytes >= MAP_MEMORY_MIN {
-        true => Ok(bytes),
-        false => Err(format!("{text}: at least 24KiB are needed")),
+    if bytes < MAP_MEMORY_MIN {
+        return Err(format!("{text}: at least 24KiB are needed"));
     }
+    crate::limits::check_memory(bytes).map_err(|why| format!("{text}: {why}"))?;
+    Ok(bytes)
 }
 
 /// Runs the command.
