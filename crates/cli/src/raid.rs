@@ -5,6 +5,7 @@
 //! daemon describes its array as a [`status::Status`]. Only `create`, `examine` and the daemon open
 //! drives.
 
+mod advice;
 pub mod client;
 mod control;
 mod create;

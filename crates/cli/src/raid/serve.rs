@@ -4,6 +4,7 @@
 //! finish, the volume is stopped cleanly, the sockets are removed, and the end of the process frees
 //! the drives.
 
+use super::advice::advise;
 use super::control::Handle;
 use super::devices::{self, same};
 use super::metrics;
@@ -34,8 +35,6 @@ const EVENTS: usize = 32;
 /// The event of clients that are not let in, and how many of it a status has at most.
 const REFUSED: &str = "client-refused";
 const REFUSED_KEPT: usize = 4;
-/// From this many errors on, a member is reported as the problem.
-const MANY: u64 = 1000;
 /// Most damaged blocks that a status lists.
 const FINDINGS: usize = 1000;
 /// Nanoseconds that a stop waits until no client is connected: the server notices a disconnection
@@ -670,101 +669,6 @@ fn requests(server: &furrow_nbd::Status) -> BTreeMap<String, Requests> {
         ("write".to_owned(), sum(|counts| (counts.writes, counts.write_ns))),
         ("flush".to_owned(), sum(|counts| (counts.flushes, counts.flush_ns))),
     ])
-}
-
-/// Fills in the problem, and what to do.
-fn advise(status: &mut Status) {
-    let name = status.array.clone();
-    let with = |state: &str| -> Vec<String> {
-        let is = status.members.iter().filter(|member| member.state == state);
-        is.map(|member| member.member.to_string()).collect()
-    };
-    let gone = [with("failed"), with("missing")].concat();
-    let redundancy = match status.may_fail {
-        0 => "no other drive may fail",
-        1 => "one more may fail",
-        _ => "more may fail",
-    };
-    if let Some(error) = &status.error {
-        status.state = "failed".to_owned();
-        status.problem = Some(format!("nothing can be written any more: {error}"));
-        status.action = Some(format!(
-            "stop it (furrow raid stop {name}), and assemble it again of drives that still work"
-        ));
-    } else if let Some(why) = &status.out_of_space {
-        status.state = "full".to_owned();
-        status.problem = Some(format!("{why}; {redundancy}"));
-        status.action = Some(match gone.first() {
-            Some(first) => {
-                format!("trim blocks, or replace it: furrow raid replace {name} {first} DEV")
-            }
-            None => "trim blocks (blkdiscard, or fstrim of the file system on it), or replace the \
-                     drives that are named"
-                .to_owned(),
-        });
-    } else if let Some(first) = gone.first() {
-        let who = if gone.len() == 1 { "member" } else { "members" };
-        status.problem = Some(format!("{who} {} gone; {redundancy}", gone.join(", ")));
-        let each = if gone.len() == 1 { "it" } else { "each" };
-        status.action = Some(format!("replace {each}: furrow raid replace {name} {first} DEV"));
-    } else if status.rebuild.as_ref().is_some_and(|rebuild| !rebuild.running) {
-        status.problem = Some(format!("a rebuild is not finished; {redundancy}"));
-        status.action = Some(format!("continue it: furrow raid rebuild {name}"));
-    } else if status.rebuild.is_some() {
-        status.problem = Some(format!("a drive is being rebuilt; {redundancy}"));
-        status.action = Some(format!("wait: furrow raid rebuild {name} --wait"));
-    } else if let Some((problem, action)) = damage(status) {
-        status.state = "damaged".to_owned();
-        status.problem = Some(problem);
-        status.action = Some(action);
-        return;
-    } else if let Some(member) = status.members.iter().find(|member| errors(member) >= MANY) {
-        let (number, many) = (member.member, errors(member));
-        status.problem = Some(format!(
-            "member {number} has had {many} errors; the other drives supplied the data"
-        ));
-        let out = match status.may_fail {
-            0 => "copy the data elsewhere, the array cannot do without this member".to_owned(),
-            _ => format!("take it out and replace it: furrow raid fail {name} {number}"),
-        };
-        status.action =
-            Some(format!("{out}; if it is mended, count from 0: furrow raid clear {name}"));
-    } else if status.members.iter().any(|member| errors(member) > 0) {
-        status.problem = Some("a drive has errors; all data is there".to_owned());
-        status.action = Some(format!(
-            "look for more: furrow raid scrub {name}; then count from 0: furrow raid clear {name}"
-        ));
-    }
-    let more = damage(status).map(|(problem, _)| problem);
-    if let (Some(problem), Some(more)) = (&mut status.problem, more) {
-        *problem = format!("{problem}; {more}");
-    }
-}
-
-fn errors(member: &Member) -> u64 {
-    member.read_errors + member.write_errors + member.checksum_errors
-}
-
-/// Lost or damaged blocks, and what to do about them.
-fn damage(status: &Status) -> Option<(String, String)> {
-    let name = &status.array;
-    if status.lost_blocks > 0 {
-        let lost = crate::show::count(status.lost_blocks, "block");
-        let problem = format!("{lost} of the volume LOST");
-        let action = format!(
-            "write or trim them (from a copy), and look for more: furrow raid scrub {name}; or \
-             forget them: furrow raid clear {name}"
-        );
-        return Some((problem, action));
-    }
-    if status.damaged_blocks > 0 {
-        let problem = format!(
-            "the last scrub met {}",
-            crate::show::count(status.damaged_blocks, "damaged block")
-        );
-        return Some((problem, format!("mend them: furrow raid scrub {name} --repair")));
-    }
-    None
 }
 
 /// Opens the drives of members or spares for a daemon.
