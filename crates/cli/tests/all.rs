@@ -34,6 +34,7 @@ mod raid_boot;
 mod raid_records;
 mod raid_reports;
 mod raid_upkeep;
+mod raid_words;
 mod scrub;
 mod soft;
 #[path = "common/store.rs"]

@@ -83,10 +83,18 @@ fn damage(status: &Status) -> Option<(String, String)> {
     let name = &status.array;
     if status.lost_blocks > 0 {
         let lost = crate::show::count(status.lost_blocks, "block");
-        let problem = format!("{lost} of the volume LOST");
+        let (also, mend) = match status.damaged_blocks {
+            0 => (String::new(), String::new()),
+            some => {
+                let some = crate::show::count(some, "damaged block");
+                let mend = format!("; mend the others: furrow raid scrub {name} --repair");
+                (format!("; the last scrub met {some} beside them"), mend)
+            }
+        };
+        let problem = format!("{lost} of the volume LOST{also}");
         let action = format!(
             "write or trim them (from a copy), and look for more: furrow raid scrub {name}; or \
-             forget them: furrow raid clear {name}"
+             forget them: furrow raid clear {name}{mend}"
         );
         return Some((problem, action));
     }

@@ -228,7 +228,7 @@ fn wait_for_rebuild(array: &Running, seat: Option<&Seat>, out: &mut dyn Write) -
     let name = &array.status.array;
     let done = |status: &Status| match &status.rebuild {
         Some(rebuild) if rebuild.running => {
-            let line = status::describe_rebuild(rebuild);
+            let line = status::describe_rebuild(name, rebuild);
             Some((rebuild.percent, format!("{name}: rebuild {line}")))
         }
         _ => None,
@@ -307,7 +307,7 @@ fn wait_for_scrub(array: &Running, out: &mut dyn Write) -> Result<u8> {
     let name = &array.status.array;
     let done = |status: &Status| match &status.scrub {
         Some(scrub) if scrub.running => {
-            let line = status::describe_scrub(scrub);
+            let line = status::describe_scrub(name, scrub);
             Some((scrub.percent, format!("{name}: scrub {line}")))
         }
         _ => None,
@@ -319,8 +319,11 @@ fn wait_for_scrub(array: &Running, out: &mut dyn Write) -> Result<u8> {
     for damage in &scrub.findings {
         writeln!(out, "{name}: {}", status::describe_damage(damage))?;
     }
-    writeln!(out, "{name}: {}", status::describe_scrub(&scrub))?;
-    let left = scrub.findings.iter().any(|damage| !damage.repaired) || scrub.lost > 0;
+    if let Some(more) = status::describe_more(name, &scrub, scrub.findings.len()) {
+        writeln!(out, "{name}: {more}")?;
+    }
+    writeln!(out, "{name}: {}", status::describe_scrub(name, &scrub))?;
+    let left = scrub.damaged > scrub.repaired || scrub.lost > 0;
     Ok(u8::from(left || scrub.stopped))
 }
 
@@ -372,7 +375,11 @@ pub fn stop(args: &Stop, out: &mut dyn Write) -> Result<u8> {
             in_use::until_free(Path::new(&image.path), UNLOCKED)?;
         }
     }
-    writeln!(out, "{}: stopped", array.status.array)?;
+    let name = &array.status.array;
+    writeln!(out, "{name}: stopped")?;
+    if let Some(forgotten) = status::describe_forgotten(array.status.lost_blocks) {
+        writeln!(out, "{name}: {forgotten}: scrub the array after its next start")?;
+    }
     Ok(0)
 }
 

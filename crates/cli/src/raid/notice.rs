@@ -32,11 +32,15 @@ pub struct Notice {
     pub text: String,
 }
 
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
 impl Notice {
     /// A notice with the present time.
     pub fn new(event: &str, member: Option<u32>, text: String) -> Notice {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        Notice { time: now, event: event.to_owned(), member, text }
+        Notice { time: now(), event: event.to_owned(), member, text }
     }
 }
 

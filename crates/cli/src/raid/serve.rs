@@ -8,7 +8,7 @@ use super::advice::advise;
 use super::control::Handle;
 use super::devices::{self, same};
 use super::metrics;
-use super::notice::{Notice, Notices};
+use super::notice::{Notice, Notices, now};
 use super::refused::Quota;
 use super::request::Request;
 use super::status::{
@@ -81,8 +81,11 @@ pub struct Daemon {
     scrub: RefCell<Option<Scrub>>,
     /// Notified when a scrub has ended.
     scrub_over: Notify,
-    /// Damaged blocks that scrubs have found and repaired.
+    /// Damaged blocks that the last scrub found and did not repair, although it could be done.
     damaged: Cell<u64>,
+    /// When it was started, and since when errors and losses are known: seconds since 1970.
+    started: u64,
+    known_since: Cell<u64>,
     events: RefCell<VecDeque<Notice>>,
     notices: RefCell<Option<Notices>>,
     /// Notified when the daemon is to stop.
@@ -132,6 +135,8 @@ impl Daemon {
             scrub: RefCell::default(),
             scrub_over: Notify::new(),
             damaged: Cell::new(0),
+            started: now(),
+            known_since: Cell::new(now()),
             events: RefCell::default(),
             notices: RefCell::new(Some(notices)),
             stop: Notify::new(),
@@ -242,14 +247,19 @@ impl Daemon {
         let _ = within(&self.rt, STOP_PATIENCE, self.server.shutdown()).await;
         let _ = within(&self.rt, STOP_PATIENCE, self.scrub_ended()).await;
         let stopped = within(&self.rt, STOP_PATIENCE, self.volume.stop()).await;
+        let forgotten = super::status::describe_forgotten(self.volume.lost().0);
+        let forgotten = forgotten.map_or_else(String::new, |what| format!("; {what}"));
         let result = match (stopped, self.volume.failed()) {
             (Some(Ok(())), _) => Ok(()),
             (_, Some(error)) | (Some(Err(error)), _) => Err(error.to_string()),
             (None, None) => Err("it takes too long".to_owned()),
         };
         match &result {
-            Ok(()) => self.note("stopped", None, "stopped in order".to_owned()),
-            Err(error) => self.note("stopped", None, format!("stopped, not in order: {error}")),
+            Ok(()) => self.note("stopped", None, format!("stopped in order{forgotten}")),
+            Err(error) => {
+                let text = format!("stopped, not in order: {error}{forgotten}");
+                self.note("stopped", None, text);
+            }
         }
         // The array stays visible until its notices are delivered, since its daemon still exists.
         let notices = self.notices.borrow_mut().take();
@@ -320,6 +330,8 @@ impl Daemon {
             out_of_space: volume.out_of_space().map(|error| error.to_string()),
             problem: None,
             action: None,
+            started: self.started,
+            known_since: self.known_since.get(),
             size_bytes: volume.blocks() * 4096,
             used_bytes: volume.used() * 4096,
             map_memory_bytes: volume.memory().0 as u64,
@@ -485,6 +497,7 @@ impl Daemon {
         }
         self.volume.clear();
         self.damaged.set(0);
+        self.known_since.set(now());
         *self.scrub.borrow_mut() = None;
         self.note("cleared", None, "errors and known damage are cleared".to_owned());
         Ok(json!({}))
@@ -505,6 +518,8 @@ impl Daemon {
                 // Findings of an earlier scrub stay until a scrub completes.
                 let left = found.findings.iter().filter(|f| !f.repaired && !f.lost).count() as u64;
                 self.damaged.set(if found.stopped { self.damaged.get().max(left) } else { left });
+                scrub.mendable = left;
+                scrub.repaired = found.findings.iter().filter(|f| f.repaired).count() as u64;
                 scrub.lost = found.lost;
                 let drives = self.drives.borrow();
                 let members = self.volume.members();
@@ -520,6 +535,7 @@ impl Daemon {
                     block: finding.block,
                     what: finding.what.to_owned(),
                     repaired: finding.repaired,
+                    lost: finding.lost,
                 };
                 scrub.stopped = found.stopped;
                 scrub.findings = found.findings.iter().take(FINDINGS).map(damage).collect();
@@ -527,7 +543,7 @@ impl Daemon {
             Err(error) => scrub.error = Some(error.to_string()),
         }
         let event = if scrub.damaged > 0 { "scrub-damaged" } else { "scrub-finished" };
-        let text = format!("scrub: {}", super::status::describe_scrub(&scrub));
+        let text = format!("scrub: {}", super::status::describe_scrub(&self.name, &scrub));
         *self.scrub.borrow_mut() = Some(scrub);
         self.scrub_over.notify_all();
         self.note(event, None, text);

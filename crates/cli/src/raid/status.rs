@@ -64,6 +64,13 @@ pub struct Status {
     pub problem: Option<String>,
     /// What to do about it.
     pub action: Option<String>,
+    /// When it was assembled, in seconds since 1970.
+    #[serde(default)]
+    pub started: u64,
+    /// Since when errors are counted and lost or damaged blocks are known: the assembly, or the
+    /// last `raid clear`; in seconds since 1970.
+    #[serde(default)]
+    pub known_since: u64,
     /// Bytes of the volume.
     pub size_bytes: u64,
     /// Bytes of the volume that are mapped.
@@ -204,6 +211,12 @@ pub struct Scrub {
     pub blocks: u64,
     /// Damaged blocks found, once it has ended.
     pub damaged: u64,
+    /// Those of them that were mended.
+    #[serde(default)]
+    pub repaired: u64,
+    /// Those of them that `--repair` can mend.
+    #[serde(default)]
+    pub mendable: u64,
     /// The first damaged blocks.
     pub findings: Vec<Damage>,
     /// Blocks of the volume that cannot be recovered.
@@ -230,6 +243,10 @@ pub struct Damage {
     pub what: String,
     /// Its stripe was repaired.
     pub repaired: bool,
+    /// Its stripe has too few whole blocks left: nothing can mend it, and blocks of the volume are
+    /// lost.
+    #[serde(default)]
+    pub lost: bool,
 }
 
 /// The JSON document for all arrays.
@@ -357,13 +374,23 @@ pub fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
         }
     }
     if let Some(rebuild) = &status.rebuild {
-        line("rebuild", describe_rebuild(rebuild))?;
+        line("rebuild", describe_rebuild(&status.array, rebuild))?;
     }
-    if let Some(scrub) = &status.scrub {
-        line("scrub", describe_scrub(scrub))?;
-        for damage in &scrub.findings {
-            line("", describe_damage(damage))?;
+    match &status.scrub {
+        Some(scrub) => {
+            line("scrub", describe_scrub(&status.array, scrub))?;
+            for damage in scrub.findings.iter().take(FINDINGS_SHOWN) {
+                line("", describe_damage(damage))?;
+            }
+            let shown = scrub.findings.len().min(FINDINGS_SHOWN);
+            if let Some(more) = describe_more(&status.array, scrub, shown) {
+                line("", more)?;
+            }
         }
+        None if status.error.is_none() && status.known_since > 0 => {
+            line("scrub", describe_ignorance(status))?;
+        }
+        None => {}
     }
     if status.lost_blocks > 0 {
         line("lost", describe_lost(status))?;
@@ -390,6 +417,43 @@ pub fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
 
 /// Most events shown.
 const EVENTS_SHOWN: usize = 5;
+/// Most damaged blocks shown.
+const FINDINGS_SHOWN: usize = 20;
+
+/// What is not known until a scrub has read everything: losses are remembered in memory only.
+fn describe_ignorance(status: &Status) -> String {
+    let since = match status.known_since == status.started {
+        true => "the start",
+        false => "the errors were cleared",
+    };
+    format!(
+        "none since {since} ({}), and losses from before that are not remembered (to find them: \
+         furrow raid scrub {})",
+        utc(status.known_since),
+        status.array
+    )
+}
+
+/// What the end of a daemon makes unknown; `None` if nothing is known to be lost.
+pub fn describe_forgotten(lost_blocks: u64) -> Option<String> {
+    let lost = show::count(lost_blocks, "block");
+    (lost_blocks > 0).then(|| format!("{lost} of the volume LOST, and that is not remembered"))
+}
+
+/// How many damaged blocks there are beyond the `shown` ones; `None` if there are no more.
+pub fn describe_more(array: &str, scrub: &Scrub, shown: usize) -> Option<String> {
+    let more = scrub.damaged.saturating_sub(shown as u64);
+    let known = scrub.findings.len();
+    let rest = match known as u64 {
+        known if known == scrub.damaged => "all".to_owned(),
+        known => format!("the first {known}"),
+    };
+    let tells = match known > shown {
+        true => format!(" ({rest}: furrow raid status {array} --json)"),
+        false => String::new(),
+    };
+    (more > 0).then(|| format!("and {more} more{tells}"))
+}
 
 /// Which blocks of the volume are lost.
 fn describe_lost(status: &Status) -> String {
@@ -400,11 +464,11 @@ fn describe_lost(status: &Status) -> String {
     format!("{} of 4 KiB: {shown}{more}", show::count(status.lost_blocks, "block"))
 }
 
-/// The progress of a rebuild.
-pub fn describe_rebuild(rebuild: &Rebuild) -> String {
+/// The progress of a rebuild of `array`.
+pub fn describe_rebuild(array: &str, rebuild: &Rebuild) -> String {
     if !rebuild.running {
         return format!(
-            "ended early at {:.2}%, {} of {} segments: furrow raid rebuild continues it",
+            "ended early at {:.2}%, {} of {} segments (to continue: furrow raid rebuild {array})",
             rebuild.percent, rebuild.segments_done, rebuild.segments
         );
     }
@@ -422,8 +486,8 @@ pub fn describe_rebuild(rebuild: &Rebuild) -> String {
     )
 }
 
-/// The progress of a scrub, or its result.
-pub fn describe_scrub(scrub: &Scrub) -> String {
+/// The progress of a scrub of `array`, or its result, with the command that mends what it found.
+pub fn describe_scrub(array: &str, scrub: &Scrub) -> String {
     if scrub.running {
         let done = (scrub.segments_done, scrub.segments);
         return describe_progress(done, scrub.percent, scrub.seconds_left);
@@ -431,12 +495,21 @@ pub fn describe_scrub(scrub: &Scrub) -> String {
     if let Some(error) = &scrub.error {
         return format!("ended early: {error}");
     }
-    let repaired = scrub.findings.iter().filter(|damage| damage.repaired).count() as u64;
-    let damaged = match (scrub.damaged, scrub.repair) {
-        (0, _) => "nothing damaged".to_owned(),
-        (some, _) if some == repaired => format!("{some} damaged and mended"),
-        (some, false) => format!("{some} damaged: furrow raid scrub --repair mends them"),
-        (some, true) => format!("{some} damaged"),
+    let Scrub { damaged, repaired, mendable, repair, .. } = *scrub;
+    let damaged = match damaged {
+        0 => "nothing damaged".to_owned(),
+        some if some == repaired => format!("{some} damaged and mended"),
+        // What such a scrub has left has no space to be written to, or is lost.
+        some if repair && repaired > 0 => format!("{some} damaged, {repaired} of them mended"),
+        some if repair || mendable == 0 => format!("{some} damaged"),
+        some => {
+            let them = match (some, some == mendable) {
+                (1, _) => "it".to_owned(),
+                (_, true) => "them".to_owned(),
+                _ => format!("{mendable} of them"),
+            };
+            format!("{some} damaged (to mend {them}: furrow raid scrub {array} --repair)")
+        }
     };
     let lost = match scrub.lost {
         0 => String::new(),
@@ -450,7 +523,11 @@ pub fn describe_scrub(scrub: &Scrub) -> String {
 /// Names the block, and what is wrong with it.
 pub fn describe_damage(damage: &Damage) -> String {
     let drive = damage.device.as_deref().unwrap_or("-");
-    let mended = if damage.repaired { ", mended" } else { "" };
+    let mended = match (damage.repaired, damage.lost) {
+        (true, _) => ", mended",
+        (_, true) => ", lost: too little of its stripe is left",
+        _ => "",
+    };
     format!(
         "member {} ({drive}), zone {}, block {}: {}{mended}",
         damage.member, damage.zone, damage.block, damage.what
@@ -493,17 +570,51 @@ mod tests {
             block: 4,
             what: "damaged".into(),
             repaired: true,
+            lost: false,
         };
-        let mut scrub = Scrub { blocks: 9, damaged: 1, findings: vec![damage], ..Scrub::default() };
-        assert!(describe_scrub(&scrub).contains("1 damaged and mended"));
-        scrub.findings[0].repaired = false;
-        assert!(describe_scrub(&scrub).contains("--repair mends"));
-        scrub.findings[0].repaired = true;
-        scrub.repair = true;
-        assert!(describe_scrub(&scrub).contains("1 damaged and mended"));
+        let findings = vec![damage];
+        let mut scrub = Scrub { blocks: 9, damaged: 1, repaired: 1, findings, ..Scrub::default() };
+        let said = |scrub: &Scrub| describe_scrub("a", scrub);
+        assert!(said(&scrub).contains("1 damaged and mended"));
+        (scrub.repaired, scrub.mendable) = (0, 1);
+        assert!(said(&scrub).ends_with("1 damaged (to mend it: furrow raid scrub a --repair)"));
+        scrub.damaged = 3;
+        assert!(said(&scrub).contains("(to mend 1 of them: furrow raid scrub a --repair)"));
+        // What is lost cannot be mended, and no command is told for it.
+        scrub.mendable = 0;
+        assert!(said(&scrub).ends_with("3 damaged"), "{}", said(&scrub));
+        (scrub.repaired, scrub.repair) = (2, true);
+        assert!(said(&scrub).ends_with("3 damaged, 2 of them mended"));
         scrub.lost = 5;
-        assert!(describe_scrub(&scrub).contains("5 blocks of the volume LOST"));
+        assert!(said(&scrub).contains("5 blocks of the volume LOST"));
         let text = describe_damage(&scrub.findings[0]);
         assert_eq!(text, "member 2 (/d), zone 3, block 4: damaged, mended");
+        (scrub.findings[0].repaired, scrub.findings[0].lost) = (false, true);
+        assert!(describe_damage(&scrub.findings[0]).contains("damaged, lost: "));
+    }
+
+    #[test]
+    fn what_a_list_leaves_out_is_counted() {
+        let damage = Damage {
+            member: 0,
+            device: None,
+            zone: 0,
+            block: 0,
+            what: String::new(),
+            repaired: false,
+            lost: false,
+        };
+        let scrub = |damaged, known| Scrub {
+            damaged,
+            findings: vec![damage.clone(); known],
+            ..Scrub::default()
+        };
+        let more = |damaged, known, shown| describe_more("a", &scrub(damaged, known), shown);
+        assert_eq!(more(20, 20, 20), None);
+        let all = "and 5 more (all: furrow raid status a --json)";
+        assert_eq!(more(25, 25, 20).as_deref(), Some(all));
+        let first = "and 1980 more (the first 1000: furrow raid status a --json)";
+        assert_eq!(more(2000, 1000, 20).as_deref(), Some(first));
+        assert_eq!(more(2000, 1000, 1000).as_deref(), Some("and 1000 more"));
     }
 }

@@ -158,11 +158,11 @@ impl Array {
 
     /// What is to be said of it.
     fn texts(&self) -> Vec<String> {
-        let rebuild = self.rebuild.as_ref();
+        let (array, rebuild) = (&self.array, self.rebuild.as_ref());
         let rebuild =
-            rebuild.map(|rebuild| format!("rebuild {}", status::describe_rebuild(rebuild)));
+            rebuild.map(|rebuild| format!("rebuild {}", status::describe_rebuild(array, rebuild)));
         let scrub = self.scrub.as_ref();
-        let scrub = scrub.map(|scrub| format!("scrub {}", status::describe_scrub(scrub)));
+        let scrub = scrub.map(|scrub| format!("scrub {}", status::describe_scrub(array, scrub)));
         let all = self.problem.clone().into_iter().chain(rebuild).chain(scrub);
         all.map(|text| format!("{}: {text}", self.array)).collect()
     }

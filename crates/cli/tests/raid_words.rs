@@ -1,0 +1,89 @@
+//! What `furrow raid` tells its users: what is not known is not claimed, commands in messages can
+//! be pasted, and everything fits the screen.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use crate::array::{Place, fill, said};
+use serde_json::Value;
+use std::time::Duration;
+
+/// Makes blocks of a member unreadable.
+fn spoil(place: &Place, member: &str, first: u64, blocks: u64) {
+    let lba = format!("{first}+{blocks}");
+    place.ok(&["raid", "fault", "a", member, "add", "read-error", "--lba", &lba]);
+}
+
+/// The command that a message tells after `before`, as words without `furrow`.
+fn told<'a>(text: &'a str, before: &str) -> Vec<&'a str> {
+    let (_, rest) = text.split_once(before).unwrap_or_else(|| panic!("no '{before}' in: {text}"));
+    let command = rest.strip_prefix("furrow ").unwrap_or_else(|| panic!("no command: {rest}"));
+    let end = command.find([')', ';', '`', '\n']).unwrap_or(command.len());
+    command[..end].split_whitespace().collect()
+}
+
+fn read_errors(status: &Value) -> Vec<u64> {
+    let members = status["members"].as_array().unwrap().iter();
+    members.map(|member| member["read_errors"].as_u64().unwrap()).collect()
+}
+
+/// The hint of a scrub is a command, and only about what can be mended. What is lost is not
+/// remembered by the drives: whoever stops the array is told, and after the next start nobody
+/// claims that all is there.
+#[test]
+fn what_a_scrub_hints_at_can_be_done_and_what_a_start_forgets_is_said() {
+    let place = Place::new("hints", 3);
+    place.create("5", &[0, 1, 2]);
+    place.assemble(&[0, 1, 2], &[]);
+    let status = place.status();
+    assert_eq!(status["started"], status["known_since"]);
+    assert!(place.ok(&["raid", "status"]).contains("scrub: none since the start ("));
+    fill(&place, 0, 600, 1);
+    // Three rows without two of their blocks, and more than a list shows without one.
+    spoil(&place, "0", 2 * 512 + 9, 3);
+    spoil(&place, "1", 2 * 512 + 9, 3);
+    spoil(&place, "1", 2 * 512 + 40, 30);
+    let output = place.furrow(&["raid", "scrub", "a", "--wait"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let gone = text.matches("lost: too little of its stripe is left").count();
+    let (damaged, mend) = (gone + 30, "(to mend 30 of them: ");
+    assert!(gone > 0 && text.contains(&format!("{damaged} damaged {mend}")), "{text}");
+    assert!(text.contains("blocks of the volume LOST"), "{text}");
+    let status = place.status();
+    let scrub = &status["scrub"];
+    assert_eq!((&scrub["damaged"], &scrub["mendable"]), (&damaged.into(), &30.into()));
+    // A scrub looks at a block several times, and counts it once.
+    let once = read_errors(&status);
+    assert_eq!((once[0] + once[1], once[2]), (damaged as u64, 0), "{once:?}");
+
+    let shown = said(&place.furrow(&["raid", "status", "a"]));
+    assert_eq!(shown.matches("damaged or unreadable").count(), 20, "{shown}");
+    let more = format!("and {} more (all: ", damaged - 20);
+    assert_eq!(told(&shown, &more), ["raid", "status", "a", "--json"]);
+    assert_eq!(scrub["findings"].as_array().unwrap().len(), damaged);
+    assert_eq!(told(&shown, "mend the others: "), ["raid", "scrub", "a", "--repair"]);
+
+    let mend = told(&shown, mend);
+    let text = said(&place.furrow(&[&mend[..], &["--wait"]].concat()));
+    assert!(text.contains(&format!("{damaged} damaged, 30 of them mended, ")), "{text}");
+    assert!(!text.contains("to mend"), "what is lost cannot be mended: {text}");
+    let status = place.status();
+    let twice: Vec<u64> = once.iter().map(|errors| 2 * errors).collect();
+    assert_eq!(read_errors(&status), twice, "one for each scrub that met it");
+    let lost = status["lost_blocks"].as_u64().unwrap();
+    assert!(lost > 0, "{status:#}");
+
+    let text = place.ok(&["raid", "stop", "a"]);
+    assert!(text.contains(&format!("{lost} blocks of the volume LOST, and that is not remem")));
+    assert!(place.read("log").contains("stopped in order; "), "{}", place.read("log"));
+    place.assemble(&[0, 1, 2], &[]);
+    let text = place.ok(&["raid", "status"]);
+    let find = told(&text, "losses from before that are not remembered (to find them: ");
+    assert_eq!(find, ["raid", "scrub", "a"]);
+    // Times have no parts of seconds.
+    std::thread::sleep(Duration::from_millis(1100));
+    place.ok(&["raid", "clear", "a"]);
+    assert!(place.ok(&["raid", "status"]).contains("none since the errors were cleared ("));
+    place.ok(&["raid", "stop", "a"]);
+}
