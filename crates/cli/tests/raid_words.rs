@@ -4,7 +4,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use crate::array::{Place, fill, said};
+use crate::array::{Place, fill, said, states};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -86,4 +86,34 @@ fn what_a_scrub_hints_at_can_be_done_and_what_a_start_forgets_is_said() {
     place.ok(&["raid", "clear", "a"]);
     assert!(place.ok(&["raid", "status"]).contains("none since the errors were cleared ("));
     place.ok(&["raid", "stop", "a"]);
+}
+
+/// A member that is there and was not named is stale as soon as the array has started without it:
+/// its drive is named in the answer, in the event and in the status, with the way back.
+#[test]
+fn a_member_that_nobody_named_is_told_by_name() {
+    let place = Place::new("unnamed", 3);
+    place.create("5", &[0, 1, 2]);
+    let d2 = place.at("d2.zns");
+    let words = place.assembly(&[0, 1], &["--events", &place.at("events")]);
+    let text = place.ok(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    let why = format!("runs without member 2: its drive {d2} was not named: it is stale from now");
+    assert!(text.contains(&why), "{text}");
+    let status = place.status();
+    assert_eq!(
+        (&states(&status)[2][..], &status["members"][2]["unnamed"]),
+        ("missing", &d2.into())
+    );
+    let text = said(&place.furrow(&["raid", "status"]));
+    assert!(text.contains("absent: member 2: "), "{text}");
+    let back = told(&text, "action: replace it: ");
+    place.ok(&[&back[..], &["--wait"]].concat());
+    let status = place.status();
+    assert_eq!(
+        (&states(&status)[2][..], &status["members"][2]["unnamed"]),
+        ("online", &Value::Null)
+    );
+    place.ok(&["raid", "stop", "a"]);
+    // By then the file has everything.
+    assert!(place.read("events").contains(&why), "{}", place.read("events"));
 }

@@ -7,7 +7,7 @@ use crate::daemon::utc;
 use anyhow::{Context as _, Result, anyhow, bail};
 use furrow_log::Uuid;
 use furrow_raid::{Damaged, Examined, Judgement, MemberState, judge, newest, split_refusal};
-use furrow_rt::Rt;
+use furrow_rt::{Nanos, Rt};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Error, ErrorKind, words};
 use std::time::Duration;
@@ -36,6 +36,8 @@ pub struct Chosen {
     pub drives: Vec<(Named, Examined)>,
     /// What became of drives that are not simply used as they were named.
     pub remarks: Vec<Remark>,
+    /// Members that are there and that nobody named: UUID and drive.
+    pub unnamed: Vec<(Uuid, DeviceSpec)>,
 }
 
 /// A drive that was left out, or was found although nobody named it. It becomes an event.
@@ -48,6 +50,9 @@ pub struct Remark {
     /// One sentence about it.
     pub text: String,
 }
+
+/// Nanoseconds that a drive which nobody named may take to answer.
+const GLANCE: u64 = 5 * Nanos::SECOND;
 
 /// The event of a drive that is no member, or no longer.
 pub const LEFT_OUT: &str = "left-out";
@@ -112,12 +117,19 @@ fn find(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
         return chosen.context("among the block devices of this machine, as no drive was named");
     }
     let mut named = devices::named(arguments)?;
-    let chosen = choose(rt, named.clone(), wanted)?;
+    let mut chosen = choose(rt, named.clone(), wanted)?;
+    let missing = missing(&chosen);
     if !wanted.wait.is_wanted() {
-        // Who names drives may leave some out on purpose.
+        // Who names drives may leave some out on purpose. But the array goes on without them, so
+        // who has forgotten one is told.
+        let silent = [wanted.drive_timeout, GLANCE];
+        let silent = silent.into_iter().filter(|limit| *limit > 0).min().unwrap_or(GLANCE);
+        let uuid = |index| missing.iter().find(|(other, _)| *other == index).map(|(_, uuid)| *uuid);
+        let found = elsewhere(rt, &named, &missing, silent).into_iter();
+        chosen.unnamed = found.filter_map(|(at, found)| Some((uuid(at)?, found.spec))).collect();
         return Ok(chosen);
     }
-    let found = elsewhere(rt, &named, &missing(&chosen), wanted);
+    let found = elsewhere(rt, &named, &missing, wanted.drive_timeout);
     if found.is_empty() {
         return Ok(chosen);
     }
@@ -150,12 +162,12 @@ fn elsewhere(
     rt: &Rt,
     named: &[Named],
     missing: &[(usize, Uuid)],
-    wanted: &Wanted,
+    silent: u64,
 ) -> Vec<(usize, Named)> {
     if missing.is_empty() {
         return Vec::new();
     }
-    let patience = Patience { busy: Duration::ZERO, silent: wanted.drive_timeout };
+    let patience = Patience { busy: Duration::ZERO, silent };
     let mut found: Vec<(usize, Named)> = Vec::new();
     for candidate in devices::not_named(named) {
         let Ok(Says::Member(examined)) = devices::look(rt, &candidate, patience) else { continue };
@@ -269,7 +281,7 @@ fn choose(rt: &Rt, named: Vec<Named>, wanted: &Wanted) -> Result<Chosen> {
         None => true,
     });
     let name = if name.is_empty() { uuid.clone() } else { name };
-    Ok(Chosen { name, uuid, drives: members, remarks: left_out })
+    Ok(Chosen { name, uuid, drives: members, remarks: left_out, unnamed: Vec::new() })
 }
 
 /// If the array is split, keeps the drives of the part that `part` belongs to.

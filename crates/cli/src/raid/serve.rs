@@ -63,6 +63,8 @@ pub struct Absent {
     pub uuid: Uuid,
     /// Why it is not there.
     pub why: String,
+    /// The drive that has it, if one was seen and nobody named it.
+    pub unnamed: Option<DeviceSpec>,
 }
 
 /// A served array.
@@ -298,6 +300,7 @@ impl Daemon {
                 Member {
                     member,
                     absent: absent.map(|absent| absent.why.clone()),
+                    unnamed: absent.and_then(|absent| Some(absent.unnamed.as_ref()?.to_string())),
                     uuid: uuid.to_string(),
                     device: drive.map(|drive| drive.spec.to_string()),
                     state: state.to_owned(),

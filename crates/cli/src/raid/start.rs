@@ -307,7 +307,7 @@ fn start(
     (places, tls): (&[Listen], Tls),
     notices: Notices,
 ) -> Result<(Rc<Daemon>, Vec<Remark>)> {
-    let Chosen { name, uuid: _, drives: given, remarks: mut left_out } = chosen;
+    let Chosen { name, uuid: _, drives: given, remarks: mut left_out, unnamed } = chosen;
     let mut new = devices::listed(&args.spare)?;
     new.retain(|spec| !given.iter().any(|(named, _)| same(&named.spec, spec)));
     let mut open = |spec: &DeviceSpec| match wait.open(rt, spec)? {
@@ -334,7 +334,7 @@ fn start(
         spares_given.extend(open(spec)?);
     }
     let suspects = left_out.iter().any(|remark| remark.event == UNUSABLE);
-    let absent = absent(args, &says, &unusable, suspects);
+    let absent = absent(args, &says, [&unusable, &unnamed], suspects);
     // Only now: the old daemon, if there is one, has the drives.
     let to_drop = match says.first().map(|drive| drive.array) {
         Some(array) if args.drop_kept => kept::waiting(rt, array)?,
@@ -406,6 +406,10 @@ fn start(
     for (index, (uuid, state, _)) in (0..).zip(&members) {
         if *state == MemberState::Failed {
             let why = match absent.iter().find(|absent| absent.uuid == *uuid) {
+                Some(Absent { why, unnamed: Some(drive), .. }) => format!(
+                    ": {why}: it is stale from now on; to take it back, with a rebuild: furrow \
+                     raid replace {name} {index} {drive} --force"
+                ),
                 Some(absent) => format!(": {}", absent.why),
                 None => ", which had failed before".to_owned(),
             };
@@ -434,12 +438,12 @@ fn start(
 }
 
 /// The members that the newest record counts on and that are not among the open drives, which say
-/// `says`. Drives that are members and do not open are `unusable`; with `suspects` there are others
-/// that may be members.
+/// `says`. Drives that are members and do not open are `unusable`, those that were seen and not
+/// named are `unnamed`; with `suspects` there are others that may be members.
 fn absent(
     args: &Args,
     says: &[Examined],
-    unusable: &[(Uuid, DeviceSpec)],
+    [unusable, unnamed]: [&[(Uuid, DeviceSpec)]; 2],
     suspects: bool,
 ) -> Vec<Absent> {
     let Some(newest) = furrow_raid::newest(says) else { return Vec::new() };
@@ -448,8 +452,14 @@ fn absent(
         .members
         .iter()
         .filter(|(uuid, state)| *state != MemberState::Failed && !is_open(uuid));
-    let why = |uuid: &Uuid| match (unusable.iter().find(|(other, _)| other == uuid), args.wait) {
-        (Some((_, spec)), _) => format!("its drive {spec} cannot be used"),
+    let of = |drives: &[(Uuid, DeviceSpec)], uuid: &Uuid| {
+        drives.iter().find(|(other, _)| other == uuid).map(|(_, spec)| spec.clone())
+    };
+    let why = |uuid: &Uuid| match (of(unusable, uuid), args.wait) {
+        (Some(spec), _) => format!("its drive {spec} cannot be used"),
+        (None, None) if let Some(spec) = of(unnamed, uuid) => {
+            format!("its drive {spec} was not named")
+        }
         (None, Some(seconds)) if suspects => {
             format!("it was not found in {seconds} s, unless it is a drive that cannot be used")
         }
@@ -457,7 +467,8 @@ fn absent(
         (None, None) if args.devices.is_empty() => "its drive was found nowhere".to_owned(),
         (None, None) => "its drive is not among those that were named".to_owned(),
     };
-    gone.map(|(uuid, _)| Absent { uuid: *uuid, why: why(uuid) }).collect()
+    let absent = |uuid: &Uuid| Absent { uuid: *uuid, why: why(uuid), unnamed: of(unnamed, uuid) };
+    gone.map(|(uuid, _)| absent(uuid)).collect()
 }
 
 /// Makes `volume` a block device of the kernel.

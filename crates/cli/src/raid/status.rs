@@ -154,6 +154,9 @@ pub struct Member {
     /// Why the array was assembled without it, if it still lacks it for that reason.
     #[serde(default)]
     pub absent: Option<String>,
+    /// The drive that had this member at the assembly and was not named: it is stale since.
+    #[serde(default)]
+    pub unnamed: Option<String>,
     /// Reads that failed since it was assembled.
     pub read_errors: u64,
     /// Writes that failed.
