@@ -117,3 +117,36 @@ fn a_member_that_nobody_named_is_told_by_name() {
     // By then the file has everything.
     assert!(place.read("events").contains(&why), "{}", place.read("events"));
 }
+
+/// The record of a drive that an array has left behind says that it is a member. Beside the running
+/// array it is told what it is.
+#[test]
+fn a_drive_is_examined_by_what_the_running_array_says() {
+    let place = Place::new("beside", 4);
+    place.create("5", &[0, 1, 2]);
+    place.assemble(&[0, 1, 2], &[]);
+    place.ok(&["raid", "fail", "a", "1"]);
+    let [d1, d3] = ["d1.zns", "d3.zns"].map(|drive| place.at(drive));
+    place.ok(&["raid", "replace", "a", "1", &d3, "--wait"]);
+    let examined = |drive: &str| -> Value {
+        let text = place.ok(&["raid", "examine", "--json", drive]);
+        serde_json::from_str::<Value>(&text).unwrap()["arrays"][0].clone()
+    };
+    let array = examined(&d1);
+    assert_eq!(array["running"], true);
+    let members = array["members"].as_array().unwrap();
+    let state = |device: &str| {
+        let of_it = members.iter().find(|member| member["device"] == device);
+        of_it.map(|member| member["state"].as_str().unwrap().to_owned())
+    };
+    assert_eq!((state(&d1), state(&d3)), (Some("replaced".into()), Some("active".into())));
+    let text = place.ok(&["raid", "examine", &d1]);
+    assert!(text.contains("is replaced: the array runs, and says: "), "{text}");
+    place.ok(&["raid", "stop", "a"]);
+    // A member that was left out is stale, whatever its record says.
+    place.assemble(&[0, 3], &[]);
+    let array = examined(&place.at("d2.zns"));
+    assert_eq!((&array["members"][2]["state"], members.len()), (&"stale".into(), 4));
+    assert_eq!(array["members"].as_array().unwrap().len(), 3, "{array:#}");
+    place.ok(&["raid", "stop", "a"]);
+}

@@ -4,6 +4,7 @@ use super::client;
 use super::devices::{self, Patience, Says};
 use super::old::{self, Old};
 use super::start::DRIVE_TIMEOUT;
+use super::status::Status;
 use crate::daemon::{config, utc};
 use crate::in_use::PATIENCE;
 use crate::show;
@@ -165,6 +166,12 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
         let names: Vec<String> = mine.iter().map(|(device, _)| device.clone()).collect();
         let split = judged.filter(|judged| !judged.split.is_empty());
         let split = split.map(|judged| split_refusal(&all, &names, &judged.split, utc));
+        let uuid = newest.array.to_string();
+        let runs = running.iter().map(|one| &one.status).find(|status| status.uuid == uuid);
+        if let Some(status) = runs {
+            arrays.push(of_running(status, newest, &mine));
+            continue;
+        }
         let mut members: Vec<Member> = (0..)
             .zip(&newest.members)
             .map(|(member, (uuid, state))| {
@@ -213,13 +220,13 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
         }
         arrays.push(Array {
             array: newest.label.clone(),
-            uuid: newest.array.to_string(),
+            uuid,
             level: newest.level.name().to_owned(),
             drives: newest.drives,
             size_bytes: newest.blocks * 4096,
             created: newest.created,
             clean: newest.clean,
-            running: running.iter().any(|one| one.status.uuid == newest.array.to_string()),
+            running: false,
             events: newest.events,
             split_brain: split.or_else(|| furrow_raid::split_brain(&all)),
             members,
@@ -227,6 +234,71 @@ fn group(mut found: Vec<(String, Examined)>) -> Vec<Array> {
         });
     }
     arrays
+}
+
+/// An array that runs, as its daemon describes it: the records of drives that it does not have tell
+/// of an earlier state.
+fn of_running(status: &Status, record: &Examined, mine: &[(String, Examined)]) -> Array {
+    let here = |uuid: &str| mine.iter().find(|(_, drive)| drive.device.to_string() == uuid);
+    let mut members: Vec<Member> = Vec::new();
+    for member in &status.members {
+        let state = match member.state.as_str() {
+            "online" => "active",
+            "rebuilding" => "rebuilding",
+            "missing" => "missing",
+            _ => "failed",
+        };
+        let events = here(&member.uuid).map(|(_, drive)| drive.events);
+        let (uuid, device) = (member.uuid.clone(), member.device.clone());
+        members.push(Member { member: member.member, uuid, device, state, events, why: None });
+    }
+    let mut spares: Vec<Spare> = Vec::new();
+    for (device, drive) in mine {
+        let uuid = drive.device.to_string();
+        let Some(number) = drive.member else {
+            spares.push(Spare { uuid, device: device.clone() });
+            continue;
+        };
+        let seat = status.members.iter().find(|member| member.uuid == uuid);
+        let spec = |device: &str| device.parse::<DeviceSpec>().ok();
+        let is_it = |member: &super::status::Member| {
+            let used = member.device.as_deref().and_then(spec);
+            used.zip(spec(device)).is_some_and(|(used, this)| devices::same(&used, &this))
+        };
+        let old = match seat {
+            // A drive of the kernel's can be looked at while the array uses it.
+            Some(seat) if is_it(seat) && seat.state != "failed" => continue,
+            Some(seat) if matches!(&*seat.state, "failed" | "missing") => Old::TakenOut(number),
+            Some(_) => Old::Copy(number),
+            None => Old::Replaced(number),
+        };
+        // The drive of a member that is out of service stands in its line.
+        members
+            .retain(|member| member.uuid != uuid || !matches!(member.state, "failed" | "missing"));
+        members.push(Member {
+            member: number,
+            uuid,
+            device: Some(device.clone()),
+            state: old.word(),
+            events: Some(drive.events),
+            why: Some(format!("the array runs, and says: {}", old.why())),
+        });
+    }
+    members.sort_by_key(|member| member.member);
+    Array {
+        array: status.array.clone(),
+        uuid: status.uuid.clone(),
+        level: status.level.clone(),
+        drives: status.members.len() as u32,
+        size_bytes: status.size_bytes,
+        created: record.created,
+        clean: false,
+        running: true,
+        events: record.events,
+        split_brain: None,
+        members,
+        spares,
+    }
 }
 
 /// What is damaged on a drive that the array takes.
@@ -252,9 +324,8 @@ fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
         let (events, stopped) = match array.clean {
             // A spare does not know the array's state.
             _ if array.members.is_empty() => ("-".to_owned(), "-"),
-            _ if array.running => {
-                (array.events.to_string(), "not now: it runs (furrow raid status)")
-            }
+            // The records of drives that the array does not have tell of an earlier state.
+            _ if array.running => ("-".to_owned(), "not now: it runs (furrow raid status)"),
             true => (array.events.to_string(), "in order"),
             false => (array.events.to_string(), "not in order: it will be recovered"),
         };
