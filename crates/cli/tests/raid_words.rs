@@ -6,7 +6,7 @@
 
 use crate::array::{Place, fill, said, states};
 use serde_json::Value;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Makes blocks of a member unreadable.
 fn spoil(place: &Place, member: &str, first: u64, blocks: u64) {
@@ -149,4 +149,31 @@ fn a_drive_is_examined_by_what_the_running_array_says() {
     assert_eq!((&array["members"][2]["state"], members.len()), (&"stale".into(), 4));
     assert_eq!(array["members"].as_array().unwrap().len(), 3, "{array:#}");
     place.ok(&["raid", "stop", "a"]);
+}
+
+/// The daemon of an array that has died, or does not answer, does not say what the array is called.
+#[test]
+fn an_array_without_a_daemon_keeps_its_name() {
+    let place = Place::new("named", 2);
+    place.create("5", &[0, 1]);
+    place.assemble(&[0, 1], &[]);
+    let control = place.control();
+    place.kill();
+    let begun = Instant::now();
+    let dead = loop {
+        let output = place.furrow(&["raid", "status"]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if text.contains("DEAD") {
+            break text;
+        }
+        assert!(begun.elapsed().as_secs() < 60, "{text}");
+    };
+    assert!(dead.contains("array: a, UUID ") && dead.contains("the array a (UUID "), "{dead}");
+    let document = place.furrow(&["raid", "status", "--json"]);
+    let document: Value = serde_json::from_slice(&document.stdout).unwrap();
+    assert_eq!(document["silent"][0]["array"], "a", "{document:#}");
+    place.refused(&["raid", "stop", "a"], &["the array a (UUID ", "has died"]);
+    place.assemble(&[0, 1], &[]);
+    place.ok(&["raid", "stop", "a"]);
+    assert!(!control.exists() && !control.with_extension("name").exists());
 }

@@ -19,6 +19,11 @@ use std::time::{Duration, Instant};
 
 /// Suffix of control sockets, after the UUID.
 const ENDING: &str = ".control";
+/// Suffix of the file with the array's name, which is there as long as the socket: a daemon that
+/// gives no answer does not tell its name.
+const NAME_ENDING: &str = ".name";
+/// Longest name of an array in bytes, and more.
+const NAME_MAX: u64 = 256;
 /// Most time an array may take to report its state.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often a daemon is asked again that takes no more connections.
@@ -42,6 +47,9 @@ pub struct Running {
 /// died and left the socket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Silent {
+    /// Name of the array, if it is known.
+    #[serde(default)]
+    pub array: Option<String>,
     /// UUID of the array.
     pub uuid: String,
     /// The daemon's process id, if the kernel tells.
@@ -53,14 +61,30 @@ pub struct Silent {
 }
 
 impl Silent {
+    /// Name and UUID, as far as they are known.
+    pub fn name(&self) -> String {
+        match &self.array {
+            Some(name) => format!("{name}, UUID {}", self.uuid),
+            None => format!("UUID {}", self.uuid),
+        }
+    }
+
+    /// Whether a user who says `name` means this array.
+    fn is_called(&self, name: &str) -> bool {
+        self.array.as_deref() == Some(name) || (name.len() >= 4 && self.uuid.starts_with(name))
+    }
+
     /// The error for a command that needs an answer.
     pub fn error(&self) -> anyhow::Error {
+        let array = match &self.array {
+            Some(name) => format!("{name} (UUID {})", self.uuid),
+            None => self.uuid.clone(),
+        };
         if self.dead {
             let socket = control_socket(&self.uuid);
             return anyhow!(
-                "the array {} does not run: its daemon has died without a stop: furrow raid \
+                "the array {array} does not run: its daemon has died without a stop: furrow raid \
                  assemble recovers the array; if it is not wanted, remove {}",
-                self.uuid,
                 socket.display()
             );
         }
@@ -69,9 +93,8 @@ impl Silent {
             None => "its daemon".to_owned(),
         };
         anyhow!(
-            "the array {} runs, but {daemon} gives no answer ({}): look why the process does not \
-             go on; if it must be killed, furrow raid assemble recovers the array",
-            self.uuid,
+            "the array {array} runs, but {daemon} gives no answer ({}): look why the process does \
+             not go on; if it must be killed, furrow raid assemble recovers the array",
             self.error
         )
     }
@@ -115,6 +138,37 @@ pub fn make_runtime_dir() -> Result<PathBuf> {
 /// The control socket of the array with this UUID.
 pub fn control_socket(uuid: &str) -> PathBuf {
     runtime_dir().join(format!("{uuid}{ENDING}"))
+}
+
+/// The name of an array, for commands that its daemon does not answer. Dropping it removes it: a
+/// daemon that has died leaves it with its socket.
+pub struct NameFile(PathBuf);
+
+impl NameFile {
+    /// Keeps the name `name` of the array with this UUID.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write(uuid: &str, name: &str) -> Result<NameFile> {
+        let path = control_socket(uuid).with_extension(&NAME_ENDING[1..]);
+        std::fs::write(&path, name).with_context(|| path.display().to_string())?;
+        Ok(NameFile(path))
+    }
+}
+
+impl Drop for NameFile {
+    fn drop(&mut self) {
+        // What stays is written again by the next daemon of the array.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// The name that the daemon of a socket has left.
+fn name_beside(socket: &Path) -> Option<String> {
+    let file = std::fs::File::open(socket.with_extension(&NAME_ENDING[1..])).ok()?;
+    let mut name = String::new();
+    file.take(NAME_MAX).read_to_string(&mut name).ok()?;
+    (!name.is_empty()).then(|| crate::show::printable(&name))
 }
 
 /// The arrays that run and answer, by name; none if this user may not see them.
@@ -188,7 +242,8 @@ fn look(socket: &Path, patience: Duration) -> Result<Option<std::result::Result<
 
 fn silent(socket: &Path, pid: Option<u32>, error: String, dead: bool) -> Silent {
     let uuid = socket.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    Silent { uuid: uuid.trim_end_matches(ENDING).to_owned(), pid, error, dead }
+    let uuid = uuid.trim_end_matches(ENDING).to_owned();
+    Silent { array: name_beside(socket), uuid, pid, error, dead }
 }
 
 /// As [`open`], but a daemon that ends has a moment to remove its socket.
@@ -271,7 +326,7 @@ pub fn find(name: &str) -> Result<Running> {
     }
     match found.len() {
         0 if !silent.is_empty() => {
-            let asked = silent.iter().find(|one| name.len() >= 4 && one.uuid.starts_with(name));
+            let asked = silent.iter().find(|one| one.is_called(name));
             match asked {
                 Some(one) => bail!(one.error()),
                 None => bail!(
@@ -443,6 +498,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("furrow-silent-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let socket = folder.join(format!("uuid{ENDING}"));
+        std::fs::write(folder.join(format!("uuid{NAME_ENDING}")), "tank").expect("a name");
         let listener = UnixListener::bind(&socket).expect("a socket");
         let limit = Duration::from_millis(50);
         let mut waiting = Vec::new();
@@ -451,7 +507,8 @@ mod tests {
             let silent = silent.expect_err("no answer");
             assert_eq!(silent.uuid, "uuid");
             let error = silent.error().to_string();
-            assert!(error.contains("gives no answer"), "{error}");
+            assert!(error.contains("tank") && error.contains("gives no answer"), "{error}");
+            assert!(silent.is_called("tank") && silent.is_called("uuid"));
             // As many connections as the kernel lets wait.
             while let Ok(stream) = open(&socket, Duration::ZERO) {
                 waiting.push(stream);

@@ -255,6 +255,7 @@ fn serve(args: &Args) -> Result<()> {
     let socket = client::control_socket(&uuid);
     // The owner of the socket owns the array.
     let control = Control::bind(&rt, &socket)?;
+    let _named = client::NameFile::write(&uuid, &name)?;
     let (daemon, remarks) = start(args, &rt, (chosen, &wait), (&places, tls), notices)?;
     if let Some(service) = service {
         let page = move || {

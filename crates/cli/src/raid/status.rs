@@ -315,7 +315,7 @@ fn look(args: &Args, repeats: bool, out: &mut dyn Write) -> Result<u8> {
         if index > 0 || !arrays.is_empty() {
             writeln!(out)?;
         }
-        writeln!(out, "  array: UUID {}", silent.uuid)?;
+        writeln!(out, "  array: {}", silent.name())?;
         writeln!(out, "  state: {}", if silent.dead { "DEAD" } else { "NO ANSWER" })?;
         writeln!(out, " status: {:#}", silent.error())?;
     }
