@@ -177,3 +177,30 @@ fn an_array_without_a_daemon_keeps_its_name() {
     place.ok(&["raid", "stop", "a"]);
     assert!(!control.exists() && !control.with_extension("name").exists());
 }
+
+/// Options that would open the volume to everybody are warned of, and those that cannot be meant
+/// are refused.
+#[test]
+fn dangerous_options_are_told() {
+    let place = Place::new("open", 2);
+    place.create("5", &[0, 1]);
+    let assembled = |more: &[&str]| {
+        let words = place.assembly(&[0, 1], more);
+        let text = place.ok(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        place.ok(&["raid", "stop", "a"]);
+        text
+    };
+    let text = assembled(&["--listen", "tcp:0.0.0.0:0", "--events", &place.at("events")]);
+    assert!(text.contains("WARNING: whoever reaches tcp:0.0.0.0:"), "{text}");
+    assert!(text.contains("can read and write") && text.contains("--tls require"), "{text}");
+    assert!(place.read("events").contains(" a unprotected - "), "{}", place.read("events"));
+    let text = assembled(&["--listen", "tcp:[::]:0", "--read-only"]);
+    assert!(text.contains("can read the volume"), "{text}");
+    for harmless in ["tcp:127.0.0.1:0", "tcp:[::1]:0"] {
+        let text = assembled(&["--listen", harmless]);
+        assert!(!text.contains("WARNING"), "{text}");
+    }
+    let memory = ["more than the memory of this machine"];
+    place.refused(&["raid", "assemble", "--map-memory", "99TiB", "d"], &memory);
+    place.refused(&["mount", "-o", "cache=99TiB", "d", "m"], &memory);
+}

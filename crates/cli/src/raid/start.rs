@@ -390,6 +390,7 @@ fn start(
         idle: args.idle_limit.saturating_mul(Nanos::SECOND),
         ..furrow_nbd::Limits::default()
     };
+    let open = is_open(places, &tls, args.read_only);
     let server_options = furrow_nbd::Options { tls, limits };
     let server = Server::listen(rt, places, exports, server_options)?;
     // Not before: what was written to the device must not be lost if the array is refused.
@@ -419,6 +420,7 @@ fn start(
         }
     }
     remarks.extend(left_out);
+    remarks.extend(open.map(|text| Remark { event: "unprotected", member: None, text }));
     if split_brain.is_some() {
         let text = "started because --degraded was given".to_owned();
         remarks.push(Remark { event: "forced", member: None, text });
@@ -480,6 +482,22 @@ fn block_device(args: &Args, rt: &Rt, volume: &Volume) -> Result<BlockDevice> {
     let (engine, options) = (rt.clone(), furrow_ublk::Options { number: None, kept_for });
     let server = async move { furrow_ublk::Server::start(&engine, served, options).await };
     Ok(rt.block_on(server)?)
+}
+
+/// Which places other machines reach without having to prove who they are; `None` if there are no
+/// such places.
+fn is_open(places: &[Listen], tls: &Tls, read_only: bool) -> Option<String> {
+    let open = |place: &&Listen| matches!(place, Listen::Tcp(at) if !at.ip().is_loopback());
+    let open: Vec<String> = places.iter().filter(open).map(Listen::to_string).collect();
+    if open.is_empty() || matches!(tls, Tls::Require(_)) {
+        return None;
+    }
+    let may = if read_only { "read" } else { "read and write" };
+    Some(format!(
+        "WARNING: whoever reaches {} can {may} the volume, unauthenticated and in the clear: use \
+         --tls require with --tls-verify, or listen at 127.0.0.1 or a Unix socket",
+        open.join(" ")
+    ))
 }
 
 /// The daemon changes its working directory.
