@@ -326,10 +326,36 @@ pub fn emulated(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<Emulato
     })
 }
 
+/// What makes a drive of what is none.
+const NEEDS: &str = "Furrow needs zones: furrow device create FILE makes an emulated drive in a \
+                     new file, and with --soft soft zones, also on a block device";
+
+/// `error` of opening what is to be a member of an array already: how to make a drive of it is no
+/// answer then.
+pub fn of_no_member(error: Error) -> Error {
+    match error.to_string().strip_suffix(&format!(": {NEEDS}")) {
+        Some(why) => Error::new(error.kind(), format!("{why}, and no member of a Furrow array")),
+        None => error,
+    }
+}
+
+/// Whether a file that begins with `front` is text.
+fn is_text(front: &[u8]) -> bool {
+    let text = match std::str::from_utf8(front) {
+        Ok(text) => text,
+        // The end of the front may be in the middle of a character.
+        Err(error) if error.error_len().is_none() => {
+            std::str::from_utf8(&front[..error.valid_up_to()]).unwrap_or_default()
+        }
+        Err(_) => return false,
+    };
+    // Logs may have colours.
+    let fits = |c: char| !c.is_control() || matches!(c, '\n' | '\r' | '\t' | '\x0c' | '\x1b');
+    !text.is_empty() && text.chars().all(fits)
+}
+
 /// Why `path` is no drive of ours; `None` if it is an image after all, or has zones.
 fn without_zones(path: &Path) -> Option<Error> {
-    const NEEDS: &str = "Furrow needs zones: furrow device create FILE makes an emulated drive in \
-                         a new file, and with --soft soft zones, also on a block device";
     let name = path.display();
     let meta = std::fs::metadata(path).ok()?;
     let kind = meta.file_type();
@@ -368,6 +394,7 @@ fn without_zones(path: &Path) -> Option<Error> {
                     "a plain file without zones, not an emulated drive's image: it holds {found}"
                 )
             }
+            (_, None) if is_text(&front) => "a text file, not an emulated drive's image".to_owned(),
             (_, None) => "a plain file without zones, not an emulated drive's image".to_owned(),
         }
     } else if kind.is_dir() {
@@ -451,6 +478,15 @@ pub fn signature(front: &[u8]) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_is_known_from_other_bytes() {
+        assert!(is_text(b"2026-11-29T06:34:08Z started\n\x1b[1mbold\x1b[0m\n"));
+        assert!(is_text(&"täglich".as_bytes()[..2]), "cut in the middle of a character");
+        for other in [&b""[..], b"\0\0", b"\xff\xfe", b"text\0"] {
+            assert!(!is_text(other), "{other:?}");
+        }
+    }
 
     #[test]
     fn signatures_are_known_where_they_are() {

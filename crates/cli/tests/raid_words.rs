@@ -6,6 +6,7 @@
 
 use crate::array::{Place, fill, said, states};
 use serde_json::Value;
+use std::fs;
 use std::time::{Duration, Instant};
 
 /// Makes blocks of a member unreadable.
@@ -151,6 +152,49 @@ fn a_drive_is_examined_by_what_the_running_array_says() {
     place.ok(&["raid", "stop", "a"]);
 }
 
+/// Each refusal of a drive says what can be done, and nothing that cannot.
+#[test]
+fn a_refused_replacement_is_told_what_to_do() {
+    let place = Place::new("advice", 6);
+    place.create("5", &[0, 1, 2]);
+    place.assemble(&[0, 1, 2], &[]);
+    let d = place.drives(&[0, 1, 2, 3, 4, 5]);
+    let replace = |member: &str, drive: &str, why: &[&str]| {
+        place.refused(&["raid", "replace", "a", member, drive], why);
+    };
+    replace("0", &d[3], &["is in service", "furrow raid fail a 0"]);
+    place.ok(&["raid", "fail", "a", "1"]);
+    let first = "replace member 1 first: furrow raid replace a 1 DEV";
+    replace("0", &d[3], &["is in service", first]);
+    place.refused(&["raid", "fail", "a", "0"], &["cannot do without member 0", first]);
+    replace("1", &d[1], &["not empty", "was member 1 of this array", "--force"]);
+    replace("1", &d[2], &["in service", "choose an empty drive"]);
+    replace("1", &place.at("none.zns"), &["no such drive", "check the name"]);
+    let options = "zones=24,zone-size=2MiB,oob=64,max-active=3,max-open=3";
+    place.drive("few.zns", options);
+    replace("1", &place.at("few.zns"), &["choose a drive with more active zones"]);
+    place.drive("small.zns", "zones=9,zone-size=2MiB,oob=64,max-active=14,max-open=14");
+    replace("1", &place.at("small.zns"), &["the array needs 24 zones", "choose another drive"]);
+    place.ok(&["raid", "create", "--level", "0", "--name", "b", &d[4], &d[5]]);
+    replace("1", &d[4], &["not empty", "member 0 of the array b", "choose another drive"]);
+    place.ok(&["raid", "assemble", &d[4], &d[5]]);
+    let in_use = ["a drive of the running array b", "choose another drive", "raid stop b"];
+    replace("1", &d[4], &in_use);
+    place.refused(&["raid", "add-spare", "a", &d[4]], &in_use);
+    let none = "its level has no redundancy";
+    place.refused(&["raid", "replace", "b", "0", &d[3]], &["is in service", none]);
+    place.refused(&["raid", "fail", "b", "0"], &[none]);
+    place.ok(&["raid", "stop", "b"]);
+    place.ok(&["raid", "stop", "a"]);
+    // What is stale comes back by the command in its refusal, once the array runs.
+    let output = place.furrow(&["raid", "assemble", &d[0], &d[1], &d[2]]);
+    let text = said(&output);
+    let back = told(&text, "give it back with `");
+    place.assemble(&[0, 2], &[]);
+    place.ok(&[&back[..], &["--wait"]].concat());
+    place.ok(&["raid", "stop", "a"]);
+}
+
 /// The daemon of an array that has died, or does not answer, does not say what the array is called.
 #[test]
 fn an_array_without_a_daemon_keeps_its_name() {
@@ -203,4 +247,18 @@ fn dangerous_options_are_told() {
     let memory = ["more than the memory of this machine"];
     place.refused(&["raid", "assemble", "--map-memory", "99TiB", "d"], &memory);
     place.refused(&["mount", "-o", "cache=99TiB", "d", "m"], &memory);
+}
+
+/// A log among images is told for what it is, without advice to make a drive of it.
+#[test]
+fn a_log_is_no_drive() {
+    let place = Place::new("log", 2);
+    place.create("5", &[0, 1]);
+    let log = place.at("array.log");
+    fs::write(&log, "2026-11-29T06:44:35Z furrow[1]: served\n").unwrap();
+    for command in [["raid", "examine", &log], ["raid", "assemble", &log]] {
+        let text = said(&place.furrow(&command));
+        assert!(text.contains("a text file") && text.contains("no member"), "{text}");
+        assert!(!text.contains("device create"), "{text}");
+    }
 }

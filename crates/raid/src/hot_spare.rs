@@ -80,7 +80,8 @@ pub(crate) fn seat_of(
     }
     let what = format!(
         "{name} is stale: it was a spare, became member {index}, and the array went on without \
-         it: leave it out, and give it back with `furrow raid replace`"
+         it: leave it out, and give it back with `furrow raid replace {array} {index} {name} \
+         --force`"
     );
     Err(Error::new(ErrorKind::Invalid, what))
 }

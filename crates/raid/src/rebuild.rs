@@ -162,6 +162,11 @@ impl Volume {
         self.0.shape.check_replacement(&self.0.config, device)
     }
 
+    /// Whether the other members have all data.
+    pub fn can_do_without(&self, index: u32) -> bool {
+        self.survives_without(&[index])
+    }
+
     /// Takes a member out of service, as if it had failed.
     ///
     /// # Errors
@@ -169,10 +174,7 @@ impl Volume {
     pub async fn fail(&self, index: u32) -> Result<()> {
         self.check_alive()?;
         let exists = (index as usize) < self.0.members.len();
-        let placement = self.0.shape.placement;
-        let up =
-            |i: u32| i != index && self.0.members[i as usize].state.get() == MemberState::Active;
-        if !exists || !placement.recoverable(|chunk| up(placement.drive(0, chunk))) {
+        if !exists || !self.can_do_without(index) {
             return Err(Error::new(
                 ErrorKind::Invalid,
                 format!("the array cannot do without member {index}"),

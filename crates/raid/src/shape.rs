@@ -75,7 +75,7 @@ impl Config {
     ///
     /// # Errors
     /// `Invalid`; the message begins with `who`, which ends in a verb: "drive 3 has".
-    pub(crate) fn check_permits(&self, who: &str, geometry: &Geometry) -> Result<()> {
+    pub(crate) fn check_permits(&self, who: &str, geometry: &Geometry, advice: &str) -> Result<()> {
         let permits = geometry.max_active.unwrap_or(u32::MAX);
         let needed = self.permits();
         if needed <= permits {
@@ -84,7 +84,7 @@ impl Config {
         invalid(format!(
             "{who} {permits} active zones, {needed} are needed: {} small-chunk and {} large-chunk \
              segments, and {PERMITS_RESERVED} for the state ring, cleaning and the segment that \
-             comes next: have fewer segments, or drives with more active zones",
+             comes next: {advice}",
             self.small, self.large
         ))
     }
@@ -147,7 +147,8 @@ impl Shape {
             ));
         }
         for (index, geometry) in geometries.iter().enumerate() {
-            config.check_permits(&format!("drive {index} has"), geometry)?;
+            let advice = "have fewer segments, or drives with more active zones";
+            config.check_permits(&format!("drive {index} has"), geometry, advice)?;
         }
         let zones = geometries.iter().map(|g| g.zones).min().unwrap_or(0);
         let capacity = blocks_per_zone(first);
@@ -211,7 +212,8 @@ impl Shape {
     /// `Invalid` if it does not fit.
     pub fn check_replacement(&self, config: &Config, device: &dyn ZonedDevice) -> Result<()> {
         let geometry = device.geometry();
-        config.check_permits(&format!("{} has", device.name()), geometry)?;
+        let advice = "choose a drive with more active zones";
+        config.check_permits(&format!("{} has", device.name()), geometry, advice)?;
         let capacity = blocks_per_zone(geometry);
         let beside = oob_per_block(geometry);
         if geometry.zones >= self.zones
@@ -225,7 +227,7 @@ impl Shape {
             ErrorKind::Invalid,
             format!(
                 "{}: {} zones of {capacity} blocks with {beside} out-of-band bytes: the array \
-                 needs {} zones of {} {}",
+                 needs {} zones of {} {}, or more zones: choose another drive",
                 device.name(),
                 geometry.zones,
                 self.zones,

@@ -19,6 +19,7 @@ use crate::format::{MemberEntry, segment};
 use crate::member::MemberState;
 use crate::recover::Found;
 use crate::volume::Volume;
+use furrow_log::Uuid;
 use furrow_log::address::blocks_written;
 use furrow_log::record::RecordHeader;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZoneState};
@@ -41,18 +42,21 @@ pub(crate) struct Stale {
     pub(crate) least: u64,
 }
 
-/// The reason why an array is not started with such members; `enough`: whether the array could
+/// The reason why `array` is not started with such members; `enough`: whether the array could
 /// start without them.
-pub(crate) fn refusal(behind: &[Stale], newest: &str, enough: bool) -> Error {
-    let Stale { name, record, least, .. } = &behind[0];
+pub(crate) fn refusal(array: Uuid, behind: &[Stale], newest: &str, enough: bool) -> Error {
+    let Stale { name, index, record, least } = &behind[0];
     let others: Vec<&str> = behind[1..].iter().map(|other| &*other.name).collect();
     let also = match others.is_empty() {
         true => String::new(),
         false => format!(" (and so is {})", others.join(", ")),
     };
     let advice = match enough {
-        true => "leave it out, and give it back with `furrow raid replace`",
-        false => "the array cannot do without it: give the newest images of the drives",
+        true => format!(
+            "leave it out, and give it back with `furrow raid replace {array} {index} {name} \
+             --force`"
+        ),
+        false => "the array cannot do without it: give the newest images of the drives".to_owned(),
     };
     let what = format!(
         "{name} is stale{also}: its last state record is number {record}, but {newest} says that \

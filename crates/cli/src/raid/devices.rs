@@ -253,7 +253,7 @@ pub fn look(rt: &Rt, named: &Named, patience: Patience) -> Result<Says, Error> {
         ErrorKind::NotFound => {
             Error::new(ErrorKind::NotFound, format!("{}: there is no such drive", named.spec))
         }
-        _ => error,
+        _ => holds::of_no_member(error),
     })?;
     let engine = rt.clone();
     rt.block_on(async move {

@@ -33,7 +33,8 @@ pub struct Fail {
 
 /// Replace a failed member by an empty drive
 ///
-/// A rebuild begins; furrow raid status shows its progress, and --wait waits for its end.
+/// A rebuild begins; furrow raid status shows its progress, and --wait waits for its end. A member
+/// that is in service is taken out before, by furrow raid fail.
 #[derive(clap::Args)]
 pub struct Replace {
     /// Name, UUID or control socket
@@ -147,6 +148,26 @@ fn member(name: &str) -> Result<String> {
     Ok(devices::one(name)?.to_string())
 }
 
+/// A drive for `array`, with its full path. Only here can other arrays be asked whether they use
+/// it: a daemon would ask itself, too.
+///
+/// # Errors
+/// If another array uses it.
+fn drive_for(array: &Running, name: &str) -> Result<String> {
+    let spec = devices::one(name)?;
+    if let DeviceSpec::Image(image) = &spec
+        && let Some(other) = client::user_of(Path::new(&image.path))
+        && other.uuid != array.status.uuid
+    {
+        let other = other.array;
+        bail!(
+            "{spec}: in use: a drive of the running array {other}: choose another drive, or stop \
+             that array: furrow raid stop {other}"
+        );
+    }
+    Ok(spec.to_string())
+}
+
 /// Runs `furrow raid fail`.
 ///
 /// # Errors
@@ -172,7 +193,7 @@ struct Seat {
 /// the drive was not rebuilt in full.
 pub fn replace(args: &Replace, out: &mut dyn Write) -> Result<u8> {
     let array = client::find(&args.array)?;
-    let device = devices::one(&args.device)?.to_string();
+    let device = drive_for(&array, &args.device)?;
     let request = Request::Replace { member: member(&args.member)?, device, force: args.force };
     let seat: Seat = serde_json::from_value(client::ask(&array.socket, &request)?)
         .context("an answer of another version")?;
@@ -187,7 +208,7 @@ pub fn replace(args: &Replace, out: &mut dyn Write) -> Result<u8> {
 /// If the drive does not fit, is not empty, or is a spare of another array.
 pub fn add_spare(args: &AddSpare, out: &mut dyn Write) -> Result<u8> {
     let array = client::find(&args.array)?;
-    let device = devices::one(&args.device)?.to_string();
+    let device = drive_for(&array, &args.device)?;
     client::ask(&array.socket, &Request::AddSpare { device, force: args.force })?;
     writeln!(out, "{}: {} is a spare", array.status.array, args.device)?;
     Ok(0)

@@ -57,7 +57,7 @@ impl Old {
         match self {
             Old::TakenOut(member) => format!(
                 "it was member {member}, and the array went on without it: furrow raid replace \
-                 takes it back as a new drive"
+                 with --force takes it back as a new drive"
             ),
             Old::Replaced(member) => format!(
                 "it was member {member} until another drive took its place: the array does not \

@@ -15,7 +15,7 @@ use super::status::{
     Damage, LastRebuild, LostRange, Member, Rebuild, Requests, Scrub, Status, VERSION,
 };
 use crate::device::fault;
-use crate::holds;
+use crate::holds::{self, Holds};
 use furrow_emu::OpenMode;
 use furrow_log::Uuid;
 use furrow_nbd::{Counts, Server};
@@ -411,7 +411,8 @@ impl Daemon {
         devices::check_lasting(&spec)?;
         let refuse = |kind, what: &str| Err(Error::new(kind, format!("{device}: {what}")));
         if self.spares.borrow().iter().any(|spare| same(&spare.spec, &spec)) {
-            return refuse(ErrorKind::Busy, "is a spare of this array already");
+            let what = "is a spare of this array already, for the next member that fails";
+            return refuse(ErrorKind::Busy, what);
         }
         let drives = self.drives.borrow();
         let members = self.volume.members();
@@ -420,7 +421,8 @@ impl Daemon {
                 continue;
             };
             if *state != MemberState::Failed {
-                return refuse(ErrorKind::Busy, "is a member of this array, in service");
+                let what = "is a member of this array, in service: choose an empty drive";
+                return refuse(ErrorKind::Busy, what);
             }
             // Commands sent to it as the failed member must not reach the new one.
             if Rc::strong_count(&drive.device) > 1 {
@@ -428,25 +430,97 @@ impl Daemon {
             }
             return Ok(drive.clone());
         }
-        let device = holds::open(&self.rt, &spec, OpenMode::ReadWrite)?;
+        let opened = holds::open(&self.rt, &spec, OpenMode::ReadWrite);
+        let device = opened.map_err(|error| match error.kind() {
+            // To make an empty drive of this name would hide a mistyped one.
+            ErrorKind::NotFound => {
+                let what = format!("{device}: there is no such drive: check the name");
+                Error::new(ErrorKind::NotFound, what)
+            }
+            _ => error,
+        })?;
         Ok(Drive { spec, device })
+    }
+
+    /// Adds to `error`, of a drive that must be empty, what it holds. A drive that this array had
+    /// once is of no use to any other command.
+    async fn explain_used(&self, device: &dyn ZonedDevice, error: Error) -> Error {
+        if error.kind() == ErrorKind::Exists
+            && let Ok(Holds::Member(examined)) = Holds::of(device).await
+            && examined.array == self.volume.uuid()
+            && let Some(member) = examined.member
+        {
+            let what = format!(
+                "{}: not empty: it was member {member} of this array, which has gone on without \
+                 it: --force takes it as a new drive, and erases it",
+                device.name()
+            );
+            return Error::new(ErrorKind::Exists, what);
+        }
+        holds::explain_used(device, error).await
     }
 
     async fn replace(&self, member: &str, device: &str, force: bool) -> Result<Value> {
         let index = self.member(member)?;
+        device.parse::<DeviceSpec>().map_err(Error::from)?;
+        self.check_replaced(index)?;
         let drive = self.open(device)?;
         if let Err(error) = self.volume.replace(index, drive.device.clone(), force).await {
-            return Err(holds::explain_used(&*drive.device, error).await);
+            return Err(self.explain_used(&*drive.device, error).await);
         }
         self.drives.borrow_mut()[index as usize] = Some(drive);
         // Whoever waits for the rebuild has to know this drive from one that takes its place.
         Ok(json!({ "member": index, "uuid": self.volume.members()[index as usize].0.to_string() }))
     }
 
+    /// Refuses to replace a member that is in service, and says what can be done instead.
+    fn check_replaced(&self, index: u32) -> Result<()> {
+        let in_service = self.volume.members()[index as usize].1 != MemberState::Failed;
+        if !in_service || self.volume.failed().is_some() {
+            return Ok(());
+        }
+        let name = &self.name;
+        let what = self.why_needed(index).unwrap_or_else(|| {
+            format!(
+                "take it out first: furrow raid fail {name} {index} (until the rebuild has ended, \
+                 one drive less may fail)"
+            )
+        });
+        let what = format!("member {index} of {name} is in service: {what}");
+        Err(Error::new(ErrorKind::Invalid, what))
+    }
+
+    /// Why the array cannot do without a member, and what can be done about it; `None` if it can.
+    fn why_needed(&self, index: u32) -> Option<String> {
+        if self.volume.can_do_without(index) {
+            return None;
+        }
+        let members = self.volume.members();
+        let other = |state| (0..).zip(&members).find(|(at, m)| *at != index && m.1 == state);
+        let name = &self.name;
+        let (failed, rebuilding) = (other(MemberState::Failed), other(MemberState::Rebuilding));
+        let why = match (failed, rebuilding) {
+            (Some((other, _)), _) => {
+                format!("replace member {other} first: furrow raid replace {name} {other} DEV")
+            }
+            (_, Some(_)) => format!("wait for the rebuild: furrow raid rebuild {name} --wait"),
+            _ => "its level has no redundancy: copy the data to another array".to_owned(),
+        };
+        Some(format!("the array cannot do without member {index}: {why}"))
+    }
+
+    async fn fail(&self, member: &str) -> Result<Value> {
+        let index = self.member(member)?;
+        match self.why_needed(index).filter(|_| self.volume.failed().is_none()) {
+            Some(why) => Err(Error::new(ErrorKind::Invalid, why)),
+            None => self.volume.fail(index).await.map(|()| json!({})),
+        }
+    }
+
     async fn add_spare(&self, device: &str, force: bool) -> Result<Value> {
         let drive = self.open(device)?;
         if let Err(error) = self.volume.add_spare(drive.device.clone(), force).await {
-            return Err(holds::explain_used(&*drive.device, error).await);
+            return Err(self.explain_used(&*drive.device, error).await);
         }
         self.note("spare-added", None, format!("{} is a spare", drive.spec));
         self.spares.borrow_mut().push_back(drive);
@@ -643,10 +717,7 @@ impl Handle for Daemon {
             _ if self.stopping.get() => {
                 Err(Error::new(ErrorKind::Busy, "the array is being stopped"))
             }
-            Request::Fail { member } => match self.member(&member) {
-                Ok(index) => self.volume.fail(index).await.map(|()| json!({})),
-                Err(error) => Err(error),
-            },
+            Request::Fail { member } => self.fail(&member).await,
             Request::Replace { member, device, force } => {
                 self.replace(&member, &device, force).await
             }

@@ -333,7 +333,8 @@ impl Assembly {
 
 fn check_device(device: &dyn ZonedDevice, shape: &Shape, config: &Config) -> Result<()> {
     let geometry = device.geometry();
-    config.check_permits(&format!("{} has", device.name()), geometry)?;
+    let advice = "give drives with more active zones";
+    config.check_permits(&format!("{} has", device.name()), geometry, advice)?;
     let capacity = furrow_log::address::blocks_per_zone(geometry);
     if MetaPlace::of(geometry) != shape.meta {
         let than = shape.meta.with_or_without();
@@ -440,7 +441,8 @@ fn match_members(
                 let events = entry.get(member as usize).map_or(0, |entry| entry.events.get());
                 let what = format!(
                     "{name} is stale: the array went on without it (event {events} of {}): leave \
-                     it out, and give it back with `furrow raid replace`",
+                     it out, and give it back with `furrow raid replace {array} {member} {name} \
+                     --force`",
                     authority.parsed.body.events
                 );
                 return refuse(ErrorKind::Invalid, what);
@@ -471,7 +473,7 @@ fn match_members(
             authority.parsed.body.drives.get(),
         )?;
         let enough = placement.recoverable(|chunk| up(placement.drive(0, chunk) as usize));
-        return Err(stale_members::refusal(&behind, &newest, enough));
+        return Err(stale_members::refusal(array, &behind, &newest, enough));
     }
     check_missing(candidates, best, &order)?;
     let seats = order.split_off(candidates.len());
