@@ -122,11 +122,27 @@ fn in_place(lines: &[String], height: usize, first: bool) -> Vec<u8> {
     bytes
 }
 
-/// The lines of `text` for a screen that may be narrower.
-pub fn lines(text: &[u8]) -> Vec<String> {
+/// The lines of `text` for a screen that may be narrower; what continues a line begins after
+/// `indent` blanks.
+pub fn lines(text: &[u8], indent: usize) -> Vec<String> {
     let width = width();
     let text = String::from_utf8_lossy(text);
-    text.lines().flat_map(|line| fit::folded(line, 9, width)).collect()
+    text.lines().flat_map(|line| fit::folded(line, indent, width)).collect()
+}
+
+/// Prints `text` in such lines. It stays on the screen: commands stay whole, to be pasted, even if
+/// the terminal has to continue them in its next line.
+///
+/// # Errors
+/// If `out` takes no more.
+pub fn print(out: &mut dyn Write, text: &[u8], indent: usize) -> std::io::Result<()> {
+    let width = width();
+    for line in String::from_utf8_lossy(text).lines() {
+        for part in fit::folded_around_commands(line, indent, width) {
+            writeln!(out, "{part}")?;
+        }
+    }
+    Ok(())
 }
 
 /// How a wait ended.

@@ -59,7 +59,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
             _ => {
                 let mut text = Vec::new();
                 print(&mut text, &stat, &directory)?;
-                live.show(out, &live::lines(&text))?;
+                live.show(out, &live::lines(&text, 9))?;
             }
         }
         let Some(every) = args.every else { return Ok(0) };

@@ -7,6 +7,7 @@
 use crate::array::{Place, fill, said, states};
 use serde_json::Value;
 use std::fs;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Makes blocks of a member unreadable.
@@ -220,6 +221,36 @@ fn an_array_without_a_daemon_keeps_its_name() {
     place.assemble(&[0, 1], &[]);
     place.ok(&["raid", "stop", "a"]);
     assert!(!control.exists() && !control.with_extension("name").exists());
+}
+
+/// Neither tables nor texts are wider than the screen.
+#[test]
+fn a_status_fits_the_screen() {
+    let place = Place::new("narrow", 3);
+    place.create("5", &[0, 1, 2]);
+    place.assemble(&[0, 1, 2], &[]);
+    let (d0, run) = (place.at("d0.zns"), place.at("run"));
+    for (columns, errors) in [(40, false), (80, true), (200, true)] {
+        for command in [&["raid", "status"][..], &["raid", "examine", &d0]] {
+            let output = Command::new(env!("CARGO_BIN_EXE_furrow"))
+                .args(command)
+                .env("FURROW_RUN", &run)
+                .env("COLUMNS", columns.to_string())
+                .output()
+                .unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            assert!(text.is_ascii(), "{text}");
+            // A command that is broken could not be pasted.
+            let lines = text.lines().filter(|line| !line.contains("furrow raid"));
+            let widest = lines.map(str::len).max().unwrap_or_default();
+            assert!(widest <= columns, "{command:?} at {columns}: {widest}:\n{text}");
+            if command[1] == "status" {
+                assert!(text.contains("d2.zns"), "the end of a name tells it: {text}");
+                assert_eq!(text.contains("checksum"), errors, "{columns}: {text}");
+            }
+        }
+    }
+    place.ok(&["raid", "stop", "a"]);
 }
 
 /// Options that would open the volume to everybody are warned of, and those that cannot be meant

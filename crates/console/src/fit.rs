@@ -117,6 +117,31 @@ fn shortened(text: &str, width: usize) -> String {
 /// `text` in lines of at most `width` columns, broken between words; lines after the first begin
 /// with `indent` blanks. A word that is longer than a line is broken.
 pub fn folded(text: &str, indent: usize, width: usize) -> Vec<String> {
+    fold(text, indent, width, |_| false)
+}
+
+/// Joins the words of a command.
+const JOINED: char = '\u{a0}';
+
+/// Like [`folded`], but commands stay in one line, so that they can be pasted, even if that makes
+/// the line longer. A command begins with `furrow`, and ends before a bracket, a semicolon, a quote
+/// or the end of the text.
+pub fn folded_around_commands(text: &str, indent: usize, width: usize) -> Vec<String> {
+    let mut joined = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("furrow ") {
+        let (before, command) = rest.split_at(at);
+        let end = command.find([')', ';', '`']).unwrap_or(command.len());
+        joined.push_str(before);
+        joined.extend(command[..end].chars().map(|c| if c == ' ' { JOINED } else { c }));
+        rest = &command[end..];
+    }
+    joined.push_str(rest);
+    let lines = fold(&joined, indent, width, |word| word.contains(JOINED));
+    lines.into_iter().map(|line| line.replace(JOINED, " ")).collect()
+}
+
+fn fold(text: &str, indent: usize, width: usize, is_whole: fn(&str) -> bool) -> Vec<String> {
     let width = width.max(indent + 1);
     let words = text.trim_start_matches(' ');
     let (mut lines, mut line) = (Vec::new(), " ".repeat((text.len() - words.len()).min(indent)));
@@ -130,7 +155,7 @@ pub fn folded(text: &str, indent: usize, width: usize) -> Vec<String> {
         if !blank(&line) {
             line.push(' ');
         }
-        while length(&line) + length(&word) > width {
+        while !is_whole(&word) && length(&line) + length(&word) > width {
             let room = width - length(&line);
             line.extend(word.chars().take(room));
             word = word.chars().skip(room).collect();
@@ -187,6 +212,19 @@ mod tests {
                 assert!(line.chars().count() <= width && !line.ends_with(' '), "{width}: {line}");
             }
         }
+    }
+
+    #[test]
+    fn commands_are_not_broken() {
+        let text = "to mend them: furrow raid scrub a --repair; or write them";
+        let lines = folded_around_commands(text, 2, 20);
+        let expected = ["to mend them:", "  furrow raid scrub a --repair;", "  or write them"];
+        assert_eq!(lines, expected);
+        assert_eq!(folded_around_commands(text, 2, 80), [text]);
+        assert_eq!(
+            folded_around_commands("furrowed one two", 0, 8),
+            folded("furrowed one two", 0, 8)
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::devices;
 use crate::daemon::config;
 use crate::holds::Holds;
 use crate::in_use::PATIENCE;
+use crate::live;
 use crate::show;
 use anyhow::{Result, anyhow, bail};
 use furrow_raid::{Config, Level, MetaPlace, Options, Shape};
@@ -16,6 +17,8 @@ use std::rc::Rc;
 
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
+/// The column in which a line continues that is wider than the screen.
+const INDENT: usize = 12;
 
 /// Make an array on empty drives
 ///
@@ -242,6 +245,7 @@ fn print(
         writeln!(out)?;
         return Ok(0);
     }
+    let (screen, out) = (out, &mut Vec::new());
     writeln!(out, "{}: array made", args.name)?;
     let may = match tolerates {
         0 => "none: what a drive holds is lost with it".to_owned(),
@@ -290,6 +294,7 @@ fn print(
         writeln!(out, "  {:<9} {}", "spares", args.spare.join(" "))?;
     }
     writeln!(out, "start it: furrow raid assemble {}", all.join(" "))?;
+    live::print(screen, out, INDENT)?;
     Ok(0)
 }
 

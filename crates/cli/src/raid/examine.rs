@@ -7,15 +7,27 @@ use super::start::DRIVE_TIMEOUT;
 use super::status::Status;
 use crate::daemon::{config, utc};
 use crate::in_use::PATIENCE;
+use crate::live;
 use crate::show;
 use anyhow::Result;
-use comfy_table::CellAlignment;
+use furrow_console::fit::{self, Column};
 use furrow_raid::{Examined, MemberState, split_refusal};
 use furrow_rt::{Nanos, Rt};
 use furrow_zone::spec::DeviceSpec;
 use serde::Serialize;
 use std::io::Write;
 use std::path::Path;
+
+/// The column in which a line continues that is wider than the screen.
+const INDENT: usize = 4;
+
+/// The columns of members.
+const MEMBERS: [Column; 4] = [
+    Column::word("member", 0),
+    Column::word("state", 0),
+    Column::amount("events", 1),
+    Column::name("device", 0),
+];
 
 /// Show which arrays drives belong to
 ///
@@ -144,7 +156,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
         serde_json::to_writer_pretty(&mut *out, &document)?;
         writeln!(out)?;
     } else {
-        print(&document, out)?;
+        let mut text = Vec::new();
+        print(&document, &mut text)?;
+        live::print(out, &text, INDENT)?;
     }
     Ok(u8::from(!well))
 }
@@ -342,14 +356,9 @@ fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
             writeln!(out, "  split brain: {why}")?;
         }
         writeln!(out)?;
-        let mut table = show::table(&["member", "state", "events", "device"]);
-        for column in [1, 3] {
-            if let Some(column) = table.column_mut(column) {
-                column.set_cell_alignment(CellAlignment::Left);
-            }
-        }
+        let mut rows = Vec::new();
         for member in &array.members {
-            table.add_row([
+            rows.push(vec![
                 member.member.to_string(),
                 member.state.to_owned(),
                 member.events.map_or("-".to_owned(), |events| events.to_string()),
@@ -358,9 +367,11 @@ fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
         }
         for spare in &array.spares {
             let spare = ["-".to_owned(), "spare".to_owned(), "-".to_owned(), spare.device.clone()];
-            table.add_row(spare);
+            rows.push(spare.to_vec());
         }
-        show::print_table(out, &table)?;
+        for line in fit::table(&MEMBERS, &rows, live::width()) {
+            writeln!(out, "{line}")?;
+        }
         for (member, why) in array.members.iter().filter_map(|m| Some((m, m.why.as_ref()?))) {
             let device = member.device.as_deref().unwrap_or("-");
             writeln!(out, "{device} is {}: {why}", member.state)?;

@@ -6,7 +6,7 @@ use crate::daemon::utc;
 use crate::live::{self, Live};
 use crate::show;
 use anyhow::Result;
-use comfy_table::CellAlignment;
+use furrow_console::fit::{self, Column};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -15,6 +15,8 @@ use std::time::Duration;
 /// Version of the JSON document.
 pub const VERSION: u32 = 2;
 
+/// Where the texts of a status begin: the column in which a line continues.
+const INDENT: usize = 9;
 /// Seconds of --watch.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 
@@ -267,14 +269,22 @@ struct Document<'a> {
 /// If an array that is named does not run.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let every = args.every.or(args.watch.then_some(WATCH_EVERY));
-    let Some(every) = every else { return look(args, false, out) };
+    let Some(every) = every else {
+        let mut text = Vec::new();
+        let status = look(args, false, &mut text)?;
+        match args.json {
+            true => out.write_all(&text)?,
+            false => live::print(out, &text, INDENT)?,
+        }
+        return Ok(status);
+    };
     let mut live = Live::begin(!args.json)?;
     loop {
         let mut text = Vec::new();
         look(args, true, &mut text)?;
         match args.json {
             true => out.write_all(&text).and_then(|()| out.flush())?,
-            false => live.show(out, &live::lines(&text))?,
+            false => live.show(out, &live::lines(&text, INDENT))?,
         }
         if !live.wait(every)? {
             return Ok(0);
@@ -322,28 +332,29 @@ fn look(args: &Args, repeats: bool, out: &mut dyn Write) -> Result<u8> {
     Ok(u8::from(!well))
 }
 
-/// Prints a table of `members` and their errors.
-///
-/// # Errors
-/// If `out` takes no more.
-pub fn print_members(out: &mut dyn Write, members: &[Member]) -> io::Result<()> {
-    let mut table = show::table(&["member", "state", "read", "write", "checksum", "device"]);
-    for column in [1, 5] {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Left);
-        }
-    }
-    for member in members {
-        table.add_row([
+/// The columns of members; on a narrow screen those of errors are left out.
+const MEMBERS: [Column; 6] = [
+    Column::word("member", 0),
+    Column::word("state", 0),
+    Column::amount("read", 2),
+    Column::amount("write", 2),
+    Column::amount("checksum", 2),
+    Column::name("device", 0),
+];
+
+/// The table of `members` and their errors, in lines of at most `width` columns.
+fn table_of(members: &[Member], width: usize) -> Vec<String> {
+    let row = |member: &Member| {
+        vec![
             member.member.to_string(),
             member.state.to_uppercase(),
             member.read_errors.to_string(),
             member.write_errors.to_string(),
             member.checksum_errors.to_string(),
             member.device.clone().unwrap_or_else(|| "-".to_owned()),
-        ]);
-    }
-    show::print_table(out, &table)
+        ]
+    };
+    fit::table(&MEMBERS, &members.iter().map(row).collect::<Vec<_>>(), width)
 }
 
 /// Prints one array as text.
@@ -408,7 +419,9 @@ pub fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     };
     line("served", format!("{}, {clients}{read_only}", status.listening.join(" ")))?;
     writeln!(out)?;
-    print_members(out, &status.members)?;
+    for line in table_of(&status.members, live::width()) {
+        writeln!(out, "{line}")?;
+    }
     if !status.events.is_empty() {
         writeln!(out)?;
     }
