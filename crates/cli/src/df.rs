@@ -1,7 +1,9 @@
 //! `furrow df`: space, inodes and write counters.
 
+use crate::live;
 use crate::show;
 use crate::target::Target;
+use furrow_console::fit::{self, Column};
 use furrow_fuse::endpoint;
 use furrow_fuse::report::{self, Status, Traffic};
 use std::ffi::OsString;
@@ -76,11 +78,8 @@ fn all(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     if found.is_empty() {
         writeln!(out, "no Furrow file system is mounted")?;
     } else {
-        let mut table = show::table(&HEAD);
-        for (directory, status) in &found {
-            table.add_row(row(status, directory));
-        }
-        show::print_table(out, &table)?;
+        let rows: Vec<_> = found.iter().map(|(at, status)| row(status, at).into()).collect();
+        print_rows(out, &rows)?;
         for (_, status) in &found {
             print_failure(out, status)?;
         }
@@ -98,17 +97,17 @@ pub fn print(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Resu
     print_summary(out, &status.counters)
 }
 
-const HEAD: [&str; 10] = [
-    "device",
-    "size",
-    "used",
-    "use",
-    "free now",
-    "after cleaning",
-    "inodes",
-    "iused",
-    "iuse",
-    "on",
+const HEAD: [Column; 10] = [
+    Column::name("device", 0),
+    Column::amount("size", 2),
+    Column::amount("used", 1),
+    Column::amount("use", 0),
+    Column::amount("free now", 3),
+    Column::amount("after cleaning", 2),
+    Column::amount("inodes", 4),
+    Column::amount("iused", 4),
+    Column::amount("iuse", 3),
+    Column::name("on", 0),
 ];
 
 /// A line of the table: the file system used at `place`.
@@ -136,22 +135,26 @@ fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Re
     let block = u64::from(space.block_size);
     let label = if status.label.is_empty() { "(none)" } else { &status.label };
     writeln!(out, "label {}, UUID {}", show::printable(label), status.uuid)?;
-    let mut table = show::table(&HEAD);
-    table.add_row(row(status, place));
-    show::print_table(out, &table)?;
+    print_rows(out, &[row(status, place).into()])?;
     print_failure(out, status)?;
     let (logs, summaries) = (space.blocks_logs, space.blocks_summaries);
     let whole = logs + summaries + space.blocks;
-    writeln!(
-        out,
-        "\nmetadata without nodes: logs and tables {} ({:.3} % of the drive), {} of it in use; \
+    let metadata = format!(
+        "metadata without nodes: logs and tables {} ({:.3} % of the drive), {} of it in use; \
          summaries {} ({:.3} %)",
         show::bytes(logs * block),
         logs as f64 * 100.0 / whole.max(1) as f64,
         show::bytes(space.blocks_logs_used * block),
         show::bytes(summaries * block),
         summaries as f64 * 100.0 / whole.max(1) as f64,
-    )
+    );
+    writeln!(out)?;
+    fit::folded(&metadata, 2, live::width()).iter().try_for_each(|line| writeln!(out, "{line}"))
+}
+
+/// The table of file systems, as wide as the screen.
+fn print_rows(out: &mut dyn Write, rows: &[Vec<String>]) -> std::io::Result<()> {
+    fit::table(&HEAD, rows, live::width()).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
 /// Prints why the file system takes no writes, if so.

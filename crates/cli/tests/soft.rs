@@ -90,11 +90,18 @@ fn soft_zones_are_not_made_over_what_others_wrote_and_damage_is_told() {
     // Without a first block only the copy says what it is: nothing is made over it.
     file.write_at(&[0; 4096], 0).unwrap();
     place.refused(&create(&drive, &[]), &["first block is damaged", "--force"]);
-    place.refused(&["fsck", &drive], &["first block is damaged", "dd"]);
-    let copy = &mut [0; 4096];
-    file.read_at(copy, SIZE - 4096).unwrap();
-    assert!(*copy == block, "the advice to copy it is right");
-    file.write_at(&block, 0).unwrap();
+    place.refused(&["fsck", &drive], &["first block is damaged", "device check --repair"]);
+    let told = said(&place, &["device", "check", &drive]);
+    assert!(told.contains("device check --repair") && !told.contains("--soft"), "{told}");
+    // What another program made there since is not overwritten.
+    file.write_at(b"\x53\xef", 1080).unwrap();
+    place.refused(&["device", "check", "--repair", &drive], &["no soft zones"]);
+    file.write_at(&[0; 2], 1080).unwrap();
+    place.ok(&["device", "check", "--repair", &drive]);
+    let front = &mut [0; 4096];
+    file.read_at(front, 0).unwrap();
+    assert!(*front == block, "the first block is as it was");
+    place.ok(&["fsck", &drive]);
     // Every block of the journal.
     for at in 256..2048 {
         file.write_at(&[1], at * 4096 + 8).unwrap();

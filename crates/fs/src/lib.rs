@@ -131,8 +131,8 @@ impl Fs {
                 mounted => return Ok(Fs(mounted?)),
             };
             if !options.read_only {
-                const CHOICES: &str = "mount it with ro to read what is left, see what is lost with \
-                                   furrow fsck, accept that with furrow fsck --repair";
+                const CHOICES: &str = "mount it with ro to read what is left, see what is lost \
+                                       with furrow fsck, accept that with furrow fsck --repair";
                 return Err(Error::new(ErrorKind::Corrupt, format!("{error}: {CHOICES}")));
             }
             let Ok((view, lost)) = repair::readable(rt, device).await else { return Err(error) };

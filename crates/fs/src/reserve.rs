@@ -166,16 +166,16 @@ impl Inner {
                     return Ok(false);
                 }
             }
-            // Blocks written since the last checkpoint hold back space from every request: no victim
-            // gives that back.
+            // Blocks written since the last checkpoint hold back space from every request: no
+            // victim gives that back.
             let unsafe_most = |core: &Core| core.recovery_needs() > core.alloc.kept_from_users();
             if unsafe_most(&self.core.borrow()) {
                 self.checkpoint(false).await?;
                 return Ok(true);
             }
-            // Cleaning is cheap where much is garbage. If nothing is, dirty pages are written first:
-            // the blocks they replace become garbage only then. As the last resort any victim is
-            // cleaned.
+            // Cleaning is cheap where much is garbage. If nothing is, dirty pages are written
+            // first: the blocks they replace become garbage only then. As the last resort any
+            // victim is cleaned.
             for urgency in [Urgency::Waiting, Urgency::Last] {
                 match self.clean_some(urgency).await? {
                     Outcome::Gained | Outcome::Moved => return Ok(true),

@@ -290,8 +290,8 @@ pub(crate) fn number_of(directory: &Path) -> Option<String> {
     mounts.into_iter().rfind(|mount| mount.directory == directory).map(|mount| mount.number)
 }
 
-/// The kernel's number of the connection of a mount: a device number in the kernel's own form, which
-/// is the minor number alone where the mount has no block device.
+/// The kernel's number of the connection of a mount: a device number in the kernel's own form,
+/// which is the minor number alone where the mount has no block device.
 fn connection(number: &str) -> Option<u32> {
     let (major, minor) = number.split_once(':')?;
     Some(major.parse::<u32>().ok()? << 20 | minor.parse::<u32>().ok()?)

@@ -109,8 +109,9 @@ pub trait Operations: Send + Sync + 'static {
     /// The mount has ended.
     fn destroy(&self) {}
 
-    /// The kernel unmounts a block device, and frees the device when this is answered: nothing may be
-    /// written to the device afterwards. Of other mounts the kernel only says that they have ended.
+    /// The kernel unmounts a block device, and frees the device when this is answered: nothing may
+    /// be written to the device afterwards. Of other mounts the kernel only says that they have
+    /// ended.
     fn leave(&self, reply: Reply<kind::Empty>) {
         reply.ok();
     }

@@ -51,7 +51,8 @@ pub(crate) struct Shared {
     pub no_open: AtomicBool,
     /// Time of the mount.
     since: Instant,
-    /// The kernel has unmounted a block device, and the engine has ended for that, with this result.
+    /// The kernel has unmounted a block device, and the engine has ended for that, with this
+    /// result.
     left: Mutex<Option<furrow_zone::Result<()>>>,
     /// Errors of the drive that the log has.
     logged: Mutex<BTreeSet<String>>,

@@ -102,8 +102,8 @@ impl<S: Operations> Session<S> {
         let session = ready();
         session.with_context(|| format!("{}: FUSE handshake", directory.display())).inspect_err(
             |_| {
-                // Without a daemon the mount would be dead. The kernel is not to wait for an answer:
-                // nobody reads requests here.
+                // Without a daemon the mount would be dead. The kernel is not to wait for an
+                // answer: nobody reads requests here.
                 let _ = endpoint::unmount(directory, Unmount::Force);
             },
         )

@@ -117,8 +117,8 @@ impl Store {
         Box::pin(async move {
             self.0.scrub.stop().await;
             self.sync_all().await?;
-            // A group commit without content, behind the snapshot of the half: everything before it is
-            // provably whole.
+            // A group commit without content, behind the snapshot of the half: everything before it
+            // is provably whole.
             for _ in 0..2 {
                 let turn = self.0.turn.get();
                 self.join_group_commit(None).await?;

@@ -100,17 +100,15 @@ impl Store {
             let failed: BTreeSet<ZoneId> =
                 ring.zones().filter(|zone| is_bad(&reports[zone.0 as usize])).collect();
             if ring.count() - (failed.len() as u32) < 2 {
-                return Err(Error::new(
-                    ErrorKind::Io,
-                    format!(
-                        "{}: {} of zones {} to {} failed, and the record ring needs two of them: this \
-                     drive cannot be used",
-                        device.name(),
-                        failed.len(),
-                        ring.start,
-                        ring.end() - 1
-                    ),
-                ));
+                let what = format!(
+                    "{}: {} of zones {} to {} failed, and the record ring needs two of them: \
+                     this drive cannot be used",
+                    device.name(),
+                    failed.len(),
+                    ring.start,
+                    ring.end() - 1
+                );
+                return Err(Error::new(ErrorKind::Io, what));
             }
             let writer = Writer::new(rt, device.clone(), Order::Queued, 8);
             let used = reports.iter().filter(|r| !is_bad(r) && !geometry.is_conventional(r.zone));

@@ -47,7 +47,8 @@ pub(crate) struct FoundRing {
     pub(crate) zones: RingZones,
     /// The halves found, newest turn first.
     pub(crate) halves: Vec<FoundHalf>,
-    /// Zones that belong to none of these halves, were written, and hold no record that can be read.
+    /// Zones that belong to none of these halves, were written, and hold no record that can be
+    /// read.
     pub(crate) unreadable: Vec<ZoneId>,
 }
 
@@ -241,7 +242,8 @@ pub(crate) async fn none_found(
 }
 
 /// Whether something newer than this half may have counted. If the half does not say that the ring
-/// `turns`, and its first zone could have been emptied and still holds data, no newer half ever did.
+/// `turns`, and its first zone could have been emptied and still holds data, no newer half ever
+/// did.
 fn may_have_newer(half: &Superblock, turns: bool, reports: &[ZoneReport]) -> bool {
     let state = |zone: ZoneId| reports.get(zone.0 as usize).map(|report| report.state);
     let first = half.zones.first().copied();

@@ -4,8 +4,11 @@
 
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, Medium, Options as DriveOptions, When};
 use furrow_kv::{CheckOptions, FormatOptions, Lifetime, Node, Options, Snapshot, Store, check};
-use furrow_rt::{Config, Rt};
-use furrow_zone::{BlockCount, ErrorKind, Geometry, Lba, ZoneState};
+use furrow_rt::{Config, Page, Pages, Rt};
+use furrow_zone::{
+    Action, BlockCount, Command, ErrorKind, Geometry, Lba, QueueId, Request, Target, ZoneReport,
+    ZoneState, ZonedDevice,
+};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -224,6 +227,21 @@ fn after_a_power_cut_only_the_last_record_may_be_lost() {
     rt.clear();
 }
 
+/// Overwrites what was written in a zone by as many blocks of `byte`.
+async fn overwrite(drive: &Emulator, report: &ZoneReport, byte: u8) {
+    let start = u64::from(report.zone.0) * ZONE;
+    let reset = Command::Manage { target: Target::Zone(Lba(start)), action: Action::Reset };
+    assert!(drive.submit(QueueId(0), Request::bare(reset)).await.status.is_ok());
+    let end = if report.state == ZoneState::Full { ZONE } else { report.write_pointer.0 };
+    for block in start..start + end {
+        let mut page = Page::zeroed();
+        page.make_mut().fill(byte);
+        let write = Command::Write { lba: Lba(block), blocks: BlockCount(1) };
+        let request = Request::with_data(write, Pages::from_iter([page]));
+        assert!(drive.submit(QueueId(0), request).await.status.is_ok());
+    }
+}
+
 /// A whole zone of the ring that reads as something else than what was written there is not passed
 /// over, though no record in it says what is lost.
 #[test]
@@ -246,16 +264,12 @@ fn a_zone_of_the_ring_without_a_record_is_not_passed_over() {
             let (ring, newest) = snapshot.ring_zones();
             let mut refused = 0;
             let reports = device.report_now(furrow_zone::ZoneId(ring.start), ring.count()).unwrap();
-            for report in reports.iter().filter(|report| report.state != ZoneState::Empty) {
+            let written = reports.iter().filter(|report| report.state != ZoneState::Empty);
+            for (report, byte) in written.flat_map(|report| [(report, 0), (report, 0x5a)]) {
                 let zone = report.zone;
-                let end =
-                    if report.state == ZoneState::Full { ZONE } else { report.write_pointer.0 };
-                let copy =
-                    Emulator::from_snapshot(&on, &device.snapshot(), DriveOptions::simulated());
-                let fault = Fault::new(FaultKind::BitFlip);
-                let fault = fault.at_blocks(Lba(u64::from(zone.0) * ZONE), BlockCount(end));
-                copy.inject(fault.when(When::Always)).unwrap();
-                let copy = Rc::new(copy);
+                let left = device.snapshot();
+                let copy = Rc::new(Emulator::from_snapshot(&on, &left, DriveOptions::simulated()));
+                overwrite(&copy, report, byte).await;
                 let checked = check(&*copy, &CheckOptions::default()).await.unwrap();
                 match Store::open(&on, copy, Options::default()).await {
                     Ok(store) => {

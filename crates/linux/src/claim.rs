@@ -4,10 +4,10 @@
 //! other commands of Furrow. A mount of type fuseblk is an exclusive user too, so the process that
 //! serves it has to give its own claim up first ([`hand_over`]).
 //!
-//! Invariant: beside the claim, which may be the kernel's, whoever writes to the device has a record
-//! lock on the node. A server of a mount that is gone may still write its last blocks, and the next
-//! one waits for the lock. It is a lock of the open file (`F_OFD_SETLK`) because udev uses flock(2)
-//! on block devices for purposes of its own.
+//! Invariant: beside the claim, which may be the kernel's, whoever writes to the device has a
+//! record lock on the node. A server of a mount that is gone may still write its last blocks, and
+//! the next one waits for the lock. It is a lock of the open file (`F_OFD_SETLK`) because udev uses
+//! flock(2) on block devices for purposes of its own.
 
 #![allow(unsafe_code, reason = "a lock of an open file, which only fcntl(2) has")]
 

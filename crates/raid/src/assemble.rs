@@ -23,7 +23,7 @@ use furrow_log::address::blocks_begun;
 use furrow_log::record::{self, Expect, crc32c};
 use furrow_log::{BlockAddr, Uuid, read_blocks};
 use furrow_policy::{Appends, Lifetimes};
-use furrow_rt::{Notify, Page, Pool, Ranges, Rt};
+use furrow_rt::{Boxed, Notify, Page, Pool, Ranges, Rt};
 use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -214,13 +214,16 @@ impl Parsed {
 /// # Errors
 /// `NotFound` if the drive belongs to no array, `WrongFormat` if the array is of a newer version;
 /// `Io` if the drive cannot be read.
-pub async fn examine(device: &dyn ZonedDevice) -> Result<Examined> {
-    let (found, ring, _) = find(device).await?;
-    if found.is_spare() {
-        return hot_spare::examined(&found, &device.name());
-    }
-    let parsed = parse(&found, &device.name())?;
-    Ok(parsed.says(&found, &ring))
+#[inline(never)]
+pub fn examine(device: &dyn ZonedDevice) -> Boxed<'_, Result<Examined>> {
+    Box::pin(async move {
+        let (found, ring, _) = find(device).await?;
+        if found.is_spare() {
+            return hot_spare::examined(&found, &device.name());
+        }
+        let parsed = parse(&found, &device.name())?;
+        Ok(parsed.says(&found, &ring))
+    })
 }
 
 impl Parsed {
@@ -284,14 +287,17 @@ fn no_record(name: &str, ring: &RingRead, damaged: &Damaged) -> Error {
 ///
 /// # Errors
 /// As [`examine`]. A drive that has a whole record, or no such sign, is none: `None`.
-pub async fn damaged_member(device: &dyn ZonedDevice) -> Result<Option<Damaged>> {
-    let zones = reports(device).await?;
-    let ring = read_ring(device, &zones, &Pool::new(64)).await?;
-    if ring.newest.is_some() {
-        return Ok(None);
-    }
-    let damaged = signs(device, &ring, &zones).await?;
-    Ok(Some(damaged).filter(|damaged| !damaged.signs.is_empty()))
+#[inline(never)]
+pub fn damaged_member(device: &dyn ZonedDevice) -> Boxed<'_, Result<Option<Damaged>>> {
+    Box::pin(async move {
+        let zones = reports(device).await?;
+        let ring = read_ring(device, &zones, &Pool::new(64)).await?;
+        if ring.newest.is_some() {
+            return Ok(None);
+        }
+        let damaged = signs(device, &ring, &zones).await?;
+        Ok(Some(damaged).filter(|damaged| !damaged.signs.is_empty()))
+    })
 }
 
 /// The signs of a drive without a whole record.
@@ -360,59 +366,66 @@ pub(crate) async fn look(device: &dyn ZonedDevice) -> Result<Looked> {
 /// # Errors
 /// `Invalid` if no such array can be made of the drives, `Exists` if one of them is not empty; in
 /// both cases nothing was written.
-pub async fn create(
-    rt: &Rt,
+#[inline(never)]
+pub fn create<'a>(
+    rt: &'a Rt,
     devices: Vec<Rc<dyn ZonedDevice>>,
-    config: &Config,
-    options: &Options,
+    config: &'a Config,
+    options: &'a Options,
     force: bool,
-) -> Result<Volume> {
-    if devices.is_empty() {
-        return Err(Error::new(ErrorKind::Invalid, "no drives are given"));
-    }
-    let geometries: Vec<_> = devices.iter().map(|device| device.geometry()).collect();
-    let shape = Shape::new(config, &geometries)?;
-    if !force {
-        for device in &devices {
-            check_empty(&**device).await?;
+) -> Boxed<'a, Result<Volume>> {
+    Box::pin(async move {
+        if devices.is_empty() {
+            return Err(Error::new(ErrorKind::Invalid, "no drives are given"));
         }
-    }
-    let mut rng = rt.fork_rng();
-    let uuid = Uuid::random(&mut rng);
-    let mut members = Vec::new();
-    let watchdog = Watchdog::new(rt, options.drive_timeout);
-    devices.iter().for_each(|device| watchdog.add(device));
-    for device in &devices {
-        let zones = erase(&**device).await?;
-        let drive = Drive::open(rt, device.clone(), &zones, Holds::Nothing, options)?;
-        members.push(member(Uuid::random(&mut rng), MemberState::Active, (0, 0), Some(drive)));
-    }
-    let image = Image {
-        root: vec![NONE; shape.mappings as usize],
-        sequence: 1,
-        next_segment: 1,
-        ..Image::default()
-    };
-    let body = Start { uuid, created: rt.wall().0, events: 1, epoch: 1, records: 1, checkpoint: 0 };
-    let volume = start((rt, &watchdog), (config.clone(), shape), members, options, body, image);
-    volume.serve_space(Lane::Release);
-    volume.checkpoint(true).await?;
-    volume.serve();
-    Ok(volume)
+        let geometries: Vec<_> = devices.iter().map(|device| device.geometry()).collect();
+        let shape = Shape::new(config, &geometries)?;
+        if !force {
+            for device in &devices {
+                check_empty(&**device).await?;
+            }
+        }
+        let mut rng = rt.fork_rng();
+        let uuid = Uuid::random(&mut rng);
+        let mut members = Vec::new();
+        let watchdog = Watchdog::new(rt, options.drive_timeout);
+        devices.iter().for_each(|device| watchdog.add(device));
+        for device in &devices {
+            let zones = erase(&**device).await?;
+            let drive = Drive::open(rt, device.clone(), &zones, Holds::Nothing, options)?;
+            members.push(member(Uuid::random(&mut rng), MemberState::Active, (0, 0), Some(drive)));
+        }
+        let image = Image {
+            root: vec![NONE; shape.mappings as usize],
+            sequence: 1,
+            next_segment: 1,
+            ..Image::default()
+        };
+        let body =
+            Start { uuid, created: rt.wall().0, events: 1, epoch: 1, records: 1, checkpoint: 0 };
+        let volume = start((rt, &watchdog), (config.clone(), shape), members, options, body, image);
+        volume.serve_space(Lane::Release);
+        volume.checkpoint(true).await?;
+        volume.serve();
+        Ok(volume)
+    })
 }
 
 /// Refuses a drive that is not empty.
 ///
 /// # Errors
 /// `Exists` if the drive is not empty, `Io` if it does not answer.
-pub async fn check_empty(device: &dyn ZonedDevice) -> Result<()> {
-    let used = |zone: &ZoneReport| !matches!(zone.state, ZoneState::Empty | ZoneState::Offline);
-    let Some(used) = reports(device).await?.into_iter().find(used) else { return Ok(()) };
-    let (name, zone) = (device.name(), used.zone);
-    let what = format!(
-        "{name}: zone {zone} is not empty: use --force if what the drive holds may be lost"
-    );
-    Err(Error::new(ErrorKind::Exists, what))
+#[inline(never)]
+pub fn check_empty(device: &dyn ZonedDevice) -> Boxed<'_, Result<()>> {
+    Box::pin(async move {
+        let used = |zone: &ZoneReport| !matches!(zone.state, ZoneState::Empty | ZoneState::Offline);
+        let Some(used) = reports(device).await?.into_iter().find(used) else { return Ok(()) };
+        let (name, zone) = (device.name(), used.zone);
+        let what = format!(
+            "{name}: zone {zone} is not empty: use --force if what the drive holds may be lost"
+        );
+        Err(Error::new(ErrorKind::Exists, what))
+    })
 }
 
 /// Empties every zone that is not empty. Returns the reports of the zones afterwards.
@@ -588,18 +601,23 @@ pub(crate) struct Given {
 /// `NotFound` if a drive belongs to no array; `WrongFormat` if a drive belongs to another array, or
 /// to an array of a newer version; `Invalid` if a drive is stale or given twice, or too many are
 /// missing: the message names them. `Io` or `Corrupt` if needed blocks cannot be read.
-pub async fn assemble(
-    rt: &Rt,
+#[inline(never)]
+pub fn assemble<'a>(
+    rt: &'a Rt,
     devices: Vec<Rc<dyn ZonedDevice>>,
-    options: &Options,
-) -> Result<Volume> {
-    let watchdog = Watchdog::new(rt, options.drive_timeout);
-    devices.iter().for_each(|device| watchdog.add(device));
-    for _ in 1..TRIES {
-        if let Some(volume) = steps::put_together(rt, &watchdog, &devices, options, false).await? {
-            return Ok(volume);
+    options: &'a Options,
+) -> Boxed<'a, Result<Volume>> {
+    Box::pin(async move {
+        let watchdog = Watchdog::new(rt, options.drive_timeout);
+        devices.iter().for_each(|device| watchdog.add(device));
+        for _ in 1..TRIES {
+            if let Some(volume) =
+                steps::put_together(rt, &watchdog, &devices, options, false).await?
+            {
+                return Ok(volume);
+            }
         }
-    }
-    let last = steps::put_together(rt, &watchdog, &devices, options, true).await?;
-    Ok(last.expect("invariant: the last try says why not"))
+        let last = steps::put_together(rt, &watchdog, &devices, options, true).await?;
+        Ok(last.expect("invariant: the last try says why not"))
+    })
 }

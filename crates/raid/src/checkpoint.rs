@@ -14,7 +14,7 @@ use crate::format::{ArrayBody, MemberEntry, SegmentEntry, kind, segment};
 use crate::member::MemberState;
 use crate::volume::{SegmentState, Volume};
 use furrow_log::record::{RecordId, seal};
-use furrow_rt::Permit;
+use furrow_rt::{Boxed, Permit};
 use furrow_zone::{Error, ErrorKind, Result};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -23,58 +23,61 @@ impl Volume {
     ///
     /// # Errors
     /// If the volume cannot be written.
-    pub async fn checkpoint(&self, clean: bool) -> Result<()> {
-        let state = &self.0.checkpoint;
-        self.repair_torn_stripes().await?;
-        let _one = state.one.acquire(1).await;
-        let writes = self.0.paging.writes.acquire(1).await;
-        self.quiesce().await;
-        if cfg!(debug_assertions)
-            && let Err(error) = self.audit()
-        {
+    #[inline(never)]
+    pub fn checkpoint(&self, clean: bool) -> Boxed<'_, Result<()>> {
+        Box::pin(async move {
+            let state = &self.0.checkpoint;
+            self.repair_torn_stripes().await?;
+            let _one = state.one.acquire(1).await;
+            let writes = self.0.paging.writes.acquire(1).await;
+            self.quiesce().await;
+            if cfg!(debug_assertions)
+                && let Err(error) = self.audit()
+            {
+                self.resume();
+                self.die(error.clone());
+                return Err(error);
+            }
+            state.snapshots.set(state.snapshots.get() + 1);
+            let snapshot = state.snapshots.get();
+            let pages = &self.0.pages;
+            let dirty = self.0.map.borrow_mut().take_dirty(0, usize::MAX, || pages.take_dirty());
+            let mut root = self.0.map.borrow().root().to_vec();
+            let entries = self.entries();
+            let (sequence, next_segment) = (self.0.sequence.get(), self.0.next_segment.get());
+            state.written.set(self.0.counters.borrow().written);
             self.resume();
-            self.die(error.clone());
-            return Err(error);
-        }
-        state.snapshots.set(state.snapshots.get() + 1);
-        let snapshot = state.snapshots.get();
-        let pages = &self.0.pages;
-        let dirty = self.0.map.borrow_mut().take_dirty(0, usize::MAX, || pages.take_dirty());
-        let mut root = self.0.map.borrow().root().to_vec();
-        let entries = self.entries();
-        let (sequence, next_segment) = (self.0.sequence.get(), self.0.next_segment.get());
-        state.written.set(self.0.counters.borrow().written);
-        self.resume();
-        // A mapping block that is evicted from here on holds changes from after the snapshot: the
-        // checkpoint does not name that copy.
-        for (leaf, number) in self.write_leaves(&dirty).await? {
-            root[leaf as usize] = number;
-        }
-        drop(writes);
-        self.flush_drives().await?;
-        let replaced = std::mem::take(&mut *state.replaced.borrow_mut());
-        let named = |(leaf, number): &(u32, u32)| root[*leaf as usize] == *number;
-        let (stay, unnamed): (Vec<_>, Vec<_>) = replaced.into_iter().partition(named);
-        state.replaced.borrow_mut().extend(stay);
-        state.unnamed.borrow_mut().extend(unnamed);
-        *state.image.borrow_mut() = Image { entries, root, sequence, next_segment };
-        state.id.set(snapshot);
-        self.write_state(clean).await;
-        if let Some(error) = self.failed() {
-            return Err(error);
-        }
-        for (_, number) in state.unnamed.take() {
-            let slot = self.0.shape.slot(number);
-            self.lower_in(slot, "mapping blocks", |segment| &mut segment.leaves);
-        }
-        let mut segments = self.0.segments.borrow_mut();
-        for segment in segments.iter_mut().filter(|segment| segment.needed <= snapshot) {
-            segment.needed = 0;
-        }
-        drop(segments);
-        self.count(|counters| counters.checkpoints += 1);
-        self.0.wanted.notify_all();
-        Ok(())
+            // A mapping block that is evicted from here on holds changes from after the snapshot:
+            // the checkpoint does not name that copy.
+            for (leaf, number) in self.write_leaves(&dirty).await? {
+                root[leaf as usize] = number;
+            }
+            drop(writes);
+            self.flush_drives().await?;
+            let replaced = std::mem::take(&mut *state.replaced.borrow_mut());
+            let named = |(leaf, number): &(u32, u32)| root[*leaf as usize] == *number;
+            let (stay, unnamed): (Vec<_>, Vec<_>) = replaced.into_iter().partition(named);
+            state.replaced.borrow_mut().extend(stay);
+            state.unnamed.borrow_mut().extend(unnamed);
+            *state.image.borrow_mut() = Image { entries, root, sequence, next_segment };
+            state.id.set(snapshot);
+            self.write_state(clean).await;
+            if let Some(error) = self.failed() {
+                return Err(error);
+            }
+            for (_, number) in state.unnamed.take() {
+                let slot = self.0.shape.slot(number);
+                self.lower_in(slot, "mapping blocks", |segment| &mut segment.leaves);
+            }
+            let mut segments = self.0.segments.borrow_mut();
+            for segment in segments.iter_mut().filter(|segment| segment.needed <= snapshot) {
+                segment.needed = 0;
+            }
+            drop(segments);
+            self.count(|counters| counters.checkpoints += 1);
+            self.0.wanted.notify_all();
+            Ok(())
+        })
     }
 
     /// Stops dispatching stripes until [`Volume::resume`], and waits until none is in flight.

@@ -19,6 +19,7 @@ use crate::space::Lane;
 use crate::volume::{Segment, SegmentState, Volume};
 use furrow_log::pool::{DurableSnapshot, Snapshot};
 use furrow_log::victim::{Candidate, Policy, Worth, choose};
+use furrow_rt::Boxed;
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
 use std::rc::Rc;
 
@@ -291,22 +292,25 @@ impl Volume {
     ///
     /// # Errors
     /// As [`Volume::checkpoint`].
-    pub async fn stop(&self) -> Result<()> {
-        self.0.stopping.set(true);
-        for stream in &self.0.streams {
-            self.close_stripe(stream);
-        }
-        self.0.wanted.notify_all();
-        self.checkpoint(true).await?;
-        // A second record, so that each member is known to have the first: an older image of the
-        // member then lacks a known record.
-        self.write_state(true).await;
-        while !self.0.ending.borrow().is_empty() {
-            self.0.idle.wait().await;
-        }
-        self.0.stopped.set(true);
-        self.0.wanted.notify_all();
-        Ok(())
+    #[inline(never)]
+    pub fn stop(&self) -> Boxed<'_, Result<()>> {
+        Box::pin(async move {
+            self.0.stopping.set(true);
+            for stream in &self.0.streams {
+                self.close_stripe(stream);
+            }
+            self.0.wanted.notify_all();
+            self.checkpoint(true).await?;
+            // A second record, so that each member is known to have the first: an older image of
+            // the member then lacks a known record.
+            self.write_state(true).await;
+            while !self.0.ending.borrow().is_empty() {
+                self.0.idle.wait().await;
+            }
+            self.0.stopped.set(true);
+            self.0.wanted.notify_all();
+            Ok(())
+        })
     }
 }
 

@@ -14,6 +14,7 @@ use crate::state_ring::{Found, Holds};
 use crate::volume::Volume;
 use furrow_log::Uuid;
 use furrow_log::record::{RecordId, seal};
+use furrow_rt::Boxed;
 use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -98,14 +99,17 @@ impl Volume {
     /// # Errors
     /// `Invalid` if it does not fit, `Exists` if it is not empty, or a spare of another array; then
     /// nothing was written.
-    pub async fn add_spare(&self, device: Rc<dyn ZonedDevice>, force: bool) -> Result<Uuid> {
-        self.check_alive()?;
-        self.check_replacement(&*device)?;
-        self.0.watchdog.add(&device);
-        let added = self.make_spare(&device, force).await;
-        // The drive gets no commands until it is a member.
-        self.0.watchdog.forget(&device);
-        added
+    #[inline(never)]
+    pub fn add_spare(&self, device: Rc<dyn ZonedDevice>, force: bool) -> Boxed<'_, Result<Uuid>> {
+        Box::pin(async move {
+            self.check_alive()?;
+            self.check_replacement(&*device)?;
+            self.0.watchdog.add(&device);
+            let added = self.make_spare(&device, force).await;
+            // The drive gets no commands until it is a member.
+            self.0.watchdog.forget(&device);
+            added
+        })
     }
 
     async fn make_spare(&self, device: &Rc<dyn ZonedDevice>, force: bool) -> Result<Uuid> {
@@ -141,15 +145,18 @@ impl Volume {
     /// # Errors
     /// `Invalid` if the member has not failed, or the drive does not fit or is no spare of this
     /// array; then nothing was written.
-    pub async fn take_spare(&self, index: u32, device: Rc<dyn ZonedDevice>) -> Result<()> {
-        self.check_vacant(index)?;
-        self.check_replacement(&*device)?;
-        self.0.watchdog.add(&device);
-        let taken = self.seat_spare(index, &device).await;
-        if taken.is_err() {
-            self.0.watchdog.forget(&device);
-        }
-        taken
+    #[inline(never)]
+    pub fn take_spare(&self, index: u32, device: Rc<dyn ZonedDevice>) -> Boxed<'_, Result<()>> {
+        Box::pin(async move {
+            self.check_vacant(index)?;
+            self.check_replacement(&*device)?;
+            self.0.watchdog.add(&device);
+            let taken = self.seat_spare(index, &device).await;
+            if taken.is_err() {
+                self.0.watchdog.forget(&device);
+            }
+            taken
+        })
     }
 
     async fn seat_spare(&self, index: u32, device: &Rc<dyn ZonedDevice>) -> Result<()> {

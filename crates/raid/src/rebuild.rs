@@ -25,7 +25,7 @@ use crate::write::open::Open;
 use furrow_log::Uuid;
 use furrow_log::record::crc32c;
 use furrow_log::writer::{Kind, WriteHandle, ZoneWrite};
-use furrow_rt::{JoinHandle, Pages};
+use furrow_rt::{Boxed, JoinHandle, Pages};
 use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneReport, ZonedDevice};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -81,27 +81,30 @@ impl Volume {
     /// # Errors
     /// `Invalid` if the member has not failed or the drive does not fit, `Exists` if the drive is
     /// not empty; in both cases nothing was written.
-    pub async fn replace(
+    #[inline(never)]
+    pub fn replace(
         &self,
         index: u32,
         device: Rc<dyn ZonedDevice>,
         force: bool,
-    ) -> Result<()> {
-        self.check_vacant(index)?;
-        self.check_replacement(&*device)?;
-        if !force {
-            check_empty(&*device).await?;
-        }
-        self.0.watchdog.add(&device);
-        let seated = async {
-            let zones = erase(&*device).await?;
-            self.seat(index, device.clone(), &zones, (Holds::Nothing, None)).await
-        };
-        let seated = seated.await;
-        if seated.is_err() {
-            self.0.watchdog.forget(&device);
-        }
-        seated
+    ) -> Boxed<'_, Result<()>> {
+        Box::pin(async move {
+            self.check_vacant(index)?;
+            self.check_replacement(&*device)?;
+            if !force {
+                check_empty(&*device).await?;
+            }
+            self.0.watchdog.add(&device);
+            let seated = async {
+                let zones = erase(&*device).await?;
+                self.seat(index, device.clone(), &zones, (Holds::Nothing, None)).await
+            };
+            let seated = seated.await;
+            if seated.is_err() {
+                self.0.watchdog.forget(&device);
+            }
+            seated
+        })
     }
 
     /// Refuses to give member `index` a drive, unless it has failed.
@@ -171,17 +174,20 @@ impl Volume {
     ///
     /// # Errors
     /// `Invalid` if there is no such member, or the array cannot do without it.
-    pub async fn fail(&self, index: u32) -> Result<()> {
-        self.check_alive()?;
-        let exists = (index as usize) < self.0.members.len();
-        if !exists || !self.can_do_without(index) {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!("the array cannot do without member {index}"),
-            ));
-        }
-        self.member_failed(index, Error::new(ErrorKind::Io, "taken out of service"));
-        self.failures_noted().await
+    #[inline(never)]
+    pub fn fail(&self, index: u32) -> Boxed<'_, Result<()>> {
+        Box::pin(async move {
+            self.check_alive()?;
+            let exists = (index as usize) < self.0.members.len();
+            if !exists || !self.can_do_without(index) {
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    format!("the array cannot do without member {index}"),
+                ));
+            }
+            self.member_failed(index, Error::new(ErrorKind::Io, "taken out of service"));
+            self.failures_noted().await
+        })
     }
 
     /// The progress of the rebuild; `None` if none runs.

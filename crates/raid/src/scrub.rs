@@ -11,6 +11,7 @@ use crate::reconstruct::{Loud, Seen};
 use crate::volume::{SegmentState, Volume};
 use crate::write::item::Origin;
 use furrow_log::Uuid;
+use furrow_rt::Boxed;
 use furrow_zone::{ErrorKind, Result, ZoneId};
 use std::collections::VecDeque;
 
@@ -210,40 +211,44 @@ impl Volume {
         rows
     }
 
-    async fn scrub_segment(
-        &self,
+    #[inline(never)]
+    fn scrub_segment<'a>(
+        &'a self,
         (slot, sequence): (u32, u64),
         rows: u32,
         (repair, stops): (bool, u64),
-        found: &mut Found,
-    ) -> Result<()> {
-        if self.stays((slot, sequence)) {
-            self.find_damaged(slot, rows).await?;
-        }
-        let (mut next, mut flights, mut result) = (0, VecDeque::new(), Ok(()));
-        loop {
-            let stopped = self.0.scrub_stops.get() != stops;
-            let goes_on = result.is_ok() && !stopped && self.stays((slot, sequence));
-            while goes_on && next < rows && flights.len() < AHEAD {
-                let (volume, row) = (self.clone(), next);
-                self.scrub_enters(slot, row);
-                next += 1;
-                flights.push_back(self.0.rt.spawn(async move {
-                    let mut found = Found::default();
-                    let done = volume.scrub_row((slot, sequence), row, repair, &mut found).await;
-                    done.map(|()| found)
-                }));
+        found: &'a mut Found,
+    ) -> Boxed<'a, Result<()>> {
+        Box::pin(async move {
+            if self.stays((slot, sequence)) {
+                self.find_damaged(slot, rows).await?;
             }
-            let Some(flight) = flights.pop_front() else { return result };
-            let row = flight.await;
-            // The segment may be cleaned and released in the meantime: then there is nothing left
-            // to check, and missing blocks of the row are not lost.
-            match row {
-                _ if !self.stays((slot, sequence)) => {}
-                Ok(row) => found.add(row),
-                Err(error) => result = Err(error),
+            let (mut next, mut flights, mut result) = (0, VecDeque::new(), Ok(()));
+            loop {
+                let stopped = self.0.scrub_stops.get() != stops;
+                let goes_on = result.is_ok() && !stopped && self.stays((slot, sequence));
+                while goes_on && next < rows && flights.len() < AHEAD {
+                    let (volume, row) = (self.clone(), next);
+                    self.scrub_enters(slot, row);
+                    next += 1;
+                    flights.push_back(self.0.rt.spawn(async move {
+                        let mut found = Found::default();
+                        let done =
+                            volume.scrub_row((slot, sequence), row, repair, &mut found).await;
+                        done.map(|()| found)
+                    }));
+                }
+                let Some(flight) = flights.pop_front() else { return result };
+                let row = flight.await;
+                // The segment may be cleaned and released in the meantime: then there is nothing
+                // left to check, and missing blocks of the row are not lost.
+                match row {
+                    _ if !self.stays((slot, sequence)) => {}
+                    Ok(row) => found.add(row),
+                    Err(error) => result = Err(error),
+                }
             }
-        }
+        })
     }
 
     async fn scrub_row(

@@ -18,7 +18,7 @@ use crate::streams::Streams;
 use crate::superblock;
 use furrow_log::{Uuid, crc32c};
 use furrow_policy::{SoftDefect, SoftVariant};
-use furrow_rt::{Boxed, Completion, CompletionTable, Notify, Page, Pages, Pool, Rng, Rt, Ticket};
+use furrow_rt::{Completion, CompletionTable, Notify, Page, Pages, Pool, Rng, Rt, Ticket};
 use furrow_zone::machine::Effect;
 use furrow_zone::rules::selected;
 use furrow_zone::{
@@ -85,45 +85,42 @@ pub struct Recovered {
 /// # Errors
 /// `WrongFormat` if there are none, or of a newer version; `Corrupt` if they are damaged, unless
 /// they are opened for reading or the loss is accepted; `Io`.
-#[inline(never)]
-pub fn recover<'a>(
-    plain: &'a dyn PlainDevice,
+pub async fn recover(
+    plain: &dyn PlainDevice,
     access: Access,
-    rng: &'a mut Rng,
+    rng: &mut Rng,
     variant: SoftVariant,
-) -> Boxed<'a, Result<Recovered, Error>> {
-    Box::pin(async move {
-        let pool = Pool::new(64);
-        let mut found = look(plain, variant, &pool).await?;
-        let mut kept = BTreeMap::new();
-        if let Some(lost) = found.lost.take() {
-            let name = plain.name();
-            if access == Access::ReadWrite {
-                let advice = format!(
-                    "restore a copy, or continue without it: furrow device check {name} --repair"
-                );
-                return Err(Error::new(ErrorKind::Corrupt, format!("{name}: {lost}: {advice}")));
-            }
-            let lost = format!("{name}: {lost}");
-            found.warnings.push(lost.clone());
-            found.lost = Some(lost);
+) -> Result<Recovered, Error> {
+    let pool = Pool::new(64);
+    let mut found = look(plain, variant, &pool).await?;
+    let mut kept = BTreeMap::new();
+    if let Some(lost) = found.lost.take() {
+        let name = plain.name();
+        if access == Access::ReadWrite {
+            let advice = format!(
+                "restore a copy, or continue without it: furrow device check {name} --repair"
+            );
+            return Err(Error::new(ErrorKind::Corrupt, format!("{name}: {lost}: {advice}")));
         }
-        match access {
-            Access::ReadWrite | Access::AcceptLoss => {
-                if let Some(damaged) = found.damaged.take() {
-                    superblock::mend(plain, damaged).await;
-                }
-                settle(plain, &mut found, Uuid::random(rng), variant, &pool).await?;
+        let lost = format!("{name}: {lost}");
+        found.warnings.push(lost.clone());
+        found.lost = Some(lost);
+    }
+    match access {
+        Access::ReadWrite | Access::AcceptLoss => {
+            if let Some(damaged) = found.damaged.take() {
+                superblock::mend(plain, damaged).await;
             }
-            // What cannot be written again is kept: the drive may not return it once more.
-            Access::ReadOnly => {
-                for (_, Placed { at, pages }) in found.take_believed() {
-                    kept.extend((at / BLOCK..).zip(pages));
-                }
+            settle(plain, &mut found, Uuid::random(rng), variant, &pool).await?;
+        }
+        // What cannot be written again is kept: the drive may not return it once more.
+        Access::ReadOnly => {
+            for (_, Placed { at, pages }) in found.take_believed() {
+                kept.extend((at / BLOCK..).zip(pages));
             }
         }
-        Ok(Recovered { found, kept, access, variant })
-    })
+    }
+    Ok(Recovered { found, kept, access, variant })
 }
 
 impl SoftDrive {
@@ -131,18 +128,15 @@ impl SoftDrive {
     ///
     /// # Errors
     /// As [`recover`].
-    #[inline(never)]
-    pub fn open(
+    pub async fn open(
         rt: &Rt,
         plain: Rc<dyn PlainDevice>,
         access: Access,
         variant: SoftVariant,
-    ) -> Boxed<'_, Result<SoftDrive, Error>> {
-        Box::pin(async move {
-            let mut rng = Rng::new(rt.random());
-            let recovered = recover(&*plain, access, &mut rng, variant).await?;
-            SoftDrive::start(rt, plain, recovered)
-        })
+    ) -> Result<SoftDrive, Error> {
+        let mut rng = Rng::new(rt.random());
+        let recovered = recover(&*plain, access, &mut rng, variant).await?;
+        SoftDrive::start(rt, plain, recovered)
     }
 
     /// The drive on `plain` that was recovered, on which nothing has been written since.

@@ -5,7 +5,7 @@ use crate::journal::{Journal, Placed};
 use crate::streams;
 use crate::superblock::copies;
 use furrow_log::Uuid;
-use furrow_rt::{Boxed, Page, Pages, Pool};
+use furrow_rt::{Page, Pages, Pool};
 use furrow_zone::{ByteLen, Error, Outcome, PlainDevice, Result};
 
 /// Bytes at the front that are overwritten with zeros: signatures of other programs lie there.
@@ -84,55 +84,49 @@ pub(crate) async fn read(
 ///
 /// # Errors
 /// As [`Layout::plan`]; `Io` if the drive refuses a command: it holds nothing usable then.
-#[inline(never)]
-pub fn make<'a>(
-    plain: &'a dyn PlainDevice,
-    options: &'a MakeOptions,
-) -> Boxed<'a, Result<Superblock>> {
-    Box::pin(async move {
-        let pool = Pool::new(64);
-        let layout = Layout::plan(plain.size(), options.zone, options.records);
-        let layout = layout.map_err(|error| error.at(plain.name()))?;
-        let superblock = Superblock { uuid: options.uuid, layout, repeats: true };
-        let zeros = |at: u64, blocks: u64| Placed {
-            at: at * BLOCK,
-            pages: (0..blocks).map(|_| pool.take()).collect(),
-        };
-        // While the journal is made, the drive is neither what it was nor has soft zones.
-        for place in [zeros(0, (FRONT / BLOCK).min(layout.blocks)), zeros(layout.blocks - 1, 1)] {
-            write(plain, "write of zeros", place).await?;
+pub async fn make(plain: &dyn PlainDevice, options: &MakeOptions) -> Result<Superblock> {
+    let pool = Pool::new(64);
+    let layout = Layout::plan(plain.size(), options.zone, options.records);
+    let layout = layout.map_err(|error| error.at(plain.name()))?;
+    let superblock = Superblock { uuid: options.uuid, layout, repeats: true };
+    let zeros = |at: u64, blocks: u64| Placed {
+        at: at * BLOCK,
+        pages: (0..blocks).map(|_| pool.take()).collect(),
+    };
+    // While the journal is made, the drive is neither what it was nor has soft zones.
+    for place in [zeros(0, (FRONT / BLOCK).min(layout.blocks)), zeros(layout.blocks - 1, 1)] {
+        write(plain, "write of zeros", place).await?;
+    }
+    checked(plain, "flush", &plain.flush().await)?;
+    let (mut at, end) = (layout.journal * BLOCK, (layout.blocks - 1) * BLOCK);
+    while at < end {
+        // Nothing depends on it, and not every drive takes it.
+        let length = DISCARD.min(end - at);
+        if !plain.discard(at, length).await.status.is_ok() {
+            break;
         }
-        checked(plain, "flush", &plain.flush().await)?;
-        let (mut at, end) = (layout.journal * BLOCK, (layout.blocks - 1) * BLOCK);
-        while at < end {
-            // Nothing depends on it, and not every drive takes it.
-            let length = DISCARD.min(end - at);
-            if !plain.discard(at, length).await.status.is_ok() {
-                break;
-            }
-            at += length;
-        }
-        let zones = vec![Lasting::default(); layout.zones as usize];
-        let mut journal = Journal {
-            device: options.uuid,
-            half: 1,
-            turn: 0,
-            nonce: Uuid::NIL,
-            next: 0,
-            sequence: 0,
-            table: 0,
-            complete: 0,
-            anchored: true,
-            before: None,
-        };
-        let table = journal.turn(options.uuid, &zones, &layout, &pool);
-        write(plain, "write of the table of zones", table).await?;
-        write(plain, "write of zeros", zeros(layout.half_at(1) / BLOCK, 1)).await?;
-        checked(plain, "flush", &plain.flush().await)?;
-        for copy in copies(&superblock, &pool) {
-            write(plain, "write of the superblock", copy).await?;
-        }
-        checked(plain, "flush", &plain.flush().await)?;
-        Ok(superblock)
-    })
+        at += length;
+    }
+    let zones = vec![Lasting::default(); layout.zones as usize];
+    let mut journal = Journal {
+        device: options.uuid,
+        half: 1,
+        turn: 0,
+        nonce: Uuid::NIL,
+        next: 0,
+        sequence: 0,
+        table: 0,
+        complete: 0,
+        anchored: true,
+        before: None,
+    };
+    let table = journal.turn(options.uuid, &zones, &layout, &pool);
+    write(plain, "write of the table of zones", table).await?;
+    write(plain, "write of zeros", zeros(layout.half_at(1) / BLOCK, 1)).await?;
+    checked(plain, "flush", &plain.flush().await)?;
+    for copy in copies(&superblock, &pool) {
+        write(plain, "write of the superblock", copy).await?;
+    }
+    checked(plain, "flush", &plain.flush().await)?;
+    Ok(superblock)
 }

@@ -32,8 +32,8 @@ const MEMBERS: usize = 4;
 /// The check writes nothing, unless --repair is given. The exit status is 0 if a file system, a
 /// volume and a store can all use the drive, and 1 if an obstacle stands between the drive and one
 /// of the three. What the drive holds is named, and does not count: to make something else on it
-/// takes --force. What this machine lacks to mount or serve them (FUSE, ublk) is named, and does not
-/// count.
+/// takes --force. What this machine lacks to mount or serve them (FUSE, ublk) is named, and does
+/// not count.
 #[derive(Args)]
 pub(super) struct CheckArgs {
     #[arg(help = crate::target::DEVICE)]

@@ -17,8 +17,8 @@ use std::io::Write;
 use std::rc::Rc;
 
 const AFTER_HELP: &str = "\
-Resetting a zone destroys its content. Writing, finishing or resetting a zone of a file system, store
-or array damages that, and is refused without --force. The device must not be in use.
+Resetting a zone destroys its content. Writing, finishing or resetting a zone of a file system,
+store or array damages that, and is refused without --force. The device must not be in use.
 
 With timing=realtime the drive takes its time, and the column 'took' shows how long; timing=virtual
 shows the same without waiting:
@@ -43,8 +43,8 @@ pub struct ZoneArgs {
     /// write: requests outstanding.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
     depth: u16,
-    /// write, finish, reset: also on a drive that holds a file system, a store, a member of an array
-    /// or another program's data
+    /// write, finish, reset: also on a drive that holds a file system, a store, a member of an
+    /// array or another program's data
     #[arg(short = 'f', long)]
     force: bool,
     /// Print JSON.

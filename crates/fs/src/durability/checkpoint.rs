@@ -409,7 +409,8 @@ impl Inner {
     #[inline(never)]
     pub(crate) fn checkpoint(self: &Rc<Self>, clean: bool) -> Boxed<'_, Result<()>> {
         Box::pin(async move {
-            // A task of its own: a checkpoint that has begun must end, even if its caller is dropped.
+            // A task of its own: a checkpoint that has begun must end, even if its caller is
+            // dropped.
             let inner = self.clone();
             let task = self.rt.spawn(async move { inner.checkpoint_whole(clean).await });
             task.await

@@ -216,7 +216,8 @@ impl Inner {
         Box::pin(async move {
             self.close_failed().await?;
             let inner = self.clone();
-            // A task of its own: a relocation that has begun must end, even if its caller is dropped.
+            // A task of its own: a relocation that has begun must end, even if its caller is
+            // dropped.
             let task = self.rt.spawn(async move {
                 inner.core.borrow_mut().durability.relocation.waiting += 1;
                 let _one = inner.checkpoint_lock.acquire(1).await;

@@ -220,7 +220,8 @@ impl Fs {
             let block = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
             let mut from = block(offset / PAGE_SIZE as u64);
             let end = block(offset.saturating_add(len).div_ceil(PAGE_SIZE as u64)).max(from);
-            // To wait for the own writes is not enough if blocks of the range were in flight before.
+            // To wait for the own writes is not enough if blocks of the range were in flight
+            // before.
             let others = self.0.core.borrow().may_be_in_flight(ino, from, end);
             self.0.append_range(ino, from..end).await?;
             let mut own = Vec::new();

@@ -4,9 +4,10 @@
 //! write in flight per zone. Metadata are in place on a conventional second drive. An fsync writes
 //! the file's data, and then commits its change to the journal on the second drive: one block.
 //! Clients that ask while a block is being written share the next one. Either write is followed by
-//! a flush if the drive's cache is volatile; to another drive, Linux sends none (`blk_insert_flush`,
-//! `bdev_write_cache`). Buffered writes stay in memory. Half of the dirty limit sets off
-//! writing back, file by file, in commands of up to 1 MiB; the whole limit holds writers up.
+//! a flush if the drive's cache is volatile; to another drive, Linux sends none
+//! (`blk_insert_flush`, `bdev_write_cache`). Buffered writes stay in memory. Half of the dirty
+//! limit sets off writing back, file by file, in commands of up to 1 MiB; the whole limit holds
+//! writers up.
 //!
 //! Left out, each in favour of the model: writes of metadata to their places, space and time of
 //! cleaning, and look-ups of many extents. Nothing is cached for readers except their read-ahead.
@@ -379,8 +380,8 @@ mod tests {
         assert!((0.95..1.05).contains(&(rate(4, 8) / rate(2, 8))));
     }
 
-    /// A block of the journal takes 15 us, and a flush if the cache is volatile; clients that ask in
-    /// the meantime share the next.
+    /// A block of the journal takes 15 us, and a flush if the cache is volatile; clients that ask
+    /// in the meantime share the next.
     #[test]
     fn an_fsync_waits_for_its_data_and_then_for_the_journal() {
         let one = |more: &str, journal: &str| {
