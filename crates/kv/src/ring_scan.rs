@@ -4,7 +4,7 @@
 use crate::format::{INCOMPAT_KNOWN, INCOMPAT_ROLES, SuperblockBody, kind};
 use crate::half_reader::{HalfOf, HalfReader};
 use crate::recover::{Damage, Opened, Replay};
-use furrow_log::address::{blocks_begun, blocks_per_zone};
+use furrow_log::address::{blocks_begun, blocks_per_zone, blocks_written};
 use furrow_log::record::{self, Uuid};
 use furrow_log::ring::{
     FoundRecord, HALF_MAX, Piece, RingRole, RingZones, SPARES_MAX, is_offline, read_half,
@@ -191,8 +191,8 @@ async fn headless(
         if let Some(turn) = turn.filter(|turn| *turn > newest.turn) {
             turns.entry(turn).or_default().push(zone);
         }
-        let written = blocks_begun(&reports[zone.0 as usize], device.geometry()) > 0;
-        if written && !any && !newest.superblock.failed.contains(&zone) {
+        let failed = newest.superblock.failed.contains(&zone);
+        if !any && !failed && lost_its_begin(device, &reports[zone.0 as usize], pages).await {
             unreadable.push(zone);
         }
     }
@@ -204,6 +204,25 @@ async fn headless(
         headless: true,
     });
     Ok((half, unreadable))
+}
+
+/// Whether the first block of a zone was written whole and is no record: a power cut leaves what was
+/// written first. It may tear a block where the drive's are smaller, and leave a zone full, or
+/// read-only, in which nothing is.
+async fn lost_its_begin(device: &dyn ZonedDevice, report: &ZoneReport, pages: &Pool) -> bool {
+    let geometry = device.geometry();
+    let written = blocks_written(report, geometry);
+    if written == 0 {
+        return false;
+    }
+    let at = BlockAddr::new(geometry, report.zone, 0);
+    let Ok(first) = read_blocks(device, QueueId(0), at, 1, pages).await else { return true };
+    let bytes = first[0].bytes();
+    let zeros = bytes.iter().all(|byte| *byte == 0);
+    let exact = report.state.is_active();
+    let cut_off = record::peek(bytes).is_some_and(|header| header.blocks() > written)
+        || record::may_be_cut_off(bytes, geometry.block_size.0 as usize);
+    !cut_off && (exact || !zeros)
 }
 
 /// The first offline zone in which a store may have begun.
