@@ -233,6 +233,12 @@ fn a_check_names_what_is_in_the_way_and_writes_nothing() {
         let line = few.out.lines().find(|line| line.trim().starts_with(front_end));
         assert!(line.is_some_and(|line| line.contains("active zones")), "{}", few.out);
     }
+    scratch("conventional.zns");
+    done(&["device", "create", "conventional.zns", "--preset", "cns", "-o", "capacity=1GiB"]);
+    let conventional = furrow(&["device", "check", "conventional.zns"]);
+    assert_eq!(conventional.status, 1);
+    assert!(conventional.out.contains("none is for sequential writes"), "{}", conventional.out);
+    assert!(!conventional.out.contains("active zones"), "{}", conventional.out);
     let missing = furrow(&["device", "check", "/dev/no-such-drive"]);
     assert_eq!(missing.status, 1);
     assert!(missing.out.contains("/dev/no-such-drive: No such file"), "{}", missing.out);

@@ -120,3 +120,14 @@ fn what_contradicts_itself_is_refused() {
         assert_eq!(fsck(&path, args).0, 16, "{args:?}");
     }
 }
+
+/// As the mount says it: nobody can tell what the drive holds.
+#[test]
+fn an_offline_zone_is_named_where_a_superblock_may_have_been() {
+    let path = filled("fsck-offline.zns");
+    let fault = ["device", "fault", "add", path.to_str().unwrap(), "zone-offline", "--zone", "0"];
+    assert!(furrow(&fault).status.success());
+    let (status, text) = fsck(&path, &[]);
+    assert_eq!(status, 8, "{text}");
+    assert!(text.contains("zone 0 is offline, and a superblock"), "{text}");
+}

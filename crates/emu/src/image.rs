@@ -223,10 +223,10 @@ impl Image {
         }
         let file = OpenOptions::new().read(true).write(writable).open(path).map_err(|error| {
             if error.kind() == IoKind::NotFound {
-                return Error::new(
-                    ErrorKind::NotFound,
-                    format!("{name}: no such file: create it with 'furrow device create {name}'"),
+                let what = format!(
+                    "{name}: no such file: check the name; furrow device create makes new drives"
                 );
+                return Error::new(ErrorKind::NotFound, what);
             }
             io_error(&name, "cannot be opened", &error)
         })?;

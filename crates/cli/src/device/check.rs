@@ -103,6 +103,14 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
         // The obstacles that the kernel shows explain more than this error.
         Err(error) if obstacles.is_empty() => obstacles.push(("unusable", error.to_string())),
         Err(_) => {}
+        Ok(drive) if drive.geometry().conventional_zones >= drive.geometry().zones => {
+            let what = format!(
+                "all of its {} are conventional, none is for sequential writes: Furrow needs a \
+                 zoned drive",
+                show::count(u64::from(drive.geometry().zones), "zone")
+            );
+            obstacles.push(("conventional", what));
+        }
         Ok(drive) => {
             let told = |text: &&String| !obstacles.iter().any(|(_, what)| what.starts_with(*text));
             let warnings: Vec<_> = drive.warnings().iter().filter(told).cloned().collect();

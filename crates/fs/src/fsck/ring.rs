@@ -2,6 +2,7 @@
 
 use super::{Fsck, Plan, RING_ZONES, Superzone, Volume, state};
 use crate::alloc::stripe::Stripe;
+use crate::durability::recover::read::offline_superblock;
 use crate::format::{
     self, COMPAT_KNOWN, COMPAT_PROOFS, CheckpointBody, HEADS_PER_STREAM, INCOMPAT_KNOWN,
     RO_COMPAT_KNOWN, StreamState, SummaryEntry, SuperblockBody, UnitRef, kind,
@@ -72,6 +73,9 @@ pub(super) async fn superblocks(fsck: &mut Fsck) -> Result<Option<Plan>> {
             let name = fsck.device.name();
             fsck.report.notes.push(format!("{name}: no whole superblock: nothing else is checked"));
             return Ok(None);
+        }
+        if let Some(error) = offline_superblock(&*fsck.device, &fsck.reports) {
+            return Err(error);
         }
         let message = format!(
             "{}: no Furrow file system found: check that it is the device you mean",

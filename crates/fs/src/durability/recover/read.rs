@@ -175,14 +175,8 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
         return Err(error);
     }
     let Some(mut layout) = layout else {
-        let mut ring = reports.iter().skip(first as usize).take(RING_ZONES as usize);
-        if let Some(gone) = ring.find(|report| report.state == ZoneState::Offline) {
-            let message = format!(
-                "{}: zone {} is offline, and a superblock may have been there: restore from a copy",
-                device.name(),
-                gone.zone
-            );
-            return Err(Error::new(ErrorKind::Io, message));
+        if let Some(error) = offline_superblock(device, &reports) {
+            return Err(error);
         }
         let message = format!(
             "{}: no Furrow file system found: check that it is the device you mean",
@@ -292,6 +286,21 @@ fn lost_checkpoint(
         report.state.is_active() && written(report, device.geometry()) < layout.capacity
     });
     (!room).then_some(ZoneId(layout.ring_start + offline))
+}
+
+/// Why nobody can tell whether there is a file system: a zone of the ring is offline.
+pub(crate) fn offline_superblock(
+    device: &dyn ZonedDevice,
+    reports: &[ZoneReport],
+) -> Option<Error> {
+    let first = device.geometry().conventional_zones as usize;
+    let mut ring = reports.iter().skip(first).take(RING_ZONES as usize);
+    let zone = ring.find(|report| report.state == ZoneState::Offline)?.zone;
+    let message = format!(
+        "{}: zone {zone} is offline, and a superblock may have been there: restore from a copy",
+        device.name()
+    );
+    Some(Error::new(ErrorKind::Io, message))
 }
 
 /// What a zone of the ring holds.
