@@ -47,7 +47,16 @@ impl Target {
             return Ok(Target::Mounted(mount.directory.clone()));
         }
         if path.is_dir() {
-            return Ok(Target::Mounted(path.to_owned()));
+            let full = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+            let above = mounted.iter().rfind(|mount| full.starts_with(&mount.directory));
+            return match above {
+                Some(Mounted { directory: at, .. }) if full != *at => Err(anyhow!(
+                    "{}: a directory of the file system mounted on {at}: name that",
+                    path.display(),
+                    at = at.display()
+                )),
+                _ => Ok(Target::Mounted(path.to_owned())),
+            };
         }
         let source = source_name(&text(name)?);
         Ok(match mounted.into_iter().rfind(|mount| mount.source == source) {

@@ -38,6 +38,8 @@ fn a_mount_is_scrubbed_while_it_is_used() {
     fs::write(place.file("other"), vec![0x5a; 300_000]).unwrap();
     assert!(furrow(&["sync", &dir]).status.success());
     refused(&["scrub", "--pause", &dir], 1, "no scrub is running");
+    let deep = place.file("deep").display().to_string();
+    refused(&["df", &deep], 1, &format!("mounted on {dir}: name that"));
     let (status, text) = scrub(&["--status", &dir]);
     assert!(status == Some(0) && text.contains("no scrub was begun"), "{text}");
     let (status, text) = scrub(&[&dir]);

@@ -76,16 +76,21 @@ pub fn table(columns: &[Column], rows: &[Vec<String>], width: usize) -> Vec<Stri
         }
     }
     shown.sort_unstable();
+    // What is left is for the columns of names, in equal shares as far as they need it.
     let mut spare = width.saturating_sub(needed(&shown, LEAST));
-    let widths: Vec<usize> = shown
-        .iter()
-        .map(|at| {
-            let least = at_least(*at, LEAST);
-            let more = (natural[*at] - least).min(spare);
-            spare -= more;
-            least + more
-        })
-        .collect();
+    let mut widths: Vec<usize> = shown.iter().map(|at| at_least(*at, LEAST)).collect();
+    loop {
+        let short = |at: usize| natural[shown[at]] > widths[at];
+        let narrow: Vec<usize> = (0..shown.len()).filter(|at| short(*at)).collect();
+        let share = spare.checked_div(narrow.len()).unwrap_or(0);
+        if share == 0 {
+            break;
+        }
+        for at in narrow {
+            let more = (natural[shown[at]] - widths[at]).min(share);
+            (widths[at], spare) = (widths[at] + more, spare - more);
+        }
+    }
     let line = |cells: Vec<String>| {
         let mut line = String::new();
         for ((at, text), width) in shown.iter().zip(cells).zip(&widths) {
@@ -184,6 +189,16 @@ mod tests {
             row(["/mnt", "1.00 MiB", "12.3 ms", "ONLINE"]),
             row(["/a/long/path/to/a/mount", "0 B", "-", "FAILED"]),
         ]
+    }
+
+    #[test]
+    fn columns_of_names_share_what_is_left() {
+        const COLUMNS: [Column; 3] =
+            [Column::name("from", 0), Column::amount("size", 0), Column::name("on", 0)];
+        let row = ["/a/long/path/to/a/drive", "7", "/mnt/long/path/to/a/mount"].map(Into::into);
+        let at = |width| table(&COLUMNS, &[row.to_vec()], width)[1].clone();
+        assert_eq!(at(40), "...th/to/a/drive     7  ...th/to/a/mount");
+        assert_eq!(at(80), "/a/long/path/to/a/drive     7  /mnt/long/path/to/a/mount");
     }
 
     #[test]
