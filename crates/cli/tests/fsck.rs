@@ -130,4 +130,11 @@ fn an_offline_zone_is_named_where_a_superblock_may_have_been() {
     let (status, text) = fsck(&path, &[]);
     assert_eq!(status, 8, "{text}");
     assert!(text.contains("zone 0 is offline, and a superblock"), "{text}");
+    // Nor what a drive holds that answers no read.
+    let path = filled("fsck-unread.zns");
+    let fault = ["device", "fault", "add", path.to_str().unwrap(), "read-error", "--every", "1"];
+    assert!(furrow(&fault).status.success());
+    let (status, text) = fsck(&path, &[]);
+    assert_eq!(status, 8, "{text}");
+    assert!(text.contains("read of ") && !text.contains("no Furrow file system"), "{text}");
 }

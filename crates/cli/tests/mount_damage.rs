@@ -71,3 +71,23 @@ fn one_damaged_inode_hides_no_other_name() {
     let log = fs::read_to_string(place.log()).unwrap();
     assert_eq!(log.matches("expected CRC").count(), 2, "{log}");
 }
+
+#[test]
+fn a_damaged_root_directory_is_named_by_what_asks_the_daemon() {
+    if skip("a_damaged_root_directory_is_named_by_what_asks_the_daemon") {
+        return;
+    }
+    let place = Place::new("damaged-root");
+    let mark = [b'Q'; 96];
+    place.mount();
+    setxattr(place.dir(), "user.mark", &mark, XattrFlags::empty()).unwrap();
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+    assert!(damage(&place, &mark) > 0);
+    place.mount();
+    for command in ["scrub", "stat"] {
+        let output = furrow(&[command, &place.dir()]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains("root directory"), "{command}: {error}");
+    }
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+}

@@ -303,28 +303,24 @@ async fn mounts(rt: &Rt, device: &Rc<dyn ZonedDevice>) -> bool {
 ///
 /// # Errors
 /// If nothing that can be mounted is left.
-#[inline(never)]
-pub(crate) fn readable(
+pub(crate) async fn readable(
     rt: &Rt,
     device: Rc<dyn ZonedDevice>,
-) -> Boxed<'_, Result<(Rc<dyn ZonedDevice>, Vec<String>)>> {
-    Box::pin(async move {
-        let check = FsckOptions { verify_data: false };
-        let options = RepairOptions { older_checkpoint: true, check, ..RepairOptions::default() };
-        let before = fsck(device.clone(), &check).await?;
-        let lost = ring::lost_checkpoint(device.clone()).await?;
-        let view = Overlay::new(rt, device).await?;
-        let mut log = Log::default();
-        mend(rt, &view, &options, (&before, lost), &mut log).await?;
-        let line = |action: Action| {
-            let Action { structure, place, problem, action, path, .. } = action;
-            let path = path.map_or(String::new(), |path| format!("{path}: "));
-            format!("{path}{structure} {place}: {problem}: {action}")
-        };
-        let lost = log.actions.into_iter().filter(|action| action.loss).map(line).collect();
-        let view: Rc<dyn ZonedDevice> = Rc::new(view);
-        Ok((view, lost))
-    })
+) -> Result<(Rc<dyn ZonedDevice>, Vec<String>)> {
+    let check = FsckOptions { verify_data: false };
+    let options = RepairOptions { older_checkpoint: true, check, ..RepairOptions::default() };
+    let before = fsck(device.clone(), &check).await?;
+    let lost = ring::lost_checkpoint(device.clone()).await?;
+    let view = Overlay::new(rt, device).await?;
+    let mut log = Log::default();
+    mend(rt, &view, &options, (&before, lost), &mut log).await?;
+    let line = |action: Action| {
+        let Action { structure, place, problem, action, path, .. } = action;
+        let path = path.map_or(String::new(), |path| format!("{path}: "));
+        format!("{path}{structure} {place}: {problem}: {action}")
+    };
+    let lost = log.actions.into_iter().filter(|action| action.loss).map(line).collect();
+    Ok((Rc::new(view), lost))
 }
 
 /// Makes the repair on `view`.

@@ -206,8 +206,8 @@ async fn headless(
     Ok((half, unreadable))
 }
 
-/// Whether the first block of a zone was written whole and is no record: a power cut leaves what was
-/// written first. It may tear a block where the drive's are smaller, and leave a zone full, or
+/// Whether the first block of a zone was written whole and is no record: a power cut leaves what
+/// was written first. It may tear a block where the drive's are smaller, and leave a zone full, or
 /// read-only, in which nothing is.
 async fn lost_its_begin(device: &dyn ZonedDevice, report: &ZoneReport, pages: &Pool) -> bool {
     let geometry = device.geometry();

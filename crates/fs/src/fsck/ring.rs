@@ -50,7 +50,7 @@ pub(super) async fn read(fsck: &mut Fsck) -> Result<Option<Volume>> {
 pub(super) async fn superblocks(fsck: &mut Fsck) -> Result<Option<Plan>> {
     let first = fsck.geometry.conventional_zones;
     let mut copies: Vec<(ZoneId, RecordHeader, SuperblockBody)> = Vec::new();
-    let mut traces = false;
+    let (mut traces, mut unread) = (false, None);
     for zone in (first..fsck.geometry.zones).take(RING_ZONES as usize).map(ZoneId) {
         if fsck.written(zone) == 0 {
             continue;
@@ -60,6 +60,9 @@ pub(super) async fn superblocks(fsck: &mut Fsck) -> Result<Option<Plan>> {
             Err(error) if error.kind() == ErrorKind::WrongFormat => return Err(error),
             Err(error) => {
                 traces |= has_records(fsck, zone).await;
+                if error.kind() == ErrorKind::Io {
+                    unread = Some(error.clone());
+                }
                 fsck.add(SUPERBLOCK, format!("copy in zone {zone}"), "a whole one", error);
             }
         }
@@ -73,6 +76,10 @@ pub(super) async fn superblocks(fsck: &mut Fsck) -> Result<Option<Plan>> {
             let name = fsck.device.name();
             fsck.report.notes.push(format!("{name}: no whole superblock: nothing else is checked"));
             return Ok(None);
+        }
+        // A drive that answers no read may hold anything.
+        if let Some(error) = unread {
+            return Err(error);
         }
         if let Some(error) = offline_superblock(&*fsck.device, &fsck.reports) {
             return Err(error);
