@@ -1,0 +1,164 @@
+"""An emulated zoned drive with a Furrow mount, and what can happen to it."""
+import json
+import os
+import random
+import socket
+import subprocess
+import time
+
+
+class Failure(Exception):
+    """What ends a run: not a loss, but something that makes the next round meaningless."""
+
+
+_ports = set()
+
+
+def free_port():
+    """A port of the loopback that nobody listens on. Below those that the kernel hands to clients."""
+    for _ in range(1000):
+        port = random.SystemRandom().randrange(20000, 30000)
+        if port in _ports:
+            continue
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        _ports.add(port)
+        return port
+    raise Failure("no free port on the loopback")
+
+
+def wait_for(true, seconds, step=0.1):
+    """Waits until true() is; returns what it returned last."""
+    end = time.monotonic() + seconds
+    while True:
+        found = true()
+        if found or time.monotonic() > end:
+            return found
+        time.sleep(step)
+
+
+def start(command, log, **more):
+    """Starts a process in a session of its own: an interrupt of the harness must not reach it."""
+    with open(log, "ab") as out:
+        return subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
+                                start_new_session=True, **more)
+
+
+def end(process, seconds=20):
+    """Ends a process: SIGTERM, and SIGKILL if that takes too long. True if SIGTERM was enough."""
+    if process is None:
+        return True
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(seconds)
+            return True
+        except subprocess.TimeoutExpired:
+            process.kill()
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired as error:
+        raise Failure(f"process {process.pid} does not end, even by SIGKILL") from error
+    return False
+
+
+class Drive:
+    def __init__(self, furrow, folder, number, size):
+        self.furrow, self.number, self.size = furrow, number, size
+        self.image = os.path.join(folder, f"drive{number}.zns")
+        self.directory = os.path.join(folder, f"mount{number}")
+        self.log = os.path.join(folder, f"furrow{number}.log")
+        self.options = "cache=64MiB"
+        self.daemon = None
+        os.makedirs(self.directory, exist_ok=True)
+
+    def run(self, *arguments, check=True, seconds=120):
+        done = subprocess.run([self.furrow, *arguments], capture_output=True, text=True,
+                              timeout=seconds)
+        if check and done.returncode != 0:
+            raise Failure(f"furrow {' '.join(arguments)}: {done.stderr.strip()}")
+        return done
+
+    def create(self):
+        """A new, empty drive in the place of the old one."""
+        if os.path.exists(self.image):
+            os.remove(self.image)
+        self.run("device", "create", self.image, "-o", f"capacity={self.size},zone-size=4MiB")
+        self.run("mkfs", self.image)
+
+    def is_mounted(self):
+        with open("/proc/self/mountinfo", encoding="utf-8") as table:
+            return any(line.split()[4] == self.directory for line in table)
+
+    def is_alive(self):
+        return self.daemon is not None and self.daemon.poll() is None
+
+    def mount(self):
+        """Mounts; returns what went wrong, or nothing."""
+        before = os.path.getsize(self.log) if os.path.exists(self.log) else 0
+        command = [self.furrow, "mount", "--foreground", "-o", self.options, self.image,
+                   self.directory]
+        self.daemon = start(command, self.log)
+        wait_for(lambda: self.is_mounted() or self.daemon.poll() is not None, 120, 0.02)
+        if self.daemon.poll() is None and self.is_mounted():
+            return ""
+        self.detach()
+        with open(self.log, encoding="utf-8", errors="replace") as log:
+            log.seek(before)
+            said = log.read().strip().splitlines()
+        return said[-1] if said else "the daemon ended without a word"
+
+    def mount_or_fail(self):
+        problem = self.mount()
+        if problem:
+            raise Failure(f"drive {self.number}: mount: {problem}")
+
+    def kill(self):
+        if self.is_alive():
+            self.daemon.kill()
+            self.daemon.wait(30)
+
+    def unmount(self):
+        """Unmounts in good order; falls back to detach()."""
+        if self.is_alive() and self.is_mounted():
+            self.run("umount", self.directory, check=False, seconds=60)
+        self.detach()
+
+    def detach(self):
+        """Takes away what is left of a mount whose daemon is dead, or whose drive is."""
+        if self.is_alive():
+            end(self.daemon, 10)
+        while self.is_mounted():
+            done = self.run("umount", "-l", self.directory, check=False)
+            if done.returncode != 0 and self.is_mounted():
+                raise Failure(f"furrow umount -l: {done.stderr.strip()}")
+        self.daemon = None
+
+    def fault(self, *arguments):
+        self.run("device", "fault", "add", self.image, *arguments)
+
+    def clear_faults(self):
+        """Removes all pending faults."""
+        listed = json.loads(self.run("device", "fault", "list", self.image, "--json").stdout)
+        for index in reversed(range(len(listed.get("faults", [])))):
+            self.run("device", "fault", "clear", self.image, str(index))
+
+    def zones(self):
+        return json.loads(self.run("device", "report", self.image, "--json").stdout)["zones"]
+
+    def cut_power(self):
+        """The power of a drive that nobody uses fails: what was not flushed is gone."""
+        self.fault("power-cut", "--nth", "1")
+        self.run("fsck", self.image, check=False)
+        self.clear_faults()
+
+    def scrub(self):
+        """Reads everything on the mount; what is damaged (docs/json.md)."""
+        done = self.run("scrub", "--json", self.directory, check=False, seconds=300)
+        try:
+            return json.loads(done.stdout)["scrub"]
+        except (ValueError, KeyError) as error:
+            raise Failure(f"furrow scrub: {done.stderr.strip()}") from error

@@ -1,0 +1,520 @@
+#!/usr/bin/env python3
+"""Kafka and Garage on three Furrow mounts, broken on purpose: scripts/cluster/run.py COMMAND
+
+    rounds N --seed S --engine garage|kafka|both
+        N rounds of faults. After each one, every acknowledged record, object and listing is read from
+        each of the three nodes and compared. One line a round, then a summary. Exit status 1 if
+        anything was lost, wrong or not repaired.
+    demo
+        both engines on the same three mounts: data, a power cut, a drive replaced, all compared
+
+    --furrow FILE, --garage FILE, --jars DIRECTORY   the programs; scripts/cluster.sh gives them
+    --kinds A,B       only these faults
+    --keep            keep the working directory; one with a loss is kept in any case
+    --json FILE       the summary as JSON
+
+What a fault is: see FAULTS. A round repeats with its seed, up to the timing of the machine.
+"""
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+
+from drives import Drive, Failure, wait_for
+
+VERSION = 1
+NODES = (1, 2, 3)
+# What a node or its drive meets.
+FAULTS = {
+    "daemon-kill": "SIGKILL for the mount's daemon",
+    "node-kill": "SIGKILL for the node",
+    "power-cut": "the drive's power fails at some command",
+    "all-kill": "SIGKILL for all nodes and all daemons at once",
+    "all-power": "the same, and the power of all drives fails",
+    "replace": "the drive vanishes at some command, and an empty one takes its place",
+    "flip": "bits of 40 written blocks change",
+    "offline": "two written zones go offline",
+    "full": "the drive is filled to the last block",
+    "slow": "every third command of the drive takes 20 ms more",
+}
+# Those after which a node may lack what it acknowledged: one node at a time, or the copies end.
+DESTRUCTIVE = ("replace", "flip", "offline")
+# Those that may come second, on another node.
+SECOND = ("daemon-kill", "node-kill", "power-cut", "slow")
+# Rounds on one cluster: Kafka's topic grows.
+ROUNDS_A_CLUSTER = 20
+
+
+class Cluster:
+    def __init__(self, folder, options, engines, seed, size="512MiB"):
+        self.folder = folder
+        os.makedirs(folder)
+        self.drives = {n: Drive(options.furrow, folder, n, size) for n in NODES}
+        drives = list(self.drives.values())
+        self.engines = []
+        if "kafka" in engines:
+            from kafka import Kafka
+            self.engines.append(Kafka(folder, drives, seed, options.jars))
+        if "garage" in engines:
+            # Needs boto3, which a run of Kafka alone does not.
+            from garage import Garage
+            self.engines.append(Garage(folder, drives, seed, options.garage))
+
+    def set_up(self):
+        for drive in self.drives.values():
+            drive.create()
+            drive.mount_or_fail()
+        for engine in self.engines:
+            engine.set_up()
+
+    def finish(self):
+        for engine in self.engines:
+            engine.finish()
+        for drive in self.drives.values():
+            drive.unmount()
+
+    def stop_node(self, number):
+        for engine in self.engines:
+            engine.stop(number)
+        self.drives[number].unmount()
+
+    def start_node(self, number):
+        for engine in self.engines:
+            engine.start(number)
+
+    def is_alive(self, number):
+        return self.drives[number].is_alive() and all(e.is_alive(number) for e in self.engines)
+
+    def crash(self, numbers):
+        """Nodes and daemons die as close to each other as signals can be sent."""
+        for number in numbers:
+            if self.drives[number].is_alive():
+                self.drives[number].daemon.kill()
+            for engine in self.engines:
+                engine.kill(number)
+        for number in numbers:
+            self.drives[number].kill()
+
+
+class Round:
+    """One round: faults prepared, load, faults, recovery, and the comparison."""
+
+    def __init__(self, cluster, faults, draw):
+        self.cluster, self.faults, self.draw = cluster, faults, draw
+        self.problems, self.notes = [], []
+        self.kinds = {node: kind for kind, node in faults if node}
+
+    def run(self):
+        begun = time.monotonic()
+        for kind, node in self.faults:
+            self.prepare(kind, node)
+        for engine in self.cluster.engines:
+            engine.begin_load()
+        try:
+            self.strike()
+            self.recover([n for n in NODES if self.kinds.get(n) not in DESTRUCTIVE])
+            time.sleep(1)
+        finally:
+            counts = {engine.name: engine.end_load() for engine in self.cluster.engines}
+        self.recover([n for n in NODES if self.kinds.get(n) in DESTRUCTIVE])
+        for engine in self.cluster.engines:
+            engine.wait_whole(120)
+        compared = time.monotonic()
+        for engine in self.cluster.engines:
+            self.problems += engine.verify()
+        self.seconds = round(time.monotonic() - begun, 1)
+        self.notes.append(f"compared in {time.monotonic() - compared:.1f} s")
+        return counts
+
+    # Before the load: faults that an image takes only while nobody uses it.
+
+    def prepare(self, kind, node):
+        if kind not in ("power-cut", "replace", "slow", "flip", "offline"):
+            return
+        drive, draw = self.cluster.drives[node], self.draw
+        self.cluster.stop_node(node)
+        if kind == "power-cut":
+            drive.fault("power-cut", "--nth", str(draw.randrange(100, 2500)))
+        elif kind == "replace":
+            drive.fault("disappear", "--nth", str(draw.randrange(100, 2500)))
+        elif kind == "slow":
+            drive.fault("slow", "--every", "3", "--delay-us", "20000")
+        else:
+            written = [zone for zone in drive.zones() if zone["write_pointer"] > 0]
+            if kind == "offline":
+                for zone in draw.sample(written, 2):
+                    drive.fault("zone-offline", "--zone", str(zone["zone"]))
+                    self.notes.append(f"zone {zone['zone']}")
+            else:
+                blocks = [zone["write_pointer"] for zone in written]
+                for zone in draw.choices(written, weights=blocks, k=40):
+                    block = zone["start_lba"] + draw.randrange(zone["write_pointer"])
+                    drive.fault("bit-flip", "--lba", f"{block}+1")
+        problem = drive.mount()
+        if problem:
+            self.notes.append(f"node {node} mount refused: {problem[-160:]}")
+            if kind not in ("flip", "offline", "power-cut", "replace"):
+                self.problems.append(f"furrow {node}: mount refused: {problem}")
+            return
+        self.cluster.start_node(node)
+        # A node with an injured drive may not come up; the load goes on without it.
+        wait_for(lambda: not self.cluster.is_alive(node)
+                 or all(e.whole() for e in self.cluster.engines), 25, 0.5)
+
+    def strike(self):
+        """The load for some seconds, and the faults that come in the middle of it."""
+        lasts = 6 + 3 * self.draw.random()
+        moments = sorted(((1 + self.draw.random() * 3, kind, node) for kind, node in self.faults),
+                         key=lambda moment: moment[0])
+        begun = time.monotonic()
+        for moment, kind, node in moments:
+            time.sleep(max(0.0, begun + moment - time.monotonic()))
+            if kind == "daemon-kill":
+                self.cluster.drives[node].kill()
+            elif kind == "node-kill":
+                for engine in self.cluster.engines:
+                    engine.kill(node)
+            elif kind in ("all-kill", "all-power"):
+                self.cluster.crash(NODES)
+                lasts = moment
+            elif kind == "full":
+                self.fill(node)
+        time.sleep(max(0.0, begun + lasts - time.monotonic()))
+
+    def fill(self, node):
+        """Fills a drive, leaves it so for two seconds, and frees it."""
+        path = os.path.join(self.cluster.drives[node].directory, "filler")
+        block = self.draw.randbytes(1 << 20)
+        written = 0
+        try:
+            file = os.open(path, os.O_CREAT | os.O_WRONLY)
+            try:
+                while True:
+                    written += os.write(file, block)
+            except OSError as error:
+                self.notes.append(f"{written >> 20} MiB until {error.strerror!r}")
+            finally:
+                os.close(file)
+            time.sleep(2)
+            os.remove(path)
+        except OSError as error:
+            self.problems.append(f"furrow {node}: the filler: {error}")
+
+    # After it.
+
+    def recover(self, numbers):
+        """Brings nodes back: those whose drive is whole, or the one that is to be refilled."""
+        cut = any(kind == "all-power" for kind, _ in self.faults)
+        down = [n for n in numbers if not self.cluster.is_alive(n) or self.kinds.get(n)]
+        refilled = []
+        for number in down:
+            kind, drive = self.kinds.get(number), self.cluster.drives[number]
+            died = [e.name for e in self.cluster.engines if not e.is_alive(number)]
+            if kind in ("flip", "offline"):
+                self.mend(number, died)
+                continue
+            if kind in ("power-cut", "full", "slow", None) and died:
+                self.notes.append(f"{'+'.join(died)} {number} had ended")
+            for engine in self.cluster.engines:
+                if kind == "slow":
+                    engine.stop(number)
+                else:
+                    engine.kill(number)
+            if kind == "slow":
+                drive.unmount()
+            else:
+                drive.detach()
+            if cut:
+                drive.cut_power()
+            if self.pending(drive) and kind in ("power-cut", "replace"):
+                self.notes.append(f"{kind} of {number} had not struck")
+            drive.clear_faults()
+            if kind == "replace":
+                self.wait_for_others(number)
+                drive.create()
+                drive.mount_or_fail()
+                for engine in self.cluster.engines:
+                    engine.refill(number)
+                self.cluster.start_node(number)
+                refilled.append(number)
+                continue
+            problem = drive.mount()
+            if problem:
+                # Nothing that a drive acknowledged may be lost by a kill or a cut.
+                self.problems.append(f"furrow {number}: mount refused: {problem}")
+                raise Failure(problem)
+            self.cluster.start_node(number)
+        for number in refilled:
+            self.after_refill(number, self.cluster.engines)
+
+    @staticmethod
+    def pending(drive):
+        return bool(json.loads(drive.run("device", "fault", "list", drive.image, "--json").stdout)
+                    ["faults"])
+
+    def wait_for_others(self, number):
+        """An empty node may come only when the others have everything."""
+        for engine in self.cluster.engines:
+            if hasattr(engine, "ready_to_refill") and \
+                    not wait_for(lambda e=engine: e.ready_to_refill(number), 60, 0.5):
+                raise Failure(f"{engine.name}: the other nodes do not get ready")
+
+    def after_refill(self, number, engines):
+        for engine in engines:
+            if hasattr(engine, "after_refill"):
+                engine.after_refill(number)
+
+    def mend(self, number, died):
+        """What an operator does about a damaged drive: each engine's own procedure."""
+        cluster, drive = self.cluster, self.cluster.drives[number]
+        if died:
+            self.notes.append(f"{'+'.join(died)} {number} had ended")
+        found = None
+        if drive.is_alive() and drive.is_mounted():
+            found = drive.scrub()
+            self.notes.append(f"scrub: {found['damaged']} damaged")
+            # Before anything is mended: no node may serve wrong bytes.
+            if not died:
+                for engine in cluster.engines:
+                    said = engine.verify()
+                    self.problems += [line for line in said if "wrong bytes" in line
+                                      or "never written" in line]
+                    errors = [line for line in said if "cannot be read" in line]
+                    if errors:
+                        self.notes.append(f"{engine.name}: {len(errors)} errors before the mend")
+        self.wait_for_others(number)
+        refill = []
+        for engine in cluster.engines:
+            if found and engine.is_alive(number) and engine.mend(number, found):
+                self.notes.append(f"{engine.name} mended")
+                continue
+            engine.kill(number)
+            refill.append(engine)
+        if not refill:
+            return
+        try:
+            if found is None:
+                raise OSError("not mounted")
+            for engine in refill:
+                shutil.rmtree(engine.path(number))
+                self.notes.append(f"{engine.name} refilled")
+        except OSError as error:
+            # The directory itself is damaged, or the mount was refused: as if replaced.
+            self.notes.append(f"drive made anew ({error.strerror or error})")
+            refill = cluster.engines
+            for engine in refill:
+                engine.kill(number)
+            drive.detach()
+            drive.create()
+            drive.mount_or_fail()
+        for engine in refill:
+            engine.refill(number)
+            engine.start(number)
+        self.after_refill(number, refill)
+
+
+def plan(seed, count, kinds):
+    """The faults of each round: every kind in turn, and a third of the rounds with two or more."""
+    draw = random.Random(f"plan {seed}")
+    rounds, order = [], []
+    for index in range(count):
+        order = order or draw.sample(kinds, len(kinds))
+        kind = order.pop()
+        node = 0 if kind.startswith("all-") else draw.choice(NODES)
+        faults = [(kind, node)]
+        seconds = [k for k in SECOND if k in kinds]
+        if index % 3 == 2 and node and seconds:
+            other = draw.choice([n for n in NODES if n != node])
+            faults.append((draw.choice(seconds), other))
+        rounds.append(faults)
+    return rounds
+
+
+def named(faults):
+    return " + ".join(f"{kind} {node}" if node else kind for kind, node in faults)
+
+
+def rounds(options, work):
+    engines = ["kafka", "garage"] if options.engine == "both" else [options.engine]
+    results, lost, cluster = [], 0, None
+    begun = time.monotonic()
+    try:
+        for index, faults in enumerate(plan(options.seed, options.count, options.kinds)):
+            if cluster is None or index % ROUNDS_A_CLUSTER == 0:
+                if cluster is not None:
+                    cluster.finish()
+                    shutil.rmtree(cluster.folder)
+                cluster = Cluster(os.path.join(work, f"cluster{index}"), options, engines,
+                                  options.seed * 1000 + index)
+                cluster.set_up()
+            one = Round(cluster, faults, random.Random(f"{options.seed} {index}"))
+            counts = {}
+            try:
+                counts = one.run()
+            except Failure as error:
+                one.problems.append(f"the round did not end: {error}")
+                one.seconds = None
+            done = ", ".join(f"{name} {c['acknowledged']} acknowledged"
+                             for name, c in counts.items())
+            held = ", ".join(engine.held() for engine in cluster.engines)
+            state = "LOST" if one.problems else "kept"
+            print(f"round {index + 1:3} {named(faults)}: {done}; {held} {state}, "
+                  f"{one.seconds} s ({'; '.join(one.notes)})", flush=True)
+            for problem in one.problems[:20]:
+                print(f"          {problem}", flush=True)
+            results.append({"round": index + 1, "faults": [list(f) for f in faults],
+                            "counts": counts, "problems": one.problems, "notes": one.notes,
+                            "seconds": one.seconds})
+            if one.problems:
+                lost += 1
+                # The cluster stays as it is for a look; the next round has a new one.
+                cluster.finish()
+                cluster = None
+                options.keep = True
+    finally:
+        if cluster is not None:
+            cluster.finish()
+    by_kind = {}
+    for result in results:
+        for kind, _ in result["faults"]:
+            entry = by_kind.setdefault(kind, {"rounds": 0, "lost": 0})
+            entry["rounds"] += 1
+            entry["lost"] += bool(result["problems"])
+    summary = {"version": VERSION, "engine": options.engine, "seed": options.seed,
+               "rounds": len(results), "with_two_faults_or_more": sum(
+                   len(r["faults"]) > 1 or r["faults"][0][0].startswith("all-") for r in results),
+               "lost": lost, "faults": by_kind,
+               "acknowledged": {name: sum(r["counts"].get(name, {}).get("acknowledged", 0)
+                                          for r in results) for name in engines},
+               "seconds": round(time.monotonic() - begun), "results": results}
+    print(f"\n{options.engine}: {len(results)} rounds, seed {options.seed}, "
+          f"{summary['with_two_faults_or_more']} with two faults or more, "
+          f"{summary['seconds']} s; acknowledged {summary['acknowledged']}; rounds with a loss: "
+          f"{lost}")
+    for kind in FAULTS:
+        if kind in by_kind:
+            print(f"  {kind:12} {by_kind[kind]['rounds']:3} rounds, {by_kind[kind]['lost']} with "
+                  f"a loss")
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(summary, file, indent=2)
+            file.write("\n")
+    return 1 if lost else 0
+
+
+def demo(options, work):
+    begun = time.monotonic()
+
+    def say(line):
+        print(f"{time.monotonic() - begun:5.0f} s  {line}", flush=True)
+
+    cluster = Cluster(os.path.join(work, "demo"), options, ["kafka", "garage"], options.seed)
+    problems = []
+    try:
+        say("three emulated zoned drives of 512 MiB, three mounts")
+        cluster.set_up()
+        say("three Kafka brokers and three Garage nodes have their data there")
+        counts = {}
+
+        def load(seconds, during=None):
+            for engine in cluster.engines:
+                engine.begin_load()
+            time.sleep(seconds / 2)
+            if during:
+                during()
+            time.sleep(seconds / 2)
+            for engine in cluster.engines:
+                counts.setdefault(engine.name, 0)
+                counts[engine.name] += engine.end_load()["acknowledged"]
+            say(f"acknowledged so far: {counts['kafka']} records, {counts['garage']} changes of "
+                f"objects")
+
+        def compare():
+            for engine in cluster.engines:
+                engine.wait_whole(120)
+                found = engine.verify()
+                problems.extend(found)
+                say(f"{engine.name}: {engine.held()}, read from each of three nodes: "
+                    f"{len(found)} wrong")
+
+        def cut():
+            cluster.crash([2])
+            say("node 2: the power of machine and drive fails in the middle of the load")
+
+        load(8)
+        load(8, cut)
+        drive = cluster.drives[2]
+        drive.detach()
+        drive.cut_power()
+        drive.mount_or_fail()
+        cluster.start_node(2)
+        say("node 2: mounted again, started")
+        compare()
+
+        def vanish():
+            cluster.crash([3])
+            say("node 3: the drive is gone")
+
+        load(8, vanish)
+        drive = cluster.drives[3]
+        drive.detach()
+        mender = Round(cluster, [], random.Random(0))
+        mender.wait_for_others(3)
+        drive.create()
+        drive.mount_or_fail()
+        for engine in cluster.engines:
+            engine.refill(3)
+        cluster.start_node(3)
+        say("node 3: an empty drive in its place, the engines fill it from their peers")
+        mender.after_refill(3, cluster.engines)
+        compare()
+    finally:
+        cluster.finish()
+    for problem in problems[:20]:
+        print(problem)
+    say(f"stopped. Acknowledged: {counts}. Lost or wrong: {len(problems)}")
+    options.keep |= bool(problems)
+    return 1 if problems else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--furrow", required=True, type=os.path.abspath)
+    shared.add_argument("--garage", type=os.path.abspath)
+    shared.add_argument("--jars", type=os.path.abspath)
+    shared.add_argument("--seed", type=int, default=1)
+    shared.add_argument("--keep", action="store_true")
+    shared.add_argument("--json")
+    one = commands.add_parser("rounds", parents=[shared])
+    one.add_argument("count", type=int)
+    one.add_argument("--engine", choices=["kafka", "garage", "both"], default="both")
+    one.add_argument("--kinds", default=",".join(FAULTS))
+    commands.add_parser("demo", parents=[shared])
+    options = parser.parse_args()
+    if options.command == "rounds":
+        options.kinds = options.kinds.split(",")
+        for kind in options.kinds:
+            if kind not in FAULTS:
+                parser.error(f"unknown fault {kind}; there are {', '.join(FAULTS)}")
+    work = tempfile.mkdtemp(prefix="furrow-cluster-")
+    try:
+        return (rounds if options.command == "rounds" else demo)(options, work)
+    except Failure as error:
+        options.keep = True
+        print(f"cluster: {error}", file=sys.stderr)
+        return 1
+    finally:
+        if options.keep:
+            print(f"kept: {work}")
+        else:
+            shutil.rmtree(work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
