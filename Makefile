@@ -2,7 +2,7 @@
 # Each target installs what it needs on Debian and Ubuntu; see scripts/setup.sh.
 
 .DEFAULT_GOAL := help
-.PHONY: help build lab rocksdb rocksdb-jni install uninstall deb test test-guest test-guest-long test-long lint demo demo-raid demo-rocksdb demo-jvm crash crash-full bench realtime
+.PHONY: help build lab rocksdb rocksdb-jni install uninstall deb test test-guest test-guest-long test-long lint demo demo-raid demo-rocksdb demo-jvm demo-cluster crash crash-full bench realtime
 
 help: ## list the targets
 	@echo 'Furrow: a storage stack for zoned flash, in user space.'
@@ -66,6 +66,10 @@ demo-jvm: build ## Kafka Streams with its state on a zoned drive, killed, checke
 	@scripts/setup.sh rocksdb-jni
 	@scripts/rocksdb-jni.sh build 7.8.3
 	@scripts/demo-jvm.sh
+
+demo-cluster: build ## Kafka and Garage on three mounts: a power cut, a drive replaced, all compared
+	@scripts/setup.sh cluster
+	@scripts/cluster.sh demo
 
 crash: ## power cuts at every command, the slice CI runs (under 5 minutes)
 	@scripts/setup.sh build

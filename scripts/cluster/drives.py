@@ -15,7 +15,7 @@ _ports = set()
 
 
 def free_port():
-    """A port of the loopback that nobody listens on. Below those that the kernel hands to clients."""
+    """A free port of the loopback, below those that the kernel hands to clients."""
     for _ in range(1000):
         port = random.SystemRandom().randrange(20000, 30000)
         if port in _ports:
@@ -148,6 +148,10 @@ class Drive:
 
     def zones(self):
         return json.loads(self.run("device", "report", self.image, "--json").stdout)["zones"]
+
+    def map(self):
+        """What each zone of the drive is used for."""
+        return json.loads(self.run("map", "--json", self.image).stdout)["zones"]
 
     def cut_power(self):
         """The power of a drive that nobody uses fails: what was not flushed is gone."""

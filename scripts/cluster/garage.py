@@ -33,7 +33,7 @@ class Garage:
         self.secret = draw.randbytes(32).hex()
         self.token = draw.randbytes(32).hex()
         self.key = ("GK" + draw.randbytes(12).hex(), draw.randbytes(32).hex())
-        # What each name may hold: versions, or None for nothing. More than one if an answer was lost.
+        # What each name may hold: versions, or None for nothing. Several if an answer was lost.
         self.may_hold = {}
         self.retired = set()
         self.versions = 0
@@ -93,7 +93,7 @@ admin_token = "{self.token}"
             os.makedirs(self.path(number, "data"))
             self.write_config(number)
             self.peers[number] = self.tell(number, "node", "id", "-q").strip()
-            # An operator keeps the identity of a node: with it a node with an empty drive is the same.
+            # An operator keeps the identity of a node: with it, an empty one is the same node.
             for name in ("node_key", "node_key.pub"):
                 shutil.copy(self.path(number, "meta", name), self.kept(number, name))
         for number in self.ports:
@@ -143,8 +143,8 @@ admin_token = "{self.token}"
     def mend(self, number, found):
         """Removes damaged blocks and has Garage fetch them. False if more than blocks is damaged.
 
-        Garage replaces a block that it can read and finds wrong, or does not find. One that cannot be
-        read it leaves, so the file has to go.
+        Garage replaces a block that is missing, or that it reads and finds wrong. It leaves one
+        that cannot be read, so the file has to go.
         """
         if found["damaged"] == 0:
             return True
@@ -223,7 +223,7 @@ admin_token = "{self.token}"
 
     def sizes(self):
         return [{table: value for (name, table), value in self.metrics(n).items()
-                 if name == "table_size" and table in ("object", "version", "bucket_v2", "key")}
+                 if name == "table_size" and table in ("object", "bucket_v2", "key")}
                 for n in self.ports]
 
     def tables_agree(self):
@@ -235,7 +235,7 @@ admin_token = "{self.token}"
             and self.tables_agree()
 
     def wait_whole(self, seconds):
-        """Waits until the nodes hold the same. Half-way it asks for the repair that else runs daily."""
+        """Waits until all nodes hold the same; asks half-way for the repair that runs daily."""
         if wait_for(self.whole, seconds / 2, 0.5):
             return
         for number in self.ports:
@@ -260,7 +260,7 @@ admin_token = "{self.token}"
             aws_secret_access_key=self.key[1])
 
     def content(self, version):
-        """What a version holds. Small ones are in Garage's tables, others are files, some several."""
+        """What a version holds: small ones are in Garage's tables, others files, some several."""
         draw = random.Random(f"{self.seed} {version}")
         kind = draw.random()
         if kind < 0.3:

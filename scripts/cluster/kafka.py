@@ -1,4 +1,4 @@
-"""Kafka: three brokers that are controllers too, a client of ours, and a record of what it was told."""
+"""Kafka: three brokers that are controllers too, a client, and a record of what it was told."""
 import os
 import queue
 import subprocess

@@ -2,9 +2,9 @@
 """Kafka and Garage on three Furrow mounts, broken on purpose: scripts/cluster/run.py COMMAND
 
     rounds N --seed S --engine garage|kafka|both
-        N rounds of faults. After each one, every acknowledged record, object and listing is read from
-        each of the three nodes and compared. One line a round, then a summary. Exit status 1 if
-        anything was lost, wrong or not repaired.
+        N rounds of faults. After each one, every acknowledged record, object and listing is read
+        from each of the three nodes and compared. One line a round, then a summary. Exit status 1
+        if anything was lost, wrong or not repaired.
     demo
         both engines on the same three mounts: data, a power cut, a drive replaced, all compared
 
@@ -144,16 +144,7 @@ class Round:
         elif kind == "slow":
             drive.fault("slow", "--every", "3", "--delay-us", "20000")
         else:
-            written = [zone for zone in drive.zones() if zone["write_pointer"] > 0]
-            if kind == "offline":
-                for zone in draw.sample(written, 2):
-                    drive.fault("zone-offline", "--zone", str(zone["zone"]))
-                    self.notes.append(f"zone {zone['zone']}")
-            else:
-                blocks = [zone["write_pointer"] for zone in written]
-                for zone in draw.choices(written, weights=blocks, k=40):
-                    block = zone["start_lba"] + draw.randrange(zone["write_pointer"])
-                    drive.fault("bit-flip", "--lba", f"{block}+1")
+            self.damage(kind, drive)
         problem = drive.mount()
         if problem:
             self.notes.append(f"node {node} mount refused: {problem[-160:]}")
@@ -164,6 +155,24 @@ class Round:
         # A node with an injured drive may not come up; the load goes on without it.
         wait_for(lambda: not self.cluster.is_alive(node)
                  or all(e.whole() for e in self.cluster.engines), 25, 0.5)
+
+    def damage(self, kind, drive):
+        """Flips bits or takes zones offline: of files' content, or of anything written."""
+        draw = self.draw
+        zones = [zone for zone in drive.map() if zone["written"] > 0]
+        content = [zone for zone in zones if zone["use"].startswith("data-")]
+        if content and draw.random() < 0.6:
+            zones = content
+            self.notes.append("in content")
+        if kind == "offline":
+            for zone in draw.sample(zones, min(2, len(zones))):
+                drive.fault("zone-offline", "--zone", str(zone["zone"]))
+                self.notes.append(f"zone {zone['zone']} ({zone['use']})")
+            return
+        first = {zone["zone"]: zone["start_lba"] for zone in drive.zones()}
+        for zone in draw.choices(zones, weights=[z["written"] for z in zones], k=40):
+            block = first[zone["zone"]] + draw.randrange(zone["written"])
+            drive.fault("bit-flip", "--lba", f"{block}+1")
 
     def strike(self):
         """The load for some seconds, and the faults that come in the middle of it."""
@@ -275,8 +284,12 @@ class Round:
             self.notes.append(f"{'+'.join(died)} {number} had ended")
         found = None
         if drive.is_alive() and drive.is_mounted():
-            found = drive.scrub()
-            self.notes.append(f"scrub: {found['damaged']} damaged")
+            try:
+                found = drive.scrub()
+                self.notes.append(f"scrub: {found['damaged']} damaged")
+            except Failure as error:
+                # If the root directory is among what is lost, no command reaches the daemon.
+                self.notes.append(str(error)[-100:])
             # Before anything is mended: no node may serve wrong bytes.
             if not died:
                 for engine in cluster.engines:
