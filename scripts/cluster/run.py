@@ -5,8 +5,8 @@
         N rounds of faults. After each one, every acknowledged record, object and listing is read
         from each of the three nodes and compared. One line a round, then a summary. Exit status 1
         if anything was lost, wrong or not repaired.
-    demo
-        both engines on the same three mounts: data, a power cut, a drive replaced, all compared
+    demo --engine garage|kafka|both
+        the engines on the same three mounts: data, a power cut, a drive replaced, all compared
 
     --furrow FILE, --garage FILE, --jars DIRECTORY   the programs; scripts/cluster.sh gives them
     --kinds A,B       only these faults
@@ -45,6 +45,7 @@ FAULTS = {
 DESTRUCTIVE = ("replace", "flip", "offline")
 # Those that may come second, on another node.
 SECOND = ("daemon-kill", "node-kill", "power-cut", "slow")
+WHAT = {"kafka": "records", "garage": "changes of objects"}
 # Rounds on one cluster: Kafka's topic grows.
 ROUNDS_A_CLUSTER = 20
 
@@ -351,8 +352,12 @@ def named(faults):
     return " + ".join(f"{kind} {node}" if node else kind for kind, node in faults)
 
 
+def engines_of(options):
+    return ["kafka", "garage"] if options.engine == "both" else [options.engine]
+
+
 def rounds(options, work):
-    engines = ["kafka", "garage"] if options.engine == "both" else [options.engine]
+    engines = engines_of(options)
     results, lost, cluster = [], 0, None
     begun = time.monotonic()
     try:
@@ -425,12 +430,12 @@ def demo(options, work):
     def say(line):
         print(f"{time.monotonic() - begun:5.0f} s  {line}", flush=True)
 
-    cluster = Cluster(os.path.join(work, "demo"), options, ["kafka", "garage"], options.seed)
+    cluster = Cluster(os.path.join(work, "demo"), options, engines_of(options), options.seed)
     problems = []
     try:
         say("three emulated zoned drives of 512 MiB, three mounts")
         cluster.set_up()
-        say("three Kafka brokers and three Garage nodes have their data there")
+        say(f"three nodes each of {' and '.join(engines_of(options))} have their data there")
         counts = {}
 
         def load(seconds, during=None):
@@ -443,8 +448,8 @@ def demo(options, work):
             for engine in cluster.engines:
                 counts.setdefault(engine.name, 0)
                 counts[engine.name] += engine.end_load()["acknowledged"]
-            say(f"acknowledged so far: {counts['kafka']} records, {counts['garage']} changes of "
-                f"objects")
+            say("acknowledged so far: " + ", ".join(
+                f"{count} {WHAT[name]}" for name, count in counts.items()))
 
         def compare():
             for engine in cluster.engines:
@@ -501,12 +506,12 @@ def main():
     shared.add_argument("--furrow", required=True, type=os.path.abspath)
     shared.add_argument("--garage", type=os.path.abspath)
     shared.add_argument("--jars", type=os.path.abspath)
+    shared.add_argument("--engine", choices=["kafka", "garage", "both"], default="both")
     shared.add_argument("--seed", type=int, default=1)
     shared.add_argument("--keep", action="store_true")
     shared.add_argument("--json")
     one = commands.add_parser("rounds", parents=[shared])
     one.add_argument("count", type=int)
-    one.add_argument("--engine", choices=["kafka", "garage", "both"], default="both")
     one.add_argument("--kinds", default=",".join(FAULTS))
     commands.add_parser("demo", parents=[shared])
     options = parser.parse_args()
