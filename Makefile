@@ -67,9 +67,10 @@ demo-jvm: build ## Kafka Streams with its state on a zoned drive, killed, checke
 	@scripts/rocksdb-jni.sh build 7.8.3
 	@scripts/demo-jvm.sh
 
-demo-cluster: build ## Kafka and Garage on three mounts: a power cut, a drive replaced, all compared
-	@scripts/setup.sh cluster
-	@scripts/cluster.sh demo
+ENGINE ?= kafka
+demo-cluster: build ## Kafka on three mounts, a power cut, a drive replaced; ENGINE=garage or both
+	@scripts/setup.sh $(if $(filter kafka,$(ENGINE)),cluster,cluster-garage)
+	@scripts/cluster.sh demo --engine $(ENGINE)
 
 crash: ## power cuts at every command, the slice CI runs (under 5 minutes)
 	@scripts/setup.sh build

@@ -16,7 +16,7 @@ problem="$(fuse_problem)"
 [ -z "$problem" ] || fail "$problem"
 case " $* " in
 *" --engine kafka "*) ;;
-*) [ -n "$garage" ] || fail "missing: garage; run 'scripts/setup.sh cluster'" ;;
+*) [ -n "$garage" ] || fail "missing: garage; run 'scripts/setup.sh cluster-garage'" ;;
 esac
 fetch_jars "kafka-$KAFKA_VERSION" "org.apache.kafka:kafka_2.13:$KAFKA_VERSION" org.slf4j:slf4j-simple:1.7.36
 # Debian's interpreter: its packages have the S3 client.

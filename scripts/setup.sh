@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what a make target needs: scripts/setup.sh build|deb|lint|test|test-guest|test-guest-long|test-long|
-# rocksdb|rocksdb-jni|demo|demo-raid|cluster|bench|realtime
+# rocksdb|rocksdb-jni|demo|demo-raid|cluster|cluster-garage|bench|realtime
 #
 # On Debian and Ubuntu packages come from apt and cargo tools from `cargo install`, only those that
 # are missing. On other systems the script names what is missing and stops. It never changes
@@ -131,19 +131,23 @@ need_rocksdb_jni() {
     [ -n "${JAR:-}" ] || have mvn || install_package maven "fetches RocksDB for Java"
 }
 
-# What scripts/cluster.sh runs. Garage takes twenty minutes of processor time to build.
+# What scripts/cluster.sh needs for Kafka.
 need_cluster() {
     have javac || install_package default-jdk-headless "a Java virtual machine, for Kafka"
     have mvn || install_package maven "fetches Kafka"
+}
+
+# The same for Garage, which takes twenty minutes of processor time to build.
+need_garage() {
     PATH="/usr/bin:$PATH" python3 -c 'import boto3' 2>/dev/null ||
         install_package python3-boto3 "a client of S3"
-    have make || install_package make "builds libraries of Garage"
     [ -z "${GARAGE:-}" ] || return 0
     have garage && return
+    have make || install_package make "builds libraries of Garage"
     say "setup: building garage $GARAGE_VERSION (an S3 store, run as it is); twenty minutes, once"
     cargo install --quiet --locked --version "$GARAGE_VERSION" garage --no-default-features \
         --features bundled-libs,lmdb --root "$target_dir/tools" --target-dir "$target_dir/tools" ||
-        fail "could not build garage: run 'cargo install --locked --version $GARAGE_VERSION garage', then again"
+        fail "could not build garage $GARAGE_VERSION, a crate: see above"
 }
 
 # The module may exist without being loaded: load it. If that fails, the test that needs FUSE says
@@ -219,8 +223,9 @@ demo-raid)
     have nbdcopy || install_package libnbd-bin "nbdcopy, nbdinfo: NBD clients"
     have mke2fs || install_package e2fsprogs "a disk image with a file system"
     ;;
-cluster)
+cluster | cluster-garage)
     need_cluster
+    [ "$goal" = cluster ] || need_garage
     load_fuse
     ;;
 bench)
@@ -234,5 +239,5 @@ realtime)
     load_fuse
     ;;
 *) fail "unknown goal '$goal': build, deb, lint, test, test-guest, test-guest-long, test-long, rocksdb, rocksdb-jni, demo," \
-    "demo-raid, cluster, bench or realtime" ;;
+    "demo-raid, cluster, cluster-garage, bench or realtime" ;;
 esac

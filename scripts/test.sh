@@ -18,7 +18,7 @@ esac
 # Steps that the short tier leaves to the long one. docs/HACKING.md lists them.
 long_only="pjdfstest, fsx beyond 5000 operations, RocksDB of a newer Debian, the plugin's long forms,
          crash sweeps beyond their first seeds, simulations beyond theirs, damaged images, the fuzzer
-         of NBD, power cuts under fio, Kafka and Garage on three mounts"
+         of NBD, power cuts under fio, Kafka on three mounts"
 
 spent_file="$(mktemp)"
 trap 'rm -f "$spent_file"' EXIT
@@ -128,7 +128,7 @@ step "java, long" env KILLS=200 scripts/rocksdb-jni.sh test 7.8.3
 [ -n "$problem" ] || step "fsx, long" scripts/fsx.sh 100000 1 2 3 4
 cluster() {
     cargo build --quiet --release --locked -p furrow-cli &&
-        scripts/cluster.sh rounds 20 --engine both --seed 1
+        scripts/cluster.sh rounds 20 --engine kafka --seed 1
 }
 [ -n "$problem" ] || step cluster cluster
 

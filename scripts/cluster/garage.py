@@ -92,13 +92,20 @@ admin_token = "{self.token}"
             os.makedirs(self.path(number, "meta"))
             os.makedirs(self.path(number, "data"))
             self.write_config(number)
-            self.peers[number] = self.tell(number, "node", "id", "-q").strip()
-            # An operator keeps the identity of a node: with it, an empty one is the same node.
+            self.start(number)
+        for number in self.ports:
+            # The first start of a node makes its identity.
+            if not wait_for(lambda n=number: self.health(n), 60, 0.3):
+                raise Failure(f"garage: node {number} does not start, see {self.log(number)}")
+            self.peers[number] = self.tell(number, "node", "id", "-q").split()[0]
+            # An operator keeps it: with it, an empty node is the same node.
             for name in ("node_key", "node_key.pub"):
                 shutil.copy(self.path(number, "meta", name), self.kept(number, name))
         for number in self.ports:
+            # For later starts; those that run now are told of each other.
             self.write_config(number)
-            self.start(number)
+            if number > 1:
+                self.tell(1, "node", "connect", self.peers[number])
         if not wait_for(lambda: self.connected() == 3, 60, 0.3):
             raise Failure("garage: the nodes do not find each other")
         for number, peer in self.peers.items():

@@ -219,6 +219,7 @@ class Round:
     def recover(self, numbers):
         """Brings nodes back: those whose drive is whole, or the one that is to be refilled."""
         cut = any(kind == "all-power" for kind, _ in self.faults)
+        everyone = any(kind.startswith("all-") for kind, _ in self.faults)
         down = [n for n in numbers if not self.cluster.is_alive(n) or self.kinds.get(n)]
         refilled = []
         for number in down:
@@ -227,7 +228,7 @@ class Round:
             if kind in ("flip", "offline"):
                 self.mend(number, died)
                 continue
-            if kind in ("power-cut", "full", "slow", None) and died:
+            if kind in ("power-cut", "full", "slow", None) and died and not everyone:
                 self.notes.append(f"{'+'.join(died)} {number} had ended")
             for engine in self.cluster.engines:
                 if kind == "slow":
