@@ -20,6 +20,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -521,6 +522,8 @@ def main():
         for kind in options.kinds:
             if kind not in FAULTS:
                 parser.error(f"unknown fault {kind}; there are {', '.join(FAULTS)}")
+    # What was started ends with this, however it ends.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     work = tempfile.mkdtemp(prefix="furrow-cluster-")
     try:
         return (rounds if options.command == "rounds" else demo)(options, work)
