@@ -379,11 +379,12 @@ fn ask(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
         Err(Errno::NODATA | Errno::OPNOTSUPP) => {
             Err(anyhow!("{}: not the root of a mounted Furrow file system", directory.display()))
         }
-        // The kernel asks for the attributes of the root first, and passes on why they cannot be had.
+        // The kernel asks for the attributes of the root first, and passes on why there are none.
         Err(errno @ (Errno::IO | Errno::UCLEAN)) if rustix::fs::stat(directory).is_err() => {
             Err(anyhow!(
-                "{}: the root directory is damaged or cannot be read ({errno}), so the daemon \
-                 cannot be asked: unmount it, and see what `furrow fsck` finds on its drive",
+                "{0}: the root directory is damaged or cannot be read ({errno}), so the daemon \
+                 cannot be asked: unmount it (furrow umount -l {0}), and see what furrow fsck \
+                 finds on its drive",
                 directory.display()
             ))
         }
