@@ -32,6 +32,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// How a drive is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -287,16 +288,28 @@ pub(crate) fn open_exclusively(path: &Path) -> std::io::Result<File> {
     open_with(path, false, OFlags::EXCL)
 }
 
+/// How long the server of a mount that is gone may take to leave its device.
+const LEFT_WITHIN: Duration = Duration::from_secs(10);
+
 /// The file that commands go through is not the exclusive one, so that the latter can be closed
 /// when the kernel mounts the device.
 fn open_and_claim(path: &Path, access: Access) -> std::io::Result<Held> {
     let write = access == Access::ReadWrite;
     let claim = Claim::by(open_exclusively(path)?)?;
     let file = open_with(path, write, OFlags::DIRECT)?;
-    match claim::lock(&file, write) {
-        // A server of a mount that is gone writes its last blocks.
-        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Err(Errno::BUSY.into()),
-        locked => locked.map(|()| Held { file, claim }),
+    // The server of a mount that is gone may write its last blocks, or has not closed the node yet:
+    // the kernel tells umount(8) that all is durable before that.
+    let begun = Instant::now();
+    loop {
+        match claim::lock(&file, write) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                if begun.elapsed() >= LEFT_WITHIN {
+                    return Err(Errno::BUSY.into());
+                }
+                std::thread::sleep(LEFT_WITHIN / 1000);
+            }
+            locked => return locked.map(|()| Held { file, claim }),
+        }
     }
 }
 
