@@ -4,6 +4,7 @@ use super::options::Options;
 use super::remount::Running;
 use crate::daemon::{config, log};
 use crate::holds;
+use crate::in_use;
 use crate::metrics;
 use anyhow::{Context as _, Result, anyhow};
 use furrow_emu::OpenMode;
@@ -13,16 +14,12 @@ use furrow_fuse::report::prometheus;
 use furrow_fuse::{FuseServer, Info, Session};
 use furrow_linux::claim::hand_over;
 use furrow_rt::{Config, Pool, Port};
+use furrow_zone::Error;
 use furrow_zone::spec::DeviceSpec;
-use furrow_zone::{Error, ErrorKind};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
-
-/// How long a device may stay locked by a daemon that writes its last checkpoint.
-const LOCK_PATIENCE: Duration = Duration::from_secs(10);
-const TRY_EVERY: Duration = Duration::from_millis(50);
 
 /// A mount to be made.
 pub struct Plan {
@@ -140,27 +137,17 @@ fn start_engine(plan: &Plan) -> Result<(Port<Fs>, Pool, Info)> {
     Ok((port, pool, info))
 }
 
-/// Opens the device, waiting if it is locked: the daemon of its last mount may still be writing its
-/// last checkpoint, for which umount(8) does not wait.
+/// Opens the device. The daemon of its last mount may still be writing its last checkpoint, for
+/// which umount(8) does not wait.
 fn open_device(
     rt: &furrow_rt::Rt,
     spec: &DeviceSpec,
     mode: OpenMode,
 ) -> Result<std::rc::Rc<dyn furrow_zone::ZonedDevice>, Error> {
-    let mut waited = Duration::ZERO;
-    loop {
-        match holds::open(rt, spec, mode) {
-            Err(error) if error.kind() == ErrorKind::Busy && waited < LOCK_PATIENCE => {
-                std::thread::sleep(TRY_EVERY);
-                waited += TRY_EVERY;
-            }
-            Ok(drive) => {
-                drive.warnings().iter().for_each(|warning| log(&format!("warning: {warning}")));
-                return Ok(drive);
-            }
-            Err(error) => return Err(crate::in_use::explain(spec, error)),
-        }
-    }
+    let drive = in_use::open(rt, spec, mode, in_use::PATIENCE, log)
+        .map_err(|error| in_use::explain(spec, error))?;
+    drive.warnings().iter().for_each(|warning| log(&format!("warning: {warning}")));
+    Ok(drive)
 }
 
 /// Ends the engine, unless it has ended as `left` says.
