@@ -22,6 +22,15 @@ fn damage(place: &Place, mark: &[u8]) -> usize {
     count
 }
 
+/// Damages the inode at `path`, which is mounted for that: an attribute marks its block.
+fn damage_inode(place: &Place, path: &str) {
+    let mark = [b'Q'; 96];
+    place.mount();
+    setxattr(path, "user.mark", &mark, XattrFlags::empty()).unwrap();
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+    assert!(damage(place, &mark) > 0);
+}
+
 /// The names in the mount, as `ls` sees them.
 fn names(place: &Place) -> Vec<String> {
     let names = fs::read_dir(place.dir()).unwrap();
@@ -37,14 +46,12 @@ fn one_damaged_inode_hides_no_other_name() {
         return;
     }
     let place = Place::new("damaged-inode");
-    let mark = [b'Q'; 96];
     place.mount();
     for name in ["a", "b", "c"] {
         fs::write(place.file(name), name.repeat(5000)).unwrap();
     }
-    setxattr(place.file("b"), "user.mark", &mark, XattrFlags::empty()).unwrap();
     assert!(furrow(&["umount", &place.dir()]).status.success());
-    assert!(damage(&place, &mark) > 0);
+    damage_inode(&place, &place.file("b").display().to_string());
     for options in ["rw", "ro"] {
         place.mount_with(options);
         assert_eq!(names(&place), ["a", "b", "c"], "{options}");
@@ -78,11 +85,7 @@ fn a_damaged_root_directory_is_named_by_what_asks_the_daemon() {
         return;
     }
     let place = Place::new("damaged-root");
-    let mark = [b'Q'; 96];
-    place.mount();
-    setxattr(place.dir(), "user.mark", &mark, XattrFlags::empty()).unwrap();
-    assert!(furrow(&["umount", &place.dir()]).status.success());
-    assert!(damage(&place, &mark) > 0);
+    damage_inode(&place, &place.dir());
     place.mount();
     for command in ["scrub", "stat"] {
         let output = furrow(&[command, &place.dir()]);

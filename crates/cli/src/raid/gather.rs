@@ -120,8 +120,9 @@ fn find(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
     let mut chosen = choose(rt, named.clone(), wanted)?;
     let missing = missing(&chosen);
     if !wanted.wait.is_wanted() {
-        // Who names drives may leave some out on purpose. But the array goes on without them, so
-        // who has forgotten one is told.
+        // A user who names drives may leave out members on purpose, so that is no error. But the
+        // array goes on without those members, and they become stale: a user who has forgotten a
+        // member must be told.
         let silent = [wanted.drive_timeout, GLANCE];
         let silent = silent.into_iter().filter(|limit| *limit > 0).min().unwrap_or(GLANCE);
         let uuid = |index| missing.iter().find(|(other, _)| *other == index).map(|(_, uuid)| *uuid);

@@ -442,8 +442,8 @@ impl Daemon {
         Ok(Drive { spec, device })
     }
 
-    /// Adds to `error`, of a drive that must be empty, what it holds. A drive that this array had
-    /// once is of no use to any other command.
+    /// Adds to `error`, of a drive that must be empty, what the drive holds. For a former member of
+    /// this array the advice is `--force`: no command can use the old content of such a drive.
     async fn explain_used(&self, device: &dyn ZonedDevice, error: Error) -> Error {
         if error.kind() == ErrorKind::Exists
             && let Ok(Holds::Member(examined)) = Holds::of(device).await

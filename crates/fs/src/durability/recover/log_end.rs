@@ -182,9 +182,11 @@ async fn look(
     Ok(())
 }
 
-/// Where the drive has lost what the log goes on with, and how that shows; `place` holds no record.
-/// A zone's write pointer says that something was written. A power cut leaves the beginning of it,
-/// and nobody writes zeros where there is space for another record, nor anything but records.
+/// The place of a record that the drive has lost, and the evidence of the loss; `None` if the log
+/// ends at `place`. The caller has found no record at `place`. The evidence is a write pointer
+/// behind `place`: a power cut keeps the first blocks of a write, the engine writes only records to
+/// these zones, and it writes zeros only where no record has space. So an unreadable block in front
+/// of the write pointer held a record.
 pub(super) async fn wiped(
     log: &mut LogReader<'_>,
     place: Place,
