@@ -4,27 +4,32 @@
 # First it simulates whole lives of file systems and file stores on drives of many shapes, and of
 # volumes on several drives, with faults and power cuts, by seed.
 # For each subject it prints cut points, fates, a histogram of the commands in flight, and the
-# number of crashed states that were reopened and compared with the promises. Then every built-in
-# defect must be caught: a harness that finds nothing may be blind.
+# number of crashed states that were reopened and compared with the promises. Then built-in defects
+# must be caught: a harness that finds nothing may be blind.
 . "$(dirname "$0")/lib.sh"
 
 case "${1:-slice}" in
 # Many seeds, each cut at up to the given number of commands. The tests' profile is optimised and
-# has assertions; with the features of the other tests the program is built already.
+# has assertions; with the features of the other tests the program is built already. `cargo test`
+# sweeps the other subjects, lives through stores, and catches the defects of all engines but the
+# volume's: this form does not repeat them.
 slice)
     build=(build_as_tests) profile=debug
-    lives=300 volumes=50 stores=40 effort="--cuts 150 --seconds"
-    fs=12 fsync=5 rot=5 flip=3 raid=12 kv=6 soft=4 soft_fs=4 ledger=3 toy=3
+    lives="60 --runs 240" volumes="41 --runs 30" stores=""
+    effort="--seed 1000 --cuts 150 --seconds"
+    fs=12 fsync=5
     ;;
 # Every command of every run.
 full)
     build=(cargo build --locked --release -p furrow-sim) profile=release
-    lives=50000 volumes=1000 stores=10000 effort="--reopens"
+    lives="1 --runs 50000" volumes="1 --runs 1000" stores="1 --runs 10000"
+    effort="--reopens"
     fs=300000 fsync=50000 rot=50000 flip=50000 raid=50000 kv=50000 soft=50000 soft_fs=50000
-    ledger=50000 toy=20000
+    ledger=50000
     ;;
 *) fail "unknown form '$1': slice or full" ;;
 esac
+form="${1:-slice}"
 threads="$(nproc)"
 
 say "building the simulator, optimised (a few minutes the first time)"
@@ -58,45 +63,50 @@ caught() {
 outputs="$(mktemp -d)"
 trap 'rm -rf "$outputs"' EXIT
 running=()
-# $1: subject, $2: runs
+# $1: subject, $2: the first seed and the number of runs
 simulate() {
-    "$sim" --subject "$1" 1 --runs "$2" --quiet >"$outputs/$1" 2>&1 &
+    # shellcheck disable=SC2086 # a seed, an option and its value
+    "$sim" --subject "$1" $2 --quiet >"$outputs/$1" 2>&1 &
     running+=("$1:$!")
 }
 simulate raid "$volumes"
 simulate fs "$lives"
-simulate kv "$stores"
+[ -z "$stores" ] || simulate kv "$stores"
 for one in "${running[@]}"; do
     wait "${one#*:}" || failed=1
     cat "$outputs/${one%:*}"
 done
 sweep fs "$fs"
 sweep fsync "$fsync"
-sweep rot "$rot"
-sweep flip "$flip"
-sweep raid "$raid"
-sweep kv "$kv"
-sweep soft "$soft"
-sweep soft-fs "$soft_fs"
-sweep ledger "$ledger"
-sweep toy "$toy"
+if [ "$form" = full ]; then
+    sweep rot "$rot"
+    sweep flip "$flip"
+    sweep raid "$raid"
+    sweep kv "$kv"
+    sweep soft "$soft"
+    sweep soft-fs "$soft_fs"
+    sweep ledger "$ledger"
+fi
 say
-for defect in SkippedFlush EarlyAck IgnoredExtent ReuseBeforeRelease ReleaseLiveRecord SkippedUnit \
-    NoWritePointers SkippedRecord ForgottenBlocks; do
-    caught "fs:$defect"
-done
-for defect in DroppedCrc RecomputedCrc; do caught "rot:$defect"; done
 for defect in EarlyAck TornStripe FreshSequence TrimWithoutRecord Unlisted EarlyDegradedAck \
     SkippedFlush UnflushedMember; do
     caught "raid:$defect" --cuts 40
 done
-for defect in SkippedFlush EarlyAck EarlyRelease UncheckedCommit EarlyRingReset; do caught "kv:$defect" --cuts 100; done
-for defect in SkippedFlush LateRecord VolatileGeneration EarlyLife UncheckedRange TornTable DiscardBelieved \
-    UnflushedRecovery; do
-    caught "soft:$defect"
-done
-for defect in SkippedFlush EarlyAck IgnoredExtent EarlyRelease; do caught "ledger:$defect"; done
-for defect in SkippedFlush EarlyAck DroppedCrc ReuseBeforeRelease; do caught "toy:$defect"; done
+if [ "$form" = full ]; then
+    for defect in SkippedFlush EarlyAck IgnoredExtent ReuseBeforeRelease ReleaseLiveRecord SkippedUnit \
+        NoWritePointers SkippedRecord ForgottenBlocks; do
+        caught "fs:$defect"
+    done
+    for defect in DroppedCrc RecomputedCrc; do caught "rot:$defect"; done
+    for defect in SkippedFlush EarlyAck EarlyRelease UncheckedCommit EarlyRingReset; do
+        caught "kv:$defect" --cuts 100
+    done
+    for defect in SkippedFlush LateRecord VolatileGeneration EarlyLife UncheckedRange TornTable \
+        DiscardBelieved UnflushedRecovery; do
+        caught "soft:$defect"
+    done
+    for defect in SkippedFlush EarlyAck IgnoredExtent EarlyRelease; do caught "ledger:$defect"; done
+fi
 say
 [ "$failed" -eq 0 ] || fail "failures above"
-say "no failure, every defect caught, ${SECONDS} s"
+say "no failure, each of these defects caught, ${SECONDS} s"

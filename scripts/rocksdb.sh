@@ -12,13 +12,17 @@
 # Builds the core and the plugin. $1: directory of the profile. The tests' build also makes a
 # library with a defect, which power cuts must find.
 build() {
-    local profile="$1"
+    local profile="$1" flags=()
     case "$profile" in
     release) cargo build --quiet --locked --release -p furrow-capi ;;
-    debug) build_as_tests ;;
+    # What the tests need is built soon rather than fast.
+    debug)
+        build_as_tests
+        flags=(CXXFLAGS=-O1)
+        ;;
     esac
-    make --no-print-directory -s -C plugins/rocksdb PROFILE="$profile" TARGET="$(realpath "$target_dir")" \
-        "${goal[@]}"
+    make --no-print-directory -s -j"$(nproc)" -C plugins/rocksdb PROFILE="$profile" \
+        TARGET="$(realpath "$target_dir")" ${flags[@]+"${flags[@]}"} "${goal[@]}"
 }
 
 furrow="$target_dir/debug/furrow"

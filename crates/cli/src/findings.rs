@@ -6,6 +6,12 @@ use std::io::{self, Write};
 /// Findings printed without -v.
 pub const SHOWN: usize = 20;
 
+/// A violation. Damaged blocks of one file are many violations with one cause.
+pub trait Violation: Display {
+    /// Whether both are damaged blocks of one file.
+    fn same_file(&self, other: &Self) -> bool;
+}
+
 /// The result of a check.
 pub struct Findings<'a, T> {
     /// The device that was checked.
@@ -22,7 +28,7 @@ pub struct Findings<'a, T> {
     pub repaired: bool,
 }
 
-impl<T: Display> Findings<'_, T> {
+impl<T: Violation> Findings<'_, T> {
     /// Prints the notes and the violations, all of them if `verbose`.
     ///
     /// # Errors
@@ -30,10 +36,16 @@ impl<T: Display> Findings<'_, T> {
     pub fn print(&self, out: &mut dyn Write, verbose: bool) -> io::Result<()> {
         let (device, noun) = (self.device, self.noun);
         let shown = if verbose { self.found.len() } else { SHOWN };
-        for finding in self.found.iter().take(shown) {
-            writeln!(out, "{device}: {}", crate::show::printable(&finding.to_string()))?;
+        let mut hidden = self.found.len() as u64 + self.more;
+        let joined = |a: &T, b: &T| !verbose && a.same_file(b);
+        for run in self.found.chunk_by(joined).take(shown) {
+            writeln!(out, "{device}: {}", crate::show::printable(&run[0].to_string()))?;
+            if let more @ 1.. = run.len() - 1 {
+                let blocks = crate::show::count(more as u64, "more damaged block");
+                writeln!(out, "{device}: and {blocks} of the same file (-v shows each)")?;
+            }
+            hidden -= run.len() as u64;
         }
-        let hidden = self.found.len().saturating_sub(shown) as u64 + self.more;
         if hidden > 0 {
             let hint = if verbose { "" } else { " (-v shows more)" };
             writeln!(out, "{device}: and {hidden} more {noun}{hint}")?;
@@ -55,6 +67,34 @@ impl<T: Display> Findings<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Violation for String {
+        fn same_file(&self, other: &String) -> bool {
+            let name = |text: &str| text.split_once(": ").map(|(name, _)| name.to_owned());
+            name(self).is_some_and(|own| name(other) == Some(own))
+        }
+    }
+
+    #[test]
+    fn damaged_blocks_of_one_file_are_one_line_and_a_number() {
+        let found = ["/a: block 0", "/a: block 1", "/a: block 7", "/b: block 0", "the ring"];
+        let found = found.map(str::to_owned);
+        let (device, noun) = ("d.zns", "findings");
+        let findings =
+            Findings { device, found: &found, more: 0, notes: &[], noun, repaired: false };
+        let print = |verbose| {
+            let mut out = Vec::new();
+            findings.print(&mut out, verbose).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let few = "d.zns: /a: block 0\n\
+                   d.zns: and 2 more damaged blocks of the same file (-v shows each)\n\
+                   d.zns: /b: block 0\n\
+                   d.zns: the ring\n";
+        assert_eq!(print(false), few);
+        assert_eq!(print(true).lines().count(), 5);
+        assert_eq!(findings.errors().as_deref(), Some("5 ERRORS, nothing was changed"));
+    }
 
     fn printed(count: usize, verbose: bool) -> (String, Option<String>) {
         let found: Vec<String> = (0..count).map(|index| format!("block {index}\n")).collect();

@@ -2,7 +2,7 @@
 
 mod repair;
 
-use crate::findings::Findings;
+use crate::findings::{Findings, Violation};
 use crate::holds;
 use crate::show;
 use crate::target::{self, source_name};
@@ -198,6 +198,13 @@ impl ZonedDevice for Watched {
 
     fn name(&self) -> String {
         self.drive().name()
+    }
+}
+
+impl Violation for Finding {
+    fn same_file(&self, other: &Finding) -> bool {
+        let content = |finding: &Finding| finding.structure == "data" && finding.inode.is_some();
+        content(self) && content(other) && self.inode == other.inode
     }
 }
 

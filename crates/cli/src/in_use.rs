@@ -42,6 +42,16 @@ pub fn open_now(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<dyn Zon
     Ok(drive)
 }
 
+/// Says that what was made on a drive in memory is gone, if `spec` is one.
+pub fn warn_of_memory(spec: &DeviceSpec, made: &str) {
+    if spec.path().is_none() {
+        crate::complain(&format!(
+            "warning: the drive is in the memory of this process: {made} is gone as it ends. \
+             'furrow device create' makes an image"
+        ));
+    }
+}
+
 /// `error` of opening `spec`; if it is `Busy`, with who uses the drive and what to do.
 pub fn explain(spec: &DeviceSpec, error: Error) -> Error {
     let (ErrorKind::Busy, Some(path)) = (error.kind(), spec.path().map(Path::new)) else {

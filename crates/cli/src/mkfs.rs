@@ -103,6 +103,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     });
     rt.clear();
     let made = made?;
+    in_use::warn_of_memory(&spec, "the file system");
     if args.json {
         print_json(out, &drive, &made)?;
     } else {

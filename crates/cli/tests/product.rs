@@ -121,17 +121,18 @@ fn defects() -> BTreeSet<String> {
     names.map(|line| line.trim_end_matches(',').to_owned()).collect()
 }
 
-fn holds(program: &[u8], word: &str) -> bool {
-    program.windows(word.len()).any(|window| window == word.as_bytes())
-}
-
 #[test]
 fn the_command_holds_no_name_of_a_defect() {
-    let program = fs::read(env!("CARGO_BIN_EXE_furrow")).expect("the command is built");
     let defects = defects();
     assert!(defects.len() > 20 && defects.contains("TornStripe"), "{defects:?}");
-    // The search finds a text that is in the program.
-    assert!(holds(&program, "A storage stack for zoned flash"));
-    let found: Vec<&String> = defects.iter().filter(|name| holds(&program, name)).collect();
-    assert!(found.is_empty(), "the command knows {found:?}");
+    // That the search finds what is there is shown by a text that the program has.
+    let there = "A storage stack for zoned flash";
+    // grep(1) takes a hundredth of the time of a search in an unoptimised test.
+    let mut grep = Command::new("grep");
+    grep.args(["-aoF", "-e", there]);
+    grep.args(defects.iter().flat_map(|name| ["-e", name]));
+    let output = grep.arg(env!("CARGO_BIN_EXE_furrow")).output().expect("grep(1) runs");
+    let found = String::from_utf8(output.stdout).expect("they are names");
+    let found: BTreeSet<&str> = found.lines().collect();
+    assert_eq!(found, BTreeSet::from([there]), "the command knows names of defects");
 }

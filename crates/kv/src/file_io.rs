@@ -420,13 +420,24 @@ impl Store {
                 continue;
             }
             if want.usage.is_moved() || !self.may_clean() {
-                let message = "no space: cleaning can free nothing more";
-                return Err(Error::new(ErrorKind::NoSpace, message));
+                return Err(self.no_space_left());
             }
             place.get_or_insert_with(queue);
             zones.wanted.notify_all();
             freed.await;
         }
+    }
+
+    fn no_space_left(&self) -> Error {
+        let zones = &self.0.zones;
+        let all = u64::from(zones.pool.total()) * u64::from(zones.capacity());
+        let message = format!(
+            "no space: files hold {} of {} MiB, cleaning needs the rest and can free nothing more: \
+             remove files",
+            zones.valid_total() >> 8,
+            all >> 8,
+        );
+        Error::new(ErrorKind::NoSpace, message)
     }
 
     /// Finishes a zone before it is full to open another; the rest of it is not used.

@@ -1,6 +1,6 @@
 //! Whole-stack simulation: crash sweeps, models, canaries.
 //!
-//! By subject (`fs`, `raid`, `kv`, `log`, `soft`, `toy`) and kind: `crash` cuts the power at every
+//! By subject (`fs`, `raid`, `kv`, `log`, `soft`) and kind: `crash` cuts the power at every
 //! command of a run, `sim` leads a subject through several lives, `damage` flips bits of its image.
 //! The other files are the harness that subjects share.
 
@@ -15,4 +15,3 @@ pub mod raid;
 pub mod simulation;
 pub mod soft;
 pub mod sweep;
-pub mod toy;

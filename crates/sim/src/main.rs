@@ -20,7 +20,6 @@ use furrow_sim::raid::crash::RaidSubject;
 use furrow_sim::simulation::{Sink, Summary};
 use furrow_sim::soft::crash::{SoftFsSubject, SoftSubject};
 use furrow_sim::sweep::{Goal, sweep};
-use furrow_sim::toy::{self, Toy};
 use furrow_sim::{fs, kv, raid};
 use furrow_zone::{Command, Target};
 use std::io::{IsTerminal, Write};
@@ -105,7 +104,7 @@ struct CrashArgs {
     /// Subject: fs, fsync (fs with many clients that sync often, in every run), rot (fs on a drive
     /// whose blocks decay), flip (fs, one bit of one block flips after the cut), raid (a volume),
     /// kv (a file store), recorded (a file store with the calls of --recording), soft (soft zones
-    /// on a plain drive), soft-fs (fs on soft zones), ledger (the log crate alone) or toy; or
+    /// on a plain drive), soft-fs (fs on soft zones), or ledger (the log crate alone); or
     /// fs:DEFECT and so on for one of their built-in defects.
     #[arg(long, default_value = "fs")]
     subject: String,
@@ -158,7 +157,6 @@ struct ReplayArgs {
 
 /// The subject that runs on the drive.
 enum Chosen {
-    Toy(Toy),
     Fs(FsSubject),
     Flip(FlipSubject),
     Log(LogSubject),
@@ -176,7 +174,6 @@ impl Chosen {
             None => (name, None),
         };
         match kind {
-            "toy" => Ok(Chosen::Toy(Toy { defect: defect_of(defect, &toy::ToyDefect::ALL)? })),
             "fs" | "fsync" | "rot" => Ok(Chosen::Fs(FsSubject {
                 defect: defect_of(defect, &FsDefect::ALL)?,
                 rot: kind == "rot",
@@ -206,7 +203,7 @@ impl Chosen {
             }
             _ => bail!(
                 "no subject {kind:?}: there are fs, fsync, rot, flip, raid, kv, recorded, soft, \
-                 soft-fs, ledger and toy"
+                 soft-fs and ledger"
             ),
         }
     }
@@ -431,7 +428,6 @@ fn crash(args: &CrashArgs) -> Result<ExitCode> {
     // Panics of a subject are failures with a message; a replay shows their backtraces.
     std::panic::set_hook(Box::new(|_| {}));
     match Chosen::parse(&args.subject, args.recording.as_deref())? {
-        Chosen::Toy(toy) => Ok(crash_subject(&toy, args)),
         Chosen::Fs(files) => Ok(crash_subject(&files, args)),
         Chosen::Flip(files) => Ok(crash_subject(&files, args)),
         Chosen::Log(ledger) => Ok(crash_subject(&ledger, args)),
@@ -502,7 +498,6 @@ fn again(args: &ReplayArgs) -> Result<ExitCode> {
         }) as Trace
     });
     let result = match Chosen::parse(&args.subject, args.recording.as_deref())? {
-        Chosen::Toy(toy) => replay(&toy, case, &args.cuts, trace),
         Chosen::Fs(files) => replay(&files, case, &args.cuts, trace),
         Chosen::Flip(files) => replay(&files, case, &args.cuts, trace),
         Chosen::Log(ledger) => replay(&ledger, case, &args.cuts, trace),

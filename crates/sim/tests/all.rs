@@ -13,4 +13,3 @@ mod log;
 mod raid;
 mod raid_full;
 mod soft;
-mod toy;

@@ -14,9 +14,9 @@ fn sweep(subject: KvSubject, seeds: impl IntoIterator<Item = u64>, effort: Effor
     for seed in seeds {
         for volatile in [false, true] {
             figures.add(sweep_case(&subject, Case { seed, volatile }, &effort, &|_| false));
-        }
-        if figures.failures.len() >= effort.failures_max {
-            break;
+            if figures.failures.len() >= effort.failures_max {
+                return figures;
+            }
         }
     }
     figures

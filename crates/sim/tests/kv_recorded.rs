@@ -23,10 +23,10 @@ fn sweep(
             assert!(replay.calls() > 500, "{name}: {} calls", replay.calls());
             for volatile in [false, true] {
                 figures.add(sweep_case(&replay, Case { seed, volatile }, &effort, &|_| false));
+                if figures.failures.len() >= effort.failures_max {
+                    return figures;
+                }
             }
-        }
-        if figures.failures.len() >= effort.failures_max {
-            break;
         }
     }
     figures

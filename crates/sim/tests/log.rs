@@ -37,3 +37,16 @@ fn every_defect_is_caught() {
         println!("{defect:?}: {}", figures.failures[0]);
     }
 }
+
+/// A cache that is not volatile needs no flush.
+#[test]
+fn a_skipped_flush_is_no_defect_on_drives_with_power_loss_protection() {
+    let subject = LogSubject { defect: Some(LogDefect::SkippedFlush) };
+    let effort = Effort { cuts_max: 24, ..Effort::default() };
+    let mut figures = Figures::default();
+    for seed in 0..4 {
+        figures.add(sweep_case(&subject, Case { seed, volatile: false }, &effort, &|_| false));
+    }
+    assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
+    assert!(figures.reopens > 100, "{figures}");
+}

@@ -51,8 +51,11 @@ fn every_defect_is_caught() {
     for defect in SoftDefect::ALL {
         let subject = SoftSubject { defect: Some(defect) };
         let found = (1..60).find_map(|seed| {
-            let figures = sweep(&subject, seed..seed + 1, 60);
-            figures.failures.into_iter().next()
+            [false, true].into_iter().find_map(|volatile| {
+                let effort = Effort { cuts_max: 60, failures_max: 1, ..Effort::default() };
+                let case = Case { seed, volatile };
+                sweep_case(&subject, case, &effort, &|_| false).failures.into_iter().next()
+            })
         });
         let failure = found.unwrap_or_else(|| panic!("{defect:?} not caught"));
         println!("{defect:?}: {failure}");

@@ -1,13 +1,14 @@
 //! `furrow fsck --repair`: shows what a repair would do, asks, and applies it.
 
 use super::{Args, document, finding, open, print};
-use crate::findings::SHOWN;
-use crate::show::{bytes, count, print_table, table};
+use crate::findings::{SHOWN, Violation};
+use crate::live;
+use crate::show::{bytes, count, print_table, printable, table, wrap};
 use crate::target::source_name;
 use anyhow::anyhow;
 use comfy_table::CellAlignment;
 use furrow_emu::OpenMode;
-use furrow_fs::{Action, Fate, Repair, RepairOptions, Verdict};
+use furrow_fs::{Action, Fate, Finding, Repair, RepairOptions, Verdict};
 use furrow_rt::{Config, Rt};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
@@ -17,6 +18,9 @@ use std::rc::Rc;
 const CORRECTED: u8 = 1;
 const LEFT: u8 = 4;
 const CANCELLED: u8 = 32;
+
+/// Below this many columns a table of sentences cannot be read.
+const NARROW: usize = 60;
 
 /// What to do with a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,11 +159,21 @@ fn show(out: &mut dyn Write, name: &str, repair: &Repair, args: &Args) -> anyhow
     }
     let shown = if verbose { usize::MAX } else { SHOWN };
     if repair.after.is_some() {
-        let rows = repair.before.findings.iter().take(shown);
-        let rows = rows.map(|finding| [finding.to_string(), repair.remedy(finding)]);
+        let found = &repair.before.findings;
+        let joined = |a: &Finding, b: &Finding| {
+            !verbose && a.same_file(b) && repair.remedy(a) == repair.remedy(b)
+        };
+        let runs: Vec<&[Finding]> = found.chunk_by(joined).take(shown).collect();
+        let rows = runs.iter().map(|run| {
+            let more = match run.len() - 1 {
+                0 => String::new(),
+                more => format!("; and {} of it", count(more as u64, "more damaged block")),
+            };
+            [format!("{}{more}", run[0]), repair.remedy(&run[0])]
+        });
         print_rows(out, ["FINDING", step], rows)?;
-        let all = repair.before.findings.len() as u64 + repair.before.more_findings;
-        rest(out, all, shown, "findings")?;
+        let told: usize = runs.iter().map(|run| run.len()).sum();
+        rest(out, found.len() as u64 + repair.before.more_findings, told, "findings")?;
     }
     let about = |action: &Action| match &action.path {
         Some(path) => format!("{path} ({} {})", action.structure, action.place),
@@ -188,21 +202,37 @@ fn rest(out: &mut dyn Write, all: u64, shown: usize, what: &str) -> std::io::Res
     Ok(())
 }
 
+/// A table, or on a narrow screen a paragraph for each row: columns of sentences would be columns
+/// of syllables there.
 fn print_rows<const N: usize>(
     out: &mut dyn Write,
     head: [&str; N],
     rows: impl Iterator<Item = [String; N]>,
 ) -> std::io::Result<()> {
+    let rows: Vec<[String; N]> = rows.map(|row| row.map(|cell| printable(&cell))).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let width = live::width();
+    if width < NARROW {
+        writeln!(out, "{}", head[0])?;
+        for row in &rows {
+            writeln!(out, "{}", wrap(&row[0], width))?;
+            for (head, cell) in head.iter().zip(row).skip(1) {
+                let text = wrap(&format!("{head}: {cell}"), width.saturating_sub(2));
+                text.lines().try_for_each(|line| writeln!(out, "  {line}"))?;
+            }
+        }
+        return Ok(());
+    }
     let mut table = table(&head);
     for column in table.column_iter_mut() {
         column.set_cell_alignment(CellAlignment::Left);
     }
-    let mut any = false;
     for row in rows {
         table.add_row(row);
-        any = true;
     }
-    if any { print_table(out, &table) } else { Ok(()) }
+    print_table(out, &table)
 }
 
 /// One line with the result.

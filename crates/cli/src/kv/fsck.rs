@@ -5,7 +5,7 @@ mod in_use;
 use super::drive;
 use super::progress::Progress;
 use crate::daemon::config;
-use crate::findings::Findings;
+use crate::findings::{Findings, Violation};
 use crate::holds;
 use crate::show;
 use crate::target::source_name;
@@ -116,6 +116,13 @@ fn check(args: &Args) -> anyhow::Result<CheckReport> {
     progress.end();
     rt.clear();
     Ok(report?)
+}
+
+impl Violation for Problem {
+    fn same_file(&self, other: &Problem) -> bool {
+        let content = |problem: &Problem| problem.structure == "content" && problem.file.is_some();
+        content(self) && content(other) && self.file == other.file
+    }
 }
 
 fn print(

@@ -3,6 +3,7 @@
 use super::drive;
 use crate::daemon::config;
 use crate::holds::Holds;
+use crate::in_use;
 use crate::show;
 use crate::target::source_name;
 use anyhow::bail;
@@ -67,6 +68,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     });
     rt.clear();
     let made = made?;
+    in_use::warn_of_memory(&args.device.parse()?, "the store");
     let (uuid, space, zone) = (made.uuid(), made.space(), u64::from(made.zone_blocks()) * 4096);
     let (half, _) = made.ring();
     if args.json {

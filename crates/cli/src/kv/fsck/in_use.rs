@@ -2,7 +2,7 @@
 
 use super::super::running::Running;
 use super::{Args, ERRORS_LEFT};
-use crate::findings::Findings;
+use crate::findings::{Findings, Violation};
 use crate::scrub;
 use crate::show;
 use crate::target::source_name;
@@ -22,6 +22,13 @@ struct Damage<'a>(&'a ScrubDamage);
 impl fmt::Display for Damage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&scrub::describe_damage(self.0))
+    }
+}
+
+impl Violation for Damage<'_> {
+    fn same_file(&self, other: &Self) -> bool {
+        let content = |damage: &Self| damage.0.structure == "content" && damage.0.path.is_some();
+        content(self) && content(other) && self.0.path == other.0.path
     }
 }
 
