@@ -103,6 +103,33 @@ fn the_device_is_free_when_umount_returns() {
     }
 }
 
+/// As udev's rule does when a writer has closed it.
+#[test]
+fn a_device_that_another_program_looks_at_for_a_moment_can_be_used() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let name = "a_device_that_another_program_looks_at_for_a_moment_can_be_used";
+    let Some(block) = Block::new(name) else { return };
+    let exclusive = rustix::fs::OFlags::EXCL.bits() as i32;
+    let look = || fs::OpenOptions::new().read(true).custom_flags(exclusive).open(&block.device);
+    for arguments in [["fsck", &block.device].as_slice(), &["mkfs", "-f", &block.device]] {
+        let looks = look().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(150));
+                drop(looks);
+            });
+            block.run(arguments);
+        });
+    }
+    block.mount();
+    assert!(look().is_err());
+    block.umount(&[]);
+    // Whoever stays is named.
+    let _stays = look().unwrap();
+    let refused = furrow(&["fsck", &block.device]);
+    assert!(!refused.status.success() && said(&refused).contains("in use"), "{}", said(&refused));
+}
+
 #[test]
 fn a_signal_and_a_forced_unmount_leave_a_sound_device() {
     let Some(block) = Block::new("a_signal_and_a_forced_unmount_leave_a_sound_device") else {

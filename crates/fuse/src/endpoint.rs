@@ -17,8 +17,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+/// How long another program may look at a block device that is to be mounted.
+const LOOKED_AT: Duration = Duration::from_millis(500);
 /// The device through which the kernel sends requests.
 const DEVICE: &str = "/dev/fuse";
 /// Most time in which the kernel says that a daemon is dead: it knows that without the daemon.
@@ -102,15 +104,19 @@ impl Endpoint {
             options.push_str(",blksize=4096");
         }
         let options = CString::new(options).context("mount options")?;
-        rustix::mount::mount(
-            self.source.as_str(),
-            directory,
-            if self.block_device { FS_TYPE_BLOCK } else { FS_TYPE },
-            self.flags(),
-            options.as_c_str(),
-        )
-        .map_err(|errno| anyhow!("{}: {}", directory.display(), mount_help(errno)))?;
-        Ok(channel)
+        let fs_type = if self.block_device { FS_TYPE_BLOCK } else { FS_TYPE };
+        let begun = Instant::now();
+        loop {
+            let options = options.as_c_str();
+            match rustix::mount::mount(&*self.source, directory, fs_type, self.flags(), options) {
+                Ok(()) => return Ok(channel),
+                // Between our claim on the device and the kernel's, udev may look at it.
+                Err(Errno::BUSY) if self.block_device && begun.elapsed() < LOOKED_AT => {
+                    std::thread::sleep(LOOKED_AT / 50);
+                }
+                Err(errno) => bail!("{}: {}", directory.display(), mount_help(errno)),
+            }
+        }
     }
 
     /// Gives the mount at `directory` these flags. The daemon is not told.

@@ -283,9 +283,24 @@ fn open_with(path: &Path, write: bool, flags: OFlags) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(write).custom_flags(flags.bits() as i32).open(path)
 }
 
+/// How long another program may look at a device. When a writer closes one, udev has its rules read
+/// what the device holds now; that must not fail the next command.
+const LOOKED_AT: Duration = Duration::from_millis(500);
+
 /// Opens a block device for this process alone, for nothing else.
 pub(crate) fn open_exclusively(path: &Path) -> std::io::Result<File> {
-    open_with(path, false, OFlags::EXCL)
+    let begun = Instant::now();
+    loop {
+        match open_with(path, false, OFlags::EXCL) {
+            Err(error)
+                if error.raw_os_error() == Some(Errno::BUSY.raw_os_error())
+                    && begun.elapsed() < LOOKED_AT =>
+            {
+                std::thread::sleep(LOOKED_AT / 50);
+            }
+            opened => return opened,
+        }
+    }
 }
 
 /// How long the server of a mount that is gone may take to leave its device.
