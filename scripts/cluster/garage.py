@@ -2,7 +2,6 @@
 import json
 import os
 import random
-import re
 import shutil
 import subprocess
 import threading
@@ -42,6 +41,7 @@ class Garage:
         self.rounds = 0
         self.rate = 12
         self.writers = []
+        self.seen = (0, None, None)
 
     def path(self, number, *rest):
         return os.path.join(self.drives[number - 1].directory, "garage", *rest)
@@ -141,7 +141,7 @@ admin_token = "{self.token}"
     def repair_blocks(self, number):
         self.tell(number, "repair", "--yes", "blocks")
         time.sleep(1)
-        wait_for(lambda: self.queued(number) == 0, 60, 0.3)
+        wait_for(lambda: self.settled([number]), 60, 0.3)
         try:
             self.tell(number, "block", "retry-now", "--all")
         except Failure:
@@ -207,39 +207,47 @@ admin_token = "{self.token}"
         return all(self.health(n).get("status") == "healthy"
                    and self.health(n).get("connectedNodes") == 3 for n in self.ports)
 
-    def metrics(self, number):
-        """All figures of a node: (name, table or nothing) to value."""
-        found = {}
+    def statistics(self, number):
+        """The tables and the blocks of a node, in numbers; nothing if it does not answer."""
         try:
-            text = self.admin(number, "/metrics")
-        except OSError:
-            return found
-        for line in text.splitlines():
-            match = re.match(r'(\w+)(?:\{(?:.*table_name="(\w+)")?.*\})? ([-\d.e+]+)$', line)
-            if match:
-                found[match[1], match[2]] = float(match[3])
-        return found
-
-    def queued(self, number):
-        figures = self.metrics(number)
-        if not figures:
+            answer = json.loads(self.admin(number, "/v2/GetNodeStatistics?node=self"))
+        except (OSError, ValueError):
             return None
-        return sum(value for (name, _), value in figures.items()
-                   if name in ("block_resync_queue_length", "block_resync_errored_blocks",
-                               "table_merkle_updater_todo_queue_length"))
+        for one in answer["success"].values():
+            return one
+        return None
+
+    def busy(self, number):
+        """What a node still has to do, in numbers: rows to compare, blocks that failed, and the
+        length of the queue of blocks. In the queue are also those that it will remove in ten
+        minutes, so it is done when the queue stays as it is. None if it does not answer."""
+        found = self.statistics(number)
+        if found is None:
+            return None
+        blocks = found["blockManagerStats"]
+        rows = sum(t["merkleQueueLen"] + t["insertQueueLen"] for t in found["tableStats"])
+        return rows, blocks["resyncErrors"], blocks["resyncQueueLen"]
+
+    def settled(self, numbers):
+        """Whether these nodes have nothing to do, and had nothing to do three seconds ago."""
+        now = [self.busy(n) for n in numbers]
+        done = all(one is not None and one[:2] == (0, 0) for one in now)
+        if not done or self.seen[1:] != (tuple(numbers), now):
+            self.seen = (time.monotonic(), tuple(numbers), now)
+            return False
+        return time.monotonic() - self.seen[0] >= 3
 
     def sizes(self):
-        return [{table: value for (name, table), value in self.metrics(n).items()
-                 if name == "table_size" and table in ("object", "bucket_v2", "key")}
-                for n in self.ports]
+        found = [self.statistics(n) or {"tableStats": []} for n in self.ports]
+        return [{table["tableName"]: table["items"] for table in one["tableStats"]
+                 if table["tableName"] in ("object", "bucket_v2", "key")} for one in found]
 
     def tables_agree(self):
         sizes = self.sizes()
         return bool(sizes[0]) and all(size == sizes[0] for size in sizes)
 
     def whole(self):
-        return self.healthy() and all(self.queued(n) == 0 for n in self.ports) \
-            and self.tables_agree()
+        return self.healthy() and self.tables_agree() and self.settled(list(self.ports))
 
     def wait_whole(self, seconds):
         """Waits until all nodes hold the same; asks half-way for the repair that runs daily."""
@@ -252,7 +260,7 @@ admin_token = "{self.token}"
             except Failure:
                 pass
         if not wait_for(self.whole, seconds, 0.5):
-            state = [(self.queued(n), self.health(n).get("status")) for n in self.ports]
+            state = [(self.busy(n), self.health(n).get("status")) for n in self.ports]
             raise Failure(f"garage: not whole after {seconds} s: {state} {self.sizes()}")
 
     # The clients.

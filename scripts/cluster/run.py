@@ -360,7 +360,7 @@ def engines_of(options):
 
 def rounds(options, work):
     engines = engines_of(options)
-    results, lost, cluster = [], 0, None
+    results, lost, unfinished, cluster = [], 0, 0, None
     begun = time.monotonic()
     try:
         for index, faults in enumerate(plan(options.seed, options.count, options.kinds)):
@@ -372,25 +372,27 @@ def rounds(options, work):
                                   options.seed * 1000 + index)
                 cluster.set_up()
             one = Round(cluster, faults, random.Random(f"{options.seed} {index}"))
-            counts = {}
+            counts, ended = {}, True
             try:
                 counts = one.run()
             except Failure as error:
-                one.problems.append(f"the round did not end: {error}")
-                one.seconds = None
+                one.problems.append(f"the round did not end, nothing was compared: {error}")
+                ended = False
             done = ", ".join(f"{name} {c['acknowledged']} acknowledged"
                              for name, c in counts.items())
             held = ", ".join(engine.held() for engine in cluster.engines)
-            state = "LOST" if one.problems else "kept"
-            print(f"round {index + 1:3} {named(faults)}: {done}; {held} {state}, "
-                  f"{one.seconds} s ({'; '.join(one.notes)})", flush=True)
+            state = "kept" if not one.problems else "LOST" if ended else "NOT COMPARED"
+            seconds = f", {one.seconds} s" if ended else ""
+            print(f"round {index + 1:3} {named(faults)}: {done}; {held} {state}{seconds} "
+                  f"({'; '.join(one.notes)})", flush=True)
             for problem in one.problems[:20]:
                 print(f"          {problem}", flush=True)
             results.append({"round": index + 1, "faults": [list(f) for f in faults],
                             "counts": counts, "problems": one.problems, "notes": one.notes,
-                            "seconds": one.seconds})
+                            "seconds": one.seconds if ended else None})
             if one.problems:
-                lost += 1
+                lost += ended
+                unfinished += not ended
                 # The cluster stays as it is for a look; the next round has a new one.
                 cluster.finish()
                 cluster = None
@@ -407,23 +409,23 @@ def rounds(options, work):
     summary = {"version": VERSION, "engine": options.engine, "seed": options.seed,
                "rounds": len(results), "with_two_faults_or_more": sum(
                    len(r["faults"]) > 1 or r["faults"][0][0].startswith("all-") for r in results),
-               "lost": lost, "faults": by_kind,
+               "lost": lost, "not_compared": unfinished, "faults": by_kind,
                "acknowledged": {name: sum(r["counts"].get(name, {}).get("acknowledged", 0)
                                           for r in results) for name in engines},
                "seconds": round(time.monotonic() - begun), "results": results}
     print(f"\n{options.engine}: {len(results)} rounds, seed {options.seed}, "
           f"{summary['with_two_faults_or_more']} with two faults or more, "
           f"{summary['seconds']} s; acknowledged {summary['acknowledged']}; rounds with a loss: "
-          f"{lost}")
+          f"{lost}; not compared: {unfinished}")
     for kind in FAULTS:
         if kind in by_kind:
             print(f"  {kind:12} {by_kind[kind]['rounds']:3} rounds, {by_kind[kind]['lost']} with "
-                  f"a loss")
+                  f"a loss or not compared")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(summary, file, indent=2)
             file.write("\n")
-    return 1 if lost else 0
+    return 1 if lost or unfinished else 0
 
 
 def demo(options, work):
