@@ -230,7 +230,7 @@ impl Repair {
     pub fn remedy(&self, finding: &Finding) -> String {
         if self.fate(finding) == Fate::Left {
             return match finding.structure {
-                "data" => "left: reading it fails, unless it is made a hole".into(),
+                "data" => "left: reading it fails, unless --zero-bad-data makes it a hole".into(),
                 _ => "left unchanged".into(),
             };
         }

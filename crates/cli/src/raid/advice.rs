@@ -66,7 +66,7 @@ pub fn advise(status: &mut Status) {
         status.action =
             Some(format!("{out}; if it is mended, count from 0: furrow raid clear {name}"));
     } else if status.members.iter().any(|member| errors(member) > 0) {
-        status.problem = Some("a drive has errors; all data is there".to_owned());
+        status.problem = Some("a drive has errors; no lost data is known".to_owned());
         status.action = Some(format!(
             "look for more: furrow raid scrub {name}; then count from 0: furrow raid clear {name}"
         ));

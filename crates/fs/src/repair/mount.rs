@@ -193,7 +193,7 @@ fn give_up_impossible(
     if !options.older_checkpoint {
         let message = format!(
             "{}: checkpoint {number}: {problem}. Going back to the checkpoint before would lose \
-             all later changes. To accept that, ask for the older checkpoint",
+             all later changes. To accept that: --older-checkpoint",
             device.name()
         );
         return Err(Error::new(ErrorKind::Corrupt, message));
@@ -222,7 +222,7 @@ fn give_up_checkpoint(
     if !options.older_checkpoint {
         let message = format!(
             "{}: {place}: {problem}. Going back to checkpoint {} would lose {behind}. To accept \
-             that, ask for the older checkpoint",
+             that: --older-checkpoint",
             device.name(),
             header.checkpoint
         );
