@@ -103,7 +103,8 @@ if [ -z "$jar" ]; then
     jar="$jars/$name/$name.jar"
 fi
 unzip -q -p "$jar" "$library" >"$work/jar.so" 2>/dev/null && [ -s "$work/jar.so" ] ||
-    fail "$jar: it has no $library"
+    fail "$jar: it has no $library. Some releases have it in a jar of its own" \
+        "(${name}-linux64.jar): JAR=FILE"
 # The plugin finds the library by the name that it was linked with.
 [ -z "$(objdump -p "$work/jar.so" | awk '$1 == "SONAME"')" ] ||
     fail "$jar: $library has a name of its own (SONAME), which is not supported"
@@ -111,8 +112,13 @@ case "$profile" in
 release) cargo build --quiet --locked --release -p furrow-capi ;;
 debug) build_as_tests ;;
 esac
-make --no-print-directory -s -j2 -C plugins/rocksdb jni PROFILE="$profile" TARGET="$(realpath "$target_dir")" \
-    JNI="$work" HEADERS="$include"
+# Whether the jar's strings are of the newer ABI of GCC's library.
+strings=0
+! objdump -T "$work/jar.so" | grep ' _ZN7rocksdb2DB4Open.*St7__cxx11' >/dev/null || strings=1
+std=c++17
+[ "${rocksdb%%.*}" -lt 11 ] || std=c++20
+make --no-print-directory -s -j"$(nproc)" -C plugins/rocksdb jni PROFILE="$profile" TARGET="$(realpath "$target_dir")" \
+    JNI="$work" HEADERS="$include" STD="$std" STRING_ABI="$strings"
 rm -rf "$work/objects" "$to"
 mv "$work" "$to"
 say "$to: for $artifact $version"
