@@ -133,7 +133,8 @@ admin_token = "{self.token}"
         """Has an empty node take all it lacks from its peers."""
         if not wait_for(self.healthy, 60, 0.3):
             raise Failure(f"garage: node {number} does not join")
-        self.tell(number, "repair", "--yes", "tables")
+        # Rows are sent by those that have them.
+        self.tell(number, "repair", "--all-nodes", "--yes", "tables")
         if not wait_for(self.tables_agree, 120, 0.5):
             raise Failure(f"garage: the tables of node {number} are not filled: {self.sizes()}")
         self.repair_blocks(number)
@@ -156,12 +157,11 @@ admin_token = "{self.token}"
         if found["damaged"] == 0:
             return True
         data = self.path(number, "data") + os.sep
-        top = self.drives[number - 1].directory
         paths = {finding.get("path") for finding in found["findings"]}
         if found.get("more_findings") or None in paths:
             return False
-        ours = {os.path.join(top, path.lstrip("/")) for path in paths}
-        ours = {path for path in ours if path.startswith(self.path(number) + os.sep)}
+        # What lies elsewhere on the drive is not Garage's.
+        ours = {path for path in paths if path.startswith(self.path(number) + os.sep)}
         if not all(path.startswith(data) and os.path.isfile(path) for path in ours):
             return False
         for path in ours:

@@ -306,7 +306,10 @@ class Round:
         refill = []
         for engine in cluster.engines:
             if found and engine.is_alive(number) and engine.mend(number, found):
-                self.notes.append(f"{engine.name} mended")
+                self.notes.append(f"{engine.name} mended {len(found['findings'])} findings")
+                left = drive.scrub()["damaged"]
+                if left:
+                    self.problems.append(f"furrow {number}: {left} still damaged when mended")
                 continue
             engine.kill(number)
             refill.append(engine)
