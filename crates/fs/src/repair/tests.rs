@@ -622,7 +622,7 @@ fn a_checkpoint_of_impossible_content_is_refused_and_given_up_if_that_is_asked_f
         let repair = plan(&on, &drive, &RepairOptions::default()).await?;
         assert_eq!(repair.before.findings[0].structure, "checkpoint");
         let Verdict::Hopeless(why) = &repair.verdict else { panic!("{:?}", repair.verdict) };
-        for says in ["content is impossible", "sync log position", "older checkpoint"] {
+        for says in ["content is impossible", "sync log position", "--older-checkpoint"] {
             assert!(why.contains(says), "{why}");
         }
         assert!(repair.apply(|_, _| {}).await.is_err());
