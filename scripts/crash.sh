@@ -11,13 +11,13 @@
 case "${1:-slice}" in
 # Many seeds, each cut at up to the given number of commands. The tests' profile is optimised and
 # has assertions; with the features of the other tests the program is built already. `cargo test`
-# sweeps the other subjects, lives through stores, and catches the defects of all engines but the
-# volume's: this form does not repeat them.
+# runs the seeds below these, lives of stores among them, and catches the defects of all engines but
+# the volume's: this form does not repeat that.
 slice)
     build=(build_as_tests) profile=debug
     lives="60 --runs 240" volumes="41 --runs 30" stores=""
     effort="--seed 1000 --cuts 150 --seconds"
-    fs=12 fsync=5
+    fs=12 fsync=5 rot=5 flip=3 raid=12 kv=6 soft=4 soft_fs=4 ledger=3
     ;;
 # Every command of every run.
 full)
@@ -78,15 +78,13 @@ for one in "${running[@]}"; do
 done
 sweep fs "$fs"
 sweep fsync "$fsync"
-if [ "$form" = full ]; then
-    sweep rot "$rot"
-    sweep flip "$flip"
-    sweep raid "$raid"
-    sweep kv "$kv"
-    sweep soft "$soft"
-    sweep soft-fs "$soft_fs"
-    sweep ledger "$ledger"
-fi
+sweep rot "$rot"
+sweep flip "$flip"
+sweep raid "$raid"
+sweep kv "$kv"
+sweep soft "$soft"
+sweep soft-fs "$soft_fs"
+sweep ledger "$ledger"
 say
 for defect in EarlyAck TornStripe FreshSequence TrimWithoutRecord Unlisted EarlyDegradedAck \
     SkippedFlush UnflushedMember; do

@@ -359,8 +359,8 @@ fn show_udev(device: &str, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut all = crate::tags::of_volume(device);
     match open(device, OpenMode::ReadOnly) {
         Ok(opened) => {
-            // Whoever wants to use the device now must not fail because udev looks at it: the
-            // claim ends here, and for the rest of the look they wait.
+            // The claim ends here, so that a command that opens the device now does not fail. That
+            // command waits for the record lock, which ends with this read.
             drop(furrow_linux::claim::hand_over(device.as_ref()));
             let drive = opened.drive.clone();
             all.extend(opened.rt.block_on(async move { crate::tags::properties(&*drive).await })?);

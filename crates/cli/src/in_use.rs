@@ -42,12 +42,12 @@ pub fn open_now(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<dyn Zon
     Ok(drive)
 }
 
-/// Says that what was made on a drive in memory is gone, if `spec` is one.
+/// Warns that what was made on `spec` is lost when the command ends, if `spec` is a drive in memory.
 pub fn warn_of_memory(spec: &DeviceSpec, made: &str) {
     if spec.path().is_none() {
         crate::complain(&format!(
-            "warning: the drive is in the memory of this process: {made} is gone as it ends. \
-             'furrow device create' makes an image"
+            "warning: the drive is in this command's memory: {made} is lost when the command ends. \
+             'furrow device create' makes an image that stays"
         ));
     }
 }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-/// How long another program may look at a block device that is to be mounted.
+/// How long a mount waits for a block device that is busy because udev's rules read it.
 const LOOKED_AT: Duration = Duration::from_millis(500);
 /// The device through which the kernel sends requests.
 const DEVICE: &str = "/dev/fuse";
@@ -110,7 +110,7 @@ impl Endpoint {
             let options = options.as_c_str();
             match rustix::mount::mount(&*self.source, directory, fs_type, self.flags(), options) {
                 Ok(()) => return Ok(channel),
-                // Between our claim on the device and the kernel's, udev may look at it.
+                // udev may read the device between the end of our claim and the kernel's claim.
                 Err(Errno::BUSY) if self.block_device && begun.elapsed() < LOOKED_AT => {
                     std::thread::sleep(LOOKED_AT / 50);
                 }

@@ -283,8 +283,8 @@ fn open_with(path: &Path, write: bool, flags: OFlags) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(write).custom_flags(flags.bits() as i32).open(path)
 }
 
-/// How long another program may look at a device. When a writer closes one, udev has its rules read
-/// what the device holds now; that must not fail the next command.
+/// How long an exclusive open waits for a busy device. udev's rules read a device whenever a writer
+/// has closed it, and the next command must not fail because of that read.
 const LOOKED_AT: Duration = Duration::from_millis(500);
 
 /// Opens a block device for this process alone, for nothing else.

@@ -120,9 +120,8 @@ fn find(rt: &Rt, arguments: &[String], wanted: &Wanted) -> Result<Chosen> {
     let mut chosen = choose(rt, named.clone(), wanted)?;
     let missing = missing(&chosen);
     if !wanted.wait.is_wanted() {
-        // A user who names drives may leave out members on purpose, so that is no error. But the
-        // array goes on without those members, and they become stale: a user who has forgotten a
-        // member must be told.
+        // Naming only some members is no error: the user may intend it. The unnamed members become
+        // stale, so the user is told which members were found but not named.
         let silent = [wanted.drive_timeout, GLANCE];
         let silent = silent.into_iter().filter(|limit| *limit > 0).min().unwrap_or(GLANCE);
         let uuid = |index| missing.iter().find(|(other, _)| *other == index).map(|(_, uuid)| *uuid);
