@@ -42,7 +42,7 @@ pub fn open_now(rt: &Rt, spec: &DeviceSpec, mode: OpenMode) -> Result<Rc<dyn Zon
     Ok(drive)
 }
 
-/// Warns that what was made on `spec` is lost when the command ends, if `spec` is a drive in memory.
+/// Warns that what was made on `spec` is lost when the command ends, if it is a drive in memory.
 pub fn warn_of_memory(spec: &DeviceSpec, made: &str) {
     if spec.path().is_none() {
         crate::complain(&format!(

@@ -202,8 +202,8 @@ fn rest(out: &mut dyn Write, all: u64, shown: usize, what: &str) -> std::io::Res
     Ok(())
 }
 
-/// Prints a table. A narrow screen gets a paragraph for each row, because each column would have room
-/// for a word or two.
+/// Prints a table. A narrow screen gets a paragraph for each row, because each column would have
+/// room for a word or two.
 fn print_rows<const N: usize>(
     out: &mut dyn Write,
     head: [&str; N],
