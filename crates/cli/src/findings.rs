@@ -1,5 +1,6 @@
 //! The findings of a check as text, for file systems and for file stores.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::{self, Write};
 
@@ -8,18 +9,28 @@ pub const SHOWN: usize = 20;
 
 /// A violation. Damaged blocks of one file are many violations with one cause.
 pub trait Violation: Display {
-    /// Whether both are damaged blocks of one file.
-    fn same_file(&self, other: &Self) -> bool;
+    /// If it is a damaged block of a file: what names the file, and the kind of structure.
+    fn block_of(&self) -> Option<(String, &str)>;
+
+    /// Violations of the same file and structure that were only counted.
+    fn counted(&self, _of: &Self::Counts) -> u64 {
+        0
+    }
+
+    /// Where they are counted.
+    type Counts: ?Sized;
 }
 
 /// The result of a check.
-pub struct Findings<'a, T> {
+pub struct Findings<'a, T: Violation> {
     /// The device that was checked.
     pub device: &'a str,
     /// The violations found.
     pub found: &'a [T],
     /// The number of further violations, which were only counted.
     pub more: u64,
+    /// Those of each file.
+    pub counts: &'a T::Counts,
     /// Notes, which are no errors.
     pub notes: &'a [String],
     /// The plural noun for a violation.
@@ -28,26 +39,48 @@ pub struct Findings<'a, T> {
     pub repaired: bool,
 }
 
+/// Puts those together for which `key` answers the same, each at the place of the first of them;
+/// one without a key is alone.
+pub fn groups<'a, T, K: Ord>(found: &'a [T], key: impl Fn(&'a T) -> Option<K>) -> Vec<Vec<&'a T>> {
+    let (mut groups, mut places) = (Vec::<Vec<&T>>::new(), BTreeMap::new());
+    for one in found {
+        let place = key(one).map(|key| *places.entry(key).or_insert(groups.len()));
+        match place.and_then(|place| groups.get_mut(place)) {
+            Some(group) => group.push(one),
+            None => groups.push(vec![one]),
+        }
+    }
+    groups
+}
+
 impl<T: Violation> Findings<'_, T> {
-    /// Prints the notes and the violations, all of them if `verbose`.
+    /// Prints the notes and the violations, all that are kept if `verbose`.
     ///
     /// # Errors
     /// Errors of writing.
     pub fn print(&self, out: &mut dyn Write, verbose: bool) -> io::Result<()> {
         let (device, noun) = (self.device, self.noun);
-        let shown = if verbose { self.found.len() } else { SHOWN };
+        let shown = if verbose { usize::MAX } else { SHOWN };
         let mut hidden = self.found.len() as u64 + self.more;
-        let joined = |a: &T, b: &T| !verbose && a.same_file(b);
-        for run in self.found.chunk_by(joined).take(shown) {
-            writeln!(out, "{device}: {}", crate::show::printable(&run[0].to_string()))?;
-            if let more @ 1.. = run.len() - 1 {
-                let blocks = crate::show::count(more as u64, "more damaged block");
-                writeln!(out, "{device}: and {blocks} of the same file (-v shows each)")?;
+        for group in groups(self.found, Violation::block_of).into_iter().take(shown) {
+            let counted = group[0].counted(self.counts);
+            let printed = if verbose { group.len() } else { 1 };
+            for one in &group[..printed] {
+                writeln!(out, "{device}: {}", crate::show::printable(&one.to_string()))?;
             }
-            hidden -= run.len() as u64;
+            if let more @ 1.. = (group.len() - printed) as u64 + counted {
+                let blocks = crate::show::count(more, "more damaged block");
+                let hint = match (verbose, counted) {
+                    (true, _) => ", only counted".to_owned(),
+                    (false, 0) => " (-v shows each)".to_owned(),
+                    (false, _) => format!(" (-v shows the first {})", group.len()),
+                };
+                writeln!(out, "{device}: and {blocks} of the same file{hint}")?;
+            }
+            hidden -= group.len() as u64 + counted;
         }
         if hidden > 0 {
-            let hint = if verbose { "" } else { " (-v shows more)" };
+            let hint = if verbose { ", only counted" } else { " (-v shows more)" };
             writeln!(out, "{device}: and {hidden} more {noun}{hint}")?;
         }
         for note in self.notes {
@@ -69,19 +102,26 @@ mod tests {
     use super::*;
 
     impl Violation for String {
-        fn same_file(&self, other: &String) -> bool {
-            let name = |text: &str| text.split_once(": ").map(|(name, _)| name.to_owned());
-            name(self).is_some_and(|own| name(other) == Some(own))
+        /// Of each file, by its name.
+        type Counts = BTreeMap<&'static str, u64>;
+
+        fn block_of(&self) -> Option<(String, &str)> {
+            self.split_once(": ").map(|(name, _)| (name.to_owned(), "data"))
+        }
+
+        fn counted(&self, of: &Self::Counts) -> u64 {
+            let name = self.split_once(": ").map(|(name, _)| name);
+            name.and_then(|name| of.get(name)).copied().unwrap_or(0)
         }
     }
 
     #[test]
     fn damaged_blocks_of_one_file_are_one_line_and_a_number() {
-        let found = ["/a: block 0", "/a: block 1", "/a: block 7", "/b: block 0", "the ring"];
+        let found = ["/a: block 0", "/a: block 1", "/b: block 0", "/a: block 7", "the ring"];
         let found = found.map(str::to_owned);
-        let (device, noun) = ("d.zns", "findings");
-        let findings =
-            Findings { device, found: &found, more: 0, notes: &[], noun, repaired: false };
+        let (device, noun, notes, repaired) = ("d.zns", "findings", &[], false);
+        let counts = &BTreeMap::new();
+        let findings = Findings { device, found: &found, more: 0, counts, notes, noun, repaired };
         let print = |verbose| {
             let mut out = Vec::new();
             findings.print(&mut out, verbose).unwrap();
@@ -96,11 +136,35 @@ mod tests {
         assert_eq!(findings.errors().as_deref(), Some("5 ERRORS, nothing was changed"));
     }
 
+    #[test]
+    fn blocks_that_were_only_counted_are_told_with_their_file() {
+        let found = ["/a: block 0", "/a: block 1", "/b: block 0"].map(str::to_owned);
+        let counts = &BTreeMap::from([("/a", 1200)]);
+        let (device, noun, notes, repaired) = ("d.zns", "findings", &[], false);
+        let findings =
+            Findings { device, found: &found, more: 1200, counts, notes, noun, repaired };
+        let print = |verbose| {
+            let mut out = Vec::new();
+            findings.print(&mut out, verbose).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let few = "d.zns: /a: block 0\n\
+                   d.zns: and 1201 more damaged blocks of the same file (-v shows the first 2)\n\
+                   d.zns: /b: block 0\n";
+        assert_eq!(print(false), few);
+        let all = "d.zns: /a: block 0\n\
+                   d.zns: /a: block 1\n\
+                   d.zns: and 1200 more damaged blocks of the same file, only counted\n\
+                   d.zns: /b: block 0\n";
+        assert_eq!(print(true), all);
+    }
+
     fn printed(count: usize, verbose: bool) -> (String, Option<String>) {
         let found: Vec<String> = (0..count).map(|index| format!("block {index}\n")).collect();
         let notes = ["what a crash left".to_owned()];
-        let (device, found, noun) = ("d.zns", &found, "problems");
-        let findings = Findings { device, found, more: 5, notes: &notes, noun, repaired: false };
+        let (device, found, noun, repaired) = ("d.zns", &found, "problems", false);
+        let (notes, counts) = (&notes, &BTreeMap::new());
+        let findings = Findings { device, found, more: 5, counts, notes, noun, repaired };
         let mut out = Vec::new();
         findings.print(&mut out, verbose).unwrap();
         (String::from_utf8(out).unwrap(), findings.errors())
@@ -114,6 +178,9 @@ mod tests {
         assert!(text.ends_with("d.zns: note: what a crash left\n"), "{text}");
         assert_eq!(errors.as_deref(), Some("35 ERRORS, nothing was changed"));
         let (text, _) = printed(30, true);
-        assert!(text.contains("block 29") && text.contains("and 5 more problems\n"), "{text}");
+        assert!(
+            text.contains("block 29") && text.contains("and 5 more problems, only counted\n"),
+            "{text}"
+        );
     }
 }

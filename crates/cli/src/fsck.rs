@@ -13,7 +13,9 @@ use furrow_rt::{Completion, Config, Rt};
 use furrow_zone::spec::DeviceSpec;
 use furrow_zone::{Command, Geometry, Outcome, QueueId, Reports, Request, ZoneId};
 use furrow_zone::{Error, ZonedDevice};
+use serde_json::json;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -202,9 +204,16 @@ impl ZonedDevice for Watched {
 }
 
 impl Violation for Finding {
-    fn same_file(&self, other: &Finding) -> bool {
-        let content = |finding: &Finding| finding.structure == "data" && finding.inode.is_some();
-        content(self) && content(other) && self.inode == other.inode
+    type Counts = FsckReport;
+
+    fn block_of(&self) -> Option<(String, &str)> {
+        let of_blocks = matches!(self.structure, "data" | "pointer" | "node");
+        let inode = self.inode.filter(|_| of_blocks)?;
+        Some((inode.to_string(), self.structure))
+    }
+
+    fn counted(&self, report: &FsckReport) -> u64 {
+        report.kept.more(&self.about())
     }
 }
 
@@ -218,6 +227,7 @@ fn print(
         device,
         found: &report.findings,
         more: report.more_findings,
+        counts: report,
         notes: &report.notes,
         noun: "findings",
         repaired: false,
@@ -268,6 +278,7 @@ pub fn finding(finding: &Finding) -> serde_json::Value {
 
 fn document(device: &str, report: &FsckReport) -> serde_json::Value {
     let s = &report.statistics;
+    let paths: BTreeMap<_, _> = report.findings.iter().map(|f| (f.inode, &f.path)).collect();
     serde_json::json!({
         "version": 2,
         "device": device,
@@ -279,6 +290,12 @@ fn document(device: &str, report: &FsckReport) -> serde_json::Value {
         "clean": report.is_ok() && report.clean,
         "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
         "more_findings": report.more_findings,
+        "not_listed": report.kept.counted().map(|((inode, structure), count)| json!({
+            "structure": structure,
+            "inode": inode,
+            "path": paths.get(inode).filter(|_| inode.is_some()),
+            "count": count,
+        })).collect::<Vec<_>>(),
         "notes": report.notes,
         "statistics": {
             "inodes": s.inodes,

@@ -225,7 +225,12 @@ fn answer(
         writeln!(out, "{name}: {}", show::printable(&describe_damage(damage)))?;
     }
     if scrub.more_findings > 0 {
-        writeln!(out, "{name}: and {} more", scrub.more_findings)?;
+        let files = match scrub.more_files {
+            0 => String::new(),
+            files => format!(", in {} more that furrow fsck names", show::count(files, "file")),
+        };
+        let more = show::count(scrub.more_findings, "more finding");
+        writeln!(out, "{name}: and {more}{files}")?;
     }
     writeln!(out, "{name}: {}", describe(&scrub))?;
     Ok(0)

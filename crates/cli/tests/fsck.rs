@@ -114,6 +114,63 @@ fn damaged_content_stays_unless_it_is_to_be_a_hole() {
 }
 
 #[test]
+fn a_file_with_much_damage_hides_no_other() {
+    let path = common::image("fsck-two.zns");
+    let rt = Rt::new(Config::real());
+    let spec = path.to_str().unwrap().parse().unwrap();
+    let drive = furrow_emu::open(&rt, &spec, OpenMode::ReadWrite).unwrap();
+    let on = rt.clone();
+    let made: furrow_zone::Result<()> = rt.block_on(async move {
+        let fs = Fs::mount(&on, drive, MountOptions::default()).await?;
+        for (name, blocks) in [(b"big", 1_100), (b"one", 1)] {
+            let file = fs.create(Ino::ROOT, name, &NewNode::file()).await?.ino;
+            for block in 0..blocks {
+                fs.write(file, WriteData::copy(fs.pool(), block * 4096, &[0xa5; 4096])).await?;
+            }
+        }
+        fs.unmount().await
+    });
+    made.unwrap();
+    rt.clear();
+    assert_eq!(rot(&path, |block| block == [0xa5; 4096]), 1_101);
+    let holes = "--zero-bad-data";
+    let (status, text) = fsck(&path, &[]);
+    assert!(status == 4 && text.contains("1101 ERRORS"), "{text}");
+    assert!(text.contains("/big: data") && text.contains("/one: data"), "{text}");
+    assert!(text.contains("and 1099 more damaged blocks of the same file"), "{text}");
+    let (_, text) = fsck(&path, &["-v"]);
+    assert_eq!(text.matches("/big: data").count(), 100, "{text}");
+    assert!(text.contains("and 1000 more damaged blocks of the same file, only counted"), "{text}");
+    assert!(text.contains("/one: data"), "{text}");
+    // Whatever is made a hole is in the plan.
+    for args in [&["--repair", "-n", holes][..], &["--repair", "-n", "-v", holes]] {
+        let (status, text) = fsck(&path, args);
+        assert!(status == 4 && text.contains("1101 LOSSES as listed"), "{text}");
+        let plan = &text[text.find("GIVEN UP").unwrap()..];
+        assert!(plan.contains("/big (") && plan.contains("/one ("), "{text}");
+    }
+    let (_, text) = fsck(&path, &["--repair", "-n", "--json", holes]);
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for list in [&json["findings"], &json["repair"]["actions"]] {
+        let of = |path: &str| {
+            let about = |f: &&serde_json::Value| f["path"] == path && f["loss"] != false;
+            list.as_array().unwrap().iter().filter(about).count()
+        };
+        assert_eq!((of("/big"), of("/one")), (100, 1), "{text}");
+    }
+    assert_eq!(json["not_listed"][0]["count"], 1_000, "{text}");
+    assert_eq!(json["not_listed"][0]["path"], "/big", "{text}");
+    assert_eq!(json["repair"]["not_listed"][0]["count"], 1_000, "{text}");
+    assert_eq!(json["repair"]["verdict"], "sound", "{text}");
+    // Blocks that were only counted before are listed afterwards: they are no new damage.
+    let (status, text) = fsck(&path, &["-y", "--metadata-only", holes]);
+    assert_eq!(status, 0, "{text}");
+    let (status, text) = fsck(&path, &["-y", holes]);
+    assert!(status == 1 && text.contains("MENDED: no errors left, 1101 LOSSES"), "{text}");
+    assert_eq!(fsck(&path, &[]).0, 0);
+}
+
+#[test]
 fn what_contradicts_itself_is_refused() {
     let path = filled("fsck-usage.zns");
     for args in [&["-n", "-y"][..], &["-p", "-y"], &["-n", "-a"], &["--mend"]] {

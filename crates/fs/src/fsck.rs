@@ -17,7 +17,9 @@
 //! Some traces of a crash look like damage: a record whose last blocks never reached the drive is
 //! *torn*, not damaged, if the zone ends, or newer content begins, before its end.
 //!
-//! Memory: 12 bytes per valid block, about 60 per inode and 12 per directory entry.
+//! Memory: 12 bytes per valid block, about 60 per inode and 12 per directory entry. Of findings
+//! 10,000 are kept, at most 100 about one kind of structure of one inode; beyond that one of each,
+//! so that every damaged file is named, at about 300 bytes.
 
 pub mod dump;
 mod names;
@@ -32,6 +34,7 @@ mod xattrs;
 
 use crate::alloc::stripe::Stripe;
 use crate::format::{BLOCK, SuperblockBody};
+use furrow_log::Kept;
 use furrow_log::address::{
     BlockAddr, blocks_begun, blocks_per_zone, read_blocks, sectors_per_block,
 };
@@ -42,9 +45,6 @@ use furrow_zone::{ZoneId, ZoneReport, ZoneState, ZonedDevice};
 pub(crate) use names::path;
 use std::fmt;
 use std::rc::Rc;
-
-/// Findings kept in a report; more are only counted.
-pub const FINDINGS_MAX: usize = 1000;
 
 /// How to check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +77,13 @@ pub struct Finding {
     pub found: String,
 }
 
+impl Finding {
+    /// What it is about.
+    pub fn about(&self) -> About {
+        (self.inode, self.structure)
+    }
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Finding { structure, path, place, expected, found, .. } = self;
@@ -86,6 +93,9 @@ impl fmt::Display for Finding {
         write!(f, "{structure}: {place}: expected {expected}, found {found}")
     }
 }
+
+/// What a finding is about: an inode, if it is one, and the kind of structure.
+pub type About = (Option<u32>, &'static str);
 
 /// Counts of the structures that were checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,10 +131,12 @@ pub struct FsckReport {
     pub checkpoint: u64,
     /// Unmounted cleanly: the sync log is empty.
     pub clean: bool,
-    /// The faults, in the order of the check; at most [`FINDINGS_MAX`].
+    /// The faults, in the order of the check; of each damaged file and structure one at least.
     pub findings: Vec<Finding>,
     /// Findings beyond those.
     pub more_findings: u64,
+    /// The findings of each structure, by inode and kind.
+    pub kept: Kept<About>,
     /// Things worth knowing that are no damage.
     pub notes: Vec<String>,
     /// Counts of the structures that were checked.
@@ -159,9 +171,10 @@ pub fn fsck(device: Rc<dyn ZonedDevice>, options: &FsckOptions) -> Boxed<'_, Res
         let Some(tables) = tables::read(&mut fsck, &volume).await else { return Ok(fsck.report) };
         let mut walk = tree::walk(&mut fsck, &volume, &tables).await;
         names::check(&mut fsck, &volume, &mut walk);
-        names::find_paths(&mut fsck, &volume, &tables, &walk.refs).await;
+        let refs = std::mem::take(&mut walk.refs);
         space::check(&mut fsck, &volume, &tables, walk).await;
         sync::check(&mut fsck, &volume, &tables.nat).await;
+        names::find_paths(&mut fsck, &volume, &tables, &refs).await;
         Ok(fsck.report)
     })
 }
@@ -215,7 +228,7 @@ impl Fsck {
         expected: impl fmt::Display,
         found: impl fmt::Display,
     ) {
-        if self.report.findings.len() >= FINDINGS_MAX {
+        if !self.report.kept.takes((self.inode, structure)) {
             self.report.more_findings += 1;
             return;
         }

@@ -69,14 +69,14 @@ pub mod types;
 
 pub use clean::{CleanOptions, CleanReport, GcOptions};
 pub use fsck::dump;
-pub use fsck::{FINDINGS_MAX, Finding, FsckOptions, FsckReport, FsckStatistics, fsck};
+pub use fsck::{About, Finding, FsckOptions, FsckReport, FsckStatistics, fsck};
 pub use furrow_log::scrub::{ScrubFinding, ScrubOrder, ScrubReport, ScrubState};
 pub use furrow_log::victim::Policy as VictimPolicy;
 use furrow_log::writer::Kind as WriteKind;
 use furrow_rt::{Boxed, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 pub use memory::Memory;
-pub use repair::{ACTIONS_MAX, Action, Fate, Repair, RepairOptions, Verdict};
+pub use repair::{Action, Fate, Repair, RepairOptions, Verdict};
 use std::rc::Rc;
 pub use tree::lifetime::{ATTRIBUTE as LIFETIME_ATTRIBUTE, Extensions, Lifetime};
 use tree::open_files::LastName;

@@ -35,12 +35,11 @@ mod trees;
 use crate::Fs;
 use crate::fsck::{Finding, FsckOptions, FsckReport, fsck, ring};
 use crate::types::MountOptions;
+use furrow_log::Kept;
 use furrow_rt::{Boxed, Rt};
 use furrow_zone::{Error, ErrorKind, Overlay, Result, ZonedDevice};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-
-/// Actions kept in a repair; more are only counted.
-pub const ACTIONS_MAX: usize = 1000;
 
 /// How to repair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,15 +90,46 @@ pub struct Repair {
     pub before: FsckReport,
     /// The state of the view after the repair; `None` if no repair was made.
     pub after: Option<FsckReport>,
-    /// The steps taken, in order; at most [`ACTIONS_MAX`].
+    /// The steps taken, in order; of each file and structure one at least.
     pub actions: Vec<Action>,
     /// Actions beyond those.
     pub more_actions: u64,
+    /// The actions of each structure, by inode and kind, losses apart.
+    pub kept: Kept<Concerned>,
     /// Actions that are losses, of all.
     pub losses: u64,
     /// Whether to apply it.
     pub verdict: Verdict,
     view: Option<Overlay>,
+    index: Index,
+}
+
+/// What an action concerns: an inode, 0 if it is none; the kind of structure; whether it is a loss.
+pub type Concerned = (u32, &'static str, bool);
+
+/// What findings are looked up in.
+#[derive(Default)]
+struct Index {
+    /// Structure and place of the findings that are left.
+    left: BTreeSet<(&'static str, String)>,
+    /// The first action about a structure, by the number in its place.
+    about: BTreeMap<(&'static str, Option<u64>), usize>,
+    /// The first loss of an inode.
+    lost: BTreeMap<u32, usize>,
+}
+
+impl Index {
+    fn new(actions: &[Action], after: Option<&FsckReport>) -> Index {
+        let mut index = Index::default();
+        for (at, action) in actions.iter().enumerate() {
+            index.about.entry((action.structure, number(&action.place))).or_insert(at);
+            if action.loss {
+                index.lost.entry(action.ino).or_insert(at);
+            }
+        }
+        index.left = after.map_or_else(BTreeSet::new, places);
+        index
+    }
 }
 
 /// The outcome for a finding.
@@ -116,7 +146,15 @@ pub enum Fate {
 struct Log {
     actions: Vec<Action>,
     more: u64,
+    kept: Kept<Concerned>,
     losses: u64,
+}
+
+impl Action {
+    /// What it concerns.
+    pub fn concerned(&self) -> Concerned {
+        (self.ino, self.structure, self.loss)
+    }
 }
 
 impl Log {
@@ -129,7 +167,7 @@ impl Log {
     ) {
         self.losses += u64::from(loss);
         let action = Action { structure, place, problem, action, path: None, ino, loss };
-        if self.actions.len() < ACTIONS_MAX {
+        if self.kept.takes(action.concerned()) {
             self.actions.push(action);
         } else {
             self.more += 1;
@@ -178,9 +216,11 @@ impl Repair {
                 after: None,
                 actions: Vec::new(),
                 more_actions: 0,
+                kept: Kept::default(),
                 losses: 0,
                 verdict: Verdict::Clean,
                 view: None,
+                index: Index::default(),
             };
             if repair.before.is_ok() && (repair.before.clean || mounts(rt, &device).await) {
                 return Ok(repair);
@@ -189,8 +229,8 @@ impl Repair {
             let mut log = Log::default();
             let lost = ring::lost_checkpoint(device).await?;
             let made = mend(rt, &view, options, (&repair.before, lost), &mut log).await;
-            (repair.actions, repair.more_actions, repair.losses) =
-                (log.actions, log.more, log.losses);
+            (repair.actions, repair.kept) = (log.actions, log.kept);
+            (repair.more_actions, repair.losses) = (log.more, log.losses);
             repair.verdict = match made {
                 Err(error) => Verdict::Hopeless(error.to_string()),
                 Ok(()) => {
@@ -201,6 +241,7 @@ impl Repair {
                 }
             };
             repair.view = Some(view);
+            repair.index = Index::new(&repair.actions, repair.after.as_ref());
             Ok(repair)
         })
     }
@@ -217,12 +258,10 @@ impl Repair {
 
     /// The outcome for a finding of [`Repair::before`].
     pub fn fate(&self, finding: &Finding) -> Fate {
-        let Some(after) = self.after.as_ref().filter(|_| self.is_useful()) else {
-            return Fate::Left;
-        };
-        match after.findings.iter().any(|left| same(left, finding)) {
-            true => Fate::Left,
-            false => Fate::Mended,
+        let place = (finding.structure, finding.place.clone());
+        match self.is_useful() && !self.index.left.contains(&place) {
+            true => Fate::Mended,
+            false => Fate::Left,
         }
     }
 
@@ -234,15 +273,12 @@ impl Repair {
                 _ => "left unchanged".into(),
             };
         }
-        let about = |action: &&Action| {
-            action.structure == finding.structure && number(&action.place) == number(&finding.place)
-        };
-        if let Some(action) = self.actions.iter().find(about) {
-            return action.action.clone();
+        if let Some(at) = self.index.about.get(&(finding.structure, number(&finding.place))) {
+            return self.actions[*at].action.clone();
         }
         // The fault is gone with what it was in.
-        let with = |action: &&Action| action.loss && Some(action.ino) == finding.inode;
-        if let Some(action) = self.actions.iter().find(with) {
+        if let Some(at) = finding.inode.and_then(|inode| self.index.lost.get(&inode)) {
+            let action = &self.actions[*at];
             return format!("{} {}: {}", action.structure, action.place, action.action);
         }
         match finding.structure {
@@ -362,8 +398,9 @@ fn number(place: &str) -> Option<u64> {
     digits.parse().ok()
 }
 
-fn same(a: &Finding, b: &Finding) -> bool {
-    a.structure == b.structure && a.place == b.place
+/// Structure and place of each finding.
+fn places(report: &FsckReport) -> BTreeSet<(&'static str, String)> {
+    report.findings.iter().map(|finding| (finding.structure, finding.place.clone())).collect()
 }
 
 /// The outcome of a repair, by the reports before and after.
@@ -373,8 +410,14 @@ fn judge(before: &FsckReport, after: &FsckReport) -> Verdict {
     }
     // A check that ends at damaged tables does not reach the structures that depend on them.
     let seen_all = before.statistics.inodes > 0;
+    let were = places(before);
+    // Where not all are listed, what is mended makes room for those that were only counted.
     let known = |left: &&Finding| {
-        before.findings.iter().any(|was| same(was, left)) || !seen_all && left.structure == "data"
+        let about = left.about();
+        let counted = before.kept.more(&about) > 0 || after.kept.more(&about) > 0;
+        !seen_all && left.structure == "data"
+            || counted && after.kept.all(&about) <= before.kept.all(&about)
+            || !counted && were.contains(&(left.structure, left.place.clone()))
     };
     if let Some(new) = after.findings.iter().find(|left| !known(left)) {
         return Verdict::Hopeless(format!("the repair would leave: {new}"));

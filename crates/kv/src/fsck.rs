@@ -14,6 +14,7 @@ use crate::inspect::{PIECE, read_sums, wrong_content};
 use crate::namespace::paths::Node;
 use crate::recover::{Damage, Opened, Replay, is_written};
 use crate::ring_scan::{find, identify_by};
+use furrow_log::Kept;
 use furrow_log::address::{blocks_per_zone, blocks_written};
 use furrow_log::record::{Uuid, crc32c};
 use furrow_log::ring::RingZones;
@@ -25,8 +26,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 
-/// Most problems that are kept; the others are only counted.
-const KEPT: usize = 1000;
+/// Most notes that are kept.
+const NOTES_MAX: usize = 1000;
 
 /// What to check.
 #[derive(Clone)]
@@ -56,6 +57,16 @@ pub struct Problem {
     pub place: Option<(u32, u32)>,
     /// What is wrong.
     pub what: String,
+}
+
+/// What a problem is about: a file, if it is one, and the kind of structure.
+pub type About = (Option<String>, &'static str);
+
+impl Problem {
+    /// What it is about.
+    pub fn about(&self) -> About {
+        (self.file.clone(), self.structure)
+    }
 }
 
 impl fmt::Display for Problem {
@@ -104,10 +115,12 @@ pub struct CheckReport {
     pub uuid: Uuid,
     /// Its label.
     pub label: String,
-    /// The problems.
+    /// The problems; of each damaged file and structure one at least.
     pub problems: Vec<Problem>,
     /// How many problems there are beyond those.
     pub more: u64,
+    /// The problems of each structure, by file and kind.
+    pub kept: Kept<About>,
     /// Observations that are no problems.
     pub notes: Vec<String>,
     /// How much was checked.
@@ -161,7 +174,7 @@ pub fn check<'a>(
 
 impl Check<'_> {
     fn problem(&mut self, problem: Problem) {
-        match self.report.problems.len() < KEPT {
+        match self.report.kept.takes(problem.about()) {
             true => self.report.problems.push(problem),
             false => self.report.more += 1,
         }
@@ -173,7 +186,7 @@ impl Check<'_> {
     }
 
     fn note(&mut self, note: impl Into<String>) {
-        if self.report.notes.len() < KEPT {
+        if self.report.notes.len() < NOTES_MAX {
             self.report.notes.push(note.into());
         }
     }

@@ -60,7 +60,7 @@ pub use file::{FileId, Lifetime};
 pub use file_io::Data;
 pub use file_kind::{Claim, Family, FileKind};
 pub use frozen::Frozen;
-pub use fsck::{CheckOptions, CheckReport, Checked, Problem, check};
+pub use fsck::{About, CheckOptions, CheckReport, Checked, Problem, check};
 pub use furrow_log::record::crc32c;
 pub use furrow_log::scrub::{ScrubFinding, ScrubOrder, ScrubReport, ScrubState};
 pub use inspect::{FileInfo, Snapshot, ZoneInfo, ZoneUse, identify, label_of};

@@ -15,6 +15,7 @@ pub mod budget;
 pub mod delta;
 pub mod format;
 mod in_flight;
+pub mod kept;
 pub mod layout;
 pub mod pool;
 mod queues;
@@ -33,6 +34,7 @@ pub use budget::{Budget, Class, Permit};
 pub use delta::{Appended, DeltaLayout, DeltaLog, Extent};
 pub use format::BLOCK_SIZE;
 pub use in_flight::SequencePoint;
+pub use kept::Kept;
 pub use pool::{
     DurableSnapshot, ReadPin, Snapshot, Superzone, SuperzoneId, SuperzoneState, ZonePool,
 };

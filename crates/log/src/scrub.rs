@@ -6,8 +6,9 @@
 use furrow_rt::{Nanos, Notify, Rt};
 use furrow_zone::{Error, ErrorKind, Result};
 use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Findings kept in a report; more are only counted.
+/// Findings kept in a report, which has to fit into an extended attribute; more are only counted.
 pub const SCRUB_FINDINGS_MAX: usize = 64;
 /// While requests are served, a rest is this many times as long as the batch before it.
 const REST: u64 = 3;
@@ -98,6 +99,11 @@ pub struct ScrubFinding {
 }
 
 impl ScrubFinding {
+    /// The file concerned, if it is one.
+    fn file(&self) -> (Option<u32>, Option<String>) {
+        (self.inode, self.path.clone())
+    }
+
     /// Whether `next` is damaged content of the same file that directly follows.
     fn precedes(&self, next: &ScrubFinding) -> bool {
         let follows = |(first, then): (u32, u32)| u64::from(first) + self.blocks == then.into();
@@ -130,10 +136,12 @@ pub struct ScrubReport {
     pub damaged: u64,
     /// Those of them that were written again.
     pub repaired: u64,
-    /// The first of them; damaged blocks in a row are one finding.
+    /// The first of each file; damaged blocks in a row are one finding.
     pub findings: Vec<ScrubFinding>,
     /// Findings beyond those.
     pub more_findings: u64,
+    /// Files that have findings only beyond those.
+    unnamed: BTreeSet<(Option<u32>, Option<String>)>,
     /// Why it ended early.
     pub error: Option<String>,
 }
@@ -152,12 +160,38 @@ impl ScrubReport {
     pub fn add(&mut self, finding: ScrubFinding) {
         self.damaged += finding.blocks;
         self.repaired += if finding.repaired { finding.blocks } else { 0 };
-        let room = self.findings.len() < SCRUB_FINDINGS_MAX;
-        match self.findings.last_mut() {
-            Some(last) if last.precedes(&finding) => last.blocks += finding.blocks,
-            _ if room => self.findings.push(finding),
-            _ => self.more_findings += 1,
+        if let Some(last) = self.findings.last_mut().filter(|last| last.precedes(&finding)) {
+            last.blocks += finding.blocks;
+            return;
         }
+        if self.findings.len() >= SCRUB_FINDINGS_MAX {
+            self.more_findings += 1;
+            if self.findings.iter().any(|known| known.file() == finding.file()) {
+                return;
+            }
+            let Some(surplus) = self.surplus() else {
+                self.unnamed.insert(finding.file());
+                return;
+            };
+            self.findings.remove(surplus);
+        }
+        self.findings.push(finding);
+    }
+
+    /// The last finding of the file that has the most, if it has several: a file that has none yet
+    /// takes its place.
+    fn surplus(&self) -> Option<usize> {
+        let mut of: BTreeMap<_, (u32, usize)> = BTreeMap::new();
+        for (at, finding) in self.findings.iter().enumerate() {
+            let (count, last) = of.entry(finding.file()).or_default();
+            (*count, *last) = (*count + 1, at);
+        }
+        of.into_values().max().filter(|(count, _)| *count > 1).map(|(_, last)| last)
+    }
+
+    /// Damaged files that no finding names.
+    pub fn more_files(&self) -> u64 {
+        self.unnamed.len() as u64
     }
 }
 
@@ -272,5 +306,31 @@ impl Scrub {
             report.took = rt.now().since(report.since);
         }
         Some(report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_with_much_damage_hides_no_other() {
+        let mut report = ScrubReport::default();
+        let finding = |inode, block| ScrubFinding {
+            structure: "data",
+            inode: Some(inode),
+            block: Some(block),
+            blocks: 1,
+            ..ScrubFinding::default()
+        };
+        (0..200).for_each(|n| report.add(finding(1, 2 * n)));
+        (2..70).for_each(|inode| report.add(finding(inode, 0)));
+        report.add(finding(69, 7));
+        assert_eq!(report.findings.len(), SCRUB_FINDINGS_MAX);
+        let named: BTreeSet<_> = report.findings.iter().filter_map(|f| f.inode).collect();
+        assert_eq!(named, (1..65).collect());
+        // Those of the first file and of five that have no room.
+        assert_eq!((report.more_findings, report.more_files()), (199 + 5 + 1, 5));
+        assert_eq!(report.damaged, 200 + 68 + 1);
     }
 }

@@ -1,7 +1,7 @@
 //! `furrow fsck --repair`: shows what a repair would do, asks, and applies it.
 
 use super::{Args, document, finding, open, print};
-use crate::findings::{SHOWN, Violation};
+use crate::findings::{SHOWN, Violation, groups};
 use crate::live;
 use crate::show::{bytes, count, print_table, printable, table, wrap};
 use crate::target::source_name;
@@ -11,6 +11,7 @@ use furrow_emu::OpenMode;
 use furrow_fs::{Action, Fate, Finding, Repair, RepairOptions, Verdict};
 use furrow_rt::{Config, Rt};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
 use std::rc::Rc;
 
@@ -149,55 +150,99 @@ fn status(verdict: &Verdict, answer: Answer) -> u8 {
 
 /// Shows what is wrong and how it would be repaired.
 fn show(out: &mut dyn Write, name: &str, repair: &Repair, args: &Args) -> anyhow::Result<()> {
-    let verbose = args.verbose;
-    let step = if args.n { "WOULD BE DONE" } else { "WHAT IS DONE" };
-    if matches!(repair.verdict, Verdict::Clean | Verdict::Hopeless(_)) && repair.after.is_none() {
+    let (verbose, hopeless) = (args.verbose, matches!(repair.verdict, Verdict::Hopeless(_)));
+    // If somebody has to be asked, nothing is certain yet.
+    let certain = decide(args, &repair.verdict, repair.loses(), |_| None) == Answer::Apply;
+    let step = match certain {
+        true => "WHAT IS DONE",
+        false if hopeless => "WHAT BECOMES OF IT",
+        false => "WOULD BE DONE",
+    };
+    if repair.after.is_none() && (hopeless || repair.verdict == Verdict::Clean) {
         print(out, name, &repair.before, verbose)?;
-    }
-    if repair.before.findings.is_empty() && repair.actions.is_empty() {
-        return Ok(());
     }
     let shown = if verbose { usize::MAX } else { SHOWN };
     if repair.after.is_some() {
-        let found = &repair.before.findings;
-        let joined = |a: &Finding, b: &Finding| {
-            !verbose && a.same_file(b) && repair.remedy(a) == repair.remedy(b)
-        };
-        let runs: Vec<&[Finding]> = found.chunk_by(joined).take(shown).collect();
-        let rows = runs.iter().map(|run| {
-            let more = match run.len() - 1 {
-                0 => String::new(),
-                more => format!("; and {} of it", count(more as u64, "more damaged block")),
-            };
-            [format!("{}{more}", run[0]), repair.remedy(&run[0])]
-        });
-        print_rows(out, ["FINDING", step], rows)?;
-        let told: usize = runs.iter().map(|run| run.len()).sum();
-        rest(out, found.len() as u64 + repair.before.more_findings, told, "findings")?;
+        show_findings(out, repair, step, (verbose, shown))?;
     }
-    let about = |action: &Action| match &action.path {
-        Some(path) => format!("{path} ({} {})", action.structure, action.place),
-        None => format!("{} {}", action.structure, action.place),
-    };
-    for (loss, title) in [(true, "GIVEN UP"), (false, "MENDED")] {
-        let all: Vec<&Action> = repair.actions.iter().filter(|a| a.loss == loss).collect();
-        // Losses are always listed in full.
+    // A repair that cannot be made gives nothing up, and mends nothing.
+    for (loss, title) in [(true, "GIVEN UP"), (false, "MENDED")].into_iter().filter(|_| !hopeless) {
+        let all = repair.actions.iter().filter(|action| action.loss == loss);
+        let all: Vec<&Action> = all.collect();
+        // Losses are always listed in full: of each file, those of the same kind in a row.
         let most = if loss { usize::MAX } else { shown };
-        let rows = all.iter().take(most);
-        let rows = rows.map(|a| [about(a), a.problem.clone(), a.action.clone()]);
+        let key = |action: &&'_ Action| {
+            let of_file = !verbose && action.ino != 0;
+            of_file.then(|| (action.concerned(), action.action.clone()))
+        };
+        let groups = groups(&all, key);
+        let hidden: usize = groups.iter().skip(most).map(Vec::len).sum();
+        let mut told = BTreeSet::new();
+        let rows = groups.iter().take(most).map(|group| {
+            let first = group[0];
+            let counted = match told.insert(first.concerned()) {
+                true => repair.kept.more(&first.concerned()),
+                false => 0,
+            };
+            let more = match group.len() as u64 - 1 + counted {
+                0 => String::new(),
+                more => format!("; and {more} more like it"),
+            };
+            [format!("{}{more}", about(first)), first.problem.clone(), first.action.clone()]
+        });
         print_rows(out, [title, "PROBLEM", step], rows)?;
-        rest(out, all.len() as u64, most, "repairs")?;
-    }
-    if repair.more_actions > 0 {
-        writeln!(out, "and {} more repairs", repair.more_actions)?;
+        rest(out, hidden as u64, verbose, "repairs")?;
     }
     Ok(())
 }
 
-fn rest(out: &mut dyn Write, all: u64, shown: usize, what: &str) -> std::io::Result<()> {
-    let hidden = all.saturating_sub(shown as u64);
+/// Shows what is wrong, and what becomes of it.
+fn show_findings(
+    out: &mut dyn Write,
+    repair: &Repair,
+    step: &str,
+    (verbose, shown): (bool, usize),
+) -> anyhow::Result<()> {
+    let before = &repair.before;
+    let key = |finding: &'_ Finding| {
+        let block = finding.block_of().filter(|_| !verbose)?;
+        Some((block.0, finding.structure, repair.remedy(finding)))
+    };
+    let groups = groups(&before.findings, key);
+    let (mut told, mut hidden) = (BTreeSet::new(), before.findings.len() as u64);
+    hidden += before.more_findings;
+    let rows = groups.iter().take(shown).map(|group| {
+        let first = group[0];
+        let counted = match told.insert(first.about()) {
+            true => before.kept.more(&first.about()),
+            false => 0,
+        };
+        let more = group.len() as u64 - 1 + counted;
+        hidden -= more + 1;
+        let more = match (more, first.block_of()) {
+            (0, _) => String::new(),
+            (_, Some(_)) => format!("; and {} of it", count(more, "more damaged block")),
+            (_, None) => format!("; and {} like it", count(more, "more finding")),
+        };
+        [format!("{first}{more}"), repair.remedy(first)]
+    });
+    print_rows(out, ["FINDING", step], rows)?;
+    rest(out, hidden, verbose, "findings")?;
+    Ok(())
+}
+
+/// Names what an action is about.
+fn about(action: &Action) -> String {
+    match &action.path {
+        Some(path) => format!("{path} ({} {})", action.structure, action.place),
+        None => format!("{} {}", action.structure, action.place),
+    }
+}
+
+fn rest(out: &mut dyn Write, hidden: u64, verbose: bool, what: &str) -> std::io::Result<()> {
+    let hint = if verbose { "" } else { " (-v shows more)" };
     if hidden > 0 {
-        writeln!(out, "and {hidden} more {what} (-v shows more)")?;
+        writeln!(out, "and {hidden} more {what}{hint}")?;
     }
     Ok(())
 }
@@ -217,7 +262,7 @@ fn print_rows<const N: usize>(
     if width < NARROW {
         writeln!(out, "{}", head[0])?;
         for row in &rows {
-            writeln!(out, "{}", wrap(&row[0], width))?;
+            write!(out, "{}", wrap(&row[0], width))?;
             for (head, cell) in head.iter().zip(row).skip(1) {
                 let text = wrap(&format!("{head}: {cell}"), width.saturating_sub(2));
                 text.lines().try_for_each(|line| writeln!(out, "  {line}"))?;
@@ -316,6 +361,12 @@ fn described(
         "bytes": written,
         "actions": repair.actions.iter().map(action).collect::<Vec<_>>(),
         "more_actions": repair.more_actions,
+        "not_listed": repair.kept.counted().map(|((inode, structure, loss), count)| json!({
+            "structure": structure,
+            "inode": inode,
+            "loss": loss,
+            "count": count,
+        })).collect::<Vec<_>>(),
         "left": left.map(Iterator::collect::<Vec<_>>),
     });
     all

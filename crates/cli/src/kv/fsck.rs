@@ -119,9 +119,15 @@ fn check(args: &Args) -> anyhow::Result<CheckReport> {
 }
 
 impl Violation for Problem {
-    fn same_file(&self, other: &Problem) -> bool {
-        let content = |problem: &Problem| problem.structure == "content" && problem.file.is_some();
-        content(self) && content(other) && self.file == other.file
+    type Counts = CheckReport;
+
+    fn block_of(&self) -> Option<(String, &str)> {
+        let file = self.file.clone().filter(|_| self.structure == "content")?;
+        Some((file, self.structure))
+    }
+
+    fn counted(&self, report: &CheckReport) -> u64 {
+        report.kept.more(&self.about())
     }
 }
 
@@ -135,6 +141,7 @@ fn print(
         device,
         found: &report.problems,
         more: report.more,
+        counts: report,
         notes: &report.notes,
         noun: "problems",
         repaired,
@@ -189,6 +196,11 @@ fn document(device: &str, report: &CheckReport) -> serde_json::Value {
         "clean": report.is_ok(),
         "problems": report.problems.iter().map(of).collect::<Vec<_>>(),
         "more_problems": report.more,
+        "not_listed": report.kept.counted().map(|((file, structure), count)| json!({
+            "structure": structure,
+            "file": file,
+            "count": count,
+        })).collect::<Vec<_>>(),
         "notes": report.notes,
         "statistics": {
             "records": c.records,

@@ -68,6 +68,7 @@ fn scrub_of(report: &CheckReport, begun: Instant) -> Scrub {
         repaired: 0,
         findings: report.problems.iter().map(damage).collect(),
         more_findings: report.more,
+        more_files: 0,
         error: None,
     }
 }

@@ -683,11 +683,13 @@ async fn check_nodes(
         if !fsck.options.verify_data {
             continue;
         }
+        fsck.inode = Some(ino);
         for (slot, pointer) in pointers.iter().enumerate() {
             if pointer.addr.get() != HOLE {
                 check_pointer(fsck, volume, (nid, slot), pointer).await;
             }
         }
+        fsck.inode = None;
     }
 }
 

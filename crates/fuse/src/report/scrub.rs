@@ -26,10 +26,13 @@ pub struct Scrub {
     pub damaged: u64,
     /// Those of them that were written again, from a copy that was whole.
     pub repaired: u64,
-    /// The first of them.
+    /// The first of them, of each file one at least as long as there is room.
     pub findings: Vec<ScrubDamage>,
     /// Findings beyond those.
     pub more_findings: u64,
+    /// Damaged files that no finding names.
+    #[serde(default)]
+    pub more_files: u64,
     /// Why it ended early.
     pub error: Option<String>,
 }
@@ -81,6 +84,7 @@ impl From<ScrubReport> for Scrub {
             what: found.what,
             repaired: found.repaired,
         };
+        let more_files = report.more_files();
         Scrub {
             state: report.state.name().to_owned(),
             repair: report.repair,
@@ -94,6 +98,7 @@ impl From<ScrubReport> for Scrub {
             repaired: report.repaired,
             findings: report.findings.into_iter().map(finding).collect(),
             more_findings: report.more_findings,
+            more_files,
             error: report.error,
         }
     }

@@ -26,9 +26,11 @@ impl fmt::Display for Damage<'_> {
 }
 
 impl Violation for Damage<'_> {
-    fn same_file(&self, other: &Self) -> bool {
-        let content = |damage: &Self| damage.0.structure == "content" && damage.0.path.is_some();
-        content(self) && content(other) && self.0.path == other.0.path
+    type Counts = ();
+
+    fn block_of(&self) -> Option<(String, &str)> {
+        let file = self.0.path.clone().filter(|_| self.0.structure == "content")?;
+        Some((file, &self.0.structure))
     }
 }
 
@@ -71,6 +73,7 @@ fn print(
         device,
         found: &damaged,
         more: found.more_findings,
+        counts: &(),
         notes: &[note],
         noun: "problems",
         repaired: false,

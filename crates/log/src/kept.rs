@@ -1,0 +1,72 @@
+//! How many findings of a check are kept. Each file has its own number, so that the damage of one
+//! hides that of no other; memory is bounded by the number of damaged files.
+
+use std::collections::BTreeMap;
+
+/// Most findings kept of one file.
+pub const KEPT_EACH: u32 = 100;
+/// When this many are kept in all, only the first of each further file is.
+pub const KEPT_ALL: u32 = 10_000;
+
+/// Counts findings by what they are about.
+///
+/// Invariant: of everything that has findings, one at least is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept<K> {
+    kept: u32,
+    /// Those kept, and those only counted.
+    of: BTreeMap<K, (u32, u64)>,
+}
+
+impl<K> Default for Kept<K> {
+    fn default() -> Kept<K> {
+        Kept { kept: 0, of: BTreeMap::new() }
+    }
+}
+
+impl<K: Ord> Kept<K> {
+    /// Counts a finding about `key`; true if it is to be kept.
+    pub fn takes(&mut self, key: K) -> bool {
+        let (kept, more) = self.of.entry(key).or_default();
+        let takes = *kept == 0 || *kept < KEPT_EACH && self.kept < KEPT_ALL;
+        if takes {
+            (*kept, self.kept) = (*kept + 1, self.kept.saturating_add(1));
+        } else {
+            *more += 1;
+        }
+        takes
+    }
+
+    /// Findings about `key` that are only counted.
+    pub fn more(&self, key: &K) -> u64 {
+        self.of.get(key).map_or(0, |(_, more)| *more)
+    }
+
+    /// All findings about `key`.
+    pub fn all(&self, key: &K) -> u64 {
+        self.of.get(key).map_or(0, |(kept, more)| u64::from(*kept) + more)
+    }
+
+    /// Everything of which findings are only counted, with their number.
+    pub fn counted(&self) -> impl Iterator<Item = (&K, u64)> {
+        self.of.iter().map(|(key, (_, more))| (key, *more)).filter(|(_, more)| *more > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_file_has_a_number_of_its_own_and_none_has_nothing() {
+        let mut kept = Kept::default();
+        assert_eq!((0..1_000).filter(|_| kept.takes(1)).count(), KEPT_EACH as usize);
+        assert!(kept.takes(2));
+        assert_eq!((kept.more(&1), kept.all(&1), kept.more(&2), kept.all(&3)), (900, 1_000, 0, 0));
+        assert_eq!(kept.counted().collect::<Vec<_>>(), [(&1, 900)]);
+        let many = (10..30_000).flat_map(|file| [file, file]);
+        let taken = many.filter(|file| kept.takes(*file)).count();
+        assert!(taken < 30_000 - 10 + KEPT_ALL as usize, "{taken}");
+        assert!((10..30_000).all(|file| kept.all(&file) == 2 && kept.more(&file) < 2));
+    }
+}
