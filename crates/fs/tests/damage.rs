@@ -326,6 +326,27 @@ fn a_damaged_node_costs_its_own_file() {
     });
 }
 
+thread_local! {
+    static SAID: std::cell::RefCell<Vec<String>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+#[test]
+fn a_mount_says_that_a_copy_of_the_superblock_is_damaged() {
+    on_drive(|rt, drive| async move {
+        let left = files_and_a_cut(&rt, &drive).await?;
+        let (addr, _) = records(&left, kind::SUPERBLOCK).await[0];
+        let notice = |line: &str| SAID.with_borrow_mut(|said| said.push(line.to_owned()));
+        for (drive, said) in [(Rc::new(left.clone()), 0), (flipped(&rt, &left, &[addr]).await, 1)] {
+            let fs = Fs::mount(&rt, drive, MountOptions { notice, ..for_reading() }).await?;
+            fs.unmount().await?;
+            let lines = SAID.take();
+            let about = lines.iter().filter(|line| line.contains("superblock in zone"));
+            assert_eq!(about.count(), said, "{lines:?}");
+        }
+        Ok(())
+    });
+}
+
 /// Whichever writes fail, and however often the file system is mounted meanwhile: the ring keeps
 /// its last whole checkpoint, and everything is there when writes succeed again.
 #[test]

@@ -161,8 +161,19 @@ async fn find(
             Ok((image, extents, table_pages)) => {
                 let older = lost.is_some() || impossible.is_some();
                 let id = header.id();
-                let found =
-                    Found { layout, reports, id, ring, image, extents, table_pages, alone, older };
+                let bad_copies = Vec::new();
+                let found = Found {
+                    layout,
+                    reports,
+                    id,
+                    ring,
+                    image,
+                    extents,
+                    table_pages,
+                    alone,
+                    bad_copies,
+                    older,
+                };
                 return Ok((found, impossible));
             }
             Err(error) => give_up_impossible(device, options, (&header, error), log)?,

@@ -31,6 +31,8 @@ pub(crate) struct Found {
     pub(crate) table_pages: TablePages,
     /// No superblock copy is whole except those in checkpoints.
     pub(crate) alone: bool,
+    /// Zones of the ring whose copy of the superblock is damaged.
+    pub(crate) bad_copies: Vec<ZoneId>,
     /// A newer checkpoint is damaged and was given up: records behind it do not count.
     pub(crate) older: bool,
 }
@@ -157,13 +159,19 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
     BlockAddr::check(geometry)?;
     let reports = report(device).await?;
     let first = geometry.conventional_zones;
-    let (mut layout, mut unread) = (None, None);
-    for zone in (first..geometry.zones).take(RING_ZONES as usize) {
-        if written(&reports[zone as usize], geometry) > 0 && layout.is_none() {
-            match superblock(device, ZoneId(zone), pages).await {
+    let (mut layout, mut unread, mut bad_copies) = (None, None, Vec::new());
+    for zone in (first..geometry.zones).take(RING_ZONES as usize).map(ZoneId) {
+        if written(&reports[zone.0 as usize], geometry) > 0 {
+            match superblock(device, zone, pages).await {
+                Ok(Some(copy)) => layout = layout.or(Some(copy)),
+                Ok(None) => bad_copies.push(zone),
                 // The other copy may be readable.
-                Err(error) if error.kind() == ErrorKind::Io => unread = Some(error),
-                found => layout = found?,
+                Err(error) if error.kind() == ErrorKind::Io => {
+                    bad_copies.push(zone);
+                    unread = Some(error);
+                }
+                Err(_) if layout.is_some() => bad_copies.push(zone),
+                Err(error) => return Err(error),
             }
         }
     }
@@ -197,7 +205,8 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
     let (image, extents, table_pages) = parsed;
     let extents = check_image(device, &layout, &image, &extents, &table_pages)?;
     let id = header.id();
-    Ok(Found { layout, reports, id, ring, image, extents, table_pages, alone, older: false })
+    let older = false;
+    Ok(Found { layout, reports, id, ring, image, extents, table_pages, alone, bad_copies, older })
 }
 
 /// The age of a checkpoint: number and epoch. Recovery rewrites the checkpoint that it found, with

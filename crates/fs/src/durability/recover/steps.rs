@@ -195,6 +195,13 @@ impl Mount {
             );
             return Err(Error::new(ErrorKind::WrongFormat, message));
         }
+        for zone in &found.bad_copies {
+            let used = if found.alone { "one in a checkpoint" } else { "the other one" };
+            (self.options.notice)(&format!(
+                "the copy of the superblock in zone {zone} is damaged: {used} is used, until the \
+                 ring enters that zone again"
+            ));
+        }
         check_heads(&*self.device, &found)?;
         self.found = Some(found);
         Ok(())
