@@ -167,6 +167,7 @@ impl FsckReport {
 pub fn fsck(device: Rc<dyn ZonedDevice>, options: &FsckOptions) -> Boxed<'_, Result<FsckReport>> {
     Box::pin(async move {
         let mut fsck = Fsck::new(device, *options).await?;
+        fsck.note_offline();
         let Some(volume) = ring::read(&mut fsck).await? else { return Ok(fsck.report) };
         let Some(tables) = tables::read(&mut fsck, &volume).await else { return Ok(fsck.report) };
         let mut walk = tree::walk(&mut fsck, &volume, &tables).await;
@@ -235,6 +236,24 @@ impl Fsck {
         let (expected, found) = (expected.to_string(), found.to_string());
         let (place, inode, path) = (place.into(), self.inode, None);
         self.report.findings.push(Finding { structure, inode, path, place, expected, found });
+    }
+
+    /// Notes which zones are offline. What is missed of them is a finding.
+    fn note_offline(&mut self) {
+        const NAMED: usize = 20;
+        let all = self.reports.iter().filter(|report| report.state == ZoneState::Offline);
+        let zones: Vec<String> = all.map(|report| report.zone.to_string()).collect();
+        let more = match zones.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let named = zones[..zones.len().min(NAMED)].join(", ");
+        let note = match zones.len() {
+            0 => return,
+            1 => format!("zone {named} is offline: what it held cannot be read"),
+            _ => format!("zones {named}{more} are offline: what they held cannot be read"),
+        };
+        self.report.notes.push(note);
     }
 
     /// Number of findings so far.

@@ -126,14 +126,17 @@ impl Fs {
     ) -> Boxed<'_, Result<Fs>> {
         Box::pin(async move {
             let mounted = durability::recover::mount(rt, device.clone(), options.clone()).await;
+            // What cannot be read is as good as damaged, as long as the drive answers.
+            let unread = |error: &Error| error.kind() == ErrorKind::Io && device.answers();
             let error = match mounted {
-                Err(error) if error.kind() == ErrorKind::Corrupt => error,
+                Err(error) if error.kind() == ErrorKind::Corrupt || unread(&error) => error,
                 mounted => return Ok(Fs(mounted?)),
             };
             if !options.read_only {
-                const CHOICES: &str = "mount it with ro to read what is left, see what is lost \
-                                       with furrow fsck, accept that with furrow fsck --repair";
-                return Err(Error::new(ErrorKind::Corrupt, format!("{error}: {CHOICES}")));
+                return Err(match repair::choices(&*device).await {
+                    Some(choices) => Error::new(error.kind(), format!("{error}: {choices}")),
+                    None => error,
+                });
             }
             let Ok((view, lost)) = repair::readable(rt, device).await else { return Err(error) };
             let notice = options.notice;

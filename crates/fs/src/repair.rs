@@ -25,6 +25,7 @@
 
 mod mount;
 mod names;
+mod offline;
 mod space;
 mod tables;
 #[cfg(test)]
@@ -225,6 +226,7 @@ impl Repair {
             if repair.before.is_ok() && (repair.before.clean || mounts(rt, &device).await) {
                 return Ok(repair);
             }
+            let offline = !offline::zones(&*device).await?.is_empty();
             let view = Overlay::new(rt, device.clone()).await?;
             let mut log = Log::default();
             let lost = ring::lost_checkpoint(device).await?;
@@ -232,6 +234,13 @@ impl Repair {
             (repair.actions, repair.kept) = (log.actions, log.kept);
             (repair.more_actions, repair.losses) = (log.more, log.losses);
             repair.verdict = match made {
+                Err(error) if offline => {
+                    // Its place is fixed, so nothing can be written instead of it.
+                    let error = error.to_string();
+                    let why = error.trim_end_matches(": replace the drive");
+                    let choice = "copy the files out of a mount with ro, and replace the drive";
+                    Verdict::Hopeless(format!("{why}: {choice}"))
+                }
                 Err(error) => Verdict::Hopeless(error.to_string()),
                 Ok(()) => {
                     let after = fsck(Rc::new(view.clone()), &options.check).await?;
@@ -345,6 +354,8 @@ pub(crate) async fn readable(
 ) -> Result<(Rc<dyn ZonedDevice>, Vec<String>)> {
     let check = FsckOptions { verify_data: false };
     let options = RepairOptions { older_checkpoint: true, check, ..RepairOptions::default() };
+    let zones = offline::zones(&*device).await?;
+    let device = offline::without(device, &zones);
     let before = fsck(device.clone(), &check).await?;
     let lost = ring::lost_checkpoint(device.clone()).await?;
     let view = Overlay::new(rt, device).await?;
@@ -355,8 +366,21 @@ pub(crate) async fn readable(
         let path = path.map_or(String::new(), |path| format!("{path}: "));
         format!("{path}{structure} {place}: {problem}: {action}")
     };
-    let lost = log.actions.into_iter().filter(|action| action.loss).map(line).collect();
+    let mut lost = offline::losses(&zones, before.checkpoint);
+    lost.extend(log.actions.into_iter().filter(|action| action.loss).map(line));
     Ok((Rc::new(view), lost))
+}
+
+/// What can be done about a file system on `device` that cannot be mounted for writing; `None` if
+/// its superblock is not found.
+pub(crate) async fn choices(device: &dyn ZonedDevice) -> Option<&'static str> {
+    const MEND: &str = "mount it with ro to read what is left, see what is lost with furrow fsck, \
+                        accept that with furrow fsck --repair";
+    const COPY: &str = "mount it with ro to copy out what is left, and replace the drive";
+    let reports = crate::durability::recover::report(device).await.ok()?;
+    offline::layout(device, &reports, &furrow_rt::Pool::new(64)).await?;
+    let offline = offline::zones(device).await.ok()?;
+    Some(if offline.is_empty() { MEND } else { COPY })
 }
 
 /// Makes the repair on `view`.

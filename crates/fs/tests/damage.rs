@@ -6,8 +6,8 @@ use crate::common::{self, quiet, sound};
 use furrow_emu::{Emulator, Fates, Fault, FaultKind, Options};
 use furrow_fs::format::{NODE_MAGIC, kind};
 use furrow_fs::{
-    Fs, FsckOptions, Ino, MkfsOptions, MountOptions, NewNode, Repair, RepairOptions, WriteData,
-    fsck,
+    Fs, FsckOptions, Ino, MkfsOptions, MountOptions, NewNode, Repair, RepairOptions, Verdict,
+    WriteData, fsck,
 };
 use furrow_log::BlockAddr;
 use furrow_log::address::{blocks_written, read_blocks};
@@ -322,6 +322,74 @@ fn a_damaged_node_costs_its_own_file() {
             assert!(whole(&fs).await.len() as u64 >= FILES - 1);
             fs.unmount().await?;
         }
+        Ok(())
+    });
+}
+
+/// Whichever zone for metadata is offline: a mount for writing is refused with what can be done,
+/// one for reading shows what is left, and fsck names the zone.
+#[test]
+fn a_zone_for_metadata_that_is_offline_hides_no_files() {
+    on_drive(|rt, drive| async move {
+        let fs = Fs::mount(&rt, Rc::new(drive.clone()), quiet()).await?;
+        // Some of the files in the ring's second zone and in the delta log.
+        for n in 0..FILES {
+            let file = fs.create(Ino::ROOT, &name(n), &NewNode::file()).await?.ino;
+            fs.write(file, WriteData::copy(fs.pool(), 0, &content(n))).await?;
+            if n < FILES / 2 {
+                fs.sync().await?;
+            } else {
+                fs.fsync(file, false).await?;
+            }
+        }
+        let left = drive.snapshot().power_cut(&Fates::nothing(1));
+        drop(fs);
+        let left = Emulator::from_snapshot(&rt, &left, Options::fast());
+        let delta = records(&left, kind::DELTA).await;
+        let sync = records(&left, kind::SYNC).await;
+        let zone = |found: &[(BlockAddr, RecordHeader)]| {
+            let newest = found.iter().max_by_key(|(_, header)| header.checkpoint.get()).unwrap();
+            newest.0.locate(left.geometry()).unwrap().0
+        };
+        for (zone, least) in [(zone(&delta), FILES), (zone(&sync), FILES / 2)] {
+            let hit = Rc::new(Emulator::from_snapshot(&rt, &left.snapshot(), Options::fast()));
+            hit.inject(Fault::new(FaultKind::ZoneOffline).at_zone(zone)).unwrap();
+            let error = Fs::mount(&rt, hit.clone(), quiet()).await.err().expect("refused");
+            assert!(error.to_string().contains("mount it with ro"), "{zone}: {error}");
+            let report = fsck(hit.clone(), &FsckOptions::default()).await?;
+            assert!(!report.is_ok(), "{zone}");
+            let note = format!("zone {zone} is offline");
+            assert!(report.notes.iter().any(|n| n.starts_with(&note)), "{:?}", report.notes);
+            let fs = Fs::mount(&rt, hit.clone(), for_reading()).await?;
+            let found = whole(&fs).await;
+            assert!(found.len() as u64 >= least, "{zone}: {found:?}: {:?}", fs.losses());
+            let named = |line: &String| line.starts_with(&format!("zone {zone}, for "));
+            assert!(fs.losses().iter().any(named), "{:?}", fs.losses());
+            fs.unmount().await?;
+            let repair = Repair::plan(&rt, hit, &RepairOptions::default()).await?;
+            let Verdict::Hopeless(why) = repair.verdict else { panic!("{:?}", repair.verdict) };
+            assert!(why.contains("copy the files out of a mount with ro"), "{why}");
+        }
+        Ok(())
+    });
+}
+
+/// A block of the delta log that the drive cannot read is as good as a damaged one.
+#[test]
+fn an_unreadable_delta_log_hides_no_files_from_a_mount_for_reading() {
+    on_drive(|rt, drive| async move {
+        let left = Rc::new(files_and_a_cut(&rt, &drive).await?);
+        let (addr, _) = records(&left, kind::DELTA).await[0];
+        let lba = addr.lba(left.geometry());
+        left.inject(Fault::new(FaultKind::ReadError).at_blocks(lba, BlockCount(1))).unwrap();
+        let error = Fs::mount(&rt, left.clone(), quiet()).await.err().expect("refused");
+        assert!(error.to_string().contains("mount it with ro"), "{error}");
+        let fs = Fs::mount(&rt, left.clone(), for_reading()).await?;
+        assert_eq!(whole(&fs).await, except(&[]), "{:?}", fs.losses());
+        assert!(!fs.losses().is_empty());
+        fs.unmount().await?;
+        let repair = Repair::plan(&rt, left, &RepairOptions::default()).await?;
+        assert!(repair.is_useful() && !repair.loses(), "{:?}", repair.verdict);
         Ok(())
     });
 }

@@ -10,7 +10,7 @@ use crate::format::{
 use crate::layout::unit_most;
 use furrow_log::format::{Descriptor, ExtentEntry};
 use furrow_log::record::{self, Expect, RecordHeader};
-use furrow_zone::{Error, ErrorKind, Result, ZoneId};
+use furrow_zone::{Error, ErrorKind, Result, ZoneId, ZoneState};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
@@ -28,22 +28,39 @@ fn age(header: &RecordHeader) -> (u64, u64) {
 pub(super) async fn read(fsck: &mut Fsck) -> Result<Option<Volume>> {
     let Some(plan) = superblocks(fsck).await? else { return Ok(None) };
     fsck.report.uuid = plan.uuid.to_string();
-    let mut best: Option<(RecordHeader, Vec<u8>)> = None;
+    let mut best: Option<(RecordHeader, Vec<u8>, u32)> = None;
     for ring in 0..RING_ZONES {
         let scanned = scan(fsck, &plan, ZoneId(plan.ring_start + ring)).await;
-        if let Some(newest) = scanned.newest
-            && best.as_ref().is_none_or(|b| age(&newest.0) > age(&b.0))
+        if let Some((header, body)) = scanned.newest
+            && best.as_ref().is_none_or(|best| age(&header) > age(&best.0))
         {
-            best = Some(newest);
+            best = Some((header, body, ring));
         }
     }
-    let Some((header, body)) = best else {
+    check_offline(fsck, &plan, best.as_ref().map(|best| best.2));
+    let Some((header, body, _)) = best else {
         let place = format!("ring, zones {} and {}", plan.ring_start, plan.ring_start + 1);
         fsck.add(CHECKPOINT, place, "a whole one", "none");
         return Ok(None);
     };
     fsck.report.checkpoint = header.checkpoint.get();
     Ok(decode(fsck, plan, header, &body))
+}
+
+/// A zone of the ring that is offline may have held the newest checkpoint, unless the other one,
+/// where the newest that is found is, has room: the ring turns only when a zone is full.
+fn check_offline(fsck: &mut Fsck, plan: &Plan, best: Option<u32>) {
+    let state = |ring: u32| fsck.reports[(plan.ring_start + ring) as usize].state;
+    let Some(ring) = (0..RING_ZONES).find(|ring| state(*ring) == ZoneState::Offline) else {
+        return;
+    };
+    let has_room = best.is_some_and(|best| {
+        state(best).is_active() && fsck.written(ZoneId(plan.ring_start + best)) < plan.capacity
+    });
+    if !has_room {
+        let place = format!("ring, zone {}", plan.ring_start + ring);
+        fsck.add(CHECKPOINT, place, "the newest one", "an offline zone");
+    }
 }
 
 /// The plan by the superblock copies in the ring.

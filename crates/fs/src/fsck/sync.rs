@@ -115,6 +115,7 @@ pub(super) async fn check(fsck: &mut Fsck, volume: &Volume, nat: &Table<NatEntry
         fsck.add("checkpoint", place, expected, found);
     }
     let records = fsck.report.statistics.sync_records;
+    check_offline(fsck, volume, (log.half, log.next));
     if volume.body.flags.get() & 1 == 1 {
         check_clean(fsck, volume, records);
     } else {
@@ -127,6 +128,16 @@ pub(super) async fn check(fsck: &mut Fsck, volume: &Volume, nat: &Table<NatEntry
         read_node(fsck, volume, entry, nid, entry.ino.get()).await;
     }
     check_nodes(fsck, volume, nat, log.nodes).await;
+}
+
+/// The log ends before block `next` of a half, if it does not go on in a zone that is offline.
+fn check_offline(fsck: &mut Fsck, volume: &Volume, (half, next): (u32, u32)) {
+    let clean = volume.body.flags.get() & 1 == 1;
+    let Some(addr) = block_addr(fsck, volume, half, next).filter(|_| !clean) else { return };
+    let report = fsck.reports.get((addr / volume.plan.capacity) as usize);
+    if report.is_some_and(|report| report.state == ZoneState::Offline) {
+        fsck.add(RECORD, fsck.at(addr), "the last syncs, or its end", "an offline zone");
+    }
 }
 
 /// What is where the next record should be, and where that is. The log continues at the front of

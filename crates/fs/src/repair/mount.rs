@@ -10,7 +10,8 @@ use crate::core::Inner;
 use crate::durability::checkpoint::{Image, decode_image};
 use crate::durability::namespace_log::NameOp;
 use crate::durability::recover::read::{
-    Found, age, check_image, corrupt, scan_ring, superblock, superblock_of_checkpoints,
+    Found, age, check_image, corrupt, lost_checkpoint, scan_ring, superblock,
+    superblock_of_checkpoints,
 };
 use crate::durability::recover::replay::{
     Ahead, begin, changed_node, end, read_node, replay_attributes, replay_name, replay_nodes,
@@ -154,6 +155,13 @@ async fn find(
         let Some((layout, header, body, ring)) = best else {
             return Err(corrupt(device, "no whole checkpoint is left: restore from a copy"));
         };
+        if let Some(zone) = lost_checkpoint(device, &layout, &reports, Some(ring)) {
+            let message = format!(
+                "{}: zone {zone} is offline and may have held the newest checkpoint",
+                device.name()
+            );
+            return Err(Error::new(ErrorKind::Io, message));
+        }
         if let Some(lost) = lost.filter(|_| impossible.is_none()) {
             give_up_checkpoint(device, options, (lost, &header), log)?;
         }

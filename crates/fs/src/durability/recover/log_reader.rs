@@ -199,8 +199,7 @@ impl<'a> LogReader<'a> {
             if self.state(zone) == ZoneState::Offline && !self.found.image.is_clean() {
                 // The zone may hold the records acknowledged last: nobody can tell.
                 let message = format!(
-                    "{}: sync log: zone {zone} is offline, the last syncs are lost: restore from \
-                     a copy",
+                    "{}: sync log: zone {zone} is offline, and the last syncs with it",
                     self.device.name()
                 );
                 return Err(Error::new(ErrorKind::Io, message));

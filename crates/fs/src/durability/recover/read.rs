@@ -246,8 +246,7 @@ async fn newest_of_ring(
     }
     if let Some(zone) = lost_checkpoint(device, layout, reports, best.as_ref().map(|best| best.2)) {
         let message = format!(
-            "{}: checkpoint ring: zone {zone} is offline and may have held the newest checkpoint: \
-             restore from a copy",
+            "{}: checkpoint ring: zone {zone} is offline and may have held the newest checkpoint",
             device.name()
         );
         return Err(Error::new(ErrorKind::Io, message));
@@ -282,7 +281,7 @@ async fn newest_of_ring(
 
 /// The offline zone of the ring, unless the newest checkpoint must be in the other zone: the ring
 /// enters the offline zone only when that other zone is full.
-fn lost_checkpoint(
+pub(crate) fn lost_checkpoint(
     device: &dyn ZonedDevice,
     layout: &Layout,
     reports: &[ZoneReport],
