@@ -186,6 +186,11 @@ impl Log {
         self.push(false, structure, place, (problem.to_string(), action.to_string()));
     }
 
+    /// Whether inode `ino` itself is lost.
+    fn has_lost(&self, ino: u32) -> bool {
+        self.kept.all(&(ino, "inode", true)) > 0
+    }
+
     /// A loss of inode `ino`.
     fn lost(
         &mut self,

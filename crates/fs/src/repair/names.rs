@@ -4,7 +4,7 @@
 //! A damaged block of a directory is taken out whole. The good names in it are entered again like
 //! any name: they go where their hashes put them.
 
-use super::trees::{Found, Walk, content, drop_block, edit};
+use super::trees::{Found, GIVEN_UP, Walk, content, drop_block, edit};
 use super::{Action, Log};
 use crate::core::Inner;
 use crate::durability::namespace_log::NameOp;
@@ -48,6 +48,7 @@ pub(super) async fn mend(inner: &Rc<Inner>, walk: &mut Walk, log: &mut Log) -> R
     decide(&mut names, walk);
     break_cycles(&mut names, walk);
     say(&names, walk, log);
+    tell_directories(&names, &mut log.actions);
     let root_is_new = !walk.inodes.get(&ROOT_NODE).is_some_and(|r| r.kind == Kind::Directory);
     if root_is_new {
         make_root(inner, walk, log);
@@ -179,7 +180,8 @@ fn say(names: &Names, walk: &Walk, log: &mut Log) {
         if let Some(why) = name.gone {
             match walk.inodes.contains_key(&ino) {
                 true => log.mended(ENTRY, (directory, place), why, "removed"),
-                // The inode it led to is lost, which was logged already, or never existed.
+                // That its inode is lost was counted already.
+                false if log.has_lost(ino) => log.mended(ENTRY, (ino, place), why, "removed"),
                 false => log.lost(ENTRY, (ino, place), why, "removed"),
             }
             continue;
@@ -192,6 +194,18 @@ fn say(names: &Names, walk: &Walk, log: &mut Log) {
     }
 }
 
+/// Says of directories among the inodes that are given up what becomes of what is in them.
+fn tell_directories(names: &Names, actions: &mut [Action]) {
+    let is_directory = |name: &&Name| name.kind == Kind::Directory.code();
+    let directories = names.all.iter().filter(is_directory).map(|name| name.ino);
+    let directories: BTreeSet<u32> = directories.chain([ROOT_NODE]).collect();
+    for action in actions.iter_mut().filter(|action| action.action == GIVEN_UP) {
+        if directories.contains(&action.ino) {
+            action.action = "given up; what its names led to is in lost+found".to_owned();
+        }
+    }
+}
+
 fn show(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
@@ -199,7 +213,11 @@ fn show(name: &[u8]) -> String {
 /// A new directory in the place of a lost root.
 fn make_root(inner: &Rc<Inner>, walk: &mut Walk, log: &mut Log) {
     let place = (ROOT_NODE, ROOT_NODE.to_string());
-    log.lost("inode", place, "there is no root directory", "a new, empty one was made");
+    let (problem, action) = ("there is no root directory", "a new, empty one was made");
+    match log.has_lost(ROOT_NODE) {
+        true => log.mended("inode", place, problem, action),
+        false => log.lost("inode", place, problem, action),
+    }
     let core = &mut *inner.core.borrow_mut();
     let root = Ino(ROOT_NODE);
     let mut op = core.plan_create(root, b"", &NewNode::directory());

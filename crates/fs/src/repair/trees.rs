@@ -28,6 +28,9 @@ use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneReport};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+/// What becomes of an inode that cannot be read.
+pub(super) const GIVEN_UP: &str = "given up, with all that is in it";
+
 /// The fields of an inode that the repair of names needs.
 pub(super) struct Found {
     pub(super) kind: Kind,
@@ -179,7 +182,7 @@ impl Walker<'_> {
                     Ok(page) => format!("level {}", header(&page).level),
                     Err(error) => error.to_string(),
                 };
-                self.log.lost("inode", place, problem, "given up, with all that is in it");
+                self.log.lost("inode", place, problem, GIVEN_UP);
                 self.lost.insert(ino);
                 return Ok(());
             }
