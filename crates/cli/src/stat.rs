@@ -81,6 +81,12 @@ fn print(out: &mut dyn Write, stat: &Stat, directory: &Path) -> io::Result<()> {
     let label = if status.label.is_empty() { "(none)" } else { &status.label };
     writeln!(out, "label {}, UUID {}", show::printable(label), status.uuid)?;
     df::print_failure(out, status)?;
+    for (at, line) in stat.not_shown.iter().enumerate() {
+        if at == 0 {
+            writeln!(out, "DAMAGED: what is shown may be older or incomplete:")?;
+        }
+        writeln!(out, "  {}", show::printable(line))?;
+    }
     let permits = stat.permits;
     writeln!(out, "active zones: {} of {} permits", permits.held, permits.limit)?;
     if let Some(scrub) = &stat.scrub {

@@ -98,3 +98,60 @@ fn a_damaged_root_directory_is_named_by_what_asks_the_daemon() {
     assert!(!furrow(&["umount", "-l", &place.dir()]).status.success());
     assert!(!is_mounted(&place.dir()));
 }
+
+#[test]
+fn a_mount_for_reading_that_does_not_show_everything_says_so() {
+    if skip("a_mount_for_reading_that_does_not_show_everything_says_so") {
+        return;
+    }
+    let place = Place::new("partial");
+    place.mount();
+    for n in 0..20 {
+        fs::write(place.file(&format!("f{n}")), "content").unwrap();
+    }
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+    let mut bytes = fs::read(place.image()).unwrap();
+    let delta = |block: &&mut [u8]| block.starts_with(b"FRW1") && block[4..6] == [0x12, 0];
+    bytes.chunks_exact_mut(4096).filter(delta).for_each(|block| block[2000] ^= 4);
+    fs::write(place.image(), bytes).unwrap();
+    let mounted = furrow(&["mount", "-o", "ro", &place.image(), &place.dir()]);
+    let said = String::from_utf8(mounted.stderr).unwrap();
+    assert!(mounted.status.success(), "{said}");
+    let warning = "DAMAGED: what is shown may be older or incomplete";
+    assert!(said.contains(warning) && said.lines().count() == 1, "{said}");
+    assert_eq!(names(&place).len(), 20);
+    let stat = String::from_utf8(furrow(&["stat", &place.dir()]).stdout).unwrap();
+    assert!(stat.contains(warning), "{stat}");
+    let json = furrow(&["stat", "--json", &place.dir()]).stdout;
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    assert!(json["not_shown"][0].as_str().unwrap().contains("delta"), "{json}");
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+}
+
+#[test]
+fn a_lost_directory_is_one_loss_and_its_files_are_kept() {
+    if skip("a_lost_directory_is_one_loss_and_its_files_are_kept") {
+        return;
+    }
+    let place = Place::new("lost-directory");
+    place.mount();
+    fs::create_dir(place.file("sub")).unwrap();
+    for name in ["a", "b"] {
+        fs::write(place.file("sub").join(name), "content").unwrap();
+    }
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+    damage_inode(&place, &place.file("sub").display().to_string());
+    let image = place.image();
+    let plan = furrow(&["fsck", "--repair", "-n", "-v", &image]);
+    let text = String::from_utf8(plan.stdout).unwrap();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let plain = words.join(" ");
+    assert!(plain.contains("1 LOSS as listed"), "{text}");
+    assert!(!plain.contains("with all that is in it"), "{text}");
+    let made = furrow(&["fsck", "-y", &image]);
+    let text = String::from_utf8(made.stdout).unwrap();
+    assert!(text.contains("WHAT IS DONE") && !text.contains("WOULD BE DONE"), "{text}");
+    place.mount();
+    assert_eq!(fs::read_dir(place.file("lost+found")).unwrap().count(), 2);
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+}

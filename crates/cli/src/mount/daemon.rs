@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, anyhow};
 use furrow_emu::OpenMode;
 use furrow_fs::{Fs, MountOptions};
 use furrow_fuse::endpoint::syncs;
-use furrow_fuse::report::prometheus;
+use furrow_fuse::report::{Stat, prometheus};
 use furrow_fuse::{FuseServer, Info, Session};
 use furrow_linux::claim::hand_over;
 use furrow_rt::{Config, Pool, Port};
@@ -73,7 +73,8 @@ pub fn serve(plan: Plan, ready: impl FnOnce(String) -> Result<()>) -> Result<()>
             signals.unmount_on_signal(session.ending(), log)?;
             let page = move || Some(prometheus::text(&reporter.stat()?));
             metrics.map_or(Ok(()), |service| service.start(page))?;
-            ready(without_sync(&plan))?;
+            let stat = leaving.stat();
+            ready(damaged(&plan, stat).unwrap_or_else(|| without_sync(&plan)))?;
             Ok(session)
         })
         .and_then(|session| {
@@ -163,6 +164,17 @@ fn stop_engine(port: Port<Fs>, left: Option<Result<(), Error>>) -> Result<()> {
     });
     unmounted.context("no last checkpoint")??;
     Ok(())
+}
+
+/// What the user should know of a mount for reading that does not show everything.
+fn damaged(plan: &Plan, stat: Option<Stat>) -> Option<String> {
+    let lines = stat?.not_shown;
+    Some(format!(
+        "{}: DAMAGED: what is shown may be older or incomplete (all of it: furrow stat {}): {}",
+        plan.source,
+        plan.directory.display(),
+        lines.first()?
+    ))
 }
 
 /// What the user should know who types `sync`.

@@ -170,6 +170,7 @@ mod tests {
                 bytes: 8192,
             }],
             damage: Vec::new(),
+            not_shown: Vec::new(),
             scrub: Some(Scrub { state: "finished".into(), damaged: 3, ..Scrub::default() }),
             operations: vec![Operation {
                 name: "read".into(),

@@ -27,6 +27,10 @@ pub struct Stat {
     /// owner, reason.
     #[serde(default)]
     pub damage: Vec<String>,
+    /// What a mount for reading does not show, because it is damaged or cannot be read: a line for
+    /// each loss, the first for what a mount for writing is refused for.
+    #[serde(default)]
+    pub not_shown: Vec<String>,
     /// The running scrub, or the last one since the mount.
     #[serde(default)]
     pub scrub: Option<Scrub>,
@@ -103,6 +107,20 @@ impl From<StreamInfo> for Stream {
     }
 }
 
+/// Most lines about what is not shown: a report has to fit into an extended attribute.
+const NOT_SHOWN_MAX: usize = 50;
+
+/// What a mount for reading does not show.
+fn not_shown(fs: &Fs) -> Vec<String> {
+    let mut lines = fs.losses();
+    let more = lines.len().saturating_sub(NOT_SHOWN_MAX);
+    if more > 0 {
+        lines.truncate(NOT_SHOWN_MAX);
+        lines.push(format!("and {more} more, which the log of the mount has"));
+    }
+    lines
+}
+
 /// The figures of `fs`, which was mounted `seconds` ago.
 pub(crate) fn stat(fs: &Fs, info: &Info, seconds: f64, operations: Vec<Operation>) -> Stat {
     let (limit, held) = fs.permits();
@@ -115,6 +133,7 @@ pub(crate) fn stat(fs: &Fs, info: &Info, seconds: f64, operations: Vec<Operation
         streams: fs.streams().into_iter().map(Stream::from).collect(),
         operations,
         damage: fs.damaged_blocks(),
+        not_shown: not_shown(fs),
         scrub: fs.scrub_report().map(Scrub::from),
     }
 }
