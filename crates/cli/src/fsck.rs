@@ -1,6 +1,6 @@
 //! `furrow fsck`: checks a file system and repairs it.
 
-mod repair;
+pub mod repair;
 
 use crate::findings::{Findings, Violation};
 use crate::holds;

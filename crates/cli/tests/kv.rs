@@ -245,7 +245,17 @@ fn a_damaged_image_is_no_panic() {
             // Refused, unless the loss is accepted; then what is left can be used.
             refused += 1;
             place.ok(&["kv", "ls", "--accept-loss", &damaged]);
-            let out = place.furrow(&["kv", "fsck", "--repair", &damaged]);
+            // Nobody can be asked, and nobody has agreed.
+            let before = fs::read(&damaged).unwrap();
+            for (args, why) in [(&["--repair"][..], "-y agrees"), (&["-n", "--repair"], "as -n")] {
+                let out = place.furrow(&[&["kv", "fsck", &damaged], args].concat());
+                let said = String::from_utf8_lossy(&out.stdout).into_owned();
+                assert_eq!(out.status.code(), Some(4), "{record}+{at}: {said}");
+                // A damaged checksum alone is nothing to repair.
+                assert!(said.contains(why) || !said.contains(": ring: "), "{record}+{at}: {said}");
+                assert!(fs::read(&damaged).unwrap() == before, "{record}+{at}: {said}");
+            }
+            let out = place.furrow(&["kv", "fsck", "--repair", "-y", &damaged]);
             let said = String::from_utf8_lossy(&out.stdout).into_owned();
             if out.status.code() == Some(4) && said.contains(": checksums: ") {
                 // Content has no second copy.

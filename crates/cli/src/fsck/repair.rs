@@ -18,14 +18,21 @@ use std::rc::Rc;
 /// Exit statuses of fsck(8), which are added up.
 const CORRECTED: u8 = 1;
 const LEFT: u8 = 4;
-const CANCELLED: u8 = 32;
+pub const CANCELLED: u8 = 32;
+
+/// Why nothing is done with `-n`.
+pub const AS_N_SAYS: &str = "nothing was changed, as -n says";
+/// Why nothing is given up where nobody can be asked.
+pub const NOBODY_AGREED: &str =
+    "something would be given up: -y agrees to it, or run this in a terminal";
 
 /// Below this many columns a table of sentences cannot be read.
 const NARROW: usize = 60;
 
 /// What to do with a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+pub enum Answer {
+    /// Apply it.
     Apply,
     /// Do not apply it, for this reason.
     Keep(&'static str),
@@ -92,7 +99,7 @@ fn decide(
     match verdict {
         Verdict::Clean => return Answer::Keep("nothing to do"),
         Verdict::Hopeless(_) => return Answer::Keep("nothing was changed"),
-        _ if args.n => return Answer::Keep("nothing was changed, as -n says"),
+        _ if args.n => return Answer::Keep(AS_N_SAYS),
         _ if args.yes => return Answer::Apply,
         Verdict::Better if args.preen => {
             return Answer::Keep("not all can be mended: run furrow fsck --repair by hand");
@@ -114,20 +121,22 @@ fn decide(
         (false, true) => "Not all is mended, and something is given up. Make the repair?",
         (false, false) => "Not all is mended. Make the repair?",
     };
-    let said = if args.json { None } else { ask(question) };
-    match said {
+    // Nobody can be asked, and nobody has agreed to a loss.
+    let nobody = if loses { NOBODY_AGREED } else { "not all can be mended: -y mends the rest" };
+    consent(question, nobody, |question| if args.json { None } else { ask(question) })
+}
+
+/// What the user answers; `nobody` says why nothing is done if nobody does.
+pub fn consent(question: &str, nobody: &'static str, ask: impl Fn(&str) -> Option<bool>) -> Answer {
+    match ask(question) {
         Some(true) => Answer::Apply,
         Some(false) => Answer::Cancel,
-        // Nobody can be asked, and nobody has agreed to a loss.
-        None if loses => {
-            Answer::Keep("something would be given up: -y agrees to it, or run this in a terminal")
-        }
-        None => Answer::Keep("not all can be mended: -y mends the rest"),
+        None => Answer::Keep(nobody),
     }
 }
 
 /// Asks on the terminal; `None` if there is none.
-fn ask(question: &str) -> Option<bool> {
+pub fn ask(question: &str) -> Option<bool> {
     let (input, mut prompt) = (std::io::stdin(), std::io::stderr());
     if !input.is_terminal() || !prompt.is_terminal() {
         return None;

@@ -6,6 +6,7 @@ use super::drive;
 use super::progress::Progress;
 use crate::daemon::config;
 use crate::findings::{Findings, Violation};
+use crate::fsck::repair::{AS_N_SAYS, Answer, CANCELLED, NOBODY_AGREED, ask, consent};
 use crate::holds;
 use crate::show;
 use crate::target::source_name;
@@ -32,10 +33,11 @@ const ERRORS_LEFT: u8 = 4;
 /// content, as for furrow scrub: names and places are not compared then.
 ///
 /// A store whose record ring is damaged is not opened, since files may be lost. --repair accepts
-/// that loss, after the check has listed it, and makes the store one that opens.
+/// that loss, after the check has listed it and you have agreed, and makes the store one that
+/// opens.
 ///
 /// Exit status as of fsck(8), added up: 0 no errors, 1 errors corrected, 4 errors left, 8 the check
-/// could not be made, 16 wrong usage.
+/// could not be made, 16 wrong usage, 32 cancelled by you.
 #[derive(clap::Args)]
 pub struct Args {
     #[arg(help = crate::target::DEVICE)]
@@ -43,9 +45,15 @@ pub struct Args {
     /// Print every problem, and what was checked
     #[arg(short, long)]
     verbose: bool,
-    /// Accept what a damaged record ring has lost, and write down the rest
+    /// Accept what a damaged record ring has lost, and write down the rest; ask before
     #[arg(long)]
     repair: bool,
+    /// Change nothing; with --repair, show what would be accepted
+    #[arg(short, long = "dry-run", conflicts_with = "yes")]
+    n: bool,
+    /// Repair without asking
+    #[arg(short, long)]
+    yes: bool,
     /// Do not read the content of files
     #[arg(long)]
     metadata_only: bool,
@@ -66,12 +74,34 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         Ok(found) => found,
     };
     let of_ring = found.problems.iter().any(|problem| problem.structure == "ring");
-    let repairs = args.repair && of_ring;
+    let repairs = (args.repair || args.yes) && of_ring;
     if !repairs || !args.json {
         tell(args, false, &found, out)?;
     }
     if !repairs {
         return Ok(if found.is_ok() { 0 } else { ERRORS_LEFT });
+    }
+    let question = "What the record ring has lost would be given up. Make the repair?";
+    let asked = |question: &str| if args.json { None } else { ask(question) };
+    let answer = match (args.n, args.yes) {
+        (true, _) => Answer::Keep(AS_N_SAYS),
+        (_, true) => Answer::Apply,
+        _ => consent(question, NOBODY_AGREED, asked),
+    };
+    let (why, status) = match answer {
+        Answer::Apply => ("", 0),
+        Answer::Keep(why) => (why, ERRORS_LEFT),
+        Answer::Cancel => ("nothing was changed", ERRORS_LEFT | CANCELLED),
+    };
+    if answer != Answer::Apply {
+        match args.json {
+            true => tell(args, false, &found, out)?,
+            false => {
+                let device = source_name(&args.device);
+                writeln!(out, "{device}: the record ring can be repaired: {why}")?;
+            }
+        }
+        return Ok(status);
     }
     // Opening writes what is left to another half of the ring.
     let options = Options { accept_loss: true, ..Options::default() };
@@ -229,8 +259,8 @@ mod tests {
             what: "it has another checksum".to_owned(),
         };
         let report = CheckReport { problems: vec![problem], ..CheckReport::default() };
-        let (verbose, repair, metadata_only, json) = (false, false, false, false);
-        let args = Args { device: "d".into(), verbose, repair, metadata_only, json };
+        let (verbose, repair, metadata_only, json, n, yes) = Default::default();
+        let args = Args { device: "d".into(), verbose, repair, n, yes, metadata_only, json };
         let mut out = Vec::new();
         print(&mut out, "d.zns", &report, (&args, false)).unwrap();
         let text = String::from_utf8(out).unwrap();

@@ -40,7 +40,9 @@ impl Violation for Damage<'_> {
 /// If the program does not read it to the end, or the arguments are for a store not in use.
 pub fn run(args: &Args, store: &Running, out: &mut dyn Write) -> Result<u8> {
     let (device, process) = (source_name(&args.device), store.process());
-    for (given, option) in [(args.repair, "--repair"), (args.metadata_only, "--metadata-only")] {
+    for (given, option) in
+        [(args.repair, "--repair"), (args.yes, "--yes"), (args.metadata_only, "--metadata-only")]
+    {
         if given {
             bail!("{device}: {option}: process {process} uses the store: end it first");
         }
