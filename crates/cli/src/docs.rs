@@ -119,7 +119,9 @@ fn add_pages(command: &Command, name: &str, pages: &mut Vec<(String, Vec<u8>)>) 
         page.render_subcommands_section(&mut text)?;
     }
     if command.get_after_help().is_some() || command.get_after_long_help().is_some() {
-        page.render_extra_section(&mut text)?;
+        let mut notes = Vec::new();
+        page.render_extra_section(&mut notes)?;
+        text.extend(String::from_utf8(notes)?.replace(".SH EXTRA", ".SH NOTES").bytes());
     }
     pages.push((format!("{name}.1"), text));
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
@@ -161,6 +163,7 @@ mod tests {
             let text = String::from_utf8(page.1.clone()).unwrap().replace("\\-", "-");
             assert!(text.contains(&format!(".SH NAME\n{name}")), "{text}");
             assert!(text.contains(".SH SYNOPSIS"), "{text}");
+            assert!(!text.contains(".SH EXTRA"), "{text}");
             // The purpose, on the line with the command's name.
             let line = text.lines().find(|line| line.starts_with(&format!("{name} - ")));
             assert!(line.is_some_and(|line| line.len() > name.len() + 10), "{name}: {line:?}");
