@@ -197,7 +197,7 @@ fn cell(value: &Value) -> Option<String> {
         Value::Number(number) => Some(number.to_string()),
         Value::Signed(number) => Some(number.to_string()),
         // Names come from the medium: no control characters on the terminal.
-        Value::Text(text) => Some(text.chars().flat_map(visible).collect()),
+        Value::Text(text) => Some(folded(text).chars().flat_map(visible).collect()),
         Value::List(list) if list.is_empty() => Some("none".to_owned()),
         Value::List(_) => None,
         Value::Fields(fields) => {
@@ -210,6 +210,18 @@ fn cell(value: &Value) -> Option<String> {
             let parts: Option<Vec<String>> = parts.collect();
             parts.filter(|parts| parts.len() <= 2).map(|parts| parts.join(", "))
         }
+    }
+}
+
+/// Bytes in hexadecimal without the zeros at their end, if there are many.
+fn folded(text: &str) -> String {
+    const MANY: usize = 64;
+    let rest = text.trim_end_matches('0');
+    let rest = &text[..rest.len().next_multiple_of(2).min(text.len())];
+    let zeros = (text.len() - rest.len()) / 2;
+    match zeros > MANY && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        true => format!("{rest} and {zeros} zero bytes").trim_start_matches(" and ").to_owned(),
+        false => text.to_owned(),
     }
 }
 
@@ -313,6 +325,15 @@ mod tests {
         let expected = "title  a\\u{1b}[31mb\ntime   seconds -1\nnone   none\nrows\n  \
                         node  name\n  7        x\n  300   long\n";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn many_zeros_at_the_end_of_bytes_are_a_number() {
+        let zeros = "0".repeat(1600);
+        assert_eq!(folded(&zeros), "800 zero bytes");
+        assert_eq!(folded(&format!("a150{zeros}")), "a150 and 800 zero bytes");
+        assert_eq!(folded("a1000000"), "a1000000");
+        assert_eq!(folded(&format!("name{zeros}")), format!("name{zeros}"));
     }
 
     #[test]
