@@ -10,6 +10,7 @@ use crate::show::{self, print_table, table as headed};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
+use furrow_console::program::misused;
 use furrow_emu::{Emulator, Identity, OpenMode};
 use furrow_rt::{Config, Rt};
 use furrow_soft::SoftDrive;
@@ -191,7 +192,8 @@ fn create(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
         return create_soft(args, out);
     }
     let parts = args.preset.iter().chain(&args.options).map(String::as_str);
-    let geometry = spec::parse_geometry(&parts.collect::<Vec<_>>().join(","))?;
+    let geometry = spec::parse_geometry(&parts.collect::<Vec<_>>().join(","))
+        .map_err(|error| misused(&error.to_string()))?;
     let identity = Identity::fresh(args.preset.as_deref().unwrap_or_default())?;
     furrow_emu::create_image_as(&path_to_make(&args.image)?, &geometry, &identity, args.force)?;
     let Geometry { zones, zone_capacity, .. } = geometry;
@@ -220,7 +222,7 @@ fn create(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
 fn create_soft(args: &Create, out: &mut dyn Write) -> anyhow::Result<()> {
     let bytes = |option: &str, text: &str| {
         let amount = furrow_zone::size::parse(text);
-        amount.map_err(|why| anyhow::anyhow!("--{option} {text}: the value {why}"))
+        amount.map_err(|why| misused(&format!("--{option} {text}: the value {why}")))
     };
     let zone = args.zone_size.as_deref().map(|text| bytes("zone-size", text)).transpose()?;
     let wanted = args.size.as_deref().map(|text| bytes("size", text)).transpose()?;

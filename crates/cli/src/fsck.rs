@@ -7,6 +7,7 @@ use crate::holds;
 use crate::show;
 use crate::target::{self, source_name};
 use anyhow::anyhow;
+use furrow_console::program::misused;
 use furrow_emu::OpenMode;
 use furrow_fs::{Finding, FsckOptions, FsckReport, fsck};
 use furrow_rt::{Completion, Config, Rt};
@@ -67,8 +68,17 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
+    let repairs = args.repair || args.yes || args.preen;
+    for (given, option) in
+        [(args.zero_bad_data, "--zero-bad-data"), (args.older_checkpoint, "--older-checkpoint")]
+    {
+        if given && !repairs {
+            let why = format!("{option} is for repairs: add --repair (and -n to see what it does)");
+            return Err(misused(&why));
+        }
+    }
     let args = &Args { device: target::unmounted(args.device.as_ref())?, ..args.clone() };
-    if args.repair || args.yes || args.preen {
+    if repairs {
         return repair::run(args, out);
     }
     let report = check(args)?;

@@ -105,7 +105,12 @@ fn what_cannot_be_is_refused_in_one_line() {
     refused(&["device", "create", "refused.zns"], 1, &["refused.zns: exists already", "--force"]);
     done(&["device", "create", "refused.zns", "--force", "-o", "capacity=32MiB"]);
     refused(&["device", "create", "x.zns", "--preset", "zn541"], 2, &["did you mean 'zn540-"]);
-    refused(&["device", "create", "x.zns", "-o", "size=1"], 1, &["unknown key `size`"]);
+    refused(&["device", "create", "x.zns", "-o", "size=1"], 2, &["unknown key `size`", "--help"]);
+    refused(
+        &["device", "create", "x.zns", "--soft", "--size", "1foot"],
+        2,
+        &["--size 1foot: the value", "--help"],
+    );
     assert!(!Path::new(env!("CARGO_TARGET_TMPDIR")).join("x.zns").exists(), "nothing is made");
     refused(&["device", "show", "missing.zns"], 1, &["missing.zns: no such file", "create"]);
     refused(&["device", "show", "/dev/nvme0n2"], 1, &["/dev/nvme0n2: No such file"]);
@@ -118,6 +123,12 @@ fn what_cannot_be_is_refused_in_one_line() {
         1,
         &["no zone 77: the drive has 2 zones"],
     );
+    refused(
+        &["device", "fault", "refused.zns", "add", "slow", "--commands", "3"],
+        2,
+        &["--commands applies to disappear only"],
+    );
+    refused(&["device", "zone", "refused.zns", "reset", "1", "--bytes", "4KiB"], 2, &["'write'"]);
     refused(&["device", "fault", "refused.zns", "add", "explode"], 2, &["explode", "--help"]);
     refused(
         &["device", "fault", "refused.zns", "add", "slow", "--lba", "3+"],

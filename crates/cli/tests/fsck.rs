@@ -176,6 +176,11 @@ fn what_contradicts_itself_is_refused() {
     for args in [&["-n", "-y"][..], &["-p", "-y"], &["-n", "-a"], &["--mend"]] {
         assert_eq!(fsck(&path, args).0, 16, "{args:?}");
     }
+    // They would change nothing.
+    for args in [&["--zero-bad-data"][..], &["-n", "--zero-bad-data"], &["--older-checkpoint"]] {
+        let (status, text) = fsck(&path, args);
+        assert!(status == 16 && text.contains("add --repair"), "{args:?}: {text}");
+    }
 }
 
 /// As the mount says it: nobody can tell what the drive holds.

@@ -45,11 +45,19 @@ pub fn answer<P: Parser>(
         Ok(status) => status,
         // The reader of the output has seen enough (`furrow map | head`).
         Err(error) if is_broken_pipe(&error) => 0,
-        Err(error) => {
-            complain(command.get_name(), &format!("{error:#}"));
-            statuses.failure
-        }
+        Err(error) => match error.downcast_ref::<clap::Error>() {
+            Some(usage) => refuse(usage, command, arguments, statuses),
+            None => {
+                complain(command.get_name(), &format!("{error:#}"));
+                statuses.failure
+            }
+        },
     }
+}
+
+/// The error of a command that its arguments do not fit together, which a parser cannot say.
+pub fn misused(why: &str) -> anyhow::Error {
+    clap::Error::raw(ErrorKind::ArgumentConflict, why).into()
 }
 
 /// Prints, in one line, what went wrong in the program of this name.

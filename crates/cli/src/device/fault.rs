@@ -5,6 +5,7 @@ use crate::show::{self, print_table, table};
 use anyhow::{anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::CellAlignment;
+use furrow_console::program::misused;
 use furrow_emu::OpenMode;
 use furrow_zone::fault::{Fault, FaultInjection, FaultKind, Place, When};
 use furrow_zone::{BlockCount, Lba, ZoneId, ZonedDevice};
@@ -171,7 +172,7 @@ impl Add {
             Kind::BitFlip => FaultKind::BitFlip,
         };
         if self.commands.is_some() && self.kind != Kind::Disappear {
-            bail!("--commands applies to disappear only");
+            return Err(misused("--commands applies to disappear only"));
         }
         let mut fault = Fault::new(kind);
         if let Some(zone) = self.zone {

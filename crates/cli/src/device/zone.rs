@@ -5,6 +5,7 @@ use crate::holds::Holds;
 use crate::show::{self, print_table, table};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
+use furrow_console::program::misused;
 use furrow_emu::OpenMode;
 use furrow_rt::{PAGE_SIZE, Page, Pages, Rt};
 use furrow_zone::{
@@ -68,7 +69,7 @@ fn parse_bytes(text: &str) -> Result<ByteLen, String> {
 /// Runs the command; prints to `out`.
 pub(super) fn run(args: &ZoneArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     if args.bytes.is_some() && args.what != What::Write {
-        bail!("--bytes is for 'write'");
+        return Err(misused("--bytes is for 'write'"));
     }
     let Opened { rt, drive, .. } = open(&args.device, OpenMode::ReadWrite)?;
     if !args.force && !matches!(args.what, What::Open | What::Close) {

@@ -6,6 +6,7 @@ use super::view::View;
 use crate::show;
 use crate::target::source_name;
 use anyhow::{Context as _, Result, bail};
+use furrow_console::program::misused;
 use serde_json::json;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -42,7 +43,8 @@ pub struct Args {
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8> {
     let to_output = args.file.as_deref() == Some(Path::new("-"));
     if to_output && args.json {
-        bail!("--json and standard output for the file: name a file, or leave --json out");
+        let why = "--json and standard output for the file: name a file, or leave --json out";
+        return Err(misused(why));
     }
     let looked = View::open(&args.device, args.accept_loss)?;
     let file = looked.file(&args.path)?;

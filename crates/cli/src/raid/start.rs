@@ -17,6 +17,7 @@ use crate::metrics::{self, Metrics};
 use crate::show;
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::ValueEnum;
+use furrow_console::program::misused;
 use furrow_log::Uuid;
 use furrow_nbd::{Export, Identity, Listen, Server, Tls};
 use furrow_raid::{Examined, MemberState, Options, Volume, split_brain};
@@ -190,7 +191,8 @@ pub fn run(args: &Args, out: &mut dyn std::io::Write) -> Result<u8> {
         return Ok(status);
     }
     if args.log.is_some() && !args.ready {
-        bail!("--log is for a daemon: in the foreground messages go to standard error");
+        let why = "--log is for a daemon: in the foreground messages go to standard error";
+        return Err(misused(why));
     }
     if args.ready {
         // The daemon gets a session of its own, so that signals from the terminal do not reach it.
@@ -513,20 +515,23 @@ fn absolute(place: &Listen) -> Result<Listen> {
 /// # Errors
 /// If clients would be admitted that the options are to keep out.
 fn tls(args: &Args) -> Result<Tls> {
-    match (args.tls, args.tls_verify, &args.tls_certs) {
-        (Mode::Off, true, _) => bail!(
+    let why = match (args.tls, args.tls_verify, &args.tls_certs) {
+        (Mode::Off, true, _) => {
             "--tls-verify without --tls: clients would be served in the clear, without a \
              certificate: use --tls require"
-        ),
-        (Mode::Off, _, Some(_)) => bail!(
+        }
+        (Mode::Off, _, Some(_)) => {
             "--tls-certs without --tls: clients would be served in the clear: use --tls require, \
              or --tls on"
-        ),
-        (Mode::On, true, _) => bail!(
+        }
+        (Mode::On, true, _) => {
             "--tls-verify with --tls on: clients that do without TLS would be admitted without a \
              certificate: use --tls require"
-        ),
-        _ => {}
+        }
+        _ => "",
+    };
+    if !why.is_empty() {
+        return Err(misused(why));
     }
     let load = || {
         let directory = args.tls_certs.as_deref().unwrap_or(Path::new("."));
