@@ -14,6 +14,7 @@ pub(crate) mod node;
 pub(crate) mod open_files;
 mod ranges;
 pub(crate) mod readdir;
+mod rename;
 pub(crate) mod rename_cycle;
 pub mod shape;
 pub(crate) mod xattr;

@@ -224,6 +224,15 @@ pub enum RenameMode {
     NoReplace,
     /// Swap the two (RENAME_EXCHANGE).
     Exchange,
+    /// Replace, and leave a whiteout of this owner under the old name (RENAME_WHITEOUT): a
+    /// character device 0:0, by which an overlay file system hides a name of its lower layers.
+    /// No crash shows one without the other.
+    Whiteout {
+        /// Owner of the whiteout.
+        uid: u32,
+        /// Group of the whiteout.
+        gid: u32,
+    },
 }
 
 /// One entry of a directory listing.

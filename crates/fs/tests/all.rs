@@ -30,4 +30,5 @@ mod replace;
 mod scrub;
 mod stretches;
 mod tables;
+mod whiteout;
 mod xattrs;

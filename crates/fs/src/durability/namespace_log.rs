@@ -181,7 +181,8 @@ impl NameOp {
             }
             NameOp::Rename { from, to, mode, time, old, new } => {
                 let mode = match mode {
-                    RenameMode::Replace => 0,
+                    // A whiteout is an operation of its own, which follows at once.
+                    RenameMode::Replace | RenameMode::Whiteout { .. } => 0,
                     RenameMode::NoReplace => 1,
                     RenameMode::Exchange => 2,
                 };

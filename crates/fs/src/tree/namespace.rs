@@ -1,4 +1,4 @@
-//! Names: create, link, remove, rename, look up, list.
+//! Names: create, link, remove, look up, list. Renames are in [`super::rename`].
 //!
 //! Each change is one function that prepares and then applies, and notes the applied operation in
 //! the [`crate::durability::namespace_log::NamespaceLog`]. Replay after a crash calls the same
@@ -13,9 +13,7 @@ use crate::tree::cache::Key;
 use crate::tree::dirent;
 use crate::tree::node::{as_inode_mut, attr, new_node, stamp};
 use crate::tree::open_files::LastName;
-use crate::tree::rename_cycle::{Below, CycleCheck, Renamed};
-use crate::types::{Attr, Ino, Kind, NewNode, RenameMode, Time};
-use furrow_policy::FsDefect;
+use crate::types::{Attr, Ino, Kind, NewNode, Time};
 use furrow_zone::{Error, ErrorKind};
 
 /// The places of names are kept in memory for directories with at least this many levels: smaller
@@ -28,37 +26,33 @@ const SET_GID: u16 = 0o2000;
 
 /// A directory entry found.
 #[derive(Clone, Copy, Debug)]
-struct Found {
-    block: u32,
-    ino: Ino,
-    kind: Kind,
+pub(super) struct Found {
+    pub block: u32,
+    pub ino: Ino,
+    pub kind: Kind,
 }
 
 /// The place of a new entry.
 #[derive(Clone, Copy, Debug)]
-struct FreeSlot {
+pub(super) struct FreeSlot {
     block: u32,
     levels: u8,
-    nodes: u32,
+    pub nodes: u32,
 }
 
-fn fail<T>(kind: ErrorKind, message: impl Into<String>) -> Result<T, NotApplied> {
+pub(super) fn fail<T>(kind: ErrorKind, message: impl Into<String>) -> Result<T, NotApplied> {
     Err(NotApplied::Failed(Error::new(kind, message)))
 }
 
-fn show(name: &[u8]) -> std::borrow::Cow<'_, str> {
+pub(super) fn show(name: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(name)
-}
-
-fn below_itself<T>() -> Result<T, NotApplied> {
-    fail(ErrorKind::Invalid, "a directory cannot move below itself")
 }
 
 fn exists<T>(name: &[u8]) -> Result<T, NotApplied> {
     fail(ErrorKind::Exists, format!("`{}` exists", show(name)))
 }
 
-fn check_name(name: &[u8]) -> Result<(), NotApplied> {
+pub(super) fn check_name(name: &[u8]) -> Result<(), NotApplied> {
     match dirent::validate_name(name) {
         Ok(()) => Ok(()),
         Err(error @ dirent::NameError::TooLong(_)) => {
@@ -77,7 +71,11 @@ impl Core {
         Ok(head.levels)
     }
 
-    fn find(&mut self, directory: Ino, name: &[u8]) -> Result<Option<Found>, NotApplied> {
+    pub(super) fn find(
+        &mut self,
+        directory: Ino,
+        name: &[u8],
+    ) -> Result<Option<Found>, NotApplied> {
         let levels = self.directory(directory)?;
         let hash = dirent::hash(self.env.layout.hash_seed, name);
         if levels < INDEXED_LEVELS {
@@ -113,7 +111,7 @@ impl Core {
 
     /// Prepares a change of the entry of `name`: loads its block and the path to the block, and
     /// counts the nodes that the change adds.
-    fn prepare_entry(
+    pub(super) fn prepare_entry(
         &mut self,
         directory: Ino,
         found: Found,
@@ -137,7 +135,11 @@ impl Core {
         Ok(())
     }
 
-    fn find_existing(&mut self, directory: Ino, name: &[u8]) -> Result<Found, NotApplied> {
+    pub(super) fn find_existing(
+        &mut self,
+        directory: Ino,
+        name: &[u8],
+    ) -> Result<Found, NotApplied> {
         match self.find(directory, name)? {
             Some(found) => Ok(found),
             None => fail(ErrorKind::NotFound, format!("no entry `{}`", show(name))),
@@ -146,7 +148,11 @@ impl Core {
 
     /// Prepares an entry for `name`, which must not exist: its place, and the number of nodes that
     /// the entry adds.
-    fn find_space(&mut self, directory: Ino, name: &[u8]) -> Result<FreeSlot, NotApplied> {
+    pub(super) fn find_space(
+        &mut self,
+        directory: Ino,
+        name: &[u8],
+    ) -> Result<FreeSlot, NotApplied> {
         let levels = self.directory(directory)?;
         let hash = dirent::hash(self.env.layout.hash_seed, name);
         let free = match levels {
@@ -221,7 +227,14 @@ impl Core {
         Ok(Some(block))
     }
 
-    fn insert_entry(&mut self, directory: Ino, room: FreeSlot, name: &[u8], ino: Ino, kind: Kind) {
+    pub(super) fn insert_entry(
+        &mut self,
+        directory: Ino,
+        room: FreeSlot,
+        name: &[u8],
+        ino: Ino,
+        kind: Kind,
+    ) {
         let hash = dirent::hash(self.env.layout.hash_seed, name);
         let inode = self.inode_mut(directory);
         if inode.head.levels < room.levels {
@@ -244,7 +257,7 @@ impl Core {
         self.tree.directories.added(directory.0, room.block, &entry, page);
     }
 
-    fn remove_entry(&mut self, directory: Ino, block: u32, name: &[u8]) {
+    pub(super) fn remove_entry(&mut self, directory: Ino, block: u32, name: &[u8]) {
         let hash = dirent::hash(self.env.layout.hash_seed, name);
         let page = self.data_mut(directory, block);
         let offset = dirent::find(page, hash, name).map(|entry| entry.offset);
@@ -257,7 +270,14 @@ impl Core {
         *entries = entries.get().saturating_sub(1).into();
     }
 
-    fn replace_entry(&mut self, directory: Ino, block: u32, name: &[u8], ino: Ino, kind: Kind) {
+    pub(super) fn replace_entry(
+        &mut self,
+        directory: Ino,
+        block: u32,
+        name: &[u8],
+        ino: Ino,
+        kind: Kind,
+    ) {
         let hash = dirent::hash(self.env.layout.hash_seed, name);
         let bytes = self.data_mut(directory, block);
         let replaced = dirent::replace(bytes, hash, name, ino.0, kind);
@@ -268,7 +288,7 @@ impl Core {
         self.tree.directories.replaced(directory.0, block, &entry);
     }
 
-    fn touch(&mut self, ino: Ino, time: Time, content: bool) {
+    pub(super) fn touch(&mut self, ino: Ino, time: Time, content: bool) {
         let head = &mut self.inode_mut(ino).head;
         head.ctime = stamp(time);
         if content {
@@ -276,7 +296,7 @@ impl Core {
         }
     }
 
-    fn add_links(&mut self, ino: Ino, change: i32) -> u32 {
+    pub(super) fn add_links(&mut self, ino: Ino, change: i32) -> u32 {
         let links = &mut self.inode_mut(ino).head.links;
         let count = links.get().saturating_add_signed(change);
         *links = count.into();
@@ -377,7 +397,7 @@ impl Core {
     }
 
     /// A free inode number, or `ino` if it is free.
-    fn take_ino(&mut self, ino: u32) -> Result<Ino, NotApplied> {
+    pub(super) fn take_ino(&mut self, ino: u32) -> Result<Ino, NotApplied> {
         match ino {
             0 => Ok(Ino(self.tables.take_id().expect("invariant: ids were reserved"))),
             ino if self.tables.claim_id(ino) => Ok(Ino(ino)),
@@ -385,7 +405,7 @@ impl Core {
         }
     }
 
-    fn log_create(&mut self, op: &NameOp, made: Ino) {
+    pub(super) fn log_create(&mut self, op: &NameOp, made: Ino) {
         let mut op = op.clone();
         if let NameOp::Create { ino, .. } = &mut op {
             *ino = made.0;
@@ -496,7 +516,7 @@ impl Core {
 
     /// Loads an inode whose link count is about to fall, and checks that it may be removed as the
     /// kind that the caller expects, and may be opened if that is to become of it.
-    fn check_removal(
+    pub(super) fn check_removal(
         &mut self,
         victim: Found,
         directory: bool,
@@ -523,7 +543,13 @@ impl Core {
     }
 
     /// Counts one name of `victim` less; true if it was the last one, and `last` happened.
-    fn drop_link(&mut self, parent: Ino, victim: Found, time: Time, last: LastName) -> bool {
+    pub(super) fn drop_link(
+        &mut self,
+        parent: Ino,
+        victim: Found,
+        time: Time,
+        last: LastName,
+    ) -> bool {
         if victim.kind == Kind::Directory {
             self.inode_mut(victim.ino).head.links = 0.into();
             self.add_links(parent, -1);
@@ -562,179 +588,6 @@ impl Core {
         let gone = self.drop_link(parent, found, time, last);
         self.durability.log_name(&NameOp::Remove { parent: parent.0, time, name: name.to_vec() });
         Ok(gone.then_some(found.ino))
-    }
-
-    /// Renames; [`Renamed::NotYet`] while it is unknown whether a directory would move below
-    /// itself.
-    pub(crate) fn rename(
-        &mut self,
-        (from, old): (Ino, &[u8]),
-        (to, new): (Ino, &[u8]),
-        mode: RenameMode,
-        (time, last): (Time, LastName),
-        check: &mut CycleCheck,
-    ) -> Result<Renamed, NotApplied> {
-        self.writable()?;
-        check_name(old)?;
-        check_name(new)?;
-        self.throttle()?;
-        let source = self.find_existing(from, old)?;
-        if self.inode(to)?.head.links.get() == 0 {
-            return fail(ErrorKind::NotFound, format!("directory {to} was removed"));
-        }
-        let target = self.find(to, new)?;
-        let is_directory = source.kind == Kind::Directory;
-        self.inode(source.ino)?;
-        if is_directory && from != to {
-            match self.is_below(check, to, source.ino)? {
-                Below::Yes => return below_itself(),
-                Below::No => {}
-                Below::NotYet => return Ok(Renamed::NotYet),
-            }
-        }
-        if is_directory && to == source.ino {
-            return below_itself();
-        }
-        self.prepare_entry(from, source, old)?;
-        match (mode, target) {
-            (RenameMode::Exchange, None) => {
-                fail(ErrorKind::NotFound, format!("no entry `{}`", show(new)))
-            }
-            (RenameMode::Exchange, Some(target)) => {
-                self.exchange((from, old, source), (to, new, target), time, check)
-            }
-            (RenameMode::NoReplace, Some(_)) => {
-                fail(ErrorKind::Exists, format!("`{}` exists", show(new)))
-            }
-            (_, Some(target)) if target.ino == source.ino => Ok(Renamed::Done(None)),
-            (_, target) => {
-                self.move_entry((from, old, source), (to, new, target), mode, (time, last))
-            }
-        }
-    }
-
-    fn exchange(
-        &mut self,
-        (from, old, source): (Ino, &[u8], Found),
-        (to, new, target): (Ino, &[u8], Found),
-        time: Time,
-        check: &mut CycleCheck,
-    ) -> Result<Renamed, NotApplied> {
-        self.inode(target.ino)?;
-        let (a, b) = (source.kind == Kind::Directory, target.kind == Kind::Directory);
-        if b && from != to {
-            match self.is_below(check, from, target.ino)? {
-                Below::Yes => return below_itself(),
-                Below::No => {}
-                Below::NotYet => return Ok(Renamed::NotYet),
-            }
-        }
-        self.prepare_entry(to, target, new)?;
-        self.reserve(2, 6, Claim::Removal)?;
-        // Apply.
-        self.replace_entry(from, source.block, old, target.ino, target.kind);
-        self.replace_entry(to, target.block, new, source.ino, source.kind);
-        if from != to {
-            self.tree.moves.count(a || b);
-            let moved = i32::from(a) - i32::from(b);
-            self.add_links(to, moved);
-            self.add_links(from, -moved);
-            if a {
-                self.inode_mut(source.ino).head.parent = to.0.into();
-            }
-            if b {
-                self.inode_mut(target.ino).head.parent = from.0.into();
-            }
-        }
-        for ino in [source.ino, target.ino] {
-            self.touch(ino, time, false);
-        }
-        self.note_rename((from, old), (to, new), RenameMode::Exchange, time);
-        self.carry(source);
-        self.carry(target);
-        Ok(Renamed::Done(None))
-    }
-
-    fn move_entry(
-        &mut self,
-        (from, old, source): (Ino, &[u8], Found),
-        (to, new, target): (Ino, &[u8], Option<Found>),
-        mode: RenameMode,
-        (time, last): (Time, LastName),
-    ) -> Result<Renamed, NotApplied> {
-        let is_directory = source.kind == Kind::Directory;
-        let mut room = None;
-        let mut nodes = 0;
-        match target {
-            Some(target) => {
-                self.check_removal(target, is_directory, last)?;
-                nodes += self.prepare_entry(to, target, new)?;
-            }
-            None => {
-                let found = self.find_space(to, new)?;
-                nodes += found.nodes;
-                room = Some(found);
-            }
-        }
-        let claim = match target {
-            Some(_) => Claim::Removal,
-            None => Claim::Upkeep(u64::from(nodes) + 1),
-        };
-        self.reserve(2, nodes + 4, claim)?;
-        // Apply.
-        let mut gone = None;
-        match (target, room) {
-            (Some(target), _) => {
-                self.replace_entry(to, target.block, new, source.ino, source.kind);
-                if self.drop_link(to, target, time, last) {
-                    gone = Some(target.ino);
-                }
-            }
-            (None, Some(room)) => self.insert_entry(to, room, new, source.ino, source.kind),
-            (None, None) => unreachable!("one of the two was prepared"),
-        }
-        self.remove_entry(from, source.block, old);
-        if is_directory {
-            self.tree.moves.count(from != to);
-            self.add_links(from, -1);
-            self.add_links(to, 1);
-            self.inode_mut(source.ino).head.parent = to.0.into();
-        }
-        self.touch(source.ino, time, false);
-        self.note_rename((from, old), (to, new), mode, time);
-        if target.is_some() {
-            self.carry(source);
-        }
-        Ok(Renamed::Done(gone))
-    }
-
-    /// `moved` took the place of another entry: a recovery that shows the rename must show the
-    /// content of `moved` too.
-    fn carry(&mut self, moved: Found) {
-        let wanted =
-            moved.kind == Kind::File && !self.env.options.variant.has(FsDefect::BareRename);
-        if wanted && !self.health.replaying() {
-            self.durability.carry(moved.ino);
-        }
-    }
-
-    fn note_rename(
-        &mut self,
-        (from, old): (Ino, &[u8]),
-        (to, new): (Ino, &[u8]),
-        mode: RenameMode,
-        time: Time,
-    ) {
-        self.touch(from, time, true);
-        self.touch(to, time, true);
-        self.durability.log_name(&NameOp::Rename {
-            from: from.0,
-            to: to.0,
-            mode,
-            time,
-            old: old.to_vec(),
-            new: new.to_vec(),
-        });
     }
 
     /// Enters `name` for an existing inode, without counting the link. For repair.
