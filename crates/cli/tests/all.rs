@@ -23,6 +23,7 @@ mod mount_damage;
 mod mount_direct;
 mod mount_full_host;
 mod mount_outside;
+mod mount_overlay;
 mod old;
 mod package;
 #[path = "common/place.rs"]

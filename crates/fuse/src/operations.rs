@@ -171,6 +171,7 @@ pub trait Operations: Send + Sync + 'static {
 
     fn rename(
         &self,
+        asker: Asker,
         from: (Node, Vec<u8>),
         to: (Node, Vec<u8>),
         flags: RenameFlags,
@@ -192,6 +193,12 @@ pub trait Operations: Send + Sync + 'static {
     /// Makes a file and opens it. "Not implemented" makes the kernel ask for the file by
     /// [`Operations::mknod`], and then for the opening.
     fn create(&self, asker: Asker, new: NewName, reply: Reply<kind::Create>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Makes a file without a name in the directory, whatever `new` calls it, and opens it
+    /// (`O_TMPFILE`). Linux asks since 6.2.
+    fn create_unnamed(&self, asker: Asker, new: NewName, reply: Reply<kind::Create>) {
         reply.error(Errno::NOSYS);
     }
 

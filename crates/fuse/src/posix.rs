@@ -131,6 +131,11 @@ impl Call {
         self.with_space(&node, async |node| self.fs.create(parent, name, node).await).await
     }
 
+    /// Makes a file without a name, which is open once.
+    pub async fn create_unnamed(&self, directory: Ino, node: NewNode) -> Result<Attr> {
+        self.with_space(&node, async |node| self.fs.create_unnamed(directory, node).await).await
+    }
+
     /// Changes attributes. A change of owner clears set-id bits except on directories; a change of
     /// size clears them unless `who` is privileged.
     pub async fn setattr(&self, ino: Ino, mut changes: SetAttr, who: Caller) -> Result<Attr> {

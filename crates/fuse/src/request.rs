@@ -147,6 +147,12 @@ impl Request {
                 let new = self.new_name(name, new.mode, new.umask);
                 server.create(asker, new, to.into());
             }
+            op::TMPFILE => {
+                let new = self.known::<wire::NewFile>();
+                // The kernel calls it `/`.
+                let new = self.new_name(Vec::new(), new.mode, new.umask);
+                server.create_unnamed(asker, new, to.into());
+            }
             op::UNLINK => server.unlink(node, name!(names, to), to.into()),
             op::RMDIR => server.rmdir(node, name!(names, to), to.into()),
             op::RENAME | op::RENAME2 => {
@@ -154,7 +160,7 @@ impl Request {
                 let flags = if self.header.op == op::RENAME { 0 } else { rename.flags };
                 let (old, new) = (name!(names, to), name!(names, to));
                 let flags = RenameFlags::from_bits_retain(flags);
-                server.rename((node, old), (Node(rename.parent), new), flags, to.into());
+                server.rename(asker, (node, old), (Node(rename.parent), new), flags, to.into());
             }
             op::LINK => {
                 let ino = self.known::<u64>();

@@ -43,6 +43,8 @@ pub(crate) struct Shared {
     pub log: Box<dyn Fn(&str) + Send + Sync>,
     /// Latencies of requests.
     pub latencies: Latencies,
+    /// Files are found by file handles.
+    pub handles: bool,
     /// Direct requests are asynchronous.
     pub async_dio: bool,
     /// The kernel collects writes in its page cache.
@@ -167,6 +169,7 @@ impl FuseServer {
             failed,
             log,
             latencies,
+            handles: false,
             async_dio: false,
             writeback_cache: false,
             no_open: AtomicBool::new(false),
@@ -183,6 +186,17 @@ impl FuseServer {
     pub fn with_remount(mut self, remount: Box<dyn Remount>) -> FuseServer {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.remount = Some(remount);
+        }
+        self
+    }
+
+    /// Lets the kernel find files by file handles (`handles`). An overlay file system on the mount
+    /// then finds the lower file of a copied one by a handle too, and FUSE calls what was found so
+    /// outdated (seen with Linux 6.18): the copied file gives ESTALE.
+    #[must_use]
+    pub fn with_handles(mut self, wanted: bool) -> FuseServer {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.handles = wanted;
         }
         self
     }

@@ -76,6 +76,12 @@ macro_rules! known {
     };
 }
 
+/// Answers that the file with `attr` was made and opened. The answer is counted already.
+fn made_and_opened(reply: Reply<kind::Create>, attr: &Attr, shared: &Shared) {
+    let (fh, flags) = (Handle(0), wire::KEEP_CACHE);
+    reply.created(&shared.ttl, &shared.attributes(attr), generation(attr), fh, flags);
+}
+
 /// Releases inodes that have lost their names: the kernel sends no forgets at the end of a mount.
 async fn release(fs: Fs, shared: Arc<Shared>, pins: Vec<Ino>) {
     for ino in pins {
@@ -96,8 +102,6 @@ impl Operations for FuseServer {
             feature::CACHE_SYMLINKS,
             // Avoids a getxattr(security.capability) per write.
             feature::HANDLE_KILLPRIV_V2,
-            // File handles: an inode that the kernel has forgotten is looked up by number.
-            feature::EXPORT_SUPPORT,
             // Access lists: the kernel checks them, and leaves the umask to the server, which knows
             // whether a directory has a default list.
             feature::POSIX_ACL,
@@ -107,6 +111,10 @@ impl Operations for FuseServer {
         }
         let no_open = agreement.offers(feature::NO_OPEN_SUPPORT);
         self.shared.no_open.store(no_open, Ordering::Relaxed);
+        // An inode that the kernel has forgotten is looked up by number.
+        if self.shared.handles {
+            agreement.want(feature::EXPORT_SUPPORT);
+        }
         if self.shared.async_dio {
             agreement.want(feature::ASYNC_DIO);
         }
@@ -276,6 +284,7 @@ impl Operations for FuseServer {
 
     fn rename(
         &self,
+        asker: Asker,
         (parent, name): (Node, Vec<u8>),
         (new_parent, new_name): (Node, Vec<u8>),
         flags: RenameFlags,
@@ -288,8 +297,10 @@ impl Operations for FuseServer {
             RenameMode::NoReplace
         } else if flags == RenameFlags::EXCHANGE {
             RenameMode::Exchange
+        } else if flags - RenameFlags::NOREPLACE == RenameFlags::WHITEOUT {
+            // The kernel has seen that nothing is replaced which must not be.
+            RenameMode::Whiteout { uid: asker.uid, gid: asker.gid }
         } else {
-            // RENAME_WHITEOUT serves overlay file systems.
             return reply.error(Errno::INVAL);
         };
         self.empty(Op::Rename, reply, move |call| async move {
@@ -338,8 +349,28 @@ impl Operations for FuseServer {
             },
             |reply, attr, shared| {
                 shared.known.told(attr.ino);
-                let (fh, flags) = (Handle(0), wire::KEEP_CACHE);
-                reply.created(&shared.ttl, &shared.attributes(&attr), generation(&attr), fh, flags);
+                made_and_opened(reply, &attr, shared);
+            },
+        );
+    }
+
+    // Of this open the kernel sends the close, also with `FUSE_NO_OPEN_SUPPORT`.
+
+    fn create_unnamed(&self, asker: Asker, made: NewName, reply: Reply<kind::Create>) {
+        let directory = known!(made.parent, reply);
+        let new = new(asker, Kind::File, made.mode, made.umask);
+        self.run(
+            Op::Create,
+            reply,
+            move |call| async move {
+                let attr = call.create_unnamed(directory, new).await?;
+                call.fs.open(attr.ino).await
+            },
+            |reply, attr, shared| {
+                shared.known.told(attr.ino);
+                // Without a name it lives until the kernel forgets it.
+                shared.known.keep(attr.ino);
+                made_and_opened(reply, &attr, shared);
             },
         );
     }

@@ -108,6 +108,7 @@ pub(crate) mod op {
     pub const LSEEK: u32 = 46;
     pub const COPY_FILE_RANGE: u32 = 47;
     pub const SYNCFS: u32 = 50;
+    pub const TMPFILE: u32 = 51;
 }
 
 /// Bytes of the structure that belongs to a request, between its header and its names or data.
@@ -119,7 +120,7 @@ pub(crate) fn argument(request: u32) -> usize {
         op::SETATTR => size_of::<SetAttributes>(),
         op::MKNOD => size_of::<NewDevice>(),
         op::MKDIR => size_of::<NewDirectory>(),
-        op::CREATE => size_of::<NewFile>(),
+        op::CREATE | op::TMPFILE => size_of::<NewFile>(),
         op::RENAME | op::LINK => size_of::<u64>(),
         op::RENAME2 => size_of::<Rename>(),
         op::OPEN | op::OPENDIR => size_of::<Open>(),

@@ -8,8 +8,8 @@ use crate::common::engine::WRITEBACK;
 use crate::common::place::{Place, errno, pattern};
 use crate::common::skip;
 use rustix::fs::{
-    CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, copy_file_range,
-    fallocate, flock, seek,
+    CWD, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom, copy_file_range, fallocate, flock,
+    seek,
 };
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
@@ -273,13 +273,6 @@ pub fn limits_are_those_promised() {
     file.set_len(5).unwrap();
     assert_eq!(fs::read(place.at("sparse")).unwrap(), [0; 5]);
     drop(file);
-    // Whiteouts are for overlay file systems.
-    fs::write(place.at("a"), "").unwrap();
-    let whiteout =
-        rustix::fs::renameat_with(CWD, place.at("a"), CWD, place.at("b"), RenameFlags::WHITEOUT);
-    assert_eq!(whiteout, Err(Errno::INVAL));
-    let unnamed = rustix::fs::open(place.at(""), OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR);
-    assert_eq!(unnamed.map(|_| ()), Err(Errno::OPNOTSUPP));
     let mut appended = OpenOptions::new().append(true).open(place.at("sparse")).unwrap();
     appended.write_all(b"!").unwrap();
     assert_eq!(fs::read(place.at("sparse")).unwrap(), b"\0\0\0\0\0!");

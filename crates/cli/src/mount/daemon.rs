@@ -58,6 +58,7 @@ pub fn serve(plan: Plan, ready: impl FnOnce(String) -> Result<()>) -> Result<()>
     let mut endpoint = plan.options.endpoint.clone();
     endpoint.source.clone_from(&plan.source);
     let server = FuseServer::new(port.clone(), pool, plan.options.ttl(), info, Box::new(log))
+        .with_handles(plan.options.handles)
         .with_async_dio(plan.options.async_dio)
         .with_writeback_cache(plan.options.writeback_cache)
         .with_remount(Box::new(Running::new(&plan.texts)));

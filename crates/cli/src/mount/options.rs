@@ -53,6 +53,7 @@ pub const KNOWN: &[Known] = &[
         "the kernel's page cache answers writes and passes them on later",
         Is("nowriteback_cache"),
     ),
+    known("handles", "files are found by file handles, for NFS; no overlays", Is("nohandles")),
     known("io_uring", "requests come by io_uring", Words("if the kernel allows it")),
     known(
         "order=queued|append|blocking",
@@ -83,8 +84,9 @@ pub fn help() -> String {
         let (Is(usual) | Words(usual)) = usual;
         text += &format!("  {form}\n          {means} [{usual}]\n");
     }
-    text + "\nA no in front turns async_dio, writeback_cache and io_uring off. relatime, noatime, \
-            lazytime, nodiratime, nosuid, nodev, noexec, and what fstab needs, are as in mount(8)."
+    text + "\nA no in front turns async_dio, writeback_cache, handles and io_uring off. relatime, \
+            noatime, lazytime, nodiratime, nosuid, nodev, noexec, and what fstab needs, are as in \
+            mount(8)."
 }
 
 /// Options of mount(8) that are accepted too.
@@ -134,7 +136,7 @@ fn own_names() -> impl Iterator<Item = &'static str> {
         Some((name, _)) => vec![name],
         None => known.form.split('|').collect(),
     });
-    own.chain(["noasync_dio", "nowriteback_cache", "noio_uring"])
+    own.chain(["noasync_dio", "nowriteback_cache", "nohandles", "noio_uring"])
 }
 
 /// All options that are accepted; those that take a value end in `=`, and those that take one of a
@@ -181,6 +183,8 @@ pub struct Options {
     pub async_dio: bool,
     /// The kernel collects writes in its page cache.
     pub writeback_cache: bool,
+    /// Files are found by file handles.
+    pub handles: bool,
     /// Only change the flags of an existing mount.
     pub remount: bool,
     /// Where metrics go.
@@ -250,6 +254,8 @@ fn apply(options: &mut Options, name: &str, value: Option<&str>) -> Result<(), S
         ("noasync_dio", None) => options.async_dio = false,
         ("writeback_cache", None) => options.writeback_cache = true,
         ("nowriteback_cache", None) => options.writeback_cache = false,
+        ("handles", None) => options.handles = true,
+        ("nohandles", None) => options.handles = false,
         ("io_uring", None) => endpoint.transport = Transport::Rings,
         ("noio_uring", None) => endpoint.transport = Transport::Channel,
         ("diratime", None) => engine.directory_access_time = true,

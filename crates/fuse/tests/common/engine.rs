@@ -87,8 +87,9 @@ impl Mounted {
         .unwrap();
         let (pool, info) = receiver.recv().unwrap();
         let log = Box::new(|line: &str| eprintln!("{line}"));
-        let server =
-            FuseServer::new(port.clone(), pool, ttl, info, log).with_writeback_cache(writeback);
+        let server = FuseServer::new(port.clone(), pool, ttl, info, log)
+            .with_writeback_cache(writeback)
+            .with_handles(true);
         let source = image.to_owned();
         let endpoint = Endpoint { source, transport: TRANSPORT.get(), ..Endpoint::default() };
         let mut session = Session::mount(server, &endpoint, directory).unwrap();
