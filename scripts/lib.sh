@@ -13,8 +13,10 @@ FSX_VERSION=0.3.2
 PJDFSTEST_VERSION=0.2.2
 GARAGE_VERSION=2.5.0
 
-# Of Maven's repository: the broker of scripts/cluster.sh.
+# Of Maven's repository: the broker of scripts/cluster.sh, and the RocksDB for Java whose headers Debian
+# 12 has.
 KAFKA_VERSION=4.4.0
+ROCKSDBJNI_VERSION=7.8.3
 
 # Builds what `cargo test` builds: commands, libraries, examples and tests. Cargo unites the features of
 # dependencies over all that one call builds, so a call for one command alone would build most crates

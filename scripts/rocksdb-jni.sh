@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The RocksDB plugin for programs on a Java virtual machine: scripts/rocksdb-jni.sh build|test VERSION
+# The RocksDB plugin for programs on a Java virtual machine: scripts/rocksdb-jni.sh build|test|smoke VERSION
 #
 # VERSION is that of the jar which the program uses (rocksdbjni-VERSION.jar): each brings a RocksDB of
 # its own, for which the plugin has to be built. `make rocksdb-jni VERSION=...` calls this. The result is
@@ -11,14 +11,16 @@
 # HEADERS=DIRECTORY  the directory include of that RocksDB's sources
 #
 # test: the same in the profile of tests, and what Java programs do on a store: every kind of database,
-# every way to end, and KILLS (3) ends by SIGKILL, with all that was synced found again.
+# every way to end, and KILLS (3) ends by SIGKILL, with all that was synced found again. smoke: every kind
+# of database, one way to end, and one SIGKILL.
 . "$(dirname "$0")/lib.sh"
 
 goal="${1:-build}" version="${2:?which version of rocksdbjni? VERSION=7.8.3, as in the name of the jar}"
 case "$goal" in
 build) profile=release ;;
-test) profile=debug ;;
-*) fail "unknown: $goal; scripts/rocksdb-jni.sh build or test" ;;
+test) profile=debug ends="exit halt return fork unclosed" kills="${KILLS:-3}" ;;
+smoke) profile=debug ends=exit kills=1 ;;
+*) fail "unknown: $goal; scripts/rocksdb-jni.sh build, test or smoke" ;;
 esac
 artifact="${ARTIFACT:-org.rocksdb:rocksdbjni}"
 # frocksdbjni-8.10.0-ververica-1.0 has the headers of 8.10.0.
@@ -80,7 +82,7 @@ headers() {
             other_suite "$suite" "$found/apt"
             apt-get "${apt[@]}" update >/dev/null 2>&1 || true
             apt-cache "${apt[@]}" show librocksdb-dev 2>/dev/null |
-                grep -q "^Version: $rocksdb-" || continue
+                grep "^Version: $rocksdb-" >/dev/null || continue
             (cd "$found" && apt-get "${apt[@]}" download librocksdb-dev >/dev/null &&
                 dpkg -x librocksdb-dev_*.deb tree && mv tree/usr/include/rocksdb .) ||
                 fail "cannot download librocksdb-dev of $suite: is there a network?"
@@ -122,7 +124,7 @@ make --no-print-directory -s -j"$(nproc)" -C plugins/rocksdb jni PROFILE="$profi
 rm -rf "$work/objects" "$to"
 mv "$work" "$to"
 say "$to: for $artifact $version"
-[ "$goal" = test ] || exit 0
+[ "$goal" != build ] || exit 0
 
 furrow="$(realpath "$target_dir")/debug/furrow"
 images="$(mktemp -d)"
@@ -144,33 +146,36 @@ store_test() {
 # Same-Victim collection is not for databases with transactions.
 timeout 120 "$furrow" run --store "$drive" -- "${java[@]}" use /use >"$out" 2>&1 ||
     { cat "$out"; fail "StoreTest use: failed"; }
-for how in exit halt return fork unclosed; do
+for how in $ends; do
     store_test "" end "$how" "/$how" 10000
     store_test whole verify "/$how" 10000
     "$furrow" kv rm -r "$drive" "/$how"
 done
 
 # Started by a script, and by a script without --java; a jar whose plugin is not built.
-printf '#!/bin/sh\nexec "$@"\n' >"$images/script"
-chmod +x "$images/script"
-"$furrow" run --java --store "$drive" -- "$images/script" "${java[@]}" use /script >"$out" 2>&1 ||
-    { cat "$out"; fail "a script with --java: failed"; }
-! "$furrow" run --store "$drive" -- "$images/script" "${java[@]}" use /script >"$out" 2>&1 &&
-    grep -q -- "--java" "$out" || { cat "$out"; fail "a script without --java is not refused"; }
-mkdir -p "$images/none/$name"
-! FURROW_JAVA="$images/none" "$furrow" run --store "$drive" -- "${java[@]}" use /none >"$out" 2>&1 &&
-    grep -q "libfurrow_java.so: no such file" "$out" || { cat "$out"; fail "a missing loader is not refused"; }
-rmdir "$images/none/$name"
-cp "$built/libfurrow_java.so" "$images/none"
-! FURROW_JAVA="$images/none" "$furrow" run --store "$drive" -- "${java[@]}" use /none >"$out" 2>&1 &&
-    grep -q "make rocksdb-jni VERSION=" "$out" || { cat "$out"; fail "a jar without a plugin is not refused"; }
-cp "$jar" "$images/renamed.jar"
-! FURROW_JAVA="$images/none" "$furrow" run --store "$drive" -- "${java[0]}" -cp "$images/renamed.jar:$images" \
-    StoreTest use /none >"$out" 2>&1 && grep -q "make rocksdb-jni VERSION=" "$out" ||
-    { cat "$out"; fail "a jar without a plugin, by another name, is not refused"; }
-[ ! -e /none ] || fail "a refused program wrote on the host"
+callers() {
+    printf '#!/bin/sh\nexec "$@"\n' >"$images/script"
+    chmod +x "$images/script"
+    "$furrow" run --java --store "$drive" -- "$images/script" "${java[@]}" use /script >"$out" 2>&1 ||
+        { cat "$out"; fail "a script with --java: failed"; }
+    ! "$furrow" run --store "$drive" -- "$images/script" "${java[@]}" use /script >"$out" 2>&1 &&
+        grep -q -- "--java" "$out" || { cat "$out"; fail "a script without --java is not refused"; }
+    mkdir -p "$images/none/$name"
+    ! FURROW_JAVA="$images/none" "$furrow" run --store "$drive" -- "${java[@]}" use /none >"$out" 2>&1 &&
+        grep -q "libfurrow_java.so: no such file" "$out" || { cat "$out"; fail "a missing loader is not refused"; }
+    rmdir "$images/none/$name"
+    cp "$built/libfurrow_java.so" "$images/none"
+    ! FURROW_JAVA="$images/none" "$furrow" run --store "$drive" -- "${java[@]}" use /none >"$out" 2>&1 &&
+        grep -q "make rocksdb-jni VERSION=" "$out" || { cat "$out"; fail "a jar without a plugin is not refused"; }
+    cp "$jar" "$images/renamed.jar"
+    ! FURROW_JAVA="$images/none" "$furrow" run --store "$drive" -- "${java[0]}" -cp "$images/renamed.jar:$images" \
+        StoreTest use /none >"$out" 2>&1 && grep -q "make rocksdb-jni VERSION=" "$out" ||
+        { cat "$out"; fail "a jar without a plugin, by another name, is not refused"; }
+    [ ! -e /none ] || fail "a refused program wrote on the host"
+}
+[ "$goal" = smoke ] || callers
 
-kills="${KILLS:-3}" next=0
+next=0
 RANDOM="${SEED:-1}"
 for ((round = 0; round < kills; round++)); do
     # A new database now and then: those before are full of what is known to be whole.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what a make target needs: scripts/setup.sh build|deb|lint|test|test-guest|test-guest-long|test-long|
-# rocksdb|rocksdb-jni|demo|demo-raid|cluster|cluster-garage|bench|realtime
+# rocksdb|rocksdb-jni|demo|demo-raid|overlay|cluster|cluster-garage|bench|realtime
 #
 # On Debian and Ubuntu packages come from apt and cargo tools from `cargo install`, only those that
 # are missing. On other systems the script names what is missing and stops. It never changes
@@ -150,6 +150,13 @@ need_garage() {
         fail "could not build garage $GARAGE_VERSION, a crate: see above"
 }
 
+# What scripts/overlay.sh puts on a mount, and runs there.
+need_overlay() {
+    have debootstrap || install_package debootstrap "a Debian system, as an overlay's lower layer"
+    have podman || install_package podman "containers, on a mount"
+    have runc || install_package runc "runs Podman's containers"
+}
+
 # The module may exist without being loaded: load it. If that fails, the test that needs FUSE says
 # so.
 load_fuse() {
@@ -190,11 +197,12 @@ test | test-long)
     have file || install_package file "recognises drives by their signatures"
     need_nbd_clients
     need_rocksdb
+    need_rocksdb_jni
     load_fuse
     if [ "$goal" = test-long ]; then
-        need_rocksdb_jni
         need_pjdfstest
         need_cluster
+        need_overlay
     fi
     ;;
 test-guest | test-guest-long)
@@ -223,6 +231,7 @@ demo-raid)
     have nbdcopy || install_package libnbd-bin "nbdcopy, nbdinfo: NBD clients"
     have mke2fs || install_package e2fsprogs "a disk image with a file system"
     ;;
+overlay) need_overlay ;;
 cluster | cluster-garage)
     need_cluster
     [ "$goal" = cluster ] || need_garage
@@ -239,5 +248,5 @@ realtime)
     load_fuse
     ;;
 *) fail "unknown goal '$goal': build, deb, lint, test, test-guest, test-guest-long, test-long, rocksdb, rocksdb-jni, demo," \
-    "demo-raid, cluster, cluster-garage, bench or realtime" ;;
+    "demo-raid, overlay, cluster, cluster-garage, bench or realtime" ;;
 esac

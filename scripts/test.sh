@@ -8,7 +8,6 @@
 # which steps passed, failed or were skipped, and why.
 . "$(dirname "$0")/lib.sh"
 
-passed=() failed=() skipped=()
 started=$SECONDS tier="${1:-short}"
 case "$tier" in
 lint | short | long) ;;
@@ -18,17 +17,20 @@ esac
 # Steps that the short tier leaves to the long one. docs/HACKING.md lists them.
 long_only="pjdfstest, fsx beyond 5000 operations, RocksDB of a newer Debian, the plugin's long forms,
          crash sweeps beyond their first seeds, simulations beyond theirs, damaged images, the fuzzer
-         of NBD, power cuts under fio, Kafka on three mounts"
+         of NBD, power cuts under fio, Kafka on three mounts, packages in an overlay"
 
-spent_file="$(mktemp)"
-trap 'rm -f "$spent_file"' EXIT
+# What the lanes say, and how each step ended: a line of `passed`, `FAILED` or `skipped` and the rest.
+results="$(mktemp -d)"
+trap 'rm -rf "$results"' EXIT
+: >"$results/ended"
 
-# Sets $spent to the processor seconds of all steps so far. The shell itself has to ask: a subshell
-# has its own children.
+# Sets $spent to the processor seconds of all steps of this lane so far. The lane's shell itself has
+# to ask: a subshell has its own children.
 read_spent() {
-    times >"$spent_file"
+    local file="$results/spent.$BASHPID"
+    times >"$file"
     spent="$(awk 'NR == 2 { gsub("s", ""); for (i = 1; i <= 2; i++) { split($i, t, "m"); sum += 60 * t[1] + t[2] }
-        printf "%d", sum }' "$spent_file")"
+        printf "%d", sum }' "$file")"
 }
 
 # Runs one step. $1: its name, the rest: the command
@@ -41,9 +43,9 @@ step() {
     say "=== $name: $*"
     if "$@"; then
         read_spent
-        passed+=("$name ($((SECONDS - from)) s, $((spent - before)) s of processor)")
+        say "passed   $name ($((SECONDS - from)) s, $((spent - before)) s of processor)" >>"$results/ended"
     else
-        failed+=("$name: $*")
+        say "FAILED   $name: $*" >>"$results/ended"
         say "=== $name FAILED"
     fi
 }
@@ -52,32 +54,50 @@ step() {
 skip() {
     say
     say "=== $1: skipped, $2"
-    skipped+=("$1: $2")
+    say "skipped  $1: $2" >>"$results/ended"
+}
+
+# Most steps leave a processor idle, so two lanes of steps run side by side. The second says what it
+# has to say when it is done.
+# $1: the function with the second lane's steps, $2: that with the first's
+side_by_side() {
+    local second
+    "$1" >"$results/$1" 2>&1 &
+    second=$!
+    "$2"
+    wait "$second" || say "FAILED   $1: it ended early" >>"$results/ended"
+    cat "$results/$1"
 }
 
 summary() {
-    local line
+    local ended failed
+    ended="$(wc -l <"$results/ended")"
+    failed="$(grep -c '^FAILED' "$results/ended" || true)"
     say
     say "=== Summary, after $((SECONDS - started)) s"
-    for line in ${passed[@]+"${passed[@]}"}; do say "passed   $line"; done
-    for line in ${skipped[@]+"${skipped[@]}"}; do say "skipped  $line"; done
+    grep -v '^FAILED' "$results/ended" || true
     [ "$tier" != short ] || say "not run  (make test-long): $long_only"
-    for line in ${failed[@]+"${failed[@]}"}; do say "FAILED   $line"; done
-    if [ ${#failed[@]} -gt 0 ]; then
-        say "FAILED: ${#failed[@]} of $((${#passed[@]} + ${#failed[@]})) steps"
+    if [ "$failed" -gt 0 ]; then
+        grep '^FAILED' "$results/ended"
+        say "FAILED: $failed of $ended steps"
         exit 1
     fi
-    if [ ${#skipped[@]} -gt 0 ]; then
-        say "OK: ${#passed[@]} steps passed, ${#skipped[@]} skipped (see above)"
+    if grep -q '^skipped' "$results/ended"; then
+        say "OK: $(grep -c '^passed' "$results/ended") steps passed, $(grep -c '^skipped' "$results/ended") skipped (see above)"
     else
-        say "OK: ${#passed[@]} steps passed, nothing skipped"
+        say "OK: $ended steps passed, nothing skipped"
     fi
 }
 
-step formatting cargo fmt --all --check
-step clippy cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
-step dependencies cargo deny --locked check --hide-inclusion-graph bans licenses sources
+lint() {
+    step formatting cargo fmt --all --check
+    # In a folder of its own: cargo lets no two builds into one.
+    step clippy cargo clippy --quiet --workspace --all-targets --locked --target-dir "$target_dir/clippy" \
+        -- -D warnings
+    step dependencies cargo deny --locked check --hide-inclusion-graph bans licenses sources
+}
 if [ "$tier" = lint ]; then
+    lint
     summary
     exit
 fi
@@ -86,27 +106,50 @@ fi
 # a machine without /dev/fuse is noticed.
 problem="$(fuse_problem)"
 if [ -n "$problem" ] && [ "${FURROW_WITHOUT_FUSE:-}" != 1 ]; then
-    failed+=("mounts: $problem; FURROW_WITHOUT_FUSE=1 skips what needs a mount")
+    say "FAILED   mounts: $problem; FURROW_WITHOUT_FUSE=1 skips what needs a mount" >>"$results/ended"
 fi
 
+# While the tests are built; no test waits for what has a deadline meanwhile.
+checks() {
+    lint
+    # Every interleaving of the code that threads share.
+    step interleavings env RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" cargo test --quiet --locked \
+        -p furrow-rt --lib --target-dir "$target_dir/loom" loom_tests
+}
+build() {
+    step "building the tests" cargo test --quiet --workspace --locked --no-run
+}
+side_by_side checks build
 # Tests of commands mostly wait for them.
 step tests env RUST_TEST_THREADS=$((3 * $(nproc))) cargo test --quiet --workspace --locked --no-fail-fast
+
 # A change of an engine must not change figures of claims unnoticed.
 gate() {
-    build_as_tests && "$target_dir/debug/furrow-lab" gate docs --no-cache
+    "$target_dir/debug/furrow-lab" gate docs --no-cache
 }
-step claims gate
-# Every interleaving of the code that threads share.
-step interleavings env RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" cargo test --quiet --locked \
-    -p furrow-rt --lib --target-dir "$target_dir/loom" loom_tests
-step crashes scripts/crash.sh slice
-step rocksdb scripts/rocksdb.sh test
-if [ -z "$problem" ]; then
+sweeps() {
+    step claims gate
+    step crashes scripts/crash.sh slice
+}
+programs() {
+    step rocksdb scripts/rocksdb.sh test
+    # The jar is the only thing that comes from Maven's repository, once.
+    if (fetch_jars "rocksdbjni-$ROCKSDBJNI_VERSION" "org.rocksdb:rocksdbjni:$ROCKSDBJNI_VERSION"); then
+        step java scripts/rocksdb-jni.sh smoke "$ROCKSDBJNI_VERSION"
+    else
+        skip java "RocksDB for Java cannot be fetched (see above)"
+    fi
+    if [ -n "$problem" ]; then
+        skip "fsx, pjdfstest" "$problem (FURROW_WITHOUT_FUSE=${FURROW_WITHOUT_FUSE:-})"
+        return
+    fi
     step fsx scripts/fsx.sh 5000 1
-    [ "$tier" != long ] || step pjdfstest scripts/pjdfstest.sh
-else
-    skip "mount tests, fsx, pjdfstest" "$problem (FURROW_WITHOUT_FUSE=${FURROW_WITHOUT_FUSE:-})"
-fi
+    [ "$tier" = long ] || return 0
+    step pjdfstest scripts/pjdfstest.sh
+    step overlay scripts/overlay.sh
+}
+build_as_tests
+side_by_side programs sweeps
 [ "$tier" = long ] || {
     summary
     exit
