@@ -256,7 +256,9 @@ fn what_is_installed_works_from_where_it_is_and_can_be_taken_away() {
     assert!(referred > 1, "pages name their documents");
     let hook = fs::metadata(share.join("furrow/hooks/mail")).unwrap().permissions();
     assert_eq!(hook.mode() & 0o777, 0o755);
-    assert!(share.join("furrow/prometheus/furrow.rules.yml").exists());
+    for file in ["furrow.rules.yml", "furrow-dashboard.json"] {
+        assert!(share.join("furrow/prometheus").join(file).exists());
+    }
     let rules = fs::read_to_string(to.join("lib/udev/rules.d/61-furrow.rules")).unwrap();
     let asked = format!("\"{}/furrow device show --udev $devnode\"", to.join("bin").display());
     assert!(rules.contains(&asked), "{rules}");

@@ -1,4 +1,5 @@
-//! The page of all metrics is made from what the exporters print, and alert rules name only those.
+//! The page of all metrics is made from what the exporters print, and alert rules and dashboard
+//! name only those.
 
 use crate::kv;
 use crate::raid;
@@ -148,13 +149,18 @@ fn named(rules: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn alert_rules_name_metrics_and_labels_that_are_there() {
-    let rules = std::fs::read_to_string(tree("scripts/prometheus/furrow.rules.yml")).unwrap();
+fn alert_rules_and_dashboard_name_metrics_and_labels_that_are_there() {
+    let of = |name| std::fs::read_to_string(tree("scripts/prometheus").join(name)).unwrap();
+    let (rules, dashboard) = (of("furrow.rules.yml"), of("furrow-dashboard.json"));
     let all: Vec<Family> = exporters().iter().flat_map(|(_, page)| families(page)).collect();
-    let named = named(&rules);
-    assert!(named.len() > 12, "{named:?}");
-    for name in named {
-        assert!(all.iter().any(|family| family.name == name), "no exporter has {name}");
+    for text in [&rules, &dashboard] {
+        let named = named(text);
+        assert!(named.len() > 12, "{named:?}");
+        for name in named {
+            // A summary has a counter of its samples.
+            let has = |f: &Family| f.name == name || format!("{}_count", f.name) == name;
+            assert!(all.iter().any(has), "no exporter has {name}");
+        }
     }
     // Of the targets, and not of their pages.
     let known = |label: &str| {
@@ -165,5 +171,10 @@ fn alert_rules_name_metrics_and_labels_that_are_there() {
         let label: String =
             part.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
         assert!(known(&label), "no metric has the label {label}");
+    }
+    // Legends of the dashboard: `{{label}}`.
+    for part in dashboard.split("{{").skip(1) {
+        let label = part.split("}}").next().unwrap();
+        assert!(known(label), "no metric has the label {label}");
     }
 }
