@@ -67,8 +67,8 @@ demo-jvm: build ## Kafka Streams with its state on a zoned drive, killed, checke
 	@scripts/rocksdb-jni.sh build 7.8.3
 	@scripts/demo-jvm.sh
 
-ENGINE ?= kafka
-demo-cluster: build ## Kafka on three mounts, a power cut, a drive replaced; ENGINE=garage or both
+ENGINE ?= both
+demo-cluster: build ## Kafka and Garage on three mounts, a power cut, a drive replaced; ENGINE=kafka or garage
 	@scripts/setup.sh $(if $(filter kafka,$(ENGINE)),cluster,cluster-garage)
 	@scripts/cluster.sh demo --engine $(ENGINE)
 
