@@ -415,7 +415,7 @@ impl Inner {
     ) -> Result<bool> {
         {
             let mut core = self.core.borrow_mut();
-            core.writable().map_err(crate::blocked::error_of)?;
+            core.may_write().map_err(crate::blocked::error_of)?;
             core.alloc.keep_for_cleaning(plan.needed);
         }
         let mut moved = Moved::default();

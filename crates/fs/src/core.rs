@@ -27,7 +27,7 @@ use furrow_log::record::crc32c;
 use furrow_log::scrub::Scrub;
 use furrow_log::writer::Writer;
 use furrow_policy::FsDefect;
-use furrow_rt::{Notify, Semaphore};
+use furrow_rt::{Nanos, Notify, Semaphore};
 use furrow_rt::{PAGE_SIZE, Page, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 use std::cell::{Cell, RefCell};
@@ -109,6 +109,9 @@ pub(crate) struct Inner {
     pub(crate) merge_running: Cell<bool>,
     /// What a mount for reading of a damaged file system does not show.
     pub(crate) losses: RefCell<Vec<String>>,
+    /// The command that the drive has owed an answer for longest, and since when that is known, if
+    /// the drive is watched.
+    pub(crate) owed: Cell<Option<(u64, Nanos)>>,
 }
 
 /// The parts of a file system, as a mount finds them.
@@ -161,8 +164,19 @@ impl Core {
         ))
     }
 
-    /// Refuses a change if the engine may not write.
+    /// Refuses a change of a user if the engine takes none.
     pub(crate) fn writable(&self) -> Result<(), NotApplied> {
+        match self.health.stopping() {
+            Some(error) if self.health.failed().is_none() => {
+                let message = format!("read-only after an error: {error}");
+                Err(NotApplied::Failed(Error::new(ErrorKind::ReadOnly, message)))
+            }
+            _ => self.may_write(),
+        }
+    }
+
+    /// Refuses to write, if the engine may not, what was accepted before.
+    pub(crate) fn may_write(&self) -> Result<(), NotApplied> {
         if let Some(error) = self.health.failed().or(self.health.broken()) {
             let message = format!("read-only after an error: {error}");
             return Err(NotApplied::Failed(Error::new(ErrorKind::ReadOnly, message)));
@@ -187,7 +201,7 @@ impl Core {
         let due = self.cache.dirty_pages() > begin
             || self.durability.names_bytes() > NAMES_MAX
             || self.many_are_recorded();
-        due && !self.health.replaying() && self.writable().is_ok()
+        due && !self.health.replaying() && self.may_write().is_ok()
     }
 
     /// Stops a writer while too much is dirty.
@@ -298,6 +312,7 @@ impl Inner {
             write_back_running: Cell::new(false),
             merge_running: Cell::new(false),
             losses: RefCell::default(),
+            owed: Cell::default(),
         }
     }
 
@@ -382,7 +397,7 @@ impl Inner {
     }
 
     /// A block could not be read, or differs from what was written.
-    fn note_damage(&self, error: &Error) {
+    fn note_damage(self: &Rc<Self>, error: &Error) {
         if !matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) {
             return;
         }
@@ -393,8 +408,28 @@ impl Inner {
             core.env.options.on_damage == OnDamage::ReadOnly
         };
         if stops {
-            self.fail(error);
+            self.stop_writing(error);
         }
+    }
+
+    /// The engine accepts no more changes, and stops writing once what it has accepted is durable:
+    /// nothing read as damaged is in memory, so a checkpoint is as safe as with `errors=continue`.
+    /// Recovery has nothing that is not durable, and stops at once.
+    fn stop_writing(self: &Rc<Self>, error: &Error) {
+        {
+            let core = &mut *self.core.borrow_mut();
+            if core.health.stopping().is_some() {
+                return;
+            }
+            if core.health.is_in_use() && core.writable().is_ok() {
+                core.health.stop(error.clone());
+            }
+        }
+        if self.core.borrow().health.stopping().is_none() {
+            return self.fail(error);
+        }
+        let (inner, error) = (self.clone(), error.clone());
+        self.rt.spawn_detached(async move { inner.stop_after_checkpoint(error).await });
     }
 
     /// The engine stops writing if an account of it went below zero.

@@ -37,7 +37,11 @@ async fn file(fs: &Fs, name: &str) -> Result<Ino> {
 
 /// The drive after a power cut, with node `nid` damaged.
 fn cut_and_damage(rt: &Rt, drive: &Emulator, fs: &Fs, nid: u32) -> Rc<Emulator> {
-    let addr = BlockAddr(fs.0.core.borrow().tables.nat().get(nid).addr.get());
+    cut_and_damage_at(rt, drive, BlockAddr(fs.0.core.borrow().tables.nat().get(nid).addr.get()))
+}
+
+/// The drive after a power cut, with the block at `addr` damaged.
+fn cut_and_damage_at(rt: &Rt, drive: &Emulator, addr: BlockAddr) -> Rc<Emulator> {
     let left = drive.snapshot().power_cut(&Fates::nothing(1));
     let drive = Emulator::from_snapshot(rt, &left, Options::fast());
     let flip = Fault::new(FaultKind::BitFlip);
@@ -110,6 +114,107 @@ fn an_fsync_fails_for_the_damage_of_its_own_file_only() {
         for ino in all.iter().filter(|ino| **ino != damaged) {
             assert_eq!(fs.read(*ino, 0, 8).await?.to_vec(), b"new", "inode {ino}");
         }
+        Ok(())
+    });
+}
+
+/// A drive with the file `victim`, whose 600th block has a leaf of its own, and the file `other`.
+/// The leaf or the block is damaged.
+async fn with_a_victim(rt: &Rt, drive: &Rc<Emulator>, leaf: bool) -> Result<Rc<Emulator>> {
+    let fs = Fs::mount(rt, drive.clone(), quiet()).await?;
+    let victim = file(&fs, "victim").await?;
+    write(&fs, victim, 600 * 4096, b"in a leaf").await?;
+    write(&fs, file(&fs, "other").await?, 0, b"old").await?;
+    fs.sync().await?;
+    let holder = fs.0.run(|core| core.holder(victim, 600)).await?.unwrap().nid;
+    if leaf {
+        return Ok(cut_and_damage(rt, drive, &fs, holder));
+    }
+    let pointer = fs.0.run(|core| core.pointer(victim, 600)).await?;
+    Ok(cut_and_damage_at(rt, drive, BlockAddr(pointer.addr.get())))
+}
+
+fn stops_at_damage() -> MountOptions {
+    MountOptions { on_damage: OnDamage::ReadOnly, ..quiet() }
+}
+
+/// With `errors=remount-ro` what was written and not synced is made durable before writing stops.
+#[test]
+fn what_was_not_synced_is_durable_when_damage_stops_writing() {
+    on_drive(|rt, drive| async move {
+        let left = with_a_victim(&rt, &drive, false).await?;
+        let fs = Fs::mount(&rt, left.clone(), stops_at_damage()).await?;
+        let (other, victim) =
+            (fs.lookup(Ino::ROOT, b"other").await?, fs.lookup(Ino::ROOT, b"victim").await?);
+        write(&fs, other.ino, 0, b"new").await?;
+        let made = file(&fs, "made").await?;
+        write(&fs, made, 0, b"made").await?;
+        let error = fs.read(victim.ino, 600 * 4096, 8).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(fs.is_stopping());
+        // From the first answer on nothing else is accepted.
+        let refused = write(&fs, made, 4, b"more").await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
+        fs.settled().await;
+        let failure = fs.failure().expect("writing has stopped").to_string();
+        assert!(failure.ends_with("; everything written before is durable"), "{failure}");
+        assert!(fs.failed_without_loss());
+        // An fsync and a sync have nothing left to do.
+        fs.fsync(made, false).await?;
+        fs.sync().await?;
+        assert_eq!(file(&fs, "late").await.unwrap_err().kind(), ErrorKind::ReadOnly);
+        let after = left.snapshot().power_cut(&Fates::nothing(2));
+        fs.unmount().await?;
+        drop(fs);
+        let after = Rc::new(Emulator::from_snapshot(&rt, &after, Options::fast()));
+        let fs = Fs::mount(&rt, after, quiet()).await?;
+        assert_eq!(fs.read(other.ino, 0, 8).await?.to_vec(), b"new");
+        assert_eq!(fs.read(made, 0, 8).await?.to_vec(), b"made");
+        fs.unmount().await
+    });
+}
+
+/// Damage that stands in the way of one file's changes: those are lost, and named; others are not.
+#[test]
+fn what_damage_keeps_from_being_written_is_named() {
+    on_drive(|rt, drive| async move {
+        let left = with_a_victim(&rt, &drive, true).await?;
+        let fs = Fs::mount(&rt, left.clone(), stops_at_damage()).await?;
+        let (other, victim) =
+            (fs.lookup(Ino::ROOT, b"other").await?, fs.lookup(Ino::ROOT, b"victim").await?);
+        write(&fs, other.ino, 0, b"new").await?;
+        write(&fs, victim.ino, 0, b"begin").await?;
+        fs.read(victim.ino, 600 * 4096, 8).await.unwrap_err();
+        fs.settled().await;
+        assert!(fs.failure().is_some());
+        let after = left.snapshot().power_cut(&Fates::nothing(2));
+        drop(fs);
+        let after = Rc::new(Emulator::from_snapshot(&rt, &after, Options::fast()));
+        let fs = Fs::mount(&rt, after, quiet()).await?;
+        assert_eq!(fs.read(other.ino, 0, 8).await?.to_vec(), b"new");
+        fs.unmount().await
+    });
+    let files: Vec<Ino> = (1..12).map(Ino).collect();
+    let shown = |count: usize| crate::durability::checkpoint::show_files(files[..count].iter());
+    assert_eq!((shown(1), shown(2)), ("inode 1".to_owned(), "inodes 1, 2".to_owned()));
+    assert_eq!(shown(11), "inodes 1, 2, 3, 4, 5, 6, 7, 8 and others");
+}
+
+/// A drive that takes no writes either: the message says that something is lost.
+#[test]
+fn a_drive_that_takes_no_writes_loses_what_was_not_synced() {
+    on_drive(|rt, drive| async move {
+        let left = with_a_victim(&rt, &drive, false).await?;
+        let fs = Fs::mount(&rt, left.clone(), stops_at_damage()).await?;
+        let victim = fs.lookup(Ino::ROOT, b"victim").await?.ino;
+        write(&fs, file(&fs, "made").await?, 0, b"made").await?;
+        left.inject(Fault::new(FaultKind::WriteError)).unwrap();
+        fs.read(victim, 600 * 4096, 8).await.unwrap_err();
+        fs.settled().await;
+        let failure = fs.failure().expect("writing has stopped").to_string();
+        assert!(!fs.failed_without_loss());
+        assert!(failure.contains("is lost") || !failure.contains("durable"), "{failure}");
+        fs.sync().await.unwrap_err();
         Ok(())
     });
 }

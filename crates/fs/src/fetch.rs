@@ -32,6 +32,11 @@ struct Run<'a> {
 }
 
 impl Fetches {
+    /// The first addresses of the runs that are being read.
+    pub(crate) fn starts(&self) -> Vec<u32> {
+        self.0.borrow().keys().copied().collect()
+    }
+
     /// From now on other operations wait for `blocks` blocks from `start`, none of which is being
     /// read yet.
     fn begin(&self, start: u32, blocks: u32) -> Run<'_> {

@@ -16,6 +16,13 @@ pub(crate) struct Health {
     sound: bool,
     /// Why the engine no longer writes.
     failed: Option<Error>,
+    /// Why the engine is about to stop writing: it accepts no more changes, and writes those that
+    /// it has accepted.
+    stopping: Option<Error>,
+    /// True if everything that was accepted was durable when the engine stopped writing.
+    nothing_lost: bool,
+    /// Recovery has ended, and operations of users begin.
+    in_use: bool,
     /// Recovery applies acknowledged changes: no such change is throttled, or refused because space
     /// is short or the mount is read-only.
     replaying: bool,
@@ -24,7 +31,15 @@ pub(crate) struct Health {
 impl Health {
     /// The state without a fault. A wrong account is noted in `broken`.
     pub(crate) fn new(broken: Broken) -> Health {
-        Health { broken, sound: false, failed: None, replaying: false }
+        Health {
+            broken,
+            sound: false,
+            failed: None,
+            stopping: None,
+            nothing_lost: false,
+            in_use: false,
+            replaying: false,
+        }
     }
 
     /// The remainder of an account: see [`Broken::less`].
@@ -45,6 +60,36 @@ impl Health {
     /// Notes that the engine no longer writes; the first reason is kept.
     pub(crate) fn fail(&mut self, error: Error) {
         self.failed.get_or_insert(error);
+    }
+
+    /// Why the engine is about to stop writing.
+    pub(crate) fn stopping(&self) -> Option<&Error> {
+        self.stopping.as_ref()
+    }
+
+    /// Notes that no more changes are accepted; the first reason is kept.
+    pub(crate) fn stop(&mut self, error: Error) {
+        self.stopping.get_or_insert(error);
+    }
+
+    /// Notes that everything accepted is durable, and that the engine stops writing now.
+    pub(crate) fn stopped_whole(&mut self) {
+        self.nothing_lost = self.failed.is_none();
+    }
+
+    /// True if everything that was accepted was durable when the engine stopped writing.
+    pub(crate) fn is_nothing_lost(&self) -> bool {
+        self.nothing_lost
+    }
+
+    /// True once recovery has ended.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.in_use
+    }
+
+    /// Notes that recovery has ended.
+    pub(crate) fn begin_use(&mut self) {
+        self.in_use = true;
     }
 
     /// True if a contradiction between accounts is a defect of the engine.

@@ -60,6 +60,7 @@ mod mkfs;
 mod repair;
 mod reserve;
 mod scrub;
+mod silence;
 mod statfs;
 mod stats;
 mod stretch;
@@ -77,6 +78,7 @@ use furrow_rt::{Boxed, Pool, Rt};
 use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 pub use memory::Memory;
 pub use repair::{Action, Fate, Repair, RepairOptions, Verdict};
+pub use silence::Silence;
 use std::rc::Rc;
 pub use tree::lifetime::{ATTRIBUTE as LIFETIME_ATTRIBUTE, Extensions, Lifetime};
 use tree::open_files::LastName;
@@ -90,6 +92,15 @@ pub use types::*;
 /// If the drive does not report its zones, or the file system is of another format.
 pub async fn identify(device: &dyn ZonedDevice) -> Result<Option<(furrow_log::Uuid, String)>> {
     durability::recover::read::identify(device).await
+}
+
+/// Refuses a file system without a root directory: nothing in it could be reached.
+async fn with_root(fs: Fs) -> Result<Fs> {
+    let Err(error) = fs.getattr(Ino::ROOT).await else { return Ok(fs) };
+    // What it ends with follows from the same damage.
+    let _ = fs.unmount().await;
+    let message = format!("the root directory is damaged or cannot be read: {error}");
+    Err(Error::new(ErrorKind::Corrupt, message))
 }
 
 /// A mounted file system. Cloning shares it; it stays on its executor.
@@ -128,9 +139,13 @@ impl Fs {
             let mounted = durability::recover::mount(rt, device.clone(), options.clone()).await;
             // What cannot be read is as good as damaged, as long as the drive answers.
             let unread = |error: &Error| error.kind() == ErrorKind::Io && device.answers();
-            let error = match mounted {
+            let rooted = match mounted {
+                Ok(inner) => with_root(Fs(inner)).await,
+                Err(error) => Err(error),
+            };
+            let error = match rooted {
                 Err(error) if error.kind() == ErrorKind::Corrupt || unread(&error) => error,
-                mounted => return Ok(Fs(mounted?)),
+                rooted => return rooted,
             };
             if !options.read_only {
                 return Err(match repair::choices(&*device).await {
@@ -175,7 +190,7 @@ impl Fs {
             let writer = self.0.core.borrow().env.writer.clone();
             // Zones being released, reads under way: nothing may outlive the engine.
             writer.completed().await;
-            let failed = self.0.core.borrow().health.failed().cloned();
+            let failed = self.failure().filter(|_| !self.failed_without_loss());
             result.and(failed.map_or(Ok(()), Err))
         })
     }
@@ -188,6 +203,9 @@ impl Fs {
 
     /// Writes access times that are only in memory to their inodes.
     async fn take_access_times(&self) -> Result<()> {
+        if self.failed_without_loss() {
+            return Ok(());
+        }
         loop {
             match self.0.run(|core| core.take_one_access()).await {
                 Ok(true) => {}
@@ -202,6 +220,39 @@ impl Fs {
     /// The error after which the engine no longer writes, if there was one.
     pub fn failure(&self) -> Option<Error> {
         self.0.core.borrow().health.failed().cloned()
+    }
+
+    /// True if everything written before the failure is durable all the same: the engine stopped
+    /// writing because of damage ([`OnDamage::ReadOnly`]), not because it could not write.
+    pub fn failed_without_loss(&self) -> bool {
+        self.0.core.borrow().health.is_nothing_lost()
+    }
+
+    /// Waits until the engine, if damage makes it stop writing, has stopped: it first writes what
+    /// it has accepted.
+    pub async fn settled(&self) {
+        while self.is_stopping() && !self.0.ended.get() {
+            self.0.progress.wait().await;
+        }
+    }
+
+    /// True while the engine writes what it has accepted, after damage that makes it stop writing.
+    pub fn is_stopping(&self) -> bool {
+        let health = &self.0.core.borrow().health;
+        health.stopping().is_some() && health.failed().is_none()
+    }
+
+    /// Looks from now on whether the drive owes an answer. [`MountOptions::notice`] gets a line
+    /// after five seconds, again each time that it has been twice as long, and when the answer has
+    /// come.
+    pub fn watch_drive(&self) {
+        self.0.watch_drive();
+    }
+
+    /// For how long the drive has owed an answer, if that is more than a few seconds and the drive
+    /// [is watched](Fs::watch_drive).
+    pub fn silence(&self) -> Option<Silence> {
+        self.0.silence()
     }
 
     /// The executor.

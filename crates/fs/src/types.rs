@@ -511,7 +511,8 @@ pub enum OnDamage {
     /// That operation fails; other operations continue.
     #[default]
     Continue,
-    /// Nothing is written any more; reading continues.
+    /// No change is accepted any more, and nothing is written once those accepted before are
+    /// durable; reading continues.
     ReadOnly,
 }
 

@@ -100,10 +100,11 @@ impl Shared {
     fn look_for_failure(&self, fs: &Fs) -> Option<Error> {
         let error = fs.failure()?;
         if !self.failed.swap(true, Ordering::Relaxed) {
-            (self.log)(&format!(
-                "{}: writing has stopped, and changes that were not durable are lost: {error}",
-                self.info.device
-            ));
+            let lost = match fs.failed_without_loss() {
+                true => "",
+                false => ", and changes that were not durable are lost",
+            };
+            (self.log)(&format!("{}: writing has stopped{lost}: {error}", self.info.device));
         }
         Some(error)
     }
@@ -253,7 +254,7 @@ impl FuseServer {
         let started = shared.latencies.start(op);
         self.submit(move |rt, fs| {
             let call = Call { rt: rt.clone(), fs: fs.clone(), shared: shared.clone() };
-            let fs = fs.clone();
+            let (fs, engine) = (fs.clone(), rt.clone());
             rt.run_now(async move {
                 let failed_before = fs.failure().is_some();
                 let done = operation(call).await;
@@ -269,6 +270,14 @@ impl FuseServer {
                         let known = known.is_some_and(|known| error.to_string().ends_with(&known));
                         if matches!(kind, ErrorKind::Io | ErrorKind::Corrupt) && !known {
                             shared.log_once(&error);
+                        }
+                        if fs.is_stopping() {
+                            let (fs, shared) = (fs.clone(), shared.clone());
+                            let told = async move {
+                                fs.settled().await;
+                                shared.look_for_failure(&fs);
+                            };
+                            engine.spawn_detached(told);
                         }
                         // A request in flight gets the device's error, not the read-only error that
                         // follows from it.

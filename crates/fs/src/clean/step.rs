@@ -90,7 +90,7 @@ impl Core {
         items: &[Item],
         pages: &BTreeMap<u32, Page>,
     ) -> Result<Moved, NotApplied> {
-        self.writable()?;
+        self.may_write()?;
         let confirmed = self.confirm(items)?;
         for (_, owner) in &confirmed.owned {
             if let (Key::Data(ino, block), true) = (owner.key(), self.is_dirty(owner.key())) {
@@ -359,7 +359,7 @@ impl Inner {
     pub(super) async fn flush_nodes(self: &Rc<Self>, items: &[Item]) -> Result<()> {
         let result = self
             .run(|core| {
-                core.writable()?;
+                core.may_write()?;
                 let mut nodes: Vec<(u32, u32)> = Vec::new();
                 for item in items {
                     // A file that grew has its first pointers in a leaf of another id; that one

@@ -104,7 +104,7 @@ impl Core {
     /// engine uses writes, an operation waits for appends to end, or space is short: the caller
     /// then writes the blocks.
     fn begin_appends(&mut self, keys: &[(Ino, u32)]) -> Result<Vec<Flight>, NotApplied> {
-        self.writable()?;
+        self.may_write()?;
         let wanted = self.alloc.kept_from_users() + 2 * keys.len() as u64;
         if self.env.writer.append_limit() == 0
             || self.durability.appends.held > 0

@@ -81,6 +81,19 @@ fn of_a_file(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) && !error.is_gone()
 }
 
+/// Files by their inodes, the first few of them.
+pub(crate) fn show_files<'a>(inos: impl ExactSizeIterator<Item = &'a Ino>) -> String {
+    const NAMED: usize = 8;
+    let count = inos.len();
+    let named: Vec<String> = inos.take(NAMED).map(ToString::to_string).collect();
+    let (noun, more) = match count {
+        1 => ("inode", ""),
+        0..=NAMED => ("inodes", ""),
+        _ => ("inodes", " and others"),
+    };
+    format!("{noun} {}{more}", named.join(", "))
+}
+
 impl Core {
     /// Loads the nodes needed to dispatch every dirty page: the index nodes above the pages'
     /// holders.
@@ -445,6 +458,9 @@ impl Inner {
             // An unmount wrote everything while this call waited for the lock.
             return self.core.borrow().health.failed().cloned().map_or(Ok(()), Err);
         }
+        if self.core.borrow().health.is_nothing_lost() {
+            return Ok(());
+        }
         if !clean && !self.core.borrow().needs_checkpoint() {
             // Writes dispatched already may still be in flight.
             let (stamp, point) = {
@@ -478,10 +494,39 @@ impl Inner {
         })
     }
 
+    /// Writes everything, after damage that is to end all writing, and then stops writing.
+    pub(crate) async fn stop_after_checkpoint(self: &Rc<Self>, error: Error) {
+        // Until writing has stopped no other checkpoint begins, above all not that of an unmount.
+        let _one = self.checkpoint_lock.acquire(1).await;
+        if self.ended.get() || self.core.borrow().health.failed().is_some() {
+            return;
+        }
+        let written = self.checkpoint_surely(false).await;
+        let core = &mut *self.core.borrow_mut();
+        let aside = &core.durability.checkpoint.aside;
+        let outcome = match (&written, aside.first_key_value()) {
+            (Err(why), _) => {
+                format!("what was not synced could not be written, and is lost: {why}")
+            }
+            (Ok(()), Some((_, why))) => format!(
+                "changes of {} are lost, everything else written before is durable: {why}",
+                show_files(aside.keys())
+            ),
+            (Ok(()), None) => {
+                core.health.stopped_whole();
+                "everything written before is durable".to_owned()
+            }
+        };
+        let message = format!("{error}; {outcome}");
+        core.health.fail(Error::new(error.kind(), message));
+        core.env.writer.give_up();
+        self.progress.notify_all();
+    }
+
     async fn try_snapshot(self: &Rc<Self>, clean: bool) -> Result<Snapshot> {
         let _held = self.hold_appends().await;
         let snapshot = self.run(|core| {
-            core.writable()?;
+            core.may_write()?;
             core.take_snapshot(clean)
         });
         snapshot.await

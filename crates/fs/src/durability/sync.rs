@@ -290,7 +290,7 @@ impl Core {
     /// Dispatches data, nodes and one record for `inos`; returns the stamp to wait for. `None`: a
     /// checkpoint must come first, and makes the record unnecessary.
     pub(crate) fn dispatch_sync(&mut self, inos: &[Ino]) -> Result<Option<u64>, NotApplied> {
-        self.writable()?;
+        self.may_write()?;
         let carried = self.carried(inos);
         for ino in &carried {
             self.prepare_write_file(*ino)?;
@@ -465,7 +465,10 @@ impl Inner {
     pub(crate) async fn fsync(self: &Rc<Self>, ino: Ino) -> Result<()> {
         let (answer, first) = {
             let mut core = self.core.borrow_mut();
-            core.writable().map_err(crate::blocked::error_of)?;
+            if core.health.is_nothing_lost() {
+                return Ok(());
+            }
+            core.may_write().map_err(crate::blocked::error_of)?;
             let sync = &mut core.durability.sync;
             let (ticket, answer) = sync.answers.open();
             sync.waiters.push((ino, ticket));

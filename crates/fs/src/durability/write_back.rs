@@ -14,7 +14,7 @@ const BATCH: usize = 256;
 impl Core {
     /// Dispatches up to [`BATCH`] dirty blocks of data; returns their number.
     fn write_some(&mut self) -> Result<usize, NotApplied> {
-        self.writable()?;
+        self.may_write()?;
         let keys: Vec<(Ino, u32)> = self
             .cache
             .all_dirty()

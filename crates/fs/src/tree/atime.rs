@@ -93,7 +93,7 @@ impl Core {
         let Some((ino, time)) = self.tree.accessed.first_key_value().map(|(i, t)| (*i, *t)) else {
             return Ok(false);
         };
-        self.writable()?;
+        self.may_write()?;
         self.throttle()?;
         match self.inode(ino) {
             Ok(_) => {

@@ -315,6 +315,7 @@ impl Mount {
         let (inner, found) = (self.inner()?, self.found()?);
         {
             let core = &mut *inner.core.borrow_mut();
+            core.health.begin_use();
             core.health.set_sound(cfg!(debug_assertions) && core.audit().is_ok());
         }
         inner.resume_merge();

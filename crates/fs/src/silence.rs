@@ -1,0 +1,103 @@
+//! Notices that the drive owes an answer, and what waits for it.
+//!
+//! A drive that neither answers nor fails holds up whoever needs it, and looks like an engine that
+//! hangs. Nothing is given up: the drive may only be slow.
+
+use crate::core::{Core, Inner};
+use furrow_log::address::BlockAddr;
+use furrow_rt::Nanos;
+use std::rc::Rc;
+
+/// Time between two looks.
+const LOOK_EVERY: u64 = Nanos::SECOND;
+/// An answer that is owed for this time is reported.
+const SILENT: u64 = 5 * Nanos::SECOND;
+
+/// A drive that owes an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Silence {
+    /// For how many seconds it has been known to.
+    pub seconds: u64,
+    /// The commands that wait.
+    pub waiting: String,
+}
+
+impl Inner {
+    /// Notes which command the drive owes an answer; returns for how long it owed the answer that
+    /// has come since the last look, if that was too long.
+    fn look_at_drive(&self) -> Option<u64> {
+        let oldest = self.core.borrow().env.device.oldest();
+        let before = self.owed.get();
+        if oldest == before.map(|(number, _)| number) {
+            return None;
+        }
+        let now = self.rt.now();
+        self.owed.set(oldest.map(|number| (number, now)));
+        before.map(|(_, since)| now.since(since)).filter(|owed| *owed >= SILENT)
+    }
+
+    /// See [`crate::Fs::silence`].
+    pub(crate) fn silence(&self) -> Option<Silence> {
+        let (_, since) = self.owed.get()?;
+        let owed = self.rt.now().since(since);
+        let waiting = || self.waiting(&self.core.borrow());
+        (owed >= SILENT).then(|| Silence { seconds: owed / Nanos::SECOND, waiting: waiting() })
+    }
+
+    /// The commands under way.
+    fn waiting(&self, core: &Core) -> String {
+        let reads = self.fetches.starts();
+        let writes = core.env.writer.in_flight();
+        let one_or = |count: usize, what: &str| match count {
+            1 => format!("a {what}"),
+            _ => format!("{count} {what}s"),
+        };
+        let mut all = Vec::new();
+        if let Some(first) = reads.first() {
+            let (zone, offset) = (
+                BlockAddr(*first).zone(&core.env.geometry),
+                BlockAddr(*first).offset(&core.env.geometry),
+            );
+            let of = if reads.len() == 1 { "of" } else { "one of" };
+            let what = one_or(reads.len(), "read");
+            all.push(format!("{what} ({of} zone {zone} offset {offset})"));
+        }
+        if writes > 0 {
+            all.push(one_or(writes, "write"));
+        }
+        match all.is_empty() {
+            true => "a flush, a reset or a report of zones".to_owned(),
+            false => all.join(", "),
+        }
+    }
+
+    /// See [`crate::Fs::watch_drive`].
+    pub(crate) fn watch_drive(self: &Rc<Self>) {
+        let (rt, inner) = (self.rt.clone(), Rc::downgrade(self));
+        self.rt.spawn_detached(async move {
+            let mut next = SILENT / Nanos::SECOND;
+            loop {
+                rt.sleep(LOOK_EVERY).await;
+                let Some(inner) = inner.upgrade() else { return };
+                let (notice, name) = {
+                    let core = inner.core.borrow();
+                    (core.env.options.notice, core.env.device.name())
+                };
+                if let Some(owed) = inner.look_at_drive() {
+                    next = SILENT / Nanos::SECOND;
+                    let seconds = owed / Nanos::SECOND;
+                    notice(&format!("{name}: the drive answers again, after {seconds} s"));
+                }
+                if let Some(Silence { seconds, waiting }) = inner.silence()
+                    && seconds >= next
+                {
+                    next = 2 * seconds;
+                    notice(&format!(
+                        "{name}: the drive has not answered for {seconds} s: {waiting}: what needs \
+                         it waits"
+                    ));
+                }
+            }
+        });
+    }
+}
