@@ -5,7 +5,7 @@ use crate::show;
 use crate::target::Target;
 use furrow_console::fit::{self, Column};
 use furrow_fuse::endpoint;
-use furrow_fuse::report::{self, Status, Traffic};
+use furrow_fuse::report::{self, Silence, Status, Traffic};
 use std::ffi::OsString;
 use std::io::Write;
 
@@ -134,7 +134,8 @@ fn print_space(out: &mut dyn Write, status: &Status, place: &str) -> std::io::Re
     let space = &status.space;
     let block = u64::from(space.block_size);
     let label = if status.label.is_empty() { "(none)" } else { &status.label };
-    writeln!(out, "label {}, UUID {}", show::printable(label), status.uuid)?;
+    let identity = format!("label {}, UUID {}", show::printable(label), status.uuid);
+    fit::folded(&identity, 2, live::width()).iter().try_for_each(|line| writeln!(out, "{line}"))?;
     print_rows(out, &[row(status, place).into()])?;
     print_failure(out, status)?;
     let (logs, summaries) = (space.blocks_logs, space.blocks_summaries);
@@ -157,8 +158,12 @@ fn print_rows(out: &mut dyn Write, rows: &[Vec<String>]) -> std::io::Result<()> 
     fit::table(&HEAD, rows, live::width()).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
-/// Prints why the file system takes no writes, if so.
+/// Prints why the file system takes no writes, if so, and that its drive does not answer.
 pub fn print_failure(out: &mut dyn Write, status: &Status) -> std::io::Result<()> {
+    if let Some(Silence { seconds, waiting }) = &status.silence {
+        let device = &status.info.device;
+        writeln!(out, "{device}: THE DRIVE HAS NOT ANSWERED for {seconds} s: {waiting}")?;
+    }
     match &status.failure {
         Some(why) => writeln!(out, "FAILED, writing has stopped: {why}"),
         None => Ok(()),

@@ -4,13 +4,15 @@ use std::ffi::OsString;
 use std::path::Path;
 
 /// The names, each with its subcommand and the section of its manual page.
-pub const NAMES: [(&str, &str); 6] = [
+pub const NAMES: [(&str, &str); 7] = [
     ("mkfs.furrow", "mkfs"),
     ("mkfs.fuse.furrow", "mkfs"),
     ("fsck.furrow", "fsck"),
     ("fsck.fuse.furrow", "fsck"),
     ("mount.furrow", "mount"),
     ("mount.fuse.furrow", "mount"),
+    // A mount of a block device has this type: mount(8) looks for it to remount.
+    ("mount.fuseblk.furrow", "mount"),
 ];
 
 /// Translates a call by one of [`NAMES`] into the subcommand; `None` for any other name.

@@ -6,11 +6,13 @@ use crate::show;
 use crate::target::source_name;
 use anyhow::bail;
 use furrow_emu::OpenMode;
-use furrow_fs::{Fs, MkfsOptions, MkfsReport};
+use furrow_fs::{Fs, MkfsOptions, MkfsReport, MountOptions};
 use furrow_log::record::Uuid;
 use furrow_rt::Rt;
 use furrow_zone::spec::DeviceSpec;
+use furrow_zone::{Error, ZonedDevice};
 use std::io::{self, Write};
+use std::rc::Rc;
 
 /// Make a file system
 ///
@@ -46,6 +48,7 @@ struct Document<'a> {
     width: u32,
     superzones: u32,
     main_bytes: u64,
+    available_bytes: u64,
     zone_blocks: u64,
     zones: u64,
     max_active: Option<u32>,
@@ -65,6 +68,8 @@ struct Drive {
     name: String,
     zones: u64,
     zone_blocks: u64,
+    /// Bytes that can be written to files.
+    available: u64,
 }
 
 /// Runs the command.
@@ -88,7 +93,8 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
             geometry.zones
         );
     }
-    let drive = Drive {
+    let mut drive = Drive {
+        available: 0,
         name: source_name(&args.device),
         zones: u64::from(device.geometry().zones),
         zone_blocks: device.geometry().zone_capacity.0,
@@ -99,10 +105,12 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         if !options.force {
             Holds::of(&*device).await?.refuse_used(&name, "-f")?;
         }
-        Fs::format(&engine, device, &options).await
+        let made = Fs::format(&engine, device.clone(), &options).await?;
+        Ok::<_, anyhow::Error>((made, available(&engine, device).await?))
     });
     rt.clear();
-    let made = made?;
+    let (made, available) = made?;
+    drive.available = available;
     in_use::warn_of_memory(&spec, "the file system");
     if args.json {
         print_json(out, &drive, &made)?;
@@ -110,6 +118,15 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<u8> {
         print(out, &drive, &made)?;
     }
     Ok(0)
+}
+
+/// The bytes that can be written to files, as `df` shows them.
+async fn available(rt: &Rt, device: Rc<dyn ZonedDevice>) -> Result<u64, Error> {
+    let options = MountOptions { read_only: true, ..MountOptions::default() };
+    let fs = Fs::mount(rt, device, options).await?;
+    let space = fs.statfs();
+    fs.unmount().await?;
+    Ok(space.blocks_available * u64::from(space.block_size))
 }
 
 fn print_json(out: &mut dyn Write, drive: &Drive, made: &MkfsReport) -> anyhow::Result<()> {
@@ -121,6 +138,7 @@ fn print_json(out: &mut dyn Write, drive: &Drive, made: &MkfsReport) -> anyhow::
         width: made.width,
         superzones: made.superzones,
         main_bytes: made.main_bytes,
+        available_bytes: drive.available,
         zone_blocks: drive.zone_blocks,
         zones: drive.zones,
         max_active: made.max_active,
@@ -147,7 +165,7 @@ fn print(out: &mut dyn Write, drive: &Drive, made: &MkfsReport) -> io::Result<()
             "superzones",
             format!("{} of {}", made.superzones, show::count(made.width.into(), "zone")),
         ),
-        ("for files", show::bytes(made.main_bytes)),
+        ("for files", show::bytes(drive.available)),
     ] {
         writeln!(out, "  {what:<11} {value}")?;
     }
@@ -169,7 +187,8 @@ mod tests {
 
     #[test]
     fn the_budget_is_printed_with_its_sum() {
-        let drive = Drive { name: "d.zns".into(), zones: 64, zone_blocks: 24_576 };
+        let drive =
+            Drive { name: "d.zns".into(), zones: 64, zone_blocks: 24_576, available: 5 << 30 };
         let made = MkfsReport {
             uuid: "u".into(),
             budget: vec![("streams".into(), 6), ("sync log".into(), 1)],
@@ -186,6 +205,7 @@ mod tests {
         assert_eq!(row("sum").as_deref(), Some("7"));
         assert_eq!(row("the drive allows").as_deref(), Some("14"));
         assert!(text.contains("64 zones of 96.0 MiB"), "{text}");
+        assert!(text.contains("for files   5.00 GiB"), "{text}");
 
         let mut out = Vec::new();
         print_json(&mut out, &drive, &made).unwrap();

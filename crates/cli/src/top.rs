@@ -125,7 +125,7 @@ struct Zones {
     partial: u64,
     full: u64,
     retired: u64,
-    /// Zones by use.
+    /// Zones by use, as `furrow map` names them.
     uses: BTreeMap<String, u64>,
 }
 
@@ -137,11 +137,11 @@ struct Array {
     problem: Option<String>,
     read_bytes_per_second: f64,
     written_bytes_per_second: f64,
-    /// Requests of clients by kind.
+    /// Requests of clients by kind: read, write, flush.
     requests: BTreeMap<String, Requests>,
     /// Average nanoseconds that a written block waited for its stripe.
     mean_wait_ns: Option<u64>,
-    /// Segments by their state.
+    /// Segments by state: free, open, sealed, truncated, releasing.
     segments: BTreeMap<String, u64>,
     /// Segments emptied per second, and bytes per second moved for that.
     cleaned_per_second: f64,

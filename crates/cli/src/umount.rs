@@ -10,7 +10,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 /// Seconds that the daemon may take for its last checkpoint.
 const PATIENCE: i64 = 300;
@@ -19,18 +20,28 @@ const LOOK_EVERY: i64 = 2;
 
 /// Unmount a file system
 ///
-/// Returns when the daemon has ended: everything is durable and the device is free. If another
-/// mount namespace still has the mount, it says so after two seconds and fails. Also removes a dead
-/// mount that a crashed daemon left. umount(8) works too, but does not wait for the daemon.
+/// Returns when the daemon has ended: everything is durable and the device is free. Where that
+/// takes long it says what it waits for; if another mount namespace still has the mount, it says so
+/// after two seconds and fails. Also removes a dead mount that a crashed daemon left. umount(8)
+/// works too, but waits for the daemon only where a block device is mounted by its own name.
 #[derive(clap::Args)]
 pub struct Args {
     /// Mount point, or the device mounted, also as LABEL= or UUID=
     #[arg(value_name = "DIR|DEVICE")]
     target: PathBuf,
-    /// Detach it now; it ends when its last user is gone
+    /// Detach it now, even if it is in use; it ends when its last user is gone
     #[arg(short, long)]
     lazy: bool,
+    /// Cut it off now, also from a drive that does not answer: programs that use it get errors, and
+    /// what is not durable may be lost
+    #[arg(short, long, conflicts_with = "lazy")]
+    force: bool,
 }
+
+/// How long it is silent while it waits until everything is durable, and how often it says so then.
+const SILENT: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
+/// How long the daemon of a mount that was cut off may take to end.
+const ENDS_WITHIN: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// How often a busy mount is tried again before an error, and the pauses.
 const BUSY_TRIES: u32 = 20;
@@ -43,8 +54,17 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
         unmount(&directory, Unmount::Lazy)?;
         return Ok(0);
     }
+    if args.force {
+        return cut_off(&directory).map(|()| 0);
+    }
     // Errors must be reported while the user still waits.
-    let synced = report::ask_sync(&directory);
+    let synced = sync(&directory, args.lazy);
+    if let Some(error) = synced.as_ref().err().filter(|error| error.is::<report::NoRoot>()) {
+        // The daemon writes what it has when the mount ends.
+        crate::complain(&format!("{error}"));
+        let how = if args.lazy { Unmount::Lazy } else { Unmount::Plain };
+        return unmount(&directory, how).map(|()| 0);
+    }
     if !args.lazy {
         synced.as_ref().map_err(|error| {
             anyhow!(
@@ -67,6 +87,59 @@ pub fn run(args: &Args, _out: &mut dyn Write) -> Result<u8> {
     }
     synced?;
     Ok(0)
+}
+
+/// Makes everything durable. Says that it waits, if that takes long; before a lazy unmount it does
+/// not wait longer. A drive that does not answer is not waited for: who asks the kernel then cannot
+/// even be killed.
+fn sync(directory: &Path, lazy: bool) -> Result<()> {
+    let at = directory.display();
+    let silence = || report::ask_status(directory).ok().and_then(|status| status.silence);
+    if let Some(report::Silence { seconds, waiting }) = silence() {
+        bail!(
+            "{at}: its drive has not answered for {seconds} s ({waiting}): wait until it does, or \
+             run furrow umount -f {at}, which loses what is not durable"
+        );
+    }
+    let (tell, told) = channel();
+    let asked = directory.to_owned();
+    // Nobody may be left to be told.
+    std::thread::spawn(move || drop(tell.send(report::ask_sync(&asked))));
+    let (mut pause, begun) = (SILENT[0], Instant::now());
+    loop {
+        match told.recv_timeout(pause) {
+            Ok(synced) => return synced,
+            Err(RecvTimeoutError::Disconnected) => bail!("{at}: the thread that syncs died"),
+            Err(RecvTimeoutError::Timeout) => pause = SILENT[1],
+        }
+        let why = silence().map_or_else(String::new, |silence| {
+            format!(": its drive has not answered for {} s ({})", silence.seconds, silence.waiting)
+        });
+        let seconds = begun.elapsed().as_secs();
+        if lazy {
+            bail!("{at}: not everything is durable after {seconds} s{why}");
+        }
+        crate::complain(&format!(
+            "{at}: waiting for {seconds} s until everything is durable{why}; not to wait, and lose \
+             what is not: furrow umount -f {at}"
+        ));
+    }
+}
+
+/// Unmounts without asking the daemon to write anything, and waits a little for its end.
+fn cut_off(directory: &Path) -> Result<()> {
+    let pid = report::ask_status(directory).ok().map(|status| status.info.pid);
+    let daemon = pid.and_then(watch);
+    unmount(directory, Unmount::Force)?;
+    let Some((pid, daemon)) = pid.zip(daemon) else { return Ok(()) };
+    match poll(&mut [PollFd::new(&daemon, PollFlags::IN)], Some(&ENDS_WITHIN)) {
+        Ok(1..) => Ok(()),
+        _ => bail!(
+            "{}: cut off, but its daemon still waits for the drive and keeps it in use: to end \
+             it, and lose what is not durable, run: kill -9 {pid}",
+            directory.display()
+        ),
+    }
 }
 
 fn find(target: &Path) -> Result<Mounted> {

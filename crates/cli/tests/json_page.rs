@@ -28,7 +28,7 @@ const DOCUMENTS: &[Document] = &[
         "furrow df",
         &[
             ("cli/src/df.rs", &["Document", "Mount"]),
-            ("fuse/src/report.rs", &["Status", "Info", "Space"]),
+            ("fuse/src/report.rs", &["Status", "Silence", "Info", "Space"]),
             ("fuse/src/report/counters.rs", &["Traffic"]),
         ],
     ),
@@ -36,7 +36,7 @@ const DOCUMENTS: &[Document] = &[
     (
         "furrow stat",
         &[
-            ("fuse/src/report/stat.rs", &["Stat", "Permits", "MemoryUse", "Stream"]),
+            ("fuse/src/report/stat.rs", &["Stat", "Permits", "MemoryUse", "Memory", "Stream"]),
             ("fuse/src/latency.rs", &["Operation"]),
         ],
     ),
@@ -132,6 +132,39 @@ const OTHERS: &[(&str, &str)] = &[
     ("cli/src/metrics/page.rs", "array"),
     ("cli/src/scrub.rs", "ask"),
 ];
+
+/// A map in a type that is written as JSON: file, type, field (0: the type is the map), what its
+/// names follow on the page, and the names with their meaning. Without names, the field's own
+/// meaning has them.
+type Map = (&'static str, &'static str, &'static str, &'static str, fn() -> Vec<(String, String)>);
+
+const MAPS: &[Map] = &[
+    ("cli/src/raid/status.rs", "Status", "counters", "counters", counted),
+    ("cli/src/raid/status.rs", "Status", "segments", "", Vec::new),
+    ("cli/src/raid/status.rs", "Status", "requests", "", Vec::new),
+    ("cli/src/top.rs", "Zones", "uses", "", Vec::new),
+    ("cli/src/top.rs", "Array", "requests", "", Vec::new),
+    ("cli/src/top.rs", "Array", "segments", "", Vec::new),
+    ("fuse/src/report/stat.rs", "Memory", "0", "memory.now", remembered),
+];
+
+fn counted() -> Vec<(String, String)> {
+    let all = furrow_raid::Counters::default().each();
+    all.into_iter().map(|(name, what, _)| (name.to_owned(), what.to_owned())).collect()
+}
+
+fn remembered() -> Vec<(String, String)> {
+    let parts = furrow_fuse::report::Memory::parts();
+    let mut all: Vec<_> =
+        parts.map(|(name, what)| (name.to_owned(), format!("Bytes: {what}"))).collect();
+    all.push(("total".to_owned(), "Bytes: the sum of these".to_owned()));
+    all.push(("dirty".to_owned(), "Bytes of cached blocks that are not written yet".to_owned()));
+    let sent = furrow_fuse::report::Memory::from(furrow_fs::Memory::default());
+    let sent = serde_json::to_value(sent).unwrap();
+    let names: BTreeSet<&String> = sent.as_object().unwrap().keys().collect();
+    assert_eq!(names, all.iter().map(|(name, _)| name).collect(), "every name has a meaning");
+    all
+}
 
 /// A type or function, and the fields of its JSON: name and meaning, if that is documented there.
 #[derive(Debug, Default, PartialEq)]
@@ -239,6 +272,48 @@ fn items(source: &str) -> Vec<Item> {
     items
 }
 
+/// The types written as JSON that have a map, with the fields.
+fn maps(source: &str) -> Vec<(String, String)> {
+    let (mut maps, mut serialized, mut item) = (Vec::new(), false, None::<String>);
+    for line in source.lines() {
+        let text = line.trim();
+        let name = |text: &str| text.chars().take_while(|c| c.is_alphanumeric()).collect();
+        if text.starts_with("#[") {
+            serialized |= text.contains("Serialize");
+        } else if let Some(rest) = text.split("struct ").nth(1).filter(|_| !text.starts_with("//"))
+        {
+            let found: String = name(rest);
+            if serialized && rest.contains("(BTreeMap<String") {
+                maps.push((found.clone(), "0".to_owned()));
+            }
+            item = (serialized && text.ends_with('{')).then_some(found);
+            serialized = false;
+        } else if line == "}" {
+            (item, serialized) = (None, false);
+        } else if let (Some(item), Some((field, kind))) =
+            (&item, text.trim_start_matches("pub ").split_once(": "))
+            && kind.contains("BTreeMap<String")
+        {
+            maps.push((item.clone(), field.to_owned()));
+        }
+    }
+    maps
+}
+
+/// A map of a type whose names are not in its sources is on the page as well.
+#[test]
+fn no_map_is_left_out() {
+    let mut found = BTreeSet::new();
+    for path in all_sources() {
+        let source = fs::read_to_string(crates().join(&path)).unwrap();
+        found.extend(maps(&source).into_iter().map(|(item, field)| (path.clone(), item, field)));
+    }
+    let listed = MAPS.iter().map(|(path, item, field, ..)| {
+        ((*path).to_owned(), (*item).to_owned(), (*field).to_owned())
+    });
+    assert_eq!(found, listed.collect());
+}
+
 fn crates() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -277,7 +352,9 @@ fn fields() -> (String, Vec<String>) {
             for name in *names {
                 // A function may put together several objects.
                 let of_name: Vec<&Item> = found.iter().filter(|item| item.name == *name).collect();
-                assert!(!of_name.is_empty(), "{path} has no {name} with fields");
+                let maps: Vec<_> =
+                    MAPS.iter().filter(|map| (map.0, map.1) == (*path, *name)).collect();
+                assert!(!of_name.is_empty() || !maps.is_empty(), "{path}: {name} has no fields");
                 for (field, meaning) in of_name.iter().flat_map(|item| &item.fields) {
                     let known = meaning.as_deref().or_else(|| words.get(&**field).copied());
                     let Some(meaning) = known else {
@@ -288,6 +365,11 @@ fn fields() -> (String, Vec<String>) {
                     let row = format!("| `{field}` | {} |\n", meaning.trim_end_matches('.'));
                     if seen.insert(row.clone()) {
                         page.push_str(&row);
+                    }
+                }
+                for (_, _, _, of, names) in maps {
+                    for (field, meaning) in names() {
+                        page.push_str(&format!("| `{of}.{field}` | {meaning} |\n"));
                     }
                 }
             }

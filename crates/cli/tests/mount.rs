@@ -438,8 +438,14 @@ fn a_remount_changes_what_the_kernel_allows() {
     });
     let error = fs::write(place.file("b"), b"refused").unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    let is_read_only = || {
+        let json = furrow(&["stat", "--json", &place.dir()]).stdout;
+        serde_json::from_slice::<serde_json::Value>(&json).unwrap()["read_only"] == true
+    };
+    assert!(is_read_only());
     assert_eq!(fs::read(place.file("a")).unwrap(), b"before");
     remount("remount,rw");
+    assert!(!is_read_only());
     fs::write(place.file("b"), b"after").unwrap();
     // What the daemon can change is changed; of anything else nothing is.
     let options = || {
@@ -565,6 +571,43 @@ fn fsck_tells_clean_from_crashed_from_damaged() {
     refused(&["fsck"], 16, "DEVICE");
     refused(&["fsck", "/dev/nvme9n9"], 8, "/dev/nvme9n9");
     refused(&["fsck", "mem:"], 8, "mem:");
+}
+
+/// The kernel passes no sync(1) on to the mount of an image: who mounts one is told.
+#[test]
+fn a_mount_of_an_image_says_what_makes_it_durable() {
+    if skip("a_mount_of_an_image_says_what_makes_it_durable") {
+        return;
+    }
+    let place = Place::new("sync-hint");
+    let hint = format!(
+        "not of a block device: to make everything durable run: furrow sync {}",
+        place.dir()
+    );
+    for (options, expected) in [("rw", true), ("ro", false)] {
+        let out = furrow(&["mount", &place.image(), &place.dir(), "-o", options]);
+        assert!(out.status.success());
+        let text = said(&out);
+        assert_eq!(text.lines().count(), usize::from(expected), "{text}");
+        assert_eq!(text.contains(&hint), expected, "{text}");
+        assert!(furrow(&["umount", &place.dir()]).status.success());
+    }
+}
+
+/// What mkfs promises is what df shows.
+#[test]
+fn mkfs_and_df_agree_on_the_space_for_files() {
+    let place = Place::new("promise");
+    let json = |arguments: &[&str]| {
+        let out = furrow(arguments);
+        assert!(out.status.success(), "{}", said(&out));
+        serde_json::from_slice::<serde_json::Value>(&out.stdout).unwrap()
+    };
+    let made = json(&["mkfs", "--json", "-f", &place.image()]);
+    let space = &json(&["df", "--json", &place.image()])["space"];
+    let available = space["blocks_available"].as_u64().unwrap() * 4096;
+    assert_eq!(made["available_bytes"].as_u64(), Some(available));
+    assert!(available < made["main_bytes"].as_u64().unwrap());
 }
 
 #[test]

@@ -151,3 +151,56 @@ fn a_signal_and_a_forced_unmount_leave_a_sound_device() {
     assert_eq!(fs::read_to_string(block.place.file("file")).unwrap(), content);
     block.umount(&["--lazy"]);
 }
+
+/// mount(8) finds our helper for a mount of this type too.
+#[test]
+fn mount_8_remounts_a_block_device_with_our_options() {
+    let name = "mount_8_remounts_a_block_device_with_our_options";
+    let Some(block) = Block::new(name) else { return };
+    block.mount();
+    // In a mount namespace of its own, our helper is where mount(8) looks.
+    let script = r#"set -e
+        furrow=$1 dir=$2 real=$3
+        sbin=$(readlink -f /sbin)
+        mkdir -p "$real"
+        mount --bind "$sbin" "$real"
+        mount -t tmpfs none "$sbin"
+        ln -s "$real"/* "$sbin"/
+        rm -f "$sbin"/mount.f*
+        ln -s "$furrow" "$sbin/mount.fuseblk.furrow"
+        mount -o "remount,$4" "$dir""#;
+    let remount = |options: &str| {
+        let out = Command::new("unshare")
+            .args(["-m", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_furrow")])
+            .arg(block.place.dir())
+            .arg(block.place.0.join("sbin"))
+            .arg(options)
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .output()
+            .unwrap();
+        (out.status.success(), said(&out))
+    };
+    let shown = || {
+        let json = furrow(&["stat", "--json", &block.place.dir()]).stdout;
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        json["read_only"].as_bool().unwrap()
+    };
+    let options = || {
+        let mut value = vec![0; 255];
+        let got = rustix::fs::getxattr(block.place.dir(), "furrow.options", value.as_mut_slice());
+        value.truncate(got.unwrap());
+        String::from_utf8(value).unwrap()
+    };
+    assert_eq!(remount("commit=20"), (true, String::new()));
+    assert!(options().ends_with("commit=20"), "{}", options());
+    let (done, why) = remount("cache=1GiB");
+    assert!(!done && why.contains("cache=1GiB cannot come into force"), "{why}");
+    assert!(!shown());
+    assert_eq!(remount("ro"), (true, String::new()));
+    assert!(shown());
+    assert!(fs::write(block.place.file("refused"), "x").is_err());
+    assert_eq!(remount("rw"), (true, String::new()));
+    assert!(!shown());
+    fs::write(block.place.file("accepted"), "x").unwrap();
+    block.umount(&[]);
+}

@@ -1,10 +1,10 @@
-//! A mount of a file system with a damaged inode: everything else is there, and the damage is told
-//! once.
+//! Mounts of file systems with damage and on drives that do not answer: everything else is there,
+//! and what is wrong is told.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test of a face")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use crate::place::{Place, furrow, is_mounted, skip};
+use crate::place::{Place, furrow, is_mounted, kill, refused, said, skip, wait_until};
 use rustix::fs::{XattrFlags, setxattr};
 use std::fs;
 
@@ -80,23 +80,109 @@ fn one_damaged_inode_hides_no_other_name() {
     assert_eq!(log.matches("expected CRC").count(), 2, "{log}");
 }
 
+/// A mount without a root directory would show nothing: it is refused, and one for reading shows
+/// what is left, as a repair would leave it.
 #[test]
-fn a_damaged_root_directory_is_named_by_what_asks_the_daemon() {
-    if skip("a_damaged_root_directory_is_named_by_what_asks_the_daemon") {
+fn a_file_system_without_a_root_directory_is_not_mounted_in_silence() {
+    if skip("a_file_system_without_a_root_directory_is_not_mounted_in_silence") {
         return;
     }
     let place = Place::new("damaged-root");
-    damage_inode(&place, &place.dir());
     place.mount();
-    for command in ["scrub", "stat"] {
-        let output = furrow(&[command, &place.dir()]);
-        let error = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success() && error.contains("root directory"), "{command}: {error}");
-        assert!(error.contains(&format!("umount -l {}", place.dir())), "{command}: {error}");
-    }
-    // Its status says that nothing could be synced; unmounted it is.
-    assert!(!furrow(&["umount", "-l", &place.dir()]).status.success());
+    fs::write(place.file("kept"), "content").unwrap();
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+    damage_inode(&place, &place.dir());
+    refused(&["mount", &place.image(), &place.dir()], 32, "the root directory is damaged");
     assert!(!is_mounted(&place.dir()));
+    place.mount_with("ro");
+    assert_eq!(names(&place), ["lost+found"]);
+    let found = fs::read_dir(place.file("lost+found")).unwrap();
+    let found: Vec<_> = found.map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(fs::read_to_string(&found[0]).unwrap(), "content");
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+}
+
+/// With errors=remount-ro what was not synced is written before writing stops.
+#[test]
+fn what_was_not_synced_survives_the_damage_of_another_file() {
+    if skip("what_was_not_synced_survives_the_damage_of_another_file") {
+        return;
+    }
+    let place = Place::new("remount-ro");
+    place.mount();
+    let mark = [b'Q'; 8192];
+    fs::write(place.file("victim"), mark).unwrap();
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+    assert!(damage(&place, &mark[..96]) > 0);
+    place.mount_with("errors=remount-ro,commit=600");
+    let content = vec![7; 3 << 20];
+    fs::write(place.file("unsynced"), &content).unwrap();
+    let error = fs::read(place.file("victim")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::UCLEAN.raw_os_error()), "{error}");
+    let refused = fs::write(place.file("late"), "x").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem, "{refused}");
+    let log = || fs::read_to_string(place.log()).unwrap();
+    wait_until("writing has stopped", || log().contains("writing has stopped: "));
+    assert!(log().contains("; everything written before is durable"), "{}", log());
+    place.kill();
+    place.mount();
+    assert!(fs::read(place.file("unsynced")).unwrap() == content);
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+    // So an unmount has nothing to complain about either.
+    place.mount_with("errors=remount-ro,commit=600");
+    fs::write(place.file("more"), &content).unwrap();
+    fs::read(place.file("victim")).unwrap_err();
+    let out = furrow(&["umount", &place.dir()]);
+    assert!(out.status.success(), "{}", said(&out));
+    place.mount();
+    assert!(fs::read(place.file("more")).unwrap() == content);
+    assert!(furrow(&["umount", &place.dir()]).status.success());
+}
+
+/// A drive that does not answer is told of, and a mount on it can be got rid of.
+#[test]
+fn a_drive_that_does_not_answer_is_told_of() {
+    if skip("a_drive_that_does_not_answer_is_told_of") {
+        return;
+    }
+    let place = Place::new("hang");
+    let fault = ["device", "fault", "add", &place.image(), "hang", "--nth", "300"];
+    assert!(furrow(&fault).status.success());
+    place.mount();
+    let file = place.file("file");
+    let writer = std::thread::spawn(move || {
+        let file = fs::File::create(file)?;
+        loop {
+            std::io::Write::write_all(&mut &file, &[1; 4096])?;
+            file.sync_all()?;
+        }
+        #[allow(unreachable_code, reason = "its type")]
+        Ok::<(), std::io::Error>(())
+    });
+    let stat = |json: &[&str]| {
+        let out = furrow(&[&["stat"], json, &[&place.dir()]].concat());
+        String::from_utf8(out.stdout).unwrap()
+    };
+    wait_until("the drive is silent", || stat(&[]).contains("THE DRIVE HAS NOT ANSWERED for"));
+    let json: serde_json::Value = serde_json::from_str(&stat(&["--json"])).unwrap();
+    assert!(json["silence"]["seconds"].as_u64().unwrap() >= 5, "{json}");
+    wait_until("the log says so", || {
+        let log = fs::read_to_string(place.log()).unwrap();
+        log.lines().any(|line| line.contains("the drive has not answered for 5 s"))
+    });
+    // An unmount does not wait without a word, and says what else can be done.
+    let advice = format!("furrow umount -f {}", place.dir());
+    refused(&["umount", &place.dir()], 1, &advice);
+    assert!(is_mounted(&place.dir()));
+    let pid = place.pid();
+    let out = furrow(&["umount", "-f", &place.dir()]);
+    let text = said(&out);
+    assert!(!is_mounted(&place.dir()), "{text}");
+    writer.join().unwrap().unwrap_err();
+    assert_eq!(out.status.code(), Some(1), "{text}");
+    assert!(text.contains(&format!("kill -9 {pid}")), "{text}");
+    kill(pid, rustix::process::Signal::KILL);
 }
 
 #[test]

@@ -8,13 +8,14 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-const HELPERS: [&str; 6] = [
+const HELPERS: [&str; 7] = [
     "fsck.furrow",
     "fsck.fuse.furrow",
     "mkfs.furrow",
     "mkfs.fuse.furrow",
     "mount.furrow",
     "mount.fuse.furrow",
+    "mount.fuseblk.furrow",
 ];
 
 fn root() -> PathBuf {

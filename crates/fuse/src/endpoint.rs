@@ -296,6 +296,13 @@ pub(crate) fn number_of(directory: &Path) -> Option<String> {
     mounts.into_iter().rfind(|mount| mount.directory == directory).map(|mount| mount.number)
 }
 
+/// Whether the kernel refuses changes of the file system at `directory`: a remount with `ro` tells
+/// no server of it.
+pub(crate) fn is_read_only(directory: &Path) -> bool {
+    let newest = |mount: &Mounted| mount.directory == directory;
+    mounted().is_ok_and(|all| all.into_iter().rfind(newest).is_some_and(|mount| mount.read_only))
+}
+
 /// The kernel's number of the connection of a mount: a device number in the kernel's own form,
 /// which is the minor number alone where the mount has no block device.
 fn connection(number: &str) -> Option<u32> {
@@ -369,6 +376,8 @@ pub struct Mounted {
     pub directory: PathBuf,
     /// The number of the file system's device, as `major:minor`.
     pub number: String,
+    /// The kernel refuses changes of the file system, at this mount and any other.
+    pub read_only: bool,
 }
 
 /// All mounts of Furrow's, in the order of mounting.
@@ -396,7 +405,9 @@ fn parse_mountinfo(line: &[u8]) -> Option<Mounted> {
     let directory = std::ffi::OsString::from_vec(unescape(fields.get(4)?));
     let source = String::from_utf8_lossy(&unescape(fields.get(dash + 2)?)).into_owned();
     let number = String::from_utf8_lossy(fields.get(2)?).into_owned();
-    Some(Mounted { source, directory: directory.into(), number })
+    let read_only =
+        fields.get(dash + 3).is_some_and(|flags| flags.split(|&b| b == b',').any(|f| f == b"ro"));
+    Some(Mounted { source, directory: directory.into(), number, read_only })
 }
 
 /// The mount table writes blanks, tabs, newlines and backslashes as `\ooo`.
@@ -433,6 +444,9 @@ mod tests {
             assert_eq!(found.directory, Path::new("/mnt/a b"));
             assert_eq!(found.source, r"/d/x\y.zns");
             assert_eq!(found.number, "0:49");
+            assert!(!found.read_only);
+            let remounted = line.replace("rw,a=0", "ro,a=0").replace("KIND", kind);
+            assert!(parse_mountinfo(remounted.as_bytes()).expect("ours").read_only);
         }
     }
 

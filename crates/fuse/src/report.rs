@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use stat::stat;
 pub use stat::{Memory, MemoryUse, Operation, Permits, Stat, Stream};
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Version of the JSON documents.
@@ -86,6 +86,9 @@ pub struct Status {
     /// Why nothing can be written any more, if an error led to that.
     #[serde(default)]
     pub failure: Option<String>,
+    /// The drive, if it owes an answer for more than a few seconds; else null.
+    #[serde(default)]
+    pub silence: Option<Silence>,
     /// Volume label, empty if there is none.
     pub label: String,
     /// UUID of the file system.
@@ -94,6 +97,15 @@ pub struct Status {
     pub space: Space,
     /// Traffic since the mount.
     pub counters: Traffic,
+}
+
+/// [`furrow_fs::Silence`] as JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Silence {
+    /// For how many seconds it has not answered.
+    pub seconds: u64,
+    /// The commands that wait for it.
+    pub waiting: String,
 }
 
 /// [`StatFs`] as JSON.
@@ -188,11 +200,13 @@ pub fn use_name(usage: ZoneUse) -> &'static str {
 pub fn status(fs: &Fs, info: &Info) -> Status {
     let (label, uuid) = fs.identity();
     let failure = fs.failure().map(|error| error.to_string());
-    let read_only = info.read_only || failure.is_some();
+    let remounted = endpoint::is_read_only(Path::new(&info.directory));
+    let read_only = info.read_only || failure.is_some() || remounted;
     Status {
         version: VERSION,
         info: Info { read_only, ..info.clone() },
         failure,
+        silence: fs.silence().map(|s| Silence { seconds: s.seconds, waiting: s.waiting }),
         label,
         uuid,
         space: fs.statfs().into(),
@@ -368,6 +382,27 @@ fn ask_soon(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
     })
 }
 
+/// The root directory of a mount cannot be read, and so its daemon cannot be asked anything.
+#[derive(Debug)]
+pub struct NoRoot {
+    directory: PathBuf,
+    errno: Errno,
+}
+
+impl std::fmt::Display for NoRoot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{0}: the root directory is damaged or cannot be read ({1}), so the daemon cannot be \
+             asked: unmount it (furrow umount {0}), and see what furrow fsck finds on its drive",
+            self.directory.display(),
+            self.errno
+        )
+    }
+}
+
+impl std::error::Error for NoRoot {}
+
 fn ask(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
     let mut value = vec![0; MAX_ANSWER];
     match rustix::fs::getxattr(directory, attribute, value.as_mut_slice()) {
@@ -381,12 +416,7 @@ fn ask(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
         }
         // The kernel asks for the attributes of the root first, and passes on why there are none.
         Err(errno @ (Errno::IO | Errno::UCLEAN)) if rustix::fs::stat(directory).is_err() => {
-            Err(anyhow!(
-                "{0}: the root directory is damaged or cannot be read ({errno}), so the daemon \
-                 cannot be asked: unmount it (furrow umount -l {0}), and see what furrow fsck \
-                 finds on its drive",
-                directory.display()
-            ))
+            Err(anyhow::Error::new(NoRoot { directory: directory.to_owned(), errno }))
         }
         Err(errno) => Err(anyhow::Error::from(errno).context(directory.display().to_string())),
     }
@@ -580,6 +610,7 @@ mod tests {
                 zone_blocks: 9,
             },
             failure: Some("f".into()),
+            silence: Some(Silence { seconds: 8, waiting: "a read".into() }),
             label: "l".into(),
             uuid: "u".into(),
             space: Space { blocks: 3, ..Space::default() },

@@ -131,6 +131,7 @@ fn start_engine(plan: &Plan) -> Result<(Port<Fs>, Pool, Info)> {
                 mounted => mounted,
             }
         })?;
+        fs.watch_drive();
         // The receiver waits for it below.
         let _ = sender.send((fs.pool().clone(), info));
         Ok::<Fs, Error>(fs)
@@ -178,15 +179,21 @@ fn damaged(plan: &Plan, stat: Option<Stat>) -> Option<String> {
     ))
 }
 
-/// What the user should know who types `sync`.
+/// What the user should know who types `sync`. A drive in memory keeps nothing anyway.
 fn without_sync(plan: &Plan) -> String {
-    let silent = plan.block_device().is_none() || syncs();
-    match silent {
-        true => String::new(),
-        false => format!(
-            "{}: sync(1) does not reach this mount on Linux before 6.18: run: furrow sync {}",
-            plan.source,
-            plan.directory.display()
-        ),
+    let held = plan.block_device().is_some();
+    if held && syncs() || plan.options.engine.read_only || plan.device.starts_with("mem:") {
+        return String::new();
     }
+    let why = match plan.options.fsname {
+        _ if held => "this mount on Linux before 6.18",
+        Some(_) => "a mount with fsname=",
+        None => "this mount, which is not of a block device",
+    };
+    format!(
+        "{}: sync(1) and syncfs(2) do not reach {why}: to make everything durable run: furrow \
+         sync {}",
+        plan.source,
+        plan.directory.display()
+    )
 }

@@ -116,7 +116,7 @@ pub const WORDS: &[(&str, &str)] = &[
     ("loses", "The repair gives something up"),
     ("losses", "Steps of the repair that give something up"),
     ("loss", "This gives something up"),
-    ("main_bytes", "Bytes for files"),
+    ("main_bytes", "Bytes of the zones for files, those for cleaning included"),
     ("max_active", "Most active zones; null: no limit"),
     ("max_append_blocks", "Longest append in blocks of the drive; null: the drive has none"),
     ("max_open", "Most open zones; null: no limit"),

@@ -138,6 +138,7 @@ mod tests {
     fn stat() -> Stat {
         Stat {
             status: Status {
+                silence: None,
                 failure: None,
                 version: VERSION,
                 info: Info {
