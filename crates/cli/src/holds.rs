@@ -166,6 +166,11 @@ impl Holds {
             }
             Holds::Unreadable(_) => "try a newer furrow, or restore it from a copy".to_owned(),
             Holds::Foreign(_) | Holds::Data(_) => "check that it is the drive you mean".to_owned(),
+            Holds::Nothing if name.starts_with("mem:") => {
+                "a drive in memory is empty whenever a command opens it: make an image with furrow \
+                 device create"
+                    .to_owned()
+            }
             Holds::Nothing => format!("make a file system on it with furrow mkfs {name}"),
         }
     }

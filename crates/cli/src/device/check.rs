@@ -6,8 +6,10 @@
 //! something of this machine, too, which is looked for even if the drive cannot be opened.
 
 use crate::holds::{self, Holds};
+use crate::live;
 use crate::show;
 use clap::Args;
+use furrow_console::fit;
 use furrow_emu::OpenMode;
 use furrow_fs::{Fs, MkfsOptions};
 use furrow_kv::{FormatOptions, Store};
@@ -153,17 +155,22 @@ pub(super) fn run(args: &CheckArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
         Some(path) => writeln!(out, "{} ({})", args.device, path.display())?,
         None => writeln!(out, "{}", args.device)?,
     }
+    let mut lines = Vec::new();
     if soft {
-        writeln!(out, "  it has soft zones")?;
+        lines.push("it has soft zones".to_owned());
     }
     if let Some((1.., streams)) = &streams {
-        writeln!(out, "  write streams: {streams}")?;
+        lines.push(format!("write streams: {streams}"));
     }
-    for (_, what) in &obstacles {
-        writeln!(out, "  {what}")?;
-    }
-    for Fit { front_end, why, .. } in &fits {
-        writeln!(out, "  {front_end}: {}", why.as_deref().unwrap_or("fits"))?;
+    lines.extend(obstacles.into_iter().map(|(_, what)| what));
+    lines.extend(fits.iter().map(|Fit { front_end, why, .. }| {
+        format!("{front_end}: {}", why.as_deref().unwrap_or("fits"))
+    }));
+    for line in lines {
+        // The first line of each is less indented than those that go on.
+        let text = format!("  {line}");
+        let folded = fit::folded_around_commands(&text, 4, live::width());
+        folded.iter().try_for_each(|line| writeln!(out, "{line}"))?;
     }
     Ok(status)
 }

@@ -2,8 +2,10 @@
 
 use super::drive::Looked;
 use super::kind::{self, Kind};
+use crate::live;
 use crate::show;
 use crate::target::source_name;
+use furrow_console::fit::{self, Column};
 use furrow_kv::{Snapshot, Space};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -92,34 +94,49 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
     }
     print_space(out, &device, &space)?;
     writeln!(out)?;
-    let mut table = show::table(&["kind", "names", "files", "bytes", "on the drive", "share"]);
     let disk: Vec<u64> = sums.values().map(|sum| sum.disk).collect();
-    for ((kind, sum), share) in sums.iter().zip(show::shares(&disk, space.used)) {
-        table.add_row([
+    let rows = sums.iter().zip(show::shares(&disk, space.used)).map(|((kind, sum), share)| {
+        vec![
             kind.name().to_owned(),
             kind.pattern().to_owned(),
             sum.files.to_string(),
             show::bytes(sum.bytes),
             show::bytes(sum.disk),
             share,
-        ]);
-    }
-    show::print_table(out, &table)?;
+        ]
+    });
+    let lines = fit::table(&KINDS, &rows.collect::<Vec<_>>(), live::width());
+    lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;
     Ok(0)
 }
+
+const KINDS: [Column; 6] = [
+    Column::word("kind", 0),
+    Column::amount("names", 2),
+    Column::amount("files", 1),
+    Column::amount("bytes", 3),
+    Column::amount("on the drive", 0),
+    Column::amount("share", 1),
+];
+const SPACE: [Column; 5] = [
+    Column::name("device", 0),
+    Column::amount("size", 1),
+    Column::amount("used", 0),
+    Column::amount("use", 2),
+    Column::amount("available", 0),
+];
 
 /// Prints the space of the store on `device`.
 ///
 /// # Errors
 /// Errors of writing.
 pub fn print_space(out: &mut dyn Write, device: &str, space: &Space) -> std::io::Result<()> {
-    let mut table = show::table(&["device", "size", "used", "use", "available"]);
-    table.add_row([
+    let row = vec![
         device.to_owned(),
         show::bytes(space.capacity),
         show::bytes(space.used),
         show::percent(space.used, space.capacity),
         show::bytes(space.available),
-    ]);
-    show::print_table(out, &table)
+    ];
+    fit::table(&SPACE, &[row], live::width()).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
