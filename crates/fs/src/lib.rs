@@ -103,6 +103,14 @@ async fn with_root(fs: Fs) -> Result<Fs> {
     Err(Error::new(ErrorKind::Corrupt, message))
 }
 
+/// The error of a refused mount, with what can be done instead.
+async fn with_choices(device: &dyn ZonedDevice, error: Error) -> Error {
+    match repair::choices(device).await {
+        Some(choices) => Error::new(error.kind(), format!("{error}: {choices}")),
+        None => error,
+    }
+}
+
 /// A mounted file system. Cloning shares it; it stays on its executor.
 #[derive(Clone)]
 pub struct Fs(Rc<core::Inner>);
@@ -140,18 +148,15 @@ impl Fs {
             // What cannot be read is as good as damaged, as long as the drive answers.
             let unread = |error: &Error| error.kind() == ErrorKind::Io && device.answers();
             let rooted = match mounted {
-                Ok(inner) => with_root(Fs(inner)).await,
-                Err(error) => Err(error),
+                Ok(inner) if options.read_only => with_root(Fs(inner)).await,
+                mounted => mounted.map(Fs),
             };
             let error = match rooted {
                 Err(error) if error.kind() == ErrorKind::Corrupt || unread(&error) => error,
                 rooted => return rooted,
             };
             if !options.read_only {
-                return Err(match repair::choices(&*device).await {
-                    Some(choices) => Error::new(error.kind(), format!("{error}: {choices}")),
-                    None => error,
-                });
+                return Err(with_choices(&*device, error).await);
             }
             let Ok((view, lost)) = repair::readable(rt, device).await else { return Err(error) };
             let notice = options.notice;
@@ -161,6 +166,18 @@ impl Fs {
             *inner.losses.borrow_mut() = lost;
             Ok(Fs(inner))
         })
+    }
+
+    /// Ends a file system on `device` in which no name leads anywhere: its root directory is damaged
+    /// or cannot be read. What is known by its number could still be used.
+    ///
+    /// # Errors
+    /// `Corrupt`, with what can be done.
+    pub async fn with_names(self, device: &dyn ZonedDevice) -> Result<Fs> {
+        match with_root(self).await {
+            Err(error) => Err(with_choices(device, error).await),
+            rooted => rooted,
+        }
     }
 
     /// What a mount for reading found damaged: a line for each loss, the first for the damage that

@@ -303,8 +303,8 @@ fn a_mount_is_refused_only_for_a_zone_that_it_needs() {
         for (index, zone) in zones.iter().enumerate() {
             let needed = match zone.usage {
                 ZoneUse::Checkpoint | ZoneUse::DeltaLog | ZoneUse::Tables => zone.written > 0,
-                // The root directory, and inodes of directories whose names are replayed.
-                ZoneUse::Node(_) => true,
+                // Inodes of directories, whose names are replayed.
+                ZoneUse::Node(_) => !clean,
                 _ => !clean && half.contains(&index),
             };
             let gone = ZoneId(index as u32);

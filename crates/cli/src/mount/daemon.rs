@@ -128,7 +128,7 @@ fn start_engine(plan: &Plan) -> Result<(Port<Fs>, Pool, Info)> {
         let fs = rt.block_on(async move {
             match Fs::mount(&engine, device.clone(), options).await {
                 Err(error) => Err(holds::explain(&*device, error).await),
-                mounted => mounted,
+                Ok(fs) => fs.with_names(&*device).await,
             }
         })?;
         fs.watch_drive();
