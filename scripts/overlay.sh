@@ -28,7 +28,8 @@ detach() {
 trap 'detach; rm -rf "$work"' EXIT
 
 attach() {
-    "$furrow" mount "$drive" "$mount" --log "$work/log" -o commit=600
+    "$furrow" mount "$drive" "$mount" --log "$work/log" -o commit=600 2>"$work/out" ||
+        { cat "$work/out"; fail "mount"; }
 }
 over() {
     mount -t overlay overlay \
@@ -67,7 +68,7 @@ in_overlay() { chroot "$merged" env DEBIAN_FRONTEND=noninteractive PATH=/usr/sbi
 whole() {
     local installed
     installed="$(in_overlay dpkg-query -W -f '${db:Status-Abbrev} ${Package}\n' "${packages[@]}" 2>/dev/null |
-        awk '$1 == "ii" { print $2 }')"
+        awk '$1 == "ii" { print $2 }' || true)"
     count=$(printf '%s' "$installed" | grep -c . || true)
     # shellcheck disable=SC2086 # names of packages
     [ -z "$installed" ] || in_overlay dpkg -V $installed >"$work/out" 2>&1 && [ ! -s "$work/out" ] ||

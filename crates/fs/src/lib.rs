@@ -168,8 +168,8 @@ impl Fs {
         })
     }
 
-    /// Ends a file system on `device` in which no name leads anywhere: its root directory is damaged
-    /// or cannot be read. What is known by its number could still be used.
+    /// Ends a file system on `device` in which no name leads anywhere, because its root directory
+    /// is damaged or cannot be read. What is known by its number could still be used.
     ///
     /// # Errors
     /// `Corrupt`, with what can be done.
