@@ -50,12 +50,12 @@ fn no_crash_shows_a_whiteout_without_its_rename() {
     common::on_drive(rt, SMALL, made, |rt, drive| async move {
         let fs = Fs::mount(&rt, Rc::new(drive.clone()), quiet()).await?;
         let other = fs.create(Ino::ROOT, b"other", &NewNode::directory()).await?.ino;
-        let to = |n: u64| if n % 2 == 0 { other } else { Ino::ROOT };
+        let to = |n: u64| if n.is_multiple_of(2) { other } else { Ino::ROOT };
         let mut files = Vec::new();
         for n in 0..FILES {
             let ino = fs.create(Ino::ROOT, &old(n), &NewNode::file()).await?.ino;
             fs.write(ino, WriteData::copy(fs.pool(), 0, &[n as u8; 5000])).await?;
-            if n % 3 == 0 {
+            if n.is_multiple_of(3) {
                 fs.create(to(n), &new(n), &NewNode::file()).await?;
             }
             files.push(ino);
