@@ -4,8 +4,8 @@
 #
 # All layers are on one mount. A Debian system is made by debootstrap, as the lower layer. Packages
 # are installed and removed in the overlay while the daemon is killed (KILLS times, 10; SEED=1). After
-# each kill fsck must find nothing, and each package that dpkg calls installed must have the files that
-# were packed. Then Podman keeps an image and containers on the mount, through a kill too.
+# each kill fsck must find nothing, and each package that dpkg calls unpacked or installed must have the
+# files that were packed. Then Podman keeps an image and containers on the mount, through a kill too.
 . "$(dirname "$0")/lib.sh"
 
 kills="${1:-10}"
@@ -64,15 +64,17 @@ before="$(lower)"
 say "a Debian system of $(find "$mount/lower" | wc -l) files on the mount, and an overlay on it"
 
 in_overlay() { chroot "$merged" env DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"; }
-# What dpkg calls installed must be there, as it was packed.
+# What dpkg calls unpacked or installed must be there, as it was packed.
 whole() {
     local installed
     installed="$(in_overlay dpkg-query -W -f '${db:Status-Abbrev} ${Package}\n' "${packages[@]}" 2>/dev/null |
-        awk '$1 == "ii" { print $2 }' || true)"
+        awk '$1 ~ /^i[iUF]$/ { print $2 }' || true)"
     count=$(printf '%s' "$installed" | grep -c . || true)
+    [ -n "$installed" ] || return 0
+    # A configuration file comes with the configuration.
     # shellcheck disable=SC2086 # names of packages
-    [ -z "$installed" ] || in_overlay dpkg -V $installed >"$work/out" 2>&1 && [ ! -s "$work/out" ] ||
-        { [ -z "$installed" ] || { cat "$work/out"; fail "after $1: packages are not whole"; }; }
+    in_overlay dpkg -V $installed 2>&1 | grep -v ' c /' >"$work/out" || true
+    [ ! -s "$work/out" ] || { cat "$work/out"; fail "after $1: packages are not whole"; }
 }
 RANDOM="${SEED:-1}"
 for ((round = 1; round <= kills; round++)); do
@@ -87,7 +89,7 @@ for ((round = 1; round <= kills; round++)); do
     crash "kill $round"
     over
     whole "kill $round"
-    say "kill $round: fsck clean, $count packages installed, whole"
+    say "kill $round: fsck clean, $count packages unpacked or installed, whole"
     umount "$merged"
 done
 over
