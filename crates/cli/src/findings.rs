@@ -39,8 +39,8 @@ pub struct Findings<'a, T: Violation> {
     pub repaired: bool,
 }
 
-/// Puts those together for which `key` answers the same, each at the place of the first of them;
-/// one without a key is alone.
+/// Groups findings by `key`, in the order of the first finding of each group. A finding without a
+/// key is a group of its own.
 pub fn groups<'a, T, K: Ord>(found: &'a [T], key: impl Fn(&'a T) -> Option<K>) -> Vec<Vec<&'a T>> {
     let (mut groups, mut places) = (Vec::<Vec<&T>>::new(), BTreeMap::new());
     for one in found {

@@ -103,7 +103,7 @@ async fn with_root(fs: Fs) -> Result<Fs> {
     Err(Error::new(ErrorKind::Corrupt, message))
 }
 
-/// The error of a refused mount, with what can be done instead.
+/// The error of a refused mount, with the commands that can help.
 async fn with_choices(device: &dyn ZonedDevice, error: Error) -> Error {
     match repair::choices(device).await {
         Some(choices) => Error::new(error.kind(), format!("{error}: {choices}")),

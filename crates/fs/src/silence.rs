@@ -1,7 +1,8 @@
 //! Notices that the drive owes an answer, and what waits for it.
 //!
-//! A drive that neither answers nor fails holds up whoever needs it, and looks like an engine that
-//! hangs. Nothing is given up: the drive may only be slow.
+//! If a drive neither answers nor reports an error, every operation that needs the drive waits,
+//! and the engine seems to hang. The engine only reports the wait. The engine cancels no command,
+//! because the drive may only be slow.
 
 use crate::core::{Core, Inner};
 use furrow_log::address::BlockAddr;

@@ -168,7 +168,7 @@ fn stop_engine(port: Port<Fs>, left: Option<Result<(), Error>>) -> Result<()> {
     Ok(())
 }
 
-/// What the user should know of a mount for reading that does not show everything.
+/// A warning if a mount for reading does not show everything.
 fn damaged(plan: &Plan, stat: Option<Stat>) -> Option<String> {
     let lines = stat?.not_shown;
     Some(format!(
@@ -179,7 +179,8 @@ fn damaged(plan: &Plan, stat: Option<Stat>) -> Option<String> {
     ))
 }
 
-/// What the user should know who types `sync`. A drive in memory keeps nothing anyway.
+/// A warning if sync(1) does not reach this mount. A drive in memory gets no warning, because the
+/// drive keeps nothing after the mount.
 fn without_sync(plan: &Plan) -> String {
     let held = plan.block_device().is_some();
     if held && syncs() || plan.options.engine.read_only || plan.device.starts_with("mem:") {

@@ -494,7 +494,8 @@ impl Inner {
         })
     }
 
-    /// Writes everything, after damage that is to end all writing, and then stops writing.
+    /// Writes a checkpoint of the accepted changes, and then stops writing. Called after damage,
+    /// with `errors=remount-ro`.
     pub(crate) async fn stop_after_checkpoint(self: &Rc<Self>, error: Error) {
         // Until writing has stopped no other checkpoint begins, above all not that of an unmount.
         let _one = self.checkpoint_lock.acquire(1).await;
