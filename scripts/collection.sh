@@ -7,12 +7,12 @@
 # drives, so that schemes that find no space on the nominal one show the space they need. The six
 # schemes on drives of 1 and 1.5 times the nominal size are run for each seed, the other points of
 # the curves once. Drives are in memory and not timed. Each run adds a line to OUT
-# (docs/collection/runs.jsonl); runs with a line there are not run again. The bound goes to
-# bound.jsonl in the same directory. Then the pictures and tables of docs/collection.md are made.
+# (docs/research/collection/runs.jsonl); runs with a line there are not run again. The bound goes to
+# bound.jsonl in the same directory. Then the pictures and tables of docs/research/collection.md are made.
 . "$(dirname "$0")/lib.sh"
 
 seeds="${1:-3}"
-out="${2:-docs/collection/runs.jsonl}"
+out="${2:-docs/research/collection/runs.jsonl}"
 bounds="$(dirname "$out")/bound.jsonl"
 profile=release
 program="${WORKLOAD:-$target_dir/$profile/rocksdb-plugin/workload}"
@@ -134,4 +134,4 @@ for live in 0.5 0.65 0.8; do
     [ "$first" -gt 1 ] || walk "$live" 1
 done
 rm -f "$out.err"
-[ "$out" != docs/collection/runs.jsonl ] || "$lab" collection docs
+[ "$out" != docs/research/collection/runs.jsonl ] || "$lab" collection docs/research

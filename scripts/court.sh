@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Power cuts under file systems of the kernel and under Furrow, on one emulated drive, in a guest (docs/court.md).
+# Power cuts under file systems of the kernel and under Furrow, on one emulated drive, in a guest (docs/research/court.md).
 #
 # scripts/court.sh [FILE SYSTEM...]: xfs, btrfs, f2fs, furrow, or all. Records workloads, cuts the power in
 # the recordings, mounts what is left and compares it with what was promised.
@@ -17,7 +17,7 @@
 # 'furrow-court stuck' for btrfs-hang. It fails if the defect is seen.
 #
 # scripts/court.sh compare [FILE SYSTEM...]: the same work on each, and on furrow-library, counted at the drive
-# (docs/side-by-side.md). FURROW_COURT_RUNS: runs, of which the median is taken (5).
+# (docs/research/side-by-side.md). FURROW_COURT_RUNS: runs, of which the median is taken (5).
 # scripts/court.sh times [FILE SYSTEM...]: the same in small on a drive that is slowed down by two factors.
 # FURROW_COURT_SLOW: the factors (500 1000).
 . "$(dirname "$0")/lib.sh"

@@ -80,5 +80,5 @@ done
 say
 sed -n '/^use /,/^cells:/p' "$work/map.txt"
 say
-say "one untimed run each: the bytes copied depend on timing, see docs/rocksdb.md"
+say "one untimed run each: the bytes copied depend on timing, see docs/use/rocksdb.md"
 rm -f "$work"/*.zns

@@ -38,7 +38,7 @@ step() {
     fi
 }
 
-# The cases in which a kind of drive differs from the rules of zones, each explained in docs/drive-tests.md:
+# The cases in which a kind of drive differs from the rules of zones, each explained in docs/inside/drive-tests.md:
 # command, state before, what the rules say, what the drive does. $1: the kind
 differences() {
     local good='Successful Completion (000h)' transition='Invalid Zone State Transition (1BFh)'

@@ -1,4 +1,4 @@
-# The guest's part `md`: a volume beside Linux md on the same plain drives (docs/against-md.md). Read by
+# The guest's part `md`: a volume beside Linux md on the same plain drives (docs/research/against-md.md). Read by
 # scripts/guest-init.sh.
 
 # What the plain drives were asked so far: bytes written and read; writes, reads, flushes, discards.

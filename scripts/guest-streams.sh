@@ -12,7 +12,7 @@ placed() {
 # of each handle, as `placed` prints them
 traced() {
     local first
-    # `first` of the superblock (docs/soft-zones-format.md), in blocks.
+    # `first` of the superblock (docs/inside/soft-zones-format.md), in blocks.
     first=$(($(dd if="$1" bs=1 skip=144 count=8 2>/dev/null | od -An -t u8)))
     # The first block, one less than the number of blocks, the placement identifier times 65536.
     sed -n "s/.*nvme_setup_cmd: $(basename "$1" n1): .*nvme_cmd_write slba=\([0-9]*\), len=\([0-9]*\), .*dsmgmt=\([0-9]*\).*/\1 \2 \3/p" \

@@ -2,7 +2,7 @@
 # Records the runs of stock db_bench that claims Z20 to Z23 and R26 replay: scripts/recorded.sh DIR
 #
 # Then `furrow-lab keep Z20 Z21 Z22 Z23 R26 --seeds 1 --recorded DIR` keeps their figures, and
-# docs/claims-recorded.md describes the recordings. Needs 10 GB of memory and 4 GB in DIR, and an
+# docs/research/claims-recorded.md describes the recordings. Needs 10 GB of memory and 4 GB in DIR, and an
 # idle machine: the time that threads spend between their calls is recorded, and other load would
 # lengthen it.
 # OPERATIONS (500000, of 50 million published) and VALUES (4096 of each of R26's eight clients, of

@@ -253,7 +253,7 @@ def figures(by):
 COMMIT = "d07a573"
 
 
-# Lines for docs/data/claims.jsonl, at the published size.
+# Lines for docs/research/data/claims.jsonl, at the published size.
 def kept(by):
     units = published()
 
@@ -390,7 +390,7 @@ def main():
     page = [
         "# Same-Victim garbage collection: the runs",
         "",
-        "Made by `scripts/same-victim.sh table` from `docs/data/same-victim.jsonl`, one line for each run of",
+        "Made by `scripts/same-victim.sh table` from `docs/research/data/same-victim.jsonl`, one line for each run of",
         "`scripts/same-victim.sh all`. What was found, in words: [same-victim-findings.md](same-victim-findings.md).",
         "Verdicts on the runs that stand for the claims: [claims/same-victim.md](claims/same-victim.md).",
         "",

@@ -4,7 +4,7 @@
 # An eighth of the paper's size with counts kept: 64 zones of 128 MiB, values of 16 KiB, blob files
 # and memtable of 8 MiB, tables of 64 MiB as published; values are zeros behind their first bytes, which
 # a drive in memory keeps in little room. Each run adds a line of JSON to FILE
-# (docs/data/same-victim.jsonl). Profiles:
+# (docs/research/data/same-victim.jsonl). Profiles:
 #   untimed    three schemes and the rule of the released ZenFS, four workloads; a drive in memory
 #              without a timing model
 #   timed      the same on the model of its emulated drive (ConfZNS), by the real clock: all
@@ -24,11 +24,11 @@
 #   unlimited  as timed, workload A without a limit of active zones
 #   printed    as timed, workload A with equation 1 as it is printed
 #   all        all of these; those by the real clock six at a time
-#   table      from FILE, nothing is run: docs/claims-same-victim.md, and the figures of claims V1 to V9 in
-#              docs/data/claims.jsonl, of which `furrow-lab pages docs` makes the pages about claims
+#   table      from FILE, nothing is run: docs/research/claims-same-victim.md, and the figures of claims V1 to V9 in
+#              docs/research/data/claims.jsonl, of which `furrow-lab pages docs/research` makes the pages about claims
 . "$(dirname "$0")/lib.sh"
 
-out=docs/data/same-victim.jsonl
+out=docs/research/data/same-victim.jsonl
 seeds=3
 profiles=()
 while [ $# -gt 0 ]; do
@@ -166,5 +166,5 @@ for profile in "${profiles[@]}"; do
         esac
     done
     wait
-    [ "$profile" != table ] || python3 scripts/same-victim.py "$out" docs
+    [ "$profile" != table ] || python3 scripts/same-victim.py "$out" docs/research
 done

@@ -126,7 +126,7 @@ step tests env RUST_TEST_THREADS=$((3 * $(nproc))) cargo test --quiet --workspac
 
 # A change of an engine must not change figures of claims unnoticed.
 gate() {
-    "$target_dir/debug/furrow-lab" gate docs --no-cache
+    "$target_dir/debug/furrow-lab" gate docs/research --no-cache
 }
 sweeps() {
     step claims gate

@@ -8,7 +8,7 @@
 #include "rocksdb/file_system.h"
 #include "rocksdb/version.h"
 
-// The newest version that the tests ran with (scripts/rocksdb.sh newer); docs/rocksdb.md lists all.
+// The newest version that the tests ran with (scripts/rocksdb.sh newer); docs/use/rocksdb.md lists all.
 #define FURROW_TRIED_MAJOR 9
 #define FURROW_TRIED_MINOR 11
 #if ROCKSDB_MAJOR > FURROW_TRIED_MAJOR || \

@@ -162,7 +162,7 @@ class Drive:
             raise Failure(f"drive {self.number}: mounted in spite of a power cut")
 
     def scrub(self):
-        """Reads everything on the mount; what is damaged (docs/json.md)."""
+        """Reads everything on the mount; what is damaged (docs/use/json.md)."""
         done = self.run("scrub", "--json", self.directory, check=False, seconds=300)
         try:
             return json.loads(done.stdout)["scrub"]

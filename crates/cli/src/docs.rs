@@ -89,10 +89,10 @@ fn pages() -> Result<Vec<(String, Vec<u8>)>> {
         let page = format!(".so man1/furrow-{subcommand}.1\n");
         pages.push((format!("{name}.8"), page.into_bytes()));
     }
-    let metrics = include_str!("../../../docs/metrics.md");
+    let metrics = include_str!("../../../docs/use/metrics.md");
     let metrics = page::manual("furrow-metrics", 7, "metrics for Prometheus, with units", metrics);
     pages.push(("furrow-metrics.7".to_owned(), metrics.into_bytes()));
-    let overview = include_str!("../../../docs/furrow.md");
+    let overview = include_str!("../../../docs/use/furrow.md");
     let overview = page::manual("furrow", 7, "storage for zoned drives", overview);
     pages.push(("furrow.7".to_owned(), overview.into_bytes()));
     Ok(pages)

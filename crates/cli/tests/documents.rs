@@ -164,7 +164,7 @@ fn code_map() -> String {
 
 #[test]
 fn the_code_map_is_true() {
-    let (path, map) = (root().join("docs/code-map.md"), code_map());
+    let (path, map) = (root().join("docs/inside/code-map.md"), code_map());
     if std::env::var_os("FURROW_WRITE_CODE_MAP").is_some() {
         fs::write(&path, &map).unwrap();
     }
@@ -173,7 +173,7 @@ fn the_code_map_is_true() {
     let stale: Vec<&str> = found.lines().filter(|line| !map.contains(line)).collect();
     assert!(
         found == map,
-        "docs/code-map.md is old; missing:\n{}\nno longer true:\n{}\nto write it: \
+        "docs/inside/code-map.md is old; missing:\n{}\nno longer true:\n{}\nto write it: \
          FURROW_WRITE_CODE_MAP=1 cargo test -p furrow-cli the_code_map_is_true",
         missing.join("\n"),
         stale.join("\n"),
@@ -264,7 +264,7 @@ fn the_glossary_is_the_codes() {
         }
     }
     assert!(names.len() > 2000, "{} names", names.len());
-    let rows = glossary(&text_of("docs/glossary.md"));
+    let rows = glossary(&text_of("docs/inside/glossary.md"));
     assert!(rows.len() > 30, "{} rows", rows.len());
     let mut problems = Vec::new();
     for (defined, replaced) in &rows {
@@ -276,13 +276,13 @@ fn the_glossary_is_the_codes() {
             problems.extend(found.map(|(_, place)| format!("{word:?} is in use: {place}")));
         }
     }
-    let lines = text_of("docs/glossary.md").lines().count();
+    let lines = text_of("docs/inside/glossary.md").lines().count();
     assert!(lines <= 60, "the glossary has {lines} lines: at most a page");
-    assert!(problems.is_empty(), "docs/glossary.md:\n{}", problems.join("\n"));
+    assert!(problems.is_empty(), "docs/inside/glossary.md:\n{}", problems.join("\n"));
 }
 
 /// Most words of pages that are read before a decision.
-const SHORT: [(&str, usize); 2] = [("README.md", 700), ("docs/comparison.md", 500)];
+const SHORT: [(&str, usize); 2] = [("README.md", 700), ("docs/use/comparison.md", 500)];
 
 #[test]
 fn the_first_pages_are_short_and_readme_says_what_it_must() {
@@ -296,7 +296,7 @@ fn the_first_pages_are_short_and_readme_says_what_it_must() {
         "any other SSD",
         "not yet run on real zoned hardware",
         "Do not keep your only copy",
-        "docs/limits.md",
+        "docs/use/limits.md",
         "](docs/map.svg)",
         "`make demo`",
         "`make test`",
@@ -327,12 +327,16 @@ fn links(page: &str) -> BTreeSet<String> {
 fn every_page_is_in_the_index() {
     let linked = links("README.md");
     let mut missing = Vec::new();
-    for folder in ["", "claims/", "design/", "structure/"] {
-        for entry in fs::read_dir(root().join("docs").join(folder)).unwrap() {
-            let name = entry.unwrap().file_name().into_string().unwrap();
-            let page = format!("{folder}{name}");
-            if name.ends_with(".md") && page != "README.md" && !linked.contains(&page) {
-                missing.push(page);
+    let mut folders = vec![root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let page = path.strip_prefix(root().join("docs")).unwrap().to_str().unwrap();
+            if page.ends_with(".md") && page != "README.md" && !linked.contains(page) {
+                missing.push(page.to_owned());
             }
         }
     }

@@ -382,7 +382,7 @@ fn fields() -> (String, Vec<String>) {
 fn the_page_has_every_field_of_every_document() {
     let (made, missing) = fields();
     assert!(missing.is_empty(), "without a meaning:\n{}", missing.join("\n"));
-    let path = crates().join("../docs/json.md");
+    let path = crates().join("../docs/use/json.md");
     let found = fs::read_to_string(&path).unwrap();
     let (text, old) = found.split_at(found.find(BEGINS).expect("the page has a part of fields"));
     if std::env::var_os("FURROW_WRITE_JSON_PAGE").is_some() {
@@ -393,7 +393,7 @@ fn the_page_has_every_field_of_every_document() {
     let stale: Vec<&str> = old.lines().filter(|line| !made.contains(line)).collect();
     assert!(
         old == made,
-        "docs/json.md is old; it lacks:\n{}\nno longer true:\n{}\nto write it: \
+        "docs/use/json.md is old; it lacks:\n{}\nno longer true:\n{}\nto write it: \
          FURROW_WRITE_JSON_PAGE=1 cargo test -p furrow-cli --test all the_page_has_every_field",
         lacks.join("\n"),
         stale.join("\n"),

@@ -168,7 +168,7 @@ fn the_mail_hook_sends_what_an_operator_needs() {
     assert!(text.contains("how furrow-raid@tank.service is"), "{text}");
     // What is no trouble makes no mail, unless somebody wants it.
     let hook = fs::read_to_string(root().join("scripts/hooks/mail")).unwrap();
-    let events = fs::read_to_string(root().join("docs/volumes.md")).unwrap();
+    let events = fs::read_to_string(root().join("docs/use/volumes.md")).unwrap();
     let quiet = hook.lines().find_map(|line| line.strip_prefix("QUIET=\"")).unwrap();
     for event in quiet.trim_end_matches('"').split(' ') {
         assert!(events.contains(&format!("`{event}`")), "no event is called {event}");

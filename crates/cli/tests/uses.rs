@@ -109,7 +109,7 @@ fn the_first_example_of_the_manual_works_for_root_without_a_runtime_directory() 
         return;
     }
     assert!(rustix::process::geteuid().is_root(), "this test is for root");
-    let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/volumes.md");
+    let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/use/volumes.md");
     let manual = fs::read_to_string(manual).unwrap();
     let (_, example) = manual.split_once("## A first array\n\n```\n").unwrap();
     let (example, _) = example.split_once("```").unwrap();

@@ -75,7 +75,7 @@ impl Kind {
     }
 
     /// Makes everything in the file system at `place` durable: syncfs(2), which FUSE does not pass
-    /// on (docs/mounting.md), and so Furrow's own command for it.
+    /// on (docs/use/mounting.md), and so Furrow's own command for it.
     ///
     /// # Errors
     /// What it says.

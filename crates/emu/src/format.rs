@@ -1,5 +1,5 @@
-//! The bytes of an emulated drive's image, format version 1. `docs/emulated-image.md` describes the
-//! same format; a test compares its numbers with this module.
+//! The bytes of an emulated drive's image, format version 1. `docs/inside/emulated-image.md`
+//! describes the same format; a test compares its numbers with this module.
 //!
 //! ```text
 //! 0        header        4 KiB, written once
@@ -521,7 +521,7 @@ mod tests {
 
     #[test]
     fn the_document_says_what_the_structs_are() {
-        let document = include_str!("../../../docs/emulated-image.md");
+        let document = include_str!("../../../docs/inside/emulated-image.md");
         let tables = tables(document);
         assert_eq!(tables.len(), 4);
         let header = fields!(Header: magic version flags oob_bytes uuid zones conventional_zones

@@ -1,6 +1,6 @@
 //! The image medium: an emulated drive in a sparse file that survives the process, kill -9 too.
 //!
-//! The layout is in [`mod@format`], the description in `docs/emulated-image.md`.
+//! The layout is in [`mod@format`], the description in `docs/inside/emulated-image.md`.
 //!
 //! Invariants:
 //! - **Data before the write pointer.** The blocks of a write are in the file before the zone's

@@ -4,7 +4,7 @@
 //! offset, in 4 KiB blocks ([`BlockAddr`]); [`HOLE`] means "no block". Records (superblock,
 //! checkpoint, table page, sync record) open with the header of `furrow-log`; nodes, summaries,
 //! directory blocks and file data have none: the pointer to them carries their CRC32C.
-//! `docs/format.md` shows the same tables; a test holds the two together.
+//! `docs/inside/format.md` shows the same tables; a test holds the two together.
 
 use furrow_log::layout;
 use zerocopy::little_endian::{I64, U16, U32, U64};

@@ -9,7 +9,7 @@
 //! The kernel, not this file, does permission checks, the sticky bit (`default_permissions`) and
 //! access lists, advisory locks, page cache, `O_APPEND`, `O_SYNC` and `O_DSYNC` (it sends an fsync
 //! after the write, except with `async_dio`). What a mount cannot do, and what to use instead, is
-//! in `docs/mounting.md`.
+//! in `docs/use/mounting.md`.
 
 use crate::channel::Notifier;
 use crate::convert::{generation, ino, kind_of_mode, node, type_bits};

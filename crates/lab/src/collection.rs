@@ -1,8 +1,8 @@
 //! Collecting garbage of blob files: what schemes copied at which space, beside what any has to.
 //!
 //! Runs come from the plugin's workload driver, one line of JSON each; a trace of the same writes
-//! gives the bound ([`bound`]). `scripts/collection.sh` makes both, `docs/collection.md` shows
-//! them.
+//! gives the bound ([`bound`]). `scripts/collection.sh` makes both, `docs/research/collection.md`
+//! shows them.
 
 pub mod bound;
 mod page;

@@ -1,5 +1,5 @@
-//! The pages about claims, from figures that are kept: `docs/claims.md` with a line for each
-//! claim, and for each paper an appendix and a picture below `docs/claims/`.
+//! The pages about claims, from figures that are kept: `docs/research/claims.md` with a line for
+//! each claim, and for each paper an appendix and a picture below `docs/research/claims/`.
 //!
 //! Nothing is run: the same data give the same bytes. Verdicts are computed here from the figures,
 //! so a change of the rule shows on all pages at once.
@@ -136,8 +136,8 @@ fn summary(catalogue: &Catalogue, papers: &[(&str, Vec<Shown<'_>>)]) -> String {
     };
     put!(
         out,
-        "Made by `furrow-lab pages docs` from [data/claims.jsonl](data/claims.jsonl), which has \
-         the commit and the command of every figure. All figures are of emulated drives, not of \
+        "Made by `furrow-lab pages docs/research` from [data/claims.jsonl](data/claims.jsonl), which \
+         has the commit and the command of every figure. All figures are of emulated drives, not of \
          hardware, and in virtual time{except}. How they are made: [lab.md](lab.md).\n"
     );
     put!(out, "A figure has one of five verdicts, which a program computes from the numbers:\n");

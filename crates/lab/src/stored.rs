@@ -1,10 +1,10 @@
 //! Figures that are kept: a file with a line for each time a claim was run for the record.
 //!
-//! The file is `docs/data/claims.jsonl`. The last line of a claim holds; earlier lines are its
-//! history. Lines whose command is `scripts/same-victim.sh` have none: `scripts/same-victim.py`
-//! replaces them, as it makes all of them from all runs. A line has the commit and the command
-//! that made it, so that it can be made again. Only figures are kept: the comparison with published
-//! ones follows from the catalogue.
+//! The file is `docs/research/data/claims.jsonl`. The last line of a claim holds; earlier lines are
+//! its history. Lines whose command is `scripts/same-victim.sh` have none: `scripts/same-victim.py`
+//! replaces them, as it makes all of them from all runs. A line has the commit and the command that
+//! made it, so that it can be made again. Only figures are kept: the comparison with published ones
+//! follows from the catalogue.
 
 use crate::cache::Build;
 use crate::catalogue::{Claim, Figure, Size};

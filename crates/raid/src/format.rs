@@ -2,8 +2,8 @@
 //!
 //! All numbers are little-endian, a block is 4 KiB. On each drive: a ring of two zones for *state
 //! records* (superblock and checkpoint in one), then zones that belong to segments, one at a time.
-//! A zone of a segment: header record (1 block), data rows, footer record. `docs/format.md` shows
-//! the same tables; a test holds the two together.
+//! A zone of a segment: header record (1 block), data rows, footer record. `docs/inside/format.md`
+//! shows the same tables; a test holds the two together.
 
 use furrow_log::layout;
 use furrow_log::record::Uuid;

@@ -1,5 +1,5 @@
-//! `docs/volume-format.md` shows every structure of the code, field by field, and nothing else:
-//! this holds the two together. On a difference the tables as they should be are printed.
+//! `docs/inside/volume-format.md` shows every structure of the code, field by field, and nothing
+//! else: this holds the two together. On a difference the tables as they should be are printed.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test reads the document")]
 
@@ -7,13 +7,13 @@ use furrow_raid::format::LAYOUTS;
 
 #[test]
 fn the_document_shows_every_structure_as_the_code_has_it() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/volume-format.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/inside/volume-format.md");
     let document = std::fs::read_to_string(path).unwrap();
     let wrong: Vec<String> =
         LAYOUTS.iter().map(|l| l.markdown()).filter(|table| !document.contains(table)).collect();
     assert!(
         wrong.is_empty(),
-        "docs/volume-format.md should have these tables:\n\n{}",
+        "docs/inside/volume-format.md should have these tables:\n\n{}",
         wrong.join("\n")
     );
     for heading in document.lines().filter(|line| line.starts_with("### `")) {
@@ -23,11 +23,14 @@ fn the_document_shows_every_structure_as_the_code_has_it() {
 
 #[test]
 fn the_document_lists_the_steps_of_an_assembly_as_they_run() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/design/volume.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/inside/design/volume.md");
     let document = std::fs::read_to_string(path).unwrap();
     let line = |(number, step): (usize, &str)| {
         format!("{number}. {}{}.\n", step[..1].to_uppercase(), &step[1..])
     };
     let steps: String = (1..).zip(furrow_raid::assembly_steps()).map(line).collect();
-    assert!(document.contains(&steps), "docs/design/volume.md should have this list:\n\n{steps}");
+    assert!(
+        document.contains(&steps),
+        "docs/inside/design/volume.md should have this list:\n\n{steps}"
+    );
 }

@@ -501,7 +501,7 @@ mod tests {
     #[test]
     fn the_page_shows_the_layout() {
         use std::mem::offset_of;
-        let page = include_str!("../../../docs/court.md");
+        let page = include_str!("../../../docs/research/court.md");
         let rows = [
             ("header", offset_of!(Header, magic), "magic", 8),
             ("header", offset_of!(Header, version), "version", 4),
@@ -524,7 +524,7 @@ mod tests {
         ];
         for (part, offset, field, bytes) in rows {
             let row = format!("| {part} | {offset} | `{field}` | {bytes} |");
-            assert!(page.contains(&row), "docs/court.md lacks {row}");
+            assert!(page.contains(&row), "docs/research/court.md lacks {row}");
         }
     }
 

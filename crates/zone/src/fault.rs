@@ -24,7 +24,7 @@
 //! 6. By the CRC32C in the pointer; cleaning carries that CRC, so it never launders a flip.
 //!
 //! Where the file system has no other place (checkpoints, tables) it stops writing instead, and
-//! loses nothing it has acknowledged: docs/design/file-system.md, "When the drive fails".
+//! loses nothing it has acknowledged: docs/inside/design/file-system.md, "When the drive fails".
 //!
 //! [`Geometry::volatile_cache`]: crate::Geometry::volatile_cache
 //! [`power_on`]: FaultInjection::power_on

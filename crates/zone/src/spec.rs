@@ -21,7 +21,7 @@
 //!
 //! An image knows its geometry, so of the options only those of a run (`seed`, `timing`, …, `sync`)
 //! go with it. A drive of the system takes `order`. An option may be given once.
-//! `docs/device-spec.md` explains each key, with examples.
+//! `docs/use/device-spec.md` explains each key, with examples.
 //!
 //! Errors point at the offending part: [`SpecError`] is one line with the column, and
 //! [`SpecError::caret`] shows it beneath the text. Showing a spec gives text that reads as the

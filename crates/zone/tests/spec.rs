@@ -8,7 +8,7 @@ use furrow_zone::spec::{Key, Medium, Node, Timing, parse_geometry, parse_list, s
 use furrow_zone::{BlockCount, ByteLen, DeviceSpec, Error, ErrorKind, Geometry, presets};
 use proptest::prelude::*;
 
-const DOCUMENT: &str = include_str!("../../../docs/device-spec.md");
+const DOCUMENT: &str = include_str!("../../../docs/use/device-spec.md");
 
 /// Lines of the document's blocks marked `kind`.
 fn examples(kind: &str) -> Vec<&'static str> {

@@ -125,7 +125,7 @@ fn the_page_has_every_metric() {
         made.push_str(&format!("{heading}\n\n{}\n", part(&families)));
     }
     let made = made.trim_end().to_owned() + "\n";
-    let path = tree("docs/metrics.md");
+    let path = tree("docs/use/metrics.md");
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     let (text, old) = found.split_at(found.find(BEGINS).expect("the page has a part of metrics"));
     if std::env::var_os("FURROW_WRITE_METRICS_PAGE").is_some() {
@@ -135,7 +135,7 @@ fn the_page_has_every_metric() {
     let lacks: Vec<&str> = made.lines().filter(|line| !old.contains(line)).collect();
     assert!(
         old == made,
-        "docs/metrics.md is old; it lacks:\n{}\nto write it: FURROW_WRITE_METRICS_PAGE=1 cargo \
+        "docs/use/metrics.md is old; it lacks:\n{}\nto write it: FURROW_WRITE_METRICS_PAGE=1 cargo \
          test -p furrow-cli the_page_has_every_metric",
         lacks.join("\n"),
     );

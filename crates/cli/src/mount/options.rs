@@ -390,7 +390,7 @@ mod tests {
     /// Help, message, parser and page agree, on the defaults, too.
     #[test]
     fn what_help_says_of_an_option_is_so() {
-        let page = include_str!("../../../../docs/mounting.md");
+        let page = include_str!("../../../../docs/use/mounting.md");
         let plain = format!("{:?}", Options::default());
         for Known { form, usual, .. } in KNOWN {
             let (name, value) = form.split_once('=').unwrap_or((form, ""));

@@ -17,7 +17,7 @@
 //! ```
 //!
 //! The parameters, with the source of each: [`model`]. The derivation of the model, and its
-//! deviation from measurements: `docs/calibration.md`.
+//! deviation from measurements: `docs/research/calibration.md`.
 //!
 //! Deliberately not modelled: wear, a failing die, reads of data in the write buffer (they cost as
 //! much as a read of the die), channels shared by reads and programs.

@@ -1,5 +1,5 @@
-//! Tests: an audit notices each corruption of memory that `docs/structure/corruptions.md` lists
-//! for the file system (F1 to F16), and more dirty pages than space is left for (F17); it
+//! Tests: an audit notices each corruption of memory that `docs/inside/structure/corruptions.md`
+//! lists for the file system (F1 to F16), and more dirty pages than space is left for (F17); it
 //! finds nothing wrong in a file system at work.
 
 use super::alloc::is_set;

@@ -85,7 +85,7 @@ impl Input<'_> {
         Some(now.to_vec())
     }
 
-    /// The next item: tag and fields as `docs/format.md` lists them.
+    /// The next item: tag and fields as `docs/inside/format.md` lists them.
     pub(super) fn item(&mut self) -> Option<Item> {
         let before = self.0;
         let item = self.read_item();

@@ -1,6 +1,6 @@
-//! Each seeded corruption of the store (K1 to K8 of `docs/structure/corruptions.md`) is noticed by
-//! the audit at once, by the account that it disagrees with; a sound store passes after every
-//! operation.
+//! Each seeded corruption of the store (K1 to K8 of `docs/inside/structure/corruptions.md`) is
+//! noticed by the audit at once, by the account that it disagrees with; a sound store passes after
+//! every operation.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

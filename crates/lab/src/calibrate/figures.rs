@@ -1,4 +1,4 @@
-//! The plots of `docs/calibration.md`: what the model gives over zones, sizes, depth and
+//! The plots of `docs/research/calibration.md`: what the model gives over zones, sizes, depth and
 //! occupancy, with what was measured as crosses.
 //!
 //! A curve is made of the same runs as the rows of the golden data, one for each point.

@@ -1,4 +1,4 @@
-//! The generated parts of `docs/calibration.md`.
+//! The generated parts of `docs/research/calibration.md`.
 //!
 //! A part lies between two comments with its name, `<!-- begin: rows -->` and `<!-- end: rows -->`.
 //! Text between them is replaced; all other text stays.
@@ -204,7 +204,7 @@ mod tests {
     /// ninth row.
     #[test]
     fn the_document_is_not_stale() {
-        let document = include_str!("../../../../docs/calibration.md");
+        let document = include_str!("../../../../docs/research/calibration.md");
         let table = part(document, "rows").unwrap();
         let stale = "run 'furrow-lab calibrate --docs docs'";
         let lines: Vec<&str> = table.lines().filter(|line| !line.is_empty()).skip(2).collect();

@@ -1,4 +1,4 @@
-//! The pictures and tables of `docs/collection.md`.
+//! The pictures and tables of `docs/research/collection.md`.
 
 use super::{Limit, Run};
 use crate::plot::{Axis, Plot, Point};

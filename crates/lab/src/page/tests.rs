@@ -124,7 +124,7 @@ fn causes_are_short_and_their_experiments_exist() {
 /// The documents of the repository agree with its data.
 #[test]
 fn the_pages_are_not_stale() {
-    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/");
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/research/");
     let read = |path: &str| std::fs::read_to_string(format!("{docs}{path}")).unwrap_or_default();
     let stored: Vec<Kept> = collection::lines(&read("data/claims.jsonl")).unwrap();
     let catalogue = Catalogue::built_in().unwrap();
@@ -135,6 +135,10 @@ fn the_pages_are_not_stale() {
         assert!(catalogue.claim(&line.claim).is_some(), "no claim is called {}", line.claim);
     }
     for page in files(&catalogue, &stored) {
-        assert!(read(&page.path) == page.text, "{}: run 'furrow-lab pages docs'", page.path);
+        assert!(
+            read(&page.path) == page.text,
+            "{}: run 'furrow-lab pages docs/research'",
+            page.path
+        );
     }
 }

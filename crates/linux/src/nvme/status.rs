@@ -4,7 +4,7 @@
 //! Status Values", "Command Specific Status Values", "Media and Data Integrity Error Values" and
 //! "Path Related Status Values") and the Zoned Namespace Command Set Specification 1.1. The table
 //! is in
-//! `docs/real-drives.md`, which a test holds against this one.
+//! `docs/use/real-drives.md`, which a test holds against this one.
 
 use furrow_zone::Status;
 
@@ -131,7 +131,7 @@ mod tests {
     /// The page for users lists what the code does.
     #[test]
     fn the_page_has_this_table() {
-        let page = include_str!("../../../../docs/real-drives.md");
+        let page = include_str!("../../../../docs/use/real-drives.md");
         for (first, last, meaning, name) in TABLE {
             let codes = match first == last {
                 true => format!("{first:03X}h"),
@@ -143,7 +143,7 @@ mod tests {
                 Meaning::Transport => "reported and sent again".to_owned(),
             };
             let line = format!("| {codes} | {name} | {what} |");
-            assert!(page.contains(&line), "docs/real-drives.md needs the line\n{line}");
+            assert!(page.contains(&line), "docs/use/real-drives.md needs the line\n{line}");
         }
     }
 }

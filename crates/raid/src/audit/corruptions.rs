@@ -1,5 +1,5 @@
-//! Corruptions R1 to R12 of docs/structure/corruptions.md: single mutations of a running volume's
-//! memory, such as a defect could leave. The audit names the account at once.
+//! Corruptions R1 to R12 of docs/inside/structure/corruptions.md: single mutations of a running
+//! volume's memory, such as a defect could leave. The audit names the account at once.
 
 use crate::assemble::steps::unfinished;
 use crate::map::Map;

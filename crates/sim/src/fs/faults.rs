@@ -2,10 +2,10 @@
 //! must hold when the drive is opened again.
 //!
 //! The requirements are documented with the fault model (`furrow_zone::fault`) and in
-//! docs/design/file-system.md: everything acknowledged must survive any fault, with two exceptions.
-//! The blocks of an offline zone are gone. A drive whose *metadata* zones cannot be written any
-//! more may refuse to be mounted for writing, but must then show everything when mounted for
-//! reading.
+//! docs/inside/design/file-system.md: everything acknowledged must survive any fault, with two
+//! exceptions. The blocks of an offline zone are gone. A drive whose *metadata* zones cannot be
+//! written any more may refuse to be mounted for writing, but must then show everything when
+//! mounted for reading.
 
 use crate::crash::Case;
 use crate::fs::crash::{Setup, fsck, probe};

@@ -1,10 +1,10 @@
 //! The oracle: decides whether the durability contract allows the state found after a crash.
 //!
-//! The contract (DESIGN §4.1, docs/design/file-system.md): an fsynced file holds, block by block,
-//! the fsynced version or a later written one, and likewise for its size; a name is there if its
-//! file or directory was fsynced after the change; a rename shows the old or the new state; no file
-//! shows blocks of another file or stale data. The engine promises more, and the oracle checks this
-//! too: *every* acknowledged fsync or sync covers all name changes answered before it was
+//! The contract (DESIGN §4.1, docs/inside/design/file-system.md): an fsynced file holds, block by
+//! block, the fsynced version or a later written one, and likewise for its size; a name is there if
+//! its file or directory was fsynced after the change; a rename shows the old or the new state; no
+//! file shows blocks of another file or stale data. The engine promises more, and the oracle checks
+//! this too: *every* acknowledged fsync or sync covers all name changes answered before it was
 //! submitted, and the names found are those after a prefix of the name changes, in the order they
 //! were applied (see [`crate::fs::history`] for the order among clients).
 //!
@@ -21,7 +21,7 @@ use crate::fs::op::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes that a truncation cuts off at once. A longer truncation is done in steps, and a crash may
-/// leave it between two steps (docs/design/file-system.md).
+/// leave it between two steps (docs/inside/design/file-system.md).
 const CUT_MAX: u64 = 126 << 20;
 
 /// One inode as the engine shows it.

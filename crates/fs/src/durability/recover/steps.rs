@@ -333,7 +333,7 @@ mod tests {
     /// The design page names the steps as the code runs them.
     #[test]
     fn the_design_page_has_the_steps_in_their_order() {
-        let page = include_str!("../../../../../docs/design/file-system.md");
+        let page = include_str!("../../../../../docs/inside/design/file-system.md");
         let (_, section) = page.split_once("\n## Recovery\n").expect("a section on recovery");
         let section = section.split("\n## ").next().unwrap_or_default();
         let said = section.lines().filter_map(|line| {

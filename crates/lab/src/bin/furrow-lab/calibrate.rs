@@ -20,7 +20,7 @@ tolerance is not; a row marked 'miss' is known not to be, and says why.
 Examples:
   furrow-lab calibrate
   furrow-lab calibrate pm1731a --seeds 10
-  furrow-lab calibrate --docs docs          write the plots and tables of docs/calibration again";
+  furrow-lab calibrate --docs docs/research     write its plots and tables again";
 
 /// Compare the timing models with published measurements
 #[derive(clap::Args)]

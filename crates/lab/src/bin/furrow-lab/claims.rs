@@ -27,7 +27,8 @@ pub enum Command {
     Report(Report),
     /// Run claims, those not in the cache, and write a table of their figures in Markdown
     Table(Table),
-    /// Run claims and keep their figures in docs/data/claims.jsonl, for the pages and the gate
+    /// Run claims and keep their figures in docs/research/data/claims.jsonl, for the pages and the
+    /// gate
     Keep(pages::Keep),
     /// Write the pages about claims from the figures that are kept; nothing is run
     Pages(pages::Pages),
@@ -35,7 +36,7 @@ pub enum Command {
     Gate(pages::Gate),
     /// What any collector of garbage has to copy of a trace, by the space it may use
     Bound(collection::Bound),
-    /// Write pictures and tables of what collectors copied (docs/collection.md)
+    /// Write pictures and tables of what collectors copied (docs/research/collection.md)
     Collection(collection::Collection),
 }
 

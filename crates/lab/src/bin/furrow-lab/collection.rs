@@ -47,7 +47,7 @@ pub struct Bound {
 #[derive(clap::Args)]
 pub struct Collection {
     /// Holds collection.md, and collection/ with runs.jsonl and bound.jsonl
-    #[arg(value_name = "DIR", default_value = "docs")]
+    #[arg(value_name = "DIR", default_value = "docs/research")]
     folder: PathBuf,
 }
 

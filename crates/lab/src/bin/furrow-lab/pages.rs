@@ -20,7 +20,7 @@ pub struct Keep {
     #[arg(value_name = "ID", required = true)]
     ids: Vec<String>,
     /// The folder of documents, whose data/claims.jsonl gets a line for each claim
-    #[arg(long, value_name = "DIR", default_value = "docs")]
+    #[arg(long, value_name = "DIR", default_value = "docs/research")]
     docs: PathBuf,
     /// Keep the published figures in each variant of hosts and drives (setup.toml) instead, for the
     /// tables of sensitivity
@@ -33,7 +33,7 @@ pub struct Keep {
 #[derive(clap::Args)]
 pub struct Pages {
     /// The folder of documents: data/claims.jsonl is read, claims.md and claims/ are written
-    #[arg(value_name = "DIR", default_value = "docs")]
+    #[arg(value_name = "DIR", default_value = "docs/research")]
     docs: PathBuf,
     #[command(flatten)]
     pub source: Source,
@@ -42,7 +42,7 @@ pub struct Pages {
 #[derive(clap::Args)]
 pub struct Gate {
     /// The folder of documents with data/claims.jsonl
-    #[arg(value_name = "DIR", default_value = "docs")]
+    #[arg(value_name = "DIR", default_value = "docs/research")]
     docs: PathBuf,
     #[command(flatten)]
     pub data: Data,
