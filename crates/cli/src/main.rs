@@ -12,6 +12,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod block_devices;
+mod consent;
 mod daemon;
 mod demo;
 mod device;

@@ -386,7 +386,12 @@ pub struct Mounted {
 /// If the mount table cannot be read.
 pub fn mounted() -> Result<Vec<Mounted>> {
     let table = "/proc/self/mountinfo";
-    let text = std::fs::read(table).with_context(|| table.to_owned())?;
+    let text = std::fs::read(table).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => anyhow!(
+            "{table}: {error}: it shows what is mounted and so in use: mount -t proc proc /proc"
+        ),
+        _ => anyhow!("{table}: {error}"),
+    })?;
     Ok(parse_table(&text).collect())
 }
 

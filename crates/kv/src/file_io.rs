@@ -303,11 +303,20 @@ impl Store {
             if waiting == 0 {
                 return Ok(());
             }
+            if self.room(want.claim) == 0 {
+                self.count(|counters| counters.refused += 1);
+                return Err(self.no_space_left());
+            }
             let zone = self.zone_for(want).await?;
+            let room = self.room(want.claim);
+            if room == 0 {
+                continue;
+            }
             // From here on nothing waits, so the space found in the zone stays.
             let ended = self.with(id, |file| {
                 let count = (self.0.zones.writer.space_left(zone) as usize).min(PIECE);
                 let count = count.min(file.waiting.len()).min(EXTENT_MAX as usize);
+                let count = count.min(usize::try_from(room).unwrap_or(usize::MAX));
                 let first = file.placed();
                 let blocks: Vec<Block> = file.waiting.drain(..count).collect();
                 let pages = blocks.iter().map(|block| block.page.clone());
@@ -429,13 +438,11 @@ impl Store {
     }
 
     fn no_space_left(&self) -> Error {
-        let zones = &self.0.zones;
-        let all = u64::from(zones.pool.total()) * u64::from(zones.capacity());
+        let space = self.space();
         let message = format!(
-            "no space: files hold {} of {} MiB, cleaning needs the rest and can free nothing more: \
-             remove files",
-            zones.valid_total() >> 8,
-            all >> 8,
+            "no space: files hold {} of {} MiB, and cleaning can free nothing more: remove files",
+            space.used >> 20,
+            space.capacity >> 20,
         );
         Error::new(ErrorKind::NoSpace, message)
     }

@@ -3,11 +3,16 @@
 use crate::file::{Extent, File, FileId, SUMS_INLINE, SYNCED_EXTENT, Sums};
 use crate::file_kind::{Claim, FileKind};
 use crate::ring_budget::blocks_with_entries;
-use crate::store::Store;
+use crate::store::{Blocks, Store};
 use crate::zone_allocator::{garbage_left, kept_from};
 use furrow_log::BLOCK_SIZE;
 use furrow_log::pool::SuperzoneState;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+
+/// Blocks of room from which on [`Store::room`] leaves out blocks that the next group commit
+/// retires: counting them takes time.
+const ROOM_UNCOUNTED: u64 = 4096;
 
 /// Space of a store, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +61,22 @@ pub(crate) fn without_sums(blocks: u64, zone_blocks: u32) -> u64 {
 }
 
 impl Store {
+    /// How many blocks of files with this claim may still be placed, whatever zones have room:
+    /// cleaning writes to a reserved zone, so zones alone would let in content for which nothing
+    /// is left once that zone is full.
+    pub(crate) fn room(&self, claim: Claim) -> u64 {
+        let (valid, most) = (self.0.zones.valid_total(), self.0.zones.valid_max(claim));
+        if valid + ROOM_UNCOUNTED <= most {
+            return most - valid;
+        }
+        // These blocks count as valid until the next group commit, and have no file or a copy.
+        let leaving = [&self.0.retired, &self.0.retiring, &self.0.moving];
+        let sum = |list: &RefCell<Vec<Blocks>>| {
+            list.borrow().iter().map(|(_, _, blocks)| u64::from(*blocks)).sum::<u64>()
+        };
+        (most + leaving.map(sum).iter().sum::<u64>()).saturating_sub(valid)
+    }
+
     /// Its space.
     pub fn space(&self) -> Space {
         let zones = &self.0.zones;

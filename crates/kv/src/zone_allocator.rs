@@ -142,7 +142,7 @@ pub(crate) enum Choice {
 ///
 /// Invariants, held by its audit
 /// - `residents` are the valid blocks of each zone and file, equal to what the store counts from
-///   its references. Free zones and zones that are being reset have none.
+///   its references; `valid` is their sum. Free zones and zones that are being reset have none.
 /// - `logs` are the files that are logs and have a name, each with its valid blocks; `log_blocks`
 ///   is their sum.
 /// - `open` has the zones that are active in the pool, each once. Those that are not full hold a
@@ -166,6 +166,8 @@ pub(crate) struct ZoneAllocator {
     unshown: RefCell<BTreeSet<ZoneId>>,
     /// Valid blocks, by zone and file.
     residents: RefCell<BTreeMap<ZoneId, BTreeMap<FileId, u32>>>,
+    /// The sum of `residents`.
+    valid: Cell<u64>,
     /// Valid blocks of each log.
     logs: RefCell<BTreeMap<FileId, u64>>,
     /// The sum of `logs`.
@@ -212,6 +214,7 @@ impl ZoneAllocator {
             untold: RefCell::default(),
             unshown: RefCell::default(),
             residents: RefCell::default(),
+            valid: Cell::new(0),
             logs: RefCell::default(),
             log_blocks: Cell::new(0),
             clock: Cell::new(0),
@@ -528,6 +531,7 @@ impl ZoneAllocator {
         self.clock.set(self.clock.get() + u64::from(blocks));
         let mut residents = self.residents.borrow_mut();
         *residents.entry(zone).or_default().entry(file).or_default() += blocks;
+        self.valid.set(self.valid.get() + u64::from(blocks));
         if let Some(of_log) = self.logs.borrow_mut().get_mut(&file) {
             *of_log += u64::from(blocks);
             self.log_blocks.set(self.log_blocks.get() + u64::from(blocks));
@@ -550,6 +554,8 @@ impl ZoneAllocator {
         if files.is_empty() {
             residents.remove(&zone);
         }
+        let rest = self.valid.get().checked_sub(u64::from(blocks));
+        self.valid.set(self.account("valid blocks", rest));
         if let Some(of_log) = self.logs.borrow_mut().get_mut(&file) {
             let blocks = u64::from(blocks);
             *of_log = self.account("valid blocks of a log", of_log.checked_sub(blocks));
@@ -594,8 +600,14 @@ impl ZoneAllocator {
 
     /// Valid blocks of all zones.
     pub(crate) fn valid_total(&self) -> u64 {
-        let residents = self.residents.borrow();
-        residents.values().flat_map(BTreeMap::values).map(|blocks| u64::from(*blocks)).sum()
+        self.valid.get()
+    }
+
+    /// The most valid blocks that the store may hold for files with this claim to be written: all
+    /// of the zones that work and are not reserved from it.
+    pub(crate) fn valid_max(&self, claim: Claim) -> u64 {
+        let zones = self.pool.total() - self.pool.count(SuperzoneState::Retired);
+        u64::from(zones.saturating_sub(self.kept(claim))) * u64::from(self.capacity())
     }
 
     /// The files with blocks in a zone.

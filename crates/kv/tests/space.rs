@@ -114,6 +114,46 @@ fn compactions_and_manifests_have_room_of_their_own() {
     }
 }
 
+/// What was refused is refused again: neither the space that a refused file took and gave back, nor
+/// the zone that cleaning writes to, nor zones that were open at a restart let in more than fits.
+#[test]
+fn a_full_store_stays_full_when_it_is_asked_again() {
+    for policy in Policy::NAMES.map(|(_, policy)| policy) {
+        let rt = Rt::new(Config::simulated(11));
+        let (device, mut store) = made(&rt, policy);
+        let rt2 = rt.clone();
+        rt.block_on(async move {
+            let mut refused = 0;
+            for file in 0_u64..80 {
+                let name = format!("{file:06}.sst");
+                let id = store.create(&name, Lifetime::Medium).unwrap();
+                let mut put = store.append(id, &content(file, 3 * ZONE + 5000)).await;
+                if put.is_ok() {
+                    put = store.close(id).await;
+                } else {
+                    let _ = store.close(id).await;
+                }
+                if put.is_err() {
+                    refused += 1;
+                    store.remove(&name).unwrap();
+                }
+                store.sync_names().await.unwrap();
+                let space = store.space();
+                assert!(space.used <= space.capacity, "{policy:?}, file {file}: {space:?}");
+                if file % 3 == 0 {
+                    store.stop().await.unwrap();
+                    let options = Options { policy, ..Options::default() };
+                    store = Store::open(&rt2, device.clone(), options).await.unwrap();
+                }
+            }
+            let space = store.space();
+            assert!(refused > 55 && space.available < 4 * ZONE as u64, "{policy:?}: {space:?}");
+            store.stop().await.unwrap();
+        });
+        rt.clear();
+    }
+}
+
 /// Flushes of all logs find space when everything else is full, also after a crash; without logs
 /// that space is for others.
 #[test]

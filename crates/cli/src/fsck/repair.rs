@@ -1,6 +1,7 @@
 //! `furrow fsck --repair`: shows what a repair would do, asks, and applies it.
 
 use super::{Args, document, finding, open, print};
+use crate::consent::{AS_N_SAYS, Answer, CANCELLED, NOBODY_AGREED, ask, consent};
 use crate::findings::{SHOWN, Violation, groups};
 use crate::live;
 use crate::show::{bytes, count, print_table, printable, table, wrap};
@@ -12,33 +13,15 @@ use furrow_fs::{Action, Fate, Finding, Repair, RepairOptions, Verdict};
 use furrow_rt::{Config, Rt};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::rc::Rc;
 
 /// Exit statuses of fsck(8), which are added up.
 const CORRECTED: u8 = 1;
 const LEFT: u8 = 4;
-pub const CANCELLED: u8 = 32;
-
-/// Why nothing is done with `-n`.
-pub const AS_N_SAYS: &str = "nothing was changed, as -n says";
-/// Why nothing is given up where nobody can be asked.
-pub const NOBODY_AGREED: &str =
-    "something would be given up: -y agrees to it, or run this in a terminal";
 
 /// Below this many columns a table of sentences cannot be read.
 const NARROW: usize = 60;
-
-/// What to do with a repair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// Apply it.
-    Apply,
-    /// Do not apply it, for this reason.
-    Keep(&'static str),
-    /// The user answered no.
-    Cancel,
-}
 
 /// Runs the command.
 pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<u8> {
@@ -124,27 +107,6 @@ fn decide(
     // Nobody can be asked, and nobody has agreed to a loss.
     let nobody = if loses { NOBODY_AGREED } else { "not all can be mended: -y mends the rest" };
     consent(question, nobody, |question| if args.json { None } else { ask(question) })
-}
-
-/// What the user answers; `nobody` says why nothing is done if nobody does.
-pub fn consent(question: &str, nobody: &'static str, ask: impl Fn(&str) -> Option<bool>) -> Answer {
-    match ask(question) {
-        Some(true) => Answer::Apply,
-        Some(false) => Answer::Cancel,
-        None => Answer::Keep(nobody),
-    }
-}
-
-/// Asks on the terminal; `None` if there is none.
-pub fn ask(question: &str) -> Option<bool> {
-    let (input, mut prompt) = (std::io::stdin(), std::io::stderr());
-    if !input.is_terminal() || !prompt.is_terminal() {
-        return None;
-    }
-    prompt.write_all(format!("{question} [y/N] ").as_bytes()).ok()?;
-    let mut line = String::new();
-    input.read_line(&mut line).ok()?;
-    Some(matches!(line.trim(), "y" | "Y" | "yes"))
 }
 
 fn status(verdict: &Verdict, answer: Answer) -> u8 {

@@ -4,9 +4,9 @@ mod in_use;
 
 use super::drive;
 use super::progress::Progress;
+use crate::consent::{AS_N_SAYS, Answer, CANCELLED, NOBODY_AGREED, ask, consent};
 use crate::daemon::config;
 use crate::findings::{Findings, Violation};
-use crate::fsck::repair::{AS_N_SAYS, Answer, CANCELLED, NOBODY_AGREED, ask, consent};
 use crate::holds;
 use crate::show;
 use crate::target::source_name;

@@ -56,6 +56,9 @@ impl ZoneAllocator {
                 format!("expected nothing valid in zone {zone}, found {expected:?}")
             })?;
         }
+        let sum =
+            counted.values().flat_map(BTreeMap::values).map(|blocks| u64::from(*blocks)).sum();
+        equal("valid blocks", sum, self.valid.get())?;
         for zone in self.releasing.borrow().iter() {
             let valid = residents.get(zone).map_or(0, BTreeMap::len);
             let open = self.open.borrow().iter().any(|open| open.zone == *zone);

@@ -1,0 +1,44 @@
+//! Asking before a repair gives anything up, and what the user's answer means.
+
+use std::io::{IsTerminal, Write};
+
+/// Exit status of fsck(8) for a repair that the user declined.
+pub const CANCELLED: u8 = 32;
+
+/// Why nothing is done with `-n`.
+pub const AS_N_SAYS: &str = "nothing was changed, as -n says";
+/// Why nothing is given up where nobody can be asked.
+pub const NOBODY_AGREED: &str =
+    "something would be given up: -y agrees to it, or run this in a terminal";
+
+/// What to do with a repair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Apply it.
+    Apply,
+    /// Do not apply it, for this reason.
+    Keep(&'static str),
+    /// The user answered no.
+    Cancel,
+}
+
+/// What the user answers; `nobody` says why nothing is done if nobody does.
+pub fn consent(question: &str, nobody: &'static str, ask: impl Fn(&str) -> Option<bool>) -> Answer {
+    match ask(question) {
+        Some(true) => Answer::Apply,
+        Some(false) => Answer::Cancel,
+        None => Answer::Keep(nobody),
+    }
+}
+
+/// Asks on the terminal; `None` if there is none.
+pub fn ask(question: &str) -> Option<bool> {
+    let (input, mut prompt) = (std::io::stdin(), std::io::stderr());
+    if !input.is_terminal() || !prompt.is_terminal() {
+        return None;
+    }
+    prompt.write_all(format!("{question} [y/N] ").as_bytes()).ok()?;
+    let mut line = String::new();
+    input.read_line(&mut line).ok()?;
+    Some(matches!(line.trim(), "y" | "Y" | "yes"))
+}
