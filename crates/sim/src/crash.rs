@@ -77,10 +77,11 @@ pub trait Subject: Sync {
         false
     }
 
-    /// Allows for what an interrupted reopening may have done. By default that is nothing visible.
+    /// Widens `expected` by the visible effects that an interrupted reopening may have had. By
+    /// default there are none.
     fn again(&self, _: &mut Self::Expected) {}
 
-    /// What the reopenings compared with `expected` reached since the last call.
+    /// The situations reached since the last call by reopenings that were compared with `expected`.
     fn reached(&self, _: &Self::Expected) -> Tally {
         Tally::new()
     }
@@ -173,7 +174,7 @@ pub struct Figures {
     pub in_flight: BTreeMap<usize, u64>,
     /// States recovered and compared, including nested ones.
     pub reopens: u64,
-    /// Of those: states after a second power cut, during recovery.
+    /// Recovered states, already counted in `reopens`, after a second power cut during recovery.
     pub nested: u64,
     /// The situations reached.
     pub reached: Tally,
@@ -287,7 +288,7 @@ struct Forks {
     phase: u64,
     stride: u64,
     commands: u64,
-    /// How many of these are points where a cut could find something new.
+    /// Commands so far before which a cut could find something new.
     cuts: u64,
     forks: Vec<Fork>,
 }
@@ -327,7 +328,7 @@ impl Forks {
         if let Keep::AtMost(most) = self.keep
             && self.forks.len() >= 2 * most
         {
-            // Keeps every other one, as a doubled stride would have.
+            // Keeps every other fork, as a doubled stride would have.
             self.stride *= 2;
             let (stride, phase) = (self.stride, self.phase);
             self.forks.retain(|fork| fork.cut % stride == phase % stride);
@@ -489,7 +490,8 @@ pub fn sweep_case<S: Subject>(
             }
             let cut = Cut { at: fork.at, fates };
             let nested = effort.nested_one_in > 0 && rng.one_in(effort.nested_one_in);
-            // What a kill leaves in the cache can only be lost by a cut in the recovery.
+            // After a kill, only a second cut, during recovery, can lose what is in the
+            // drive's cache.
             let nested = nested || cut.fates.unflushed == Unflushed::Cached;
             if let Err((cuts, why)) =
                 try_cut(subject, case, cut, fork, &expected, nested, &mut rng, &mut figures)

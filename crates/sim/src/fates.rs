@@ -73,7 +73,7 @@ fn sampled(choices: &[Vec<Fate>], sample: usize, rng: &mut Rng) -> Vec<Fate> {
 /// One power cut of a case: before which command, with which fates.
 #[derive(Clone, Debug)]
 pub struct Cut {
-    /// Number of commands executed before.
+    /// Number of commands executed before the cut.
     pub at: u64,
     /// The fates of the commands in flight.
     pub fates: Fates,

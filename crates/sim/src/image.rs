@@ -74,7 +74,7 @@ impl Image {
         self.zones[zone].len() / PAGE_SIZE
     }
 
-    /// A written block, in a zone of metadata if `metadata`.
+    /// Picks a written block; if `metadata`, one in a metadata zone.
     fn pick(&self, rng: &mut Rng, metadata: bool) -> Option<(usize, usize)> {
         // Ring, delta log, tables and sync log come first; each has few zones here.
         let zones = if metadata { 12.min(self.zones.len()) } else { self.zones.len() };
@@ -83,8 +83,8 @@ impl Image {
         Some((zone, rng.below(self.blocks(zone) as u64) as usize))
     }
 
-    /// Damages one block, in one bit or more. Returns its zone and number in it; `None` if that
-    /// changes nothing.
+    /// Damages one block, in one bit or more. Returns its zone and its number there, or `None` if
+    /// the damage would change nothing.
     pub(crate) fn damage_one(&mut self, rng: &mut Rng) -> Option<(usize, usize)> {
         let metadata = !rng.one_in(4);
         let at = self.pick(rng, metadata)?;
@@ -94,7 +94,7 @@ impl Image {
         match rng.below(6) {
             0 => block.fill(0),
             1 => block[offset..].fill(0xff),
-            // Favours headers.
+            // Favours headers, near the start of the block.
             2 => block[offset % 256] ^= 1 << rng.below(8),
             _ => block[offset] ^= 1 << rng.below(8),
         }
@@ -191,7 +191,7 @@ pub(crate) async fn read(drive: &Emulator) -> Result<Vec<(Vec<u8>, bool)>, Strin
 pub(crate) async fn restore(drive: &Emulator, image: &Image) -> Result<(), String> {
     let pool = Pool::new(64);
     let mut zones: Vec<(ZoneId, &Vec<u8>)> = (0..).map(ZoneId).zip(&image.zones).collect();
-    // Full zones first: the others stay active.
+    // Full zones come first, because the other zones stay active.
     zones.sort_by_key(|(zone, _)| !image.full[zone.0 as usize]);
     for (zone, bytes) in zones {
         let start = drive.geometry().start(zone);

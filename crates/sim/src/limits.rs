@@ -1,14 +1,15 @@
 //! Drives whose limits and zones are less even: fewer zones open than active, a zone that is
 //! minutes late.
 //!
-//! Each has random numbers of its own, so that seeds that failed once keep the rest of their runs.
+//! Each choice uses its own random generator, so that seeds that once failed keep the rest of
+//! their runs.
 
 use furrow_emu::{Fault, FaultKind, When};
 use furrow_rt::{Nanos, Rng};
 use furrow_zone::{Geometry, ZoneId};
 
-/// The drive of a case: in a quarter of the cases fewer zones can be open than active. The drive
-/// closes one then when another is written.
+/// The drive of a case: in a quarter of the cases fewer zones can be open than active. Then the
+/// drive closes an open zone when another is written.
 #[must_use]
 pub fn fewer_open(geometry: Geometry, seed: u64) -> Geometry {
     let mut rng = Rng::new(seed ^ 0x0fe2_0be7);

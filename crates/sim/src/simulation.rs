@@ -10,20 +10,20 @@ use std::panic::AssertUnwindSafe;
 pub struct Summary {
     /// Hash over the events of all lives.
     pub hash: u64,
-    /// Lives, that is, attempts to mount.
+    /// Number of lives, that is, of attempts to mount.
     pub lives: u64,
-    /// Of these: lives that a power cut or a fault ended.
+    /// Number of lives that ended by a power cut or a fault.
     pub crashes: u64,
     /// Operations submitted.
     pub operations: u64,
     /// Commands of the drive.
     pub commands: u64,
-    /// Of these: Zone Appends.
+    /// Number of Zone Appends, already counted in `commands`.
     pub appends: u64,
     /// Situations, and in how many lives each was reached.
     pub reached: BTreeMap<&'static str, u64>,
     /// For each shape of an array (level, drives, stripes of a group): which drives were gone when
-    /// all was read back, as bits, and how often.
+    /// everything was read back, as bits, and how often.
     pub lost: BTreeMap<(u8, u32, u32), BTreeMap<u32, u64>>,
 }
 

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 /// When a sweep ends: at the first of these limits, or at the first failures.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Goal {
-    /// After this much time.
+    /// Ends after this much time.
     pub time: Option<Duration>,
-    /// After this many reopened states.
+    /// Ends after this many reopened states.
     pub reopens: Option<u64>,
-    /// After this many seeds, each on a drive with and one without a volatile cache.
+    /// Ends after this many seeds, each on a drive with and one without a volatile cache.
     pub seeds: Option<u64>,
 }
 

@@ -34,8 +34,8 @@ fn the_file_system_keeps_the_durability_contract() {
     assert!(figures.reopens > 500 && figures.nested > 30, "{figures}");
 }
 
-/// Seeds that found defects of the engine once. They are cut at every command: the failing command
-/// is not recorded, since each change of the engine moves it.
+/// Seeds that once found defects of the engine. The power is cut at every command: the failing
+/// command is not recorded, since each change of the engine moves it.
 #[test]
 fn what_failed_once_holds() {
     let seeds = [
@@ -52,24 +52,24 @@ fn what_failed_once_holds() {
     }
 }
 
-/// Seeds of drives that fail: a record was torn in a zone that is full or read-only by the time
-/// fsck reads it; a mount began a merge twice, so that units of the first merge were forgotten.
-/// fsck took a sync record for damage that a crash had cut off, and behind which the next mount had
-/// filled the zone.
+/// Seeds of drives that fail: a record was torn in a zone that was full or read-only by the time
+/// fsck read it; a mount began a merge twice, so that units of the first merge were forgotten. In
+/// another case a crash had cut off a sync record, and the next mount had filled the zone after it;
+/// fsck took the record for damage.
 #[test]
 fn a_record_cut_off_by_an_older_crash_is_no_damage() {
     let busy = FsSubject { fsync: true, ..FsSubject::default() };
     let case = Case { seed: 3, volatile: false };
     let cuts = "27:NDDDN@L3474580365+55:DD@L1338480550+41:D@L2536242416";
     assert_eq!(replay(&busy, case, cuts, None), Ok(()));
-    // A record cut off within a block of 4 KiB, on a drive of 512-byte blocks, in a zone that is
-    // full.
+    // The crash cut off a record within a block of 4 KiB, on a drive of 512-byte blocks, in a zone
+    // that is full.
     let case = Case { seed: 15, volatile: false };
     assert_eq!(replay(&FsSubject::default(), case, "172:T1DT1@L2293185332", None), Ok(()));
-    // A record cut off within a block that is not its last.
+    // The crash cut off a record within a block that is not its last.
     let case = Case { seed: 215, volatile: true };
     assert_eq!(replay(&FsSubject::default(), case, "46:T27DD@S563912339", None), Ok(()));
-    // A summary cut off within a block.
+    // The crash cut off a summary within a block.
     let case = Case { seed: 60, volatile: false };
     assert_eq!(replay(&FsSubject::default(), case, "51:DT1@L1509501809", None), Ok(()));
 }
@@ -101,10 +101,10 @@ fn what_failed_once_on_a_drive_that_fails_holds() {
     }
 }
 
-/// The same for drives that rot. If sync records show that there was a newer checkpoint, and it is
-/// damaged, mount must not use an older one: the name changes of the sync records would be replayed
-/// with a gap. And a block that was never written, according to the drive, is damage and not a
-/// transient error.
+/// Seeds that once found defects on drives that rot. If sync records show that there was a newer
+/// checkpoint, and it is damaged, mount must not use an older one: the name changes of the sync
+/// records would be replayed with a gap. And a block that was never written, according to the
+/// drive, is damage and not a transient error.
 #[test]
 fn what_failed_once_on_a_drive_that_rots_holds() {
     let effort = Effort { cuts_max: 0, samples: 2, ..Effort::default() };
@@ -144,14 +144,14 @@ fn an_early_acknowledgement_is_caught() {
     is_caught(FsDefect::EarlyAck, false);
 }
 
-/// Nothing orders a sync record behind the blocks that it names: a crash may leave the record
+/// Nothing orders a sync record after the blocks that it names: a crash may leave the record
 /// without the blocks.
 #[test]
 fn a_record_without_its_write_pointers_is_caught() {
     is_caught(FsDefect::NoWritePointers, false);
 }
 
-/// Records behind a record that does not count depend on it.
+/// Records after a record that does not count depend on it.
 #[test]
 fn a_cut_that_skips_a_failed_record_is_caught() {
     is_caught(FsDefect::SkippedRecord, false);
@@ -169,7 +169,7 @@ fn a_replacement_without_its_content_is_caught() {
     is_caught(FsDefect::BareRename, false);
 }
 
-/// A node moves, and the record of a later change of it does not say where to.
+/// A node moves, and the record of a later change of the node does not contain its new place.
 #[test]
 fn a_change_without_the_place_of_its_node_is_caught() {
     is_caught(FsDefect::UnplacedChange, false);

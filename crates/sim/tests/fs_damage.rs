@@ -47,9 +47,9 @@ fn a_repair_makes_nothing_worse() {
     assert!(files > 100, "{files}");
 }
 
-/// An image whose repair once ended in a panic. Then it could not take out a block of a directory
-/// that had got a copy of its own, counted such copies twice, and after a power cut had too many
-/// active zones.
+/// An image whose repair once ended in a panic. The repair could not take out a block of a
+/// directory that had a copy of its own, counted such copies twice, and after a power cut had too
+/// many active zones.
 #[test]
 fn a_repair_that_failed_once_ends() {
     let seed = 5_801;

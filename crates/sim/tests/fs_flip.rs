@@ -17,7 +17,7 @@ fn a_flipped_bit_costs_what_depends_on_it_and_is_named() {
         println!("{line}");
     }
     assert!(figures.failures.is_empty(), "{}", figures.failures[0]);
-    // Each structure was hit, and those that a mount cannot do without refused it.
+    // Each structure was hit, and the mount was refused if it cannot do without the structure.
     for kind in ["checkpoint", "delta log", "table page", "node", "content", "summary"] {
         assert!(figures.reached.keys().any(|met| met.starts_with(kind)), "{kind} was never hit");
     }

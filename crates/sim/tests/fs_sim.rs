@@ -25,56 +25,57 @@ fn a_file_system_lives_through_power_cuts_and_faults() {
     assert!(crashes > 100, "{crashes}");
 }
 
-/// Seeds that found defects of the engine once.
+/// Seeds that once found defects of the engine.
 #[test]
 fn what_failed_once_holds() {
     // After a read error in a mount, or with a drive away for a moment, the mount found "no file
-    // system" or an older state. From 113 on, zones failed: writes held back behind them waited for
-    // ever, and a summary named no owner.
+    // system" or an older state. From 113 on, zones failed: writes held back behind them waited
+    // forever, and a summary named no owner.
     for seed in [6, 7, 11, 15, 33, 35, 39, 113, 339, 1207, 10_335, 10_734, 40_569] {
         run(seed);
     }
-    // A crash between two steps of a long truncation; its state is allowed.
+    // A crash between two steps of a long truncation left a state that is allowed.
     run(2352);
-    // A superzone that had lost a zone was written to before a checkpoint recorded the loss: for
-    // recovery and check the order of its blocks was another.
+    // A superzone that had lost a zone was written to before a checkpoint recorded the loss:
+    // recovery and fsck then assumed a different order of its blocks.
     run(2609);
-    // The power was cut beside a step of recovery, and an audit refused what was left in memory.
+    // The power was cut during a step of recovery, and an audit rejected the state left in memory.
     run(3053);
-    // A close that could not free the file failed, though the file was closed.
+    // A close that could not free the file returned an error, though the file was closed.
     run(3659);
     // A full drive had no space left for the writes of recovery.
     run(826);
-    // Recovery tried to finish a parked superzone of which a crash had left a zone full.
+    // Recovery tried to finish a parked superzone, although a crash had left one of its zones full.
     run(12018);
     run(15756);
     // A commit that waited for the last checkpoint of an unmount wrote another one after it.
     run(9336);
-    // A crash while the rest of a zone of the ring was filled: fsck stopped at the zeros.
+    // The power failed while the rest of a ring zone was being filled: fsck stopped at the zeros.
     run(14292);
     // Replay gave a directory's attributes a node that a later record freed.
     run(39465);
     // A zone torn within its last block, on a drive of 512-byte blocks, stayed active after the
-    // mount, and a zone opened behind it waited for ever.
+    // mount, and a zone to be opened after it waited forever.
     run(168);
     run(519);
-    // Appends behind an append torn in such a zone were taken for invalid answers of the drive.
+    // After an append torn in a zone of such a drive, later appends were taken for invalid answers
+    // of the drive.
     run(2117);
     // fsck expected the rest of a half of the sync log to be written, although a zone of the half
     // had failed.
     run(3912);
-    // fsck had the same expectation of the blocks behind a torn block in such a zone of the delta
-    // log.
+    // fsck also expected the blocks after a torn block to be written, in a failed zone of the
+    // delta log.
     run(4098);
-    // A checkpoint that failed on one damaged file failed the fsyncs of all other files that needed
-    // it.
+    // A checkpoint failed on one damaged file, and so did the fsyncs of all other files that needed
+    // the checkpoint.
     run(423);
-    // A superzone that recovery filled was still being written when its permits were taken.
+    // A superzone that recovery filled was still being written when its permits were taken away.
     run(11218);
 }
 
-/// Even seeds wake tasks in a drawn order, odd ones in the order of waking: both must hold, and
-/// each run must repeat, event for event.
+/// Even seeds wake tasks in a drawn order, odd seeds in the order of waking. Both orders must work,
+/// and each run must repeat, event for event.
 #[test]
 fn one_seed_gives_one_hash_and_the_same_events() {
     for seed in [100, 101, 102, 103] {

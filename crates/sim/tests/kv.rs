@@ -62,8 +62,8 @@ fn a_store_lives_through_power_cuts_and_faults() {
     }
 }
 
-/// Seeds in which a store stood still. 689, 756: a writer waited for a group commit, and asked the
-/// cleaner without end, which answered that there was nothing to free. 877, 986: zones of moved
+/// Seeds in which a store stood still. 689, 756: a writer that waited for a group commit kept
+/// asking the cleaner, which answered that there was nothing to free. 877, 986: zones of moved
 /// blocks held all permits, and a file waited for one.
 #[test]
 fn a_writer_that_waits_for_space_gets_some_or_an_error() {
@@ -74,7 +74,7 @@ fn a_writer_that_waits_for_space_gets_some_or_an_error() {
     }
 }
 
-/// A store whose only superblock was in a zone that went offline was said to be damaged.
+/// A store whose only superblock was in a zone that went offline was reported as damaged.
 #[test]
 fn a_zone_that_went_offline_is_named_as_the_cause() {
     if let Err(why) = simulate(50_926, &mut |_| {}) {
@@ -118,8 +118,8 @@ fn every_defect_that_needs_faults_is_caught() {
     }
 }
 
-/// The crash sweep finds these defects at once, a simulation in about one of a hundred seeds. So
-/// the test begins at seeds that find them.
+/// The crash sweep finds these defects at once, but a simulation finds them in only about one of a
+/// hundred seeds. So the test begins at seeds that find them.
 #[test]
 fn defects_of_the_crash_sweep_are_caught_by_seeds() {
     for (defect, from) in [(StoreDefect::UncheckedCommit, 23), (StoreDefect::EarlyRingReset, 5)] {
@@ -132,7 +132,7 @@ fn defects_of_the_crash_sweep_are_caught_by_seeds() {
     }
 }
 
-/// Seeds that found defects once.
+/// Seeds that once found defects.
 #[test]
 fn what_failed_once_holds() {
     // A failed zone was finished only after the group commit that waited for its lost blocks, and
@@ -145,10 +145,10 @@ fn what_failed_once_holds() {
     // A zone was torn within a block and then found read-only; a group commit recorded the place of
     // a failed write, because it began before the relocation.
     let torn = [2810];
-    // Neither a failed flush before finishing a zone, nor a failure to finish it because the drive
-    // was away, made the store fail.
+    // The store continued after a failed flush before finishing a zone, and after a finish that
+    // failed because the drive was away.
     let flush = [25, 372, 605];
-    // While a read got the blocks, nothing kept the zone of their checksums: cleaning reset it.
+    // During a read of blocks, nothing protected the zone of their checksums: cleaning reset it.
     let sums = [2922];
     let first = permits.into_iter().chain(stopped).chain(twice);
     for seed in first.chain(torn).chain(flush).chain(sums) {

@@ -40,9 +40,9 @@ fn the_volume_keeps_what_it_acknowledged() {
     assert!(figures.nested > 30, "{figures}");
 }
 
-/// Seeds that found defects once: only a replacement itself knew that it was a member; a rebuild
-/// was cut in a segment that no checkpoint knew to have ended, so that the rebuilt part of a zone
-/// was taken for the whole zone; a segment was released while it was being rebuilt.
+/// Seeds that once found defects: only a replacement itself knew that it was a member; a rebuild
+/// was cut in a segment that had ended without a checkpoint knowing it, so that the rebuilt part of
+/// a zone was taken for the whole zone; a segment was released while it was being rebuilt.
 #[test]
 fn what_failed_once_holds() {
     let effort = Effort { cuts_max: 30, samples: 4, ..Effort::default() };
@@ -54,8 +54,8 @@ fn what_failed_once_holds() {
     }
 }
 
-/// A member was replaced while the rebuild of another one settled its last rows, and was called
-/// whole with it: nothing had been restored to its drive.
+/// A member was replaced while the rebuild of another one finished its last rows. The new member
+/// was marked as whole along with the other, although nothing had been restored to its drive.
 #[test]
 fn a_member_that_is_replaced_late_is_rebuilt() {
     for (volatile, cuts) in [
@@ -116,7 +116,8 @@ fn no_more_drives_are_lost_than_the_newest_record_allows() {
     assert_eq!(replay(&RaidSubject::default(), case, cuts, None), Ok(()));
 }
 
-/// `scripts/crash.sh`, a step of the same tier, looks for the defects for minutes.
+/// `scripts/crash.sh`, a step of the same test tier, searches for the defects for minutes; this
+/// test checks that it searches for all of them.
 #[test]
 fn the_sweep_looks_for_every_defect_built_in() {
     let script = include_str!("../../../scripts/crash.sh");
@@ -190,15 +191,16 @@ fn a_sound_volume_passes_the_audit() {
 /// had never been written, and left them without redundancy. 561: a drive was added while a segment
 /// was being opened without it, and its rebuild waited until that segment was full. 821, 20233: an
 /// older image of a member, or ruined headers of its segments, left many stripes without a chunk,
-/// and recovery found no space to rewrite them all, since no replaced copy was released before
-/// the last stripe was rewritten. 988: a drive replaced a member when no segment was free, and the
-/// open segments, the only space left, were ended. 204, 843: where a crash had torn the header of a
-/// zone, stripes that had never counted were reported as possibly lost. 1984: a drive was replaced
-/// while a segment waited for permits, and the new drive's zone got a permit of the old one. 17: a
-/// trim's record in a checkpoint's stripe was taken for a mapping block. 3127: the rest of a
-/// read-only zone of the ring was taken for a damaged record. 4165: a segment waited for a permit
-/// of a drive that had been given up. 2016, 3012, 3041: the harness expected too much. 60327,
-/// 60449, 60872: an older image of a drive, of when it was alone, was taken for a part of a split.
+/// and recovery found no space to rewrite them all, since no replaced copy was released before the
+/// last stripe was rewritten. 988: a drive replaced a member when no segment was free, and the open
+/// segments, the only space left, were ended. 204, 843: a crash had torn the header of a zone, and
+/// stripes that had never counted were reported as possibly lost. 1984: a drive was replaced while
+/// a segment waited for permits, and the new drive's zone got a permit of the old one. 17: a trim's
+/// record in a checkpoint's stripe was taken for a mapping block. 3127: the rest of a read-only
+/// zone of the ring was taken for a damaged record. 4165: a segment waited for a permit of a drive
+/// that had been given up. 2016, 3012, 3041: the harness expected too much. 60327, 60449, 60872: an
+/// older image of a drive, from the time when it was the only one, was taken for one half of a
+/// split array.
 #[test]
 fn what_failed_once_in_a_branch_holds() {
     for seed in [
@@ -211,12 +213,12 @@ fn what_failed_once_in_a_branch_holds() {
     }
 }
 
-/// Older images of members and zones that went offline, more than the level tolerates: acknowledged
-/// stripes were taken for torn stripes, and their blocks read as zeros. No record shows which
-/// blocks these are, so such an array is refused. In a branch of 791 a drive was asked for its
-/// identity that no record makes a member, because a crash came before the record. 60208: a flipped
-/// bit in a chunk of zeros was taken for a torn block, and its stripe, of which another chunk was
-/// damaged, too, for one that a crash had cut off.
+/// Older images of members and offline zones, more than the level tolerates: acknowledged stripes
+/// were taken for torn stripes, and their blocks read as zeros. No record shows which blocks these
+/// are, so such an array is refused. 791: in a branch, the harness asked a drive for its identity
+/// although no record makes it a member, because a crash came before the record. 60208: a flipped
+/// bit in a chunk of zeros was taken for a torn block. Another chunk of its stripe was damaged too,
+/// and the stripe was taken for one that a crash had cut off.
 #[test]
 fn what_may_have_been_acknowledged_is_not_taken_for_torn() {
     for seed in [1377, 791, 60208] {
@@ -226,8 +228,8 @@ fn what_may_have_been_acknowledged_is_not_taken_for_torn() {
     }
 }
 
-/// A segment was released while reads were on their way into it. Its worn zone, which cannot be
-/// reset, left the segment at once, and a read of a volume without redundancy failed.
+/// A segment was released while it was still being read. Its worn zone, which cannot be reset, left
+/// the segment at once, and a read of a volume without redundancy failed.
 #[test]
 fn a_worn_zone_stays_in_its_segment_until_reads_are_over() {
     if let Err(why) = sim::simulate(1533, &mut |_| {}) {

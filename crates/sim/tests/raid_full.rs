@@ -18,8 +18,8 @@ use std::rc::Rc;
 const DRIVES: u32 = 3;
 const ZONES: u32 = 13;
 
-/// Makes open zones full and empty zones read-only. So the only space left is the space that
-/// recovery frees.
+/// Makes open zones full and empty zones read-only, so that recovery must free all the space
+/// it needs.
 fn wear(drive: &Emulator) {
     let reports = drive.report_now(ZoneId(0), DRIVES * ZONES).unwrap();
     for report in reports.iter().filter(|report| report.zone.0 % ZONES >= RING_ZONES) {
@@ -60,7 +60,7 @@ fn live(seed: u64, again: Option<u64>) -> (Option<Recovered>, bool) {
         let (rt, options) = (rt2, Options::default());
         let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
         let parts = Part::split(&rt, &device, DRIVES);
-        // If the drive has no power already, commands submitted since have not started.
+        // If the drive has no power by now, commands submitted since then have not started.
         let power_cut = || match drive.report_now(ZoneId(0), 1) {
             Ok(_) => drive.power_cut(&Fates::seeded(seed ^ again.unwrap_or(0))),
             Err(_) => drive.power_cut(&Fates::nothing(0)),
@@ -124,8 +124,8 @@ fn live(seed: u64, again: Option<u64>) -> (Option<Recovered>, bool) {
         let lost = rng.below(DRIVES.into()) as u32;
         let told = |why| format!("seed {seed}, again {again:?}, without {lost}: {why}");
         let mut volume = assemble(&rt, devices(&parts, &[lost]), &options).await;
-        // Recovery may have taken out a drive that kept all space from being freed. Then no other
-        // drive may be missing.
+        // Recovery may have removed a drive that prevented any space from being freed. Then no
+        // other drive may be missing.
         let stale = |part: &u32| {
             let error = volume.as_ref().err().map(ToString::to_string).unwrap_or_default();
             error.starts_with(&format!("part {part} is stale"))
@@ -143,12 +143,12 @@ fn live(seed: u64, again: Option<u64>) -> (Option<Recovered>, bool) {
     met
 }
 
-/// Cuts the power at every part of the recovery from a crash. Returns the report of the recovery
-/// without a cut.
+/// Cuts the power at every fourth command of the recovery from a crash. Returns the report of the
+/// recovery without a cut.
 fn live_and_again(seed: u64) -> Recovered {
     let met = live(seed, None).0.expect("it came to its end");
     if met.early > 0 {
-        // After its last command there is nothing more to cut.
+        // After the last command of the recovery there is nothing more to cut.
         (1..200).step_by(4).find(|again| !live(seed, Some(*again)).1);
     }
     met

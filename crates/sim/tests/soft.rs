@@ -31,8 +31,8 @@ fn a_file_system_on_soft_zones_keeps_its_promises() {
     assert!(figures.reopens > 100, "{figures}");
 }
 
-/// A drive opened for reading read discarded sectors twice, believed the first answer and showed
-/// the second: it cannot write them again, and keeps them in memory.
+/// A drive opened for reading read discarded sectors twice, checked the first answer and returned
+/// the second. It cannot write these sectors again, so it must keep them in memory.
 #[test]
 fn a_drive_opened_for_reading_shows_what_it_believed() {
     for (seed, volatile, cut) in [
@@ -45,7 +45,7 @@ fn a_drive_opened_for_reading_shows_what_it_believed() {
     }
 }
 
-/// Each defect fails, and its failing line reproduces.
+/// The harness catches each defect, and the reported case reproduces the failure.
 #[test]
 fn every_defect_is_caught() {
     for defect in SoftDefect::ALL {

@@ -75,7 +75,7 @@ impl Client {
         Client { tolerant: true, ..self }
     }
 
-    /// Works next to damaged files.
+    /// Lets the client work alongside damaged files.
     #[must_use]
     pub(crate) fn around(self, damaged: Rc<Damaged>) -> Client {
         Client { damaged, ..self }
@@ -129,7 +129,7 @@ impl Client {
         if let (true, Err(_), Some(object)) =
             (op.goes_in_steps() && expected.is_ok(), result, op.changes_object())
         {
-            // A part of the operation may be done, so it gets no answer in the history.
+            // A part of the operation may be done, so the history gets no answer for it.
             self.model.unknown.insert(object);
         } else {
             self.history.borrow_mut().end(self.rt.now(), id, result);

@@ -43,7 +43,7 @@ pub struct Content {
 pub struct Copied {
     /// The target range.
     range: Range<u64>,
-    /// The content.
+    /// The content to write.
     extents: BTreeMap<u64, Extent>,
     /// Offsets at which the engine may have completed a part, in order; the last one is the end.
     ends: Vec<u64>,
@@ -195,12 +195,12 @@ pub struct Change {
     pub op: Op,
     /// The content that a copy writes.
     pub copied: Option<Rc<Copied>>,
-    /// It failed in the middle: a part of it may be done permanently.
+    /// The operation failed midway, so a part of it may be done permanently.
     pub torn: bool,
 }
 
 impl Change {
-    /// Applies it, and calls `seen` with each intermediate state that may be seen.
+    /// Applies the change, and calls `seen` with each intermediate state that may be seen.
     pub fn apply(&self, content: &mut Content, mut seen: impl FnMut(&Content)) {
         match &self.copied {
             Some(copied) => content.paste(copied, seen),
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(content, Content::default());
     }
 
-    /// Compared with plain bytes: any mix of writes, holes, truncations and copies.
+    /// Compares the model with plain bytes under any mix of writes, holes, truncations and copies.
     #[test]
     fn it_is_what_a_string_of_bytes_would_be() {
         let mut rng = furrow_rt::Rng::new(5);

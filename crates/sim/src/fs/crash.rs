@@ -145,7 +145,7 @@ fn heads(case: Case) -> StreamHeads {
     if rng.one_in(2) { StreamHeads::Quota } else { StreamHeads::Fixed(2 + rng.below(3) as u32) }
 }
 
-/// Access times, and the reaction to damage.
+/// Mount options for access times and the reaction to damage.
 fn habits(case: Case, defect: Option<FsDefect>) -> MountOptions {
     let mut rng = Rng::new(case.seed ^ 0x4ab1_7500);
     let access = [AccessTime::Relative, AccessTime::Always, AccessTime::Never];
@@ -166,8 +166,8 @@ fn order(case: Case) -> Order {
 }
 
 impl Setup {
-    /// Changes it to many clients that sync often, on a larger drive with short commands and a
-    /// small cache: then most power cuts find many commands in flight.
+    /// Changes the setup to many clients that sync often, on a larger drive with short commands and
+    /// a small cache: then most power cuts find many commands in flight.
     #[must_use]
     pub fn busy(self, case: Case) -> Setup {
         let mut rng = Rng::new(case.seed ^ 0xb5_5e70);
@@ -190,8 +190,8 @@ impl Setup {
 }
 
 impl Setup {
-    /// Changes it to a drive so small that it is soon full and cleaned all the time: on request, in
-    /// the background, and because clients wait for space.
+    /// Changes the setup to a drive so small that it is soon full and cleaned all the time: on
+    /// request, in the background, and because clients wait for space.
     #[must_use]
     pub fn full(self, case: Case) -> Setup {
         let mut rng = Rng::new(case.seed ^ 0xf0_11ed);
@@ -215,16 +215,16 @@ impl Setup {
         let gc = GcOptions { background: !rng.one_in(4), policy, start: 100, urgent: 90 };
         let mount = MountOptions { gc, ..self.mount };
         let cleanings = rng.below(12) as u32;
-        // With random numbers of its own, so that seeds that failed once keep their runs.
+        // Uses a separate random generator, so that seeds that once failed keep their runs.
         let mut rng = Rng::new(case.seed ^ 0xf100d);
         let flood = if rng.one_in(4) { 40 + rng.below(200) as u16 } else { 0 };
-        // A file is made, written and removed.
+        // A flooding client creates, writes and removes each file.
         let operations = self.operations.max(40) + 3 * u32::from(flood);
         Setup { geometry, format, mount, cleanings, operations, flood, ..self }
     }
 
-    /// Changes it to a drive of another shape: 2 to 32 channels, 8 to 64 active zones, superzones
-    /// as wide as these allow.
+    /// Changes the setup to a drive of another shape: 2 to 32 channels, 8 to 64 active zones, and
+    /// superzones as wide as these allow.
     #[must_use]
     pub fn wide(self, case: Case) -> Setup {
         let mut rng = Rng::new(case.seed ^ 0x71_de5e);
@@ -244,7 +244,7 @@ impl Setup {
             dies: rng.one_in(2).then_some(channels * (1 + rng.below(4) as u16)),
             ..self.geometry
         };
-        // Chosen by mkfs, if that does not leave too few superzones.
+        // Let mkfs choose the width, unless that may leave too few superzones.
         let automatic = most == 1 || rng.one_in(4);
         let format = MkfsOptions {
             width: (!automatic).then_some(width),
@@ -294,8 +294,8 @@ impl Setup {
         Setup { geometry, format, mount, syncing: true, operations, mounts: 2, ..self }
     }
 
-    /// Changes it as for a drive with few large zones: superzones of one zone because few may be
-    /// active, shared logs, writes in pieces.
+    /// Changes the setup to imitate a drive with few large zones: superzones of one zone because
+    /// few may be active, shared logs, writes in pieces.
     #[must_use]
     pub fn large(self, case: Case) -> Setup {
         let mut rng = Rng::new(case.seed ^ 0x1a_46e0);
@@ -322,7 +322,7 @@ impl Setup {
     /// the file system: then a write can also be torn within such a block.
     #[must_use]
     pub fn in_sectors(self, case: Case) -> Setup {
-        // With random numbers of its own, so that seeds that failed once keep their runs.
+        // Uses a separate random generator, so that seeds that once failed keep their runs.
         let mut rng = Rng::new(case.seed ^ SECTORED);
         if !rng.one_in(3) {
             return self;
@@ -428,7 +428,7 @@ pub async fn work(
     work_as(rt, fs, clients, load, history, of).await
 }
 
-/// As [`work`], next to damaged files.
+/// Like [`work`], but alongside damaged files.
 ///
 /// # Errors
 /// As [`work`].
@@ -489,7 +489,8 @@ pub(crate) async fn run(
     faults: bool,
     history: SharedHistory,
 ) -> Result<(), Trouble> {
-    // Slow commands advance the clock, and a failed command ends the commits.
+    // Faults void the commit interval: slow commands advance the clock, and after a failed command
+    // the engine commits no more.
     if !faults {
         history.borrow_mut().promise_commits(setup.mount.commit_interval);
     }
@@ -512,7 +513,7 @@ pub(crate) async fn run(
                 Err(error) if error.kind() == ErrorKind::NoSpace => {}
                 Err(error) => return Err(told("sync")(error)),
             }
-            // This comes last: a power cut now leaves everything.
+            // The run ends here: everything is durable, so a later power cut must lose nothing.
             return exactly(&fs, &history).await.map_err(|why| why.at("at the end"));
         }
         durably(&rt, &history, fs.unmount()).await.map_err(told("unmount"))?;
@@ -594,7 +595,7 @@ pub(crate) async fn reopen(
         _ => None,
     };
     if choice.is_multiple_of(3) {
-        // The state that a crash leaves is no damage.
+        // fsck must not report the state that a crash leaves as damage.
         fsck(&device, "after the crash").await?;
     }
     let fs = Fs::mount(&rt, device.clone(), setup.mount.clone()).await.map_err(told("mount"))?;
@@ -652,7 +653,8 @@ async fn reopen_rotten(
     let stops = setup.mount.on_damage == OnDamage::ReadOnly;
     let looked = async {
         let fs = Fs::mount(&rt, device.clone(), setup.mount).await.map_err(told("mount"))?;
-        // Damaged blocks may be refused, also by cleaning, but must not look whole after it.
+        // Reads and cleaning may refuse damaged blocks, but cleaning must not make them
+        // look intact.
         if rt.random().is_multiple_of(2) {
             let all = CleanOptions { garbage_percent: 0, ..CleanOptions::default() };
             let _ = fs.clean(all).await;
@@ -686,14 +688,14 @@ impl FsSubject {
             () => setup.busy(case),
         };
         let setup = if Setup::is_large(case) && !self.rot { setup.large(case) } else { setup };
-        // Subjects that rot are damaged by whole blocks.
+        // The fault of a `rot` subject damages whole blocks, so its drive keeps blocks of 4 KiB.
         let setup = if self.rot { setup } else { setup.in_sectors(case) };
         Setup { geometry: fewer_open(setup.geometry, case.seed), ..setup }
     }
 
     /// True if the drive of this case has faults.
     fn fails(&self, case: Case) -> bool {
-        // Other defects show without faults, and must.
+        // A run must find the other defects without faults.
         let wanted = matches!(self.defect, None | Some(FsDefect::ForgottenBlocks));
         !self.rot && wanted && faults::strikes(case)
     }

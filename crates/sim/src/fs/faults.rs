@@ -90,7 +90,7 @@ pub fn at_rest(emulator: &Emulator, seed: u64) {
             let kinds = [FaultKind::ZoneReadOnly, FaultKind::ZoneOffline, FaultKind::ZoneFull];
             Fault::new(kinds[kind as usize - 4]).at_zone(zone)
         }
-        // A block that cannot be read until the fault is cleared.
+        // The fault makes a block unreadable until it is cleared.
         7 => {
             let zone = used[rng.below(used.len() as u64) as usize];
             let at = geometry.start(zone.zone).0 + rng.below(zone.write_pointer.0);
@@ -247,9 +247,9 @@ async fn after_loss(
 ) -> Result<(), Trouble> {
     let device: Rc<dyn ZonedDevice> = Rc::new(emulator.clone());
     let fs = match Fs::mount(rt, device.clone(), setup.mount.clone()).await {
-        // Recovery needs something that is lost: it reports that and changes nothing.
+        // Recovery needs something that is lost: it must report that and change nothing.
         Err(error) if explains(error.kind()) => return needed(emulator, expected, &error),
-        // Space is missing too: the rest can be inspected.
+        // Space is missing too, but everything else can be inspected.
         Err(error) if error.kind() == ErrorKind::NoSpace => {
             let mount = MountOptions { read_only: true, ..setup.mount.clone() };
             Fs::mount(rt, device, mount).await.map_err(told("mount for reading, a zone gone"))?

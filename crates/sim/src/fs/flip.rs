@@ -1,18 +1,20 @@
 //! One flipped bit after a power cut, judged by what had been acknowledged.
 //!
 //! Clients work on files of their own, each with fsyncs, so that the history says of each file what
-//! was acknowledged. After a power cut one bit of one written block is flipped: of a sync record, a
-//! checkpoint, a block of a delta log, a table page, a node, of content, a summary, a superblock.
-//! What depends on that block is known beforehand: the files that the record names, the file of the
-//! node. Then
+//! was acknowledged. After a power cut, one bit flips in one written block: a sync record, a
+//! checkpoint, a block of a delta log, a table page, a node, content, a summary or a superblock.
+//! The harness knows beforehand which files depend on that block: those that the record names, or
+//! the file of the node. Then
 //!
-//! - a mount for writing shows everything that was acknowledged, but for read errors of the file
-//!   hit, or is refused with the damage; a refused mount of a damaged log has written nothing;
+//! - a mount for writing either shows everything that was acknowledged, except for read errors of
+//!   the file hit, or is refused because of the damage; a refused mount of a damaged log has
+//!   written nothing;
 //! - a mount for reading shows everything that does not depend on the block;
-//! - so does a mount after a repair, and fsck finds what the mount is refused for.
+//! - so does a mount after a repair, and fsck finds the damage that makes a mount refuse.
 //!
-//! The last records, and blocks that only they need, cannot be told from torn ones if they lie in a
-//! full zone, whose write pointer says nothing. These cases are counted.
+//! In a full zone the write pointer does not show how far writes got. There the last records, and
+//! the blocks that only these records need, cannot be distinguished from torn ones. Such cases
+//! are counted.
 
 use crate::crash::{Case, Subject, Tally};
 use crate::fs::crash::Setup;
@@ -54,7 +56,7 @@ pub struct FlipSubject;
 /// A file of a client: the client, and the number of its name.
 type Name = (usize, usize);
 
-/// A name, behind the inode of its directory.
+/// The inode of a directory, and a name in it.
 type Entry = (u32, Vec<u8>);
 
 /// A file: its inode, and the version of each of its blocks.
@@ -71,7 +73,7 @@ type State = Option<Content>;
 enum Event {
     /// The file may get this state from now on.
     Began(Name, State),
-    /// The last state that it began to get is durable.
+    /// The state last announced by `Began` for the file is durable.
     Durable(Name),
 }
 
@@ -82,7 +84,7 @@ pub struct History(Vec<Event>);
 /// What is known of each file at a power cut.
 #[derive(Clone, Debug, Default)]
 pub struct Expected {
-    /// The acknowledged state, then those that may be there instead.
+    /// The acknowledged state, followed by the states that may be found instead.
     files: BTreeMap<Name, Vec<State>>,
     reached: Rc<RefCell<Tally>>,
 }
@@ -107,8 +109,8 @@ struct Client {
 }
 
 impl Client {
-    /// The file may get this state from now on: said before the operation, which may have an effect
-    /// before it is answered.
+    /// Records that the file may get this state from now on. Called before the operation, because
+    /// the operation may take effect before it is answered.
     fn began(&self, file: usize, state: &State) {
         self.history.borrow_mut().0.push(Event::Began((self.number, file), state.clone()));
     }
@@ -140,7 +142,7 @@ impl Client {
         self.began(file, &state);
         self.files.insert(file, state);
         let first = if rng.one_in(6) { 600 } else { 0 };
-        // Any number of its blocks may be there before the fsync.
+        // Any number of the file's blocks may be written before the fsync.
         for block in first..first + 1 + rng.below(4) {
             self.put(file, block).await?;
         }
@@ -244,12 +246,12 @@ async fn run(
     Ok(())
 }
 
-/// What a mount shows that is not as it was acknowledged.
+/// A difference between what a mount shows of a file and what was acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Problem {
-    /// Reading it, or the directory above (true), fails.
+    /// Reading the file fails, or, if true, reading its directory.
     Unreadable(bool),
-    /// It is not there.
+    /// The file does not exist.
     Missing,
     Wrong(String),
 }
@@ -311,7 +313,7 @@ async fn problems(fs: &Fs, expected: &Expected) -> Vec<(Name, Problem)> {
     found
 }
 
-/// A block to hit.
+/// A block in which a bit may flip.
 #[derive(Clone, Debug)]
 struct Site {
     kind: &'static str,
@@ -350,7 +352,7 @@ async fn sites(drive: &Emulator) -> Result<(Vec<Site>, SuperblockBody), String> 
                 (None, NODE_MAGIC) => "node",
                 (None, SUMMARY_MAGIC) => "summary",
                 _ if main => "content",
-                // The later blocks of a record.
+                // A later block of a record is of the same kind as the record's first block.
                 _ => sites.last().map_or("superblock", |site: &Site| site.kind),
             };
             sites.push(Site { kind, addr, page });
@@ -448,18 +450,18 @@ fn concerns(body: &[u8]) -> Option<(BTreeSet<u32>, Vec<Entry>)> {
     Some((inodes, names))
 }
 
-/// What may differ after a block was hit.
+/// The files that may differ after a bit of a block flipped.
 enum Depends {
     /// These files.
     Files(BTreeSet<Name>),
-    /// One file or one directory, whichever.
+    /// One file or one directory, but it is not known which.
     One,
     /// Anything.
     All,
 }
 
 impl Depends {
-    /// What depends on the block at `site`.
+    /// The files that depend on the block at `site`.
     fn on(site: &Site, directories: &[Ino], expected: &Expected) -> Depends {
         let of_inode = |ino: u32| {
             let has = |states: &[State]| states.iter().flatten().any(|c| c.ino == ino);
@@ -484,7 +486,8 @@ impl Depends {
                 };
                 let mut files: BTreeSet<Name> =
                     expected.files.iter().filter_map(concerned).collect();
-                // Files are renamed over each other in the same directory.
+                // Files are renamed over each other in the same directory, so all files of these
+                // clients depend on the record.
                 let clients: BTreeSet<usize> =
                     files.iter().filter(|name| name.1 == FILES).map(|name| name.0).collect();
                 files.extend(expected.files.keys().filter(|name| clients.contains(&name.0)));
@@ -493,7 +496,8 @@ impl Depends {
             "node" => match NodeHeader::read_from_prefix(site.page.bytes()) {
                 Ok((header, _)) => {
                     let mut files = of_inode(header.ino.get());
-                    // The file may have had another name, which a change that needs it took away.
+                    // The file may also have lost its other name, `new`, to a change that depends
+                    // on this node.
                     let old: Vec<Name> = files.iter().map(|name| (name.0, FILES)).collect();
                     files.extend(old);
                     Depends::Files(files)
@@ -501,14 +505,15 @@ impl Depends {
                 Err(_) => Depends::All,
             },
             "content" => Depends::One,
-            // The search for nodes may find an older version of one: not told yet.
+            // The search for nodes may find an older version of any node, and the harness cannot
+            // yet predict which ones.
             "delta log" | "table page" => Depends::All,
             _ => Depends::Files(BTreeSet::new()),
         }
     }
 
-    /// The first problem that does not come of the block that was hit. Nothing of it is excused to
-    /// be wrong, if `strict`.
+    /// The first problem that the damaged block does not explain. If `strict`, it explains only
+    /// read errors, not wrong content.
     fn unexcused(&self, found: &[(Name, Problem)], strict: bool) -> Option<String> {
         let excused = |(name, problem): &&(Name, Problem)| {
             let known = match self {
@@ -613,7 +618,7 @@ async fn check_site(
         return Err(format!("fsck finds nothing, the mount says {refused}"));
     }
     let after = used.counters();
-    // The replay meets damaged nodes, and blocks of directories, after recovery has begun to write.
+    // Replay meets damaged nodes and directory blocks only after recovery has begun to write.
     let met = matches!(site.kind, "node" | "content");
     if !met && (before.writes, before.management) != (after.writes, after.management) {
         return Err(format!("a refused mount wrote something: {refused}"));
@@ -640,7 +645,8 @@ async fn check_site(
     fs.unmount().await.map_err(text)
 }
 
-/// True if the zone of the block at `site` tells nothing by its write pointer.
+/// True if the zone of the block at `site` is full: then its write pointer does not show how far
+/// writes got.
 fn is_untold(drive: &Emulator, site: &Site) -> bool {
     let Some((zone, _)) = site.addr.locate(drive.geometry()) else { return false };
     let report = drive.report_now(zone, 1).unwrap_or_default();

@@ -18,7 +18,7 @@ enum Stage {
     /// Waiting until all is durable.
     Syncing,
     Removing,
-    /// The removals are made durable by an fsync.
+    /// An fsync is to make the removals durable.
     Ending,
     Over,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Flood {
     /// Number of files to make, if there is space.
     files: u16,
     made: u16,
-    /// The last file, which is to be written.
+    /// The file made last, which is to be written next.
     write: Option<Object>,
 }
 
@@ -53,7 +53,7 @@ impl Flood {
                 let (offset, length) = (FAR * BLOCK, 512);
                 return Some(Op::Write { object, offset, length, version: version() });
             }
-            // There was no space for another file.
+            // The last file was refused for lack of space, so no more files are made.
             self.made = self.files;
         }
         if self.stage == Stage::Making && self.made == self.files {

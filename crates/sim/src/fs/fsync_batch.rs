@@ -1,12 +1,12 @@
 //! Fsyncs that share a record, one of them of a damaged file.
 //!
-//! On a copy of a life's drive, the harness makes files of its own next to those of the clients: a
-//! large file, or a directory with long attributes, and a few small files. All of these are
-//! changed. Then node blocks are damaged that the fsync of the large file needs, and that were not
-//! read since the change. So the damage is met only while the record is made that the large file
-//! shares with the others, since all files are synced at once. The fsync of the large file may
-//! succeed or fail. The other fsyncs must succeed, and their files must be durable after a power
-//! cut. The copy is discarded afterwards.
+//! On a copy of a life's drive, the harness makes files of its own alongside those of the clients:
+//! a large file, or a directory with long attributes, and a few small files. It changes all of
+//! them. Then it damages node blocks that the fsync of the large file needs and that nothing has
+//! read since the change. All files are synced at once, so they share a record, and the engine
+//! meets the damage only while it builds that record. The fsync of the large file may succeed or
+//! fail. The other fsyncs must succeed, and their files must be durable after a power cut. The copy
+//! is discarded afterwards.
 
 use crate::fs::crash::Setup;
 use crate::fs::faults::metadata_zones;
@@ -24,7 +24,7 @@ use furrow_zone::{BlockCount, ErrorKind, Lba, QueueId, Result, ZonedDevice};
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
-/// Number of small files next to the damaged one: more than the records in flight.
+/// Number of small files alongside the damaged one: more than the records in flight.
 const SMALL: u64 = 6;
 /// Pages of the cache: the minimum, so that unused pages leave it.
 const CACHE: usize = 256;
@@ -43,7 +43,7 @@ enum Large {
 }
 
 impl Large {
-    /// Blocks of it that are changed, each with a leaf of its own.
+    /// Blocks of the file that are changed, each with a leaf of its own.
     fn blocks(self) -> &'static [u64] {
         match self {
             Large::Directory => &[],
@@ -72,7 +72,7 @@ fn mount_options(setup: &Setup) -> MountOptions {
     MountOptions {
         cache_pages: CACHE,
         on_damage: OnDamage::Continue,
-        // A record, not a checkpoint, must make it durable.
+        // A record, not a checkpoint, must make the changes durable.
         commit_interval: 100_000 * Nanos::SECOND,
         // Cleaning could reset and fill a zone between the search for nodes and their damage.
         gc: GcOptions { background: false, ..setup.mount.gc },
@@ -148,7 +148,7 @@ async fn nodes_of(drive: &Emulator, first: usize, large: Ino, kind: Large) -> Ve
     found
 }
 
-/// The result.
+/// The outcome of one test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Met {
     /// There was no space for the test.
@@ -171,7 +171,7 @@ pub async fn sync_around_damage(
     history: History,
     seed: u64,
 ) -> std::result::Result<Met, Trouble> {
-    // A separate random generator, so that seeds that failed once keep their runs.
+    // A separate random generator, so that seeds that once failed keep their runs.
     let mut rng = Rng::new(seed ^ 0xba7c_4000);
     let kind = [Large::Directory, Large::Leaves, Large::Index][rng.below(3) as usize];
     let drive = Emulator::from_snapshot(&rt, &drive.snapshot(), Options::simulated());

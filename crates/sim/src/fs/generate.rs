@@ -298,7 +298,7 @@ impl Generator {
         (offset + self.rng.below(SECTOR as u64), length - less)
     }
 
-    /// A file without a name, or a name for one.
+    /// Makes a file without a name, or gives one a name.
     fn nameless(&mut self, model: &Model) -> Option<Op> {
         let made = self.pick(model, |_, node| node.nameless).filter(|_| self.rng.one_in(2));
         if let Some(object) = made {
@@ -314,7 +314,7 @@ impl Generator {
         Some(Op::Nameless { object, dir, mode: self.rng.below(0o1000) as u16 })
     }
 
-    /// A lifetime, or an access list; new objects in a directory inherit it.
+    /// Sets an expected lifetime or an access list; new objects in a directory inherit both.
     fn set_special(&mut self, model: &Model) -> Option<Op> {
         let directory = self.rng.one_in(2);
         let object = self.pick(model, |_, n| !directory || n.make == Make::Directory)?;
@@ -328,7 +328,7 @@ impl Generator {
         let (from, to) = (self.content_of(model)?, self.content_of(model)?);
         let limit = self.swarm.file_blocks * BLOCK;
         let size = model.content(from).size;
-        // Sometimes from beyond the end, where there is nothing to copy.
+        // Some copies begin beyond the end of the file, where there is nothing to copy.
         let mut source = self.rng.below(size.min(limit) + 100);
         let mut target = self.rng.below(limit);
         let mut length = 1 + self.rng.below(2 * self.swarm.write_sectors * SECTOR as u64);
@@ -391,7 +391,7 @@ impl Generator {
         self.versions += 1;
         let version = self.versions;
         if self.rng.one_in(2) {
-            // Whole blocks, which need no read of the old content.
+            // Whole blocks are written without reading the old content.
             sector -= sector % SECTORS_PER_BLOCK;
             let length = sectors.next_multiple_of(SECTORS_PER_BLOCK) as u32 * SECTOR as u32;
             return Some(Op::Write { object, offset: sector * SECTOR as u64, length, version });
@@ -413,7 +413,7 @@ impl Generator {
         Some(Op::Truncate { object, size })
     }
 
-    /// A part of a block, whole blocks, or any bytes.
+    /// Draws an fallocate of a part of a block, of whole blocks, or of any byte range.
     fn fallocate(&mut self, model: &Model, choice: Choice) -> Option<Op> {
         let object = self.content_of(model)?;
         let (at, _) = self.range(model, object, 1);

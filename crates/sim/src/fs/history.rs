@@ -312,7 +312,7 @@ pub(crate) struct ObjectSteps {
     pub attributes: Vec<Attributes>,
     /// Times that may be found.
     pub times: TimeSteps,
-    /// Blocks that may be holes now: they are read all the same.
+    /// Blocks that may be holes now: they are checked all the same.
     pub punched: BTreeSet<u64>,
 }
 
@@ -418,7 +418,7 @@ pub(crate) struct TimeSteps {
 }
 
 impl TimeSteps {
-    /// Times that are known.
+    /// Allows exactly these times.
     fn known(times: &Times) -> TimeSteps {
         let mut steps = TimeSteps::default();
         steps.atime.set((times.atime, times.atime), true);
@@ -463,7 +463,7 @@ pub struct Expected {
     pub(crate) clients: BTreeMap<u8, ClientSteps>,
     pub(crate) objects: BTreeMap<Object, ObjectSteps>,
     pub(crate) inos: BTreeMap<Object, Ino>,
-    /// Zones of the drive that hold no files, if it is known which.
+    /// Zones of the drive that hold no files, if they are known.
     pub(crate) metadata: BTreeSet<ZoneId>,
     /// False if any state that ever existed may be found.
     pub(crate) promised: bool,

@@ -1,9 +1,8 @@
 //! Damage of a file must not affect other files.
 //!
-//! Before some lives a bit of one block that a file owns is flipped, on a copy of the drive. Then
-//! clients work there as usual. An operation on a damaged file may give any answer. Every other
-//! operation, above all an fsync, must work as without the damage. The copy is discarded
-//! afterwards.
+//! Before some lives, one bit flips in a block of a file, on a copy of the drive. Then clients work
+//! there as usual. An operation on a damaged file may give any answer. Every other operation, above
+//! all an fsync, must work as without the damage. The copy is discarded afterwards.
 
 use crate::fs::client::SharedHistory;
 use crate::fs::crash::{Idle, Setup, work_around};
@@ -158,7 +157,8 @@ async fn sync_all(
     let change = |(object, ino): (&Object, &crate::fs::op::Ino)| {
         let (fs, ino) = (fs.clone(), Ino(ino.0));
         let task = rt.spawn(async move {
-            // A change to sync, which does not affect the clients' models.
+            // This change gives the sync something to write, and does not affect the
+            // clients' models.
             let mode = fs.getattr(ino).await?.mode;
             fs.setattr(ino, SetAttr { mode: Some(mode), ..SetAttr::default() }).await?;
             Ok::<(), furrow_zone::Error>(())

@@ -33,7 +33,7 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// The same, with the place in front.
+    /// Returns the same trouble with `place` in front of the message.
     #[must_use]
     pub fn at(self, place: &str) -> Trouble {
         match self {
@@ -63,12 +63,12 @@ impl From<Trouble> for String {
     }
 }
 
-/// An engine's error, with the operation in front.
+/// Wraps an engine's error, with the operation in front.
 pub fn told(what: impl std::fmt::Display) -> impl FnOnce(Error) -> Trouble {
     move |error| Trouble::Refused(format!("{what}: {error}"), error.kind())
 }
 
-/// An error of an audit, with its time in front. Faults of the drive never excuse it.
+/// Wraps an error of an audit, with its time in front. Faults of the drive never excuse it.
 pub fn wrong(when: &str) -> impl FnOnce(Error) -> Trouble {
     move |error| Trouble::Wrong(format!("{when}: {error}"))
 }
@@ -297,7 +297,7 @@ async fn check_readable(fs: &Fs, ino: Ino, expected: &Expected) -> Result<(), Tr
             }
         }
     }
-    // A file without data cannot be identified.
+    // A file without readable payload cannot be identified.
     let Some(&owner) = owners.first() else { return Ok(()) };
     // The inode number may have been another file's before, and the shown content may be a copy.
     let known = expected.inos.iter().filter(|(_, known)| **known == ino);

@@ -1,9 +1,9 @@
 //! A mount that must not be refused: an offline zone that it can do without.
 //!
-//! On a copy of a life's drive, the file system is mounted, compared and unmounted, so that
-//! nothing has to be recovered. Then one zone goes offline that holds nothing a mount needs: a
-//! zone of files, of the sync log, which is empty by now, or one that was never written. The mount
-//! must work, and so must a new file, unless what it needs would be in that zone. If the zone held
+//! On a copy of a life's drive, the file system is mounted, compared and unmounted, so that nothing
+//! has to be recovered. Then one zone goes offline that holds nothing a mount needs: a zone of
+//! files, an unused zone of the tables or logs, or one of the sync log, which is empty by now. The
+//! mount must work. So must creating a file, unless that needs the offline zone. If the zone held
 //! nothing valid, everything must still be there. The copy is discarded afterwards.
 
 use crate::fs::crash::Setup;
@@ -24,8 +24,8 @@ fn is_dispensable(zone: &ZoneInfo) -> bool {
     }
 }
 
-/// Whether the engine may want to write its next record or table page to a zone. It stops where
-/// such a zone has gone.
+/// Whether the engine may continue to write records or table pages in a zone. It stops if such a
+/// zone is offline.
 fn is_of_logs(zone: &ZoneInfo) -> bool {
     matches!(zone.usage, ZoneUse::SyncLog | ZoneUse::DeltaLog | ZoneUse::Tables)
 }
@@ -55,7 +55,7 @@ pub async fn mount_without(
     let report = || drive.report_now(ZoneId(0), count).map_err(|status| status.to_string());
     let before = report()?;
     fs.unmount().await.map_err(told("unmount"))?;
-    // What the unmount has written is not in the map.
+    // The zone map does not show what the unmount wrote, so zones that it changed are left out.
     let after = report()?;
     let able = (0..zones.len()).filter(|zone| is_dispensable(&zones[*zone]));
     let able: Vec<usize> = able.filter(|zone| before[*zone] == after[*zone]).collect();
@@ -77,8 +77,9 @@ pub async fn mount_without(
         fs.unmount().await
     };
     match work.await {
-        // Blocks of directories may be in the zone, a log or the tables may go on in it, and a
-        // small drive may be full. The engine stops where it cannot read a node that it changes.
+        // The zone may hold blocks of directories, or be the one in which a log or the tables
+        // continue; a small drive may also be full. The engine stops if it cannot read a node that
+        // it changes.
         Err(error)
             if error.kind() == ErrorKind::NoSpace
                 || (zones[gone].valid > 0 || is_of_logs(&zones[gone]))

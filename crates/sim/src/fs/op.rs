@@ -37,12 +37,12 @@ impl Object {
         Object((u32::from(client) + 1) << 24 | index)
     }
 
-    /// True if all clients make names in it.
+    /// True if all clients make names in the directory.
     pub fn is_shared(self) -> bool {
         Object::SHARED.contains(&self)
     }
 
-    /// The client that made it; `None` for shared directories.
+    /// The client that made the object; `None` for shared directories.
     pub fn client(self) -> Option<u8> {
         (self.0 >> 24).checked_sub(1).map(|client| client as u8)
     }
@@ -180,11 +180,11 @@ pub enum Op {
     Create {
         /// Kind of the new node.
         make: Make,
-        /// Its identity.
+        /// Number of the new object.
         object: Object,
-        /// Directory.
+        /// Directory of the new name.
         dir: Object,
-        /// Name in it.
+        /// Name in the directory.
         name: Name,
         /// Permission bits.
         mode: u16,
@@ -192,34 +192,34 @@ pub enum Op {
     /// Make a regular file without a name (O_TMPFILE). The file is open, and a link may give it a
     /// name.
     Nameless {
-        /// Its identity.
+        /// Number of the new object.
         object: Object,
-        /// Directory whose attributes it inherits.
+        /// Directory whose attributes the file inherits.
         dir: Object,
         /// Permission bits.
         mode: u16,
     },
     /// Make another name.
     Link {
-        /// Of what.
+        /// Object that gets the name.
         object: Object,
-        /// Directory.
+        /// Directory of the new name.
         dir: Object,
-        /// Name in it.
+        /// Name in the directory.
         name: Name,
     },
     /// Remove a name of an object that is no directory.
     Unlink {
-        /// Directory.
+        /// Directory of the name.
         dir: Object,
-        /// Name in it.
+        /// Name in the directory.
         name: Name,
     },
     /// Remove an empty directory.
     Rmdir {
-        /// Directory it is in.
+        /// Parent of the directory to remove.
         dir: Object,
-        /// Its name there.
+        /// Name of the directory in its parent.
         name: Name,
     },
     /// Move a name.
@@ -235,13 +235,13 @@ pub enum Op {
     Open(Object),
     /// Undo one `Open`.
     Release(Object),
-    /// Write.
+    /// Write to a file.
     Write {
         /// File.
         object: Object,
-        /// First byte.
+        /// First byte to write.
         offset: u64,
-        /// How many, at least one.
+        /// Number of bytes, at least one.
         length: u32,
         /// Version of the payload: unique in the file.
         version: u32,
@@ -257,41 +257,41 @@ pub enum Op {
     Fallocate {
         /// File.
         object: Object,
-        /// What to do.
+        /// Mode of the call.
         how: How,
-        /// First byte.
+        /// First byte of the range.
         offset: u64,
-        /// How many, at least one.
+        /// Number of bytes, at least one.
         length: u64,
     },
     /// Copy a range of a file into another, or to another place (copy_file_range).
     Copy {
-        /// File and first byte.
+        /// Source file and first byte.
         from: (Object, u64),
-        /// File and first byte there.
+        /// Target file and first byte.
         to: (Object, u64),
-        /// How many bytes.
+        /// Number of bytes.
         length: u64,
     },
     /// Set or remove an extended attribute.
     SetXattr {
-        /// Of what.
+        /// Object of the attribute.
         object: Object,
-        /// Which one.
+        /// Slot of the attribute.
         slot: u8,
-        /// Version and size of its value; `None` removes it.
+        /// Version and size of the value; `None` removes the attribute.
         value: Option<Value>,
     },
     /// Change permission bits.
     Chmod {
-        /// Of what.
+        /// Object to change.
         object: Object,
-        /// To what.
+        /// New permission bits.
         mode: u16,
     },
     /// Change owners.
     Chown {
-        /// Of what.
+        /// Object to change.
         object: Object,
         /// New owner.
         uid: Option<u32>,
@@ -300,29 +300,29 @@ pub enum Op {
     },
     /// Set times, in seconds since 1970.
     Utimens {
-        /// Of what.
+        /// Object to change.
         object: Object,
-        /// Of the last change.
+        /// Time of the last change.
         mtime: Option<i64>,
-        /// Of the last access.
+        /// Time of the last access.
         atime: Option<i64>,
     },
-    /// Read and compare with the model.
+    /// Read, and compare with the model.
     Read {
         /// File.
         object: Object,
-        /// First byte.
+        /// First byte to read.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         length: u32,
     },
     /// List a directory and compare with the model.
     List(Object),
     /// Make one object durable.
     Fsync {
-        /// Which: a file or a directory.
+        /// File or directory to make durable.
         object: Object,
-        /// As fdatasync.
+        /// Sync as fdatasync does.
         data_only: bool,
         /// The client continues without waiting for the answer.
         background: bool,
@@ -334,7 +334,8 @@ pub enum Op {
 }
 
 impl Op {
-    /// True if it changes names: recovery restores a prefix of the name changes of a run.
+    /// True if the operation changes names: recovery restores a prefix of the name changes of
+    /// a run.
     pub fn changes_names(&self) -> bool {
         matches!(
             self,
@@ -347,7 +348,7 @@ impl Op {
         )
     }
 
-    /// The object whose content or attributes it changes.
+    /// The object whose content or attributes the operation changes.
     pub fn changes_object(&self) -> Option<Object> {
         match self {
             Op::Write { object, .. }
@@ -361,16 +362,17 @@ impl Op {
         }
     }
 
-    /// True if it changes attributes of an existing object, and nothing else.
+    /// True if the operation changes attributes of an existing object, and nothing else.
     pub fn is_attribute(&self) -> bool {
         matches!(self, Op::SetXattr { .. } | Op::Chmod { .. } | Op::Chown { .. })
     }
 
-    /// True if the engine does it in steps, so that a failed operation may have done a part.
+    /// True if the engine executes the operation in steps, so that a failed one may have done
+    /// a part.
     pub fn goes_in_steps(&self) -> bool {
         match *self {
             Op::Copy { .. } => true,
-            // It changes parts of blocks at both ends, and the blocks between them.
+            // Punching changes parts of blocks at both ends, and the blocks between them.
             Op::Fallocate { how: How::Punch, offset, length, .. } => {
                 let unit = SECTOR as u64 * SECTORS_PER_BLOCK;
                 let aligned = offset.is_multiple_of(unit) && length.is_multiple_of(unit);
@@ -548,7 +550,7 @@ pub fn describe(bytes: &[u8]) -> String {
     }
 }
 
-/// The object whose payload for sector `sector` the bytes are; `None` for other bytes.
+/// The object to which `bytes` belong as payload of sector `sector`; `None` for other bytes.
 pub fn owner(bytes: &[u8], sector: u64) -> Option<Object> {
     let tag = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
     let (object, version) = (Object((tag >> 32) as u32), tag as u32);
@@ -665,7 +667,7 @@ pub(crate) const CHOICES: [(Choice, u32); 34] = [
 pub struct Swarm {
     weights: Vec<(Choice, u32)>,
     total: u64,
-    /// Most names that a client uses: the fewer, the more operations meet on one name.
+    /// Most names that a client uses: the fewer names, the more often operations share one.
     pub names: u16,
     /// Names are chosen so that their hashes collide.
     pub chosen: bool,

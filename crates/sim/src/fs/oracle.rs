@@ -130,7 +130,8 @@ fn compare_names(
     matching: &mut Matching,
 ) -> Result<(), String> {
     for (dir, node) in names.objects().filter(|(_, n)| n.make == Make::Directory) {
-        // A removed directory that is still open, in a live comparison, is not in the tree.
+        // In a comparison without a crash, a removed directory that is still open is not in
+        // the tree.
         if node.names == 0 {
             continue;
         }
@@ -390,7 +391,7 @@ impl Expected {
         }
         match wrong.first_key_value() {
             None => {
-                // Content of a block behind the end of the file is cut off permanently.
+                // Bytes beyond the found size are gone for good.
                 adopted.truncate(found.size);
                 Ok(adopted)
             }
@@ -428,7 +429,7 @@ impl Expected {
         ))
     }
 
-    /// Checks times.
+    /// Checks the times of an object.
     ///
     /// # Errors
     /// Names the found time and the allowed times.

@@ -163,12 +163,12 @@ fn a_rename_is_never_seen_half() {
     run.check(&[(0, 2)]).unwrap();
     let ino = run.history.ino(one).unwrap();
     let expected = run.history.cut(run.history.mark());
-    // Both names.
+    // Both names are found.
     let mut both = run.tree(&[(0, 1)]);
     both.nodes.get_mut(&Ino(2)).unwrap().entries.insert(to.1.bytes(), ino);
     both.nodes.get_mut(&ino).unwrap().links = 2;
     assert!(expected.check_names(&both).is_err());
-    // Neither, although the file was made and fsynced before.
+    // Neither name is found, although the file was made and fsynced before.
     run.fsync(0, one);
     assert!(run.check(&[(0, 0)]).is_err());
     assert!(run.check(&[(0, 1)]).is_err());
@@ -236,7 +236,7 @@ fn wrong_links_names_and_kinds_are_seen() {
         t.nodes.get_mut(&Ino(2)).unwrap().entries.insert(b"lost".to_vec(), ino);
     });
     with(&|t| {
-        // The right names, but another inode.
+        // The names are right, but the inode is another one.
         let found = t.nodes.remove(&ino).unwrap();
         t.nodes.insert(Ino(99), found);
         let root = t.nodes.get_mut(&Ino::ROOT).unwrap();

@@ -75,7 +75,7 @@ pub async fn stays_silent(
         Err(error) if error.kind() == ErrorKind::ReadOnly => {}
         _ => return Ok(false),
     }
-    // Commands in flight complete meanwhile.
+    // Commands in flight complete during this wait.
     rt.sleep(Nanos::SECOND).await;
     let before = done(emulator);
     let at = |trouble: Trouble| trouble.at("read-only after an error");

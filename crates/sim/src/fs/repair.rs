@@ -250,7 +250,7 @@ async fn cut_and_finish(
         Verdict::Better if plan.verdict == Verdict::Better => {
             again.apply(|_, _| {}).await.map_err(told("second apply"))?;
         }
-        // An image that could only be repaired in part may not get any better.
+        // An image that can only be repaired in part may not improve any further.
         Verdict::Hopeless(_) if plan.verdict == Verdict::Better => {}
         other => {
             let findings: Vec<String> =

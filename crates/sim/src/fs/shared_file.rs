@@ -1,13 +1,13 @@
 //! Clients that share files: writes, appends, truncations, holes, reads and fsyncs of the same
 //! files at once, and a power cut in the middle.
 //!
-//! On a copy of a life's drive, the harness makes files of its own and opens each by several
-//! clients. Their operations overlap, so the order in which the engine applies them is not visible
-//! from outside. What must hold all the same: whatever a sector of a file is found to hold, a read
-//! or a crash may show only if nothing that surely came later is surely in effect. An operation
-//! surely comes later if it began after the other's answer. It is surely in effect for a read that
-//! began after its answer, and after a crash if an fsync that was answered began after its answer.
-//! The same holds for the size. The copy is discarded afterwards.
+//! On a copy of a life's drive, the harness makes files of its own, and several clients open each
+//! of them. Their operations overlap, so the order in which the engine applies them is not visible
+//! from outside. Yet a read or a crash may show a value of a sector only if no operation that
+//! surely came later is surely in effect. Operation B surely came later than A if B began after A
+//! was answered. B is surely in effect for a read that began after B was answered, and after a
+//! crash if an answered fsync began after B was answered. The same holds for the size. The copy is
+//! discarded afterwards.
 
 use crate::fs::crash::Setup;
 use crate::fs::history::History;
@@ -20,38 +20,38 @@ use furrow_zone::{Error, ErrorKind, Result};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Clients of the files.
+/// Clients that share the files.
 const CLIENTS: u64 = 3;
-/// Files.
+/// Number of shared files.
 const FILES: u64 = 2;
-/// Sectors in which operations begin: around the beginning of a file, and around the block from
-/// which on a file needs a leaf of pointers.
+/// First sectors of the areas in which operations begin: one at the beginning of a file, one around
+/// the block from which on a file needs a leaf of pointers.
 const AREAS: [u64; 2] = [0, 440 * 8];
 /// Sectors of an area.
 const AREA: u64 = 20 * 8;
 /// Most sectors of one operation.
 const LONGEST: u64 = 40;
 
-/// What an operation does to a file, in sectors.
+/// The effect of an operation on a file, in sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
-    /// Writes a version to sectors from the first on.
+    /// Writes `version` to `sectors` sectors from `first` on.
     Write { first: u64, sectors: u64, version: u64 },
     /// Sets the size.
     Truncate { size: u64 },
-    /// Makes a hole, within the size.
+    /// Makes a hole, without changing the size.
     Punch { first: u64, sectors: u64 },
     /// Makes everything durable that was answered before.
     Fsync,
 }
 
-/// An operation on a file: what it did, and the events of its submission and its answer.
+/// An operation on a file: its change, and the events of its submission and its answer.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     file: usize,
     change: Change,
     begin: usize,
-    /// `None`: not answered.
+    /// Event of the answer; `None` if there was none.
     end: Option<usize>,
 }
 
@@ -75,7 +75,8 @@ impl Log {
         self.entries.len() - 1
     }
 
-    /// The event up to which fsyncs of `file` make everything durable that was answered by then.
+    /// The event by which an operation must have been answered to be covered by an answered fsync
+    /// of `file`.
     fn durable(&self, file: usize) -> usize {
         let synced = self.entries.iter().filter(|entry| {
             entry.file == file && entry.change == Change::Fsync && entry.end.is_some()
@@ -83,7 +84,7 @@ impl Log {
         synced.map(|entry| entry.begin).max().unwrap_or(0)
     }
 
-    /// Checks what `sector` of `file` was found to hold: a version, or zeros. Operations answered
+    /// Checks the found content of `sector` of `file`: a version, or zeros. Operations answered
     /// before event `floor` are in effect.
     fn check_sector(
         &self,
@@ -113,7 +114,7 @@ impl Log {
             .map_err(|why| format!("sector {sector} of file {file} holds {what}: {why}"))
     }
 
-    /// Checks the size that a file was found to have, in sectors.
+    /// Checks the found size of a file, in sectors.
     fn check_size(&self, file: usize, found: u64, floor: usize) -> std::result::Result<(), String> {
         let effect = |change: Change| match change {
             Change::Write { first, sectors, .. } => Some(first + sectors),
@@ -123,7 +124,8 @@ impl Log {
         let of_file = self.entries.iter().filter(|entry| entry.file == file);
         let effects: Vec<(&Entry, Option<u64>)> =
             of_file.filter_map(|entry| Some((entry, Some(effect(entry.change)?)))).collect();
-        // A write changes the size only if it ends behind it. The size is 0 before all of them.
+        // A write changes the size only if it ends beyond the old size. The size is 0 before
+        // all writes.
         let found =
             Some(found).filter(|found| *found > 0 || effects.iter().any(|e| e.1 == Some(0)));
         judge(&effects, found, floor, |entry, size| match entry.change {
@@ -134,9 +136,9 @@ impl Log {
     }
 }
 
-/// Whether `found` may be what `effects` leave, of which those answered before `floor` are in
-/// effect. At first there is nothing. `undoes` says of which later effects `found` could not
-/// survive.
+/// Checks that `found` may be the result of `effects`. Those answered before `floor` are in effect,
+/// and before all of them there is nothing. `undoes` says whether a later effect would have
+/// replaced `found`.
 fn judge(
     effects: &[(&Entry, Option<u64>)],
     found: Option<u64>,
@@ -150,9 +152,9 @@ fn judge(
             is_later && in_effect(later) && undoes(later, *value)
         })
     };
-    // The latest first: it is the one that counts, most often.
+    // Tries the latest operation first, since it most often explains what was found.
     let givers = effects.iter().rev().filter(|(_, value)| *value == found);
-    // Before all operations, everything is zeros.
+    // Before all operations, sectors are zeros and the size is 0.
     let first = found.is_none().then_some(Some(0));
     let mut last = None;
     for end in givers.map(|(entry, _)| entry.end).chain(first) {
@@ -226,13 +228,13 @@ impl Client {
         let mut first = AREAS[self.rng.below(2) as usize] + self.rng.below(AREA);
         let mut sectors = 1 + self.rng.below(LONGEST);
         if self.rng.one_in(3) {
-            // Whole blocks.
+            // Widen the range to whole blocks.
             (first, sectors) = (first / 8 * 8, sectors.next_multiple_of(8));
         }
         let change = match self.rng.below(12) {
             0..=3 => self.write(first, sectors),
             4 | 5 => {
-                // An append: others may append meanwhile.
+                // An append at the current end: others may append meanwhile.
                 match self.fs.getattr(ino).await {
                     Ok(attr) if attr.size / (SECTOR as u64) < 2 * AREAS[1] => {
                         self.write(attr.size / SECTOR as u64, sectors)
@@ -252,7 +254,7 @@ impl Client {
         let end = log.event();
         match &done {
             Ok(()) => log.entries[id].end = Some(end),
-            // It changed nothing, and comes after everything.
+            // A failed operation changed nothing, so it is excluded from the checks.
             Err(_) => log.entries[id].file = usize::MAX,
         }
         Ok(done)
@@ -304,11 +306,11 @@ impl Client {
     }
 }
 
-/// Lets clients share files on `drive`, which is a copy, cuts the power, and compares what is left.
-/// False if there was no space for it.
+/// Lets clients share files on `drive`, which is a copy, cuts the power, and compares the remaining
+/// files. Returns false if there was no space for the test.
 ///
 /// # Errors
-/// Names what was found, and the operation that it contradicts.
+/// Names the found content or size, and the operation that contradicts it.
 pub async fn share(
     rt: Rt,
     drive: Emulator,
@@ -361,7 +363,7 @@ pub async fn share(
     let left = drive.snapshot().power_cut(&Fates::seeded(rng.next()));
     let entries = log.borrow().entries.clone();
     let log = Log { entries, events: log.borrow().events };
-    // The clients notice that their drive is gone; what they say then does not matter.
+    // The clients notice that their drive is gone; their answers no longer matter.
     let _ = drive.inject(furrow_emu::Fault::new(furrow_emu::FaultKind::PowerCut));
     drop(fs);
     let after = Emulator::from_snapshot(&rt, &left, Options::simulated());
@@ -375,7 +377,7 @@ pub async fn share(
     Ok(true)
 }
 
-/// Compares a file with what clients did.
+/// Compares a file with the operations of the clients.
 async fn compare(fs: &Fs, log: &Log, file: usize, ino: Ino) -> std::result::Result<(), String> {
     let text = |error: Error| error.to_string();
     let size = fs.getattr(ino).await.map_err(text)?.size;
@@ -426,9 +428,9 @@ mod tests {
         assert!(sector(0, Some(1)) && sector(0, Some(2)) && sector(0, Some(3)));
         assert!(!sector(0, None), "what was synced is lost");
         assert!(!sector(0, Some(4)), "nobody wrote that");
-        // The truncation was not answered: it may have happened.
+        // The truncation was not answered: it may or may not have happened.
         assert!(sector(1, None) && sector(1, Some(3)));
-        // A read that began after 3 was answered.
+        // This read began after 3 was answered.
         assert!(log.check_sector((0, 0), Some(1), 11).is_err(), "stale");
         assert!(log.check_sector((0, 0), Some(3), 11).is_ok());
         let size = |found| log.check_size(0, found, floor).is_ok();

@@ -213,12 +213,12 @@ struct Lived {
     stillborn: bool,
 }
 
-/// An error that a fault of the device explains.
+/// Whether a fault of the device explains the error.
 fn is_device(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Io | ErrorKind::ReadOnly)
 }
 
-/// The clients, with the found state as their models.
+/// Returns the clients with the found state as their models.
 pub(crate) fn adopt(clients: Idle, recovered: &Recovered) -> Idle {
     clients
         .into_iter()
@@ -382,7 +382,7 @@ async fn one_life(
     let (fs, recovered): (Fs, Recovered) = match started.await {
         Ok(started) => started,
         Err(trouble) if may_fail && io(&trouble) => {
-            // The clients do not work in this life.
+            // The clients do not work in this life, and continue in the next one.
             return Ok(Lived { clients, stillborn: true });
         }
         Err(trouble) => return Err(trouble.to_string()),
@@ -392,8 +392,8 @@ async fn one_life(
         inject()?;
     }
     if let Some(fault) = plan.zone {
-        // The fault spares the metadata zones, without which there is no file system; the crash
-        // sweep tests these.
+        // The fault spares the metadata zones, without which there is no file system. The crash
+        // sweep covers faults of those zones.
         let first = metadata_zones(&fs).await.len() as u32;
         let start = device.geometry().start(ZoneId(first));
         let end = device.geometry().start(ZoneId(setup.geometry.zones));
@@ -418,7 +418,7 @@ async fn one_life(
         match durably(&rt, &history, fs.unmount()).await {
             Ok(()) => {
                 emulator.clear_faults(None).map_err(|error| error.to_string())?;
-                // A drive that went away after the last command is checked in the next life.
+                // If the drive went away after the last command, the next life checks it.
                 if device.answers() {
                     fsck(&device, "after unmount").await?;
                 }

@@ -30,7 +30,7 @@ const FILLED: u64 = 60;
 /// The store under the crash harness.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KvSubject {
-    /// Its defect, if any.
+    /// The defect built in, if any.
     pub defect: Option<StoreDefect>,
 }
 
@@ -58,8 +58,8 @@ impl Client {
         self.history.borrow_mut().tell(event);
     }
 
-    /// Records a change of a file's content that is about to happen. Returns what the file then
-    /// holds.
+    /// Records a change of a file's content that is about to happen. Returns the model's and the
+    /// store's number of the file.
     fn change(&mut self, at: usize, change: Change) -> (Uid, FileId) {
         let Open { uid, id, content, .. } = &mut self.open[at];
         content.apply(change);
@@ -82,8 +82,9 @@ impl Client {
         format!("c{}/d{}", self.number, self.rng.below(DIRECTORIES))
     }
 
-    /// Records a change of names that was made. One that a missing or existing name forbids changes
-    /// nothing; the simulation of lives checks which ones are.
+    /// Records the result of a change of names. A change that failed because a name exists or is
+    /// missing changes nothing; here any such failure is accepted, and the simulation of lives
+    /// checks them exactly.
     fn named(&self, what: &str, done: Answer<()>, change: NameChange) -> Result<(), String> {
         use ErrorKind::{Exists, NotEmpty, NotFound};
         match done {
@@ -95,7 +96,7 @@ impl Client {
         Ok(())
     }
 
-    /// Files without a name that are not open take no space any more.
+    /// Drops files from the space account that have no name and are not open.
     fn settle(&self) {
         let names = self.history.borrow().names();
         let named = |uid: &Uid| names.values().any(|named| *named == Some(*uid));
@@ -109,7 +110,7 @@ impl Client {
         let lifetime = Lifetime::from_byte(self.rng.below(6) as u8).unwrap_or_default();
         let id = match self.store.create(&path, lifetime) {
             Ok(id) => id,
-            // Its directory is not there.
+            // The directory of the path does not exist.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(failed("create", &error)),
         };
@@ -119,7 +120,7 @@ impl Client {
         self.named("create", Ok(()), NameChange::Name(path, Some(uid)))
     }
 
-    /// Declares a part of a file dead. A file with several names keeps everything.
+    /// Declares a part of a file dead. The content of a file with several names stays as it is.
     fn declare_dead(&mut self) -> Result<(), String> {
         if self.open.is_empty() {
             return Ok(());
@@ -173,7 +174,8 @@ impl Client {
 
     async fn sync(&mut self) -> Result<(), String> {
         if self.open.is_empty() || self.rng.one_in(6) {
-            // Drawn from a copy, so that seeds that failed once keep their runs.
+            // A copy of the random generator draws this, so that seeds that once failed keep
+            // their runs.
             if self.rng.clone().one_in(3) {
                 let synced = self.history.borrow().all_synced();
                 self.store.sync_all().await.map_err(|e| failed("sync of all", &e))?;
@@ -245,7 +247,7 @@ impl Client {
         }
     }
 
-    /// A read returns what was written, whether it comes from memory or the drive.
+    /// Checks that a read returns what was written, whether it comes from memory or the drive.
     async fn read(&mut self) -> Result<(), String> {
         if self.open.is_empty() {
             return Ok(());
@@ -294,22 +296,23 @@ impl Client {
     }
 }
 
-/// In one run of five every write fails for a time.
+/// Whether every write fails for a time: in one run of five.
 fn fails_for_a_time(case: Case) -> bool {
     case.seed % 5 == 3
 }
 
-/// In another one some single writes fail.
+/// Whether a few single writes fail: in another run of five.
 fn fails_at_times(case: Case) -> bool {
     case.seed % 5 == 1
 }
 
-/// In these runs the store may fail, and loses nothing.
+/// Whether writes fail in this run: then the store may fail, but must lose nothing.
 fn fails(case: Case) -> bool {
     fails_for_a_time(case) || fails_at_times(case)
 }
 
-/// In one run of six the halves of the record ring have two zones, on a drive of enough zones.
+/// Whether each half of the record ring has two zones, on a drive with enough zones: in one run
+/// of six.
 fn has_long_halves(case: Case) -> bool {
     case.seed % 6 == 4
 }
@@ -379,7 +382,7 @@ impl Subject for KvSubject {
         rt.block_on(async move {
             let opened = Store::open(&rt2, device, options(defect, case.seed)).await;
             let store = match opened {
-                // No zone of the ring took a record.
+                // The open failed because no zone of the ring took a record.
                 Err(error) if fails(case) && error.kind() == ErrorKind::Io => return Ok(()),
                 opened => opened.map_err(|error| failed("open", &error))?,
             };
@@ -445,7 +448,7 @@ impl Subject for KvSubject {
         case: Case,
         expected: &Expected,
     ) -> Result<(), String> {
-        // The drive is well again.
+        // The drive has no faults any more.
         drive.clear_faults(None).map_err(|error| error.to_string())?;
         let (rt2, expected) = (rt.clone(), expected.clone());
         let options = options(self.defect, case.seed);

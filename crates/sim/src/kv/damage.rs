@@ -1,11 +1,13 @@
 //! Damaged images of file stores, which were stopped in good order.
 //!
-//! Where one block is damaged, of the record ring or of content, everything that was acknowledged
-//! is there, or its loss is named: the store is refused, or the read of the file fails with its
-//! name. `furrow kv fsck` finds what is lost. With the loss accepted the store opens and works.
+//! In some cases a single block of the record ring or of content is damaged. Then everything that
+//! was acknowledged must be there, or its loss must be named: the store is refused, or the read of
+//! the file fails with its name. `furrow kv fsck` finds the loss. A store whose loss the user
+//! accepts opens and works.
 //!
-//! Where records lie, inspecting and checking may refuse what they find, but must neither panic nor
-//! hang, nor take memory without limit.
+//! In the other cases one or two places are damaged, and record checksums are mostly made to fit
+//! again. Then inspecting and checking may fail, but must neither panic nor hang, nor take memory
+//! without limit.
 
 use crate::crash::{Case, Subject};
 use crate::image::{Image, Summary, restore};
@@ -24,13 +26,13 @@ const READ: (usize, u64) = (64 << 10, 4 << 20);
 const FILES: usize = 200;
 
 impl Image {
-    /// The image of a store by `seed`, undamaged.
+    /// The image of the store that `seed` makes, undamaged.
     ///
     /// # Errors
     /// As [`Image::make`].
     pub fn make_store(seed: u64) -> Result<Image, String> {
         let subject = KvSubject::default();
-        // Images have the block size of drives.
+        // Tries seeds until the drive has blocks of 4 KiB, as an image must.
         let cases = (0..).map(|turn| Case { seed: seed ^ turn << 32, volatile: false });
         let fits = |case: &Case| subject.drive(*case).block_size.0 == 4096;
         let case = cases.into_iter().find(fits).unwrap_or(Case { seed, volatile: false });
@@ -128,7 +130,8 @@ where
     done
 }
 
-/// What a store holds. A file that cannot be read is left out, and its error must name it.
+/// Reads all files of a store. A file that cannot be read is left out, and its error must name it.
+/// Returns the files, and the paths of the unreadable ones.
 async fn files_of(store: &Store) -> Result<(Files, BTreeSet<String>), String> {
     let (mut files, mut unread) = (Files::new(), BTreeSet::new());
     let mut directories = vec![String::new()];
@@ -153,7 +156,7 @@ async fn files_of(store: &Store) -> Result<(Files, BTreeSet<String>), String> {
     Ok((files, unread))
 }
 
-/// Damages one block of an image of a store, and compares what is found with what was there.
+/// Damages one block of an image of a store, and compares the files found with the files before.
 ///
 /// # Errors
 /// If something is lost that nothing names.
@@ -189,7 +192,7 @@ async fn judge(rt: &Rt, device: &Rc<dyn ZonedDevice>, known: &Files) -> Result<S
             (Store::open(rt, device.clone(), accepted).await, false)
         }
     };
-    // Without a superblock there is nothing to accept.
+    // Without a superblock no loss can be accepted.
     let Ok(store) = opened else { return Ok(Summary { mounted, findings }) };
     let (found, unread) = files_of(&store).await?;
     if mounted {
@@ -208,7 +211,7 @@ async fn judge(rt: &Rt, device: &Rc<dyn ZonedDevice>, known: &Files) -> Result<S
     }
     use_it(&store).await;
     match store.stop().await {
-        // What was written last may have no place.
+        // The stop may lack space for what was written last.
         Err(error) if error.kind() != ErrorKind::NoSpace => return Err(failed("stop", &error)),
         _ => {}
     }
@@ -221,8 +224,8 @@ async fn judge(rt: &Rt, device: &Rc<dyn ZonedDevice>, known: &Files) -> Result<S
 /// Damages an image of a store as `seed` says and runs the tools on it.
 ///
 /// # Errors
-/// If an image cannot be put on a drive, or something is lost without a word. Panics are the
-/// caller's to catch.
+/// If an image cannot be put on a drive, or something is lost without a report. The caller
+/// catches panics.
 pub fn damaged_store(image: &Image, seed: u64) -> Result<Summary, String> {
     let mut rng = Rng::new(seed ^ 0xda3a_57e0);
     if rng.one_in(2) {

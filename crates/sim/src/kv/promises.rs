@@ -11,7 +11,7 @@ use furrow_zone::ZonedDevice;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A file that is written after recovery and then removed.
+/// A file that the harness writes after a recovery and then removes.
 const AFTER: &str = "after";
 
 /// Number of a file in the model, in the order of creation.
@@ -19,10 +19,10 @@ pub type Uid = u32;
 
 const BLOCK: u64 = 4096;
 
-/// The number of no append: zeros.
+/// The append number of zeros, which no append has.
 const HOLE: u32 = 0;
 
-/// Eight bytes of an append to a file, from offset `8 × at` on.
+/// The eight bytes of an append to a file at offset `8 × at`.
 fn word(uid: Uid, append: u32, at: u64) -> [u8; 8] {
     if append == HOLE {
         return [0; 8];
@@ -32,7 +32,7 @@ fn word(uid: Uid, append: u32, at: u64) -> [u8; 8] {
     word.to_le_bytes()
 }
 
-/// Bytes of an append to a file, from an offset in the file on.
+/// The bytes of an append to a file, from offset `from` in the file on.
 pub(crate) fn bytes(uid: Uid, append: u32, from: u64, count: u64) -> Vec<u8> {
     let first = from / 8;
     let words = (first..(from + count).div_ceil(8)).flat_map(|at| word(uid, append, at));
@@ -46,7 +46,7 @@ pub(crate) enum Change {
     Append { count: u64, number: u32 },
     /// The file is truncated to this size.
     Cut(u64),
-    /// These bytes, from the first to before the second, will not be read again.
+    /// The bytes from the first offset to before the second will not be read again.
     Dead(u64, u64),
 }
 
@@ -77,20 +77,20 @@ impl Ranges {
         self.0.iter_mut().for_each(|(_, to)| *to = keep.min(*to));
     }
 
-    /// The end of the range that has this byte.
+    /// The end of the range that contains this byte.
     fn end_at(&self, at: u64) -> Option<u64> {
         self.0.iter().find(|(from, to)| (*from..*to).contains(&at)).map(|(_, to)| *to)
     }
 }
 
-/// A file's content: the end of each piece, and the number of the append it comes from.
+/// A file's content: the end of each piece, and the number of its append.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Content {
     pieces: Vec<(u64, u32)>,
-    /// What was declared dead.
+    /// The ranges declared dead.
     dead: Ranges,
-    /// What may be zeros therefore: blocks, of the last one perhaps only the part that was not
-    /// truncated.
+    /// The blocks that may read as zeros because they are dead. The last one may be cut by
+    /// a truncation.
     zeros: Ranges,
 }
 
@@ -111,7 +111,7 @@ impl Content {
                 let cut = cut.map(|(_, append)| *append);
                 self.pieces.retain(|(end, _)| *end <= keep);
                 if self.size() < keep {
-                    // The piece that is truncated keeps its number.
+                    // The part that a truncation leaves of a piece keeps the piece's number.
                     self.pieces.extend(cut.map(|append| (keep, append)));
                 }
                 self.dead.cut(keep);
@@ -126,8 +126,8 @@ impl Content {
         }
     }
 
-    /// The content after a restart that found `blocks`, by their offsets: what is zeros by then
-    /// stays so, and nothing is dead any more.
+    /// The content after a restart that found `blocks`, by their offsets. Blocks found as zeros
+    /// stay zeros, and nothing is dead any more.
     pub(crate) fn restarted(&self, zeros: &Ranges, blocks: &BTreeMap<u64, Vec<u8>>) -> Content {
         let mut content = Content { pieces: self.pieces.clone(), ..Content::default() };
         for (from, to) in &zeros.0 {
@@ -136,7 +136,7 @@ impl Content {
                 let end = (at / BLOCK * BLOCK + BLOCK).min(*to);
                 let (start, data) = match blocks.range(..=at).next_back() {
                     Some((start, data)) if *start + data.len() as u64 >= end => (*start, data),
-                    // It cannot be read, so it may be either.
+                    // The block cannot be read, so it may be zeros or not.
                     _ => {
                         content.zeros.add(at, end.min(content.size()));
                         at = end;
@@ -168,14 +168,14 @@ impl Content {
         self.pieces = pieces;
     }
 
-    /// The first `keep` bytes of it.
+    /// The content's first `keep` bytes.
     pub(crate) fn truncated(&self, keep: u64) -> Content {
         let mut content = self.clone();
         content.apply(Change::Cut(keep));
         content
     }
 
-    /// Its bytes up to `upto`.
+    /// The content's bytes up to `upto`.
     pub(crate) fn bytes(&self, uid: Uid, upto: u64) -> Vec<u8> {
         let (mut all, mut at) = (Vec::new(), 0);
         for (end, append) in &self.pieces {
@@ -186,7 +186,7 @@ impl Content {
         all
     }
 
-    /// The highest number of an append in it.
+    /// The highest number of an append in the content.
     pub(crate) fn last_append(&self) -> u32 {
         self.pieces.iter().map(|(_, append)| *append).max().unwrap_or(0)
     }
@@ -278,13 +278,13 @@ impl History {
         Event::Synced(self.names, file)
     }
 
-    /// As [`History::synced`], for all names and all files.
+    /// Like [`History::synced`], for all names and all files.
     pub(crate) fn all_synced(&self) -> Vec<Event> {
         let files = (1..=self.files).map(|uid| self.synced(Some(uid)));
         files.chain([self.synced(None)]).collect()
     }
 
-    /// The present names.
+    /// The current names.
     pub(crate) fn names(&self) -> NameState {
         let mut names = NameState::new();
         for event in &self.events {
@@ -366,13 +366,13 @@ pub(crate) fn apply(names: &mut NameState, change: &NameChange) {
 #[derive(Clone, Debug, Default)]
 struct Promise {
     changes: Vec<Change>,
-    /// How many of them are durable.
+    /// Number of changes that are durable.
     synced: usize,
 }
 
 impl Promise {
     /// Whether the file may hold `data`: its content at some moment, or in the middle of an append.
-    /// What is declared dead later may be zeros already, since cleaning does not wait for syncs of
+    /// Ranges declared dead later may already be zeros, since cleaning does not wait for syncs of
     /// the file.
     fn may_hold(&self, uid: Uid, data: &[u8]) -> bool {
         let mut content = Content::default();
@@ -385,8 +385,8 @@ impl Promise {
     }
 }
 
-/// Whether a file may hold `data`: one of these states, from `synced` on, or one in the middle of
-/// the append that led to it.
+/// Whether a file may hold `data`: one of these states, from `synced` on, or a state in the middle
+/// of the append that led to one of them.
 pub(crate) fn may_hold(uid: Uid, states: &[Content], synced: usize, data: &[u8]) -> bool {
     let (length, mut zeros) = (data.len() as u64, Ranges::default());
     for (index, content) in states.iter().enumerate().skip(synced).rev() {
@@ -459,7 +459,7 @@ impl Expected {
             for (name, node) in store.list(&directory).map_err(|e| failed("list", &e))? {
                 let path = if directory.is_empty() { name } else { format!("{directory}/{name}") };
                 match node {
-                    // A reopening that was interrupted leaves this file.
+                    // An interrupted reopening may leave this file.
                     _ if path == AFTER => {}
                     Node::Directory => {
                         found.insert(path.clone(), None);
@@ -512,8 +512,8 @@ impl Expected {
         ))
     }
 
-    /// Opens what a crash left and compares. Then the store must be usable, and the state must
-    /// stay. With `checks`, the drive is also checked as `furrow kv fsck` does.
+    /// Opens the store after a crash and compares it. The store must then be usable, and its state
+    /// must stay. With `checks`, the drive is also checked as `furrow kv fsck` does.
     pub(crate) async fn hold(
         &self,
         rt: &Rt,

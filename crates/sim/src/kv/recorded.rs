@@ -2,7 +2,7 @@
 //! repeated on a store whose drive loses power at each command; then names and contents must be as
 //! promised (`promises`).
 //!
-//! Each thread of the recording is a task here. A call begins when all calls have ended that had
+//! Each thread of the recording is a task here. A call begins once all calls have ended that had
 //! ended when it was recorded ([`Recording::causes`]). Calls that overlapped overlap here too; the
 //! seed decides which of them gets the engine first. Failed calls and queries are left out. Content
 //! is made up, and reads are compared with it.
@@ -34,7 +34,7 @@ pub struct RecordedSubject {
     /// Most blocks that the files take at once, judged by the order of the calls.
     peak: u64,
     files: u64,
-    /// The store's defect, if any.
+    /// The defect built in, if any.
     pub defect: Option<StoreDefect>,
 }
 
@@ -45,10 +45,10 @@ fn clean(path: &str) -> String {
 }
 
 impl RecordedSubject {
-    /// A recording to be replayed; `name` is that of its file.
+    /// The subject that replays the recording in `bytes`; `name` is the name of its file.
     ///
     /// # Errors
-    /// If the bytes are no recording, or it began on a store that held files.
+    /// If the bytes are no recording, or the recording began on a store that held files.
     pub fn new(
         name: &str,
         bytes: &[u8],
@@ -93,7 +93,7 @@ impl RecordedSubject {
         Ok(RecordedSubject { name, recording, causes, peak, files, defect })
     }
 
-    /// The number of its calls.
+    /// The number of calls in the recording.
     pub fn calls(&self) -> usize {
         self.recording.records.len()
     }
@@ -115,7 +115,7 @@ struct Held {
     uid: Uid,
     id: FileId,
     content: Content,
-    /// The file's end and last page, as a program keeps them that wrote the whole file.
+    /// The file's end and last page, as kept by a program that wrote the whole file.
     end: Option<(u64, Page)>,
     /// Changes of the file under way.
     changing: u32,
@@ -129,9 +129,9 @@ struct Run {
     causes: Arc<Vec<Cause>>,
     pages: Pool,
     files: RefCell<BTreeMap<u64, Held>>,
-    /// Which calls have ended, by their number in the recording's order of ends, ...
+    /// Whether each call has ended, in the order in which the calls ended when recorded.
     ended: RefCell<Vec<bool>>,
-    /// ... and how many have ended without a gap.
+    /// The number of leading calls in `ended` that have all ended.
     all_ended: Cell<usize>,
     progress: Notify,
     failed: RefCell<Option<String>>,
@@ -176,7 +176,8 @@ impl Run {
         self.finish(file, uid)
     }
 
-    /// Appends as the C library does: prepared if the handle wrote the whole file.
+    /// Appends as the C library does: the append is prepared by the caller if its handle wrote the
+    /// whole file.
     async fn append(&self, file: u64, offset: u64, count: u64, number: u32) -> Result<(), String> {
         let size = self.with(file, |held| held.content.size())?;
         if size != offset {
@@ -198,7 +199,7 @@ impl Run {
         self.finish(file, uid)
     }
 
-    /// A read returns what was written, whether it comes from memory or the drive.
+    /// Checks that a read returns what was written, whether it comes from memory or the drive.
     async fn read(&self, file: u64, offset: u64, count: u64) -> Result<(), String> {
         let look = |held: &mut Held| (held.id, held.changing, held.content.size());
         let before = self.with(file, look)?;
@@ -222,7 +223,7 @@ impl Run {
         }
     }
 
-    /// Runs `work`; everything is durable when it has returned.
+    /// Runs `work`, after which everything is durable.
     async fn all_synced<F>(&self, work: impl FnOnce() -> F) -> Result<(), String>
     where
         F: Future<Output = furrow_zone::Result<()>>,
@@ -321,7 +322,8 @@ impl Run {
         Ok(())
     }
 
-    /// Waits until as many calls have ended as when this one was recorded. False if a call failed.
+    /// Waits until all calls have ended that had ended when this call was recorded. Returns false
+    /// if a call failed.
     async fn may_begin(&self, after: u32) -> bool {
         loop {
             let progress = self.progress.wait();
@@ -346,7 +348,7 @@ impl Run {
         self.progress.notify_all();
     }
 
-    /// The calls of one thread.
+    /// Performs the calls of one thread.
     async fn thread(self: Rc<Self>, rt: Rt, calls: Vec<usize>) {
         for index in calls {
             let (record, cause) = (&self.recording.records[index], self.causes[index]);
@@ -372,20 +374,20 @@ impl Subject for RecordedSubject {
     type Expected = Expected;
 
     fn name(&self) -> String {
-        // The name on a command line.
+        // The subject as given on a command line, so that a failure can be replayed.
         match self.defect {
             None => format!("recorded --recording {}", self.name),
             Some(defect) => format!("recorded:{defect:?} --recording {}", self.name),
         }
     }
 
-    /// Drives from barely enough space, where zones are cleaned all the time, to three times as
-    /// much.
+    /// The drive's size: from barely enough space, where zones are cleaned all the time, to three
+    /// times as much.
     fn drive(&self, case: Case) -> Geometry {
         let mut rng = Rng::new(case.seed ^ 0x4e91a);
         let small = rng.one_in(3);
         let zones = 16 + 2 * rng.below(16);
-        // The ring and cleaning need two zones each; each kind of file has an open one.
+        // The ring and cleaning need two zones each; each kind of file has an open zone.
         let wanted = self.peak * (14 + rng.below(20)) / 10 + 2 * self.files;
         let pages = (wanted / (zones - 10)).max(16);
         let capacity = if small { pages * 8 } else { pages };
@@ -424,8 +426,8 @@ impl Subject for RecordedSubject {
         for (index, record) in recording.records.iter().enumerate() {
             threads.entry(record.thread).or_default().push(index);
         }
-        // A thread's calls in the order of their ends: they are numbered by when they had the
-        // engine, and some never had it.
+        // A thread's calls run in the order of their ends. Their numbers do not give that order: a
+        // call is numbered when it gets the engine, and some calls never got it.
         threads.values_mut().for_each(|calls| calls.sort_by_key(|index| causes[*index].ended));
         rt.block_on(async move {
             let opened = Store::open(&rt2, device, options).await;

@@ -1,11 +1,12 @@
 //! A file store on one drive through several lives, as a function of one seed.
 //!
 //! In each life the drive is powered on, perhaps with faults. The store is inspected, opened and
-//! compared with what the previous life left. Clients create, append, sync, truncate, link, rename
-//! and remove files, also open ones, rename directories and declare parts of files dead, all
-//! concurrently. The life ends with a stop or a power cut, and the next life continues from what
-//! was found. Faults: slow commands, read and write errors, torn writes, zones that
-//! become full, read-only or offline, a drive that is away for a while, power cuts at any command.
+//! compared with the state that the previous life left. Clients create, append, sync, truncate,
+//! link, rename and remove files, also open ones, rename directories and declare parts of files
+//! dead, all concurrently. The life ends with a stop or a power cut, and the next life continues
+//! from the state found after it. The faults are slow commands, read and write errors, torn writes,
+//! zones that become full, read-only or offline, a drive that is away for a while, and power cuts
+//! at any command.
 //!
 //! What must hold: names and contents are as promised. The content of a zone that goes offline is
 //! lost: reads of it fail with an error that names the file, and everything else is intact. If an
@@ -33,7 +34,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// Names of each client: few large files, or many small ones.
+/// Names of each client: few names for large files, or many for small ones.
 const NAMES: [u64; 2] = [6, 400];
 const BLOCK: u64 = 4096;
 
@@ -55,8 +56,8 @@ struct World {
     more: bool,
 }
 
-/// Half of the seeds draw more operations on names and content. With this salt those that found
-/// defects before there were any (`what_failed_once_holds`) draw as they did.
+/// Half of the seeds draw more operations on names and content. Seeds that found defects before
+/// these operations existed (`what_failed_once_holds`) use this salt to draw as they did then.
 const MORE: u64 = 0xeba9 << 32;
 
 /// What happens in one life.
@@ -76,7 +77,7 @@ impl Plan {
         self.faults.iter().any(|fault| fits(fault.kind))
     }
 
-    /// The drive may go away, for a while or until it is powered on; the store fails then.
+    /// Whether the drive may go away, for a while or until it is powered on; then the store fails.
     fn may_be_gone(&self) -> bool {
         self.has(|kind| matches!(kind, FaultKind::PowerCut | FaultKind::Disappear { .. }))
     }
@@ -101,7 +102,7 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
     simulate_with(seed, None, sink)
 }
 
-/// As [`simulate`], for a store with a defect.
+/// Like [`simulate`], for a store with a defect.
 ///
 /// # Errors
 /// As [`simulate`]; it should find the defect sooner or later.
@@ -226,10 +227,10 @@ fn draw(world: &World, rng: &mut Rng) -> Plan {
         ZoneReadOnly,
     };
     let mut faults = Vec::new();
-    // Few faults: a small drive would have no space left.
+    // Few faults strike, since a small drive would otherwise have no space left.
     let (mut of_ring, mut of_content) = (ring_left(world), u32::from(content_left(world) > 75));
     if rng.one_in(10) {
-        // Every write fails for a time, as on a full disk under an image.
+        // Every write fails for a time, like on an image whose host file system is full.
         let (first, count) = (1 + rng.below(300), 4 + rng.below(40));
         let nth = |at| Fault::new(WriteError).when(When::Nth(at)).times(1);
         faults.extend((first..first + count).map(nth));
@@ -289,7 +290,7 @@ fn draw(world: &World, rng: &mut Rng) -> Plan {
 struct Struck {
     zone: ZoneId,
     state: FaultKind,
-    /// Whether the half of the ring that counts needs it.
+    /// Whether the store needs the zone because the current half of the ring uses it.
     needed: bool,
 }
 
@@ -322,7 +323,7 @@ fn at_rest(world: &mut World, seed: u64, rng: &mut Rng) -> Result<Option<Struck>
         emulator.clear_faults(None).map_err(|error| error.to_string())?;
         let device = Rc::new(emulator.clone());
         let looked = rt.block_on(async move { Looked::open(device).await });
-        // If the store could not be opened before, the zone is not the reason.
+        // The store could not be opened even before this fault, so the fault is not the reason.
         let Ok(looked) = looked else { return Ok(None) };
         let (_, half) = looked.ring_zones();
         let written = |zone: ZoneId| reports[zone.0 as usize].state != ZoneState::Empty;
@@ -338,7 +339,7 @@ fn at_rest(world: &mut World, seed: u64, rng: &mut Rng) -> Result<Option<Struck>
 
 /// How a life ended.
 struct Lived {
-    /// What was found when it began; `None` if the store was not opened.
+    /// The state found when the life began; `None` if the store was not opened.
     base: Option<Expected>,
     met: Option<&'static str>,
 }
@@ -411,7 +412,7 @@ impl Life {
         let device: Rc<dyn ZonedDevice> = Rc::new(self.emulator.clone());
         let offline = |report: &ZoneReport| report.state == ZoneState::Offline;
         if self.reports().iter().any(offline) || struck.is_some() {
-            // The check must end and report, without a panic.
+            // The check must end and report, without a panic; its result does not matter.
             let _ = furrow_kv::check(&*device, &CheckOptions::default()).await;
         } else if self.plan.seed.is_multiple_of(3) {
             check_clean(&*device, "a check at power on").await?;
@@ -440,7 +441,7 @@ impl Life {
             .collect();
         let found = match look_through(&self, &store, &lossy).await {
             Ok(found) => found,
-            // A fault from before the opening.
+            // A fault that strikes before the store is opened explains the error.
             Err(_) if self.plan.early && !self.plan.faults.is_empty() => {
                 return Ok(Lived { base: None, met: None });
             }

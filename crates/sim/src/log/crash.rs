@@ -1,12 +1,12 @@
 //! A ledger: a table of versions kept by `furrow-log` alone, to crash-test what engines share.
 //!
-//! Each *account* has a version; giving it a new one writes a block that says so, striped over a
-//! superzone. A *commit* drains and flushes those blocks, appends the changed table entries to the
-//! delta log, flushes, and writes a checkpoint record with FUA to a ring of two zones; the next
-//! versions are written meanwhile. When a half of the delta log fills, a commit stores the whole
-//! table and the log continues in the other half; superzones without a valid block are released.
-//! The promise: after a crash the table is that of the last acknowledged commit, or of the one
-//! under way, and each block that the table names has the content written there.
+//! Each *account* has a version; a new version is written as a block that names both, striped over
+//! a superzone. A *commit* drains and flushes those blocks, appends the changed table entries to
+//! the delta log, flushes, and writes a checkpoint record with FUA to a ring of two zones.
+//! Meanwhile the next versions are written. When a half of the delta log is full, a commit stores
+//! the whole table and the log continues in the other half; superzones without a valid block are
+//! released. The promise: after a crash the table is that of the last acknowledged commit, or of
+//! the commit in progress, and each block that the table names has the content written there.
 //!
 //! The drive allows exactly as many active zones as streams are open: 1 for the ring, 1 for the
 //! delta log, 2 for data. The defects are those of `furrow-log` ([`LogDefect`]). Nothing is
@@ -172,7 +172,7 @@ struct State {
     ring: usize,
     /// The superzone being written and its next block.
     active: Option<(SuperzoneId, u32)>,
-    /// The superzone before it.
+    /// The superzone that was written before the active one.
     previous: Option<SuperzoneId>,
 }
 
@@ -290,7 +290,7 @@ async fn make(rt: Rt, device: Rc<dyn ZonedDevice>) -> Result<(), String> {
 }
 
 impl Ledger {
-    /// Opens the ledger: recovers, begins an epoch, and empties what the crash left.
+    /// Opens the ledger: recovers, begins an epoch, and empties the zones that the crash left.
     async fn open(
         rt: &Rt,
         device: Rc<dyn ZonedDevice>,
@@ -334,8 +334,8 @@ impl Ledger {
         report(&*self.device, zone).await
     }
 
-    /// Continues behind the newest checkpoint, or behind the content of the other zone if that was
-    /// begun because the first was full.
+    /// Continues the ring after the newest checkpoint. If the zone of that checkpoint is full and
+    /// the other zone has been begun, continues after the content of the other zone.
     async fn recover_ring(&self, newest: usize) -> Result<(), String> {
         let (here, there) =
             (self.report(RING[newest]).await?, self.report(RING[1 - newest]).await?);
@@ -406,8 +406,8 @@ impl Ledger {
         table.iter().any(|entry| entry.version > 0 && owner(entry) == Some(id))
     }
 
-    /// Releases the full superzones that hold nothing. The caller has nothing under way, so memory
-    /// agrees with the durable checkpoint.
+    /// Releases the full superzones that hold nothing. No commit is in progress, so memory agrees
+    /// with the durable checkpoint.
     async fn release_dead(&self) -> Result<(), String> {
         for id in (0..self.pool.total()).map(SuperzoneId) {
             let dead = self.pool.state(id) == SuperzoneState::Full
@@ -426,7 +426,7 @@ impl Ledger {
         self.pool.durable().ok_or_else(|| "no checkpoint is durable".into())
     }
 
-    /// Asks to release superzones that are dead only in memory and that no durable checkpoint shows
+    /// Tries to release superzones that are dead only in memory: no durable checkpoint shows them
     /// empty. The pool must refuse.
     async fn release_too_early(&self) -> Result<(), String> {
         let (now, durable) = (self.pool.snapshot(), self.durable()?);
@@ -559,7 +559,7 @@ impl Ledger {
     /// The table at the snapshot of a commit under way.
     fn committed(&self, checkpoint: &Checkpoint, changed: &[(u32, [u8; ENTRY])]) -> Vec<Entry> {
         let state = self.state.borrow();
-        // Nothing was put since the snapshot.
+        // Nothing was written since the snapshot, so the table in memory is the snapshot's.
         let mut table = state.table.clone();
         for (account, entry) in changed {
             table[*account as usize] = Entry::decode(entry);
@@ -618,7 +618,7 @@ async fn run(
         rt.yield_now().await;
         for _ in 0..rng.below(12) {
             version += 1;
-            // Mostly in turn, so that old superzones become empty.
+            // Accounts mostly take turns, so that old superzones become empty.
             let account = (version as u32 + rng.below(2) as u32) % ACCOUNTS;
             if !ledger.put(account, version) {
                 break;

@@ -12,11 +12,12 @@ use furrow_zone::{Error, Geometry, ZonedDevice};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Mixed into the seed to decide whether drives have an out-of-band area, so that seeds which
-/// failed before this existed keep drives with one.
+/// Mixed into the seed to decide whether drives have an out-of-band area. Seeds that failed before
+/// this choice existed keep drives with one.
 const BARE: u64 = 0xba7e_072c;
 
-/// The same for the size of logical blocks.
+/// Mixed into the seed to draw the size of logical blocks, so that seeds that once failed keep
+/// their runs.
 const SECTORED: u64 = 0x512_4a1d;
 
 /// Additional drives, for replacements.
@@ -37,15 +38,15 @@ pub const SHAPES: [(Level, u32); 8] = [
 /// The shape of an array and how it is run.
 #[derive(Clone, Debug)]
 pub struct Array {
-    /// Level.
+    /// RAID level.
     pub level: Level,
-    /// Members.
+    /// Number of members.
     pub drives: u32,
-    /// How it is made.
+    /// Parameters with which the array is made.
     pub config: Config,
-    /// How it is run.
+    /// Parameters with which the array runs.
     pub options: Options,
-    /// One drive.
+    /// Geometry of each drive.
     pub geometry: Geometry,
     /// Parts that were set back to older images.
     pub older: BTreeSet<u32>,
@@ -55,8 +56,9 @@ impl Array {
     /// The array of a case.
     pub fn draw(case: Case, rng: &mut Rng, defect: Option<RaidDefect>) -> Array {
         let (level, drives) = SHAPES[rng.below(SHAPES.len() as u64) as usize];
-        // So many blocks that the map does not fit its memory, and is read and written all the
-        // time. This uses its own random numbers, so that seeds that failed once keep their runs.
+        // With so many blocks the map does not fit its memory, and is read and written all the
+        // time. A separate random generator decides this, so that seeds that once failed keep
+        // their runs.
         let bounded = Rng::new(case.seed ^ 0x6d_a9).one_in(6);
         // Only a footer of more than one block can be torn.
         let tall = rng.one_in(8) || bounded;
@@ -72,7 +74,7 @@ impl Array {
             volatile_cache: case.volatile,
             ..Geometry::unlimited(zones, size, capacity)
         };
-        // With its own random numbers, for the same reason.
+        // Uses a separate random generator, so that seeds that once failed keep their runs.
         let sectored = Rng::new(case.seed ^ SECTORED).one_in(3);
         let geometry = if sectored { in_sectors(&geometry, case.seed % 8) } else { geometry };
         let geometry = fewer_open(geometry, case.seed);
@@ -84,7 +86,8 @@ impl Array {
             reserve: 25,
             ..Config::new(level, &geometry)
         };
-        // Seeds that failed before this existed are none of these, and keep their runs.
+        // Seeds that failed before this choice existed fall into the last case, and keep
+        // their runs.
         let lifetimes = match case.seed % 8 {
             2 | 3 => Lifetimes::Always,
             _ => Lifetimes::Apart,
@@ -99,7 +102,7 @@ impl Array {
             ..Options::default()
         };
         let mut array = Array { level, drives, config, options, geometry, older: BTreeSet::new() };
-        // With its own random numbers, for the same reason.
+        // Uses a separate random generator, so that seeds that once failed keep their runs.
         let mut apart = Rng::new(case.seed ^ BARE);
         if apart.one_in(3) {
             array.lay_bare(&mut apart);
@@ -112,7 +115,7 @@ impl Array {
         let sectors = 4096 / self.geometry.block_size.0;
         self.geometry.oob_bytes = 16 / sectors as u16 * u16::from(rng.one_in(4));
         self.config.group = 1;
-        // Segments of more than one window, or of few stripes, just enough for cleaning.
+        // Segments get more than one window, or a few stripes, just enough for cleaning.
         let more = if rng.one_in(2) { 80 } else { 16 };
         self.geometry.zone_capacity.0 += more * sectors;
         self.geometry.zone_size.0 += more * sectors;
@@ -132,17 +135,17 @@ impl Array {
         }
     }
 
-    /// Members that may fail at once.
+    /// Number of members that may fail at once.
     pub fn tolerates(&self) -> u32 {
         Placement::new(self.level, self.drives).map_or(0, |placement| placement.tolerates())
     }
 
-    /// Parts of the one drive.
+    /// Number of parts of the one drive.
     pub fn parts(&self) -> u32 {
         self.drives + SPARES
     }
 
-    /// The one drive.
+    /// The geometry of the drive that all parts share.
     pub fn whole(&self) -> Geometry {
         let parts = self.parts();
         Geometry {
@@ -155,8 +158,8 @@ impl Array {
 
     /// Assembles the array from the parts that are not in `without`, like a user who gives all
     /// drives and leaves out those that are refused as stale or foreign; these are added to
-    /// `without`. An older image may look like the part of a split, if drives were replaced since:
-    /// the user knows which drives came from a backup.
+    /// `without`. If drives were replaced since, an older image may look like one half of a split
+    /// array; the user knows which drives came from a backup.
     ///
     /// # Errors
     /// Any other error.
@@ -187,7 +190,7 @@ impl Array {
     }
 }
 
-/// All parts except those.
+/// All parts except those in `without`.
 pub fn devices(parts: &[Rc<Part>], without: &[u32]) -> Vec<Rc<dyn ZonedDevice>> {
     (0..)
         .zip(parts)
@@ -196,12 +199,12 @@ pub fn devices(parts: &[Rc<Part>], without: &[u32]) -> Vec<Rc<dyn ZonedDevice>> 
         .collect()
 }
 
-/// The drive that is refused because it is stale, was replaced, or belongs to no array: unused, or
-/// left so by a crash while it replaced another.
+/// The drive that is refused because it is stale, was replaced, or belongs to no array: it is
+/// unused, or a crash interrupted its replacing another drive.
 fn refused(error: &Error, parts: &[Rc<Part>], without: &[u32]) -> Option<u32> {
     let text = error.to_string();
     let ends = [" is stale", " was a member", ": no member of"];
-    // The first record of a drive that was about to be a member may be torn.
+    // A crash may have torn the first record of a drive that was about to become a member.
     let torn = ": damaged record of a Furrow array member";
     let named = |index: &u32| {
         let starts =
@@ -227,10 +230,11 @@ pub async fn seats(volume: &Volume, parts: &[Rc<Part>], without: &[u32]) -> Vec<
     seats
 }
 
-/// Lets a spare replace a failed member: one that a crash left, else `part`. Returns which.
+/// Lets a spare replace a failed member: a spare that a crash left, otherwise `part`. Returns the
+/// spare's part.
 ///
 /// # Errors
-/// If it is refused.
+/// If the spare is refused.
 pub async fn promote(
     volume: &Volume,
     parts: &[Rc<Part>],

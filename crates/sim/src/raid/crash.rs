@@ -1,15 +1,15 @@
 //! The RAID volume under the crash harness.
 //!
 //! Clients write and trim; the volume is small, so that it cleans, and checkpoints often. In many
-//! runs members fail meanwhile, by a pulled drive or because somebody says so; later fresh drives
-//! take their places, and are rebuilt while the clients continue. Promised: each block has the
-//! content of its last acknowledged write or trim, or of a later one that was under way; with as
-//! many drives gone, in any combination, as the level allows, less those members that had failed
-//! and whose rebuild had not ended.
+//! runs members fail meanwhile: a drive is pulled, or a command takes the member out. Later, fresh
+//! drives take their places, and are rebuilt while the clients continue. The promise: each block
+//! has the content of its last acknowledged write or trim, or of a later one in progress. It must
+//! hold with as many drives gone, in any combination, as the level allows, minus the members that
+//! had failed and whose rebuild had not ended.
 //!
-//! After each reopening the volume is written, failed members are replaced, some of them by spares,
-//! which a crash may leave waiting or half taken, perhaps rebuilt to the end, and everything is
-//! read once more with drives left out. Each of these steps may be cut again.
+//! After each reopening the volume is written, and failed members are replaced. Some are replaced
+//! by spares, which a crash may leave unused or half taken. The rebuild may run to its end. Then
+//! everything is read once more with drives left out. Each of these steps may be cut again.
 
 use crate::crash::{Case, Subject, Tally};
 use crate::raid::array::{Array, devices, promote, seats};
@@ -32,11 +32,11 @@ const CLIENTS: u64 = 3;
 pub enum Event {
     /// An operation gives blocks a version; a version from [`TRIM`] on is a trim.
     Began {
-        /// Which operation.
+        /// Number of the operation.
         operation: u64,
-        /// First block.
+        /// First block of the operation.
         block: u64,
-        /// How many.
+        /// Number of blocks.
         count: u64,
         /// Version that the blocks get.
         version: u64,
@@ -45,16 +45,16 @@ pub enum Event {
     Acknowledged(u64),
     /// A member is about to fail.
     Fails {
-        /// Which.
+        /// The member.
         member: u32,
         /// Its drive was pulled.
         pulled: bool,
     },
     /// A drive is about to replace a member's.
     Seated {
-        /// Which.
+        /// The member.
         member: u32,
-        /// Which drive.
+        /// The part that becomes the member's drive.
         part: u32,
     },
     /// The rebuild of a member has ended.
@@ -116,28 +116,28 @@ impl Expected {
     }
 }
 
-/// The volume, with a built-in defect or without.
+/// The volume, with or without a built-in defect.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RaidSubject {
-    /// The defect.
+    /// The defect built in, if any.
     pub defect: Option<RaidDefect>,
 }
 
 /// Members that fail in a run, and what follows.
 #[derive(Clone, Debug)]
 struct Round {
-    /// Operation before which they fail.
+    /// Operation before which the members fail.
     at: u64,
     members: Vec<u32>,
-    /// By a pulled drive; otherwise by a command.
+    /// Their drives are pulled; otherwise a command takes them out.
     pulled: bool,
-    /// After how many more operations they are replaced; `None`: never.
+    /// Number of further operations after which they are replaced; `None`: never.
     replaced: Option<u64>,
     /// The failed drive itself, wiped, is the replacement.
     same: bool,
 }
 
-/// A case.
+/// The setup of a case.
 struct Setup {
     array: Array,
     rounds: Vec<Round>,
@@ -166,7 +166,7 @@ fn setup(case: Case, defect: Option<RaidDefect>) -> Setup {
         let (pulled, same) = (!rng.one_in(3), rng.one_in(3));
         rounds.push(Round { at, members, pulled, replaced, same });
     }
-    // With random numbers of its own, so that seeds that failed once keep their runs.
+    // Uses a separate random generator, so that seeds that once failed keep their runs.
     let lazy = case.volatile && Rng::new(case.seed ^ 0xf1_a54).one_in(2);
     Setup { array, rounds, operations, patient: rng.one_in(2), lazy }
 }
@@ -178,11 +178,11 @@ struct Work {
     volume: Volume,
     volatile: bool,
     lazy: bool,
-    /// Operations that have ended and were not flushed.
+    /// Operations that have ended but are not flushed.
     unflushed: Rc<RefCell<Vec<u64>>>,
     history: Rc<RefCell<History>>,
     parts: Vec<Rc<Part>>,
-    /// Operations begun.
+    /// Number of operations begun.
     begun: Rc<Cell<u64>>,
     ticks: Rc<Notify>,
     /// No further operation is begun.
@@ -196,7 +196,7 @@ impl Work {
         self.history.borrow_mut().0.push(event);
     }
 
-    /// One client's operations.
+    /// Performs one client's operations.
     async fn client(self, number: u64, share: u64, mut rng: Rng) -> Result<(), String> {
         let volume = &self.volume;
         let mut flushes = Rng::new(number ^ share << 8);
@@ -232,7 +232,7 @@ impl Work {
         Ok(())
     }
 
-    /// Operations that ended before a flush are durable after it.
+    /// Flushes: operations that ended before the flush are durable after it.
     async fn flush(&self) -> furrow_zone::Result<()> {
         let over = self.unflushed.take();
         self.volume.flush().await?;
@@ -462,7 +462,7 @@ fn told(error: furrow_zone::Error) -> String {
     error.to_string()
 }
 
-/// Adds to a failure when it was met.
+/// Prefixes a failure with the step in which it occurred.
 fn when(what: &str) -> impl Fn(String) -> String {
     move |why| format!("{what}: {why}")
 }
@@ -480,8 +480,8 @@ impl Reopening {
             return Ok(());
         }
         let lost = self.choose_lost(&mut rng);
-        // A pulled drive stays away, or returns: then it is stale, or the array did not change
-        // since.
+        // A pulled drive stays away, or it returns: then it is stale, or the array has not
+        // changed since.
         let mut without: Vec<u32> = lost.iter().map(|member| self.expected.seat(*member)).collect();
         without.extend(self.lose_again(&parts, drawn).await);
         if !self.expected.again && rng.one_in(2) {
@@ -512,7 +512,8 @@ impl Reopening {
             volume.stop().await.map_err(told)?;
         }
         drop(volume);
-        // Background work is cut off as by a crash; other drives replace them.
+        // Background work ends here as in a crash; the next assembly gets fresh handles of
+        // all drives.
         parts.iter().for_each(|part| part.set_gone(true));
         self.rt.sleep(1_000_000_000).await;
         let parts = self.parts();
@@ -524,8 +525,9 @@ impl Reopening {
         audited(&volume)
     }
 
-    /// Members whose drives are lost with the power: as many as the redundancy of the others
-    /// allows. One of the redundant members stays, or nobody might know which members had failed.
+    /// Chooses members whose drives are lost together with the power: as many as the redundancy of
+    /// the others allows. One of the redundant members stays, or nobody might know which members
+    /// had failed.
     fn choose_lost(&self, rng: &mut Rng) -> Vec<u32> {
         let expected = &self.expected;
         if expected.again {
@@ -542,11 +544,11 @@ impl Reopening {
         lost
     }
 
-    /// Drives that are lost with the power when a reopening was cut: of the members that the newest
-    /// state record calls whole, as many as the level allows without the others, if the remaining
-    /// drives know of the members that are not whole.
+    /// Chooses drives that are lost with the power when a reopening was cut. They belong to members
+    /// that the newest state record calls whole. The others must still be enough for the level, and
+    /// must know which members are not whole.
     async fn lose_again(&self, parts: &[Rc<Part>], drawn: u64) -> Vec<u32> {
-        // With random numbers of its own, so that seeds that failed once keep their runs.
+        // Uses a separate random generator, so that seeds that once failed keep their runs.
         let mut rng = Rng::new(drawn ^ 0x10_5e);
         if !self.expected.again || rng.one_in(2) {
             return Vec::new();
@@ -571,8 +573,8 @@ impl Reopening {
             };
             let mut newest = known.iter().filter(|one| rank(one) == best).map(active);
             let first = newest.next()?;
-            // Where two histories have records of the same rank, this rule does not tell which of
-            // them counts.
+            // If records of two histories have the same rank, this rule cannot decide which
+            // history counts.
             newest.all(|other| other == first).then_some(first)
         };
         let Some(before) = whole(&known) else { return Vec::new() };
@@ -597,9 +599,9 @@ impl Reopening {
         told_lost(when, (self.array.level, self.array.drives), lost)
     }
 
-    /// One more drive than is redundant may be lost, if the array did not change after the others
-    /// failed. (With two drives the lost one is the one that would know.) True if that was the
-    /// case.
+    /// Loses one drive more than the redundancy allows, which works only if the array did not
+    /// change after the others failed. (With two drives, the lost drive would be the only one that
+    /// knows of the failure.) True if the array could be assembled.
     async fn lose_another(&self, parts: &[Rc<Part>], rng: &mut Rng) -> Result<bool, String> {
         let expected = &self.expected;
         let doubtful = expected.doubtful.len() as u32;
@@ -657,7 +659,7 @@ impl Reopening {
         Ok(())
     }
 
-    /// Replaces all or some of what failed, and may wait for the rebuild.
+    /// Replaces all or some failed members, and may wait for the rebuild.
     async fn mend(
         &self,
         volume: &Volume,
@@ -677,7 +679,7 @@ impl Reopening {
                 continue;
             }
             let part = unused.swap_remove(rng.below(unused.len() as u64) as usize);
-            // With random numbers of its own, so that seeds that failed once keep their runs.
+            // Uses a separate random generator, so that seeds that once failed keep their runs.
             let spare = Rng::new(rng.clone().next() ^ 0x59_a7e).one_in(2);
             if spare {
                 self.expected.count(promote(volume, parts, member, part).await.map_err(told)?);
@@ -721,7 +723,7 @@ impl Reopening {
         let budget = self.array.tolerates().saturating_sub(gone);
         let most = budget.min((whole.len() as u32).saturating_sub(1));
         let most = if self.array.level == Level::Raid0 { 0 } else { most };
-        // Mostly as many as allowed.
+        // Mostly as many drives are left out as allowed.
         let count = if rng.one_in(4) { rng.below(u64::from(most) + 1) } else { most.into() };
         let lost = draw(whole, count, rng);
         if !lost.is_empty() {
@@ -734,7 +736,7 @@ impl Reopening {
     }
 }
 
-/// A random selection of `count`, in order.
+/// Draws a random selection of `count`, in order.
 fn draw(of: &[u32], count: u64, rng: &mut Rng) -> Vec<u32> {
     let mut drawn = of.to_vec();
     while drawn.len() as u64 > count {
@@ -743,7 +745,7 @@ fn draw(of: &[u32], count: u64, rng: &mut Rng) -> Vec<u32> {
     drawn
 }
 
-/// Counts the situations of a recovery, and what later reads needed.
+/// Counts the situations that a recovery met, and what later reads needed.
 pub fn met(volume: &Volume, mut count: impl FnMut(&'static str)) {
     let recovered = volume.recovered();
     let all = [

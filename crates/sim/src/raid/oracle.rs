@@ -42,7 +42,7 @@ pub fn version(block: u64, found: &Page) -> Result<u64, String> {
     Ok(version)
 }
 
-/// What each block may hold.
+/// The versions that each block may hold.
 #[derive(Clone, Debug, Default)]
 pub struct Blocks {
     /// Versions that a block may have; blocks without an entry are zeros.
@@ -52,13 +52,13 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Exactly the content that was found.
+    /// Allows exactly the content that was found.
     pub fn found(found: BTreeMap<u64, u64>) -> Blocks {
         let versions = found.into_iter().map(|(block, version)| (block, vec![version])).collect();
         Blocks { versions, under_way: BTreeMap::new() }
     }
 
-    /// Operation `operation` begins to give `count` blocks from `block` on a version.
+    /// Records that operation `operation` begins to give `count` blocks from `block` on a version.
     pub fn began(&mut self, operation: u64, (block, count, version): (u64, u64, u64)) {
         self.under_way.insert(operation, (block, count, version));
         for block in block..block + count {
@@ -66,7 +66,7 @@ impl Blocks {
         }
     }
 
-    /// It was acknowledged: earlier versions are not allowed any more.
+    /// Records that the operation was acknowledged: earlier versions are not allowed any more.
     pub fn acknowledged(&mut self, operation: u64) {
         let Some((block, count, version)) = self.under_way.remove(&operation) else { return };
         for block in block..block + count {
@@ -77,7 +77,7 @@ impl Blocks {
         }
     }
 
-    /// A block has this version and no other.
+    /// Allows only this version of a block.
     pub fn set(&mut self, block: u64, version: u64) {
         self.versions.insert(block, vec![version]);
     }

@@ -26,13 +26,13 @@ pub fn own_caches(drive: &Emulator, count: u32) {
 /// A period during which a drive is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Absence {
-    /// The first command that it refuses, counted from 0.
+    /// The first command that the drive refuses, counted from 0.
     pub at: u64,
-    /// The number of commands that it refuses.
+    /// The number of commands that the drive refuses.
     pub commands: u64,
 }
 
-/// A part.
+/// A part of a drive, used as a drive.
 pub struct Part {
     rt: Rt,
     base: Rc<dyn ZonedDevice>,
@@ -41,9 +41,9 @@ pub struct Part {
     name: String,
     gone: Cell<bool>,
     hangs: Cell<bool>,
-    /// Commands so far.
+    /// Number of commands so far.
     asked: Cell<u64>,
-    /// The period during which it is gone.
+    /// The period during which the part is gone.
     absence: Cell<Option<Absence>>,
     table: Rc<CompletionTable<Outcome>>,
 }
@@ -82,22 +82,22 @@ impl Part {
         self.absence.set(None);
     }
 
-    /// Makes it disappear for a period.
+    /// Makes the drive disappear for a period.
     pub fn leave(&self, absence: Absence) {
         self.absence.set(Some(absence));
     }
 
-    /// From now on it answers nothing.
+    /// Makes the drive hang: it answers nothing from now on.
     pub fn hang(&self) {
         self.hangs.set(true);
     }
 
-    /// True if it hangs and was not given up.
+    /// True if the drive hangs and was not given up.
     pub fn hangs(&self) -> bool {
         self.hangs.get() && !self.gone.get()
     }
 
-    /// True if it hung and was given up.
+    /// True if the drive hung and was given up.
     pub fn was_given_up(&self) -> bool {
         self.hangs.get() && self.gone.get()
     }

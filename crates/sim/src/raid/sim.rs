@@ -40,7 +40,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// What a life starts from, and what the previous life promised.
+/// The state at the start of a life, and what the previous life promised.
 #[derive(Clone)]
 struct World {
     array: Array,
@@ -53,16 +53,16 @@ struct World {
     seats: Vec<Option<u32>>,
     /// Drives with wrong blocks or lost zones.
     spoiled: BTreeSet<u32>,
-    /// Members that may lack something, in service or not.
+    /// Members that may lack data, in service or not.
     doubted: BTreeSet<Uuid>,
-    /// This is a copy on which a branch continues.
+    /// This is a copy of the array on which a branch continues.
     branch: bool,
-    /// Lives in which the array was assembled.
+    /// Number of lives in which the array was assembled.
     lived: u64,
     /// Earlier images of all drives.
     images: Vec<older::Image>,
-    /// A member whose state records are whole, where those of others were damaged and no life has
-    /// assembled the array since.
+    /// The member whose state records are undamaged after those of other members were damaged,
+    /// until a life assembles the array.
     speaker: Option<u32>,
 }
 
@@ -71,9 +71,9 @@ struct World {
 enum Action {
     /// A member's drive vanishes.
     Pull(u32),
-    /// It answers nothing any more, not even errors.
+    /// A drive hangs: it answers nothing any more, not even errors.
     Hang(u32),
-    /// It is back.
+    /// A pulled drive is put back.
     PutBack(u32),
     /// A member is taken out.
     Fail(u32),
@@ -96,11 +96,11 @@ struct Plan {
     operations: u64,
     actions: Vec<(u64, Action)>,
     spoils: Option<u32>,
-    /// Members with a fault.
+    /// Members that a fault may strike.
     struck: Vec<u32>,
-    /// Their drives that are gone for a while, usually during assembly.
+    /// Drives of faulty members that are gone for a while, usually during assembly.
     absent: Vec<(u32, Absence)>,
-    /// Drives that must not be accepted as what they were.
+    /// Drives that must not be accepted as the members they were.
     refused: Vec<u32>,
     /// The operation at which all drives are copied.
     image: Option<u64>,
@@ -123,7 +123,7 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
     let config = &world.array.config;
     sink(&format!("{} on {} drives, groups of {}", config.level, world.array.drives, config.group));
     let lives = 2 + rng.below(6);
-    // With random numbers of its own, so that seeds that failed once keep their runs.
+    // Uses a separate random generator, so that seeds that once failed keep their runs.
     let mut more = Rng::new(seed ^ 0x3_09e5);
     let mut absences = Rng::new(seed ^ 0x7_ab5e);
     let flickers = absences.one_in(4);
@@ -139,7 +139,7 @@ pub fn simulate(seed: u64, sink: Sink<'_>) -> Result<Summary, String> {
             plan.draw_refusals(&world, &mut refusals);
         }
         plan.image = Some(apart.below(plan.operations));
-        // A drive that is too late is given up where others hang.
+        // Where drives may hang, the array has a time limit, and would give up a late drive.
         if life < lives && !plan.hangs() && plan.guard.is_none() {
             plan.late = late_zone(&world.array.whole(), seed ^ life << 32);
         }
@@ -202,7 +202,7 @@ fn draw(world: &World, rng: &mut Rng, more: &mut Rng) -> Plan {
         let within = [10, 60, 400][rng.below(3) as usize];
         When::Nth(1 + rng.below(within))
     };
-    // A slow drive loses nothing.
+    // Slow commands lose nothing, so any drive may have them.
     for seat in world.seats.iter().flatten() {
         if rng.one_in(4) {
             let nanoseconds = rng.below(3) * Nanos::MILLI;
@@ -210,7 +210,7 @@ fn draw(world: &World, rng: &mut Rng, more: &mut Rng) -> Plan {
             plan.faults.push(part(*seat, Fault::new(slow).when(When::OneIn(1 + rng.below(10))), 0));
         }
     }
-    // Nor does a drive with a read-only zone, unless the zone belongs to the ring.
+    // A read-only zone costs no data either, unless it belongs to the ring.
     if rng.one_in(3) {
         let kinds = [FaultKind::WriteError, FaultKind::WriteTorn, FaultKind::ZoneFull];
         let fault = Fault::new(kinds[rng.below(3) as usize]).when(nth(rng)).times(1);
@@ -257,7 +257,7 @@ fn draw(world: &World, rng: &mut Rng, more: &mut Rng) -> Plan {
             }
             4 => {
                 let fault = Fault::new(FaultKind::WriteError).when(When::OneIn(3));
-                // Each of them truncates a segment.
+                // Each write error truncates a segment.
                 let times = 1 + rng.below(6);
                 let times = if more.one_in(2) { times + more.below(60) } else { times };
                 plan.faults.push(part(seat, fault.times(times), 0));
@@ -332,7 +332,7 @@ struct Lived {
     /// The array was assembled.
     began: bool,
     operations: u64,
-    /// It ended by a power cut in the middle.
+    /// The life ended by a power cut in the middle.
     off: bool,
     /// The situations reached.
     reached: Vec<&'static str>,
@@ -344,7 +344,7 @@ fn live(world: &mut World, seed: u64, plan: &Plan, summary: &mut Summary) -> Res
     let lived = on_executor(seed, summary, |rt| {
         let emulator = world.emulator(rt)?;
         let mut array = world.array.clone();
-        // There is no time limit without a drive that hangs: the simulation notices a task that
+        // Without a hanging drive there is no time limit: the simulation itself notices a task that
         // waits forever.
         array.options.drive_timeout = if plan.hangs() { 30 * Nanos::SECOND } else { 0 };
         let life = Life {
@@ -359,7 +359,7 @@ fn live(world: &mut World, seed: u64, plan: &Plan, summary: &mut Summary) -> Res
             before: world.branch.then(|| (world.whole.clone(), world.seats.clone())),
         };
         let mut lived = rt.block_on(life.all(start, (world.whole.clone(), world.seats.clone())))?;
-        // Requests made after the power failed have never begun.
+        // Requests made after the power failed were never started.
         let fates = match lived.off {
             true => Fates::nothing(seed >> 3),
             false => Fates::seeded(seed >> 3),
@@ -401,7 +401,7 @@ struct Life {
     volatile: bool,
     spoiled: BTreeSet<u32>,
     doubted: BTreeSet<Uuid>,
-    /// In a branch: members that were whole at the life's start, and the drive of each member.
+    /// In a branch, the members that were whole at the life's start, and the drive of each member.
     before: Option<(BTreeSet<u32>, Vec<Option<u32>>)>,
 }
 
@@ -465,7 +465,7 @@ impl Life {
             self.inject()?;
         }
         let started = async {
-            // A drive that lost zones may turn out not to fit.
+            // A drive that lost zones may be too small for the array.
             let opened = self.array.open(&self.rt, &parts, &mut Vec::new()).await;
             let volume = opened.map_err(|error| error.to_string())?;
             audited(&volume)?;
@@ -567,14 +567,16 @@ impl Shared {
             reached.extend(is.then_some(what));
         }
         let (drive, off) = (life.emulator.snapshot(), life.is_off());
-        // Of the same moment: while the drives are read below, a spare may take a member's place.
+        // These two must be of the same moment: while the drives are read below, a spare may
+        // replace a member.
         let (states, rebuilding) = (self.volume.members(), self.volume.rebuilding().is_some());
-        // Only to read the members' drives: the life has ended, and nothing after it counts.
+        // The faults end only so that the members' drives can be read: the life has ended, and
+        // nothing after it counts.
         life.emulator.clear_faults(None).map_err(|error| error.to_string())?;
         self.parts.iter().for_each(|part| part.set_gone(false));
         life.emulator.power_on();
         let seats = seats(&self.volume, &self.parts, &[]).await;
-        // The drives may not have recorded yet that a rebuild has ended in memory.
+        // A rebuild may have ended in memory only, without a record on the drives.
         let known = |member: &u32| {
             let Some((whole, drives)) = &life.before else { return true };
             let index = *member as usize;
@@ -599,7 +601,8 @@ impl Shared {
             seats,
             drive,
             image: self.image.take(),
-            // Without space for the records of its recovery, an array leaves no trace of a life.
+            // An array that lacks the space for the records of its recovery leaves no trace of
+            // a life.
             began: self.volume.is_recovered(),
             doubted,
             operations: self.begun.get(),
@@ -608,12 +611,12 @@ impl Shared {
         })
     }
 
-    /// The array failed while drives refused all writes.
+    /// True if the array failed because drives refused all writes.
     fn is_refused(&self) -> bool {
         self.life.plan.refuses() && self.volume.failed().is_some()
     }
 
-    /// `None` if an error comes from the power, or from lack of space after zones were lost.
+    /// Returns `None` if the power, or lack of space after zones were lost, explains an error.
     async fn excused<T>(&self, what: &str, result: Result<T, Error>) -> Result<Option<T>, String> {
         match result {
             Ok(done) => Ok(Some(done)),
@@ -630,7 +633,7 @@ impl Shared {
         }
     }
 
-    /// Whether the volume may not fit the zones that a member in service has left.
+    /// Whether the volume may be too large for the zones that a member in service has left.
     async fn lacks_zones(&self) -> bool {
         let shape = self.volume.shape();
         let seats = seats(&self.volume, &self.parts, &[]).await;
@@ -661,7 +664,8 @@ impl Shared {
                 let pages = match read {
                     Ok(pages) => pages,
                     Err(_) if self.life.is_off() => return Ok(()),
-                    // A small map is full of changes that cannot be written any more.
+                    // The small map memory is full of changes that cannot be written any more, so
+                    // no page of it can be loaded.
                     Err(_) if self.is_refused() && self.life.array.options.map_memory > 0 => {
                         continue;
                     }
@@ -751,11 +755,11 @@ impl Shared {
             let device = self.parts[part as usize].clone();
             let done = self.volume.replace(member, device, true).await;
             if done.is_err() && self.life.lost_zones(part) > 0 {
-                // A zone of it could not be emptied, so it cannot be used.
+                // A zone of the drive could not be emptied, so the drive cannot be used.
                 continue;
             }
             if done.is_err() && self.keeper.has_taken(member) {
-                // A spare was faster.
+                // The task that gives spares replaced the member first.
                 continue;
             }
             if self.excused(&format!("replace {member}"), done).await?.is_none() {
@@ -768,7 +772,7 @@ impl Shared {
     /// Waits until no rebuild runs.
     async fn rebuilt(&self) -> Result<(), String> {
         let mut turns = 0;
-        // A spare that hangs is given up only after a while.
+        // A hanging spare is given up only after a while, so waits must be longer.
         let pause = match (&self.life.plan.late, &self.life.plan.guard) {
             (Some(_), _) => Nanos::SECOND,
             (None, Some(_)) => 2 * Nanos::MILLI,

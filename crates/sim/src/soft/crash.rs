@@ -1,11 +1,11 @@
 //! Soft zones under the crash harness. The harness cuts the power of the *plain* drive: any sectors
 //! that were not flushed are lost, in any order, and discarded ones read as they like.
 //!
-//! Two subjects: clients that use zones directly, whose oracle is the contract of a zoned drive
-//! with a volatile cache; and the file system's clients and oracle, on soft zones. Under the former
-//! the plain drive also has faults, in a part of the runs and of the recoveries: after a recovery
-//! that failed the next one, without faults, has lost nothing. Some cuts leave the drive its power
-//! and its cache: the process was killed.
+//! There are two subjects. In the first, clients use zones directly, and the oracle is the contract
+//! of a zoned drive with a volatile cache. In the second, the file system's clients and oracle run
+//! on soft zones. The first subject's plain drive also has faults, in some of the runs and
+//! recoveries: a recovery may fail then, but the next one, without faults, must have lost nothing.
+//! Some cuts leave the drive its power and its cache, as if the process were killed.
 
 use crate::crash::{Case, Subject};
 use crate::fs;
@@ -23,10 +23,10 @@ use std::rc::Rc;
 const BLOCK: u64 = 4096;
 /// Sectors of a block.
 const SECTORS: u64 = 8;
-/// Zones that a quarter of the cases have in addition.
+/// Additional zones that a quarter of the cases have.
 const MANY: u64 = 60;
 
-/// What soft zones are made like in a case.
+/// The shape of the soft zones of a case.
 #[derive(Clone, Copy)]
 struct Shape {
     zones: u64,
@@ -36,7 +36,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// Bytes of a plain drive that is large enough.
+    /// Bytes of a plain drive that is large enough for this shape.
     fn bytes(self) -> u64 {
         let table = (self.zones * 12).div_ceil(BLOCK) + 2;
         (self.zones * self.zone_blocks + 2 * (table + u64::from(self.records)) + 4) * BLOCK
@@ -73,7 +73,7 @@ fn name(kind: &str, defect: Option<SoftDefect>) -> String {
     }
 }
 
-/// Clients that use soft zones directly.
+/// The subject of clients that use soft zones directly.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SoftSubject {
     /// The defect built in, if any.
@@ -81,8 +81,8 @@ pub struct SoftSubject {
 }
 
 impl SoftSubject {
-    /// A fault of the plain drive, of one command or for a while; within the first `within`
-    /// commands that it is for.
+    /// Draws a fault of the plain drive. It strikes one command among the first `within` of its
+    /// kind, or several writes in a row.
     fn fault(rng: &mut Rng, within: u64) -> Fault {
         let once = Fault::new(
             [
@@ -92,7 +92,7 @@ impl SoftSubject {
                 FaultKind::Disappear { commands: Some(1 + rng.below(20)) },
             ][rng.below(4) as usize],
         );
-        // Every write fails for a time.
+        // In a third of the cases a write error hits every write for a time.
         let times = if rng.one_in(3) { 2 + rng.below(30) } else { 1 };
         match once.kind {
             FaultKind::WriteError if times > 1 => Fault::new(FaultKind::WriteError).times(times),
@@ -100,7 +100,7 @@ impl SoftSubject {
         }
     }
 
-    /// Writes that fail once, each at a block of a zone.
+    /// Draws writes that fail once, each at a block of a zone.
     fn failing_blocks(rng: &mut Rng, shape: Shape) -> impl Iterator<Item = Fault> {
         let zones = shape.zones * shape.zone_blocks;
         let first = shape.bytes() / BLOCK - zones;
@@ -178,7 +178,7 @@ impl Subject for SoftSubject {
     }
 
     fn disturb(&self, drive: &Emulator, _: Case, seed: u64) {
-        // Faults of the run have ended.
+        // The faults of the run have ended.
         let _ = drive.clear_faults(None);
         let mut rng = Rng::new(seed ^ 0xd1_57);
         if rng.one_in(6) {
@@ -224,7 +224,7 @@ impl Subject for SoftSubject {
             let mut found = zones::check(&*drive, case.seed, &expected).await?;
             zones::probe(&engine, &*drive, case.seed, &mut found).await?;
             drop(drive);
-            // All of it was flushed, and recovery changes nothing.
+            // Everything was flushed, so another recovery must change nothing.
             let drive = open(&engine, device, Access::ReadWrite, defect).await?;
             let again = zones::check(&*drive, case.seed, &found).await;
             again.map(drop).map_err(|why| format!("opened again: {why}"))
@@ -232,7 +232,7 @@ impl Subject for SoftSubject {
     }
 }
 
-/// The file system on soft zones.
+/// The subject of a file system on soft zones.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SoftFsSubject {
     /// The defect of soft zones that is built in, if any.

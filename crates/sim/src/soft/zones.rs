@@ -1,19 +1,21 @@
 //! Clients that use zones directly, and the contract of a zoned drive as their oracle.
 //!
-//! Each client has zones of its own and draws what it does from the seed: writes, several at once;
-//! flushes; writes with FUA; finishes; resets, some with a write right behind. In some runs it does
-//! not wait for writes and resets: flushes, finishes and resets follow while those are in flight.
-//! What a block holds follows from zone, place and *life* (resets of the zone); some of the blocks
-//! are zeros, and some are the same in each life, so that an old life or a discarded block can look
-//! like a new one.
+//! Each client has zones of its own and draws its operations from the seed: writes, several at
+//! once; flushes; writes with FUA; finishes; resets, some with a write right after them. In some
+//! runs a client does not wait for writes and resets, so flushes, finishes and resets follow while
+//! those are in flight. The content of a block depends on zone, block and *life* (number of resets
+//! of the zone). Some blocks are zeros, and some are the same in each life, so that an old life or
+//! a discarded block can look like a new one.
 //!
-//! If the plain drive has faults, a write may fail: its zone is used no more. A client stops when
-//! anything else fails: then the layer writes nothing until it is opened again.
+//! If the plain drive has faults, a write may fail. The client stops using that zone, and stops
+//! altogether if anything else fails: the layer then writes nothing until it is opened again.
 //!
-//! After a power cut a zone is in its last life whose reset was answered or that has a durable
-//! block, or in a later one that was begun; it ends between what a flush covers and what was
-//! written; and every block reads as it was written, each time. A flush covers what its client sent
-//! before, as [`ZonedDevice::flush_covers_submitted`] promises, and what others had answers to.
+//! After a power cut a zone must be in the last life whose reset was answered or that has a durable
+//! block, or in a later life that was begun. The zone must end between the blocks that a flush
+//! covers and the blocks that were written, and every block must read as it was written, each time.
+//! A flush covers the writes that its client sent before it, as
+//! [`ZonedDevice::flush_covers_submitted`] promises, and the writes of other clients that were
+//! answered before it.
 
 use furrow_rt::{JoinHandle, PAGE_SIZE, Page, Pages, Rng, Rt};
 use furrow_zone::{
@@ -24,10 +26,11 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// An event of a run. Blocks count from the zone's start, `to` is the first block behind.
+/// An event of a run. Blocks count from the zone's start, and `to` is the first block after
+/// the range.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A write was sent in the zone's life.
+    /// A write was sent in this life of the zone.
     Sent {
         zone: u32,
         life: u32,
@@ -51,13 +54,13 @@ enum Event {
         life: u32,
         from: u32,
     },
-    /// A flush was sent by the client that has every `clients`-th zone from `number` on.
+    /// A flush was sent by the client that uses every `clients`-th zone from `number` on.
     FlushSent {
         id: u32,
         clients: u32,
         number: u32,
     },
-    /// A flush was answered, and so was what its client had sent before.
+    /// A flush was answered, and so were the writes that its client had sent before.
     FlushAnswered(u32),
     FinishSent {
         zone: u32,
@@ -85,27 +88,27 @@ pub struct History(Vec<Event>);
 /// One life of a zone.
 #[derive(Clone, Copy, Debug, Default)]
 struct Life {
-    /// Blocks sent, answered, and certainly durable.
+    /// The number of blocks sent, answered, and certainly durable, in these three fields.
     sent: u32,
     answered: u32,
     durable: u32,
     finish_sent: bool,
     finished: bool,
-    /// The first block of a write that failed. What is behind may be lost, durable or not.
+    /// The first block of a write that failed. Blocks after it may be lost, durable or not.
     failed: Option<u32>,
 }
 
 impl Life {
-    /// Blocks that are certainly there.
+    /// The number of blocks that must still exist.
     fn kept(&self) -> u32 {
         self.durable.min(self.failed.unwrap_or(u32::MAX))
     }
 }
 
-/// The lives of a zone that a power cut may leave.
+/// The lives in which a zone may be after a power cut.
 #[derive(Clone, Debug)]
 struct Lives {
-    /// Number of the first.
+    /// Number of the first life.
     first: u32,
     lives: Vec<Life>,
 }
@@ -120,13 +123,14 @@ impl Default for Lives {
 #[derive(Clone, Debug, Default)]
 pub struct Expected(BTreeMap<u32, Lives>);
 
-/// How errors of reads begin.
+/// Start of the message of a read error.
 const READ: &str = "read of block";
 /// Blocks that [`probe`] writes to a zone.
 const PROBED: u32 = 3;
 
 impl Expected {
-    /// Allows for what a [`probe`] may have done: more blocks in a life, or the next life.
+    /// Widens the expectation by the effects that a [`probe`] may have had: more blocks in a life,
+    /// or the next life.
     pub fn probed(&mut self, zones: u32) {
         for zone in 0..zones {
             let lives = &mut self.0.entry(zone).or_default().lives;
@@ -140,17 +144,18 @@ impl Expected {
         lives.lives.get_mut(life.checked_sub(lives.first)? as usize)
     }
 
-    /// Blocks of a life below `to` are durable, so earlier lives are over.
+    /// Records that blocks of a life below `to` are durable, so earlier lives are over.
     fn durable(&mut self, zone: u32, life: u32, to: u32) {
         let Some(of) = self.life(zone, life) else { return };
         of.durable = of.durable.max(to);
-        // Otherwise its first write failed: the reset before it may have failed, too.
+        // Without a kept block the life's first write failed, and the reset before it may have
+        // failed too.
         if of.kept() > 0 {
             self.begun(zone, life);
         }
     }
 
-    /// The lives of `zone` before `life` are over.
+    /// Records that the lives of `zone` before `life` are over.
     fn begun(&mut self, zone: u32, life: u32) {
         let lives = self.0.entry(zone).or_default();
         let over = life.saturating_sub(lives.first) as usize;
@@ -168,7 +173,7 @@ impl History {
     /// What must hold after a crash when the history had `mark` events.
     pub fn cut(&self, mark: usize) -> Expected {
         let mut expected = Expected::default();
-        // What each flush under way covers.
+        // The blocks that each flush in progress covers.
         let mut flushes: BTreeMap<u32, Vec<(u32, u32, u32)>> = BTreeMap::new();
         for event in &self.0[..mark] {
             match *event {
@@ -263,12 +268,12 @@ struct Client {
     rng: Rng,
     history: Rc<RefCell<History>>,
     zones: BTreeMap<u32, Mine>,
-    /// The client has every `clients`-th zone from `number` on.
+    /// The client uses every `clients`-th zone from `number` on.
     clients: u32,
     number: u32,
-    /// Number of the last flush, unlike those of other clients.
+    /// Number of the last flush. No other client uses the same numbers.
     flush: u32,
-    /// Whether the client goes on while writes and resets are in flight.
+    /// Whether the client continues while writes and resets are in flight.
     hasty: bool,
     /// Writes in flight, and their zones.
     writes: Vec<(u32, JoinHandle<Status>)>,
@@ -283,7 +288,7 @@ impl Client {
         self.history.borrow_mut().0.push(event);
     }
 
-    /// Sends a write to `zone` of at most `most` blocks; its answer is noted by a task.
+    /// Sends a write of at most `most` blocks to `zone`; a task records its answer.
     fn write(&mut self, zone: u32, most: u64, fua: bool) {
         let Some(mine) = self.zones.get(&zone).copied() else { return };
         let capacity = self.device.geometry().zone_capacity.0 as u32;
@@ -320,13 +325,13 @@ impl Client {
         self.writes.push((zone, written));
     }
 
-    /// Waits for what is in flight. A zone that failed a write is left alone from then on. False if
-    /// the client ends.
+    /// Waits for all writes and resets in flight. A zone whose write failed is not used any more.
+    /// Returns false if the client ends.
     async fn wait(&mut self) -> Result<bool, String> {
         let mut continues = true;
         for (zone, reset) in std::mem::take(&mut self.resets) {
             let status = reset.await;
-            // The zone failed a write before the reset.
+            // The reset fails because a write to the zone failed before it.
             if status == Status::InvalidTransition && self.faulty {
                 self.zones.remove(&zone);
             } else {
@@ -344,12 +349,12 @@ impl Client {
         Ok(continues)
     }
 
-    /// As [`Client::wait`], but a client in haste mostly goes on.
+    /// Like [`Client::wait`], but a hasty client mostly does not wait.
     async fn sent(&mut self) -> Result<bool, String> {
         if self.hasty && !self.rng.one_in(3) { Ok(true) } else { self.wait().await }
     }
 
-    /// False if the client ends, because the layer writes nothing any more.
+    /// Returns false if the client ends, because the layer writes nothing any more.
     fn continues(&self, status: Status, what: &str) -> Result<bool, String> {
         match status.is_ok() {
             false if self.faulty => Ok(false),
@@ -362,7 +367,7 @@ impl Client {
         let Client { flush: id, clients, number, .. } = *self;
         self.tell(Event::FlushSent { id, clients, number });
         let answer = self.device.submit(QueueId(0), Request::bare(Command::Flush)).await;
-        // What failed is noted before the flush is.
+        // Failed writes are recorded before the flush is.
         if !self.wait().await? || !self.continues(answer.status, "flush")? {
             return Ok(false);
         }
@@ -404,7 +409,7 @@ impl Client {
         if !self.wait().await? {
             return Ok(false);
         }
-        // The zone failed a write before.
+        // An earlier write to the zone failed.
         if !self.zones.contains_key(&zone) {
             return Ok(true);
         }
@@ -425,7 +430,7 @@ impl Client {
             let continues = match self.rng.below(12) {
                 _ if full && self.rng.one_in(2) => self.reset(zone).await?,
                 0..=5 => {
-                    // Several at once, to one zone or to several.
+                    // Sends several writes at once, to one zone or to several.
                     let one = self.hasty && self.rng.one_in(2);
                     for _ in 0..1 + self.rng.below(3) {
                         let other = zones[self.rng.below(zones.len() as u64) as usize];
@@ -461,7 +466,7 @@ impl Client {
     }
 }
 
-/// Runs clients of `seed` to their end, which comes earlier if the plain drive is `faulty`.
+/// Runs the clients of `seed` to their end, which comes earlier if the plain drive is `faulty`.
 pub async fn run(
     rt: Rt,
     device: Rc<dyn ZonedDevice>,
@@ -498,7 +503,7 @@ pub async fn run(
     Ok(())
 }
 
-/// The block at `block` of `zone`; `None` if it was never written.
+/// The content of block `block` of `zone`; `None` if the block was never written.
 async fn read(device: &dyn ZonedDevice, zone: u32, block: u32) -> Result<Option<Page>, String> {
     let lba = Lba(start(device, zone).0 + u64::from(block));
     let command = Command::Read { lba, blocks: BlockCount(1) };
@@ -511,7 +516,7 @@ async fn read(device: &dyn ZonedDevice, zone: u32, block: u32) -> Result<Option<
     }
 }
 
-/// Compares the first `to` blocks of a zone in a life with what was written there.
+/// Compares the first `to` blocks of a zone with the content of the given life.
 async fn compare(
     device: &dyn ZonedDevice,
     seed: u64,
@@ -534,7 +539,7 @@ async fn compare(
     Ok(())
 }
 
-/// Compares a reopened drive with what is expected. Returns what is certain from now on.
+/// Compares a reopened drive with the expectation. Returns the state that is certain from now on.
 pub async fn check(
     device: &dyn ZonedDevice,
     seed: u64,
@@ -561,7 +566,7 @@ pub async fn check(
         let mut why = Vec::new();
         let mut held = None;
         for (number, life) in (lives.first..).zip(&lives.lives) {
-            // Of a read-only zone all can be read, and its pointer says nothing.
+            // A read-only zone can be read entirely, and its write pointer says nothing.
             let end = if failed { life.kept() } else { end };
             let allowed = end >= life.kept()
                 && end <= life.sent
@@ -598,7 +603,7 @@ pub async fn check(
     Ok(certain)
 }
 
-/// Uses a reopened drive, of which `certain` is known, and flushes.
+/// Writes to a reopened drive, whose certain state is `certain`, and flushes.
 pub async fn probe(
     rt: &Rt,
     device: &dyn ZonedDevice,

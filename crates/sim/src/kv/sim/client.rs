@@ -21,7 +21,7 @@ pub(super) struct History {
     pub(super) events: Vec<Event>,
     pub(super) names: usize,
     pub(super) states: BTreeMap<Uid, usize>,
-    /// The present names.
+    /// The current names.
     pub(super) now: NameState,
     /// Bytes of files that have names or are open.
     pub(super) bytes: BTreeMap<Uid, u64>,
@@ -31,7 +31,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// What is durable when everything is, while no operation is under way.
+    /// The events that make everything durable, while no operation is in progress.
     pub(super) fn all_synced(&self) -> Vec<Event> {
         let files = self.states.iter().map(|(uid, state)| Some((*uid, *state)));
         files.chain([None]).map(|file| Event::Synced(self.names, file)).collect()
@@ -53,7 +53,7 @@ impl History {
         self.events.push(event);
     }
 
-    /// Files without a name that are not open take no space any more.
+    /// Drops files from the space account that have no name and are not open.
     pub(super) fn settle(&mut self) {
         let History { now, open, bytes, .. } = self;
         bytes.retain(|uid, _| open.contains(uid) || now.values().any(|named| *named == Some(*uid)));
@@ -67,7 +67,7 @@ impl History {
 
 /// Why a client stops.
 pub(super) enum Halt {
-    /// The store failed, for a reason that it is allowed to fail for.
+    /// The store failed, for an allowed reason.
     Died,
     Wrong(String),
 }
@@ -178,7 +178,7 @@ impl Client {
         self.life.history.borrow_mut().tell(event);
     }
 
-    /// What messages call an open file: its first name, if it has one.
+    /// The name of an open file for messages: its first name, if it has one.
     fn called(&self, at: usize) -> String {
         let Open { uid, id, .. } = &self.open[at];
         let history = self.life.history.borrow();
@@ -216,7 +216,7 @@ impl Client {
         self.tell(Event::Content(uid, content));
         let Err(error) = self.store.append(id, &data).await else { return Ok(()) };
         if self.store.size(id).is_ok_and(|size| size == from) {
-            // The file's last block could not be read, so nothing was appended.
+            // The file's last block could not be read, so the append changed nothing.
             self.tell(Event::Content(uid, before.clone()));
             self.open[at].content = before;
             return self.life.judge_read(&self.store, &path, &error);
@@ -240,7 +240,7 @@ impl Client {
         self.life.judge_read(&self.store, &path, &error)
     }
 
-    /// Declares a part of a file dead. A file with several names keeps everything.
+    /// Declares a part of a file dead. The content of a file with several names stays as it is.
     pub(super) fn declare_dead(&mut self) -> Worked {
         let Some(at) = self.pick() else { return Ok(()) };
         let Open { uid, id, content, .. } = &self.open[at];
@@ -300,7 +300,7 @@ impl Client {
         }
     }
 
-    /// A read returns what was written, whether it comes from memory or the drive.
+    /// Checks that a read returns what was written, whether it comes from memory or the drive.
     pub(super) async fn read(&mut self) -> Worked {
         let Some(at) = self.pick() else { return Ok(()) };
         let path = self.called(at);
@@ -374,7 +374,7 @@ impl Client {
     }
 }
 
-/// A file as it was found: its size, and the blocks that can be read.
+/// A file as found: its size, and the blocks that can be read.
 pub(super) struct Found {
     pub(super) id: FileId,
     pub(super) size: u64,
@@ -382,11 +382,11 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// If the file may look like this, the content it then has.
+    /// The content that the file has if it may look as found; `None` if it may not.
     pub(super) fn fits(&self, uid: Uid, states: &[Content]) -> Option<Content> {
         let mut zeros = Ranges::default();
         for content in states.iter().rev() {
-            // What was declared dead later may be zeros already.
+            // Ranges declared dead later may already be zeros.
             zeros.join(content.zeros());
             let holds =
                 |(at, block): (&u64, &Vec<u8>)| content.holds_or_zeros(uid, *at, block, &zeros);
@@ -400,7 +400,7 @@ impl Found {
     }
 }
 
-/// Whether an error names the file at a path, by this or another of its names.
+/// Whether an error names the file at `path`, by this or another name of the file.
 fn is_named(store: &Store, path: &str, error: &Error) -> bool {
     let node = |path: &str| {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
@@ -412,7 +412,7 @@ fn is_named(store: &Store, path: &str, error: &Error) -> bool {
     text.contains(path) || said.is_some() && said == node(path)
 }
 
-/// Everything that a store holds, by path.
+/// Reads everything that a store holds, by path.
 pub(super) async fn look_through(
     life: &Life,
     store: &Store,
@@ -451,7 +451,7 @@ pub(super) async fn look_through(
     Ok(found)
 }
 
-/// Which of the expected states the store holds.
+/// Finds the expected state that the store holds.
 pub(super) fn compare(
     found: &BTreeMap<String, Option<Found>>,
     expected: &Expected,

@@ -6,7 +6,7 @@ use crate::kv::promises::{Content, NameChange, NameState};
 use furrow_kv::Lifetime;
 use furrow_zone::{ErrorKind, Result as Answer};
 
-/// Directories of each client, besides its own.
+/// Directories of each client, besides its home directory.
 const DIRECTORIES: u64 = 3;
 
 fn has_parent(names: &NameState, path: &str) -> bool {
@@ -14,7 +14,7 @@ fn has_parent(names: &NameState, path: &str) -> bool {
 }
 
 impl Client {
-    /// A path of this client's, perhaps in one of its directories, which may not be there.
+    /// A path of this client, perhaps in one of its directories, which may not exist.
     pub(super) fn path(&mut self) -> String {
         let number = self.rng.below(self.life.names);
         let kinds = [".blob", ".sst", ".log", "", "", ""];
@@ -29,7 +29,7 @@ impl Client {
         format!("c{}/d{}", self.number, self.rng.below(DIRECTORIES))
     }
 
-    /// Tells the model about a change that ended as it must, or judges the answer.
+    /// Records a name change in the model if it ended as required, or judges the answer.
     fn told<T>(
         &mut self,
         what: &str,
@@ -57,7 +57,7 @@ impl Client {
         self.life.history.borrow().now.clone()
     }
 
-    /// Creates a file; one that had the name stays as long as it is open.
+    /// Creates a file. A file that had the name before remains while it is open.
     pub(super) fn create(&mut self) -> Worked {
         let path = self.path();
         if !self.life.more && self.is_open(&path) {

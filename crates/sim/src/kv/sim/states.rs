@@ -7,23 +7,23 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     Names(NameChange),
-    /// What a file is going to hold.
+    /// A file is about to get this content.
     Content(Uid, Content),
-    /// As many name changes are durable, and of a file as many states of its content.
+    /// This many name changes are durable, and this many states of the file's content.
     Synced(usize, Option<(Uid, usize)>),
 }
 
 /// What must hold after a crash.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Expected {
-    /// Names as they may be, the oldest first.
+    /// The names that may be found, oldest first.
     pub(crate) names: Vec<NameState>,
-    /// Of each file what it may hold, the oldest first.
+    /// The contents that each file may have, oldest first.
     pub(crate) contents: BTreeMap<Uid, Vec<Content>>,
 }
 
-/// The states allowed after a crash that follows some events, if the state before the events was
-/// durable when they began: one state for each.
+/// The states allowed after a crash that follows `events`: one state for each event. The state
+/// before the events was durable.
 pub(crate) fn after(before: Expected, events: &[Event]) -> Expected {
     let Expected { names: mut all, mut contents } = before;
     let mut durable = 0;
@@ -48,7 +48,7 @@ pub(crate) fn after(before: Expected, events: &[Event]) -> Expected {
         }
     }
     for (uid, state) in synced {
-        // Contents before the durable one cannot come back.
+        // Contents older than the durable one cannot come back.
         contents.entry(uid).or_default().drain(..state);
     }
     Expected { names: all.split_off(durable), contents }

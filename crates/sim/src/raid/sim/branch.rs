@@ -22,7 +22,7 @@ fn count(summary: &mut Summary, what: &'static str) {
     *summary.reached.entry(what).or_default() += 1;
 }
 
-/// Tries experiments on copies of the array.
+/// Runs experiments on copies of the array.
 pub(super) fn grow(
     world: &World,
     rng: &mut Rng,
@@ -47,16 +47,16 @@ pub(super) fn grow(
     }
 }
 
-/// Members to be damaged: whole ones, at most as many as the level tolerates.
+/// Draws whole members to damage, at most as many as the level tolerates.
 fn victims(world: &World, rng: &mut Rng) -> Vec<u32> {
     let (whole, most) = (world.whole.iter().copied().collect::<Vec<_>>(), world.budget());
     let count = if most == 0 { 0 } else { 1 + rng.below(most as u64) };
     pick(&whole, count as usize, rng)
 }
 
-/// Three more lives after members were damaged: an ordinary one, one in which failed members are
-/// replaced, and a quiet one. After each, everything is read back without as many drives as may
-/// then be lost.
+/// Runs three more lives after members were damaged: one with the plan `first`, one in which failed
+/// members are replaced, and a quiet one. After each life, everything is read back without as many
+/// drives as may then be lost.
 fn go_on(
     world: &mut World,
     first: Plan,
@@ -76,7 +76,7 @@ fn go_on(
     Ok(())
 }
 
-/// Members return with an older state, at most as many as the level tolerates.
+/// Lets at most as many members as the level tolerates return with an older state.
 fn older(
     mut world: World,
     rng: &mut Rng,
@@ -105,8 +105,8 @@ fn older(
     Ok(())
 }
 
-/// More members return with an older state than the level tolerates, all from before the last
-/// assembly.
+/// Lets more members than the level tolerates return with an older state, from before the
+/// last assembly.
 fn too_old(
     mut world: World,
     rng: &mut Rng,
@@ -143,7 +143,7 @@ fn too_old(
     Ok(())
 }
 
-/// Metadata blocks are damaged on at most as many members as the level tolerates.
+/// Damages metadata blocks on at most as many members as the level tolerates.
 fn ruined(
     mut world: World,
     rng: &mut Rng,
@@ -180,8 +180,8 @@ fn ruined(
     Ok(())
 }
 
-/// State records are damaged on any members but one: that one's records replace them, and nothing
-/// is lost.
+/// Damages the state records of some members, but not of all: the remaining records replace the
+/// damaged ones, and nothing is lost.
 fn unrecorded(
     mut world: World,
     rng: &mut Rng,
@@ -206,7 +206,7 @@ fn unrecorded(
     go_on(&mut world, plan, rng, sink, summary).map_err(|why| format!("{told}: {why}"))
 }
 
-/// Mapping blocks are damaged on more members than the level tolerates.
+/// Damages mapping blocks on more members than the level tolerates.
 fn too_ruined(
     mut world: World,
     rng: &mut Rng,
@@ -214,8 +214,9 @@ fn too_ruined(
     summary: &mut Summary,
 ) -> Result<(), String> {
     if furrow_raid::is_bare(&world.array.geometry) {
-        // Where the metadata block of a window is damaged beyond what the level tolerates, data
-        // after the newest state record looks as if a crash had kept it from being listed.
+        // Ends with a new state record. Data written after the newest record looks as if a crash
+        // had kept it from being listed, if the metadata block of its window is damaged beyond
+        // the redundancy.
         live(&mut world, rng.next(), &quiet(), summary)?;
     }
     let all: Vec<u32> = (0..world.array.drives).collect();
@@ -241,7 +242,7 @@ fn too_ruined(
     Ok(())
 }
 
-/// Spares replace members that fail.
+/// Lets spares replace members that fail.
 fn spared(
     mut world: World,
     rng: &mut Rng,
@@ -262,16 +263,16 @@ fn spared(
     Ok(())
 }
 
-/// The result for an array that was damaged beyond its redundancy.
+/// The outcome for an array that was damaged beyond its redundancy.
 enum Met {
     Refused,
     Lost,
     Whole,
 }
 
-/// An array is assembled, read, written, scrubbed, stopped and read again, although too much of it
-/// is missing. Each request ends, and none returns wrong data; members with an older state, on the
-/// drives `old`, are not in service.
+/// Assembles, reads, writes, scrubs and stops an array and reads it again, although too much of it
+/// is missing. Each request must end, and none may return wrong data. Members with an older state,
+/// on the drives `old`, must not be in service.
 fn survive(
     world: &World,
     old: BTreeSet<u32>,
@@ -321,7 +322,7 @@ impl Hurt {
         Part::split(&self.rt, &self.device, self.array.parts())
     }
 
-    /// Assembles it; `None` if it is refused.
+    /// Assembles the array; `None` if it is refused.
     async fn open(&self, parts: &[Rc<Part>]) -> Result<Option<Volume>, String> {
         let mut without = Vec::new();
         let volume = match self.array.open(&self.rt, parts, &mut without).await {

@@ -1,6 +1,6 @@
 //! Lost drives, and which combinations of them were tried.
 //!
-//! After each life, copies of the array lose as many more drives as they can do without, while
+//! After each life, copies of the array lose as many more drives as their redundancy allows, while
 //! running or before assembly, and everything is read back.
 
 use super::World;
@@ -12,10 +12,10 @@ use furrow_zone::ZonedDevice;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Drives of the largest shape.
+/// Number of drives of the largest shape.
 const DRIVES: u32 = 8;
 
-/// A random selection of `count`, in order.
+/// Draws a random selection of `count`, in order.
 pub(super) fn pick(of: &[u32], count: usize, rng: &mut Rng) -> Vec<u32> {
     let mut drawn = of.to_vec();
     while drawn.len() > count {
@@ -72,20 +72,20 @@ impl World {
     }
 }
 
-/// Members that are not in service, as bits.
+/// The set of members that are not in service, as bits.
 fn absent(volume: &Volume) -> u32 {
     let members = volume.members();
     let absent = members.iter().enumerate().filter(|(_, m)| m.1 != MemberState::Active);
     absent.fold(0, |set, (member, _)| set | 1 << member)
 }
 
-/// The number of combinations of one to `most` of `drives`.
+/// The number of ways to choose 1 to `most` of `drives` drives.
 fn combinations(drives: u32, most: u32) -> u64 {
     (1u32..1 << drives).filter(|set| set.count_ones() <= most).count() as u64
 }
 
-/// For each number of drives and level, how many of the tolerated combinations of drives were lost
-/// when everything was read back, by the stripes of a group.
+/// A line for each number of drives, level and number of stripes of a group: how many of the
+/// tolerated combinations of drives were lost when everything was read back.
 pub fn lines(lost: &BTreeMap<(u8, u32, u32), BTreeMap<u32, u64>>) -> Vec<String> {
     let (mut lines, mut reached, mut all) = (Vec::new(), 0, 0);
     for level in Level::ALL {

@@ -13,20 +13,20 @@ use std::rc::Rc;
 /// Most images kept.
 const KEPT: usize = 12;
 
-/// All drives at one time.
+/// The state of all drives at one time.
 #[derive(Clone)]
 pub(super) struct Image {
     drive: Snapshot,
-    /// Lives that had begun by then.
+    /// Number of lives that had begun by then.
     lived: u64,
 }
 
 /// A member that is set back.
 pub(super) struct Back {
     pub(super) member: u32,
-    /// Its drive.
+    /// Number of the member's drive.
     pub(super) part: u32,
-    /// The array was assembled since then, without this state: the drive must not be in service.
+    /// The array was assembled after this state was taken, so the drive must not be put in service.
     pub(super) stale: bool,
     image: usize,
 }
@@ -48,7 +48,7 @@ impl World {
         self.images.drain(..most);
     }
 
-    /// Draws an image of a member; `stale`: from before the last assembly.
+    /// Draws an image of a member; if `stale`, one from before the last assembly.
     pub(super) fn draw_image(&self, member: u32, stale: bool, rng: &mut Rng) -> Option<Back> {
         let part = self.seats[member as usize]?;
         let old = |image: &Image| image.lived < self.lived;
@@ -65,7 +65,7 @@ impl World {
         Some(Back { member, part, stale: old(&self.images[image]), image })
     }
 
-    /// Sets members' drives back. They do not count as whole any more.
+    /// Sets members' drives back. These members do not count as whole any more.
     pub(super) fn put_back(
         &mut self,
         backs: &[Back],
@@ -88,7 +88,7 @@ impl World {
         Ok(())
     }
 
-    /// From now on these members may lack something.
+    /// Notes that these members may lack data from now on.
     pub(super) fn doubt(
         &mut self,
         members: &[u32],
@@ -108,7 +108,8 @@ impl World {
                         Ok(examined) => uuids.push(examined.device),
                         // A drive that a crash kept from becoming a member has no UUID to record.
                         Err(error) if error.kind() == ErrorKind::NotFound => {}
-                        // Its records are gone, with a zone, and the rest of it says whose it is.
+                        // The drive's records are gone with a zone, but its other blocks
+                        // identify it.
                         Err(error) if error.kind() == ErrorKind::Corrupt => {
                             let damaged = damaged_member(part).await.map_err(|e| e.to_string())?;
                             let signs = damaged.into_iter().flat_map(|damaged| damaged.signs);

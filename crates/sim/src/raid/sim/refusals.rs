@@ -4,11 +4,12 @@ use super::{Action, Plan, World};
 use furrow_rt::Rng;
 
 impl Plan {
-    /// Lets one, some or all drives refuse every write for a while. The array may fail with that,
-    /// and has what it acknowledged when it is put together again.
+    /// Lets one, some or all drives refuse every write for a while. The array may fail then, but
+    /// must have everything it acknowledged when it is assembled again.
     pub(super) fn draw_refusals(&mut self, world: &World, rng: &mut Rng) {
-        // Members that refuse writes fail, as many as the level tolerates: no other may be struck,
-        // nor have lost a zone, which looks as if it had had the stripes that were refused.
+        // Members that refuse writes fail, as many as the level tolerates. So no other member may
+        // have a fault. Nor may one have lost a zone, since a refused stripe would look as if it
+        // had been in that zone.
         if !rng.one_in(4) || !self.struck.is_empty() || !world.spoiled.is_empty() {
             return;
         }
@@ -21,7 +22,7 @@ impl Plan {
         self.actions.sort_by_key(|(at, _)| *at);
     }
 
-    /// Whether drives refuse writes that the array cannot do without.
+    /// Whether drives refuse all writes for a while, so that the array may fail.
     pub(super) fn refuses(&self) -> bool {
         self.actions.iter().any(|(_, action)| matches!(action, Action::Refuse(..)))
     }

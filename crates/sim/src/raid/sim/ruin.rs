@@ -19,7 +19,7 @@ use zerocopy::FromBytes;
 /// The kind of block to damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum What {
-    /// Mapping blocks.
+    /// Only mapping blocks.
     Mapping,
     /// All blocks of stripes that hold mapping blocks.
     Stripes,
@@ -27,20 +27,20 @@ pub(super) enum What {
     Headers,
     /// The last blocks of segments' zones.
     Footers,
-    /// What lists the blocks of a window.
+    /// The blocks that list the blocks of a window.
     Windows,
     /// State records.
     Records,
 }
 
-/// A block in a segment that holds other than users' data.
+/// A block in a segment that holds something other than users' data.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     part: u32,
-    /// Its first sector.
+    /// The block's first sector.
     lba: u64,
     what: What,
-    /// Its segment and its stripe, in rows.
+    /// The block's segment and its stripe, in rows.
     stripe: (u64, u32),
 }
 
@@ -56,7 +56,7 @@ async fn read(part: &Part, zone: u32, offset: u32) -> Option<(Page, Vec<u8>)> {
     outcome.status.is_ok().then(|| (outcome.data[0].clone(), outcome.oob))
 }
 
-/// Collects such blocks of a drive.
+/// Collects the blocks of a drive that hold something other than users' data.
 async fn look(part: &Part, index: u32, seen: &mut Vec<Seen>) {
     let geometry = part.geometry().clone();
     let sectors = 4096 / geometry.block_size.0;
@@ -139,7 +139,7 @@ impl World {
     ) -> Result<usize, String> {
         let struck: Vec<u32> = members.iter().filter_map(|m| self.seats[*m as usize]).collect();
         let all: Vec<u32> = self.seats.iter().flatten().copied().collect();
-        // Some of them, or all.
+        // Damage some of these blocks, or all.
         let most = if rng.one_in(2) { 1 } else { 3 };
         let mut draw = Rng::new(rng.next());
         let (drive, count) = on_executor(rng.next(), summary, |rt| {

@@ -14,14 +14,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
-/// Spares of a life.
+/// The spares of a life.
 #[derive(Clone, Debug)]
 pub(super) struct Guard {
     /// Waiting spares.
     spares: Vec<u32>,
-    /// Spares and members' drives with a fault.
+    /// Spares and members' drives that may have a fault.
     ailing: Vec<u32>,
-    /// The life ends only when everything that can be replaced is.
+    /// The life ends only after everything replaceable has been replaced.
     patient: bool,
 }
 
@@ -58,7 +58,7 @@ impl Keeper {
 }
 
 impl World {
-    /// A life with spares, if there are drives for them.
+    /// Draws a life with spares, if there are drives for them.
     pub(super) fn draw_guarded(&mut self, rng: &mut Rng) -> Plan {
         let mut plan = draw(self, rng, &mut Rng::new(rng.clone().next() ^ 1));
         let unused =
@@ -93,7 +93,7 @@ impl World {
                 ailing.push(*part);
             }
         }
-        // A fault of a member may strike this late.
+        // A fault may also strike a member's drive while spares are being used.
         ailing.extend(plan.struck.iter().filter_map(|member| self.seats[*member as usize]));
         plan.actions.sort_by_key(|(at, _)| *at);
         plan.guard = Some(Guard { spares, ailing, patient });
@@ -102,7 +102,7 @@ impl World {
 }
 
 impl Plan {
-    /// A spare vanishes, hangs or fails.
+    /// Lets a spare vanish, hang or fail.
     fn ail(&mut self, world: &mut World, part: u32, rng: &mut Rng) {
         let at = rng.below(self.operations + 20);
         let within = [5, 60, 400][rng.below(3) as usize];
@@ -214,7 +214,7 @@ impl Shared {
                     Err(_) if self.is_ailing(part) => keeper.met("spares refused"),
                     Err(_) if self.volume.failed().is_some() || self.life.is_off() => {}
                     Err(error) if error.to_string().contains("in service") => {
-                        // The member was replaced in another way.
+                        // The member was replaced in another way, so the spare waits again.
                         keeper.waiting.borrow_mut().push_front(part);
                         break;
                     }
@@ -243,7 +243,8 @@ impl Shared {
         }
     }
 
-    /// At the end of a life with spares: none waits while a member is out of service.
+    /// Checks at the end of a life with spares that no spare waits while a member is out
+    /// of service.
     pub(super) async fn spares_taken(&self) -> Result<(), String> {
         let Some(guard) = &self.life.plan.guard else { return Ok(()) };
         if guard.patient {
@@ -257,7 +258,7 @@ impl Shared {
         if !guard.patient || self.life.is_off() || self.volume.failed().is_some() {
             return Ok(());
         }
-        // A drive that has just vanished is noticed by a command to it, and reported after that.
+        // A vanished drive is noticed only by a command to it, and is reported after that.
         for turn in 0.. {
             let waiting = self.keeper.waiting.borrow().front().copied();
             let (Some(member), Some(part)) = (self.failed_members().first().copied(), waiting)
@@ -282,8 +283,8 @@ impl Shared {
         Ok(())
     }
 
-    /// A drive answers nothing any more. A waiting spare is watched by nobody; only an examination
-    /// of the drives notices.
+    /// Makes a drive hang: it answers nothing any more. Nobody watches a waiting spare, so only an
+    /// examination of the drives notices it.
     pub(super) fn hang(&self, part: u32) {
         let drive = self.parts[part as usize].clone();
         drive.hang();
@@ -298,7 +299,7 @@ impl Shared {
         }
     }
 
-    /// When all members are in service and whole, the drive of one vanishes.
+    /// Lets the drive of a member vanish once all members are in service and whole.
     pub(super) async fn lose_another(&self, member: u32) {
         let waited = async {
             self.given().await?;
@@ -324,7 +325,7 @@ impl Shared {
         }
     }
 
-    /// The members that may still lack something, after data was moved away from lost zones and a
+    /// The members that may still lack data after blocks were moved away from lost zones and a
     /// scrub finds nothing any more.
     pub(super) async fn cleared(&self) -> Result<BTreeSet<Uuid>, String> {
         let mut doubted = self.life.doubted.clone();
