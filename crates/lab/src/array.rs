@@ -1,7 +1,7 @@
-//! An array of drives, as a profile says it: how it is made, and how it is written to.
+//! An array of drives as a profile describes it: how it is made, and how it is written to.
 //!
 //! The baselines of ZapRAID are the volume with other options, so that a comparison changes one
-//! thing at a time. Only partial parity is a model of its own (`target/partial.rs`), because the
+//! thing at a time. Only partial parity has a model of its own (`target/partial.rs`), because the
 //! volume's format does not have it; the model uses the same zones, writer and drives.
 
 use furrow_emu::timing::quantity::{Bytes, Time};
@@ -17,12 +17,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
-    /// Zone Write: a chunk is a command, one per zone in flight.
+    /// Writes every chunk with a Zone Write of its own, one in flight per zone.
     ZoneWrite,
-    /// Every open segment by Zone Append.
+    /// Writes every open segment with Zone Append.
     ZoneAppend,
-    /// As in Furrow: the first small-chunk segment by Zone Append, in groups; the others by Zone
-    /// Write.
+    /// Writes like Furrow: the first small-chunk segment with Zone Append, in groups; the others
+    /// with Zone Write.
     #[default]
     Grouped,
     /// Like `ZoneWrite`, but the parity of an unfinished stripe goes to a log, so that no request
@@ -30,25 +30,25 @@ pub enum Way {
     PartialParity,
 }
 
-/// An array.
+/// An array, as in the data files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Array {
-    /// Drives, all alike.
+    /// Number of drives, all alike.
     pub drives: u32,
     /// RAID level.
     pub level: String,
     /// How stripes reach the drives.
     pub way: Way,
-    /// Open segments: with small chunks and with large ones, as `1+3`.
+    /// Number of open segments with small chunks and with large ones, as `1+3`.
     pub segments: String,
     /// Bytes of a small chunk.
     pub small: Bytes,
     /// Bytes of a large chunk. Requests below it go to segments with small chunks.
     pub large: Bytes,
-    /// Stripes of a group; 0: all stripes of a segment.
+    /// Number of stripes of a group; 0: all stripes of a segment.
     pub group: u32,
-    /// Stripes in flight per open segment.
+    /// Number of stripes in flight per open segment.
     pub depth: u32,
     /// Time after which a partly filled stripe is filled up with zeros.
     pub pad: Time,
@@ -58,16 +58,17 @@ pub struct Array {
     pub checkpoint: Bytes,
     /// Whether stripe tables are searched, as published, instead of looked up.
     pub search: bool,
-    /// Time that a search takes for 1,000 entries of a stripe table, in virtual time; 0: none. A
-    /// degraded read looks at the group's entries of each drive it reads, once for a chunk
+    /// Time, in virtual time, that a search takes per 1,000 entries of a stripe table; 0: none. For
+    /// each chunk, a degraded read searches the group's entries of every drive that it reads
     /// (ZapRAID, section 3.2: `k·G` entries).
     pub search_time: Time,
     /// Memory of the map; 0: the whole map.
     pub map: Bytes,
-    /// Commands into which appends that wait for a zone are merged; 0: each chunk in its own, as
-    /// published.
+    /// Number of commands into which appends that wait for a zone are merged; 0: each chunk in its
+    /// own command, as published.
     pub pieces: u32,
-    /// For partial parity: it is written after the data, not at the same time.
+    /// For partial parity: whether the parity is written after the data instead of at the
+    /// same time.
     pub after: bool,
 }
 
@@ -153,7 +154,7 @@ impl Array {
             group: match (self.way, self.group) {
                 (Way::ZoneWrite | Way::PartialParity, _) => 1,
                 _ if is_bare(geometry) => 1,
-                // Large chunks are written to their places.
+                // Zone Writes place large chunks, so they need no groups.
                 (Way::Grouped, _) if published => 1,
                 (_, 0) => Config::UNGROUPED,
                 (_, group) => group,
@@ -163,7 +164,7 @@ impl Array {
         })
     }
 
-    /// The options that the volume is run with.
+    /// The options with which the volume runs.
     pub fn options(&self) -> Options {
         Options {
             variant: self.variant(),
@@ -178,7 +179,7 @@ impl Array {
         }
     }
 
-    /// The differences between the volume and the product.
+    /// The differences from the product.
     fn variant(&self) -> RaidVariant {
         let (writes, join) = match self.way {
             Way::ZoneWrite | Way::PartialParity => (ZoneWrites::Blocking, Join::Never),
@@ -267,7 +268,7 @@ mod tests {
         assert_eq!(options.variant.join, Join::Never);
         let own = Array::default().options();
         let product = Options::default();
-        // Claim R-join runs the volume with the number of commands that the product chooses.
+        // Claim R-join runs the volume with the product's number of commands.
         let joined = array(&format!("pieces = {APPEND_PIECES}")).unwrap().options();
         let chosen = RaidVariant { append_pieces: AppendPieces::Chosen, ..joined.variant };
         assert_eq!(chosen, product.variant);

@@ -17,7 +17,7 @@ pub struct Bench {
 /// The duration of measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Rounds; the median of their results is the result.
+    /// Number of rounds; the result is the median of their results.
     pub rounds: usize,
     /// Duration of each contestant's turn in a round.
     pub slice: Duration,
@@ -41,9 +41,9 @@ impl Effort {
 pub struct Row {
     /// The contestant.
     pub name: String,
-    /// Rate per second: the median of the rounds.
+    /// Rate per second: the median over the rounds.
     pub rate: f64,
-    /// The slowest and the fastest round.
+    /// The lowest and the highest rate of a round.
     pub range: (f64, f64),
     /// The unit that is counted.
     pub unit: String,
@@ -64,9 +64,9 @@ impl Row {
 pub struct Contestant<'a> {
     /// Its name in the result.
     pub name: String,
-    /// Measures once.
+    /// Measures the rate once.
     pub measure: Box<dyn FnMut(Duration) -> Result<f64> + 'a>,
-    /// The contestant to compare it with, by its place; the first one by itself.
+    /// Index of the contestant to compare with; the first one is compared with itself.
     against: usize,
 }
 
@@ -79,21 +79,21 @@ impl<'a> Contestant<'a> {
         Contestant { name: name.into(), measure: Box::new(measure), against: 0 }
     }
 
-    /// To be compared with the contestant at `place`.
+    /// Compares the contestant with the one at index `place`.
     #[must_use]
     pub fn against(self, place: usize) -> Contestant<'a> {
         Contestant { against: place, ..self }
     }
 }
 
-/// Has `contestants` take turns. `unit` is the unit that they count.
+/// Lets `contestants` take turns. `unit` is the unit that they count.
 ///
 /// # Errors
 /// The first error of a contestant.
 pub fn compare(effort: Effort, unit: &str, contestants: &mut [Contestant<'_>]) -> Result<Vec<Row>> {
     let mut rates = vec![Vec::new(); contestants.len()];
     for round in 0..effort.rounds.max(1) {
-        // Each contestant goes first in its turn: none always runs after the same other one.
+        // The contestants rotate, so that the same one does not always go first.
         for turn in 0..contestants.len() {
             let index = (turn + round) % contestants.len();
             let contestant = &mut contestants[index];
@@ -121,8 +121,8 @@ pub fn compare(effort: Effort, unit: &str, contestants: &mut [Contestant<'_>]) -
     Ok(contestants.iter().enumerate().map(row).collect())
 }
 
-/// Does `one` for about `slice`, and looks at the clock after every `batch` times. Returns the rate
-/// per second.
+/// Repeats `one` for about `slice`, and looks at the clock after every `batch` repetitions. Returns
+/// the rate per second.
 pub(crate) fn repeat(
     slice: Duration,
     batch: u32,

@@ -56,7 +56,7 @@ struct File {
     commit: String,
     point: Point,
     seed: u64,
-    /// Time that the run took on its host. Not part of the result.
+    /// Time that the run took on its host. It is not part of the result.
     host_seconds: f64,
     measures: Measures,
 }
@@ -73,7 +73,7 @@ impl Cache {
         Cache { folder: None, build }
     }
 
-    /// The build whose results these are.
+    /// The build whose results the cache holds.
     pub fn build(&self) -> &Build {
         &self.build
     }
@@ -84,7 +84,7 @@ impl Cache {
     }
 
     fn path(&self, point: &Point, seed: u64) -> Option<PathBuf> {
-        // FNV-1a: a name, not a proof.
+        // FNV-1a: a collision does no harm, since the file holds the scenario.
         let hash = point.canonical().bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
@@ -123,7 +123,7 @@ impl Cache {
             measures: measures.clone(),
         };
         let text = serde_json::to_vec_pretty(&file)?;
-        // A simultaneous reader finds all of the file or nothing.
+        // A rename lets a simultaneous reader find the whole file or nothing.
         let partial = path.with_extension(format!("{}.partial", std::process::id()));
         let write = || -> std::io::Result<()> {
             if let Some(folder) = path.parent() {

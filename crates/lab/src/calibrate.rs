@@ -1,12 +1,13 @@
-//! The timing model held against published measurements.
+//! Compares the timing model with published measurements.
 //!
 //! Each row of `data/golden.csv` is a measurement. This module drives the emulated drive of the
-//! row's preset as in the measurement, over several seeds, and compares. Rows are of two kinds: a
-//! *gate* has to be within its tolerance; a *miss* is known to be outside it, and gives a reason.
+//! row's preset as in the measurement, over several seeds, and compares the results. There are two
+//! kinds of rows: a *gate* has to be within its tolerance; a *miss* is known to be outside it, and
+//! gives a reason.
 //!
-//! Hosts: ZN540 rows come from SPDK, one submitter for each zone with a fixed number of requests
-//! outstanding. Small-zone writes come from fio through the kernel: 16 submitters with their share
-//! of the outstanding requests, each request to a random zone, one write in flight per zone.
+//! ZN540 rows come from SPDK: one submitter for each zone with a fixed number of requests
+//! outstanding. Small-zone writes come from fio through the kernel: 16 submitters share the
+//! outstanding requests, each request goes to a random zone, and one write is in flight per zone.
 
 use crate::catalogue::{Engine, Point, Profile};
 use crate::host::Host;
@@ -35,9 +36,10 @@ const GOLDEN: &str = include_str!("../data/golden.csv");
 /// Submitters of the small-zone write measurements.
 const SUBMITTERS: u32 = 16;
 
-/// Nanoseconds that a kernel takes for each write command, one after the other: through it, 4 KiB
-/// writes reach 20 % of the peak (Z-LFS, section 3). They are not the drive's: 16 clients of eZNS,
-/// whose stack is another, have 89.4 us a write (Z-LFS, table 1), 5.6 us a command.
+/// Nanoseconds that a kernel takes for each write command, one command after the other: through the
+/// kernel, 4 KiB writes reach 20 % of the peak (Z-LFS, section 3). The drive does not cause this:
+/// with eZNS, which has its own stack, 16 clients see 89.4 us per write (Z-LFS, table 1), or 5.6 us
+/// per command.
 const KERNEL_STAGE: u64 = 8_350;
 
 /// One measurement.
@@ -90,11 +92,11 @@ pub struct Row {
     /// The measurement.
     #[serde(flatten)]
     pub golden: Golden,
-    /// Mean of the model over the seeds.
+    /// Mean of the model's figures over the seeds.
     pub model: f64,
     /// The model's smallest and largest figure.
     pub range: (f64, f64),
-    /// Model over measurement, minus one, in per cent; `None` if there is no figure to compare.
+    /// Model over measurement, minus one, in percent; `None` if there is no figure to compare.
     pub error: Option<f64>,
     /// The result of the comparison.
     pub verdict: Verdict,
@@ -151,7 +153,7 @@ impl Row {
         Row { golden: golden.clone(), model, range, error, verdict }
     }
 
-    /// Distance between the lowest and the highest seed, in per cent of their mean.
+    /// Distance between the lowest and the highest seed, in percent of their mean.
     pub fn spread(&self) -> f64 {
         if self.model == 0.0 { 0.0 } else { (self.range.1 - self.range.0) / self.model * 100.0 }
     }
@@ -162,19 +164,19 @@ impl Row {
 pub struct Summary {
     /// The drive's preset.
     pub preset: String,
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Rows that are gates.
+    /// Number of gates.
     pub gates: usize,
-    /// Gates outside their tolerance.
+    /// Number of gates outside their tolerance.
     pub over: usize,
-    /// Rows known to be outside their tolerance.
+    /// Number of rows known to be outside their tolerance.
     pub misses: usize,
-    /// Mean of the gates' errors without their sign, in per cent.
+    /// Mean of the absolute errors of the gates, in percent.
     pub mean_error: f64,
     /// The gates' largest error, in per cent.
     pub worst_error: f64,
-    /// The row with that error.
+    /// The row with the largest error of a gate.
     pub worst: String,
     /// Largest distance between the seeds of a row, in per cent of their mean.
     pub largest_spread: f64,
@@ -360,8 +362,8 @@ fn kernel(preset: &str, kib: u64, zones: u32, outstanding: u32) -> Point {
     point.workload.threads = SUBMITTERS;
     point.workload.pick = Pick::Shared;
     point.workload.order = Order::Random;
-    // Longer than the buffer takes to fill, and longer than requests of 2 MiB take to pass through
-    // it.
+    // The warm-up lasts longer than the buffer takes to fill, and longer than requests of 2 MiB
+    // take to pass through the buffer.
     point.workload.warm = Time(250 * Nanos::MILLI);
     point.workload.run = Time(500 * Nanos::MILLI);
     point.host.zone_lock = true;
@@ -393,7 +395,7 @@ fn management(golden: &Golden, seed: u64) -> Result<u64> {
     let blocks = match golden.condition.as_str() {
         "occupancy block" => 1,
         "occupancy empty" => 0,
-        // One block is missing: a full zone could not be finished any more.
+        // One block is missing: a completely written zone cannot be finished any more.
         "occupancy full" => capacity - 1,
         "" => 1,
         condition => {
@@ -426,7 +428,7 @@ fn management(golden: &Golden, seed: u64) -> Result<u64> {
             expect(submit(command, pages).await.status)?;
             at += count;
         }
-        // The drive comes to rest.
+        // This wait lets the drive come to rest.
         clock.sleep(Nanos::SECOND).await;
         let began = clock.now();
         let command = Command::Manage { target: Target::Zone(Lba(start)), action };
@@ -448,7 +450,7 @@ fn expect(status: Status) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// The gate: changed parameters must not take the model away from the measurements.
+    /// Checks the gates: changed parameters must not take the model away from the measurements.
     #[test]
     fn every_gate_is_met() {
         let rows = calibrate_all(&golden().unwrap(), 1, &|_, _| {}).unwrap();

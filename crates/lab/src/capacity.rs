@@ -87,7 +87,8 @@ fn fill(name: &str, medium: &str, zeros: bool, bytes: u64) -> Result<Row> {
     })
 }
 
-/// The place of a client's request: over its zones in turn, then over its next zones.
+/// The place of a client's request: requests go round-robin over the client's zones, and over its
+/// next zones when those are full.
 fn place(drive: &dyn ZonedDevice, client: u64, request: u64) -> (Lba, BlockCount) {
     let geometry = drive.geometry();
     let rows = geometry.zone_capacity.0 / BLOCKS;
@@ -97,7 +98,8 @@ fn place(drive: &dyn ZonedDevice, client: u64, request: u64) -> (Lba, BlockCount
     (Lba(start.0 + rest / ZONES * BLOCKS), BlockCount(BLOCKS))
 }
 
-/// Resets the measure of peak memory; without the reset the peak is that since the process began.
+/// Resets the peak memory to the current use; without the reset, it is the peak since the
+/// process began.
 fn forget_peak() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }

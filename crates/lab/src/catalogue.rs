@@ -1,11 +1,11 @@
 //! Claims and everything a claim is tried with, as data.
 //!
 //! The data are the files of `data`: setup (devices, profiles, hosts, workloads) and claims;
-//! `docs/research/lab-data.md` explains how to write them. This module reads them, checks them
-//! (every name that a claim uses exists, every scenario resolves at both sizes) and turns them into
-//! [`Point`]s: scenarios with nothing left to look up.
+//! `docs/lab-data.md` explains how to write them. This module reads them, checks them (every name
+//! that a claim uses exists, every scenario resolves at both sizes) and turns them into [`Point`]s:
+//! scenarios whose names are all resolved.
 //!
-//! Not here: running, and the figures that result.
+//! Not here: running the scenarios, and the resulting figures.
 
 mod claim;
 mod data;
@@ -60,10 +60,10 @@ impl fmt::Display for Size {
 pub struct Source {
     /// Title of the work.
     pub title: String,
-    /// The results of the work that hold: five sentences.
+    /// The work's results that hold: five sentences.
     #[serde(default)]
     pub holds: Vec<String>,
-    /// Whether its claims are run by the real clock and not in virtual time.
+    /// Whether its claims run in real time and not in virtual time.
     #[serde(default)]
     pub real_time: bool,
 }
@@ -74,7 +74,7 @@ pub struct Source {
 pub struct Device {
     /// The drive's device spec.
     pub spec: String,
-    /// Options to add to the spec at the scaled size.
+    /// Options to add to the drive's spec at the scaled size.
     #[serde(default)]
     pub scaled: Option<String>,
     /// Description of the drive.
@@ -91,9 +91,9 @@ pub enum Engine {
     Fs,
     /// A model of files spread over a few zones, metadata in place on a second drive: XFS.
     Spread,
-    /// The RAID volume, on several drives like the named one.
+    /// The RAID volume, on several drives of the same kind.
     Raid,
-    /// The file store. Replays recorded runs.
+    /// The file store, which replays recorded runs.
     Store,
 }
 
@@ -131,13 +131,13 @@ pub struct Point {
 }
 
 impl Point {
-    /// The point as text that differs if and only if the point does.
+    /// The point as text: two points have the same text if and only if they are equal.
     pub fn canonical(&self) -> String {
         serde_json::to_string(self).unwrap_or_else(|_| format!("{self:?}"))
     }
 }
 
-/// All data.
+/// All data, checked.
 #[derive(Clone, Debug)]
 pub struct Catalogue {
     /// Sources of claims by name.
@@ -148,26 +148,27 @@ pub struct Catalogue {
     pub profiles: BTreeMap<String, Profile>,
     /// Hosts by name.
     pub hosts: BTreeMap<String, Host>,
-    /// Workloads by name: fields of [`Workload`], and tables `scaled` and `full` that replace some.
+    /// Workloads by name: fields of [`Workload`], and tables `scaled` and `full` that replace some
+    /// of them.
     workloads: BTreeMap<String, Table>,
     /// Claims, in the order of the file.
     pub claims: Vec<Claim>,
     /// Variants that show what figures depend on.
     pub variants: Vec<Variant>,
-    /// The recordings of claims that replay.
+    /// The recordings that claims replay.
     pub traces: Traces,
-    /// The difference to what is built in, if there is one.
+    /// The differences from the built-in data, if there are any.
     pub changed: Option<Changed>,
-    /// The file that each entry is from, by kind and name.
+    /// The file that defines each entry, by kind and name.
     places: BTreeMap<(&'static str, String), String>,
 }
 
-/// Data other than those that the program was built with.
+/// Data that differ from those that the program was built with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Changed {
-    /// The directory they are from.
+    /// The directory that the data are from.
     pub directory: String,
-    /// Each difference in a line.
+    /// The differences, one line each.
     pub differences: Vec<String>,
 }
 
@@ -175,7 +176,7 @@ impl Changed {
     /// Most differences that are listed for people.
     const LISTED: usize = 20;
 
-    /// What differs, at most [`Changed::LISTED`] lines of it.
+    /// The differences, at most [`Changed::LISTED`] of them.
     pub fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> =
             self.differences.iter().take(Changed::LISTED).cloned().collect();
@@ -187,7 +188,7 @@ impl Changed {
     }
 }
 
-/// A file of what claims are tried with. Each file may have some of it.
+/// A file with parts of the setup. Each file may have any of the parts.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SetupFile {
@@ -234,8 +235,8 @@ impl Catalogue {
         Catalogue::load(&Data::built_in())
     }
 
-    /// The data that this program was built with, except for files that `directory` has instead,
-    /// or besides.
+    /// The data that this program was built with, with files of `directory` that replace them or
+    /// are read in addition.
     ///
     /// # Errors
     /// With the file and the first thing in it that is wrong.
@@ -321,7 +322,7 @@ impl Catalogue {
         Ok(())
     }
 
-    /// The options that a run of `claim` needs to be the same elsewhere, each after a blank.
+    /// The options that reproduce a run of `claim` elsewhere, each after a blank.
     pub fn options_of(&self, claim: &Claim) -> String {
         let mut options = String::new();
         if let Some(changed) = &self.changed {
@@ -516,7 +517,8 @@ fn find<'a, T>(all: &'a BTreeMap<String, T>, what: &str, name: &str) -> Result<&
     all.get(name).ok_or_else(|| anyhow!("no {what} is called `{name}`: there are {}", known()))
 }
 
-/// Checks that `spec` names a drive whose time is simulated: on another, time would stand still.
+/// Checks that `spec` names a drive with simulated time: on another drive, virtual time would
+/// stand still.
 pub(crate) fn check_device(spec: &str) -> Result<()> {
     match spec.parse::<DeviceSpec>()? {
         DeviceSpec::Memory(memory) if memory.run.timing == Timing::Virtual => Ok(()),
@@ -558,7 +560,7 @@ fn check_profile(profile: &Profile) -> Result<()> {
     profile.policy.check().map_err(|what| anyhow!(what))
 }
 
-/// The place of a swept value on an axis.
+/// The place on an axis of a value that a series varies.
 fn position(value: &Value) -> Result<f64> {
     match value {
         Value::Integer(number) => Ok(*number as f64),

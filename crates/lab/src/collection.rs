@@ -1,7 +1,8 @@
-//! Collecting garbage of blob files: what schemes copied at which space, beside what any has to.
+//! Garbage collection of blob files: how much each scheme copied at which space, compared with the
+//! least that any scheme must copy.
 //!
-//! Runs come from the plugin's workload driver, one line of JSON each; a trace of the same writes
-//! gives the bound ([`bound`]). `scripts/collection.sh` makes both, `docs/research/collection.md`
+//! The plugin's workload driver makes the runs, one line of JSON each. A trace of the same writes
+//! gives the bound ([`bound`]). `scripts/collection.sh` makes both, and `docs/collection.md`
 //! shows them.
 
 pub mod bound;
@@ -77,7 +78,7 @@ pub fn zones(trace: &[Write], shape: &Shape) -> Result<Zones> {
     if total == 0 || moments.saturating_mul(count) > 1 << 28 {
         bail!("{total} bytes are written, {moments} moments: take a longer step");
     }
-    // The time at which each write is overwritten.
+    // The time at which each write is overwritten or deleted.
     let mut deaths = vec![u64::MAX; trace.len()];
     let mut newest: BTreeMap<u64, usize> = BTreeMap::new();
     let mut time = 0;
@@ -102,14 +103,14 @@ pub fn zones(trace: &[Write], shape: &Shape) -> Result<Zones> {
     Ok(filling.finish())
 }
 
-/// Zones that are being filled.
+/// The zones made so far, the last of which is being filled.
 struct Filling {
     shape: Shape,
     moments: usize,
     zones: Vec<Life>,
     /// Bytes in the last zone.
     last: u64,
-    /// Bytes of the last zone that die by each moment.
+    /// Bytes of the last zone that die, by moment.
     ends: Vec<u64>,
 }
 
@@ -147,7 +148,7 @@ impl Filling {
         }
     }
 
-    /// Ends the last zone.
+    /// Ends the last zone: computes its live bytes at each moment.
     fn end(&mut self) {
         let Some(zone) = self.zones.last_mut() else { return };
         let mut live = self.last;
@@ -164,20 +165,21 @@ impl Filling {
     }
 }
 
-/// The least that is copied within a space, and the copies of a schedule that knows the future.
+/// The lower bound of copied bytes within a space, and the bytes that a clairvoyant
+/// schedule copies.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
     /// Live share of the nominal drive.
     pub live: f64,
     /// Bytes of the nominal drive.
     pub nominal: u64,
-    /// Bytes that the user writes, the load included.
+    /// Bytes that the user writes, including the initial load.
     pub written: u64,
     /// Limit of used bytes.
     pub space: u64,
-    /// Bytes that every schedule copies at least.
+    /// Lower bound of the bytes that any schedule copies.
     pub lower: f64,
-    /// Bytes that the best schedule found copies.
+    /// Bytes copied by the best schedule that was found.
     pub upper: u64,
 }
 
@@ -205,7 +207,7 @@ pub fn limits(
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[allow(missing_docs, reason = "the names are the driver's")]
 pub struct Run {
-    /// The collectors in use.
+    /// The collectors that copied.
     pub scheme: String,
     /// The setting that was varied along the curve.
     pub setting: String,
@@ -240,27 +242,27 @@ impl Run {
         self.copied_blobs + self.copied_blobs_load
     }
 
-    /// Bytes of blobs that were copied for each byte that the user wrote, the load included.
+    /// Bytes of blobs copied for each byte that the user wrote, including the initial load.
     pub fn copied_share(&self) -> f64 {
         (self.by_rocksdb() + self.by_zones()) as f64 / self.written() as f64
     }
 
-    /// Bytes that the user wrote, the load included.
+    /// Bytes that the user wrote, including the initial load.
     pub fn written(&self) -> u64 {
         (self.live_bytes + self.user_bytes).max(1)
     }
 
-    /// Bytes that went to the drive for each byte that the user wrote.
+    /// Bytes written to the drive for each byte that the user wrote.
     pub fn amplification(&self) -> f64 {
         (self.appended + self.copied) as f64 / self.written() as f64
     }
 
-    /// Peak use, as a share of the nominal drive.
+    /// Peak space, as a share of the nominal drive.
     pub fn peak(&self) -> f64 {
         (self.peak_zones * self.zone_bytes) as f64 / self.nominal as f64
     }
 
-    /// Use at the end, as a share of the nominal drive.
+    /// Space used at the end, as a share of the nominal drive.
     pub fn end(&self) -> f64 {
         (self.used_zones * self.zone_bytes) as f64 / self.nominal as f64
     }
@@ -299,16 +301,16 @@ mod tests {
         let shape = Shape { zone: 30, memtable: 20, step: 10 };
         let zones = zones(&writes, &shape).unwrap();
         assert_eq!(zones.moments, 13);
-        // Flushed: 9 at 20, 1 5 at 40; 2 3 at 60; 5 8 at 80; 4 9 at 100. The last memtable is not
-        // flushed.
+        // The memtables flush keys 9 at 20, 1 and 5 at 40, 2 and 3 at 60, 5 and 8 at 80, 4 and 9 at
+        // 100. The last memtable is not flushed.
         let times: Vec<(usize, usize)> = zones.zones.iter().map(|z| (z.taken, z.full)).collect();
         assert_eq!(times, [(2, 4), (6, 8), (8, 10)]);
-        // 9 dies at 90, 5 at 70, 1 never.
+        // Key 9 dies at 90, key 5 at 70, key 1 never.
         assert_eq!(zones.zones[0].live[4..], [30, 30, 30, 20, 20, 10, 10, 10, 10]);
-        // 2 and 3 never die, 5 dies at 110.
+        // Keys 2 and 3 never die, key 5 dies at 110.
         assert_eq!(zones.zones[1].live[8..], [30, 30, 30, 20, 20]);
         assert_eq!(zones.free_space(), 90);
-        // The third is taken when 20 bytes of the first are live.
+        // The third zone is taken when 20 bytes of the first are live.
         assert_eq!(zones.least_space(), 80);
         let limits = limits(&zones, (0.5, 100, 120), 3, 10);
         let all: Vec<(u64, u64)> = limits.iter().map(|limit| (limit.space, limit.upper)).collect();

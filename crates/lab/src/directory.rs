@@ -1,9 +1,9 @@
 //! Directories: what a name costs among a thousand and among a million.
 //!
 //! The library runs in place on one executor, with the drive in memory and untimed, and everything
-//! in the cache: all of this is processor time of the library. The directories are filled with
-//! links to a few files: the number of inodes is then the same for every directory, and the cost of
-//! inodes does not hide the cost of the directory.
+//! in the cache, so the benchmark measures the library's processor time. The directories are filled
+//! with links to a few files: the number of inodes is then the same for every directory, and the
+//! cost of inodes does not hide the cost of the directory.
 
 use crate::{Contestant, Effort, Row, compare};
 use anyhow::Result;
@@ -57,8 +57,8 @@ pub(crate) fn name(n: u32) -> Vec<u8> {
     format!("file-number-{n}").into_bytes()
 }
 
-/// Names for a batch, and the time that making them took: a program that asks for a name has just
-/// written it, so the name is not cold.
+/// Makes the names for a batch, and measures the time that this takes. A program that looks up a
+/// name has just written it, so the name is in the processor's cache.
 fn just_written(number: impl Fn(u32) -> u32) -> (Vec<Vec<u8>>, Duration) {
     let start = Instant::now();
     let names = (0..BATCH).map(|at| name(number(at))).collect();
@@ -148,7 +148,7 @@ impl Library {
         })
     }
 
-    /// Runs batches for `slice`; the time that each batch returns does not count.
+    /// Runs batches for `slice`. The time that each batch returns is not counted.
     fn timed(
         &self,
         slice: Duration,

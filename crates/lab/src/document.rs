@@ -18,7 +18,7 @@ pub const VERSION: u32 = 2;
 pub struct Document {
     version: u32,
     build: Build,
-    /// `None`: the data are those of the build.
+    /// The changes of the data, or `None` if the data are those of the build.
     changed_data: Option<Changed>,
     size: Size,
     seeds: Vec<u64>,
@@ -32,7 +32,7 @@ struct Claim {
     what: String,
     forecast: Option<String>,
     explanation: Option<String>,
-    /// `None`: see `error`.
+    /// The verdict, or `None` if the claim failed: then `error` says why.
     verdict: Option<Verdict>,
     figures: Vec<Figure>,
     runs: Vec<Run>,
@@ -65,7 +65,7 @@ struct Run {
 struct Measured {
     value: String,
     scenario: Point,
-    /// By seed.
+    /// The measures, one for each seed.
     measures: Vec<Measures>,
 }
 
@@ -125,7 +125,7 @@ fn figure(result: &FigureResult) -> Figure {
 fn run(result: &SeriesResult) -> Run {
     let points = result.series.points.iter().zip(&result.measures).map(|(point, measures)| {
         let (value, scenario) = (point.label.clone(), point.point.clone());
-        // Processor time of this machine is not part of the result.
+        // The document leaves out this machine's processor time, which is not part of the result.
         let plain = |measures: &Measures| Measures { processor_ns: None, ..measures.clone() };
         Measured { value, scenario, measures: measures.iter().map(plain).collect() }
     });

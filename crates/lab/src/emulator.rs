@@ -1,11 +1,11 @@
-//! Commands per second of the emulated drive without its timing, on one core: what every
-//! simulation pays for each command.
+//! Commands per second of the emulated drive without its timing, on one core: what every simulation
+//! pays for each command.
 //!
 //! One task keeps 64 commands of 4 KiB in flight, as an engine would: it submits them, then waits
 //! for each. Zones are written to their end and then reset; the reset counts as a command, too.
 //!
-//! The benchmark also measures forks of a drive of 64 zones of 64 blocks, all written: the cost,
-//! for a crash sweep, of each instant that it examines, before the engine that is mounted there.
+//! The benchmark also measures forks of a drive of 64 fully written zones of 64 blocks. A crash
+//! sweep pays for one such fork at each cut, before it mounts an engine there.
 
 use crate::bench::{Bench, Contestant, Effort, Row, compare};
 use crate::noise;
@@ -44,7 +44,7 @@ struct Rig {
 /// Runs the benchmark.
 fn run(effort: Effort) -> Result<Vec<Row>> {
     let geometry = presets::plain();
-    // The cache of the plain drive is volatile; that of usual drives is not.
+    // The plain preset has a volatile cache; usual drives do not.
     let geometry = Geometry { volatile_cache: false, ..geometry };
     let mut rigs = Vec::new();
     for discard in [true, false] {
@@ -67,7 +67,8 @@ fn run(effort: Effort) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A snapshot, a power cut in it, and a drive that continues from there with a write.
+/// Measures how often per second a drive can be forked: a snapshot, a power cut in it, and a write
+/// on the drive that continues from there.
 fn forks(effort: Effort) -> Result<Vec<Row>> {
     let geometry = Geometry {
         zones: 64,
@@ -105,7 +106,7 @@ fn forks(effort: Effort) -> Result<Vec<Row>> {
     compare(effort, "forks", &mut [cut, again])
 }
 
-/// Number of times per second that `once` can be done.
+/// Number of times per second that `once` completes.
 fn timed(slice: Duration, once: impl Fn(u64) -> Result<()>) -> Result<f64> {
     let (mut count, start) = (0, Instant::now());
     while start.elapsed() < slice {

@@ -16,15 +16,15 @@ pub enum Step {
     Pick,
     /// Writes the current file from its start to the size of a new one.
     Write,
-    /// Appends 1 to `append` bytes to the current file, by chance.
+    /// Appends a random number of bytes, from 1 to `append`, to the current file.
     Append,
-    /// Appends to a log that the client keeps in addition to its files.
+    /// Appends to the client's log, a file in addition to its other files.
     Log,
     /// Reads the current file whole.
     Read,
     /// Makes the current file durable.
     Fsync,
-    /// Asks for the attributes of the current file.
+    /// Reads the attributes of the current file.
     Stat,
     /// Removes a random one of the client's files.
     Delete,
@@ -47,7 +47,7 @@ pub struct Flow {
     pub shared: bool,
     /// The steps of a client, in order.
     pub steps: Vec<Step>,
-    /// The steps of the first client, if they are others.
+    /// The steps of the first client, if they differ from the others'.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub first: Vec<Step>,
 }

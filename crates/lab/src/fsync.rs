@@ -1,9 +1,10 @@
 //! fsync: what an append of 4 KiB costs that is durable when the call returns.
 //!
 //! One, two and eight threads at once, each with a file of its own, reach the engine through its
-//! port. The callers copy and checksum the blocks. The drive is in memory and untimed, so this is
-//! processor time, and more callers than processors gain only by sharing records and flushes. The
-//! least work of the drive for one fsync is two blocks, data and record, and a flush.
+//! port. The callers copy and checksum the blocks. The drive is in memory and untimed, so the
+//! benchmark measures processor time, and more callers than processors gain only by sharing records
+//! and flushes. The least that the drive must do for one fsync is to write two blocks, data and
+//! record, and to flush.
 
 use crate::library::Drive;
 use crate::{Bench, Contestant, Effort, Row, compare, noise};
@@ -28,7 +29,7 @@ const DEVICE: &str = "mem:capacity=2GiB,zone-size=16MiB";
 const BLOCK: usize = 4096;
 /// Numbers of simultaneous callers.
 const CALLERS: [usize; 3] = [1, 2, 8];
-/// Blocks at which a file is truncated to nothing, to grow again.
+/// Length in blocks at which a file is truncated to zero and grows again.
 const LONGEST: u64 = 4096;
 /// Appends between looks at the clock.
 const BATCH: u64 = 32;

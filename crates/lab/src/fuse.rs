@@ -1,9 +1,9 @@
 //! FUSE: what the engine adds to a request that the kernel does not answer itself.
 //!
-//! Measured are fstat, with attributes that the kernel never caches, and 4 KiB reads past the
-//! kernel's page cache (O_DIRECT) of a file in the engine's cache; also the cost of finding or
-//! making a name among a million, against among a thousand. Client and server are threads of one
-//! process.
+//! The requests are fstat, with attributes that the kernel never caches, and 4 KiB reads of a file
+//! in the engine's cache that bypass the kernel's page cache (O_DIRECT). The benchmark also
+//! compares the cost of finding or making a name among a million names and among a thousand. Client
+//! and server are threads of one process.
 
 use crate::bench::repeat;
 use crate::directory::{SIZES, fill, name};
@@ -200,6 +200,6 @@ fn reads(file: &OwnedFd, slice: Duration) -> Result<f64> {
     })
 }
 
-/// The alignment that O_DIRECT needs on some kernels.
+/// A buffer with the alignment that O_DIRECT needs on some kernels.
 #[repr(align(4096))]
 struct Aligned([u8; BLOCK]);

@@ -25,18 +25,19 @@ pub struct Host {
     /// Dirty data at which writing back begins; 0: the engine's own limit.
     #[serde(default)]
     pub background: Bytes,
-    /// How long a writer pauses that has dirtied its share, as a Linux kernel holds up its writers
-    /// (see [`Pauses`]); 0: the engine holds each write up at the dirty limit.
+    /// Length of the pause of a writer that has dirtied its share, as in a Linux kernel (see
+    /// [`Pauses`]); 0: the engine delays each write at the dirty limit.
     #[serde(default, skip_serializing_if = "no_time")]
     pub pause: Time,
-    /// Tasks that write back at once; 0: the engine's own.
+    /// Number of tasks that write back at once; 0: the engine's own number.
     #[serde(default)]
     pub flushers: u32,
-    /// Largest command sent to a drive; larger ones are sent in pieces, one after the other; 0: no
-    /// limit.
+    /// Largest command sent to a drive. Larger ones are sent in pieces, one after the other; 0:
+    /// no limit.
     #[serde(default)]
     pub request_cap: Bytes,
-    /// One write in flight per zone, as with a kernel's zone write lock (mq-deadline).
+    /// Whether only one write per zone is in flight, as with a kernel's zone write
+    /// lock (mq-deadline).
     #[serde(default)]
     pub zone_lock: bool,
     /// Time that the host's stack takes for each write command, one after the other; a profile may
@@ -49,7 +50,8 @@ pub struct Host {
     /// Time that a client's processor takes for each operation, before the operation is sent.
     #[serde(default)]
     pub cpu: Time,
-    /// Time that it takes for each 4 KiB that an operation moves, after the operation.
+    /// Time that a client's processor takes for each 4 KiB that an operation moves, after
+    /// the operation.
     #[serde(default, skip_serializing_if = "no_time")]
     pub page_cpu: Time,
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Most moments kept of a run; beyond that, every second one is dropped.
 const MOMENTS: usize = 120;
 
-/// The bytes that a file system wrote from its mount to its end.
+/// The bytes that a file system wrote between its mount and its end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Written {
     /// Bytes that clients wrote.
@@ -63,13 +63,13 @@ impl Written {
         if self.user == 0 { 0.0 } else { self.total() as f64 / self.user as f64 }
     }
 
-    /// Bytes that are neither data nor nodes, in percent of all.
+    /// Bytes that are neither data nor nodes, in percent of all bytes.
     pub fn overhead_percent(&self) -> f64 {
         let rest = self.total() - self.data - self.nodes;
         if self.total() == 0 { 0.0 } else { rest as f64 / self.total() as f64 * 100.0 }
     }
 
-    /// Kinds with their bytes, without empty ones.
+    /// The kinds of bytes and their numbers, without empty kinds.
     pub fn kinds(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let all = [
             ("data", self.data),
@@ -111,12 +111,12 @@ impl Space {
         bytes as f64 / (self.main + self.logs + self.summaries).max(1) as f64 * 100.0
     }
 
-    /// Logs and tables, in percent of all.
+    /// Logs and tables, in percent of the whole space.
     pub fn metadata_percent(&self) -> f64 {
         self.share(self.logs)
     }
 
-    /// Logs, tables and summaries, in percent of all.
+    /// Logs, tables and summaries, in percent of the whole space.
     pub fn with_summaries_percent(&self) -> f64 {
         self.share(self.logs + self.summaries)
     }
@@ -125,15 +125,15 @@ impl Space {
 /// Active zones at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Moment {
-    /// The time, in nanoseconds of the executor's time.
+    /// Time of the moment, in nanoseconds of the executor's time.
     pub at_ns: u64,
     /// Active zones that the file system may hold.
     pub permits: u32,
-    /// Active zones that it holds permits for.
+    /// Active zones for which the file system holds permits.
     pub active: u32,
     /// Zones of each stream's superzones, parked ones included.
     pub streams: Vec<u32>,
-    /// Zones that each stream writes to in turn.
+    /// Zones to which each stream writes at the same time.
     pub busy: Vec<u32>,
     /// Names of the streams.
     pub names: Vec<String>,
@@ -172,14 +172,14 @@ impl Inside {
     }
 }
 
-/// The measures that are known at the end.
+/// The internal measures that are known only at the end of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ended {
-    /// See [`Inside::written`].
+    /// The value of [`Inside::written`].
     pub written: Written,
-    /// See [`Inside::space`].
+    /// The value of [`Inside::space`].
     pub space: Space,
-    /// See [`Inside::memory`].
+    /// The value of [`Inside::memory`].
     pub memory: Vec<(String, u64)>,
 }
 
@@ -188,7 +188,7 @@ pub struct Ended {
 pub struct Array {
     /// Bytes that clients wrote.
     pub written: u64,
-    /// The same, plus the bytes that filled the array.
+    /// Bytes that clients wrote, including those that filled the array.
     pub ever: u64,
     /// Bytes that cleaning moved.
     pub moved: u64,
@@ -219,7 +219,7 @@ impl Array {
         self.tables as f64 / self.ever.max(1) as f64
     }
 
-    /// Data written for each byte that clients wrote; 0 if they wrote nothing.
+    /// Bytes of data written for each byte that clients wrote; 0 if they wrote nothing.
     pub fn amplification(&self) -> f64 {
         if self.written == 0 {
             return 0.0;
@@ -237,7 +237,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler whose moments are `apart` nanoseconds apart at first.
+    /// A sampler whose moments are initially `apart` nanoseconds apart.
     pub fn new(apart: u64) -> Sampler {
         Sampler { moments: Vec::new(), names: Vec::new(), apart: apart.max(1) }
     }
@@ -251,7 +251,7 @@ impl Sampler {
     pub fn push(&mut self, mut moment: Moment) {
         self.names = std::mem::take(&mut moment.names);
         self.moments.push(moment);
-        // The number is odd, so the first and the last moment stay.
+        // The number of moments is odd here, so the first and the last one stay.
         if self.moments.len() > 2 * MOMENTS {
             let mut odd = false;
             self.moments.retain(|_| {

@@ -2,8 +2,8 @@
 //!
 //! A [`Bench`] compares contestants in one run. They take turns, round by round, so that other load
 //! on the machine affects all of them, and a ratio is the median of the rounds' ratios. Payload is
-//! incompressible. Numbers mean nothing without the machine that they were taken on; ratios mean a
-//! little more.
+//! incompressible. Numbers mean nothing without the machine on which they were measured; ratios
+//! mean a little more.
 //!
 //! Deliberately not here: timed devices (their results come from virtual time), profiling.
 

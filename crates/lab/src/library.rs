@@ -2,9 +2,9 @@
 //! every block, copying it once and checksumming it.
 //!
 //! The library runs in place on one executor, with no thread in between. The drive is in memory and
-//! untimed, so all of this is processor time. Writes include getting the blocks to the drive: each
-//! turn ends with an fsync. A file that is made and synced is compared with the least that its
-//! drive must do for it: two blocks, an inode and a record, and a flush.
+//! untimed, so the benchmark measures processor time. Writes include getting the blocks to the
+//! drive: each turn ends with an fsync. Making and syncing a file is compared with the least that
+//! its drive must do: write two blocks, an inode and a record, and flush.
 
 use crate::{Contestant, Effort, Row, compare, noise};
 use anyhow::{Result, anyhow};
@@ -30,7 +30,7 @@ const NOISE_BLOCKS: usize = 16_384;
 const SMALL_CACHE: usize = 4_096;
 /// Operations between looks at the clock.
 const BATCH: u64 = 256;
-/// Blocks in the large commands of the drive alone: the size to which an engine merges.
+/// Blocks of a large command to the drive alone, the size to which an engine merges.
 const LARGE: u64 = 32;
 
 /// Runs the benchmark.
@@ -185,7 +185,7 @@ impl Library {
         })?)
     }
 
-    /// Makes files and syncs each. Their removal does not count.
+    /// Makes files and syncs each of them. The time to remove them does not count.
     fn create_and_sync(&self, slice: Duration) -> Result<f64> {
         let fs = self.fs.clone();
         Ok(self.rt.block_on(async move {
@@ -263,13 +263,13 @@ struct Zone {
     device: Rc<Emulator>,
     pool: Pool,
     bytes: Rc<[u8]>,
-    /// Blocks.
+    /// Number of blocks in the zone.
     capacity: u64,
 }
 
 impl Zone {
-    /// Writes `blocks` blocks at each of `places`, all in flight at once, and waits for them. Their
-    /// content is the payload from block `from` on.
+    /// Writes `blocks` blocks at each of `places`, all in flight at once, and waits for them. They
+    /// contain the payload from its block `from` on.
     async fn write(
         &self,
         places: impl Iterator<Item = u64>,
@@ -328,8 +328,8 @@ impl Drive {
         })
     }
 
-    /// Resets zone 0 and has `fill` write to it, over and over for `slice`. `fill` gets the work
-    /// done so far and returns its own; the result is the sum per second.
+    /// Resets zone 0 and lets `fill` write to it, repeatedly for `slice`. `fill` gets the amount of
+    /// work done so far and returns its own amount; the result is the total per second.
     fn rounds<F: Future<Output = Result<u64, String>>>(
         &self,
         bytes: &Rc<[u8]>,

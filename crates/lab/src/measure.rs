@@ -9,7 +9,7 @@ use furrow_rt::Nanos;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Longest latency that is told from longer ones, in nanoseconds: 1,000 s.
+/// Largest latency recorded exactly, in nanoseconds: 1,000 s. Longer ones are clamped to it.
 const LONGEST: u64 = 1_000 * Nanos::SECOND;
 
 /// Percentiles at which a latency curve is drawn.
@@ -21,15 +21,15 @@ pub const CURVE: [f64; 12] =
 pub struct Meter {
     latencies: Histogram<u64>,
     bytes: u64,
-    /// Bytes by part of the window, if it has parts.
+    /// Bytes in each part of the window, if it has parts.
     parts: Vec<u64>,
     open: Nanos,
     close: Nanos,
     last: Nanos,
 }
 
-/// The number of the part, of `parts` equally long ones from `open` to `close`, in which `now`
-/// lies.
+/// The index of the part that contains `now`, if the time from `open` to `close` is divided into
+/// `parts` parts of equal length.
 pub fn part(open: Nanos, close: Nanos, now: Nanos, parts: usize) -> usize {
     let length = (close.since(open) / parts.max(1) as u64).max(1);
     // An operation that ends exactly at a part's end belongs to the part.
@@ -45,7 +45,7 @@ impl Meter {
         Meter { latencies, bytes: 0, parts: Vec::new(), open, close, last: open }
     }
 
-    /// The same meter, counting bytes by each of `parts` parts of its window.
+    /// The same meter, but it also counts the bytes in each of `parts` parts of its window.
     pub fn in_parts(self, parts: usize) -> Meter {
         Meter { parts: vec![0; parts], ..self }
     }
@@ -67,8 +67,8 @@ impl Meter {
         now >= self.close
     }
 
-    /// The result. `ended` is the time when there was no work left, if that was before the window
-    /// closed.
+    /// The measures. `ended` is the time at which the work ran out, if that was before the
+    /// window closed.
     pub fn measures(&self, ended: Option<Nanos>) -> Measures {
         let end = ended.map_or(self.close, |ended| ended.min(self.close)).max(self.last);
         let nanoseconds = end.since(self.open);
@@ -113,15 +113,15 @@ pub struct Measures {
     pub ops_per_second: f64,
     /// Mean latency, in nanoseconds.
     pub mean_ns: f64,
-    /// Half of the operations took no longer, in nanoseconds.
+    /// Median latency, in nanoseconds.
     pub p50_ns: u64,
-    /// 95 % took no longer.
+    /// 95th percentile of latency, in nanoseconds.
     pub p95_ns: u64,
-    /// 99 % took no longer.
+    /// 99th percentile of latency, in nanoseconds.
     pub p99_ns: u64,
-    /// 99.9 % took no longer.
+    /// 99.9th percentile of latency, in nanoseconds.
     pub p999_ns: u64,
-    /// None took longer.
+    /// Longest latency, in nanoseconds.
     pub max_ns: u64,
     /// Latencies at the percentiles of [`CURVE`].
     pub curve_ns: Vec<u64>,
@@ -135,7 +135,7 @@ pub struct Measures {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array: Option<Array>,
     /// For an array: nanoseconds of this machine's processor for each operation, including all
-    /// simulated parts. The only measure that differs from one run to the next.
+    /// simulated parts. This is the only measure that differs from one run to the next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processor_ns: Option<f64>,
 }

@@ -4,7 +4,7 @@
 //! All contestants work in one run, on one disk: that of the folder for temporary files (`TMPDIR`),
 //! where Furrow's drive is an image. Furrow and the server that does nothing are mounted by each
 //! transport, without and with the kernel's write-back cache; Furrow is compared with the server
-//! that has the same options. All of it happens once more with all threads of this process bound to
+//! that has the same options. Everything is then repeated with all threads of this process bound to
 //! one processor, because the time of a request depends on whether the kernel wakes its server on
 //! another one. Rings are left out where the owner of the machine has not allowed them
 //! (`/sys/module/fuse/parameters/enable_uring`). Operations:
@@ -50,11 +50,11 @@ const DRIVE: &str = "capacity=4GiB,zone-size=16MiB,max-active=32";
 const LENGTH: u64 = 256 << 20;
 const SMALL: usize = 4096;
 const LARGE: usize = 1 << 20;
-/// How often the kernel writes back, as commit= would have it.
+/// Interval at which the kernel writes back, as `commit=` would set it.
 const WRITE_BACK: Duration = Duration::from_secs(5);
-/// Least seconds of dbench, a part of which it spends on warming up.
+/// Minimum run time of dbench in seconds, a part of which is its warm-up.
 const DBENCH: u64 = 5;
-/// Files of the tree, and how many are in a folder.
+/// Number of files in the tree, and number of files in a folder.
 const FILES: usize = 2000;
 const IN_FOLDER: usize = 40;
 
@@ -71,7 +71,7 @@ fn run(effort: Effort) -> Result<Vec<Row>> {
         .map(|(name, mount)| (name.as_str(), mount.directory.as_path()))
         .collect();
     folders.push((&disk, &own));
-    // Every server of Furrow's is compared with the one that does nothing and has its options.
+    // Each mount of Furrow is compared with the null server that has the same options.
     let against = |place: usize| place.checked_sub(nulls.len()).filter(|at| *at < engines.len());
     for (_, folder) in &folders[nulls.len()..] {
         let file = File::create(folder.join(BIG)).context("the big file")?;
@@ -117,7 +117,7 @@ const WAYS: [(&str, Transport, bool); 4] = [
     (", io_uring, writeback_cache", Transport::Rings, true),
 ];
 
-/// A mount in each way that this machine allows, by `name` and the options.
+/// Mounts the server `name` in each way that this machine allows, with the options in its name.
 fn mounts(
     place: &Place,
     name: &str,
@@ -135,7 +135,8 @@ fn mounts(
     .collect()
 }
 
-/// An operation: in a folder, which may be the disk's own, for about this time.
+/// An operation. It gets a folder, whether that is on the disk's own file system, and about how
+/// long it should run; it returns a rate.
 type Operation = fn(&Path, bool, Duration) -> Result<f64>;
 
 const OPERATIONS: [(&str, Operation); 8] = [
@@ -157,7 +158,7 @@ fn getattr(folder: &Path, _: bool, slice: Duration) -> Result<f64> {
     })
 }
 
-/// Makes and removes empty files; `made` tells which of the two counts.
+/// Makes and removes empty files; `made` selects which of the two is counted.
 fn names(folder: &Path, slice: Duration, made: bool) -> Result<f64> {
     const BATCH: u32 = 256;
     let directory = File::open(folder)?;
@@ -191,7 +192,8 @@ fn writes(folder: &Path, slice: Duration, length: usize) -> Result<f64> {
     })
 }
 
-/// Reads through the file; `own`: the kernel's cache is the only one.
+/// Reads through the file. If `own`, the only cache is the kernel's, so its pages are not
+/// dropped first.
 fn reads(folder: &Path, own: bool, slice: Duration, length: usize) -> Result<f64> {
     let file = File::open(folder.join(BIG))?;
     let mut piece = vec![0; length];
@@ -223,7 +225,7 @@ fn fsyncs(folder: &Path, slice: Duration) -> Result<f64> {
     rate
 }
 
-/// Programs that work in a folder, each as often as there are rounds.
+/// Measures programs that work in a folder, once per round each.
 fn programs(effort: Effort, place: &Place, folders: &[(&str, &Path)]) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     let tree = place.0.join("tree");
@@ -238,7 +240,7 @@ fn programs(effort: Effort, place: &Place, folders: &[(&str, &Path)]) -> Result<
         rows.extend(compare(effort, what, &mut contestants)?);
         Ok(())
     };
-    // At a glance dbench would not even begin to measure.
+    // In a very short turn dbench would not even begin to measure.
     if has("dbench") && effort.slice >= Duration::from_millis(100) {
         for clients in ["1", "4"] {
             let what = format!("dbench by {clients}, MB");
@@ -277,7 +279,7 @@ fn make_tree(tree: &Path) -> Result<()> {
         let folder = tree.join(format!("d{}", number / IN_FOLDER));
         fs::create_dir_all(&folder)?;
         let length = 1024 + number * 7919 % (15 << 10);
-        // Two files of the same content would be one object.
+        // git would store two files of the same content as one object, so each content is unique.
         let content = [&number.to_le_bytes()[..], &bytes[..length]].concat();
         fs::write(folder.join(format!("f{number}")), content)?;
     }
@@ -292,7 +294,7 @@ fn make_tree(tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Megabytes a second, as dbench says.
+/// Megabytes per second, as reported by dbench.
 fn dbench(folder: &Path, clients: &str, slice: Duration) -> Result<f64> {
     let time = slice.as_secs().max(DBENCH).to_string();
     let at = folder.to_string_lossy().into_owned();
@@ -310,7 +312,7 @@ fn has(program: &str) -> bool {
     asked.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
-/// The seconds that a program takes.
+/// The time that a program takes, in seconds.
 fn seconds(program: &str, arguments: &[&str]) -> Result<f64> {
     let started = Instant::now();
     let done = Command::new(program).args(arguments).output().context("no such program")?;
@@ -324,14 +326,14 @@ fn disk_name(folder: &Path) -> String {
     let out = Command::new("stat").args(["-f", "-c", "%T"]).arg(folder).output();
     let name = out.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned());
     match name {
-        // stat(1) calls ext4 by the name of its ancestors.
+        // stat(1) reports ext4 under the name of its ancestors.
         Ok(name) if name == "ext2/ext3" => "ext4".to_owned(),
         Ok(name) if !name.is_empty() => name,
         _ => "the disk's file system".to_owned(),
     }
 }
 
-/// A folder of its own on the disk, removed at the end.
+/// A folder for this benchmark on the disk, removed at the end.
 struct Place(PathBuf);
 
 impl Place {
@@ -348,7 +350,8 @@ impl Drop for Place {
     }
 }
 
-/// All threads of this process on one processor; dropped, each is where it was.
+/// Binds all threads of this process to one processor. Dropping it restores where each thread
+/// may run.
 struct Bound(Vec<(Pid, CpuSet)>);
 
 impl Bound {
@@ -399,12 +402,13 @@ impl Mount {
         create_image(&image, &geometry, false)?;
         let (sender, receiver) = channel();
         let config = Config { coarse_wall: writeback, ..Config::real() };
-        // What the disk's own file system makes durable is on the disk, too.
+        // The disk's own file system makes an fsync durable on the disk, so the image must do
+        // the same.
         let spec = format!("{},sync=on", image.display());
         let port = Port::start(config, move |rt| {
             let device = furrow_emu::open(rt, &spec.parse()?, OpenMode::ReadWrite)?;
             let engine = rt.clone();
-            // The big file stays in the cache.
+            // The cache is large enough for the big file.
             let options = MountOptions { cache_pages: 512 << 8, ..MountOptions::default() };
             let fs = rt.block_on(async move {
                 Fs::format(&engine, device.clone(), &MkfsOptions::default()).await?;

@@ -19,7 +19,7 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The benchmark.
+/// The NBD benchmark.
 pub const NBD: Bench = Bench {
     name: "nbd",
     about: "an NBD volume in memory by fio, 4 KiB and 64 KiB, 32 in flight, against nbdkit and \
@@ -27,9 +27,9 @@ pub const NBD: Bench = Bench {
     run,
 };
 
-/// Programs that must be there.
+/// Programs that must be installed.
 const PROGRAMS: [&str; 3] = ["fio", "nbdkit", "qemu-nbd"];
-/// Bytes of the volumes, and of the part that is used.
+/// Bytes of the volumes.
 const SIZE: u64 = 1 << 30;
 const USED: &str = "256m";
 
@@ -76,7 +76,7 @@ fn run(effort: Effort) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A folder for sockets, in memory if possible; removed with the benchmark.
+/// A folder for sockets, in memory if possible. It is removed at the end of the benchmark.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -96,14 +96,14 @@ impl Drop for Folder {
     }
 }
 
-/// A server, until it is dropped.
+/// A server that runs until it is dropped.
 struct Running {
     socket: PathBuf,
     how: How,
 }
 
 enum How {
-    /// Our server: a thread, which ends when a socket is closed.
+    /// Our server: a thread, which ends when the socket is closed.
     Thread(Option<(JoinHandle<()>, UnixStream)>),
     Process(Child),
 }
@@ -192,7 +192,7 @@ impl Running {
         Ok(running)
     }
 
-    /// Requests per second; without a time, the used part once.
+    /// Requests per second over `time`; without a time, over one pass through the used part.
     fn ask(&self, mode: &str, block: &str, depth: u32, time: Option<Duration>) -> Result<f64> {
         let mut command = Command::new("fio");
         command
@@ -214,7 +214,7 @@ impl Running {
     }
 }
 
-/// Requests per second from fio's JSON, which follows a line of fio's engine.
+/// Parses requests per second from fio's JSON, which follows a line that fio's engine prints.
 fn rate(said: &str) -> Option<f64> {
     let document: serde_json::Value = serde_json::from_str(&said[said.find('{')?..]).ok()?;
     let job = &document["jobs"][0];

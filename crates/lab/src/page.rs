@@ -1,8 +1,8 @@
-//! The pages about claims, from figures that are kept: `docs/research/claims.md` with a line for
-//! each claim, and for each paper an appendix and a picture below `docs/research/claims/`.
+//! The pages about claims, from figures that are kept: `docs/claims.md` with a line for each claim,
+//! and for each paper an appendix and a picture below `docs/claims/`.
 //!
 //! Nothing is run: the same data give the same bytes. Verdicts are computed here from the figures,
-//! so a change of the rule shows on all pages at once.
+//! so a change of the rule takes effect on all pages at once.
 
 mod appendix;
 #[cfg(test)]
@@ -15,10 +15,10 @@ use crate::stored::{self, Kept};
 use crate::text::{self, anchor, cell, put};
 use std::fmt::Write as _;
 
-/// Papers in the order of the pages: names of sources.
+/// Papers in the order of the pages, as names of sources.
 const PAPERS: [&str; 4] = ["z-lfs", "hzfs", "zapraid", "same-victim"];
 
-/// Number of figures in a claim's line; the appendix has all.
+/// Number of figures in a claim's line; the appendix has all figures.
 const SHOWN: usize = 3;
 
 /// A file of the pages.
@@ -213,7 +213,7 @@ fn place(row: &Row<'_>) -> Option<(f64, f64)> {
     (ours > 0.0 && published > 0.0).then_some((published, ours))
 }
 
-/// The claim's figures without a place in the picture: its name and their number.
+/// The claim's figures that have no place in the picture: the claim's name and their number.
 fn not_drawn(claim: &Shown<'_>) -> Option<String> {
     match claim.published().filter(|row| place(row).is_none()).count() {
         0 => None,

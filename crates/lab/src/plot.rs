@@ -46,14 +46,14 @@ impl Point {
         Point { x, y, range: None, note: None }
     }
 
-    /// With an error bar from `low` to `high`.
+    /// Adds an error bar from `low` to `high`.
     #[must_use]
     pub fn range(mut self, low: f64, high: f64) -> Point {
         self.range = Some((low, high));
         self
     }
 
-    /// With a tooltip that begins with `note`.
+    /// Adds a tooltip that begins with `note`.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Point {
         self.note = Some(note.into());
@@ -67,7 +67,7 @@ impl From<(f64, f64)> for Point {
     }
 }
 
-/// How a series is drawn.
+/// The form in which a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Markers joined by a line, in the order of the points.
@@ -92,13 +92,13 @@ pub struct Series {
 /// A reference: a value that others have measured or published.
 #[derive(Clone, Debug)]
 pub enum Mark {
-    /// A level: the same height everywhere.
+    /// A horizontal line across the plot: its name and value.
     Level(String, f64),
-    /// A place on the horizontal axis.
+    /// A vertical line: its name and its place on the horizontal axis.
     Upright(String, f64),
-    /// A line from one place to another.
+    /// A straight line from one place to another.
     Slope(String, (f64, f64), (f64, f64)),
-    /// Crosses.
+    /// Points drawn as crosses.
     Crosses(String, Vec<Point>),
 }
 
@@ -126,7 +126,7 @@ pub struct Plot {
     pub series: Vec<Series>,
     /// References, drawn behind the series.
     pub marks: Vec<Mark>,
-    /// Width and height in pixels at natural size. It scales with the page.
+    /// Natural width and height in pixels; the plot scales with the page.
     pub size: (u32, u32),
 }
 

@@ -1,9 +1,9 @@
 //! Policies of an engine: what makes one profile differ from another.
 //!
-//! A policy has a name because some engine carries it out. Where an engine has only one form, only
-//! that form can be named: a result tells what it was taken with, and no other form is accepted.
-//! Half of `sync` is carried out here: all but `co-update` have data written before they ask for an
-//! fsync.
+//! A policy has a name only if some engine implements it. Where an engine has only one form, only
+//! that form can be named: a result says which policies it was measured with, and no other form is
+//! accepted. Half of `sync` is implemented here: with every policy except `co-update`, the lab has
+//! data written before it asks for an fsync.
 
 use furrow_emu::timing::quantity::{Bytes, Time};
 use furrow_fs::{MkfsOptions, MountOptions, Order as WriteOrder};
@@ -13,23 +13,23 @@ use furrow_policy::{
 use furrow_rt::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
 
-/// Most superzones a stream can write to at once.
+/// Most superzones to which a stream can write at once.
 const SUPERZONES_MAX: u32 = 8;
 
 /// The number of superzones that a stream writes to at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// In proportion to the stream's share of all writes, decided again each second.
+    /// In proportion to the stream's share of all writes, recomputed every second.
     #[default]
     Quota,
     /// The same number for each stream.
     Fixed(u32),
-    /// One number each for hot, warm and cold data, and for hot, warm and cold nodes.
+    /// A separate number for each of hot, warm and cold data, and hot, warm and cold nodes.
     Split([u8; 6]),
 }
 
-/// A rule of the engine's quotas that is not among the published ones.
+/// A quota rule of the engine that goes beyond the published rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QuotaRule {
@@ -37,13 +37,13 @@ pub enum QuotaRule {
     Early,
     /// Superzones are opened where the fewest writes are expected.
     ByLoad,
-    /// A stream continues in the superzone with the fewest writes.
+    /// A stream continues in the superzone whose dies have the fewest writes.
     Weighed,
-    /// A stream that lacks permits is lent parked superzones of others.
+    /// A stream that lacks permits takes parked superzones of other streams.
     Lent,
 }
 
-/// The number of writes of a zone in flight.
+/// The number of writes in flight to a zone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
@@ -52,7 +52,7 @@ pub enum Order {
     /// Many writes.
     #[default]
     Queued,
-    /// Many writes; data by Zone Append, placed by the drive.
+    /// Many writes; data go by Zone Append, so the drive places them.
     Append,
 }
 
@@ -60,26 +60,27 @@ pub enum Order {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sync {
-    /// Data and a record that holds what changed in the nodes, at once.
+    /// Data, and at the same time a record of the changes in the nodes.
     #[default]
     Changes,
-    /// Data, nodes and record at once; recovery sorts them out (HZFS).
+    /// Data, nodes and record at the same time; recovery finds out which of them are
+    /// complete (HZFS).
     CoUpdate,
-    /// Data first; when the data are on the drive, nodes and record. This is F2FS's order.
+    /// Data first; once the data are on the drive, nodes and record. This is F2FS's order.
     Ordered,
-    /// Data, nodes, record, each when the ones before are on the drive: the order that HZFS finds
+    /// Data, nodes and record, each after the one before is on the drive: the order that HZFS finds
     /// in existing file systems (its section IV-D).
     Serial,
 }
 
-/// The place of changed table entries.
+/// The place where changed table entries are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Metadata {
-    /// A log of changes; from time to time the tables.
+    /// A log of changes; the tables themselves are written from time to time.
     #[default]
     DeltaLog,
-    /// Tables in a pair of zones: each changed block of them is written at each checkpoint.
+    /// Tables in a pair of zones: every checkpoint writes each changed block of the tables.
     NaivePair,
 }
 
@@ -87,46 +88,46 @@ pub enum Metadata {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
-    /// Superzones a stream writes to at once.
+    /// Number of superzones to which a stream writes at once.
     pub placement: Placement,
-    /// Rules that quotas do not use.
+    /// Quota rules that are switched off.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub quota_without: Vec<QuotaRule>,
-    /// A stream's next superzone does not wait for the writes of the one before.
+    /// Whether a stream's next superzone is used without waiting for writes to the previous one.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub overlap: bool,
-    /// Zones of a superzone.
+    /// Number of zones in a superzone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub width: Option<u32>,
-    /// Bytes that lie side by side in one zone of a superzone.
+    /// Consecutive bytes that go to one zone of a superzone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stripe: Option<Bytes>,
     /// Largest write command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<Bytes>,
-    /// Writes of a zone in flight.
+    /// Number of writes in flight to a zone.
     pub order: Order,
-    /// Commands that waiting blocks of a zone go in.
+    /// Number of commands in which waiting blocks of a zone are sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pieces: Option<u32>,
-    /// Time that the system's own stack takes for each write command, one after the other, instead
-    /// of the host's.
+    /// Time that the engine's own stack takes for each write command, one after the other. It
+    /// replaces the host's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<Time>,
-    /// The writes of an fsync.
+    /// The writes of an fsync, and their order.
     pub sync: Sync,
-    /// The place of changed table entries.
+    /// The place where changed table entries are written.
     pub metadata: Metadata,
-    /// Bytes of a table that are written when any entry in them changed.
+    /// Bytes of a table that are written together when any entry in them changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<Bytes>,
-    /// Each checkpoint copies zones of summaries, too, with [`Metadata::NaivePair`].
+    /// With [`Metadata::NaivePair`]: whether each checkpoint also copies zones of summaries.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub summary_pairs: bool,
-    /// Zones that the log of fsync records is striped over.
+    /// Number of zones over which the log of fsync records is striped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync_zones: Option<u32>,
-    /// For `spread`: open zones that files are spread over.
+    /// For `spread`: number of open zones over which files are spread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_zones: Option<u32>,
     /// For `spread`: device spec of the conventional drive with the journal.
@@ -207,7 +208,7 @@ impl Policy {
         Ok(())
     }
 
-    /// Options for making the file system; the drive's old content is lost.
+    /// Options for making the file system, which erases the drive's old content.
     pub fn mkfs(&self) -> MkfsOptions {
         MkfsOptions {
             force: true,
@@ -235,7 +236,7 @@ impl Policy {
         }
     }
 
-    /// The differences between the engine and the product.
+    /// The differences from the product.
     fn variant(&self) -> FsVariant {
         let rule = |rule| Rule::unless(self.quota_without.contains(&rule));
         FsVariant {

@@ -1,16 +1,17 @@
 //! The three ways for other threads to reach an engine: in place, dedicated thread, polling.
 //!
 //! Each way runs the same calls on the same executor and waits for each answer, from 1, 2 and 8
-//! simultaneous callers; a rate is the calls of all callers together. The engine's state is a
+//! simultaneous callers; a rate counts the calls of all callers together. The engine's state is a
 //! counter. A call either only counts (the cost of reaching the engine) or also spends about a
 //! microsecond, as an operation on cached data does.
 //!
-//! - *In place* is [`furrow_rt::Port`]: callers run their calls themselves, or the thread that
-//!   holds the engine does.
+//! - *In place* is [`furrow_rt::Port`]: a caller runs its call itself, or the thread that holds
+//!   the engine runs it.
 //! - *Dedicated thread*: the engine runs on a thread of its own that sleeps on a channel; callers
 //!   park until it answers.
-//! - *Polling*: the same, but the engine's thread and the callers spin, and yield while they do:
-//!   with fewer cores than threads they would otherwise wait for a whole time slice.
+//! - *Polling*: the engine also has its own thread, but that thread and the callers spin. They
+//!   yield while they spin: with fewer cores than threads they would otherwise wait for a whole
+//!   time slice.
 
 use crate::bench::{Bench, Contestant, Effort, Row, compare};
 use anyhow::Result;
@@ -74,7 +75,7 @@ pub fn run(effort: Effort) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A call's work on the engine. `async` because operations are; it never waits.
+/// A call's work on the engine. It is `async` because operations are, but it never waits.
 async fn operation(engine: Engine, work: u64) -> u64 {
     let mut sum = engine.get() + 1;
     engine.set(sum);
@@ -86,7 +87,7 @@ async fn operation(engine: Engine, work: u64) -> u64 {
 
 /// A way to reach an engine.
 trait Way: Sync {
-    /// One call, from a caller's thread.
+    /// Makes one call from a caller's thread.
     fn call(&self, work: u64) -> u64;
 
     /// Calls per second of `callers` threads together, over about `slice`.
@@ -127,7 +128,7 @@ impl Way for InPlace {
     }
 }
 
-/// The place for an answer.
+/// The slot in which a caller gets its answer.
 #[derive(Default)]
 struct Slot {
     done: AtomicBool,
@@ -146,7 +147,7 @@ impl Slot {
 }
 
 struct Dedicated {
-    // Dropped first: the thread ends when there is no sender left.
+    // This field is dropped first: the thread ends when there is no sender left.
     requests: Option<Sender<Request>>,
     engine: Option<JoinHandle<()>>,
 }
@@ -199,7 +200,7 @@ impl Way for Dedicated {
 
 struct Polling {
     requests: Arc<SegQueue<Request>>,
-    /// Cleared during the turns of other contestants.
+    /// False during the turns of other contestants, so that the thread does not spin then.
     awake: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
     engine: JoinHandle<()>,

@@ -1,18 +1,18 @@
 //! Recorded runs of an engine on a file store, ready to be replayed: which call waits for what.
 //!
-//! `furrow_kv::trace` defines runs. A replay has each thread make its calls one after the other,
-//! with the recorded gaps between them. Which calls of other threads a call must wait for is
-//! decided here, once, by the things that both calls touch: a *resource* is a file, or a name.
+//! `furrow_kv::trace` defines runs. In a replay, each thread makes its calls one after the other,
+//! with the recorded gaps between them. This module decides, once, for which calls of other threads
+//! a call must wait: for those that touch the same things. Such a *resource* is a file or a name.
 //!
-//! - A call that changes a resource waits for all calls before it on that resource, in the order in
-//!   which the engine took them. A call that only uses the resource (a read, a sync) waits for the
-//!   last change before it.
+//! - A call that changes a resource waits for all calls before it on that resource, in the order
+//!   in which the engine took them. A call that only uses the resource (a read, a sync) waits for
+//!   the last change before it.
 //! - So one number for each resource is enough: how many calls on it must have ended
-//!   ([`Need::after`]). Since changes wait for all calls before them, exactly the first calls have
-//!   ended by then.
-//! - All other waits of one thread for another are in the gaps: a writer that waits for the leader
-//!   of its group, a flush that waits for a full memtable, a stall. With [`Waits::All`] a call also
-//!   waits for every call that had ended when it began.
+//!   ([`Need::after`]). Since changes wait for all calls before them, exactly that many first calls
+//!   have ended by then.
+//! - All other waits of one thread for another are in the gaps: a writer that waits for the
+//!   leader of its group, a flush that waits for a full memtable, a stall. With [`Waits::All`] a
+//!   call also waits for every call that had ended when it began.
 //!
 //! Not here: the execution of calls (`target/recorded.rs`).
 
@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Ending of the names of recorded runs.
+/// File name extension of recorded runs.
 pub const ENDING: &str = "run";
 
 /// Most replays of a run at the same time.
@@ -42,19 +42,19 @@ pub enum Waits {
     All,
 }
 
-/// A recorded run as a workload, as in the data files.
+/// A recorded run to be replayed, as in the data files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Replayed {
     /// The run: a file's name without its ending.
     pub run: String,
-    /// Identity of the file. Not for data files: the directory of recordings gives it.
+    /// Identity of the file. Data files do not set it: it comes from the directory of recordings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<Name>,
-    /// Replays of the run at the same time, each in a directory of its own.
+    /// Number of simultaneous replays of the run, each in a directory of its own.
     #[serde(default = "one")]
     pub copies: u32,
-    /// Length of gaps, in percent of the recorded length.
+    /// Length of gaps, in percent of their recorded length.
     #[serde(default = "whole")]
     pub gaps: u32,
     /// The calls that a call waits for.
@@ -101,12 +101,12 @@ impl Replayed {
     }
 }
 
-/// A call waits until this many calls on a resource have ended.
+/// A condition for a call to begin: this many calls on a resource must have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
     /// The resource's number.
     pub resource: u32,
-    /// Calls on the resource.
+    /// Number of calls on the resource that must have ended.
     pub after: u32,
 }
 
@@ -128,13 +128,13 @@ pub struct Recorded {
     pub before: Vec<Before>,
     /// The calls, in the order in which the engine took them.
     pub calls: Vec<Record>,
-    /// By thread: its calls, in order.
+    /// The calls of each thread, in order.
     pub threads: Vec<Vec<u32>>,
-    /// Resources that calls touch.
+    /// Number of resources that calls touch.
     pub resources: usize,
-    /// By call: its causes, in case calls wait for everything.
+    /// The causes of each call, used if calls wait for everything.
     pub causes: Vec<Cause>,
-    /// By call: the end of its needs in `all_needs`; they begin at the previous call's end.
+    /// For each call, the end of its needs in `all_needs`; they begin at the previous call's end.
     ends: Vec<u32>,
     all_needs: Vec<Need>,
 }
@@ -144,7 +144,7 @@ pub struct Recorded {
 enum Resource {
     File(u64),
     Name(String),
-    /// A read that was begun, and whose end is waited for later.
+    /// A read that was begun and is awaited later.
     Read(u64),
 }
 
@@ -152,7 +152,7 @@ enum Resource {
 #[derive(Default)]
 struct Use {
     number: u32,
-    /// Number of calls on it so far, and number up to and including the last change.
+    /// Number of calls on the resource so far, and number of calls up to the last change.
     calls: u32,
     changed: u32,
 }
@@ -169,8 +169,8 @@ impl Uses {
         let next = self.all.len() as u32;
         let fresh = || Use { number: next, ..Use::default() };
         let used = self.all.entry(resource).or_insert_with(fresh);
-        // A call touches a resource once: otherwise a file that is renamed over itself would wait
-        // for ever.
+        // A call may touch a resource only once: otherwise a rename of a file over itself would
+        // wait forever.
         if needs.iter().any(|need| need.resource == used.number) {
             return;
         }
@@ -182,7 +182,7 @@ impl Uses {
         }
     }
 
-    /// The needs of call `op`. A call that failed touched nothing.
+    /// Works out the needs of a call with operation `op`. A failed call touched nothing.
     fn needs(&mut self, op: &Op) -> Vec<Need> {
         let mut needs = Vec::new();
         let mut file = |uses: &mut Uses, number: u64, changes: bool| {
@@ -287,8 +287,8 @@ impl Recorded {
                     before.push(Before::File(file, path, size));
                 }
                 Op::FoundDirectory { path } => before.push(Before::Directory(path)),
-                // These calls do nothing, in a kernel's file system neither by default: there is no
-                // system call.
+                // These calls do nothing, and neither do a kernel's file systems by default: there
+                // is no system call.
                 Op::Flush { .. } | Op::RangeSync { .. } => {
                     let idle = idle.entry(record.thread).or_default();
                     *idle = idle.saturating_add(record.gap);
@@ -343,14 +343,14 @@ impl Recorded {
     }
 }
 
-/// Checks that calls which had ended when a call began were taken before that call: otherwise two
+/// Checks that each call was taken after the calls that had ended when it began: otherwise two
 /// calls would wait for each other.
 fn check(calls: &[Record], causes: &[Cause]) -> Result<()> {
     let mut taken = vec![0; calls.len()];
     for (number, cause) in causes.iter().enumerate() {
         taken[cause.ended as usize] = number;
     }
-    // The highest number among the calls that ended first, second and so on.
+    // For each n, the highest number among the n calls that ended first.
     let mut latest = 0;
     for number in &mut taken {
         latest = latest.max(*number);

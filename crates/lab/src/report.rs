@@ -90,7 +90,7 @@ impl Page<'_> {
         }
     }
 
-    /// What the data have that those of the commit have not.
+    /// Lists the changes of the data since the commit.
     fn changed(&mut self) {
         let Some(changed) = &self.catalogue.changed else { return };
         tag!(
@@ -236,7 +236,7 @@ impl Page<'_> {
         self.runs(result);
     }
 
-    /// Plots and tables of internal measures of file systems.
+    /// Writes plots and tables of internal measures of file systems.
     fn inside(&mut self, claim: &Claim, result: &ClaimResult) {
         let mut plots: Vec<_> = inside::by_run(claim, result).into_iter().collect();
         plots.extend(inside::zones(claim, result));
@@ -263,7 +263,7 @@ impl Page<'_> {
         tag!(self, "</tbody></table></div>");
     }
 
-    /// Our own figures, which show what the other figures depend on.
+    /// Writes our own figures, which show what the other figures depend on.
     fn tried(&mut self, claim: &Claim, result: &ClaimResult) {
         if result.figures.iter().all(|figure| !figure.figure.is_trial()) {
             return;
@@ -397,7 +397,7 @@ impl Page<'_> {
         tag!(self, "</tbody></table></div>\n</details>");
     }
 
-    /// Claims that cannot be run yet.
+    /// Writes the claims that cannot be run yet.
     fn others(&mut self) {
         let waiting: Vec<&Claim> =
             self.catalogue.claims.iter().filter(|claim| !self.catalogue.has_all(claim)).collect();
@@ -446,7 +446,7 @@ fn differences(base: &Workload, other: &Workload, over: Option<&str>) -> Vec<Str
     changed.map(|(name, value)| format!("{name} {}", text(value))).collect()
 }
 
-/// The id of a claim's section: it stays the same when the claim's statement is worded otherwise.
+/// The id of a claim's section. It stays the same when the wording of the claim changes.
 fn section_id(claim: &Claim) -> String {
     claim.id.to_ascii_lowercase()
 }

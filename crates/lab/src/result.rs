@@ -1,4 +1,4 @@
-//! From measures to figures: what a claim comes to, seed by seed.
+//! Turns the measures of runs into the figures of a claim, seed by seed.
 
 use crate::catalogue::{Claim, Figure, Series, Take, Verdict};
 use crate::inside::{Array, Inside, Space, Written};
@@ -26,19 +26,19 @@ enum Of {
     Phase(usize),
     /// Space for logs and tables, in percent of all.
     Metadata,
-    /// The same share if it included the summaries of segments.
+    /// Space for logs, tables and summaries of segments, in percent of all.
     WithSummaries,
     /// Most memory held.
     Memory,
-    /// The same without cached content of files.
+    /// Most memory held, without cached content of files.
     OwnMemory,
     /// Throughput of the users' writes, from mount to end.
     Written,
-    /// Of an array: how long a block waited before it was sent.
+    /// For an array: how long a block waited before it was sent.
     Wait,
-    /// Of an array: memory of stripe tables for each GiB written.
+    /// For an array: memory of stripe tables for each GiB written.
     Tables,
-    /// Of an array: the most memory stripe tables can take.
+    /// For an array: the most memory that stripe tables can take.
     TablesMost,
 }
 
@@ -121,16 +121,16 @@ impl Metric {
     }
 }
 
-/// Several values of one thing, by seed.
+/// Values of the same quantity, by seed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// One for each seed; or one of all seeds together.
+    /// A value for each seed, or a single value computed from all seeds together.
     pub values: Vec<f64>,
-    /// Their mean.
+    /// Mean of the values.
     pub mean: f64,
-    /// The lowest of a seed.
+    /// The lowest value of a seed.
     pub low: f64,
-    /// The highest of a seed.
+    /// The highest value of a seed.
     pub high: f64,
 }
 
@@ -146,8 +146,8 @@ impl Sample {
         Some(Sample { values, mean, low, high })
     }
 
-    /// The value `together` that was made of all seeds at once, with the range of the seeds' own.
-    /// The range has no end if a seed has no value.
+    /// A sample of the value `together`, which was computed from all seeds at once, with the range
+    /// of the seeds' own values. The range is infinite if a seed has no value.
     pub fn pooled(together: f64, by_seed: &[Option<f64>]) -> Sample {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in by_seed {
@@ -163,7 +163,7 @@ impl Sample {
     }
 }
 
-/// Measures of a series: by point, by seed.
+/// Measures of a series, by point and seed.
 #[derive(Clone, Debug)]
 pub struct SeriesResult {
     /// The series that was run.
@@ -185,22 +185,22 @@ impl SeriesResult {
 pub struct FigureResult {
     /// The figure.
     pub figure: Figure,
-    /// Our values.
+    /// Our values of the figure.
     pub ours: Sample,
     /// Our value over the published one, if that is a number above 0.
     pub ratio: Option<f64>,
-    /// How they compare.
+    /// How our values compare with the published one.
     pub verdict: Verdict,
-    /// Processor time, if it is shown.
+    /// Processor time, if the figure shows it.
     pub processor: Option<Processor>,
 }
 
 /// A claim that was run.
 #[derive(Clone, Debug)]
 pub struct ClaimResult {
-    /// Its figures, in order.
+    /// The claim's figures, in order.
     pub figures: Vec<FigureResult>,
-    /// Its runs, in order.
+    /// The claim's runs, in order.
     pub series: Vec<SeriesResult>,
 }
 
@@ -243,7 +243,7 @@ fn find<'a>(all: &'a [SeriesResult], name: Option<&String>) -> Option<&'a Series
     all.iter().find(|result| result.series.name == *name)
 }
 
-/// The point at `at`, or the first.
+/// The index of the point labelled `at`, or of the first point.
 fn place(result: &SeriesResult, at: Option<&String>) -> Option<usize> {
     match at {
         None => Some(0),
@@ -251,7 +251,7 @@ fn place(result: &SeriesResult, at: Option<&String>) -> Option<usize> {
     }
 }
 
-/// The figure for each seed.
+/// Computes the figure for each seed.
 fn compute(figure: &Figure, all: &[SeriesResult]) -> Option<Sample> {
     let metric = Metric::named(&figure.metric, &figure.unit)?;
     let run = find(all, figure.run.as_ref())?;
@@ -294,7 +294,7 @@ fn compute(figure: &Figure, all: &[SeriesResult]) -> Option<Sample> {
     Sample::of((0..seeds).map(value).collect::<Option<Vec<f64>>>()?)
 }
 
-/// Combines two values.
+/// Combines the values of two runs.
 fn compared(take: Take, first: f64, other: f64) -> f64 {
     match take {
         Take::Share => first / other * 100.0,
@@ -304,12 +304,12 @@ fn compared(take: Take, first: f64, other: f64) -> f64 {
     }
 }
 
-/// Processor time of this machine, next to a figure of times.
+/// Processor time of this machine, shown next to a figure of times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Processor {
-    /// Nanoseconds for each operation of the run, the mean of the seeds.
+    /// Nanoseconds for each operation of the run, as the mean over the seeds.
     pub own: f64,
-    /// The same, of the run that the figure is compared with.
+    /// Nanoseconds for each operation of the run with which the figure is compared.
     pub per: Option<f64>,
     /// The figure with processor time added to its times.
     pub together: Option<f64>,
@@ -363,8 +363,8 @@ mod tests {
         }
     }
 
-    /// A series of the catalogue with as many points as `values`, with made-up measures for two
-    /// seeds: the second gives twice the first.
+    /// A series of the catalogue with as many points as `values`. Its made-up measures are for two
+    /// seeds, and those of the second are twice those of the first.
     fn series(name: &str, values: &[f64]) -> SeriesResult {
         let catalogue = Catalogue::built_in().unwrap();
         let claim = catalogue.claim("Z-raw-peak").unwrap();

@@ -1,4 +1,5 @@
-//! Running claims: what has to be run, on all cores at once, and what came of it.
+//! Runs claims: works out which runs are needed, does them on all cores at once, and collects
+//! the results.
 //!
 //! A run is one scenario with one seed. Claims share runs, and each run is done once. Every run has
 //! an executor of its own, so runs are independent and their order does not matter.
@@ -21,18 +22,18 @@ use std::time::{Duration, Instant};
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// How large.
+    /// The size of the scenarios.
     pub size: Size,
-    /// With which seeds.
+    /// The seeds of the runs.
     pub seeds: Vec<u64>,
-    /// Runs at once.
+    /// Number of runs at the same time.
     pub threads: usize,
     /// The recordings that runs may replay.
     pub traces: Traces,
 }
 
 impl Order {
-    /// Seeds 1 to `seeds`, on every processor of this machine.
+    /// An order for seeds 1 to `seeds`, on every processor of this machine.
     pub fn new(size: Size, seeds: u64) -> Order {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         Order { size, seeds: (1..=seeds).collect(), threads, traces: Traces::default() }
@@ -42,13 +43,13 @@ impl Order {
 /// The progress of an order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
-    /// Runs done, without those taken from the cache.
+    /// Number of runs done, without those taken from the cache.
     pub done: usize,
-    /// Runs to do.
+    /// Number of runs to do.
     pub of: usize,
     /// Time since it began.
     pub elapsed: Duration,
-    /// Time the order will still take at this pace; `None` while that is not known.
+    /// Time that the order will still take at this pace; `None` while that is unknown.
     pub left: Option<Duration>,
 }
 
@@ -57,18 +58,18 @@ pub struct Progress {
 pub struct Finished<'a> {
     /// The claim.
     pub claim: &'a Claim,
-    /// Its figures, or why there are none.
+    /// The claim's figures, or why there are none.
     pub result: Result<ClaimResult, String>,
 }
 
 /// The results of an order.
 #[derive(Debug)]
 pub struct Outcome<'a> {
-    /// By claim, in the order asked for.
+    /// The claims in the order in which they were requested.
     pub claims: Vec<Finished<'a>>,
-    /// Runs taken from the cache.
+    /// Number of runs taken from the cache.
     pub cached: usize,
-    /// Runs done.
+    /// Number of runs done.
     pub run: usize,
     /// The reason why results were not kept, if they should have been.
     pub not_kept: Option<String>,
@@ -92,18 +93,18 @@ pub fn is_cached(catalogue: &Catalogue, claim: &Claim, order: &Order, cache: &Ca
     points.peek().is_some() && points.all(|point| has(&point.point))
 }
 
-/// The work that running claims takes.
+/// The amount of work that running claims takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan {
     /// Number of runs.
     pub runs: usize,
-    /// Runs that are in the cache.
+    /// Number of runs that are in the cache.
     pub cached: usize,
     /// Approximate time that the other runs take.
     pub takes: Duration,
 }
 
-/// The work that running `claims` takes, as far as they can be run. Nothing is run.
+/// Estimates the work that running `claims` takes, as far as they can be run, without running them.
 ///
 /// # Errors
 /// If the data of a claim are wrong.
@@ -114,7 +115,7 @@ pub fn plan(
     cache: &Cache,
 ) -> Result<Plan> {
     let Work { measures, jobs, .. } = Work::of(catalogue, claims, order, cache)?;
-    // The weight of a run is about the microseconds that a processor works for it.
+    // A run's weight is roughly the processor time that it takes, in microseconds.
     let weights = || jobs.values().map(|job| job.weight);
     let longest = weights().fold(0.0, f64::max);
     let all = weights().sum::<f64>() / order.threads.max(1) as f64;
@@ -122,7 +123,7 @@ pub fn plan(
     Ok(Plan { runs: measures.len() + jobs.len(), cached: measures.len(), takes })
 }
 
-/// The runs of some claims: those in the cache, and those to do.
+/// The runs of some claims: the results in the cache, and the jobs to do.
 struct Work<'a> {
     trials: Vec<(&'a Claim, Vec<Series>)>,
     measures: BTreeMap<(String, u64), Result<Measures, String>>,
@@ -249,7 +250,8 @@ fn work(
         return None;
     }
     let mut queue: Vec<&Job> = jobs.values().collect();
-    // Longest jobs first, so that no long job runs alone at the end. Workers take from the back.
+    // Jobs are sorted so that the longest come first, since workers take from the back. So no long
+    // job runs alone at the end.
     queue.sort_by(|a, b| a.weight.total_cmp(&b.weight).then(b.seed.cmp(&a.seed)));
     let queue = Mutex::new(queue);
     let (not_kept, over) = (Mutex::new(None), AtomicBool::new(false));
@@ -302,7 +304,7 @@ fn progress(jobs: &BTreeMap<(String, u64), Job>, began: Instant) -> Progress {
     Progress { done, of: jobs.len(), elapsed, left }
 }
 
-/// The figures of a claim from the measures of its runs.
+/// Computes the figures of a claim from the measures of its runs.
 fn collect(
     claim: &Claim,
     trials: Vec<Series>,
@@ -375,7 +377,8 @@ name = "four"
         let shown = Mutex::new(Vec::new());
         let show = |progress: Progress| shown.lock().unwrap().push(progress);
         let outcome = run(&catalogue, &claims, &order(2), &cache, &show).unwrap();
-        // Three points of A, one of which B shares, and the point of C; two seeds each.
+        // Three points of A, one of which B shares, and the point of C make four points with two
+        // seeds each.
         assert_eq!((outcome.run, outcome.cached, outcome.claims.len()), (8, 0, 3));
         let figures = figures(&outcome);
         assert_eq!(figures[0].1, figures[1].1);

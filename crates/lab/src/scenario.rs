@@ -39,7 +39,7 @@ impl Traces {
     /// The recorded run that `workload` replays, if it replays one.
     ///
     /// # Errors
-    /// If the recorded run is not given, or another one is.
+    /// If the recorded run is not given, or a different one is given.
     fn of(&self, workload: &Workload) -> Result<Option<Arc<Recorded>>> {
         let Some(wanted) = &workload.recorded else { return Ok(None) };
         let found = self.recorded.get(&wanted.run);
@@ -214,19 +214,20 @@ mod tests {
         }
     }
 
-    /// Eight dies of 45 MB/s each, all busy.
+    /// Eight busy dies together give eight times 45 MB/s.
     #[test]
     fn a_zone_is_as_fast_as_its_die() {
         let measures = run(&point(PM1731A, writes()), 1);
         let each = measures.bytes_per_second / 8.0 / 1e6;
         assert!((44.0..46.0).contains(&each), "{each} MB/s");
         assert_eq!(measures.seconds(), 0.1);
-        // 32 outstanding at 8 × 45 MB/s.
+        // Latency of 32 outstanding requests at 8 × 45 MB/s.
         let mean = measures.mean_ns / 1e6;
         assert!((11.0..12.5).contains(&mean), "{mean} ms");
     }
 
-    /// Distance does not matter: the zone after a full one is on the same die.
+    /// The distance between zones does not change throughput: the zone after a full one is on the
+    /// same die.
     #[test]
     fn a_writer_stays_on_its_die() {
         let device = "mem:pm1731a,zone-size=16MiB,timing=virtual,medium=discard";
@@ -254,7 +255,7 @@ mod tests {
         }
     }
 
-    /// 64 zones anywhere fall on some 50 of 128 dies; the seed decides which.
+    /// 64 zones drawn at random fall on about 50 of 128 dies; the seed decides which.
     #[test]
     fn scattered_zones_share_dies_by_chance() {
         let base = Workload { zones: 64, threads: 16, depth: 32, ..writes() };
@@ -267,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_request_cap_cuts_and_a_processor_takes_its_time() {
-        // No more bytes than fit the drive's buffer.
+        // The clients write no more bytes than fit the drive's buffer.
         let (bytes, warm) = (Bytes(8 << 20), Time(0));
         let base = Workload { threads: 1, depth: 1, bytes, warm, ..writes() };
         let with = |host: Host, size: u64| {
@@ -328,8 +329,8 @@ mod tests {
             },
         };
         let size = Bytes(16 << 10);
-        // One client: the median of several is that of their waits for a drive that has no space
-        // in its buffer, and which of two runs waits less often depends on the seed.
+        // A single client is compared. The median of several clients is that of their waits for
+        // space in the drive's buffer, and the seed decides which of two runs waits less often.
         let alone = |workload: Workload, seed: u64| {
             let mut point = files(Workload { size, ..workload });
             point.workload.threads = 1;
@@ -339,8 +340,8 @@ mod tests {
             let buffered = alone(writes(), seed);
             let synced = alone(Workload { fsync: 1, ..writes() }, seed);
             let direct = alone(Workload { mode: Mode::Direct, ..writes() }, seed);
-            // The drive has the data, but no metadata that refers to it: there is no wait for a
-            // record.
+            // The drive has the data, but no metadata that refers to it, so nobody waits for
+            // a record.
             assert!(buffered.p50_ns < direct.p50_ns, "{buffered:?} {direct:?}");
             assert!(direct.p50_ns < synced.p50_ns, "{direct:?} {synced:?}");
         }
@@ -350,7 +351,7 @@ mod tests {
         let records = |measures: &Measures| measures.inside.as_ref().unwrap().written.records;
         assert!(records(&direct) == 0 && records(&synced) > 0, "{direct:?}");
         let read = files(Workload { op: Kind::Read, size, ..writes() });
-        // Most of the data is not in a cache of 8 MiB: the drive is read.
+        // Most of the data is not in a cache of 8 MiB, so reads go to the drive.
         assert!(run(&read, 1).mean_ns > 30_000.0);
         assert_eq!(run(&read, 1), run(&read, 1));
     }
@@ -374,7 +375,7 @@ mod tests {
         let point = Point { device: device.to_owned(), profile, host, workload };
         let measures = run(&point, 1);
         assert_eq!(measures, run(&point, 1));
-        // Reads of 64 KiB by all clients, writes of the same amount by two of three.
+        // All clients read 64 KiB, and two of three write as much.
         assert!(measures.ops > 1_000 && measures.bytes > measures.ops * 8192, "{measures:?}");
         let inside = measures.inside.as_ref().unwrap();
         assert!(inside.written.user > 16 << 20 && inside.written.records > 0, "{inside:?}");
@@ -385,7 +386,7 @@ mod tests {
         assert!(run(&slow, 1).ops * 2 < measures.ops);
     }
 
-    /// One zone for each stream, or as many as are written at once: 45 MB/s a zone.
+    /// Each stream writes to one zone, or to several at once: 45 MB/s per zone.
     #[test]
     fn policies_are_carried_out() {
         let with = |policy: &str| {
@@ -418,7 +419,7 @@ mod tests {
         assert!(many > 10.0 * one && small < 500.0, "{many} and {small} over {one} MB/s");
     }
 
-    /// The second part asks for cold files only, and is measured separately.
+    /// The second part uses only cold files, and is measured separately.
     #[test]
     fn parts_of_a_run_have_files_and_figures_of_their_own() {
         let device = "mem:pm1731a,zones=2048,timing=virtual,model.buffer=2MiB".to_owned();

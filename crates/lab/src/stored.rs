@@ -1,10 +1,10 @@
 //! Figures that are kept: a file with a line for each time a claim was run for the record.
 //!
-//! The file is `docs/research/data/claims.jsonl`. The last line of a claim holds; earlier lines are
-//! its history. Lines whose command is `scripts/same-victim.sh` have none: `scripts/same-victim.py`
-//! replaces them, as it makes all of them from all runs. A line has the commit and the command that
-//! made it, so that it can be made again. Only figures are kept: the comparison with published ones
-//! follows from the catalogue.
+//! The file is `docs/data/claims.jsonl`. The last line of a claim is current; earlier lines are its
+//! history. Lines whose command is `scripts/same-victim.sh` have no history:
+//! `scripts/same-victim.py` replaces them all, since it makes all of them from all runs. A line has
+//! the commit and the command that made it, so that it can be reproduced. Only figures are kept:
+//! the comparison with published figures follows from the catalogue.
 
 use crate::cache::Build;
 use crate::catalogue::{Claim, Figure, Size};
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub struct Kept {
     /// The claim's ID.
     pub claim: String,
-    /// The variant of the laboratory that it was run in; none if in the one that counts.
+    /// The variant of the laboratory in which the claim was run; empty for the normal one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub variant: String,
     /// The commit that the program was built from, in short.
@@ -37,17 +37,19 @@ pub struct Kept {
     pub figures: Vec<KeptFigure>,
 }
 
-/// A figure in a line.
+/// A figure in a kept line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeptFigure {
-    /// Its name in the catalogue.
+    /// The figure's name in the catalogue.
     pub name: String,
-    /// Its unit.
+    /// The figure's unit.
     pub unit: String,
-    /// One value for each seed; or one of all seeds together, where the mean of theirs is another.
+    /// One value for each seed; or one value of all seeds together, if it differs from the mean of
+    /// their values.
     pub values: Vec<f64>,
-    /// With one of all seeds together: the value of each, none where a seed has none.
+    /// If `values` has one value of all seeds together: the value of each seed, or `None` for a
+    /// seed without one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_seed: Vec<Option<f64>>,
 }
@@ -97,18 +99,18 @@ impl Kept {
     }
 }
 
-/// The line that holds for `claim`: its last one that is of no variant.
+/// The current line of `claim`: its last one without a variant.
 pub fn current<'a>(kept: &'a [Kept], claim: &str) -> Option<&'a Kept> {
     in_variant(kept, claim, "")
 }
 
-/// The line that holds for `claim` in `variant`: its last one.
+/// The current line of `claim` in `variant`: its last one.
 pub fn in_variant<'a>(kept: &'a [Kept], claim: &str, variant: &str) -> Option<&'a Kept> {
     kept.iter().rev().find(|line| line.claim == claim && line.variant == variant)
 }
 
 /// The figures of `result` that differ from the stored ones by more than `band` percent, or are not
-/// stored: a sentence for each.
+/// stored, with a sentence for each.
 pub fn outside(result: &ClaimResult, kept: &Kept, band: f64) -> Vec<String> {
     let main = result.main().filter_map(|figure| {
         let (name, ours) = (&figure.figure.name, figure.ours.mean);

@@ -3,8 +3,8 @@
 //! Each client (thread) keeps as many operations outstanding as the workload's depth says. When an
 //! operation is answered, the client draws the next from its stream. Targets are a drive's zones
 //! ([`Zones`]), the files of a file system ([`Files`]), many files of a file system with a mix of
-//! operations ([`Flows`]), files as XFS would have them ([`Spread`]), and the blocks of a volume on
-//! an array ([`Blocks`]).
+//! operations ([`Flows`]), files as XFS keeps them ([`Spread`]), and the blocks of a volume on an
+//! array ([`Blocks`]).
 
 mod blocks;
 mod files;
@@ -37,23 +37,24 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Nanoseconds between the first moments of a run that are sampled.
+/// Initial interval at which the state inside the target is sampled, in nanoseconds.
 const FIRST_MOMENTS: u64 = 10 * Nanos::MILLI;
 
 /// A target of operations.
 pub trait Target: 'static {
-    /// Bytes of the space that `thread` draws its offsets from, and whether all clients share it.
+    /// Number of bytes in the space from which `thread` draws its offsets, and whether all clients
+    /// share that space.
     fn space(&self, thread: u32) -> (u64, bool);
 
     /// Carries out an operation of `thread`. Returns the number of bytes moved.
     fn perform(&self, thread: u32, op: Op) -> impl Future<Output = Result<u64>>;
 
-    /// The state inside the target at this moment, if the target shows any.
+    /// Returns the state inside the target at this moment, if the target shows any.
     fn moment(&self) -> Option<Moment> {
         None
     }
 
-    /// Counters of the array, if there is one.
+    /// Returns counters of the array, if there is one.
     fn array(&self) -> Option<Array> {
         None
     }
@@ -69,7 +70,7 @@ pub trait Target: 'static {
 pub struct Watch(AtomicU64);
 
 impl Watch {
-    /// Parts of 1,000 done.
+    /// Parts of the run that are done, of 1,000.
     pub fn done(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -81,7 +82,7 @@ impl Watch {
 
 struct Client {
     stream: RefCell<Stream>,
-    /// Bytes that the client may still ask for.
+    /// Number of bytes that the client may still request.
     left: Cell<u64>,
     /// The client's processor.
     core: Semaphore,
@@ -95,12 +96,12 @@ struct Run<T> {
     begin: Nanos,
     length: u64,
     meter: RefCell<Meter>,
-    /// Time of the last operation's answer.
+    /// Time at which the last operation was answered.
     last: Cell<Nanos>,
     failed: RefCell<Option<Error>>,
     sampler: RefCell<Sampler>,
     over: Cell<bool>,
-    /// This thread's processor time when measuring began.
+    /// Processor time that this thread had taken when measuring began.
     processor: Cell<Option<Duration>>,
 }
 
@@ -173,7 +174,7 @@ pub async fn drive<T: Target>(
     }
     let mut measures = run.meter.borrow().measures(Some(run.last.get()));
     measures.processor_ns = array.and(taken).filter(|_| measures.ops > 0).map(|taken| {
-        // Processor time after the window is included: the last operations end there.
+        // The processor time after the window is included: the window's last operations end there.
         taken.as_nanos() as f64 / measures.ops as f64
     });
     measures.array = array;
@@ -185,7 +186,8 @@ pub async fn drive<T: Target>(
 }
 
 impl<T: Target> Run<T> {
-    /// A worker for one of a client's outstanding operations: does one operation after the other.
+    /// Performs operations one after the other: a worker for one of a client's
+    /// outstanding operations.
     async fn work(&self, thread: u32, client: &Client) {
         while !self.meter.borrow().is_over(self.rt.now()) && self.failed.borrow().is_none() {
             if client.left.get() == 0 {

@@ -4,7 +4,7 @@ use crate::catalogue::{Claim, Figure, Paper, Relation};
 use crate::plot::number;
 use crate::result::Sample;
 
-/// Writes a line; a `String` accepts any.
+/// Writes a line to a `String`, which never fails.
 macro_rules! put {
     ($out:expr $(, $argument:expr)* $(,)?) => {{
         let _ = writeln!($out $(, $argument)*);
@@ -21,8 +21,8 @@ pub fn quantity(value: f64) -> String {
     number((value / unit).round() * unit)
 }
 
-/// Distance between seeds: half the range, in percent of the mean. Of a value of all seeds
-/// together, which need not lie among theirs: the range.
+/// The distance between seeds: half the range, in percent of the mean. For a value of all seeds
+/// together, which need not lie between the seeds' own values, it is the range itself.
 pub fn spread(sample: &Sample) -> String {
     let Sample { low, high, .. } = *sample;
     match sample.values.len() {
@@ -61,7 +61,7 @@ pub fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 
-/// `text` as one word of a shell.
+/// Quotes `text` as one word for a shell.
 pub fn word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./+:=@%,".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
@@ -77,7 +77,7 @@ pub fn anchor(claim: &Claim) -> String {
     kept.collect::<String>().replace(' ', "-")
 }
 
-/// A unit with its usual sign.
+/// A unit in its usual spelling.
 pub fn unit(unit: &str) -> &str {
     match unit {
         "x" => "×",

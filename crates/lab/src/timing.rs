@@ -1,6 +1,6 @@
 //! Commands per second of host time that the timed drive takes, on one core: what every figure in
-//! virtual time costs. 16 submitters keep 32 commands of 4 KiB outstanding each, on random zones
-//! of 128; the drive has the full model of a `pm1731a`, counters on, and drops payload.
+//! virtual time costs. 16 submitters keep 32 commands of 4 KiB outstanding each, on random zones of
+//! 128; the drive has the full model of a `pm1731a`, counters on, and drops payload.
 
 use crate::bench::{Bench, Contestant, Effort, Row, compare};
 use crate::work::{Own, Work};
@@ -77,7 +77,8 @@ impl Rig {
         let (before, start) = (self.done.get(), Instant::now());
         let elapsed = loop {
             for _ in 0..1_000 {
-                // Untimed commands never run out: only some are run at a time.
+                // An untimed drive never runs out of ready commands, so each call runs only some
+                // of them.
                 self.rt.run_some(64);
                 self.rt.advance();
             }
@@ -96,7 +97,7 @@ struct Client {
     drive: Rc<dyn ZonedDevice>,
     queue: QueueId,
     rng: Rng,
-    /// Blocks written to each zone.
+    /// Number of blocks written to each zone.
     zones: Rc<Vec<Cell<u64>>>,
     work: Work,
     done: Rc<Cell<u64>>,

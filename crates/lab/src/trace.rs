@@ -1,12 +1,12 @@
 //! Traces of block devices: what requests a volume got, and when.
 //!
-//! Two formats are read, told apart by their first bytes:
-//! - VMware's vscsi traces: records of 32 bytes, little-endian: serial number (32 bits), length in
-//!   bytes (32), segments (32), command (16; 0x28 read, 0x2a write), version (16), first sector of
-//!   512 bytes (64), microseconds (64);
+//! Two formats are read, distinguished by their first bytes:
+//! - VMware's vscsi traces: records of 32 bytes, little-endian: serial number (32 bits), length
+//!   in bytes (32), segments (32), command (16; 0x28 read, 0x2a write), version (16), first sector
+//!   of 512 bytes (64), microseconds (64);
 //! - the public Alibaba block traces: lines `device,opcode,offset,length,timestamp` with `R` or
-//!   `W`, bytes, and microseconds; a first line of names is skipped. Of several devices the busiest
-//!   one is taken.
+//!   `W`, bytes, and microseconds; a first line of names is skipped. If there are several devices,
+//!   only the busiest one is used.
 //!
 //! A record with impossible values is refused with its number: a trace that is only half understood
 //! measures nothing.
@@ -33,9 +33,9 @@ pub struct Request {
     pub at_us: u64,
     /// Whether the request is a write.
     pub write: bool,
-    /// First byte.
+    /// First byte of the request.
     pub offset: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
@@ -48,7 +48,7 @@ impl Request {
     }
 }
 
-/// Identity of a trace, under which results are kept.
+/// Identity of a trace, by which results are kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Name {
@@ -56,7 +56,7 @@ pub struct Name {
     pub file: String,
     /// CRC32C of the file's bytes.
     pub crc: u32,
-    /// Requests.
+    /// Number of requests.
     pub requests: u64,
 }
 
@@ -97,7 +97,7 @@ impl Trace {
         Ok(Trace { name: Name { file, crc, requests: requests.len() as u64 }, requests })
     }
 
-    /// Bytes up to the end of the last block that a request touches.
+    /// Number of bytes up to the end of the last block that a request touches.
     pub fn span(&self) -> u64 {
         let end = |request: &Request| (request.blocks().0 + request.blocks().1) * PAGE_SIZE as u64;
         self.requests.iter().map(end).max().unwrap_or(0)
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(write.blocks(), (7, 17));
         assert_eq!(trace.requests[0].blocks(), (0, 1));
         assert_eq!(trace.span(), 24 * 4096);
-        // Block 2 is read first, block 0 too; 7 to 23 are only written.
+        // Blocks 0 and 2 are read before they are written; blocks 7 to 23 are only written.
         assert_eq!(trace.read_first(), [(0, 1), (2, 1)]);
         let other = parse(&record(0x2a, 63, 65_536, 1)).unwrap();
         assert_ne!(trace.name.crc, other.name.crc);

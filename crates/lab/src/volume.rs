@@ -1,15 +1,15 @@
 //! The RAID volume: what 4 KiB random writes cost above the least that must be done with each.
 //!
 //! The volume runs in place on one executor, with client and drives on the same core. The drives
-//! are untimed and keep only out-of-band bytes (a discarding medium), so all of this is processor
-//! time. The client has 64 writes in flight; it first copies every block that it writes into a
-//! page, as a server does. It writes every block of a gibibyte once, in a scrambled order, then
-//! again in another one: so segments become free, and every zone is in use before anything is
-//! measured.
+//! are untimed and keep only out-of-band bytes (a discarding medium), so the benchmark measures
+//! processor time. The client has 64 writes in flight; it first copies every block that it writes
+//! into a page, as a server does. It writes every block of a gibibyte once, in a scrambled order,
+//! then again in another order. So segments become free, and every zone is in use before anything
+//! is measured.
 //!
-//! The content is either in a buffer for each write in flight, as in programs that measure (fio),
-//! or in more memory than the processor's caches hold. In the second case copying is most of the
-//! least work, and the data that it displaces from the caches are missed everywhere else. Each case
+//! The content is either in a buffer for each write in flight, as in benchmark programs (fio), or
+//! in more memory than the processor's caches hold. In the second case copying is most of the
+//! minimum work, and it displaces data from the caches, which slows down everything else. Each case
 //! is a benchmark of its own.
 
 use crate::{Bench, Contestant, Effort, Row, compare, noise};
@@ -44,21 +44,21 @@ pub const VOLUME_COLD: Bench = Bench {
 
 const BLOCK: usize = 4096;
 const DRIVES: u32 = 4;
-/// Data chunks of a stripe.
+/// Number of data chunks in a stripe.
 const DATA: usize = 3;
-/// Writes in flight.
+/// Number of writes in flight.
 const DEPTH: u32 = 64;
 /// Blocks of the volume that are written to: a gibibyte.
 const USED: u64 = 1 << 18;
-/// Zones of a drive.
+/// Number of zones of a drive.
 const ZONES: u32 = 64;
-/// Blocks of a zone.
+/// Number of blocks in a zone.
 const ZONE: u64 = 8192;
-/// Blocks of different content: more than the processor's caches hold.
+/// Number of blocks with different content: more than the processor's caches hold.
 const NOISE: usize = 16_384;
-/// Blocks of a large write.
+/// Number of blocks in a large write.
 const LARGE: u64 = 16;
-/// Blocks between looks at the clock.
+/// Number of blocks between two looks at the clock.
 const BATCH: u64 = 240;
 
 fn run(effort: Effort, content: &Content) -> Result<Vec<Row>> {
@@ -95,19 +95,19 @@ fn run(effort: Effort, content: &Content) -> Result<Vec<Row>> {
 #[derive(Clone)]
 struct Content {
     bytes: Rc<[u8]>,
-    /// Whether each write in flight has a buffer of its own, with as many blocks as a write;
-    /// otherwise writes take the blocks of all the content in turn.
+    /// Whether each write in flight has a buffer of its own, as long as a write. Otherwise
+    /// successive writes use successive blocks of the whole content.
     buffers: bool,
 }
 
 impl Content {
-    /// One buffer for each write in flight.
+    /// Content with one buffer for each write in flight.
     fn buffers() -> Content {
         let bytes = noise(DEPTH as usize * LARGE as usize * BLOCK, 3).into();
         Content { bytes, buffers: true }
     }
 
-    /// More content than the caches hold.
+    /// Content that is larger than the caches.
     fn memory() -> Content {
         Content { bytes: noise(NOISE * BLOCK, 3).into(), buffers: false }
     }
@@ -122,8 +122,8 @@ impl Content {
     }
 }
 
-/// The least work: each block copied and checksummed, and, with `parity`, each stripe's parity
-/// computed and checksummed.
+/// Does the minimum work: copies and checksums each block, and, with `parity`, computes and
+/// checksums each stripe's parity.
 fn least(content: &Content, slice: Duration, parity: bool) -> Result<f64> {
     let placement = Placement::new(Level::Raid5, DRIVES)?;
     let pool = Pool::new(64);
@@ -147,8 +147,8 @@ fn least(content: &Content, slice: Duration, parity: bool) -> Result<f64> {
     Ok(done as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Place `i` of `count` (a power of two) places. Each place comes once before any comes again, in
-/// an order that differs from round to round.
+/// Maps `i` to one of `count` (a power of two) places. Each place comes once before any comes
+/// again, in an order that differs from round to round.
 fn shuffled(i: u64, count: u64) -> u64 {
     let (mask, round) = (count - 1, i / count);
     let mut x = (i ^ round.wrapping_mul(0x9e37)) & mask;
@@ -191,8 +191,8 @@ impl Drives {
         Ok(Drives { rt, drives, pool: Pool::new(256), next: Cell::default() })
     }
 
-    /// The next rows of the zone in use; if that zone is full, of the next one, which is reset
-    /// first.
+    /// The next rows of the current zone, or, if that is full, of the next zone, which is
+    /// reset first.
     fn rows(&self, count: u64) -> Lba {
         let geometry = geometry();
         let (mut zone, mut row) = self.next.get();
@@ -212,7 +212,7 @@ impl Drives {
         Lba(zone * geometry.zone_size.0 + row)
     }
 
-    /// Blocks of data per second, where each stripe of three is four commands.
+    /// Blocks of data per second, if each stripe of three data blocks takes four commands.
     fn write(&self, content: &Content, slice: Duration) -> Result<f64> {
         let (start, mut done) = (Instant::now(), 0);
         while start.elapsed() < slice {
@@ -251,7 +251,7 @@ struct Array {
     rt: Rt,
     volume: Volume,
     pool: Pool,
-    /// Blocks begun: all clients copy the content in order.
+    /// Number of blocks begun; all clients take the content's blocks in this order.
     next: Rc<Cell<u64>>,
 }
 
@@ -261,8 +261,8 @@ impl Array {
         let drives: Vec<_> = (0..DRIVES).map(|i| drive(&rt, i)).collect::<Result<_>>()?;
         let drives: Vec<Rc<dyn ZonedDevice>> =
             drives.into_iter().map(|drive| drive as Rc<dyn ZonedDevice>).collect();
-        // Blocks cannot be read back: so nothing is cleaned, and segments without valid blocks have
-        // to be enough.
+        // The medium keeps no data, so cleaning could not move blocks. Segments that become free by
+        // themselves must be enough.
         let options = Options { clean: false, ..Options::default() };
         let config = Config { group, large: 0, ..Config::new(Level::Raid5, &geometry()) };
         let engine = rt.clone();

@@ -23,8 +23,8 @@ impl Work {
         }
     }
 
-    /// A command of this kind for block `offset` of `zone`; the drive chooses the place of an
-    /// append.
+    /// A command of this kind for block `offset` of `zone`. For an append, the drive chooses
+    /// the block.
     #[inline]
     pub fn command(self, geometry: &Geometry, zone: ZoneId, offset: u64) -> Command {
         let (zone_start, blocks) = (geometry.start(zone), BlockCount(1));

@@ -12,7 +12,7 @@ use crate::recorded::Replayed;
 use crate::trace::Name;
 use furrow_emu::timing::quantity::{Bytes, Time};
 use furrow_rt::Rng;
-// The machine's own functions are not used: their last digit differs between machines.
+// The platform's own functions are not used, because their last digit differs between machines.
 use libm::{exp, expm1, log, log1p, pow};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -23,9 +23,10 @@ use std::fmt;
 pub enum Kind {
     /// Reads.
     Read,
-    /// Writes to an address of the writer's choice.
+    /// Writes to an address that the writer chooses.
     Write,
-    /// Writes to an address of the drive's choice (Zone Append). For files the same as a write.
+    /// Writes to an address that the drive chooses (Zone Append). For files this is the same as
+    /// a write.
     Append,
 }
 
@@ -43,7 +44,7 @@ impl fmt::Display for Kind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
-    /// One after the other, and again from the start.
+    /// One after the other, then again from the start.
     #[default]
     Sequential,
     /// Each as likely as any other.
@@ -67,10 +68,10 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fill {
-    /// Files are not written, unless they are read: then at once.
+    /// Files are not written, unless they are read: then all are written at once.
     #[default]
     None,
-    /// All at once, piece by piece in turn.
+    /// All files at once, piece by piece in turn.
     AtOnce,
     /// One file after the other.
     InTurn,
@@ -86,7 +87,7 @@ impl Fill {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pick {
-    /// By the order of offsets, for all clients together.
+    /// Chosen by the order of offsets, for all clients together.
     #[default]
     Shared,
     /// Each client has its own zone, by the client's number.
@@ -100,12 +101,12 @@ pub enum Act {
     /// Nothing.
     #[default]
     None,
-    /// Before measuring a drive fails; the reads are of blocks that were on it.
+    /// A drive fails before measuring, and clients read blocks that were on it.
     Degrade,
-    /// The host loses its memory without notice; the time to put the array in service again is
+    /// The host loses its memory without notice. The time until the array is in service again is
     /// measured, as one operation.
     Recover,
-    /// A drive fails and is replaced; the time until the new drive has the content of the old one
+    /// A drive fails and is replaced. The time until the new drive has the content of the old one
     /// is measured, as one operation.
     Rebuild,
 }
@@ -153,7 +154,7 @@ pub struct Workload {
     pub theta: f64,
     /// Bytes of a request.
     pub size: Bytes,
-    /// Bytes of the larger requests, if there are any.
+    /// Size of the larger requests in bytes; 0: there are none.
     #[serde(default, skip_serializing_if = "no_bytes")]
     pub larger: Bytes,
     /// Percentage of larger requests.
@@ -162,24 +163,24 @@ pub struct Workload {
     /// The event in an array.
     #[serde(default, skip_serializing_if = "Act::is_none")]
     pub act: Act,
-    /// Clients at once; 0: one for each zone.
+    /// Number of clients; 0: one for each zone.
     #[serde(default)]
     pub threads: u32,
     /// For an array: replays the requests of a trace; other fields of operations do not matter.
     #[serde(default, skip_serializing_if = "Replay::is_none")]
     pub replay: Replay,
-    /// The trace. Not for data files: the command line names it.
+    /// The trace. Data files do not set it: the command line names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Name>,
     /// For files or an array: replays a recorded run of an engine; other fields do not matter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<Replayed>,
-    /// Requests each client keeps outstanding.
+    /// Number of requests that each client keeps outstanding.
     pub depth: u32,
     /// How writes reach a file system.
     #[serde(default)]
     pub mode: Mode,
-    /// fsync after this many writes of a client; 0: never.
+    /// Number of writes of a client between two fsyncs; 0: no fsync.
     #[serde(default)]
     pub fsync: u32,
     /// Bytes of each client's file; for a drive, the bytes of each zone that are read. Writers of
@@ -192,20 +193,19 @@ pub struct Workload {
     /// For a file system: a mix of operations on many files, instead of `op`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow: Option<Flow>,
-    /// For a file system: parts of the measured time, equally long, each with endings of names.
-    /// Each client has a file of each ending; in each part it uses the ending at its own number,
-    /// counting on from the first when there are no more. A file system may treat a file by its
-    /// name.
+    /// For a file system: parts of equal length of the measured time, each with a list of file name
+    /// endings, since a file system may treat a file by its name. Each client has a file with each
+    /// ending. In a part, client n uses the n-th ending of the list, which starts over at its end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<Vec<String>>,
-    /// For a drive: zones in use at once.
+    /// For a drive: number of zones in use at once.
     #[serde(default = "one")]
     pub zones: u32,
     /// For a drive: distance between the zones, in zones; 0: anywhere, drawn from the seed.
     #[serde(default = "one")]
     pub stride: u32,
-    /// For a drive: spreads the zones over this many first channels instead, no two on one die; 0:
-    /// does not.
+    /// For a drive: spreads the zones over this many first channels instead, with no two zones on
+    /// one die; 0: no spreading.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub channels: u32,
     /// For a drive: the zone that a command goes to.
@@ -214,14 +214,14 @@ pub struct Workload {
     /// Most bytes that a client transfers; 0: no limit.
     #[serde(default)]
     pub bytes: Bytes,
-    /// Time before measuring.
+    /// Warm-up time before measuring.
     #[serde(default)]
     pub warm: Time,
-    /// Time to measure, if the clients' bytes last as long.
+    /// Time to measure; the run is shorter if the clients have no bytes left to transfer.
     pub run: Time,
 }
 
-/// Most parts of a measured time.
+/// Most parts into which the measured time is divided.
 pub const PHASES_MAX: usize = 9;
 
 fn no_bytes(bytes: &Bytes) -> bool {
@@ -310,7 +310,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Clients at once.
+    /// Number of clients.
     pub fn clients(&self) -> u32 {
         if self.threads == 0 { self.zones } else { self.threads }
     }
@@ -382,12 +382,12 @@ impl Workload {
         text
     }
 
-    /// True if nothing is read.
+    /// True if the workload reads nothing.
     pub fn only_writes(&self) -> bool {
         self.op != Kind::Read && self.read_percent == 0
     }
 
-    /// True if nothing is written.
+    /// True if the workload writes nothing.
     pub fn only_reads(&self) -> bool {
         self.op == Kind::Read || self.read_percent == 100
     }
@@ -422,11 +422,12 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The operations of client `thread` in a space of `space` bytes (at least one request).
-    /// Sequential clients start evenly spaced if they `share` the space, otherwise at its start.
+    /// The operations of client `thread` in a space of `space` bytes (at least one request). If
+    /// sequential clients `share` the space, they start at evenly spaced offsets, otherwise all at
+    /// its start.
     pub fn new(workload: &Workload, seed: u64, thread: u32, space: u64, share: bool) -> Stream {
         let mut rng = Rng::new(seed ^ u64::from(thread + 1).wrapping_mul(0x9fb2_1c65_1e98_df25));
-        // One draw, so that neighbouring seeds give unrelated streams.
+        // One draw decorrelates the streams of neighbouring seeds.
         rng = Rng::new(rng.next());
         let slots = (space / workload.size.0).max(1);
         let start = if share {
@@ -465,7 +466,7 @@ impl Stream {
         }
         let larger = self.larger_percent > 0 && self.rng.below(100) < self.larger_percent;
         let bytes = if larger { self.larger } else { self.size };
-        // Close to the end of the space a larger request may not fit.
+        // Near the end of the space a larger request may not fit.
         let last = self.space.saturating_sub(bytes) / self.size * self.size;
         let at = if larger { (slot * self.size).min(last) } else { slot * self.size };
         Op { kind, at, bytes, sync }
@@ -505,7 +506,7 @@ struct Zipf {
     lowest: f64,
     highest: f64,
     accept: f64,
-    /// Item of rank k: k × factor + shift, modulo n.
+    /// The item of rank k is k × factor + shift, modulo n.
     factor: u64,
     shift: u64,
 }
@@ -532,7 +533,7 @@ impl Zipf {
 
     fn draw(&self, rng: &mut Rng) -> u64 {
         let rank = loop {
-            // 53 bits: the precision of a fraction.
+            // The precision of the fraction is 53 bits.
             let share = (rng.next() >> 11) as f64 / (1u64 << 53) as f64;
             let value = self.highest + share * (self.lowest - self.highest);
             let x = inverse(value, self.theta);
@@ -547,7 +548,7 @@ impl Zipf {
     }
 }
 
-/// The integral of x^-theta from 1.
+/// The integral of x^-theta, starting at 1.
 fn integral(x: f64, theta: f64) -> f64 {
     let log = log(x);
     let power = (1.0 - theta) * log;
@@ -604,7 +605,7 @@ mod tests {
         (0..count).map(|_| stream.draw().at / 4096).collect()
     }
 
-    /// Number of draws of each rank, the most frequent first.
+    /// Returns the number of draws of each rank, the most frequent first.
     fn ranks(drawn: &[u64]) -> Vec<usize> {
         let mut counts = vec![0; 1000];
         drawn.iter().for_each(|slot| counts[*slot as usize] += 1);
@@ -612,7 +613,7 @@ mod tests {
         counts
     }
 
-    /// The draws of a seed must not depend on the machine's own mathematics.
+    /// Checks that the draws of a seed do not depend on the machine's own mathematics.
     #[test]
     fn zipf_draws_are_the_same_everywhere() {
         let mut rng = Rng::new(42);
@@ -647,7 +648,8 @@ mod tests {
     fn random_offsets_are_even() {
         let drawn = slots(&workload(Order::Random, 0.0), 3, 0, 200_000);
         let counts = ranks(&drawn);
-        // 200 expected each, standard deviation 14: the extremes of 1000 lie within 5 of those.
+        // Each is expected 200 times, with a standard deviation of 14: the extremes of 1000 lie
+        // within 5 deviations.
         assert!(counts[0] < 271 && counts[999] > 129, "{} to {}", counts[0], counts[999]);
     }
 

@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 #[test]
 fn every_benchmark_runs() {
-    // Most of the time each waits: for its clients, or until it has measured long enough.
+    // A benchmark mostly waits, for its clients or until it has measured long enough, so several
+    // run at once.
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -51,7 +52,7 @@ fn run(bench: &Bench) {
     }
 }
 
-/// How many rows a benchmark of the emulated drive has, and how the first begins.
+/// The number of rows of a benchmark of the emulated drive, and how the first row begins.
 fn expected(bench: &str) -> Option<(usize, &'static str)> {
     Some(match bench {
         "emulator" => (8, "write, discard"),

@@ -7,7 +7,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// A folder that is gone at the end of the test.
+/// A folder that is removed at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -59,7 +59,7 @@ fn the_list_has_every_claim_and_its_state() {
     let catalogue = furrow_lab::catalogue::Catalogue::built_in().expect("it is sound");
     let listed = list["claims"].as_array().expect("a list");
     assert!(listed.iter().map(|claim| &claim["id"]).eq(catalogue.claims.iter().map(|c| &c.id)));
-    // A line for each claim, whatever COLUMNS is, between a head and the sum.
+    // The output has a head, a line for each claim, whatever COLUMNS is, and the sum.
     assert_eq!(shown.lines().count(), 1 + listed.len() + 2, "{shown}");
     for claim in listed {
         let (id, what) = (claim["id"].as_str().unwrap(), claim["what"].as_str().unwrap());
@@ -69,7 +69,7 @@ fn the_list_has_every_claim_and_its_state() {
     let ids: Vec<&str> =
         runnable["claims"].as_array().unwrap().iter().filter_map(|c| c["id"].as_str()).collect();
     assert!(ids.contains(&"R-raw") && ids.contains(&"R1"), "{ids:?}");
-    // A trace is not part of the program.
+    // The program contains no trace.
     assert!(!ids.contains(&"R24") && !ids.contains(&"R25"), "{ids:?}");
 }
 
@@ -79,7 +79,8 @@ fn a_run_is_the_same_twice_and_says_what_it_compared() {
     let arguments = ["run", "z-die", "--seeds", "1", "--json"];
     let first = lab(&arguments, cache.path());
     let document = json(&first);
-    // From the cache, if this build keeps results; run again, if not.
+    // The results come from the cache if this build keeps results; otherwise they are
+    // computed again.
     let again = lab(&arguments, cache.path());
     let uncached = lab(&[&arguments[..], &["--no-cache"]].concat(), cache.path());
     for other in [again, uncached] {
@@ -130,7 +131,7 @@ fn a_report_from_changed_data_says_so_and_how_to_repeat_it() {
     let own = folder.path().join("my data");
     std::fs::create_dir_all(&own).expect("a directory can be made");
     let own = own.to_str().expect("a path in UTF-8");
-    // One file of eight, with one parameter changed.
+    // The directory has one of the eight files, with one parameter changed.
     let setup = include_str!("../data/setup.toml");
     let (from, to) = (
         "[device.pm1731a]\nspec = \"mem:pm1731a,",
@@ -152,7 +153,7 @@ fn a_report_from_changed_data_says_so_and_how_to_repeat_it() {
     for part in [&changed, &repeat, "The data are not those of the commit"] {
         assert!(html.contains(part), "{part} is missing in {html}");
     }
-    // So does everything else that shows what was run.
+    // Everything else that shows what was run also names the change.
     let shown = text(&lab(&[&["run"], &arguments[..]].concat(), folder.path()).stdout);
     assert!(shown.contains("device pm1731a: spec") && shown.contains(own), "{shown}");
     let document = json(&lab(&[&["run", "--json"], &arguments[..]].concat(), folder.path()));
@@ -163,12 +164,12 @@ fn a_report_from_changed_data_says_so_and_how_to_repeat_it() {
     let table = text(&table.stdout);
     assert!(table.contains(&format!("--seeds 1 --data '{own}'")), "{table}");
     assert!(table.contains("- `device pm1731a: spec"), "{table}");
-    // Its figures are none of the commit's.
+    // The figures are not those of the commit, so they are not kept.
     let docs = folder.path().to_str().expect("a path in UTF-8");
     let keep = lab(&[&["keep", "--docs", docs], &arguments[..]].concat(), folder.path());
     assert_eq!(keep.status.code(), Some(1));
     assert!(text(&keep.stderr).contains("only figures of the commit"), "{}", text(&keep.stderr));
-    // The same data in other places are the same data.
+    // Unchanged data in another directory count as the same data.
     std::fs::write(format!("{own}/setup.toml"), setup).expect("written");
     let same = json(&lab(&[&["run", "--json"], &arguments[..]].concat(), folder.path()));
     assert_eq!(same["changed_data"], Value::Null);

@@ -1,14 +1,14 @@
-//! Independent runs, spread over the cores: each has an executor and a drive of its own, so they
-//! share nothing and their results do not depend on how many run at once.
+//! Independent runs, spread over the cores: each run has an executor and a drive of its own, so
+//! runs share nothing and their results do not depend on how many run at once.
 
 use anyhow::{Result, anyhow};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Is called, from any thread, with the number of finished runs and the number of all runs.
+/// A callback that gets the number of finished runs and the number of all runs, from any thread.
 pub type Told<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
-/// Does `work` for each number below `count`. The results are in the order of the numbers.
+/// Calls `work` for each number below `count`. The results are in the order of the numbers.
 ///
 /// # Errors
 /// The error of the lowest number whose work failed; work that had not begun by then is skipped.

@@ -1,7 +1,8 @@
-//! The plots of `docs/research/calibration.md`: what the model gives over zones, sizes, depth and
-//! occupancy, with what was measured as crosses.
+//! The plots of `docs/calibration.md`: the model's results over zones, sizes, depth and occupancy,
+//! with measurements as crosses.
 //!
-//! A curve is made of the same runs as the rows of the golden data, one for each point.
+//! A curve has one point for each run. These runs are of the same kind as the rows of the
+//! golden data.
 
 use super::{Golden, Row, Verdict, cores, figure};
 use crate::plot::{Axis, Mark, Plot, Point};
@@ -23,7 +24,7 @@ enum Over {
     Depth,
     /// KiB of a request.
     Size,
-    /// Per cent of a zone's capacity that is written.
+    /// Percentage of a zone's capacity that is written.
     Occupancy,
 }
 
@@ -71,7 +72,7 @@ struct Plan {
     over: Over,
     up: &'static str,
     curves: Vec<Curve>,
-    /// Rows of the golden data that are marked.
+    /// Selects the rows of the golden data that are marked.
     measured: fn(&Golden) -> bool,
     /// Other marks.
     marks: Vec<Mark>,
@@ -192,7 +193,7 @@ fn zoned_plans() -> Vec<Plan> {
 
 /// The small-zone drive.
 fn small_zone_plans() -> Vec<Plan> {
-    // As in the published runs: 512 outstanding in all.
+    // As in the published runs, 512 requests are outstanding in total.
     let run = |kib: u64, zones: u32| {
         sketch("pm1731a", "write", &kib.to_string(), zones, 512 / zones, "GB/s")
     };
@@ -282,7 +283,7 @@ pub fn files() -> Vec<&'static str> {
 /// The figure of all rows.
 const ROWS: &str = "rows.svg";
 
-/// Draws the figures; `rows` are the golden rows with the model's figures.
+/// Draws the figures; `rows` are the golden rows with the model's results.
 ///
 /// # Errors
 /// If the drive fails.
@@ -314,7 +315,7 @@ pub fn figures(rows: &[Row], told: cores::Told<'_>) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Model over measurement of every row, with its tolerance.
+/// Plots the model's result over the measurement for every row, with its tolerance.
 fn ratios(rows: &[Row]) -> Plot {
     let mut plot = Plot::new(
         "Model over measurement, every row; bars: what is tolerated",

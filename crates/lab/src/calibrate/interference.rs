@@ -1,12 +1,11 @@
-//! Reads and writes beside resets and finishes: what was measured, and what the model gives.
+//! Reads and writes alongside resets and finishes: the measurements, and the model's results.
 //!
 //! No row here is a gate: the measurements are few, and the model has only two shares and one
-//! stretch for them. `docs/research/calibration.md` has the sources and how each measurement was
-//! driven.
+//! stretch for them. `docs/calibration.md` has the sources, and how each measurement was driven.
 //!
 //! A management command is *paced*: commands begin at intervals at which they would take `duty` of
 //! the time on an idle drive, or when the last command ends if that is later. A rate limit works
-//! like that, so commands that are slowed take more of the time than their duty.
+//! like that, so commands that are slowed take a larger share of the time than `duty`.
 
 use super::{cores, direct, drive, expect};
 use crate::catalogue::Point;
@@ -33,13 +32,14 @@ const FIRST: u32 = 640;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Neighbour {
-    /// Resets of full zones, which would take `.0` % of the time on an idle drive.
+    /// Resets of full zones, which would take this percentage of the time on an idle drive.
     Resets(u32),
-    /// Finishes of zones with one block, likewise.
+    /// Finishes of zones with one block, which would take this percentage of the time on an
+    /// idle drive.
     Finishes(u32),
 }
 
-/// The measure by which a situation is compared.
+/// The measure that a comparison uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Judged {
@@ -64,9 +64,9 @@ pub struct Situation {
     pub beside: Neighbour,
     /// The measure that is compared.
     pub judged: Judged,
-    /// Measured alone.
+    /// The figure measured without other commands.
     pub alone: f64,
-    /// Measured together with the other kind of command.
+    /// The figure measured together with the other kind of command.
     pub together: f64,
 }
 
@@ -107,9 +107,9 @@ pub struct Compared {
     /// The measurement.
     #[serde(flatten)]
     pub situation: Situation,
-    /// The model, alone.
+    /// The model's figure without other commands.
     pub model_alone: f64,
-    /// The model, together with the other kind of command.
+    /// The model's figure together with the other kind of command.
     pub model_together: f64,
 }
 
@@ -140,7 +140,7 @@ impl Situation {
         }
     }
 
-    /// MiB/s, or ms.
+    /// The unit of the measure: MiB/s, or ms.
     pub fn unit(&self) -> &'static str {
         match self.judged {
             Judged::Throughput => "MiB/s",
@@ -155,7 +155,7 @@ impl Situation {
             Neighbour::Resets(duty) => (15_400 * Nanos::MICRO, duty, Nanos::SECOND),
             Neighbour::Finishes(duty) => (911 * Nanos::MILLI, duty, 3 * Nanos::SECOND),
         };
-        // Leaves time for finishes that are slowed several times over to end.
+        // Leaves enough time to end for finishes that are slowed several times over.
         let least = match (self.judged, self.beside) {
             (Judged::Management, Neighbour::Finishes(_)) => 3 * least,
             _ => least,
@@ -163,11 +163,11 @@ impl Situation {
         let period = takes * 100 / u64::from(duty);
         let (rt, device) = drive(PRESET, seed)?;
         let mut point = direct(PRESET, self.op, self.kib, self.zones, self.depth);
-        // Whole periods, so that the share of time is right.
+        // Only whole periods give the right share of time.
         let periods = least.div_ceil(period);
         point.workload.warm = Time(period);
         point.workload.run = Time(periods * period);
-        // Zones to be read are written and finished before, which takes a second.
+        // Zones to be read are first written and finished, which takes a second.
         let whole = (periods + 2) * period + Nanos::SECOND + Nanos::SECOND / 5;
         let zones = whole.div_ceil(period) as u32;
         let paced = Rc::new(Paced {
@@ -213,13 +213,13 @@ impl Situation {
     }
 }
 
-/// Management commands, one after the other.
+/// Management commands that are issued one after the other at intervals.
 struct Paced {
     rt: Rt,
     device: Rc<dyn ZonedDevice>,
     beside: Neighbour,
     period: u64,
-    /// Begin of the first command that counts: the drive is loaded by then.
+    /// Start of the first command that counts: the drive is loaded by then.
     first: Cell<Nanos>,
     /// Number of zones for the commands.
     zones: u32,
@@ -233,7 +233,7 @@ impl Paced {
     async fn submit(&self, command: Command, pages: u64) -> Result<()> {
         let page = Page::zeroed();
         let data = Pages::from_iter((0..pages).map(|_| page.clone()));
-        // A queue of its own.
+        // The management commands use a queue of their own.
         let request = Request::with_data(command, data);
         expect(self.device.submit(QueueId(1_000), request).await.status)
     }

@@ -200,8 +200,8 @@ mod tests {
         assert!(part("<!-- begin: x -->\n", "x").is_err());
     }
 
-    /// The document has the measurement of every row, and the model's present figure of every
-    /// ninth row.
+    /// Checks that the document has the measurement of every row, and the model's current figure of
+    /// every ninth row.
     #[test]
     fn the_document_is_not_stale() {
         let document = include_str!("../../../../docs/research/calibration.md");

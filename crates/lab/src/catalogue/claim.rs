@@ -38,20 +38,21 @@ pub struct Claim {
     /// The expectation before the first run, with reasons.
     #[serde(default)]
     pub forecast: Option<String>,
-    /// If it misses: the reason, and the evidence for it.
+    /// For a claim that misses: the reason, and the evidence for it.
     #[serde(default)]
     pub explanation: Option<String>,
-    /// If it is not reproduced: the cause in a line, 15 words at most.
+    /// For a claim that is not reproduced: the cause in one line of at most 15 words.
     #[serde(default)]
     pub cause: Option<String>,
-    /// The figures that moved when the cause was changed, those of another claim as `ID: name`;
-    /// none if no experiment was found.
+    /// The figures that moved when the cause was changed; a figure of another claim is written as
+    /// `ID: name`. Empty if no experiment was found.
     #[serde(default)]
     pub moved: Vec<String>,
-    /// Why it cannot be compared with the published result, if it was tried with something else.
+    /// For a claim that was tried with something else than was published: why the results cannot
+    /// be compared.
     #[serde(default)]
     pub incomparable: Option<String>,
-    /// Percentage by which its figures may differ from the stored ones; nothing if changes are not
+    /// Percentage by which its figures may differ from the stored ones; `None` if changes are not
     /// checked against them.
     #[serde(default)]
     pub gate: Option<f64>,
@@ -86,36 +87,36 @@ pub struct Trial {
     /// Fields of the array that differ.
     #[serde(default)]
     pub array: Table,
-    /// The field of the workload, or with `array.` before it of the array, that takes the `values`
-    /// in turn.
+    /// The field that takes the `values` in turn: a field of the workload, or, prefixed with
+    /// `array.`, of the array.
     #[serde(default)]
     pub over: Option<String>,
     /// The values of the field `over`.
     #[serde(default)]
     pub values: Vec<Value>,
-    /// Another drive than the claim's.
+    /// A drive that replaces the claim's.
     #[serde(default)]
     pub device: Option<String>,
     /// Options to add to the drive's spec.
     #[serde(default)]
     pub device_with: Option<String>,
-    /// Another profile than the claim's.
+    /// A profile that replaces the claim's.
     #[serde(default)]
     pub profile: Option<String>,
-    /// Another host than the claim's.
+    /// A host that replaces the claim's.
     #[serde(default)]
     pub host: Option<String>,
-    /// Another workload than the claim's.
+    /// A workload that replaces the claim's.
     #[serde(default)]
     pub workload: Option<String>,
 }
 
-/// A trial with nothing left to look up.
+/// A trial whose names are all resolved.
 #[derive(Clone, Debug)]
 pub struct Series {
     /// Name of the trial.
     pub name: String,
-    /// The field that changes from point to point, if one does.
+    /// The field that changes from point to point, if any.
     pub over: Option<String>,
     /// The points: one if no field changes.
     pub points: Vec<SeriesPoint>,
@@ -132,7 +133,7 @@ pub struct SeriesPoint {
     pub point: Point,
 }
 
-/// The sense of a published number.
+/// How a published number is meant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Relation {
@@ -165,7 +166,7 @@ impl Paper {
     }
 }
 
-/// How a figure is made of measures.
+/// How a figure is computed from measures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Take {
@@ -180,7 +181,7 @@ pub enum Take {
     Loss,
     /// Percentage by which the measure of `run` is above that of `per`.
     More,
-    /// The first value of series `run` at which `reach` percent of its best is reached.
+    /// The first value of series `run` at which `reach` percent of the series' best is reached.
     Knee,
     /// Percentage by which the lowest of series `run` is below the highest.
     Spread,
@@ -198,17 +199,16 @@ pub struct Figure {
     pub name: String,
     /// Its unit: `GB/s`, `MiB/s`, `us`, `%`, `x`, `zones`, …
     pub unit: String,
-    /// The published figure; nothing for a figure of our own, which shows what the others depend
-    /// on.
+    /// The published figure; `None` for a figure of our own, which shows what the others depend on.
     #[serde(default)]
     pub paper: Option<Paper>,
-    /// The sense of the published figure.
+    /// How the published figure is meant.
     #[serde(default)]
     pub relation: Relation,
-    /// Percentage by which ours may differ and still be the same.
+    /// Percentage by which our figure may differ and still count as equal.
     #[serde(default = "ten")]
     pub tolerance: f64,
-    /// Whether the drive's model was fitted to it, so that it proves nothing.
+    /// Whether the drive's model was fitted to the figure, so that the figure proves nothing.
     #[serde(default)]
     pub fitted: bool,
     /// The value expected before the first run.
@@ -218,7 +218,7 @@ pub struct Figure {
     /// read.
     #[serde(default)]
     pub note: Option<String>,
-    /// How the figure is made of the runs.
+    /// How the figure is computed from the runs.
     #[serde(default)]
     pub take: Take,
     /// The measure: `throughput`, `operations`, `mean`, `p50`, `p95`, `p99`, `p99.9`,
@@ -228,22 +228,22 @@ pub struct Figure {
     /// The run or series that is measured.
     #[serde(default)]
     pub run: Option<String>,
-    /// For a series: the value of the point.
+    /// For a series: the value of the measured point.
     #[serde(default)]
     pub at: Option<String>,
     /// The run or series to compare with.
     #[serde(default)]
     pub per: Option<String>,
-    /// For a series to compare with: the value of the point.
+    /// For a series to compare with: the value of its point.
     #[serde(default)]
     pub per_at: Option<String>,
-    /// For [`Take::Line`]: the place on the axis.
+    /// For [`Take::Line`]: the place on the axis at which the line is evaluated.
     #[serde(default)]
     pub each: Option<Bytes>,
-    /// Whether to show processor time of this machine for each operation, next to the figure.
+    /// Whether to show this machine's processor time for each operation next to the figure.
     #[serde(default)]
     pub processor: bool,
-    /// For [`Take::Knee`]: percent of the best.
+    /// For [`Take::Knee`]: the percentage of the best.
     #[serde(default = "ninety_five")]
     pub reach: f64,
 }
@@ -261,14 +261,15 @@ fn throughput() -> String {
 }
 
 impl Figure {
-    /// True if the figure shows what others depend on: nothing was published of it, or expected.
+    /// True if the figure only shows what others depend on: no value of it was published
+    /// or expected.
     pub fn is_trial(&self) -> bool {
         self.paper.is_none() && self.forecast.is_none()
     }
 }
 
 impl Claim {
-    /// True if it can be run.
+    /// True if the claim can be run.
     pub fn is_runnable(&self) -> bool {
         !self.runs.is_empty()
     }
@@ -341,7 +342,7 @@ impl Claim {
     fn check_figure(&self, figure: &Figure) -> Result<()> {
         if !self.is_runnable() {
             ensure!(figure.run.is_none(), "has a run, the claim has none");
-            // What another program tried beside the published figures.
+            // The figure may have been measured by another program, as an experiment on the cause.
             let tried = self.moved.contains(&figure.name);
             ensure!(figure.paper.is_some() || tried, "nothing published, nothing run");
             return Ok(());
@@ -378,7 +379,8 @@ impl Claim {
     }
 }
 
-/// The claim and the name of a figure of another claim, in [`Claim::moved`].
+/// Splits an entry of [`Claim::moved`] that names a figure of another claim into the claim and the
+/// figure's name.
 pub(super) fn elsewhere(name: &str) -> Option<(&str, &str)> {
     name.split_once(": ")
 }

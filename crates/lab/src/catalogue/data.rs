@@ -1,8 +1,8 @@
-//! The files that a catalogue is read from: those built in, and those of a directory in their
-//! place; and what is different then.
+//! The files that a catalogue is read from: built-in files, files of a directory that replace them,
+//! and the differences between the two.
 //!
-//! A file of the directory replaces the built-in file of its name; a file with another name is read
-//! besides. So a changed parameter is one file, and a claim of one's own is one, too.
+//! A file of the directory replaces the built-in file of the same name; a file with another name is
+//! read in addition. So a changed parameter takes one file, and so does a user's own claim.
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use serde::de::DeserializeOwned;
@@ -27,10 +27,10 @@ const BUILT_IN: [(&str, &str); 8] = [
     ("claims-recorded.toml", include_str!("../../data/claims-recorded.toml")),
 ];
 
-/// A file.
+/// A file of the catalogue's data.
 #[derive(Clone, Debug)]
 pub(super) struct File {
-    /// Its name; a file of a directory with its path.
+    /// The file's name, with its path if it is from a directory.
     pub name: String,
     text: Cow<'static, str>,
 }
@@ -40,7 +40,7 @@ impl File {
         File { name: name.to_owned(), text: text.into() }
     }
 
-    /// The content.
+    /// Parses the content.
     ///
     /// # Errors
     /// With the file and the line at which it is wrong.
@@ -56,9 +56,9 @@ impl File {
 /// The files of a catalogue.
 #[derive(Clone, Debug)]
 pub(super) struct Data {
-    /// Sources, drives, profiles, hosts, workloads, variants.
+    /// Files with sources, drives, profiles, hosts, workloads and variants.
     pub setup: Vec<File>,
-    /// Claims.
+    /// Files with claims.
     pub claims: Vec<File>,
 }
 
@@ -70,10 +70,11 @@ impl Data {
         Data { setup, claims }
     }
 
-    /// Those with the files of `directory` in their place.
+    /// The built-in files, except those that files of `directory` replace, and the further files
+    /// of `directory`.
     ///
     /// # Errors
-    /// If it cannot be read, has no such file, or a TOML file of another name.
+    /// If the directory cannot be read, has no such file, or has a TOML file of another name.
     pub fn of(directory: &Path) -> Result<Data> {
         let cannot = || format!("cannot read {}", directory.display());
         let mut data = Data::built_in();
@@ -111,7 +112,7 @@ impl Data {
         Ok(data)
     }
 
-    /// Everything in it as one tree.
+    /// All entries of all files as one tree.
     fn tree(&self) -> Result<Table> {
         let mut tree = Table::new();
         for file in self.setup.iter().chain(&self.claims) {
@@ -126,7 +127,7 @@ impl Data {
         Ok(tree)
     }
 
-    /// What is different from what is built in, a line each.
+    /// The differences from the built-in data, one line each.
     ///
     /// # Errors
     /// If a file cannot be parsed.
@@ -154,7 +155,8 @@ impl Data {
     }
 }
 
-/// A list of tables that all have different names, as a table of them.
+/// Turns a list of tables that all have different names into a table by name; leaves other values
+/// as they are.
 fn named(value: Value) -> Value {
     let Value::Array(list) = value else { return value };
     let name = |entry: &Value| {
@@ -169,7 +171,7 @@ fn named(value: Value) -> Value {
     }
 }
 
-/// Adds what is different between two values to `all`.
+/// Adds the differences between two values to `all`.
 fn differ(place: &str, own: &Value, built_in: &Value, all: &mut Vec<String>) {
     let (own, built_in) = (named(own.clone()), named(built_in.clone()));
     let (Value::Table(one), Value::Table(other)) = (&own, &built_in) else {

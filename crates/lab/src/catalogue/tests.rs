@@ -44,14 +44,15 @@ fn the_data_of_this_program_are_sound() {
             assert!(ids.contains(&format!("{letter}{number}")), "{letter}{number} is missing");
         }
     }
-    // Plus four without a published result.
+    // Four claims have no published result.
     assert!(["H-read", "H-buffered", "R-bare", "R-join"].iter().all(|id| ids.contains(*id)));
     assert_eq!(ids.len(), first.len() + 69 + 4);
     assert_eq!(catalogue.claim("z-RAW-peak").map(|claim| claim.id.as_str()), Some("Z-raw-peak"));
     assert!(catalogue.claim("Z99").is_none());
 }
 
-/// A variant changes one thing in what a claim's published figures are made of, and no more is run.
+/// A variant changes one thing in the runs behind a claim's published figures, and leaves out all
+/// other runs.
 #[test]
 fn a_variant_changes_hosts_or_drives_and_keeps_published_figures() {
     let variant = |text: &str| format!("[[variant]]\nname = \"v\"\n{text}\n");
@@ -80,7 +81,7 @@ fn a_variant_changes_hosts_or_drives_and_keeps_published_figures() {
     assert!(format!("{error:#}").contains("variant v"), "{error:#}");
 }
 
-/// An unused entry is not shown to work: every entry is used by a claim or named here.
+/// Nothing tests an unused entry, so every entry must be used by a claim or be named here.
 #[test]
 fn every_device_and_workload_has_a_use() {
     let catalogue = Catalogue::built_in().unwrap();
@@ -171,7 +172,7 @@ fn what_is_wrong_is_named_with_its_place() {
     }
 }
 
-/// A directory for data that is gone at the end of the test.
+/// A directory for data that is removed at the end of the test.
 struct Directory(std::path::PathBuf);
 
 impl Directory {
@@ -217,7 +218,7 @@ name = "r"
     assert_eq!(differences[..], ["claim Mine: not built in", "device mine: not built in"]);
     assert_eq!(all.options_of(all.claim("Mine").unwrap()), format!(" --data {}", own.0.display()));
 
-    // What is wrong is named with the file that has it, and the line.
+    // An error names the file that is wrong, and the line.
     own.write("claims-mine.toml", &claim.replacen("zone-write", "zone-right", 1));
     let error = refused();
     assert!(

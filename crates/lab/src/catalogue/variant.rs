@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Variant {
     /// Its name, the head of a column.
     pub name: String,
-    /// Dirty limit of all hosts; their memory is twice as much at least.
+    /// Dirty limit of all hosts; their memory becomes at least twice as much.
     #[serde(default)]
     pub dirty: Option<Bytes>,
-    /// Time that a client's processor takes for each operation beside what the host says.
+    /// Additional time that a client's processor takes for each operation.
     #[serde(default)]
     pub cpu: Option<Time>,
     /// Options of the timing model, by preset of the drive.
@@ -24,7 +24,8 @@ pub struct Variant {
 }
 
 impl Variant {
-    /// `catalogue` with this change, and of each claim the published figures and their runs only.
+    /// Applies the change to `catalogue`, and keeps only the published figures of each claim and
+    /// their runs.
     pub fn applied(&self, catalogue: &Catalogue) -> Catalogue {
         let mut varied = catalogue.clone();
         for host in varied.hosts.values_mut() {
@@ -48,8 +49,8 @@ impl Variant {
         varied
     }
 
-    /// True if the change is one to a run of `claim`. A dirty limit is none for a volume, which has
-    /// no dirty data.
+    /// True if the change affects a run of `claim`. A dirty limit does not affect a volume, which
+    /// has no dirty data.
     pub fn concerns(&self, catalogue: &Catalogue, claim: &Claim, size: Size) -> bool {
         let Ok(trials) = catalogue.trials(claim, size) else { return false };
         let mut points = trials.iter().flat_map(|series| &series.points).map(|point| &point.point);

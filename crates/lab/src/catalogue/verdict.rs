@@ -1,8 +1,8 @@
-//! Verdicts: how our figure compares with the published one, and the one rule that says so.
+//! Verdicts: how our figure compares with the published one, and the one rule that decides it.
 //!
 //! A verdict is computed, never written into the data. The data may only say that the model was
 //! fitted to a figure (`fitted`), or that a claim was tried with something else than was published
-//! (`incomparable`): neither can be a success.
+//! (`incomparable`): neither of these can be a success.
 
 use super::{Figure, Paper, Relation, Take};
 use crate::result::Sample;
@@ -11,7 +11,7 @@ use std::fmt;
 
 /// A published range whose ends are within this factor is a point with its scatter.
 const POINT_RANGE: f64 = 1.25;
-/// Seeds agree if the largest of their figures is within this factor of the least.
+/// Seeds agree if the largest of their figures is within this factor of the smallest.
 const SCATTER: f64 = 1.5;
 /// Published effects below this factor mean "equal"; our effects below it show no direction.
 const EQUAL: f64 = 1.1;
@@ -26,8 +26,8 @@ pub enum Verdict {
     Calibrated,
     /// The claim was tried with something else than was published.
     Incomparable,
-    /// A published point, met on both sides within the tolerance, 10 % at most, by seeds that
-    /// agree.
+    /// A published point that our mean meets within the tolerance, 10 % at most, on either side, by
+    /// seeds that agree.
     Reproduced,
     /// A published bound that holds, or an effect of half to twice the published one.
     Direction,
@@ -36,7 +36,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The verdicts that are counted and drawn, the best first.
+    /// The verdicts that are counted and drawn, best first.
     pub const ALL: [Verdict; 5] = [
         Verdict::Reproduced,
         Verdict::Direction,
@@ -45,7 +45,7 @@ impl Verdict {
         Verdict::Calibrated,
     ];
 
-    /// When a figure has the verdict, for the documents: a part of a sentence, then sentences.
+    /// The rule for giving this verdict, for the documents: a part of a sentence, then sentences.
     pub fn rule(self) -> &'static str {
         match self {
             Verdict::None => "nothing was published.",
@@ -124,8 +124,9 @@ impl Figure {
         if holds { Verdict::Direction } else { Verdict::NotReproduced }
     }
 
-    /// True if the figures of all seeds are within [`SCATTER`] of each other, and on the side of
-    /// the published `near`, if that is an effect: a mean can meet a figure that no seed shows.
+    /// True if the figures of all seeds are within [`SCATTER`] of each other and, if the published
+    /// `near` is an effect, on the same side as `near`. The mean alone can meet a figure that no
+    /// seed shows.
     fn agree(&self, near: f64, sample: &Sample) -> bool {
         let Sample { low, high, .. } = *sample;
         let alike = (low >= 0.0 && high <= SCATTER * low) || (high <= 0.0 && low >= SCATTER * high);
@@ -136,8 +137,8 @@ impl Figure {
         alike && same(low) && same(high)
     }
 
-    /// True if `ours` is an effect in the direction of the published `near`, of `least` to twice
-    /// its size; the size of an effect is the logarithm of a ratio.
+    /// True if `ours` is an effect in the direction of the published `near`, and `least` to 2 times
+    /// its size. The size of an effect is the logarithm of a ratio.
     fn follows(&self, near: f64, ours: f64, least: f64) -> bool {
         let (Some(near), Some(ours)) = (self.effect(near), self.effect(ours)) else { return false };
         let equal = EQUAL.ln();
@@ -176,9 +177,9 @@ mod tests {
     fn seeds_that_do_not_agree_reproduce_nothing() {
         let ratio = "unit = 'x'\ntake = 'ratio'\npaper = 1.27";
         assert_eq!(of_seeds(ratio, &[1.1, 1.3, 1.4]), Verdict::Reproduced);
-        // One without the effect: the mean has it still.
+        // One seed does not show the effect, but the mean still does.
         assert_eq!(of_seeds(ratio, &[0.995, 1.3, 1.4]), Verdict::Direction);
-        // Too far from each other.
+        // The seeds are too far from each other.
         assert_eq!(of_seeds(ratio, &[1.05, 1.1, 1.65]), Verdict::Direction);
         let less = "unit = '%'\ntake = 'loss'\npaper = 20";
         assert_eq!(of_seeds(less, &[18.0, 22.0]), Verdict::Reproduced);
@@ -187,13 +188,13 @@ mod tests {
         let time = "unit = 'us'\npaper = 20";
         assert_eq!(of_seeds(time, &[17.0, 23.0]), Verdict::Reproduced);
         assert_eq!(of_seeds(time, &[10.0, 30.0]), Verdict::NotReproduced);
-        // "About equal" has two sides; nothing is nothing.
+        // "About equal" accepts values on both sides of 1, and only 0 equals a published 0.
         assert_eq!(
             of_seeds("unit = 'x'\ntake = 'ratio'\npaper = 1", &[0.99, 1.02]),
             Verdict::Reproduced
         );
         assert_eq!(of_seeds("unit = 'MB'\npaper = 0", &[0.0, 0.0]), Verdict::Reproduced);
-        // A seed without a figure agrees with none.
+        // A seed without a figure agrees with no other seed.
         let figure: Figure = toml::from_str(&format!("name = 'f'\n{ratio}")).unwrap();
         let open = Sample::pooled(1.27, &[Some(1.2), None]);
         assert_eq!(figure.verdict(&open), Verdict::Direction);
@@ -232,7 +233,7 @@ mod tests {
         assert_eq!(of(more, 25.0), Verdict::Direction);
         let loss = "unit = '%'\ntake = 'loss'\npaper = 50";
         assert_eq!(of(loss, 35.0), Verdict::Direction);
-        // "About equal" has no direction that could be reproduced instead.
+        // "About equal" has no direction that could be reproduced.
         assert_eq!(of("unit = 'x'\ntake = 'ratio'\npaper = 1", 1.3), Verdict::NotReproduced);
     }
 

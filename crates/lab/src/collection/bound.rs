@@ -21,7 +21,8 @@
 pub struct Life {
     /// The first moment at which the zone uses space.
     pub taken: usize,
-    /// The first moment at which the zone can be cleaned; the number of moments, or more: never.
+    /// The first moment at which the zone can be cleaned; never, if this is the number of moments
+    /// or more.
     pub full: usize,
     /// Bytes in the zone that are not yet overwritten, at each moment. From `full` on they do not
     /// grow.
@@ -39,7 +40,7 @@ pub struct Zones {
     pub zones: Vec<Life>,
 }
 
-/// The moment at which each zone is cleaned; `None`: never.
+/// The moment at which each zone is cleaned; `None` if it never is.
 pub type Schedule = Vec<Option<usize>>;
 
 /// The score of a zone when the limit is reached: zones with a lower score are cleaned first.
@@ -52,7 +53,7 @@ impl Zones {
         each.filter_map(|(zone, at)| at.map(|at| zone.live[at])).sum()
     }
 
-    /// Bytes that are used at each moment.
+    /// Bytes used at each moment.
     pub fn used(&self, schedule: &Schedule) -> Vec<u64> {
         let mut used = vec![0; self.moments];
         for (zone, at) in self.zones.iter().zip(schedule) {
@@ -64,21 +65,21 @@ impl Zones {
         used
     }
 
-    /// The least space that cleaning can keep to: the use if each zone is cleaned as soon as it is
-    /// full.
+    /// The least space within which a schedule exists: the peak use if each zone is cleaned as soon
+    /// as it is full.
     pub fn least_space(&self) -> u64 {
         let at_once = |zone: &Life| Some(zone.full).filter(|full| *full < self.moments);
         self.used(&self.zones.iter().map(at_once).collect()).into_iter().max().unwrap_or(0)
     }
 
-    /// The space that is used if nothing is copied: zones are reset when nothing in them is live.
+    /// The space that is enough without any copying: zones are reset when nothing in them is live.
     pub fn free_space(&self) -> u64 {
         let dead = |zone: &Life| (zone.full..self.moments).find(|at| zone.live[*at] == 0);
         self.used(&self.zones.iter().map(dead).collect()).into_iter().max().unwrap_or(0)
     }
 }
 
-/// The best choice for one zone at these prices: its cost, and the moment of cleaning.
+/// The cheapest choice for one zone at these prices: its cost, and the moment of cleaning.
 ///
 /// `before[m]` is the sum of the prices before moment m.
 fn best(zones: &Zones, zone: &Life, prices: &[f64], before: &[f64]) -> (f64, Option<usize>) {
@@ -91,7 +92,7 @@ fn best(zones: &Zones, zone: &Life, prices: &[f64], before: &[f64]) -> (f64, Opt
         let live = zone.live[at] as f64;
         after += prices[at] * live;
         let cost = live + room(at) + after;
-        // Among equal moments the earliest: it uses the least space.
+        // Among moments of equal cost the earliest is best: it uses the least space.
         if cost <= best.0 {
             best = (cost, Some(at));
         }
@@ -115,8 +116,9 @@ fn dual(zones: &Zones, space: u64, prices: &[f64]) -> (f64, Schedule) {
     (bound, schedule)
 }
 
-/// The least number of bytes that any schedule within `space` copies, found by `rounds` steps of a
-/// subgradient; `None` if there is no such schedule. `reach`: bytes that some schedule copies.
+/// The lower bound of the bytes that any schedule within `space` copies, from `rounds` steps of a
+/// subgradient method; `None` if there is no such schedule. `reach` is the number of bytes that
+/// some schedule copies.
 pub fn lower(zones: &Zones, space: u64, reach: Option<u64>, rounds: usize) -> Option<f64> {
     if zones.least_space() > space {
         return None;
@@ -153,11 +155,11 @@ pub fn lower(zones: &Zones, space: u64, reach: Option<u64>, rounds: usize) -> Op
             *price = (*price + step * over).max(0.0);
         }
     }
-    // Rounding errors of the sums are below this.
+    // This factor is larger than the rounding errors of the sums, so the bound stays valid.
     Some((most * (1.0 - 1e-9)).max(0.0))
 }
 
-/// The schedule that cleans, each time the limit is reached, the zones with the lowest `score`.
+/// The schedule that, each time the limit is reached, cleans the zones with the lowest `score`.
 fn greedy(zones: &Zones, space: u64, score: Score<'_>) -> Option<Schedule> {
     let mut schedule: Schedule = vec![None; zones.zones.len()];
     for moment in 0..zones.moments {
@@ -194,7 +196,7 @@ fn greedy(zones: &Zones, space: u64, score: Score<'_>) -> Option<Schedule> {
     Some(schedule)
 }
 
-/// Puts cleaning off, or leaves it out, wherever the limit allows that.
+/// Postpones cleaning, or leaves it out, wherever the limit allows it.
 fn put_off(zones: &Zones, space: u64, schedule: &mut Schedule) {
     let mut used = zones.used(schedule);
     loop {
@@ -223,16 +225,15 @@ fn put_off(zones: &Zones, space: u64, schedule: &mut Schedule) {
     }
 }
 
-/// The best schedule within `space` among those of clairvoyant rules; `None` if there is none at
-/// all.
+/// The best schedule within `space` that a clairvoyant rule finds; `None` if no rule finds any.
 pub fn upper(zones: &Zones, space: u64) -> Option<Schedule> {
     let live = |zone: &Life, at: usize| zone.live[at] as f64;
     let least = |_: &Zones, zone: &Life, at: usize| live(zone, at);
     let per_gain = |zones: &Zones, zone: &Life, at: usize| {
         live(zone, at) / (zones.size - zone.live[at]).max(1) as f64
     };
-    // Bytes copied for each byte and moment of space gained, until the zone would be empty without
-    // cleaning, or for a while.
+    // Bytes copied per byte of space gained and moment, until the zone would be empty without
+    // cleaning, or for at most `span` moments.
     let per_room = |span: usize| {
         move |zones: &Zones, zone: &Life, at: usize| {
             let until = (at + span).min(zones.moments);
@@ -241,7 +242,7 @@ pub fn upper(zones: &Zones, space: u64) -> Option<Schedule> {
             live(zone, at) / room.max(1.0)
         }
     };
-    // Bytes saved by waiting for a while; zones that save less are cleaned first.
+    // Bytes that waiting for `span` moments would save; zones that save less are cleaned first.
     let regret = |span: usize| {
         move |zones: &Zones, zone: &Life, at: usize| {
             let later = (at + span).min(zones.moments - 1);
@@ -268,7 +269,7 @@ mod tests {
     use super::*;
     use furrow_rt::Rng;
 
-    /// Some zones, taken one after the other, that die in steps.
+    /// Draws zones that are taken one after the other and whose data die in steps.
     fn some(rng: &mut Rng) -> Zones {
         let (size, moments) = (10, 3 + rng.below(5) as usize);
         let count = 1 + rng.below(5) as usize;
@@ -285,7 +286,7 @@ mod tests {
         Zones { size, moments, zones: zones.collect() }
     }
 
-    /// The least number of bytes that any schedule within `space` copies.
+    /// The least number of bytes that any schedule within `space` copies, by trying all schedules.
     fn brute(zones: &Zones, space: u64) -> Option<u64> {
         let choices: Vec<Vec<Option<usize>>> = zones
             .zones
@@ -333,7 +334,7 @@ mod tests {
             copied += best as f64;
         }
         assert!(found > 200 && none > 50, "{found} with something to copy, {none} without a way");
-        // A bound of 0 would be valid, too.
+        // A bound of 0 would be valid too, so check that the gap is small.
         assert!(gap < 0.5 * copied, "{gap} of {copied} is left between");
     }
 

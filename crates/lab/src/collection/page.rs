@@ -90,7 +90,7 @@ fn schemes(runs: &[Run]) -> Vec<&str> {
     schemes
 }
 
-/// A limit for each byte that the user writes, by space as a share of the nominal drive.
+/// The curve of a limit per byte that the user writes, over space as a share of the nominal drive.
 fn curve(limits: &[Limit], of: impl Fn(&Limit) -> f64) -> Vec<(f64, f64)> {
     let each = limits
         .iter()
@@ -172,8 +172,8 @@ pub fn runs_table(runs: &[Run]) -> String {
     text
 }
 
-/// At equal peak space: the least that each scheme copied within it, in any setting, next to the
-/// bound and the clairvoyant schedule.
+/// The comparison at equal peak space: the least that each scheme copied within it, in any setting,
+/// next to the bound and the clairvoyant schedule.
 pub fn comparison(runs: &[Run], limits: &[Limit], spaces: &[f64]) -> String {
     let names = schemes(runs);
     let mut text = String::from("| live | peak space up to |");
@@ -200,8 +200,8 @@ pub fn comparison(runs: &[Run], limits: &[Limit], spaces: &[f64]) -> String {
             let at = limits.iter().filter(|limit| {
                 limit.live == live && limit.space as f64 <= space * limit.nominal as f64 + 1.0
             });
-            // A schedule within less space is possible in more; a bound at more space holds for
-            // less.
+            // A schedule within less space is also possible within more, and a bound at more space
+            // also holds for less.
             let upper = at.map(|limit| limit.upper as f64 / limit.written as f64);
             let upper = upper.reduce(f64::min);
             let at = limits.iter().filter(|limit| {

@@ -1,14 +1,16 @@
 //! How a Linux kernel holds up tasks that write faster than the drive: by pauses, each after many
 //! writes (`balance_dirty_pages` in mm/page-writeback.c).
 //!
-//! A task may dirty a number of pages freely. Then it sleeps for so long that its rate over writes
-//! and sleep is its share of the rate at which the drive takes write-back. The kernel chooses the
-//! number so that a sleep takes 10 ms, and 10 ms more for each doubling of the tasks
-//! (`wb_min_pause`), as long as dirty pages are enough for that: about 50 ms for 16 tasks. So few
-//! writes wait, each for long, and a percentile sees either a pause or none at all.
+//! A task may dirty a number of pages freely. Then it sleeps until its average rate, over writes
+//! and sleep, is its share of the rate at which the drive takes write-back. The kernel chooses the
+//! number of pages so that a sleep takes 10 ms, and 10 ms more for each doubling of the number of
+//! tasks (`wb_min_pause`), as long as there are enough dirty pages for that: about 50 ms for 16
+//! tasks. So only a few writes wait, but each waits for long, and a percentile sees either a pause
+//! or none at all.
 //!
-//! Simpler than the kernel: the length is given, all tasks have the same share, and the rate of
-//! write-back is measured over one interval of 200 ms instead of smoothed over several seconds.
+//! The model is simpler than the kernel: the length of a pause is given, all tasks have the same
+//! share, and the rate of write-back is measured over one interval of 200 ms instead of smoothed
+//! over several seconds.
 
 use furrow_rt::{Nanos, PAGE_SIZE, Rt};
 use std::cell::Cell;
@@ -19,18 +21,19 @@ const INTERVAL: u64 = 200_000_000;
 /// The longest pause (`MAX_PAUSE`).
 const LONGEST: u64 = 200_000_000;
 
-/// The rate of write-back before it was measured, in pages per nanosecond: 100 MiB a second
-/// (`INIT_BW`).
+/// The rate of write-back before the first measurement, in pages per nanosecond: 100 MiB per
+/// second (`INIT_BW`).
 const FIRST_RATE: f64 = 25_600.0 / 1e9;
 
 /// Dirty pages of a host, and the rate at which they are written back.
 pub struct Pauses {
     rt: Rt,
-    /// Nanoseconds a pause shall take.
+    /// Intended length of a pause, in nanoseconds.
     pause: u64,
-    /// Dirty pages below which nobody pauses: half-way from the background to the dirty limit.
+    /// Dirty pages below which nobody pauses: half-way from the background limit to the
+    /// dirty limit.
     free_run: f64,
-    /// Dirty pages at which tasks together write as fast as the drive.
+    /// Dirty pages at which all tasks together write as fast as the drive.
     set_point: f64,
     /// Dirty pages at which tasks stop.
     limit: f64,
@@ -44,25 +47,25 @@ pub struct Pauses {
 struct Writer {
     /// Pages dirtied since the last pause.
     dirtied: Cell<u64>,
-    /// Pages that the task may dirty before it looks whether to pause.
+    /// Pages that the task may dirty before it checks whether to pause.
     allowed: Cell<u64>,
     /// End of the last pause.
     since: Cell<Nanos>,
 }
 
-/// The rate of write-back, as of the last interval.
+/// The rate of write-back as measured in the last interval.
 #[derive(Clone, Copy)]
 struct Measured {
     at: Nanos,
-    /// Pages written back until then.
+    /// Pages written back by then.
     written: u64,
     /// Pages per nanosecond.
     rate: f64,
 }
 
 impl Pauses {
-    /// Pauses of `pause` nanoseconds for `writers` tasks of a host whose limits are `background`
-    /// and `limit` dirty bytes.
+    /// Makes pauses of `pause` nanoseconds for `writers` tasks of a host whose limits are
+    /// `background` and `limit` dirty bytes.
     pub fn new(rt: &Rt, pause: u64, writers: u32, background: u64, limit: u64) -> Pauses {
         let pages = |bytes: u64| bytes as f64 / PAGE_SIZE as f64;
         let (background, limit) = (pages(background), pages(limit));
@@ -82,8 +85,8 @@ impl Pauses {
         }
     }
 
-    /// To be called when writer `thread` has dirtied `bytes`: returns after the writer's pause, if
-    /// one is due. `dirty` tells the bytes of the host that are dirty or in flight.
+    /// Must be called when writer `thread` has dirtied `bytes`: returns after the writer's pause,
+    /// if one is due. `dirty` returns the host's bytes that are dirty or in flight.
     pub async fn dirtied(&self, thread: u32, bytes: u64, dirty: impl FnOnce() -> u64) {
         let pages = bytes.div_ceil(PAGE_SIZE as u64);
         self.dirtied.set(self.dirtied.get() + pages);
@@ -99,15 +102,15 @@ impl Pauses {
         writer.since.set(self.rt.now());
     }
 
-    /// The nanoseconds that a writer pauses that has dirtied all it may, and how much it may dirty
-    /// next.
+    /// The pause, in nanoseconds, of a writer that has used up its allowance; sets its
+    /// next allowance.
     fn pause_of(&self, writer: &Writer, dirty: u64) -> u64 {
         let rate = self.measure(dirty);
         let dirtied = writer.dirtied.replace(0) as f64;
         let dirty = dirty as f64;
         if dirty <= self.free_run || rate == 0.0 {
-            // The kernel looks again after as many pages as the root of those that are left
-            // (`dirty_poll_interval`).
+            // The kernel checks again after a number of pages that is the square root of the pages
+            // left to the limit (`dirty_poll_interval`).
             writer.allowed.set(((self.limit - dirty).max(1.0).sqrt() as u64).max(1));
             return 0;
         }
@@ -124,7 +127,8 @@ impl Pauses {
         (1.0 + off * off * off).clamp(0.01, 2.0)
     }
 
-    /// The rate of write-back in pages per nanosecond, measured again if an interval has ended.
+    /// The rate of write-back in pages per nanosecond. It is measured again once an interval
+    /// has ended.
     fn measure(&self, dirty: u64) -> f64 {
         let mut measured = self.measured.get();
         let (now, written) = (self.rt.now(), self.dirtied.get().saturating_sub(dirty));
@@ -146,7 +150,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A host of four writers that take 1 µs for a page, over a drive that takes `rate` pages in a
+    /// Simulates four writers that take 1 µs per page, over a drive that takes `rate` pages per
     /// millisecond, for five seconds. Returns pages written per second, pauses per thousand writes
     /// of the last second, and the longest write of that second, in nanoseconds.
     fn host(rate: u64) -> (u64, f64, u64) {
@@ -189,7 +193,8 @@ mod tests {
     fn writers_are_as_fast_as_the_drive_and_pause_seldom_and_for_long() {
         let (writes, share, longest) = host(100);
         assert!((90_000..110_000).contains(&writes), "{writes} writes a second");
-        // A pause of 30 ms at 25,000 pages a second of each writer: one in 750 writes.
+        // At 25,000 pages per second, each writer makes 750 writes in 30 ms, so one write in
+        // 750 pauses.
         assert!((1.0..2.0).contains(&share), "{share} pauses in 1,000 writes");
         assert!((20_000_000..80_000_000).contains(&longest), "{longest} ns");
     }

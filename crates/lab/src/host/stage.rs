@@ -1,8 +1,8 @@
 //! A stage of the host that write commands pass one after the other, before the drive gets them.
 //!
-//! A kernel's scheduler takes a lock for each request, and a stack of its own (eZNS) some work for
-//! each: both bound how many commands reach a drive in a second, whatever the drive could take.
-//! Reads and management commands do not pass it.
+//! A kernel's scheduler takes a lock for each request, and a stack of its own (eZNS) does some work
+//! for each request. Both limit how many commands reach a drive per second, no matter how many the
+//! drive could take. Reads and management commands do not pass the stage.
 //!
 //! Invariant: writes reach the drive in the order in which they were submitted.
 
@@ -17,15 +17,15 @@ use std::rc::Rc;
 pub struct Staged {
     rt: Rt,
     drive: Rc<dyn ZonedDevice>,
-    /// Nanoseconds that a write command holds the stage.
+    /// Nanoseconds for which a write command occupies the stage.
     each: u64,
-    /// End of the last write's turn.
+    /// Time at which the last write leaves the stage.
     free_at: Cell<Nanos>,
     answers: CompletionTable<Outcome>,
 }
 
 impl Staged {
-    /// `drive` behind a stage of `each` nanoseconds; `drive` itself if that is nothing.
+    /// Puts `drive` behind a stage of `each` nanoseconds; returns `drive` itself if `each` is 0.
     pub fn before(rt: &Rt, drive: Rc<dyn ZonedDevice>, each: u64) -> Rc<dyn ZonedDevice> {
         if each == 0 {
             return drive;
@@ -88,7 +88,7 @@ mod tests {
     use furrow_rt::{Config, Page, Pages};
     use furrow_zone::{BlockCount, DeviceSpec, Lba};
 
-    /// Eight writes to eight zones: the drive takes them all at once, the stage one by one.
+    /// Eight writes go to eight zones: the drive takes them all at once, the stage one by one.
     #[test]
     fn writes_pass_one_after_the_other_and_reads_beside_them() {
         let took = |each: u64| {

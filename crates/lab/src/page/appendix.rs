@@ -66,7 +66,7 @@ fn figure(out: &mut String, claim: &Shown<'_>, row: &Row<'_>) {
     );
 }
 
-/// The section with everything else about a claim.
+/// Writes the section with all details of a claim.
 fn section(out: &mut String, shown: &Shown<'_>) {
     let Some(kept) = shown.kept else { return };
     let claim = shown.claim;
@@ -102,7 +102,7 @@ fn section(out: &mut String, shown: &Shown<'_>) {
     }
 }
 
-/// The published figures in each variant that was run.
+/// Writes the published figures in each variant that was run.
 fn sensitivity(out: &mut String, shown: &Shown<'_>, all: &[Kept], variants: &[Variant]) {
     let id = &shown.claim.id;
     let lines = variants.iter().filter_map(|variant| stored::in_variant(all, id, &variant.name));
@@ -145,7 +145,7 @@ fn cause(out: &mut String, shown: &Shown<'_>) {
     }
 }
 
-/// Earlier lines of the claim, where a published figure differs from the line that holds.
+/// Writes the earlier lines of the claim in which a published figure differs from the current line.
 fn history(out: &mut String, shown: &Shown<'_>, all: &[Kept]) {
     let of = |line: &&Kept| line.claim == shown.claim.id && line.variant.is_empty();
     let lines: Vec<&Kept> = all.iter().filter(of).collect();

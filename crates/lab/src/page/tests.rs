@@ -1,4 +1,4 @@
-//! Tests of the pages: what a line says, and that the documents are those the data give.
+//! Tests of the pages: the content of lines, and that the documents match their data.
 
 use super::*;
 use crate::catalogue::Size;
@@ -121,7 +121,7 @@ fn causes_are_short_and_their_experiments_exist() {
     }
 }
 
-/// The documents of the repository agree with its data.
+/// Checks that the documents of the repository match its data.
 #[test]
 fn the_pages_are_not_stale() {
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/research/");

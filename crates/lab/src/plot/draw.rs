@@ -4,7 +4,7 @@ use super::scale::Fitted;
 use super::{Form, Mark, Plot, Point, escape};
 use std::fmt::Write as _;
 
-/// Number of points up to which each point of a line has a marker.
+/// A line of at most this many points has a marker at each point.
 const MARKED: usize = 40;
 
 /// Colours by series, for light and for dark pages; markers distinguish series as well.
@@ -73,7 +73,7 @@ pub(super) fn svg(plot: &Plot) -> String {
     canvas.out
 }
 
-/// All values on one axis.
+/// All values of the plot on one axis.
 fn values(plot: &Plot, vertical: bool) -> impl Iterator<Item = f64> {
     let of = move |point: &Point| {
         let both = if vertical { [point.y, point.y] } else { [point.x, point.x] };
@@ -93,12 +93,13 @@ fn values(plot: &Plot, vertical: bool) -> impl Iterator<Item = f64> {
     drawn.chain(marked).chain((bars && vertical).then_some(0.0)).collect::<Vec<_>>().into_iter()
 }
 
-/// True if the names below the axis do not fit side by side.
+/// True if the names below the horizontal axis must be tilted, because they do not fit side
+/// by side.
 fn tilted(x: &Fitted<'_>, room: f64) -> bool {
     longest(x) > room - 4.0
 }
 
-/// Width of the longest tick.
+/// Width of the longest tick label, in pixels.
 fn longest(x: &Fitted<'_>) -> f64 {
     let wide = |tick: &f64| x.label(*tick).chars().count() as f64 * CHARACTER;
     x.ticks.iter().map(wide).fold(0.0, f64::max)
@@ -128,7 +129,8 @@ fn legend(plot: &Plot, left: f64, right: f64) -> Vec<Entry> {
     entries
 }
 
-/// The dash pattern of reference `index`: a reference without a name has that of the one before.
+/// The dash pattern of reference `index`. A reference without a name shares the pattern of the one
+/// before it.
 fn dash(plot: &Plot, index: usize) -> &'static str {
     let named = plot.marks[..=index].iter().filter(|mark| !mark.name().is_empty()).count();
     DASHES[named.saturating_sub(1) % DASHES.len()]

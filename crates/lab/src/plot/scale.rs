@@ -5,21 +5,21 @@ use std::fmt::Write as _;
 /// The scale of an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scale {
-    /// Evenly.
+    /// Places values evenly.
     Linear,
-    /// Each step is this many times the last: 2 or 10.
+    /// Multiplies by this factor at each step: 2 or 10.
     Log(f64),
-    /// By name: the value is the number of the name, from 0.
+    /// Places values by name: a value is the index of its name, from 0.
     Names(Vec<String>),
 }
 
-/// The form of an axis's ticks.
+/// The format of an axis's tick labels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Labels {
-    /// As numbers.
+    /// Labels are numbers.
     #[default]
     Numbers,
-    /// As amounts of bytes: `64K`, `2M`.
+    /// Labels are amounts of bytes: `64K`, `2M`.
     Bytes,
 }
 
@@ -30,9 +30,9 @@ pub struct Axis {
     pub label: String,
     /// The scale.
     pub scale: Scale,
-    /// The form of the ticks.
+    /// The format of the tick labels.
     pub labels: Labels,
-    /// Lowest and highest value shown; from the data where `None`.
+    /// Lowest and highest value shown; `None` takes the value from the data.
     pub range: (Option<f64>, Option<f64>),
 }
 
@@ -71,7 +71,7 @@ impl Axis {
         self
     }
 
-    /// Begins the axis at 0, for any data; a logarithmic axis has no 0 and ignores this.
+    /// Begins the axis at 0 for any data. A logarithmic axis has no 0 and ignores this.
     #[must_use]
     pub fn from_zero(mut self) -> Axis {
         if self.scale == Scale::Linear {
@@ -87,7 +87,7 @@ impl Axis {
         self
     }
 
-    /// True if `value` has a place on an axis of this kind.
+    /// True if the axis can show `value`.
     pub(super) fn takes(&self, value: f64) -> bool {
         value.is_finite() && (!matches!(self.scale, Scale::Log(_)) || value > 0.0)
     }
@@ -124,7 +124,7 @@ impl Axis {
         let low = fixed(self.range.0).unwrap_or((low / step).floor() * step);
         let high = match fixed(self.range.1) {
             Some(high) => high,
-            // Space above the highest point, unless there is some already.
+            // Leave space above the highest point, unless there is some already.
             None => ((high + (high - low) * 0.02) / step).ceil() * step,
         };
         let (first, last) =
@@ -144,7 +144,7 @@ impl Axis {
             (first, last) = (first - i32::from(base < 3.0), first + 1);
         }
         let every = ((last - first + 9) / 10).max(1);
-        // One or two decades would have few ticks with powers alone.
+        // Powers alone would give too few ticks for one or two decades.
         let within: &[f64] =
             if base > 3.0 && last - first <= 2 { &[1.0, 2.0, 5.0] } else { &[1.0] };
         let ends = (base.powi(first), base.powi(last));
@@ -156,21 +156,21 @@ impl Axis {
         Fitted { axis: self, low: ends.0, high: ends.1, ticks }
     }
 
-    /// A logarithmic axis of even numbers.
+    /// Fits a logarithmic axis with evenly spaced ticks.
     fn fit_close(&self, low: f64, high: f64) -> Fitted<'_> {
         let (low, high) = (low.min(high * 0.95), high.max(low * 1.05));
         let step = nice_step((high - low) / 6.0);
         let first = ((low / step + 1e-6).floor() as i64).max(1);
         let last = (high / step - 1e-6).ceil() as i64;
         let ticks: Vec<f64> = (first..=last).map(|at| at as f64 * step).collect();
-        // A value below the first step has its own place.
+        // A value below the first tick must still lie on the axis.
         let ends = (low.min(first as f64 * step), last as f64 * step);
         Fitted { axis: self, low: ends.0, high: ends.1, ticks }
     }
 }
 
-/// Values of a logarithmic axis whose highest is less than this many times the lowest: decades
-/// would leave most of the plot empty.
+/// A logarithmic axis gets evenly spaced ticks if its highest value is less than this many times
+/// the lowest: with whole decades, most of the plot would be empty.
 const CLOSE: f64 = 4.0;
 
 /// An axis with its ends and ticks.
@@ -182,7 +182,8 @@ pub(super) struct Fitted<'a> {
 }
 
 impl Fitted<'_> {
-    /// The place of `value`: 0 is the lower end, 1 the upper. Never far off the plot.
+    /// The place of `value`: 0 is the lower end, 1 the upper. Values beyond an end are clamped
+    /// close to it.
     pub fn place(&self, value: f64) -> f64 {
         let share = match self.axis.scale {
             Scale::Log(_) => (value / self.low).ln() / (self.high / self.low).ln(),
@@ -191,7 +192,7 @@ impl Fitted<'_> {
         share.clamp(-0.05, 1.05)
     }
 
-    /// The lower end of bars.
+    /// The value at which bars start.
     pub fn foot(&self) -> f64 {
         if matches!(self.axis.scale, Scale::Log(_)) { self.low } else { self.low.max(0.0) }
     }
@@ -205,7 +206,7 @@ impl Fitted<'_> {
         }
     }
 
-    /// `value` for tooltips: more precise than the ticks.
+    /// The text of `value` for tooltips, more precise than the tick labels.
     pub fn exact(&self, value: f64) -> String {
         match (&self.axis.scale, self.axis.labels) {
             (Scale::Names(_), _) => self.label(value.round()),
@@ -231,7 +232,7 @@ fn four_digits(value: f64) -> f64 {
     (value / unit).round() * unit
 }
 
-/// A number in its usual form: no more digits than it has, thousands apart.
+/// Formats a number: no more digits than needed, and thousands separated.
 pub(crate) fn number(value: f64) -> String {
     if !value.is_finite() {
         return "–".to_owned();
@@ -240,13 +241,13 @@ pub(crate) fn number(value: f64) -> String {
     if size != 0.0 && !(1e-4..1e15).contains(&size) {
         return format!("{value:.3e}");
     }
-    // Six digits at most, and none that only come from rounding.
+    // Show at most six digits, and none that only come from rounding.
     let digits = (5 - size.max(1e-4).log10().floor() as i32).clamp(0, 9) as usize;
     let text = format!("{size:.digits$}");
     let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
     let mut out = String::from(if value < 0.0 { "−" } else { "" });
     for (at, digit) in whole.chars().enumerate() {
-        // As the documents write it: 40,704.
+        // Separate thousands as the documents do: 40,704.
         if at > 0 && (whole.len() - at).is_multiple_of(3) {
             out.push(',');
         }

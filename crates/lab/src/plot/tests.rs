@@ -1,4 +1,4 @@
-//! Plots read back as XML.
+//! Plots, read back as XML.
 
 use super::scale::number;
 use super::*;
@@ -29,7 +29,7 @@ fn whatever_is_named_the_plot_is_well_formed_and_says_it() {
     let svg = plot().svg();
     let said = texts(&svg);
     let shown = nasty.replace('\u{1}', "\u{fffd}");
-    // Title, two axes, one series with a name, four marks.
+    // The text appears in the title, two axes, one named series and four marks.
     assert_eq!(said.iter().filter(|text| **text == shown).count(), 8, "{said:?}");
     assert_eq!(svg, plot().svg());
 }
@@ -40,7 +40,7 @@ fn what_has_no_place_is_left_out() {
     let points = odd.map(|y| Point::new(1.0, y)).into_iter().chain([Point::new(1.0, 5.0)]);
     let svg = Plot::new("", Axis::linear("x"), Axis::log("y")).scatter("s", points).svg();
     parsed(&svg);
-    // One circle in the legend, one for one of five points.
+    // One circle is in the legend, and one shows the only valid point of five.
     assert_eq!(svg.matches("<circle").count(), 2, "{svg}");
     assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
     for empty in [Axis::linear("x"), Axis::log("x"), Axis::log2("x"), Axis::names("x", ["a"; 0])] {
@@ -84,7 +84,7 @@ fn ticks_are_round_and_hold_the_data() {
         ["10", "20", "50", "100", "200", "500", "1,000"]
     );
     assert_eq!(labels(Axis::log(""), &[1.0, 1e6]).len(), 7);
-    // What is close together fills the axis.
+    // Values that are close together fill the axis.
     assert_eq!(
         labels(Axis::log(""), &[0.93, 1.06]),
         ["0.925", "0.95", "0.975", "1", "1.025", "1.05", "1.075"]

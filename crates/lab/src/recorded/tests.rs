@@ -3,7 +3,7 @@
 use super::*;
 use furrow_kv::Lifetime;
 
-/// A run of calls: thread, begin, duration, operation.
+/// Makes a run of calls, each with thread, begin, duration and operation.
 pub(crate) fn run(calls: &[(u32, u64, u64, Op)]) -> Recorded {
     parse(calls).unwrap_or_else(|error| panic!("{error:#}"))
 }
@@ -35,7 +35,7 @@ pub(crate) fn read(file: u64, offset: u64, len: u64) -> Op {
     Op::Read { file, offset, len, got: len }
 }
 
-/// How many calls on each resource a call waits for, sorted.
+/// The numbers of calls, sorted, that a call waits for on each of its resources.
 fn after(run: &Recorded, number: usize) -> Vec<u32> {
     let mut after: Vec<u32> = run.needs(number).iter().map(|need| need.after).collect();
     after.sort_unstable();
@@ -58,7 +58,7 @@ fn changes_wait_for_all_before_them_and_readers_for_the_last_change() {
     // The append waits for the create, both reads for the append, the next append for both, the
     // sync for that append.
     assert_eq!(file, [1, 2, 2, 4, 5]);
-    // The file that loses its name had six calls, each name had one; the directory has no change.
+    // The file that loses its name had six calls, each name had one; the directory has not changed.
     assert_eq!(after(&run, 7), [0, 1, 1, 6]);
     assert_eq!(run.threads, [vec![0, 1, 4], vec![2, 5], vec![3, 6, 7]]);
 }
@@ -69,7 +69,7 @@ fn what_was_there_before_is_no_call() {
     let run = run(&[(0, 0, 0, before), (0, 5, 1, Op::Remove { path: "x".into() })]);
     assert_eq!(run.before, [Before::File(3, "x".into(), 9)]);
     assert_eq!((run.calls.len(), run.calls[0].gap), (1, 5));
-    // The name and the file.
+    // The call touches the name and the file.
     assert_eq!(after(&run, 0), [0, 0]);
 }
 

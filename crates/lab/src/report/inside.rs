@@ -1,5 +1,5 @@
-//! Plots of what runs of a file system have beside their figures: runs side by side, latency
-//! curves, active zones over time.
+//! Plots of the internal measures of a file system's runs: runs side by side, latency curves,
+//! active zones over time.
 
 use super::plots::is_trial;
 use crate::catalogue::Claim;
@@ -30,7 +30,7 @@ fn first(series: &SeriesResult) -> Option<&Measures> {
     series.measures.first()?.first()
 }
 
-/// The runs of a file system that figures are made of, without trials, with the measures of their
+/// The runs of a file system behind the claim's figures, without trials, with the measures of their
 /// first seed.
 fn main_runs<'a>(
     claim: &'a Claim,

@@ -1,5 +1,5 @@
-//! Which plots a result deserves: curves where something was varied, bars where there are many
-//! figures of one unit, and one that shows all figures beside what was published.
+//! Chooses the plots of a result: curves where something was varied, bars where there are many
+//! figures of one unit, and one that compares all figures with the published ones.
 
 use crate::catalogue::{Claim, Figure, Paper, Take};
 use crate::plot::{Axis, Form, Mark, Plot, Point, Series};
@@ -7,21 +7,21 @@ use crate::result::{ClaimResult, FigureResult, Metric, SeriesResult};
 use crate::runner::Outcome;
 use crate::text;
 
-/// Number of figures of one unit from which on they are drawn as bars.
+/// Figures of one unit are drawn as bars if there are at least this many.
 const BARS: usize = 5;
 
-/// Figures side by side in one plot of ratios.
+/// Number of figures in one plot of ratios.
 const SIDE_BY_SIDE: usize = 24;
 
-/// All figures that were published as a number above 0: ours over the published one, on as many
-/// plots as it takes to keep them readable.
+/// Plots our figures over the published ones, for all figures published as a number above 0, on as
+/// many plots as needed to keep them readable.
 pub fn ratios(outcome: &Outcome<'_>) -> Vec<Plot> {
     let mut all = Vec::new();
     for finished in &outcome.claims {
         for figure in finished.result.iter().flat_map(|result| &result.figures) {
             let Some(paper) = figure.figure.paper else { continue };
-            // On this logarithmic axis equal factors above and below 1 are equally far from it;
-            // values not above 0 have no place.
+            // The axis is logarithmic, so that equal factors above and below 1 are equally far from
+            // it. Values that are not above 0 have no place on it.
             if figure.ratio.is_none_or(|ratio| ratio <= 0.0) {
                 continue;
             }
@@ -45,7 +45,8 @@ pub fn ratios(outcome: &Outcome<'_>) -> Vec<Plot> {
     all.chunks(SIDE_BY_SIDE).enumerate().map(plot).collect()
 }
 
-/// Most characters of a figure's name. With the claim before it, it fits below an axis, oblique.
+/// Most characters of a figure's name: together with the claim before it, such a name fits below an
+/// axis at an angle.
 const NAME: usize = 40;
 
 /// A name of at most [`NAME`] characters.
@@ -153,7 +154,7 @@ fn curves(claim: &Claim, all: &[&SeriesResult], field: &str, more: &str) -> Opti
         }
     }
     for (index, at) in uprights.into_iter().enumerate() {
-        // One entry in the legend for all uprights.
+        // All vertical lines share one entry in the legend.
         let name = if index == 0 { "published: saturates" } else { "" };
         plot = plot.mark(Mark::Upright(name.to_owned(), at));
     }
@@ -163,8 +164,8 @@ fn curves(claim: &Claim, all: &[&SeriesResult], field: &str, more: &str) -> Opti
     Some(plot)
 }
 
-/// The place of a published figure among the curves. A share or a loss is taken of our own value,
-/// as the published one was of the publisher's.
+/// The place of a published figure among the curves. A share or loss applies to our own value, as
+/// the published share applied to the publisher's.
 fn marks(figure: &Figure, series: &[&SeriesResult], metric: Metric) -> Vec<Mark> {
     let find = |name: &Option<String>| {
         series.iter().find(|result| Some(&result.series.name) == name.as_ref())
@@ -239,7 +240,7 @@ mod tests {
     use super::*;
     use crate::catalogue::Catalogue;
 
-    /// Most characters that fit below an axis, oblique.
+    /// Most characters that fit below an axis at an angle.
     const LONGEST: usize = 52;
 
     #[test]
@@ -257,7 +258,7 @@ mod tests {
             let rest = text.split_once(&format!(" {name}=\"")).unwrap().1;
             rest.split('"').next().unwrap().parse().unwrap()
         };
-        // A character takes 6.5 pixels, to the left and down.
+        // The text runs to the left and down, at 6.5 pixels per character.
         let (wide, angle) = (LONGEST as f64 * 6.5, 35f64.to_radians());
         assert!(place("x") - wide * angle.cos() >= 0.0, "{text}");
         assert!(place("y") + wide * angle.sin() <= 600.0, "{text}");

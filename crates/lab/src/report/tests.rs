@@ -1,4 +1,4 @@
-//! The report read back as XML, from data full of what HTML must not take as its own.
+//! The report read back as XML, from data full of characters that HTML must not interpret.
 
 use super::*;
 use crate::cache::Cache;
@@ -6,7 +6,7 @@ use crate::catalogue::Size;
 use crate::fixture;
 use crate::runner;
 
-/// Only a figure of our own.
+/// A claim's fields with only a figure of our own.
 const OWN: &str = "figures = [{ name = \"own\", unit = \"MB/s\", run = \"r\" }]\n\
                    [[claim.runs]]\nname = \"r\"\n";
 
@@ -50,7 +50,7 @@ fn report() -> String {
     html(&catalogue, &outcome, &order, &build)
 }
 
-/// The report as XML: void elements are closed; the rest is valid as both.
+/// Turns the report into XML: void elements are closed; everything else is valid as both.
 fn xml(html: &str) -> String {
     let body = html.replacen("<!doctype html>", "", 1);
     let lines = body.lines().map(|line| {
@@ -89,9 +89,10 @@ fn whatever_the_data_hold_the_report_is_well_formed_and_says_it() {
     ] {
         assert!(said.contains(wanted), "{wanted} is not said");
     }
-    // The plot of ratios, curves of N-1 and of its trials; N-2 has none.
+    // The report has the plot of ratios, the curves of N-1 and those of its trials; N-2 has
+    // no plot.
     assert_eq!(document.descendants().filter(|node| node.has_tag_name("svg")).count(), 3);
-    // Trials have no figure in the overview.
+    // Figures of trials are not in the overview.
     let cells = |wanted: &str| {
         let cells = document.descendants().filter(|node| node.has_tag_name("td"));
         cells.filter(|node| node.text() == Some(wanted)).count()

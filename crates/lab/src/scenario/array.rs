@@ -14,10 +14,10 @@ use furrow_zone::{DeviceSpec, ZonedDevice};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Time for the host's operations in flight to end after the drives are gone.
+/// Time that the host's operations in flight get to end after the drives are gone.
 const AFTERMATH: u64 = 10 * Nanos::MILLI;
 
-/// Nanoseconds between two checks of a rebuild's progress.
+/// Interval between two checks of a rebuild's progress, in nanoseconds.
 const GLANCE: u64 = 100_000;
 
 struct Drives(Vec<Rc<Emulator>>);
@@ -47,7 +47,7 @@ pub async fn run(
     let (workload, host) = (&point.workload, &point.host);
     let array = point.profile.array.as_ref().context("the profile has no array")?;
     let spec: DeviceSpec = point.device.parse()?;
-    // A recorded run uses files, and the model of files caches.
+    // A recorded run uses files, and the model of files has a cache.
     let caches = workload.recorded.is_some();
     ensure!(
         host.memory.0 == 0
@@ -92,14 +92,14 @@ pub async fn run(
     drive(rt, Rc::new(blocks), workload, host, seed, watch).await
 }
 
-/// One operation that took from `began` until now.
+/// The measures of a single operation that took from `began` until now.
 fn one(rt: &Rt, began: Nanos, bytes: u64, processor_ns: u128) -> Measures {
     let mut meter = Meter::new(began, Nanos(u64::MAX));
     meter.count(began, rt.now(), bytes);
     Measures { processor_ns: Some(processor_ns as f64), ..meter.measures(Some(rt.now())) }
 }
 
-/// The host is gone: measures the time until a new host has the volume in service.
+/// Measures the time from the loss of the host until a new host has the volume in service.
 async fn recover(rt: &Rt, blocks: Blocks, drives: &Drives, options: &Options) -> Result<Measures> {
     let array = crate::target::Target::array(&blocks);
     let size = blocks.volume().blocks();
@@ -116,7 +116,7 @@ async fn recover(rt: &Rt, blocks: Blocks, drives: &Drives, options: &Options) ->
     Ok(Measures { array, ..one(rt, began, 0, taken) })
 }
 
-/// A drive is replaced: measures the time until the new drive is a full member.
+/// Measures the time from the replacement of a drive until the new drive is a full member.
 async fn rebuild(rt: &Rt, blocks: Blocks, spec: &DeviceSpec) -> Result<Measures> {
     let volume: &Volume = blocks.volume();
     volume.fail(0).await?;
@@ -188,13 +188,13 @@ mod tests {
         }
     }
 
-    /// The subject of R1 and R5: a chunk at a time in each zone against appends in groups, against
-    /// many writes in flight.
+    /// Compares the ways of R1 and R5: one chunk in flight per zone, appends in groups, and many
+    /// writes in flight.
     #[test]
     fn ways_differ_as_the_drive_has_it() {
         let grouped = run("", "");
         let one = run("way = 'zone-write'\ndepth = 3", "");
-        // 337 MiB/s of each of three data zones, less the cost of waiting for the slowest.
+        // Three data zones of 337 MiB/s each, less the cost of waiting for the slowest.
         assert!((850.0..1012.0).contains(&rate(&one)), "{} MiB/s", rate(&one));
         assert!(rate(&grouped) > rate(&one) * 1.5, "{} {}", rate(&grouped), rate(&one));
         let all = run("way = 'zone-append'\nsegments = '2+0'", "");
@@ -209,7 +209,8 @@ mod tests {
         let array = "way = 'partial-parity'\nsegments = '2+0'\ndepth = 1";
         let alone = run(array, "depth = 1");
         let plain = run("way = 'zone-write'\nsegments = '2+0'", "depth = 1");
-        // A lone block waits 100 us for its stripe, or only for its parity.
+        // A lone block waits 100 us for its stripe; with partial parity it waits only for
+        // its parity.
         assert!(
             alone.p50_ns < 40_000 && plain.p50_ns > 100_000,
             "{} {}",
@@ -222,7 +223,7 @@ mod tests {
         assert!(rate(&more) > rate(&many) * 1.5, "{} {}", rate(&more), rate(&many));
     }
 
-    /// All chunks from which a lost block is reconstructed are read at once, and so are the lost
+    /// All chunks needed to reconstruct a lost block are read at once, and so are those of all lost
     /// blocks of a request.
     #[test]
     fn a_degraded_read_takes_hardly_longer_than_a_read() {
@@ -235,8 +236,8 @@ mod tests {
                 let degraded = run(&array, &format!("{more}\nact = 'degrade'"));
                 let (own, other) = (degraded.mean_ns, whole.mean_ns);
                 assert!(degraded.array.unwrap().reconstructed > 100, "{degraded:?}");
-                // Lost blocks are reconstructed when the other blocks are read: two rounds of
-                // reads, not one for each block.
+                // Lost blocks are reconstructed after the other blocks of the request are read.
+                // That makes two rounds of reads, not one for each block.
                 assert!(own < other * 2.2, "{level}, {size}: {own} {other}");
             }
         }
@@ -260,8 +261,7 @@ mod tests {
             assert!(measures.array.unwrap().ever == 64 << 20, "{measures:?}");
             measures.mean_ns / 1e9
         };
-        // A third of 64 MiB, at no less than 250 MiB/s; plus the beginning and the end of a
-        // rebuild.
+        // The bound is a third of 64 MiB at 250 MiB/s, plus the beginning and the end of a rebuild.
         for chunk in ["4KiB", "16KiB"] {
             let took = seconds(chunk);
             assert!(took < 0.085 + 0.02, "{chunk}: {took} s");
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!((fast.ops, fast.bytes), (400, 400 * 8192));
         assert_eq!((paced.ops, paced.bytes), (400, 400 * 8192));
         assert!(fast.nanoseconds < 50_000_000 && paced.nanoseconds >= 399 * 500_000);
-        // A lone write waits until its stripe is filled up; reads do not wait.
+        // A lone write waits until its stripe is padded; reads do not wait.
         assert!(paced.p99_ns > 100_000 && paced.max_ns < 400_000, "{paced:?}");
         let other = Trace::parse("u.csv".to_owned(), b"1,W,0,4096,0\n").unwrap();
         let mut point = point("", "replay = 'fast'");

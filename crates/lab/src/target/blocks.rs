@@ -1,8 +1,8 @@
 //! The blocks of a volume on an array as a target.
 //!
 //! The engine runs on the executor of the clients, so its work takes no time except that of the
-//! drives. All data are zeros: the emulated drives store zeros in no space, their parity is zeros,
-//! too, and in virtual time content makes no difference. Out-of-band metadata are real.
+//! drives. All data are zeros: the emulated drives store zeros in no space, and their parity is
+//! zeros too. In virtual time, content makes no difference. Out-of-band metadata are real.
 //!
 //! Not here: the making of drives, and events that take a volume out of service (`scenario`).
 
@@ -16,28 +16,29 @@ use furrow_raid::{Counters, Volume};
 use furrow_rt::{PAGE_SIZE, Page, Pages, Rng, Rt};
 use std::rc::Rc;
 
-/// Outstanding requests while the volume is filled.
+/// Number of outstanding requests while the volume is filled.
 const FILLERS: u64 = 64;
 
-/// Requests of a degraded volume that are tried, to find some that need reconstruction.
+/// Number of requests to a degraded volume that are tried, to find some that need reconstruction.
 const PROBES: u64 = 4_096;
 
-/// See the module.
+/// The blocks of a volume as a target of operations.
 pub struct Blocks {
     volume: Volume,
     page: Page,
-    /// Bytes that clients use.
+    /// Number of bytes that clients use.
     span: u64,
     /// If not empty: the offsets of the requests that clients use.
     places: Vec<u64>,
     size: u64,
     before: Counters,
-    /// Where time passes, and the nanoseconds that the search of a degraded read takes.
+    /// The executor in which a degraded read waits for its search, and the nanoseconds of
+    /// that search.
     search: Option<(Rt, u64)>,
 }
 
 impl Blocks {
-    /// The first `span` bytes of `volume`; the whole volume if `span` is 0.
+    /// Uses the first `span` bytes of `volume`; the whole volume if `span` is 0.
     ///
     /// # Errors
     /// If the volume is smaller.
@@ -50,8 +51,9 @@ impl Blocks {
         Ok(Blocks { volume, page, span, places, size: workload.size.0, before, search })
     }
 
-    /// From now on a degraded read takes the time of its search, as `array` has it: of the entries
-    /// of a group, or of the whole segment, for each chunk that is read instead of the lost one.
+    /// Makes a degraded read take additional time for the search that `array` describes: over the
+    /// entries of a group, or of the whole segment, for each chunk that is read instead of the
+    /// lost one.
     pub fn search(&mut self, rt: &Rt, array: &Array) {
         let (shape, config) = (self.volume.shape(), self.volume.config());
         let stripes = shape.stripes(config.chunk_small);
@@ -66,7 +68,7 @@ impl Blocks {
         &self.volume
     }
 
-    /// Bytes that clients use.
+    /// Number of bytes that clients use.
     pub fn span(&self) -> u64 {
         self.span
     }
@@ -76,12 +78,12 @@ impl Blocks {
         &self.page
     }
 
-    /// Starts the counters afresh.
+    /// Restarts the counters.
     pub(super) fn begin(&mut self) {
         self.before = self.volume.counters();
     }
 
-    /// Writes the whole span of the clients, in requests of their size, one after the other.
+    /// Writes the whole span of the clients, in requests of their size, in the order of offsets.
     ///
     /// # Errors
     /// Errors of the volume.

@@ -20,7 +20,7 @@ use furrow_zone::ZonedDevice;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Largest read or write of the library in use.
+/// Largest read or write that is passed to the library.
 const PIECE: u64 = 1 << 20;
 
 /// A file system made for a profile on a host.
@@ -31,11 +31,11 @@ pub(super) struct Library {
     pairs: Option<SummaryPairs>,
     options: MountOptions,
     pub(super) fs: Fs,
-    /// Zones of a superzone.
+    /// Number of zones in a superzone.
     width: u32,
-    /// The writes of an fsync.
+    /// The order of an fsync's writes.
     sync: Sync,
-    /// The content of writes. Zeros: the emulated drive stores them in no space, so that a
+    /// The content of writes: zeros. The emulated drive stores zeros in no space, so that a
     /// full-size drive fits into memory, and in virtual time content makes no difference.
     content: Vec<u8>,
 }
@@ -125,7 +125,7 @@ impl Library {
         Ok(done)
     }
 
-    /// Makes `file` durable by the profile's policy.
+    /// Makes `file` durable in the way of the profile's policy.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -142,7 +142,7 @@ impl Library {
         now.dirty + now.in_flight
     }
 
-    /// See [`Target::moment`].
+    /// The state inside the file system for [`Target::moment`].
     pub(super) fn moment(&self) -> Moment {
         let (total, held) = self.fs.permits();
         let streams = self.fs.streams();
@@ -157,10 +157,11 @@ impl Library {
         }
     }
 
-    /// Ends the file system. Returns the bytes written since it was mounted, and the memory held.
+    /// Unmounts the file system. Returns the bytes written since it was mounted, and the
+    /// memory held.
     ///
     /// # Errors
-    /// If its last checkpoint fails.
+    /// If the last checkpoint fails.
     pub(super) async fn end(&self) -> Result<Ended> {
         let space = Space::from(&self.fs.statfs());
         self.fs.unmount().await.context("unmount")?;
@@ -172,24 +173,24 @@ impl Library {
     }
 }
 
-/// See the module.
+/// The files of a file system as a target, one for each client.
 pub struct Files {
     library: Rc<Library>,
     files: Vec<File>,
     workload: Workload,
-    /// Bytes read ahead for a sequential reader; 0: none.
+    /// Number of bytes read ahead for a sequential reader; 0: none.
     ahead: u64,
     /// Pauses of writers, if the host has them.
     pauses: Option<Pauses>,
-    /// Begin of the measured time.
+    /// Start of the measured time.
     open: Nanos,
-    /// Endings of names, without repetition: each client has a file of each.
+    /// The different endings of names: each client has a file with each ending.
     endings: Vec<String>,
 }
 
 struct File {
     ino: Ino,
-    /// End of the last read.
+    /// Offset at which the last read ended.
     end: Cell<u64>,
     /// Read-ahead in progress: its offset, and its task.
     ahead: RefCell<Option<(u64, JoinHandle<Result<()>>)>>,
@@ -255,8 +256,8 @@ impl Files {
         &self.files[at % self.files.len()]
     }
 
-    /// For a sequential reader that enters a new window: reads the whole window, unless its
-    /// read-ahead is already in progress, and starts reading the next one, as a kernel does.
+    /// Reads ahead for a sequential reader that enters a new window: reads the whole window, unless
+    /// its read-ahead is already in progress, and starts reading the next one, as a kernel does.
     async fn read_ahead(&self, file: &File, op: Op) -> Result<()> {
         let goes_on = op.at == 0 || file.end.get() == op.at;
         if !goes_on || !op.at.is_multiple_of(self.ahead) {
@@ -277,7 +278,7 @@ impl Files {
     }
 }
 
-/// Writes all files: all at once, as clients would, or one after the other.
+/// Writes all files, either at once, as clients would, or one after the other.
 async fn fill(rt: &Rt, library: Library, files: &[File], workload: &Workload) -> Result<Library> {
     let library = Rc::new(library);
     let span = workload.span.0;

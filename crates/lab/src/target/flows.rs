@@ -1,7 +1,7 @@
 //! Many files of a file system as a target: each client goes through the steps of a flow.
 //!
-//! A client has a directory with files of its own, so clients never use the same file, and the
-//! operations of a seed do not depend on the order that clients run in.
+//! Each client has its own directory of files, so clients never use the same file, and the
+//! operations of a seed do not depend on the order in which clients run.
 
 use super::Target;
 use super::files::Library;
@@ -16,7 +16,7 @@ use furrow_zone::ZonedDevice;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// See the module.
+/// Many files of a file system as a target, with a flow for each client.
 pub struct Flows {
     library: Rc<Library>,
     flow: Flow,
@@ -35,9 +35,9 @@ struct Client {
     files: Vec<File>,
     /// Index of the current file.
     current: usize,
-    /// The current file, where that may be another client's file.
+    /// The current file, if clients also pick files of other clients.
     picked: Option<File>,
-    /// Number of files made so far, from which their names are made.
+    /// Number of files made so far, which gives the next file its name.
     made: u64,
     log: File,
     next: usize,
@@ -101,7 +101,7 @@ impl Flows {
         Ok(Flows { library: Rc::new(library), flow: flow.clone(), clients })
     }
 
-    /// Makes a file of a random client the current one of `client`.
+    /// Makes a file of a random client the current file of `client`.
     async fn pick_any(&self, client: &RefCell<Client>) -> Result<u64> {
         let (owner, index) = {
             let client = &mut *client.borrow_mut();
@@ -220,7 +220,7 @@ async fn prepare(library: &Library, flow: &Flow, thread: u32, mut rng: Rng) -> R
         files.push(File { ino: made.ino, number, bytes: flow.file.0 });
     }
     let log = File { ino: log, number: 0, bytes: 0 };
-    // One draw, so that neighbouring seeds give unrelated streams.
+    // One draw decorrelates the streams of neighbouring seeds.
     let rng = Rng::new(rng.next());
     Ok(Client {
         home,

@@ -2,16 +2,16 @@
 //!
 //! Each open segment has one zone on each drive, like the volume's segments. The blocks of a
 //! request go to the drives at once, each to its place in the stripe (Zone Write). If the request
-//! does not fill the stripe, the stripe's parity so far is written to a log, a zone on the drive
-//! that will have the parity; if it does, the parity itself is written. The request is answered
-//! when both blocks and parity are on the drives. No request waits for a stripe to fill. But a
-//! segment has only one request in flight, as published: the parity of the next request needs the
-//! blocks of this one.
+//! fills the stripe, the stripe's parity is written too. Otherwise the parity of the blocks so far
+//! is written to a log, a zone on the drive that will get the parity. The request is answered when
+//! both blocks and parity are on the drives. No request waits for a stripe to fill. But a segment
+//! has only one request in flight, as published: the parity of the next request needs the blocks of
+//! this one.
 //!
-//! This is a model because the volume's format has no partial stripes, and would have to be bent
-//! for a baseline. The model shares with the volume: zones, writer, placement, routing by size. Its
-//! omissions favour it: it has no headers, footers, map or records of the log, and logs are never
-//! emptied.
+//! This is a model because the volume's format has no partial stripes, and would have to be changed
+//! for a baseline. The model shares zones, writer, placement and routing by size with the volume.
+//! Its omissions favour it: it has no headers, footers, map or records of the log, and logs are
+//! never emptied.
 
 use super::Target;
 use crate::array::Array;
@@ -38,7 +38,7 @@ struct Drive {
 }
 
 impl Drive {
-    /// Begins an empty zone.
+    /// Opens an empty zone.
     fn open(&self) -> Result<ZoneId> {
         let zone = ZoneId(self.next.replace(self.next.get() + 1));
         ensure!(zone.0 < self.zones, "the drives are full: write less");
@@ -50,26 +50,26 @@ impl Drive {
 /// An open segment.
 struct Segment {
     large: bool,
-    /// Blocks of a chunk.
+    /// Number of blocks in a chunk.
     chunk: u32,
     /// Held by the request in flight.
     turn: Semaphore,
     zones: Vec<Cell<ZoneId>>,
     stripe: Cell<u32>,
-    /// Blocks of the stripe that are written.
+    /// Number of blocks of the stripe that are written.
     filled: Cell<u32>,
     written: Cell<u64>,
 }
 
-/// See the module.
+/// An array that logs partial parity, as a target.
 pub struct Partial {
     rt: Rt,
     placement: Placement,
     drives: Vec<Drive>,
     segments: Vec<Segment>,
-    /// Blocks of a zone.
+    /// Number of blocks in a zone.
     capacity: u32,
-    /// Fewest blocks of a large request.
+    /// Fewest blocks of a request that counts as large.
     large: u32,
     span: u64,
     /// Whether parity waits for the data.
@@ -140,8 +140,8 @@ impl Partial {
         })
     }
 
-    /// The segment for the `left` blocks of a request: an idle one, otherwise the one that wrote
-    /// least.
+    /// Chooses the segment for the `left` blocks of a request: an idle one if there is any,
+    /// otherwise the one that has written least.
     fn route(&self, left: u32) -> &Segment {
         let wants = left >= self.large;
         let fits = |segment: &&Segment| segment.large == wants;
@@ -156,7 +156,8 @@ impl Partial {
         (0..blocks).map(|_| self.page.clone()).collect()
     }
 
-    /// Writes up to `left` blocks, to the end of the segment's stripe at most. Returns how many.
+    /// Writes up to `left` blocks, but not beyond the end of the segment's stripe. Returns the
+    /// number of blocks.
     async fn piece(&self, left: u32) -> Result<u32> {
         let began = self.rt.now();
         let segment = self.route(left);
@@ -197,7 +198,7 @@ impl Partial {
             self.stripes.set(self.stripes.get() + 1);
         } else {
             segment.filled.set(end);
-            // The rows that changed: all rows, if more than one chunk changed.
+            // The number of changed parity rows: all rows, if more than one chunk changed.
             let one = (end - 1) / chunk == filled / chunk;
             self.log(parity, if one { end - filled } else { chunk }).await?;
         }
@@ -214,7 +215,7 @@ impl Partial {
         writer.submit(ZoneWrite::pages(zone, Kind::Data, pages))
     }
 
-    /// Writes parity of `rows` rows to the log of a drive.
+    /// Writes `rows` rows of parity to the log of a drive.
     async fn log(&self, drive: u32, rows: u32) -> Result<()> {
         let drive = &self.drives[drive as usize];
         let _turn = drive.turn.acquire(1).await;

@@ -1,12 +1,12 @@
 //! Recorded runs as clients: each thread's calls in their order, with the gaps between them.
 //!
 //! The calls go to a [`Keeper`]: a file system, a file store, or files laid out on a volume. A
-//! thread sleeps for the recorded gap, waits for what its call depends on ([`crate::recorded`]),
-//! and carries the call out; the run ends with its last call. Sequential readers of a file get
-//! windows read ahead, in the same way from every keeper.
+//! thread sleeps for the recorded gap, waits for the calls on which its call depends
+//! ([`crate::recorded`]), and carries the call out; the run ends with its last call. Sequential
+//! readers of a file get windows read ahead, in the same way from every keeper.
 //!
-//! The recording does not tell the processor time of a call from the time of the drive, which had
-//! no times of its own: the host model's `cpu` and `page_cpu` stand for it.
+//! The recording cannot separate the processor time of a call from the time of the drive, which was
+//! untimed: the host model's `cpu` and `page_cpu` stand for the processor time.
 
 mod files;
 mod layout;
@@ -56,7 +56,7 @@ pub trait Keeper: 'static {
     /// Carries out a call that succeeded when it was recorded. Returns the number of bytes moved.
     fn perform(&self, copy: u32, op: &Op) -> impl Future<Output = Result<u64>>;
 
-    /// Counters of the array, if there is one.
+    /// Returns counters of the array, if there is one.
     fn array(&self) -> Option<Array> {
         None
     }
@@ -67,10 +67,10 @@ pub trait Keeper: 'static {
     }
 }
 
-/// Reads that have begun, by copy and number: file, offset and length.
+/// Reads in progress, by copy and number: file, offset and length.
 type Begun = RefCell<BTreeMap<(u32, u64), (u64, u64, u64)>>;
 
-/// `path` of a copy: below a directory of its own.
+/// The path of a copy's file: `path` below a directory of the copy's own.
 pub(super) fn path_of(copy: u32, path: &str) -> String {
     format!("{}/{}", home(copy), path.trim_start_matches('/'))
 }
@@ -81,11 +81,11 @@ fn home(copy: u32) -> String {
 
 /// The progress of a copy of the run.
 struct Progress {
-    /// By resource: calls that have ended, and a signal of further ones.
+    /// For each resource, the number of calls that have ended, and a signal for further ones.
     ended: Vec<(Cell<u32>, Notify)>,
-    /// By place among the recorded ends: whether the call there has ended.
+    /// Whether each call has ended, in the recorded order of ends.
     by_end: RefCell<Vec<bool>>,
-    /// All calls before this place have ended.
+    /// Number of calls at the start of the recorded order of ends that have all ended.
     prefix: Cell<usize>,
     moved: Notify,
 }
@@ -115,7 +115,7 @@ impl Progress {
         }
     }
 
-    /// Call `number` has ended.
+    /// Records that call `number` has ended.
     fn end(&self, run: &Recorded, number: usize) {
         for need in run.needs(number) {
             let (ended, moved) = &self.ended[need.resource as usize];
@@ -153,7 +153,7 @@ impl<K: Keeper> Run<K> {
             self.sleep(gap.try_into().unwrap_or(u64::MAX)).await;
             progress.wait(&self.run, number, self.replayed.waits).await;
             if self.failed.borrow().is_some() {
-                // Threads that wait for this call have to end as well.
+                // A failed call counts as ended, so that threads that wait for it end as well.
                 progress.end(&self.run, number);
                 continue;
             }
@@ -262,12 +262,12 @@ async fn prepare<K: Keeper>(keeper: &K, copy: u32, run: &Recorded) -> Result<()>
     Ok(())
 }
 
-/// Read-ahead for a sequential reader of a file.
+/// Read-ahead state for a sequential reader of a file.
 #[derive(Default)]
 pub(super) struct Ahead {
-    /// End of the last read.
+    /// Offset at which the last read ended.
     end: Cell<u64>,
-    /// The range that has been read already.
+    /// The range that has already been read.
     window: Cell<(u64, u64)>,
     /// Read-ahead in progress: its offset, and its task.
     next: RefCell<Option<(u64, JoinHandle<Result<()>>)>>,
@@ -309,7 +309,7 @@ impl Ahead {
             }
             let next = at + window;
             let (from, _) = self.window.get();
-            // Only a few windows are kept.
+            // The window range is limited to the last few windows.
             self.window.set((from.max(next.saturating_sub(4 * window)), next.min(size)));
             if next < size {
                 let task = rt.spawn(fetch(next, window.min(size - next)));

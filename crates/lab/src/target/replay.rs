@@ -1,8 +1,8 @@
 //! A trace as clients: its requests in its order, as fast as the queue allows or when they came.
 //!
-//! Requests are widened to whole blocks. A write that covers part of a block does not read the
-//! block first, as it would have to. Blocks that are read before they are first written are written
-//! beforehand: otherwise nothing would have to be read.
+//! Requests are widened to whole blocks. A write that covers only a part of a block does not first
+//! read the block, as a real one would have to. Blocks that the trace reads before it writes them
+//! are written beforehand: otherwise their reads would not reach a drive.
 
 use super::{Blocks, Target, Watch, blocks, processor};
 use crate::measure::{Measures, Meter};

@@ -4,13 +4,13 @@
 //! write in flight per zone. Metadata are in place on a conventional second drive. An fsync writes
 //! the file's data, and then commits its change to the journal on the second drive: one block.
 //! Clients that ask while a block is being written share the next one. Either write is followed by
-//! a flush if the drive's cache is volatile; to another drive, Linux sends none
-//! (`blk_insert_flush`, `bdev_write_cache`). Buffered writes stay in memory. Half of the dirty
-//! limit sets off writing back, file by file, in commands of up to 1 MiB; the whole limit holds
-//! writers up.
+//! a flush if the drive's cache is volatile; otherwise Linux sends no flush (`blk_insert_flush`,
+//! `bdev_write_cache`). Buffered writes stay in memory. At half of the dirty limit, writing back
+//! begins, file by file, in commands of up to 1 MiB; at the whole limit, writers wait.
 //!
-//! Left out, each in favour of the model: writes of metadata to their places, space and time of
-//! cleaning, and look-ups of many extents. Nothing is cached for readers except their read-ahead.
+//! These are left out, each in favour of the model: writes of metadata to their places, space
+//! and time of cleaning, and look-ups of many extents. Nothing is cached for readers except
+//! their read-ahead.
 
 use super::Target;
 use super::zones::Zones;
@@ -28,13 +28,13 @@ use std::rc::Rc;
 /// Limit of dirty bytes, if the host does not set one.
 const DIRTY: u64 = 128 << 20;
 
-/// Largest command of writing back.
+/// Largest command with which buffered data is written back.
 const WRITE_BACK: u64 = 1 << 20;
 
-/// Bytes of the journal, which then starts over.
+/// Size of the journal in bytes, after which it starts over.
 const JOURNAL: u64 = 64 << 20;
 
-/// See the module.
+/// Files as XFS keeps them on a zoned drive, as a target.
 pub struct Spread {
     rt: Rt,
     zones: Rc<Zones>,
@@ -42,34 +42,34 @@ pub struct Spread {
     journal: Journal,
     files: Vec<File>,
     workload: Workload,
-    /// Bytes read ahead for a sequential reader; 0: none.
+    /// Number of bytes read ahead for a sequential reader; 0: none.
     ahead: u64,
     /// Limit of bytes that are buffered and not on the drive.
     limit: u64,
-    /// Bytes that are buffered and not on the drive.
+    /// Number of bytes that are buffered and not on the drive.
     dirty: Cell<u64>,
-    /// By zone: whether a task writes back.
+    /// For each zone, whether a task writes it back.
     writing_back: Vec<Cell<bool>>,
     progress: Notify,
-    /// Why writing back ended.
+    /// The error that ended writing back.
     failed: RefCell<Option<Error>>,
 }
 
 #[derive(Default)]
 struct File {
-    /// Bytes buffered and not sent.
+    /// Number of bytes buffered and not sent.
     waiting: Cell<u64>,
-    /// Bytes sent and not answered.
+    /// Number of bytes sent and not answered.
     sent: Cell<u64>,
-    /// End of the last read.
+    /// Offset at which the last read ended.
     end: Cell<u64>,
     /// Read-ahead in progress: its offset, and its task.
     ahead: RefCell<Option<(u64, JoinHandle<Result<u64>>)>>,
 }
 
 impl Spread {
-    /// Files of `workload`'s clients on `device`, and the journal's drive. Files that are to be
-    /// read are written first.
+    /// Puts the files of `workload`'s clients on `device`, and opens the journal's drive. Files
+    /// that are to be read are written first.
     ///
     /// # Errors
     /// If the drive is too small, or the workload asks for something that the model lacks.
@@ -139,7 +139,7 @@ impl Spread {
         Ok(())
     }
 
-    /// Writes the files of `zone` back until a quarter of the dirty limit is left.
+    /// Writes back the files of `zone` until only a quarter of the dirty limit is left.
     async fn write_back(&self, zone: usize) -> Result<()> {
         while self.dirty.get() > self.limit / 4 {
             let threads = (zone..self.files.len()).step_by(self.writing_back.len());
@@ -161,8 +161,9 @@ impl Spread {
             self.rt.spawn_detached(async move {
                 let result = this.write_back(zone).await;
                 this.writing_back[zone].set(false);
-                // Answers wake the writers that wait: a notification without one would only make
-                // them start writing back again. After an error there may be no further answer.
+                // Answers wake waiting writers. A notification without an answer would only make
+                // them start writing back again. After an error there may be no further answer, so
+                // it notifies them.
                 if let Err(error) = result {
                     this.failed.borrow_mut().get_or_insert(error);
                     this.progress.notify_all();
@@ -216,8 +217,8 @@ impl Spread {
         self.zones.read(thread, zone, offset, bytes).await
     }
 
-    /// For a sequential reader that enters a new window: reads the whole window, unless its
-    /// read-ahead is already in progress, and starts reading the next one, as a kernel does.
+    /// Reads ahead for a sequential reader that enters a new window: reads the whole window, unless
+    /// its read-ahead is already in progress, and starts reading the next one, as a kernel does.
     async fn read_ahead(self: &Rc<Spread>, thread: u32, op: Op) -> Result<u64> {
         let file = &self.files[thread as usize];
         let goes_on = op.at == 0 || file.end.get() == op.at;
@@ -257,7 +258,7 @@ async fn command(device: &dyn ZonedDevice, thread: u32, command: Command) -> Res
 struct Journal {
     device: Rc<dyn ZonedDevice>,
     blocks: u64,
-    /// Blocks begun, and those durable.
+    /// Numbers of blocks begun and of blocks durable.
     begun: Cell<u64>,
     done: Cell<u64>,
     progress: Notify,
@@ -280,7 +281,7 @@ impl Journal {
         Ok(Journal { device, blocks, begun, done, progress: Notify::new() })
     }
 
-    /// Waits until a block that was not begun before is durable.
+    /// Waits until a block is durable whose write had not begun before this call.
     async fn commit(&self, thread: u32) -> Result<()> {
         let wanted = self.begun.get() + 1;
         while self.done.get() < wanted {
@@ -302,7 +303,7 @@ impl Journal {
     }
 }
 
-/// A [`Spread`] to which its own tasks refer.
+/// A [`Spread`] whose own tasks hold references to it.
 pub struct Files(pub Rc<Spread>);
 
 impl Target for Files {
@@ -345,7 +346,7 @@ mod tests {
     use crate::workload::Workload;
     use furrow_emu::timing::quantity::Bytes;
 
-    /// One write of 4 KiB in flight in each of two zones; a zone is on its own dies.
+    /// Runs one write of 4 KiB in flight in each of two zones, which are on different dies.
     fn run(workload: &str, journal: &str) -> Result<Measures, String> {
         let journal = format!("mem:cns,timing=virtual{journal}");
         let policy = Policy { data_zones: Some(2), journal: Some(journal), ..Policy::default() };
@@ -380,8 +381,8 @@ mod tests {
         assert!((0.95..1.05).contains(&(rate(4, 8) / rate(2, 8))));
     }
 
-    /// A block of the journal takes 15 us, and a flush if the cache is volatile; clients that ask
-    /// in the meantime share the next.
+    /// A block of the journal takes 15 us, plus a flush if the cache is volatile. Clients that ask
+    /// in the meantime share the next block.
     #[test]
     fn an_fsync_waits_for_its_data_and_then_for_the_journal() {
         let one = |more: &str, journal: &str| {
@@ -406,7 +407,8 @@ mod tests {
         assert!(buffered.bytes > direct.bytes * 3 / 2, "{} {}", buffered.bytes, direct.bytes);
         let reads = "op = 'read'\nsize = '4KiB'\nspan = '1MiB'\nrun = '20ms'\nthreads = 5\n\
                      depth = 1\norder = 'random'";
-        // At least the time that a die takes to sense: all of the file was written.
+        // A read takes at least as long as a die needs to sense, which shows that the file
+        // was written.
         assert!(run(reads, "").unwrap().p50_ns > 40_000);
     }
 

@@ -1,25 +1,25 @@
-//! Segment summaries in pairs of zones, as the plain pair that Z-LFS compares itself with has them.
+//! Segment summaries in pairs of zones, as in the plain pair to which Z-LFS compares itself.
 //!
 //! In its published code (NAIVE_MFZ: `merge_ssa` in `segment.c`, called by `f2fs_write_checkpoint`)
-//! each segment of 2 MiB has a summary of one block in an area of zones, and each of these zones
-//! has a second one. A checkpoint writes every zone in which a summary is new, whole, to the other
-//! zone of its pair, and its last record waits for that. The engine keeps summaries in segments, so
-//! a drive stands in between that does this work besides. It takes the pairs' zones from the end of
-//! the drive.
+//! each segment of 2 MiB has a summary of one block in an area of zones, and each zone of that area
+//! has a second zone. A checkpoint takes every zone with a new summary, writes it as a whole to the
+//! other zone of its pair, and lets its last record wait for that. The engine keeps summaries in
+//! segments, so a drive in between does this work in addition. It takes the pairs' zones from the
+//! end of the drive.
 //!
 //! Invariants
-//! - The last record of a checkpoint reaches the drive after the copies of all zones with summaries
-//!   of segments that were full when the checkpoint's tables began to be written.
-//! - The engine's own commands reach the drive in the order in which they were submitted, zone by
-//!   zone.
+//! - The last record of a checkpoint reaches the drive after the copies of all zones with
+//!   summaries of segments that were full when the checkpoint's tables began to be written.
+//! - The engine's own commands reach the drive in the order in which they were submitted, zone
+//!   by zone.
 //!
-//! In favour of the pair: the zones that are copied come from memory, also the first time, where
-//! the kernel reads them block by block; and as many as [`COPIES`] are copied at once. Against the
-//! pair: the engine has that many active zones less.
+//! Two simplifications favour the pair: the copied zones come from memory, even the first time,
+//! where the kernel reads them block by block; and up to [`COPIES`] zones are copied at once. One
+//! counts against the pair: the engine has that many fewer active zones.
 //!
 //! Not here: summaries of tables. Tables take zones of the main area when half of the node ids of
-//! mkfs are in use. This drive would then count the zones as segments of files. The claims make
-//! fewer files than that.
+//! mkfs are in use, and this drive would then count those zones as segments of files. The claims
+//! make fewer files than that.
 
 use anyhow::{Context as _, Result};
 use furrow_fs::{Fs, ZoneUse};
@@ -33,13 +33,13 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Blocks of a segment of F2FS.
+/// Blocks of an F2FS segment.
 const SEGMENT: u64 = 512;
 
-/// Blocks of a command of a copy: the largest request of the kernel's block layer, 1 MiB.
+/// Blocks of a copy's command: the largest request of the kernel's block layer, 1 MiB.
 const COMMAND: u64 = 256;
 
-/// Zones that are copied at once. The engine has that many active zones less.
+/// Number of zones that are copied at once. The engine has that many fewer active zones.
 const COPIES: u32 = 8;
 
 /// The zones of a file system by use.
@@ -50,40 +50,40 @@ struct Areas {
     main: u32,
 }
 
-/// The part of a checkpoint that is under way.
+/// The phase of the checkpoint in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// None of its tables is written, or its record is.
+    /// Before the first table is written, and after the record is.
     Idle,
-    /// Zones with summaries are copied.
+    /// Zones with summaries are being copied.
     Copying,
-    /// They are copied.
+    /// Zones with summaries have been copied, with this status.
     Copied(Status),
 }
 
-/// A drive that copies summaries besides.
+/// A drive that also copies summaries.
 #[derive(Clone)]
 pub(super) struct SummaryPairs(Rc<Inner>);
 
 struct Inner {
     rt: Rt,
     drive: Rc<dyn ZonedDevice>,
-    /// The drive without the zones of the pairs.
+    /// The geometry without the zones of the pairs.
     geometry: Geometry,
     areas: RefCell<Option<Areas>>,
     phase: Cell<Phase>,
-    /// Pairs with a summary that is not on the drive.
+    /// Pairs with a summary that is not yet on the drive.
     dirty: RefCell<BTreeSet<u32>>,
-    /// How often each pair was copied.
+    /// Number of copies of each pair.
     copies: RefCell<Vec<u32>>,
-    /// Requests for the checkpoint ring that wait for copies.
+    /// Requests for the checkpoint ring that wait until the copies end.
     held: RefCell<Vec<(QueueId, Request, Ticket)>>,
     answers: CompletionTable<Outcome>,
     copied: Cell<u64>,
 }
 
 impl SummaryPairs {
-    /// `drive` with its last zones for pairs.
+    /// Puts this layer before `drive`, and uses the drive's last zones for pairs.
     pub(super) fn behind(rt: &Rt, drive: Rc<dyn ZonedDevice>) -> SummaryPairs {
         let mut geometry = drive.geometry().clone();
         let segments = u64::from(geometry.zones) * geometry.zone_capacity.0.div_ceil(SEGMENT);
@@ -106,10 +106,11 @@ impl SummaryPairs {
         }))
     }
 
-    /// Begins to keep the summaries of `fs`, which has just been mounted.
+    /// Starts tracking the summaries of `fs`, which has just been mounted.
     ///
     /// # Errors
-    /// If the drive does not report its zones, or these are not those of a file system with tables.
+    /// If the drive does not report its zones, or the zones are not those of a file system
+    /// with tables.
     pub(super) async fn begin(&self, fs: &Fs) -> Result<()> {
         let uses = fs.zone_map().await?;
         let range = |wanted: ZoneUse| -> Result<Range<u32>> {
@@ -124,14 +125,14 @@ impl SummaryPairs {
         Ok(())
     }
 
-    /// Bytes that were copied.
+    /// Number of bytes that were copied.
     pub(super) fn copied(&self) -> u64 {
         self.0.copied.get()
     }
 }
 
 impl Inner {
-    /// Notes the segments that a write of `blocks` from `offset` of main zone `index` fills.
+    /// Records which segments are filled by a write of `blocks` from `offset` of main zone `index`.
     fn note(&self, index: u32, offset: u64, blocks: u64) {
         let segments = self.geometry.zone_capacity.0.div_ceil(SEGMENT);
         let first = u64::from(index) * segments;
@@ -142,7 +143,7 @@ impl Inner {
         self.dirty.borrow_mut().extend(pairs);
     }
 
-    /// Begins the copies of a checkpoint.
+    /// Starts the copies of a checkpoint.
     fn copy(self: &Rc<Self>) {
         self.phase.set(Phase::Copying);
         let pairs = self.dirty.take();
@@ -173,7 +174,7 @@ impl Inner {
         });
     }
 
-    /// Writes the summaries of `pair` to the zone of the pair that does not have them.
+    /// Writes the summaries of `pair` to the zone of the pair that lacks them.
     async fn copy_zone(&self, pair: u32) -> Status {
         let copies = self.copies.borrow()[pair as usize];
         self.copies.borrow_mut()[pair as usize] += 1;
@@ -203,7 +204,7 @@ impl Inner {
         Status::Success
     }
 
-    /// Passes a request for the checkpoint ring on; the one with FUA ends the checkpoint.
+    /// Passes on a request for the checkpoint ring; the request with FUA ends the checkpoint.
     fn record(&self, queue: QueueId, request: Request) -> Completion<Outcome> {
         if let Phase::Copied(status) = self.phase.get()
             && request.fua
@@ -293,8 +294,8 @@ mod tests {
     use furrow_rt::{Config, Rt};
     use furrow_zone::{DeviceSpec, ZoneId, ZoneState, ZonedDevice as _};
 
-    /// Bytes of summaries that `files` files of 32 MiB bring about, with a checkpoint after each,
-    /// and the states of the pair's zones after each.
+    /// Returns the bytes of summaries that `files` files of 32 MiB cause, with a checkpoint after
+    /// each file, and the states of the pair's zones after each file.
     fn written(summary_pairs: bool, files: u32) -> (u64, Vec<[ZoneState; 2]>) {
         let rt = Rt::new(Config::simulated(1));
         let spec: DeviceSpec =
@@ -328,7 +329,7 @@ mod tests {
     fn a_checkpoint_copies_the_zone_of_new_summaries_to_the_other_one_and_waits_for_it() {
         let (plain, _) = written(false, 3);
         let (pairs, states) = written(true, 3);
-        // 256 zones of 3 segments have their summaries in one zone of 1,536 blocks.
+        // All 256 zones of 3 segments have their summaries in a single zone of 1,536 blocks.
         let copies = (pairs - plain) / (6 << 20);
         assert!((3..=4).contains(&copies), "{plain} {pairs}");
         assert!((pairs - plain) % (6 << 20) < 1 << 20, "{plain} {pairs}");

@@ -6,12 +6,12 @@
 //! So slots never use the same zone, and a slot stays on its die. At the end of the drive a slot
 //! starts over, and resets each zone before it writes to it.
 //!
-//! For scattered zones, the zones of the drive are shuffled first, and a lap is the number of
-//! slots.
+//! For scattered zones, the zones of the drive are shuffled first, and a lap is the number
+//! of slots.
 //!
-//! With the host's zone lock one write is in flight per zone and the others wait in turn. Without
-//! it many writes are in flight, through one queue per zone, so that they start in order. All other
-//! commands go through the client's queue.
+//! With the host's zone lock, one write is in flight per zone while the others wait in order.
+//! Without it, many writes are in flight, through one queue per zone, so that they start in order.
+//! All other commands go through the client's queue.
 //!
 //! Not here: mixed reads and writes, and reads of zones that are being written.
 
@@ -27,10 +27,10 @@ use furrow_zone::{
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Bytes of the commands that fill zones before they are read.
+/// Size in bytes of the commands that fill zones before they are read.
 const FILL: u64 = 128 << 10;
 
-/// See the module.
+/// The zones of a drive as a target.
 pub struct Zones {
     device: Rc<dyn ZonedDevice>,
     geometry: Geometry,
@@ -39,33 +39,34 @@ pub struct Zones {
     slots: Vec<Slot>,
     /// Distance to a slot's next zone, in indexes.
     lap: u64,
-    /// The zones in their order, unless that is by number.
+    /// The order of the zones if they are scattered; empty if they are in the order of
+    /// their numbers.
     order: Vec<u32>,
     /// The content of writes.
     page: Page,
-    /// Buffers of ended reads.
+    /// Buffers of completed reads, to be reused.
     spare: RefCell<Vec<Pages>>,
 }
 
 struct Slot {
-    /// The slot's first zone: a number, or a place in the order.
+    /// The slot's first zone: its number, or its index in the order.
     first: u64,
-    /// The slot's present zone.
+    /// The slot's current zone.
     index: Cell<u64>,
-    /// Blocks sent to that zone.
+    /// Number of blocks sent to the current zone.
     sent: Cell<u64>,
     /// Whether the slot's zones have been written before.
     again: Cell<bool>,
-    /// Writes in flight.
+    /// Number of writes in flight.
     flying: Cell<u32>,
     landed: Notify,
-    /// Held while the write pointer is decided; with the zone lock until the write is answered.
+    /// Held while the write pointer is chosen; with the zone lock, until the write is answered.
     turn: Semaphore,
 }
 
 impl Zones {
-    /// The zones of `device` that `workload` uses; `seed` scatters them, if the workload asks for
-    /// that.
+    /// Selects the zones of `device` that `workload` uses; if the workload asks for scattered
+    /// zones, `seed` draws them.
     ///
     /// # Errors
     /// If the drive has too few zones, or the workload does not fit a drive.
@@ -126,8 +127,8 @@ impl Zones {
         })
     }
 
-    /// Brings the zones into the state that the workload expects: for reads, the span of each is
-    /// written.
+    /// Brings the zones into the state that the workload expects: for reads, writes the span of
+    /// each zone.
     ///
     /// # Errors
     /// If the drive refuses a command.
@@ -177,7 +178,7 @@ impl Zones {
         bytes / self.geometry.block_size.0
     }
 
-    /// Blocks of the largest command of a kind.
+    /// Number of blocks in the largest command of a kind.
     fn most(&self, kind: Kind) -> u64 {
         let drive = match kind {
             Kind::Append => self.geometry.append_limit(),
@@ -220,7 +221,8 @@ impl Zones {
         self.send(queue, Command::Manage { target, action }).await
     }
 
-    /// Writes to the zone of `slot`. Returns the bytes written: fewer if the zone ended.
+    /// Writes to the zone of `slot`. Returns the number of bytes written, which is smaller if the
+    /// zone ended.
     pub(super) async fn write(&self, thread: u32, slot: usize, op: Op) -> Result<u64> {
         let most = self.most(op.kind);
         let lock = self.host.zone_lock && op.kind == Kind::Write;
@@ -252,14 +254,14 @@ impl Zones {
             self.expect(&command, outcome.status)?;
             done += blocks;
             if left == blocks {
-                // A zone's end cuts the request short.
+                // The end of a zone cuts the request short.
                 break;
             }
         }
         Ok(done * self.geometry.block_size.0)
     }
 
-    /// Blocks that fit the slot's zone, after a change to the next zone if there are none.
+    /// Number of blocks that fit the slot's zone, after moving on to the next zone if it is full.
     async fn room(&self, slot: &Slot, queue: QueueId) -> Result<u64> {
         let capacity = self.geometry.zone_capacity.0;
         if slot.sent.get() < capacity {
@@ -312,7 +314,7 @@ impl Zones {
     }
 }
 
-/// The zones that the slots of `workload` begin with.
+/// The first zones of the slots of `workload`.
 fn firsts(workload: &Workload, geometry: &Geometry) -> Result<Vec<u64>> {
     let numbers = 0..u64::from(workload.zones);
     let (wanted, stride) = (u64::from(workload.channels), u64::from(workload.stride.max(1)));
@@ -341,7 +343,7 @@ fn lap(geometry: &Geometry, zones: u64) -> u64 {
 /// The numbers below `count`, in an order drawn from `seed`.
 fn shuffled(count: u32, seed: u64) -> Vec<u32> {
     let mut order: Vec<u32> = (0..count).collect();
-    // A generator of its own: the clients' generator begins at the seed.
+    // A separate generator, since the clients' generator begins at the same seed.
     let mut rng = Rng::new(seed ^ 0x5ca7_7e2e);
     for at in (1..order.len()).rev() {
         order.swap(at, rng.below(at as u64 + 1) as usize);

@@ -1,4 +1,4 @@
-//! `furrow-lab calibrate`: the timing models beside what was measured on real drives.
+//! `furrow-lab calibrate`: compares the timing models with measurements of real drives.
 
 use anyhow::{Context, bail};
 use comfy_table::CellAlignment;
@@ -74,7 +74,7 @@ fn chosen(presets: &[String]) -> anyhow::Result<Vec<Golden>> {
     Ok(golden.iter().filter(|row| wanted(row)).cloned().collect())
 }
 
-/// Runs `work`, which reports its progress; the progress is shown on a terminal.
+/// Runs `work`, and shows the progress that it reports on a terminal.
 fn told<T>(
     what: &str,
     work: impl FnOnce(calibrate::cores::Told<'_>) -> anyhow::Result<T>,
@@ -104,7 +104,7 @@ fn table(out: &mut dyn Write, rows: &[Row]) -> anyhow::Result<()> {
     Ok(print_table(out, &table)?)
 }
 
-/// Plots to `folder`/calibration, tables into `folder`/calibration.md.
+/// Writes plots to `folder`/calibration, and tables into `folder`/calibration.md.
 fn write_docs(folder: &Path, rows: &[Row], sums: &[Summary]) -> anyhow::Result<()> {
     let document = folder.join("calibration.md");
     let name = document.display().to_string();

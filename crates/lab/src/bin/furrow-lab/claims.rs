@@ -98,10 +98,10 @@ pub struct Table {
     common: Common,
 }
 
-// What a command takes of these is flattened into its arguments; a documentation comment over one
-// would replace that of the command.
+// Each struct below is flattened into a command's arguments. A documentation comment on it would
+// replace the command's own.
 
-// The claims and what they are tried with.
+// The claims and their setup.
 #[derive(clap::Args)]
 pub struct Source {
     /// Take files of this directory in place of the built-in ones of their name: setup.toml,
@@ -112,7 +112,7 @@ pub struct Source {
     data: Option<PathBuf>,
 }
 
-// The same, and what is replayed.
+// The claims and their setup, and the recordings to replay.
 #[derive(clap::Args)]
 pub struct Data {
     #[command(flatten)]
@@ -127,7 +127,7 @@ pub struct Data {
     recorded: Option<PathBuf>,
 }
 
-// How much of a claim is run.
+// The size of a claim's runs, and their seeds.
 #[derive(clap::Args)]
 pub struct Extent {
     /// The small size, seconds for each claim (this is the default)
@@ -163,7 +163,7 @@ pub struct Kept {
     cache: Option<PathBuf>,
 }
 
-// What a command that runs claims takes.
+// The arguments shared by all commands that run claims.
 #[derive(clap::Args)]
 pub struct Common {
     #[command(flatten)]
@@ -175,7 +175,7 @@ pub struct Common {
 }
 
 impl Source {
-    /// The data.
+    /// Reads the catalogue.
     pub fn catalogue(&self) -> anyhow::Result<Catalogue> {
         match &self.data {
             None => Catalogue::built_in(),
@@ -185,7 +185,7 @@ impl Source {
 }
 
 impl Data {
-    /// The data, and the trace if one is named.
+    /// Reads the catalogue, and the recordings that are named.
     pub fn catalogue(&self) -> anyhow::Result<Catalogue> {
         let mut catalogue = self.source.catalogue()?;
         if let Some(trace) = &self.trace {
@@ -199,7 +199,7 @@ impl Data {
 }
 
 impl Extent {
-    /// What to run, without a limit of threads.
+    /// The order, without a limit of threads.
     fn order(&self, catalogue: &Catalogue) -> Order {
         let size = if self.full { Size::Full } else { Size::Scaled };
         Order { traces: catalogue.traces.clone(), ..Order::new(size, self.seeds) }
@@ -207,7 +207,7 @@ impl Extent {
 }
 
 impl Work {
-    /// Runs at once, if there is a limit.
+    /// The number of runs at once: the limit if there is one, otherwise `usual`.
     pub fn threads(&self, usual: usize) -> usize {
         self.jobs.map_or(usual, usize::from)
     }
@@ -333,7 +333,8 @@ fn write_table(catalogue: &Catalogue, table: &Table, out: &mut dyn Write) -> any
     }
     command.push_str(&format!(" --seeds {}", order.seeds.len()));
     let mut options: Vec<String> = claims.iter().map(|claim| catalogue.options_of(claim)).collect();
-    // Those of the claim that needs most: all have the same data, and some replay.
+    // The options of the claim that needs the most: all claims share the data, but only some replay
+    // a recording.
     options.sort_by_key(String::len);
     command.push_str(&options.pop().unwrap_or_default());
     if let Some(output) = &table.output {
@@ -418,7 +419,7 @@ pub fn execute<'a>(
     Ok(outcome)
 }
 
-/// 1 if a run failed; a claim that is not reproduced is a result.
+/// The exit status: 1 if a run failed. A claim that is not reproduced is a result, not a failure.
 pub fn status(outcome: &Outcome<'_>) -> u8 {
     u8::from(outcome.claims.iter().any(|finished| finished.result.is_err()))
 }

@@ -1,4 +1,4 @@
-//! `furrow-lab bound` and `furrow-lab collection`: what collecting garbage of blob files costs.
+//! `furrow-lab bound` and `furrow-lab collection`: the cost of garbage collection of blob files.
 
 use anyhow::Context as _;
 use furrow_console::show;

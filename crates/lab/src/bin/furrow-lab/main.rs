@@ -1,11 +1,10 @@
-//! The `furrow-lab` command: measurements and experiments. What a user of drives, file systems and
-//! volumes runs is in `furrow`; nothing here is installed.
+//! The `furrow-lab` command: measurements and experiments. Users of drives, file systems and
+//! volumes run `furrow`; nothing here is installed.
 //!
 //! Each subcommand is a module with its arguments and one function, `run(args, out)`.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a front end")]
-// These macros panic where standard error or output is closed or full: `show::say` and `out` do
-// not.
+// These macros panic if standard error or output is closed or full; `show::say` and `out` do not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod bench;
@@ -92,7 +91,7 @@ mod tests {
         {
             assert!(!takes(name, long), "{name} --{long}");
         }
-        // What a command says of itself is its own text.
+        // Each command's description is its own, not that of a flattened struct.
         for of in command.get_subcommands() {
             let about = of.get_about().map(ToString::to_string).unwrap_or_default();
             assert!(about.len() > 20, "{}: {about:?}", of.get_name());

@@ -77,7 +77,7 @@ pub fn keep(catalogue: &Catalogue, keep: &Keep, out: &mut dyn Write) -> anyhow::
 }
 
 /// Runs the claims of `keep` by a catalogue to which `variant` was applied, and adds a line for
-/// each that it concerns.
+/// each claim that the variant concerns.
 fn keep_in(
     catalogue: &Catalogue,
     keep: &Keep,
@@ -129,7 +129,8 @@ pub fn pages(catalogue: &Catalogue, pages: &Pages, out: &mut dyn Write) -> anyho
     Ok(0)
 }
 
-/// Runs `furrow-lab gate`: runs claims that have a band as in their kept lines, and compares.
+/// Runs `furrow-lab gate`: runs claims that have a band, with the size and seeds of their kept
+/// lines, and compares the figures.
 pub fn gate(catalogue: &Catalogue, gate: &Gate, out: &mut dyn Write) -> anyhow::Result<u8> {
     let kept = read(&gate.docs.join(DATA))?;
     let claims: Vec<&Claim> = catalogue.claims.iter().filter(|c| c.gate.is_some()).collect();

@@ -29,7 +29,7 @@ struct ListDocument<'a> {
 }
 
 impl Line {
-    /// The line of `claim`; whether the claim is cached depends on size and seeds.
+    /// The list's line for `claim`. Whether the claim is cached depends on size and seeds.
     pub fn new(catalogue: &Catalogue, claim: &Claim, order: &Order, cache: &Cache) -> Line {
         Line {
             id: claim.id.clone(),
@@ -137,7 +137,7 @@ pub fn outcome(
 /// seconds in a log.
 pub struct Screen {
     terminal: bool,
-    /// Time of the last line, since the runs began.
+    /// Time at which the last line was shown, since the runs began.
     last: Mutex<Option<Duration>>,
 }
 
@@ -147,7 +147,7 @@ impl Screen {
         Screen { terminal: io::stderr().is_terminal(), last: Mutex::new(None) }
     }
 
-    /// Shows `progress`, if it is time.
+    /// Shows `progress`, if enough time has passed.
     pub fn show(&self, progress: Progress) {
         let Ok(mut last) = self.last.lock() else { return };
         let every = Duration::from_secs(if self.terminal { 0 } else { 10 });

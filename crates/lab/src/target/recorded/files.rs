@@ -1,7 +1,7 @@
 //! Recorded runs on the file system, through the library: buffered, as RocksDB uses a kernel's.
 //!
-//! A sync is an fsync; `Flush` and `RangeSync` do nothing by default. The file system is told
-//! lifetimes, as RocksDB tells them to the kernel.
+//! A sync is an fsync; `Flush` and `RangeSync` do nothing by default. The file system gets hints of
+//! lifetimes, as RocksDB gives them to the kernel.
 
 use super::{Ahead, Begun, Id, Keeper, path_of};
 use crate::catalogue::Profile;
@@ -24,14 +24,14 @@ struct File {
     ahead: Ahead,
 }
 
-/// See the module.
+/// A file system that carries out the calls of recorded runs.
 pub struct FsKeeper {
     rt: Rt,
     library: Rc<Library>,
     directories: RefCell<BTreeMap<String, Ino>>,
     files: RefCell<BTreeMap<Id, Rc<File>>>,
     reads: Begun,
-    /// Bytes read ahead; 0: none.
+    /// Number of bytes read ahead; 0: none.
     ahead: u64,
 }
 
@@ -206,8 +206,8 @@ impl Keeper for FsKeeper {
                 fs.rmdir(parent, name).await?;
                 self.directories.borrow_mut().remove(&path);
             }
-            // The kernel's file systems have nothing to do for these calls, and a look-up in the
-            // cache costs only processor time.
+            // For these calls, a kernel's file system has nothing to do, or only looks into its
+            // cache, which costs only processor time.
             Op::Found { .. }
             | Op::FoundDirectory { .. }
             | Op::Open { .. }

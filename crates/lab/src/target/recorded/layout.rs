@@ -1,11 +1,12 @@
 //! Recorded runs on a volume: files laid out on its blocks the simplest way.
 //!
-//! This is Ext4's part in the published results, without its metadata and journal. Buffered writes
+//! This stands for Ext4 in the published results, without its metadata and journal. Buffered writes
 //! leave memory in requests of up to 1 MiB as soon as a file has that much. A file's blocks are
 //! taken from the first free space. A sync writes the rest of its file, waits, and flushes the
-//! volume. The host's `dirty` is the number of bytes in flight at which writers wait. A block whose
-//! last part is synced is written again with the data that follow. Blocks of removed files are used
-//! again, and not trimmed. Nothing is cached for readers except their read-ahead.
+//! volume. The host's `dirty` is the number of bytes in flight at which writers wait. If the last
+//! block of a file was synced before it was full, it is written again with the data that follow.
+//! Blocks of removed files are reused without being trimmed. Nothing is cached for readers except
+//! their read-ahead.
 //!
 //! The omissions are the same for all ways in which a volume writes.
 
@@ -21,14 +22,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Largest request of writing out, in blocks.
+/// Largest request with which buffered data is written out, in blocks.
 const PIECE: u64 = (1 << 20) / PAGE_SIZE as u64;
 
 /// Limit of bytes in flight, if the host does not set one.
 const DIRTY: u64 = 128 << 20;
 
-/// Consecutive blocks of a file: the first one's number in the file, its number on the volume, and
-/// how many.
+/// Consecutive blocks of a file: the number of the first one in the file and on the volume, and the
+/// number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Extent {
     first: u64,
@@ -39,16 +40,16 @@ struct Extent {
 #[derive(Default)]
 struct File {
     size: Cell<u64>,
-    /// Bytes that were sent.
+    /// Number of bytes that were sent to the volume.
     sent: Cell<u64>,
     extents: RefCell<Vec<Extent>>,
-    /// Requests in flight.
+    /// Number of requests in flight.
     flights: Cell<u32>,
     ahead: Ahead,
 }
 
 impl File {
-    /// The places of `count` blocks from `first` on, in runs.
+    /// The places of `count` blocks from `first` on, as runs of blocks.
     fn places(&self, first: u64, count: u64) -> Vec<(u64, u64)> {
         let end = first + count;
         let extents = self.extents.borrow();
@@ -65,7 +66,7 @@ impl File {
 struct Room(BTreeMap<u64, u64>);
 
 impl Room {
-    /// Takes the first free space, up to `count` blocks.
+    /// Takes up to `count` blocks from the first free space.
     fn take(&mut self, count: u64) -> Option<(u64, u64)> {
         let (at, free) = self.0.pop_first()?;
         let taken = free.min(count);
@@ -89,7 +90,7 @@ impl Room {
     }
 }
 
-/// See the module.
+/// Files laid out on a volume, which carry out the calls of recorded runs.
 pub struct Layout(Rc<Inner>);
 
 struct Inner {
@@ -107,7 +108,7 @@ struct Inner {
 }
 
 impl Layout {
-    /// Files on the part of a volume that clients use.
+    /// Lays out files on the part of a volume that clients use.
     pub fn new(rt: &Rt, blocks: Blocks, host: &Host) -> Layout {
         let room = Room(BTreeMap::from([(0, blocks.span() / PAGE_SIZE as u64)]));
         Layout(Rc::new(Inner {
@@ -139,8 +140,8 @@ impl Layout {
         file
     }
 
-    /// Frees the blocks of a file without a name. The file is not in use: a thread that removes a
-    /// file waits for all earlier calls on it.
+    /// Frees the blocks of a file that lost its name. Nobody uses the file then: a thread that
+    /// removes a file waits for all earlier calls on it.
     fn forget(&self, id: Id) {
         if self.0.names.borrow().values().any(|other| *other == id) {
             return;
@@ -150,7 +151,7 @@ impl Layout {
         }
     }
 
-    /// Frees the blocks from `first` on.
+    /// Frees the file's blocks from `first` on.
     fn free(&self, file: &File, first: u64) {
         let mut room = self.0.room.borrow_mut();
         file.extents.borrow_mut().retain_mut(|extent| {
@@ -255,7 +256,7 @@ impl Layout {
         let fetch = move |at: u64, bytes: u64| {
             let (inner, file) = (inner.clone(), read.clone());
             async move {
-                // Unsent data are in memory.
+                // Unsent data are in memory, so only sent data is read from the volume.
                 let end = (at + bytes).min(file.sent.get()).div_ceil(PAGE_SIZE as u64);
                 let first = at / PAGE_SIZE as u64;
                 for (at, count) in file.places(first, end.saturating_sub(first)) {

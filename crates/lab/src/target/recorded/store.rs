@@ -20,15 +20,15 @@ struct File {
     ahead: Ahead,
 }
 
-/// See the module.
+/// A file store that carries out the calls of recorded runs.
 pub struct StoreKeeper {
     rt: Rt,
     store: Store,
     files: RefCell<BTreeMap<Id, Rc<File>>>,
     reads: Begun,
-    /// Bytes read ahead; 0: none.
+    /// Number of bytes read ahead; 0: none.
     ahead: u64,
-    /// The content of writes: it makes no difference in virtual time.
+    /// The content of writes, which makes no difference in virtual time.
     content: Vec<u8>,
 }
 

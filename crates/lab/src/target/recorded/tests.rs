@@ -1,4 +1,5 @@
-//! A replay's times by hand, and that it is the same each time wherever it goes.
+//! Tests of replays: their times match times computed by hand, and are the same each time with
+//! every keeper.
 
 use super::*;
 use crate::catalogue::{Engine, Point, Profile};
@@ -43,7 +44,7 @@ fn replayed(text: &str) -> Replayed {
     toml::from_str(&format!("run = 'tiny'\n{text}")).unwrap()
 }
 
-/// Nanoseconds of the whole replay, and the time at which each call reached the keeper.
+/// Returns the nanoseconds of the whole replay, and the time at which each call reached the keeper.
 fn times(text: &str) -> (u64, Vec<(u64, &'static str)>) {
     let run = Arc::new(run(&[
         (0, 0, 100, create(1, "a")),
@@ -67,10 +68,12 @@ fn times(text: &str) -> (u64, Vec<(u64, &'static str)>) {
     (measures.nanoseconds, begun.take())
 }
 
-/// Thread 0: create at 100; a gap of 1,000, 100 of the processor, 10,000 and 50 for the page:
-/// 11,250; the same again: 22,400. Thread 1 would open at 1,500 and waits for the first append:
-/// 11,350; it would read at 12,350 and waits for the second: 22,400, 100, 3,000, 50: 25,550. Thread
-/// 0 would close at 22,700, and waits for the read. Thread 2 waits for no other thread.
+/// Computes the times by hand, in nanoseconds. Thread 0 creates at 100. Its append takes a gap of
+/// 1,000, 100 of the processor, 10,000 and 50 for the page, so it ends at 11,250; the second
+/// append ends at 22,400. Thread 1 would open at 1,500, but waits for the first append, and opens
+/// at 11,350. It would read at 12,350, but waits for the second append: 22,400 plus 100, 3,000 and
+/// 50 is 25,550. Thread 0 would close at 22,700, but waits for the read. Thread 2 waits for no
+/// other thread.
 #[test]
 fn a_tiny_run_takes_what_it_takes_by_hand() {
     let (took, begun) = times("");
@@ -86,7 +89,8 @@ fn a_tiny_run_takes_what_it_takes_by_hand() {
     assert_eq!((took, &begun[..]), (25_650, &expected[..]));
 }
 
-/// With half the gaps: 100, 10,750 (from 600), 21,400 (from 11,250), 24,550, 24,650.
+/// With half the gaps, the calls end at 100, 10,750 (begun at 600), 21,400 (begun at 11,250),
+/// 24,550 and 24,650.
 #[test]
 fn gaps_may_be_shorter() {
     let (took, begun) = times("gaps = 50");
@@ -94,9 +98,9 @@ fn gaps_may_be_shorter() {
     assert!(begun.contains(&(700, "append")) && begun.contains(&(11_350, "append")), "{begun:?}");
 }
 
-/// When thread 2 asked, the second append had ended; when thread 1 read, thread 2's call had ended:
-/// thread 2 waits until 22,400, the read until 22,500, so it ends at 25,650 and the close at
-/// 25,750.
+/// In the recording, the second append had ended when thread 2 called, and thread 2's call had
+/// ended when thread 1 read. So thread 2 waits until 22,400 and the read until 22,500. The read
+/// ends at 25,650 and the close at 25,750.
 #[test]
 fn a_call_may_wait_for_all_that_had_ended() {
     let (took, begun) = times("waits = 'all'");
@@ -104,7 +108,7 @@ fn a_call_may_wait_for_all_that_had_ended() {
     assert!(begun.contains(&(22_500, "stat")) && begun.contains(&(22_600, "read")), "{begun:?}");
 }
 
-/// Two writers of a log and a table that replace a file, and a reader.
+/// Makes a run of two writers, of a log and of a table that replaces a file, and a reader.
 fn engine_run() -> Recorded {
     let mut calls = vec![
         (0, 0, 0, Op::Found { file: 1, size: 1 << 20, path: "db/old.sst".into() }),
@@ -181,7 +185,7 @@ fn a_run_is_the_same_each_time_on_every_engine() {
         assert_eq!(first.ops, 2 * recorded.calls.len() as u64);
         let written = 2 * 40 * (5_000 + (1 << 18));
         assert_eq!(first.bytes, written + 2 * (40 * 16_384 + 100), "{engine:?}");
-        // At least the time of the gaps, and about what a drive takes for 21 MB.
+        // The replay takes at least the time of the gaps, and about what a drive takes for 21 MB.
         assert!((1_000_000..1_000_000_000).contains(&first.nanoseconds), "{engine:?} {first:?}");
         assert_ne!(first.nanoseconds, of(2).nanoseconds, "{engine:?}: copies go in step");
         let missing = crate::scenario::run(&point, 1, &Arc::default()).unwrap_err();
