@@ -1,11 +1,12 @@
 //! The same work on each file system, counted at the drive: bytes, commands, flushes, resets.
 //!
-//! The kernel's limits of dirty data are set to the same bytes for all file systems; Furrow's own
-//! cache, below the kernel's or in the library without one, gets a limit of the same size.
+//! The kernel's limits of dirty data are the same number of bytes for all file systems. Furrow has
+//! a cache of its own, either below the kernel's or in the library, which has no kernel cache; it
+//! gets a limit of the same size.
 //!
-//! Times are a task of their own. The processor may be an emulated one, so the drive is made many
-//! times slower than its model: then the processor's part is small. Only what is the same at two
-//! such factors is a property of the file system and the drive.
+//! Times are measured separately. The processor may be an emulated one, so the drive is made many
+//! times slower than its model to keep the processor's share small. A time is a property of the
+//! file system and the drive only if it is the same at two such factors.
 
 use crate::contestant::{Contestant, FileSystem};
 use crate::host::{Used, serve};
@@ -21,7 +22,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// How long all phases may take, in nanoseconds: counted, and timed.
+/// Time limit for all phases, in nanoseconds: one limit if the work is counted, one if it is timed.
 const PATIENCE: u64 = 900 * Nanos::SECOND;
 const PATIENCE_TIMED: u64 = 3600 * Nanos::SECOND;
 
@@ -29,35 +30,35 @@ const PATIENCE_TIMED: u64 = 3600 * Nanos::SECOND;
 pub const DRIVE: &str = "zones=88,zone-size=16MiB,conventional=24,max-open=16,max-active=32,\
                          volatile-cache=on";
 
-/// Bytes at which the kernel holds writers up (`vm.dirty_bytes`).
+/// Dirty bytes at which the kernel makes writers wait (`vm.dirty_bytes`).
 pub const DIRTY: u64 = 32 << 20;
 
-/// Bytes at which the kernel begins to write back (`vm.dirty_background_bytes`).
+/// Dirty bytes at which the kernel begins to write back (`vm.dirty_background_bytes`).
 pub const BACKGROUND: u64 = 16 << 20;
 
 /// The drive whose model is slowed down to measure times.
 pub const MODEL: &str = "zn540-1t";
 
-/// Bytes of each file that is made and made durable.
+/// Size of each small file in bytes.
 const SMALL: u64 = 16 << 10;
 
-/// What is measured.
+/// The work that is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
-    /// Its phases, in this order.
+    /// The phases of the work, in this order.
     pub phases: &'static [&'static str],
-    /// Bytes of the file that is written and overwritten.
+    /// Size in bytes of the file that is written and overwritten.
     file: u64,
-    /// Random overwrites of 4 KiB.
+    /// Number of random overwrites of 4 KiB.
     overwrites: u64,
-    /// Files made and made durable.
+    /// Number of files that are created and synced.
     files: u64,
-    /// The file system is mounted again before the file is read, because a daemon's cache could
-    /// hold the file.
+    /// Whether the file system is mounted again before the file is read, because a daemon's cache
+    /// could hold the file.
     reads_again: bool,
 }
 
-/// What is counted.
+/// The work that is counted.
 pub const COUNTED: Work = Work {
     phases: &["sequential", "random", "create", "fill", "full", "read"],
     file: 256 << 20,
@@ -66,7 +67,7 @@ pub const COUNTED: Work = Work {
     reads_again: false,
 };
 
-/// What is timed: the same in small, because the drive is slow.
+/// The work that is timed: like the counted work but smaller, because the drive is slow.
 pub const TIMED: Work = Work {
     phases: &["sequential", "random", "create", "read"],
     file: 32 << 20,
@@ -75,18 +76,19 @@ pub const TIMED: Work = Work {
     reads_again: true,
 };
 
-/// One phase on one file system.
+/// The measures of one phase on one file system.
 #[derive(Clone, Copy, Debug)]
 pub struct Measure {
-    /// Bytes that the program asked for.
+    /// Number of bytes that the program requested.
     pub asked: u64,
-    /// What the drive did.
+    /// Counts of what the drive did.
     pub counts: Counts,
-    /// Seconds until all of it was durable, on the real clock.
+    /// Seconds on the real clock until everything was durable.
     pub seconds: f64,
 }
 
-/// Each figure's median of several runs, and the bytes asked, which are the same in each.
+/// The median of each figure over several runs, and the requested bytes, which are the same
+/// in each.
 pub fn median(measures: &[Measure]) -> Option<Measure> {
     let first = measures.first()?;
     let counts = Counts::by_field(|field| {
@@ -99,8 +101,8 @@ pub fn median(measures: &[Measure]) -> Option<Measure> {
     Some(Measure { asked: first.asked, counts, seconds: seconds[(seconds.len() - 1) / 2] })
 }
 
-/// All phases of `work` on one new file system, or why one failed. With `slow` the drive takes that
-/// many times as long as [`MODEL`]; without, it takes no time.
+/// Measures all phases of `work` on one new file system, up to the first that fails. With `slow`
+/// the drive is that many times slower than [`MODEL`]; without it, the drive takes no time.
 ///
 /// # Errors
 /// If the file system cannot be made, mounted or unmounted, or a drive cannot be served.
@@ -116,7 +118,7 @@ pub fn measure(
     let timing = slow.map(|slow| format!(",timing=realtime,model={MODEL},time-scale={slow}"));
     let spec: DeviceSpec = format!("mem:{DRIVE}{}", timing.unwrap_or_default()).parse()?;
     let tap = Rc::new(Tap::default());
-    // The user's thread asks for the counts, which the server's thread has.
+    // The user's thread requests the counts from the server's thread, which has them.
     let (ask, asked) = channel();
     let (tell, told) = channel();
     let counter = tap.clone();
@@ -139,8 +141,8 @@ pub fn measure(
     }
 }
 
-/// The same of the library alone, on a drive in memory in its own process: without the kernel, so
-/// that it needs neither a guest nor root.
+/// Measures the library alone, on a drive in memory in its own process: without the kernel, so that
+/// it needs neither a guest nor root.
 ///
 /// # Errors
 /// If the file system cannot be made, mounted or unmounted.
@@ -166,7 +168,7 @@ fn lock(counts: &Mutex<Counts>) -> MutexGuard<'_, Counts> {
     counts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Answers questions for the counts until nobody asks any more.
+/// Answers requests for the counts until no requests can come any more.
 async fn answer(rt: &Rt, tap: &Tap, asked: Receiver<()>, tell: &Sender<Counts>) {
     loop {
         match asked.try_recv() {
@@ -180,7 +182,7 @@ async fn answer(rt: &Rt, tap: &Tap, asked: Receiver<()>, tell: &Sender<Counts>) 
     }
 }
 
-/// All phases of `work` on the new file system `fs`. `counts` are those of its drive.
+/// Runs all phases of `work` on the new file system `fs`. `counts` returns the counts of its drive.
 fn phases(
     fs: Box<dyn FileSystem>,
     work: Work,
@@ -214,13 +216,13 @@ fn phases(
     Ok(phases)
 }
 
-/// Bytes that no file system can compress.
+/// Makes bytes that no file system can compress.
 fn noise(rng: &mut Rng, bytes: u64) -> Vec<u8> {
     (0..bytes / 8).flat_map(|_| rng.next().to_le_bytes()).collect()
 }
 
 impl Work {
-    /// A file in writes of 1 MiB, one fsync.
+    /// Writes a file in writes of 1 MiB, with one fsync.
     fn sequential(&self, fs: &dyn FileSystem) -> Result<u64> {
         let file = fs.create("big")?;
         let data = noise(&mut Rng::new(1), 1 << 20);
@@ -231,7 +233,7 @@ impl Work {
         Ok(self.file)
     }
 
-    /// 4 KiB at random places of that file, one fsync.
+    /// Overwrites 4 KiB at random places of the sequential file, with one fsync at the end.
     fn random(&self, fs: &dyn FileSystem, seed: u64) -> Result<u64> {
         let file = fs.open("big", true)?;
         let mut rng = Rng::new(seed);
@@ -243,7 +245,7 @@ impl Work {
         Ok(self.overwrites * 4096)
     }
 
-    /// Files of 16 KiB, each made, written, and durable by fsync.
+    /// Creates and writes files of 16 KiB, with an fsync of each.
     fn create(&self, fs: &dyn FileSystem) -> Result<u64> {
         fs.make_directory("small")?;
         let data = noise(&mut Rng::new(3), SMALL);
@@ -255,7 +257,8 @@ impl Work {
         Ok(self.files * SMALL)
     }
 
-    /// 4 KiB at random places of the file that [`fill`] wrote, one fsync.
+    /// Overwrites 4 KiB at random places of the file that [`fill`] wrote, with one fsync at
+    /// the end.
     fn full(&self, fs: &dyn FileSystem, seed: u64) -> Result<u64> {
         let file = fs.open("fill", true)?;
         let blocks = file.size()? / 4096;
@@ -269,7 +272,7 @@ impl Work {
         Ok(self.overwrites * 4096)
     }
 
-    /// The first file is read once.
+    /// Reads the first file once.
     fn read(&self, fs: &dyn FileSystem) -> Result<u64> {
         let file = fs.open("big", false)?;
         let mut data = vec![0; 1 << 20];
@@ -280,7 +283,7 @@ impl Work {
     }
 }
 
-/// A file that fills the file system to 85 % of its own size, one fsync.
+/// Writes a file that fills the file system to 85 % of its own size, with one fsync.
 fn fill(fs: &dyn FileSystem) -> Result<u64> {
     let (size, used) = fs.space()?;
     let wanted = (size / 100 * 85).saturating_sub(used) >> 20;
@@ -293,7 +296,7 @@ fn fill(fs: &dyn FileSystem) -> Result<u64> {
     Ok(wanted << 20)
 }
 
-/// True if the seconds of a model that were found at two factors are the same within 15 %.
+/// True if the times of a model measured at two factors agree within 15 %.
 pub fn agree(one: f64, other: f64) -> bool {
     one.max(other) <= 1.15 * one.min(other)
 }
@@ -326,12 +329,12 @@ mod tests {
             let Measure { asked, counts, .. } = measure.expect(&name);
             assert!(asked > 0, "{name}");
             if name == "read" {
-                // Nothing of it was in a cache.
+                // The file was in no cache, so the drive was read.
                 assert!(counts.read_bytes >= asked, "{name}: {counts:?}");
                 continue;
             }
             let fsyncs = if name == "create" { work.files } else { 1 };
-            // An overwrite of what is not written yet replaces it.
+            // An overwrite may replace an earlier one that is not yet written.
             let least = if name == "random" || name == "full" { asked / 2 } else { asked };
             assert!(counts.sequential_bytes >= least, "{name}: {counts:?}");
             assert!(counts.flushes >= fsyncs, "{name}: {counts:?}");

@@ -1,4 +1,4 @@
-//! Who does the work that is compared: a program on a mounted file system, or on Furrow's library.
+//! The programs that do the compared work: on a mounted file system, or on Furrow's library.
 
 use crate::kind::{Kind, run};
 use crate::library::Library;
@@ -7,7 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-/// Where file systems are mounted.
+/// Directory at which file systems are mounted.
 const PLACE: &str = "/mnt";
 
 /// A contestant.
@@ -15,7 +15,7 @@ const PLACE: &str = "/mnt";
 pub enum Contestant {
     /// A program that reaches a file system through the kernel.
     Mounted(Kind),
-    /// A program that has Furrow's library in its process: no FUSE, no cache of the kernel.
+    /// A program with Furrow's library in its process: no FUSE, and no cache of the kernel.
     Library,
 }
 
@@ -36,7 +36,7 @@ impl clap::ValueEnum for Contestant {
 }
 
 impl Contestant {
-    /// Its name.
+    /// Name of the contestant.
     pub fn name(self) -> &'static str {
         match self {
             Contestant::Mounted(kind) => kind.name(),
@@ -47,7 +47,7 @@ impl Contestant {
     /// Makes a file system on the block device `device` and begins to use it.
     ///
     /// # Errors
-    /// If it cannot be made or mounted.
+    /// If the file system cannot be made or mounted.
     pub fn begin(self, device: &str, seed: u64) -> Result<Box<dyn FileSystem>> {
         Ok(match self {
             Contestant::Mounted(kind) => {
@@ -65,71 +65,71 @@ pub trait FileSystem {
     /// Makes a directory.
     ///
     /// # Errors
-    /// What the file system says, here and below.
+    /// The file system's error.
     fn make_directory(&self, path: &str) -> Result<()>;
 
     /// Makes an empty file and opens it for writing.
     ///
     /// # Errors
-    /// As above.
+    /// The file system's error.
     fn create(&self, path: &str) -> Result<Box<dyn OpenFile>>;
 
     /// Opens a file for writing, or for reading.
     ///
     /// # Errors
-    /// As above.
+    /// The file system's error.
     fn open(&self, path: &str, write: bool) -> Result<Box<dyn OpenFile>>;
 
-    /// The file system's own size, and what is used or withheld of it, in bytes.
+    /// The file system's own size, and the part of it that is used or withheld, in bytes.
     ///
     /// # Errors
-    /// As above.
+    /// The file system's error.
     fn space(&self) -> Result<(u64, u64)>;
 
     /// Makes everything durable.
     ///
     /// # Errors
-    /// As above.
+    /// The file system's error.
     fn sync(&self) -> Result<()>;
 
-    /// Empties caches: the kernel's, and the library's. A daemon's own cache is empty only if the
+    /// Empties the kernel's and the library's caches. A daemon's own cache is emptied only if the
     /// file system is mounted `again`.
     ///
     /// # Errors
-    /// As above.
+    /// The file system's error.
     fn drop_caches(&self, again: bool) -> Result<()>;
 
-    /// Ends the use.
+    /// Ends the use of the file system.
     ///
     /// # Errors
-    /// As above.
+    /// The file system's error.
     fn end(self: Box<Self>) -> Result<()>;
 }
 
 /// An open file.
 pub trait OpenFile {
-    /// Its size in bytes.
+    /// Size of the file in bytes.
     ///
     /// # Errors
-    /// What the file system says, here and below.
+    /// The file system's error.
     fn size(&self) -> Result<u64>;
 
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// As above.
+    /// The file system's error.
     fn write(&self, bytes: &[u8], offset: u64) -> Result<()>;
 
-    /// Fills `bytes` with what is at `offset`.
+    /// Fills `bytes` with the content at `offset`.
     ///
     /// # Errors
-    /// As above; if the file ends before.
+    /// The file system's error, or an error if the file is too short.
     fn read(&self, bytes: &mut [u8], offset: u64) -> Result<()>;
 
-    /// fsync.
+    /// Calls fsync.
     ///
     /// # Errors
-    /// As above.
+    /// The file system's error.
     fn fsync(&self) -> Result<()>;
 }
 

@@ -1,6 +1,6 @@
-//! Power cuts in a recording: where, with which fates, and the drive that is left.
+//! Power cuts in a recording: where, with which fates, and the resulting drive.
 //!
-//! A cut is named by the recording, a seed and a number. A third of them comes right after the
+//! A cut is named by the recording, a seed and a number. A third of the cuts come right after the
 //! workload was told that something is durable, the others before or after any command.
 
 use crate::oracle::Progress;
@@ -13,45 +13,46 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::sync::Arc;
 
-/// The mark between the making of a file system and the workload.
+/// The mark between the creation of a file system and the workload.
 pub const START: &str = "start";
 
-/// The mark between the workload and the unmounting.
+/// The mark between the workload and the unmount.
 pub const END: &str = "end";
 
-/// The mark before call `call` begins.
+/// The mark set before call `call` begins.
 pub fn begun(call: usize) -> String {
     format!("b {call}")
 }
 
-/// The mark after call `call`, which promises something, has ended.
+/// The mark set after call `call`, which promises something, has succeeded.
 pub fn ended(call: usize) -> String {
     format!("e {call}")
 }
 
-/// The mark after call `call`, which would promise something, has ended with an error that leaves
-/// the file system usable: the caller has no promise.
+/// The mark set after call `call`, which would promise something, has failed with an error that
+/// leaves the file system usable. The call promises nothing.
 pub fn refused(call: usize) -> String {
     format!("x {call}")
 }
 
-/// What a drive does wrong on purpose, to see that it is noticed.
+/// A deliberate fault of the drive, to test that the oracle notices it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// Flushes after the start of the workload have no effect, and what is not flushed is lost.
+    /// Flushes after the start of the workload have no effect, and unflushed blocks are lost.
     IgnoredFlushes,
 }
 
 /// One power cut.
 #[derive(Clone, Debug)]
 pub struct Cut {
-    /// Its number.
+    /// Number of the cut.
     pub number: u64,
-    /// How many events of the recording came before.
+    /// Number of events of the recording before the cut.
     pub at: usize,
-    /// What becomes of commands in flight and of blocks that were not flushed.
+    /// The fates of commands in flight and of unflushed blocks.
     pub fates: Fates,
-    /// Only here are blocks that were not flushed lost: the drive has written out all others.
+    /// The only zone that loses its unflushed blocks; the drive has written out those of
+    /// all others.
     pub only_in: Option<ZoneId>,
 }
 
@@ -69,7 +70,7 @@ impl std::fmt::Display for Cut {
 pub struct Events {
     geometry: Geometry,
     events: Vec<Event>,
-    /// The event of [`START`].
+    /// Index of the event of [`START`].
     start: usize,
 }
 
@@ -92,12 +93,12 @@ impl Events {
         Ok(Events { geometry, events, start })
     }
 
-    /// How many events there are.
+    /// The number of events.
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// True if there are none.
+    /// True if the recording has no events.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
@@ -110,17 +111,17 @@ impl Events {
         })
     }
 
-    /// The drive.
+    /// The geometry of the drive.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// The events, and after how many the workload begins.
+    /// The events, and the number of events before the workload begins.
     pub fn all(&self) -> (&[Event], usize) {
         (&self.events, self.start)
     }
 
-    /// How far the workload was after `at` events.
+    /// The progress of the workload after `at` events.
     pub fn progress(&self, at: usize) -> Progress {
         let mut progress = Progress::default();
         for event in &self.events[..at.min(self.events.len())] {
@@ -143,8 +144,9 @@ impl Events {
         marks.filter_map(|call| call.parse().ok()).collect()
     }
 
-    /// Calls that promised something although the last flush before that was sent while a write of
-    /// the same call was not answered yet: a drive need not have made that write durable.
+    /// Calls that promised something too early: the last flush before the promise was sent
+    /// while a write of the same call was not answered yet, so the drive need not have made
+    /// that write durable.
     pub fn hasty(&self) -> BTreeSet<usize> {
         let mut hasty = BTreeSet::new();
         let mut writes = BTreeSet::new();
@@ -174,15 +176,15 @@ impl Events {
         hasty
     }
 
-    /// What the calls of `history` were promised: refused calls nothing; and the same without the
-    /// promises of hasty calls.
+    /// The promises of the calls of `history`, twice: all of them except those of refused calls,
+    /// and those without the promises of hasty calls.
     pub fn promised(&self, history: &History) -> Arc<[History; 2]> {
         let all = history.without_promises(&self.refused());
         let rest = all.without_promises(&self.hasty());
         Arc::new([all, rest])
     }
 
-    /// Cut `number` of `seed`.
+    /// Draws cut `number` of `seed`.
     pub fn cut(&self, seed: u64, number: u64) -> Cut {
         let mut rng = Rng::new(seed.rotate_left(17) ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let after = |wanted: fn(&Event) -> bool| -> Vec<usize> {
@@ -209,9 +211,10 @@ impl Events {
         Cut { number, at, fates, only_in: None }
     }
 
-    /// Cuts from call `from` to the end of the last call, after each answer and each promise. No
-    /// command in flight has started. The first cut at a place keeps every block that was answered.
-    /// Each further cut there loses the unflushed blocks of one zone and keeps all other blocks.
+    /// All cuts from call `from` to the end of the last call: one after each answer and each
+    /// promise. No command in flight has started. The first cut at a place keeps every answered
+    /// block. Each further cut at that place loses the unflushed blocks of one zone and keeps all
+    /// other blocks.
     ///
     /// # Errors
     /// If no drive can have done what is recorded.
@@ -248,13 +251,13 @@ impl Events {
         Ok(cuts)
     }
 
-    /// The drive after each of `cuts`, which are in the order of their places.
+    /// The drives after each of `cuts`, which must be in the order of their places.
     pub fn after<'a>(&'a self, cuts: &'a [Cut], defect: Option<Defect>) -> After<'a> {
         After { events: self, cuts, defect, replay: None, at: 0, next: 0 }
     }
 }
 
-/// Leads a drive through a recording, and cuts its power now and then.
+/// Replays a recording on a drive, and cuts the power at given events.
 pub struct After<'a> {
     events: &'a Events,
     cuts: &'a [Cut],
@@ -265,7 +268,7 @@ pub struct After<'a> {
 }
 
 impl Iterator for After<'_> {
-    /// The cut, the drive after it, and how many commands were in flight.
+    /// The cut, the drive after it, and the number of commands in flight.
     type Item = Result<(Cut, Snapshot, usize), Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -335,7 +338,7 @@ mod tests {
         }
     }
 
-    /// Calls that each write a block to zone 1 and flush it, and say so.
+    /// Records calls that each write a block to zone 1, flush it and set their marks.
     fn recorded(calls: usize) -> Events {
         let mut geometry = Geometry::unlimited(4, 64, 64);
         geometry.volatile_cache = true;
@@ -415,7 +418,7 @@ mod tests {
         assert_eq!(promised.each_ref().map(|kept| kept.files[0].syncs.clone()), [[2], [2]]);
     }
 
-    /// For each of 200 cuts: calls ended, calls begun, blocks left.
+    /// For each of 200 cuts: number of calls ended, number of calls begun, number of blocks left.
     fn tried(defect: Option<Defect>) -> Vec<(usize, usize, u64)> {
         let events = recorded(20);
         let mut cuts: Vec<Cut> = (0..200).map(|number| events.cut(7, number)).collect();
@@ -457,7 +460,8 @@ mod tests {
                 .write_pointer
                 .0
         };
-        // start, then per call: begun, write, its answer, flush, its answer, ended.
+        // The events are: start, then for each call begun, write, its answer, flush, its
+        // answer, ended.
         let places: Vec<_> = cuts.iter().map(|cut| (cut.at, cut.only_in)).collect();
         let zone = Some(ZoneId(1));
         assert_eq!(places, [(14, None), (16, None), (16, zone), (18, None), (19, None)]);

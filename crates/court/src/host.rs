@@ -11,24 +11,25 @@ use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// How long a user that hangs may take to end after its device was removed, in nanoseconds.
+/// Time that a hanging user gets to end after its device was removed, in nanoseconds.
 const LAST_PATIENCE: u64 = 30 * Nanos::SECOND;
 
-/// What came of the use of a drive.
+/// How the use of a drive ended.
 #[derive(Debug)]
 pub enum Used<T> {
-    /// It ended.
+    /// The user ended by itself.
     Ended(T),
-    /// It hung, and ended after the device was removed. What the kernel says of tasks that wait.
+    /// The user hung, and ended only after the device was removed. Holds the kernel's messages
+    /// about waiting tasks.
     Hung(Vec<String>),
 }
 
-/// Serves the drive that `open` opens, its commands going through `tap`, while `using` runs on a
-/// thread with the name of the block device. The device is removed then, or after `patience`
-/// nanoseconds.
+/// Serves the drive that `open` opens, with its commands going through `tap`. Meanwhile `using`
+/// runs on a thread and gets the name of the block device. The device is removed when `using` ends,
+/// or after `patience` nanoseconds.
 ///
 /// # Errors
-/// If the drive cannot be served, or `using` does not even end when the device is removed.
+/// If the drive cannot be served, or `using` does not end even after the device was removed.
 pub fn serve<T: Send + 'static>(
     open: impl FnOnce(&Rt) -> Result<Rc<Emulator>>,
     tap: &Rc<Tap>,
@@ -47,7 +48,7 @@ pub fn serve<T: Send + 'static>(
     let (mut here, there) = UnixStream::pair().context("a socket")?;
     let thread = std::thread::spawn(move || {
         let result = using(&device);
-        // Its end is what the other side waits for.
+        // The other side waits for the end of this thread, which closes the socket.
         drop(there);
         result
     });
@@ -79,7 +80,7 @@ pub fn serve<T: Send + 'static>(
     Ok(Used::Ended(result))
 }
 
-/// What the kernel says of tasks that wait for a device.
+/// The kernel's messages about tasks that wait for a device.
 fn waiting_tasks() -> Vec<String> {
     let _ = std::fs::write("/proc/sysrq-trigger", "w");
     kernel_said(60)

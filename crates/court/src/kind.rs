@@ -3,8 +3,8 @@
 use anyhow::{Context as _, Result, bail};
 use std::process::Command;
 
-/// Mebibytes of the cache that Furrow has, of which half may be dirty: as much as the kernel's file
-/// systems may have in a comparison.
+/// Size of Furrow's cache in MiB, half of which may be dirty: as much as the kernel's file systems
+/// may have dirty in a comparison.
 pub const CACHE_MIB: usize = 64;
 
 /// A file system.
@@ -21,7 +21,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name.
+    /// Name of the file system.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Xfs => "xfs",
@@ -31,10 +31,10 @@ impl Kind {
         }
     }
 
-    /// Makes one on `device`, with `more` words of its command.
+    /// Makes such a file system on `device`, with `more` as further arguments of its command.
     ///
     /// # Errors
-    /// What its own command says.
+    /// The error message of the command.
     pub fn make(self, device: &str, more: &[&str]) -> Result<()> {
         let words: &[&str] = match self {
             Kind::Xfs => &["mkfs.xfs", "-q", "-f", "-r", "zoned=1"],
@@ -48,15 +48,15 @@ impl Kind {
     /// Mounts `device` at `place`.
     ///
     /// # Errors
-    /// What mount says.
+    /// The error message of mount.
     pub fn mount(self, device: &str, place: &str) -> Result<()> {
         self.mount_with(device, place, "")
     }
 
-    /// Mounts `device` at `place` with `options`, such as `ro`; none if the text is empty.
+    /// Mounts `device` at `place` with `options`, such as `ro`; an empty text means no options.
     ///
     /// # Errors
-    /// What mount says.
+    /// The error message of mount.
     pub fn mount_with(self, device: &str, place: &str, options: &str) -> Result<()> {
         match self {
             Kind::Furrow => run(&[
@@ -74,11 +74,11 @@ impl Kind {
         }
     }
 
-    /// Makes everything in the file system at `place` durable: syncfs(2), which FUSE does not pass
-    /// on (docs/use/mounting.md), and so Furrow's own command for it.
+    /// Makes everything in the file system at `place` durable by syncfs(2). FUSE does not pass
+    /// syncfs on (docs/mounting.md), so for Furrow its own command is used.
     ///
     /// # Errors
-    /// What it says.
+    /// The error message of the call or command.
     pub fn sync(self, place: &str) -> Result<()> {
         match self {
             Kind::Furrow => run(&["furrow", "sync", place]),
@@ -89,7 +89,7 @@ impl Kind {
     /// Unmounts `place`.
     ///
     /// # Errors
-    /// What umount says.
+    /// The error message of umount.
     pub fn unmount(self, place: &str) -> Result<()> {
         match self {
             Kind::Furrow => run(&["furrow", "umount", place]),
@@ -101,7 +101,7 @@ impl Kind {
 /// Runs a command to its end.
 ///
 /// # Errors
-/// What it says, if it fails.
+/// The command's error output, if it fails.
 pub fn run(words: &[&str]) -> Result<()> {
     let (program, arguments) = words.split_first().context("no program")?;
     let done =
@@ -114,7 +114,7 @@ pub fn run(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What the kernel has said since the last call, its last `lines` lines.
+/// The last `lines` kernel messages of those since the previous call.
 pub fn kernel_said(lines: usize) -> Vec<String> {
     let Ok(done) = Command::new("dmesg").arg("-c").output() else { return Vec::new() };
     let text = String::from_utf8_lossy(&done.stdout).into_owned();

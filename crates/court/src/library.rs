@@ -11,31 +11,31 @@ use furrow_zone::{Error, ZonedDevice};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Pages of the engine's cache, as many as a mount has in a comparison.
+/// Number of pages of the engine's cache: as many as a mount has in a comparison.
 const CACHE_PAGES: usize = (CACHE_MIB << 20) / PAGE_SIZE;
 
-/// What the engine has.
+/// The state on the engine's thread.
 struct Engine {
     drive: Rc<dyn ZonedDevice>,
     fs: RefCell<Fs>,
 }
 
 /// A file system of the library, used from one thread. Its engine has another thread, as in a
-/// mount's daemon: that thread takes the drive's answers, writes back and cleans while the user
+/// mount's daemon: that thread handles the drive's answers, writes back and cleans while the user
 /// does something else.
 #[derive(Clone)]
 pub struct Library {
     port: Port<Rc<Engine>>,
-    /// Pages for what is written.
+    /// Pool of pages for written data.
     pool: Pool,
 }
 
 impl Library {
-    /// Makes a file system on the block device at `path`, opened as `furrow mkfs` and
-    /// `furrow mount` open it, and mounts the file system in this process.
+    /// Makes a file system on the block device at `path`, opened as `furrow mkfs` and `furrow
+    /// mount` open it, and mounts the file system in this process.
     ///
     /// # Errors
-    /// If the device cannot be opened, or the file system not be made or mounted.
+    /// If the device cannot be opened, or the file system cannot be made or mounted.
     pub fn on_node(path: &str, seed: u64) -> Result<Library> {
         let node = Node::new(path);
         Library::on(seed, move |rt| {
@@ -44,7 +44,7 @@ impl Library {
         })
     }
 
-    /// The same on the drive that `open` opens.
+    /// Makes and mounts a file system on the drive that `open` opens.
     ///
     /// # Errors
     /// As [`Library::on_node`].
@@ -134,7 +134,8 @@ impl FileSystem for Library {
         self.call(async |fs| fs.sync().await)
     }
 
-    /// Unmounts and mounts again, whether `again` or not: the engine drops its cache no other way.
+    /// Unmounts and mounts again, whatever `again` says: there is no other way to drop the
+    /// engine's cache.
     fn drop_caches(&self, _again: bool) -> Result<()> {
         let called = self.port.try_call(|rt, engine| {
             let (rt, engine) = (rt.clone(), engine.clone());

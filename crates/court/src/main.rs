@@ -191,7 +191,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
             let numbers = args.first..args.first + args.cuts;
             let (case, verdict) =
                 try_cuts(&args.recording, args.seed, numbers, defect, &mut |cut, found, hasty| {
-                    // A defect breaks promises often.
+                    // A defect breaks promises often, so only the first few broken promises
+                    // are printed.
                     told += 1;
                     if (args.ignore_flushes || hasty) && told > 3 {
                         return;
@@ -223,8 +224,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
                 "first_broken_promise": by,
             });
             println!("{line}");
-            // A defect of the drive that nobody notices is the failure. Hasty flushes of others are
-            // known.
+            // With ignored flushes, the run fails if nobody notices. Hasty flushes of other file
+            // systems are known, and do not fail it.
             let known = if case.kind == Kind::Furrow { 0 } else { verdict.hasty };
             let failed =
                 if args.ignore_flushes { verdict.guilty == 0 } else { verdict.guilty > known };
@@ -291,7 +292,7 @@ fn stuck(args: &StuckArgs) -> Result<ExitCode> {
                     None => "while the file was filled".to_owned(),
                 };
                 println!("run {seed}: stuck {when}; of {commands} commands the drive owes {owed}");
-                // The first time says it.
+                // Only the first stuck run prints its stacks.
                 if stuck == 0 {
                     stacks.iter().for_each(|stack| println!("  {stack}"));
                 }
@@ -312,7 +313,7 @@ fn stuck(args: &StuckArgs) -> Result<ExitCode> {
     Ok(if stuck > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// What the runs found of a phase, and their errors.
+/// Collects the results of the runs for a phase, and their errors.
 fn of_phase(
     runs: &[Vec<(String, Result<Measure, String>)>],
     phase: &str,

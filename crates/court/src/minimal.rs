@@ -20,7 +20,7 @@ use std::sync::Arc;
 const SEQUENTIAL_DRIVE: &str = "zones=64,zone-size=4MiB,max-open=16,max-active=32,\
                                 volatile-cache=on";
 
-/// With which options a btrfs is tried that cannot be mounted without any.
+/// Mount options that are tried on a btrfs that cannot be mounted without any.
 const RESCUES: [&str; 6] = [
     "ro",
     "degraded",
@@ -30,7 +30,7 @@ const RESCUES: [&str; 6] = [
     "ro,degraded,rescue=all",
 ];
 
-/// Guilty cuts whose kernel messages are shown.
+/// Number of guilty cuts whose kernel messages are shown.
 const TOLD: usize = 3;
 
 /// A minimal case.
@@ -45,7 +45,7 @@ pub enum Minimal {
 }
 
 impl Minimal {
-    /// Its name.
+    /// Name of the case.
     pub fn name(self) -> &'static str {
         match self {
             Minimal::BtrfsDup => "btrfs-dup",
@@ -72,7 +72,7 @@ impl Minimal {
         format!("case {} {}", self.name(), kind.name())
     }
 
-    /// The drive. XFS and F2FS keep metadata in conventional zones and cannot be without them.
+    /// The drive of the case. XFS and F2FS need conventional zones for their metadata.
     fn drive(self, kind: Kind) -> &'static str {
         match (self, kind) {
             (Minimal::BtrfsDup, Kind::Btrfs | Kind::Furrow) => SEQUENTIAL_DRIVE,
@@ -80,15 +80,15 @@ impl Minimal {
         }
     }
 
-    /// The calls: a file of one block, whose name is made durable, and which is overwritten.
+    /// The calls: they make a file of one block, make its name durable, and overwrite the file.
     pub fn calls(self) -> Vec<Op> {
         let name = Name { directory: 0, number: 0 };
         let write = Op::Write { name, offset: 0, length: BLOCK };
         let mut calls = vec![Op::Create(name), write];
         match self {
             Minimal::BtrfsDup => calls.extend([Op::Sync, write, Op::Sync]),
-            // The fsync of the directory writes a checkpoint; the first fsync after it promises
-            // what another defect breaks.
+            // The fsync of the directory writes a checkpoint. The first fsync after it is subject
+            // to the other F2FS defect, so this case adds more fsyncs.
             Minimal::F2fsNode => {
                 calls.extend([Op::FsyncDirectory(0), write, Op::Fsync(name)]);
                 calls.extend([write, Op::Fsync(name), write, Op::Fsync(name)]);
@@ -100,25 +100,26 @@ impl Minimal {
         calls
     }
 
-    /// The first call whose cuts are tried: the last write and what makes it durable.
+    /// The first call whose cuts are tried: the last write. The call after it makes the
+    /// write durable.
     fn from(self) -> usize {
         self.calls().len() - 2
     }
 }
 
-/// What came of a minimal case.
+/// The results of a minimal case.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// Cuts tried: all that leave different drives.
+    /// Number of cuts tried: all that leave different drives.
     pub cuts: usize,
-    /// After how many a promise was broken.
+    /// Number of cuts after which a promise was broken.
     pub guilty: usize,
-    /// After how many it could not be mounted.
+    /// Number of cuts after which the file system could not be mounted.
     pub unmountable: usize,
 }
 
-/// Runs a case: records its calls on a new file system, tries each cut, and gives what was
-/// recorded and found to `tell`, line by line.
+/// Runs a case: records its calls on a new file system, tries each cut, and passes the recording
+/// and the results to `tell`, line by line.
 ///
 /// # Errors
 /// If a call fails, or a drive cannot be served.
@@ -221,7 +222,8 @@ mod tests {
             assert_eq!(Minimal::parse(&case.mark(Kind::Xfs)), Some(case));
             let mut history = History::default();
             calls.iter().for_each(|op| history.apply(*op));
-            // Without the first promise after a checkpoint another one is left to be broken.
+            // Dropping the first promise after a checkpoint must leave another that a cut
+            // can break.
             let first = calls.iter().position(|op| matches!(op, Op::Fsync(_)));
             let others = history.without_promises(&first.into_iter().collect());
             let before = others.files[0].syncs.iter().filter(|call| **call < case.from()).count();

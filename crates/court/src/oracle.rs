@@ -18,19 +18,19 @@
 use crate::workload::{BLOCK, FileHistory, History, Name};
 use std::collections::BTreeMap;
 
-/// How far the workload had come when the power was cut.
+/// The progress of the workload at the power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Calls that had begun.
+    /// Number of calls that had begun.
     pub begun: usize,
-    /// Calls that had ended.
+    /// Number of calls that had ended.
     pub ended: usize,
 }
 
-/// What is there after a power cut.
+/// The names and contents found after a power cut.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// Content of each name that is there, or why it cannot be read.
+    /// Content of each existing name, or why it cannot be read.
     pub names: BTreeMap<Name, Result<Vec<u8>, String>>,
     /// Names that no call ever made.
     pub strange: Vec<String>,
@@ -41,28 +41,28 @@ pub struct Found {
 /// A promise, see the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Promise {
-    /// Blocks and size of a file after fsync.
+    /// An fsynced file keeps its blocks and its size.
     Data,
-    /// Names after fsync of their directory.
+    /// An fsynced directory keeps its names.
     Names,
     /// No rename loses a file.
     File,
-    /// Nothing that was never written.
+    /// A file contains nothing that was never written to it.
     Foreign,
-    /// It can be read.
+    /// Everything that exists can be read.
     Readable,
-    /// It can be mounted.
+    /// The file system can be mounted.
     Mount,
-    /// It can be used.
+    /// The file system can be used.
     Use,
 }
 
 /// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accusation {
-    /// Which.
+    /// The promise that was broken.
     pub promise: Promise,
-    /// What is wrong.
+    /// A description of what is wrong.
     pub what: String,
 }
 
@@ -76,13 +76,14 @@ fn accuse(promise: Promise, what: String) -> Accusation {
     Accusation { promise, what }
 }
 
-/// Which of `calls` was the last that had ended.
+/// The last of `calls` that had ended.
 fn last_of(calls: &[usize], progress: Progress) -> Option<usize> {
     calls.iter().copied().rfind(|call| *call < progress.ended)
 }
 
-/// What something may be that was `was` at each call: what it was at call `from`, and everything
-/// that it was made since by calls that had begun.
+/// The values that something may have: its value at call `from`, and every later value given to it
+/// by a call that had begun. The first result is true if it had no value at call `from`. `was`
+/// holds a value for each call that changed it.
 fn since<T>(was: &[(usize, T)], from: Option<usize>, progress: Progress) -> (bool, Vec<&T>) {
     let begun = was.iter().filter(|(call, _)| *call < progress.begun);
     let before = was.iter().rev().find(|(call, _)| from.is_some_and(|from| *call <= from));
@@ -90,7 +91,7 @@ fn since<T>(was: &[(usize, T)], from: Option<usize>, progress: Progress) -> (boo
     (before.is_none(), before.into_iter().chain(later).map(|(_, what)| what).collect())
 }
 
-/// What is broken of what had been promised.
+/// Compares the names and contents found with the promises, and returns the broken ones.
 pub fn judge(history: &History, progress: Progress, found: &Found) -> Vec<Accusation> {
     let mut accusations = Vec::new();
     for what in &found.unreadable {
@@ -103,7 +104,7 @@ pub fn judge(history: &History, progress: Progress, found: &Found) -> Vec<Accusa
         let synced = last_of(&history.syncs[usize::from(name.directory)], progress);
         let (fresh, mut allowed) = since(was, synced, progress);
         if fresh {
-            // Before its first call it was no file.
+            // Before the first call that concerns the name, the name did not exist.
             allowed.push(&None);
         }
         match found.names.get(name) {
@@ -144,7 +145,7 @@ pub fn judge(history: &History, progress: Progress, found: &Found) -> Vec<Accusa
     accusations
 }
 
-/// Files with a durable name that are at none of the names that they may have now.
+/// Files with a durable name that are found at none of the names that they may have now.
 fn lost(history: &History, progress: Progress, found: &Found) -> Vec<Accusation> {
     let mut lost = Vec::new();
     for (number, file) in history.files.iter().enumerate() {
@@ -172,7 +173,7 @@ fn lost(history: &History, progress: Progress, found: &Found) -> Vec<Accusation>
         let names: Vec<Name> = names.map(|(name, _)| *name).collect();
         let there = |name: &Name| match found.names.get(name) {
             Some(Ok(bytes)) => content(file, progress, bytes).is_none(),
-            // Accused already.
+            // This name has already been reported.
             Some(Err(_)) => true,
             None => false,
         };
@@ -185,7 +186,7 @@ fn lost(history: &History, progress: Progress, found: &Found) -> Vec<Accusation>
     lost
 }
 
-/// What is wrong with `bytes` as the content of a file.
+/// Checks `bytes` as the content of a file; `None` if they are allowed.
 fn content(file: &FileHistory, progress: Progress, bytes: &[u8]) -> Option<Accusation> {
     let synced = last_of(&file.syncs, progress);
     let broken = |what: String| match synced {
@@ -196,7 +197,8 @@ fn content(file: &FileHistory, progress: Progress, bytes: &[u8]) -> Option<Accus
     let least = if fresh { 0 } else { sizes.iter().map(|size| **size).min().unwrap_or(0) };
     let most = sizes.iter().map(|size| **size).max().unwrap_or(0);
     let size = bytes.len() as u64;
-    // A call that changes the size may have been done in steps.
+    // A call that changes the size may have been done in steps, so every size in between
+    // is allowed.
     if !(least..=most).contains(&size) {
         return Some(broken(format!("size {size}, expected {least} to {most}")));
     }

@@ -1,4 +1,4 @@
-//! What the oracle accuses, and what it does not.
+//! Tests of the oracle: what it reports as broken, and what it accepts.
 
 use super::*;
 use crate::workload::{Op, pattern};
@@ -27,7 +27,7 @@ fn write(offset: u64, length: u64) -> Op {
     Op::Write { name: A, offset, length }
 }
 
-/// A durable file of two blocks.
+/// Calls that make a durable file of two blocks.
 fn durable() -> Vec<Op> {
     vec![Op::Create(A), write(0, 8192), Op::Fsync(A), Op::FsyncDirectory(1)]
 }
@@ -48,7 +48,7 @@ fn a_file_is_as_its_fsync_left_it_or_later() {
     for bad in [old[..8191].to_vec(), vec![0; 8192], [&old[..4096], &[0; 4096]].concat()] {
         assert_eq!(promises(&ops, (5, 4), &[(A, bad)]), [Promise::Data, Promise::File]);
     }
-    // Call 4 is durable as well.
+    // With a further fdatasync, call 4 is durable as well.
     let ops = [&ops[..], &[Op::Fdatasync(A)]].concat();
     assert_eq!(promises(&ops, (6, 5), &[(A, old.clone())]), []);
     assert_eq!(promises(&ops, (6, 6), &[(A, old)]), [Promise::Data, Promise::File]);

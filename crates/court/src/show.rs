@@ -10,12 +10,12 @@ use std::collections::BTreeSet;
 pub struct Lines<'a> {
     events: &'a Events,
     calls: &'a [Op],
-    /// `None`: reads are shown. Else the reads that were left out and are not answered yet.
+    /// `None` if reads are shown; otherwise the reads that were hidden and are not answered yet.
     hidden: Option<BTreeSet<u64>>,
 }
 
 impl<'a> Lines<'a> {
-    /// Lines of `events`, which are those of `calls`; with `reads` or without.
+    /// Makes the lines of `events`, which were recorded from `calls`, with or without `reads`.
     pub fn new(events: &'a Events, calls: &'a [Op], reads: bool) -> Lines<'a> {
         Lines { events, calls, hidden: (!reads).then(BTreeSet::new) }
     }

@@ -1,8 +1,8 @@
 //! A file that fills most of a file system and is overwritten: does the program get to its end?
 //!
-//! A run that does not go on is left alone, with its mount and its device, so that the kernel's
-//! stacks can be looked at; the next run has a device of its own. The process should end soon after
-//! the last run, and the machine be turned off.
+//! A run that makes no progress is left alone, with its mount and its device, so that the kernel's
+//! stacks can be examined; the next run has a device of its own. After the last run the process
+//! should end soon, and the machine should be turned off.
 
 use crate::kind::{Kind, kernel_said};
 use crate::trial::{Filler, RecordingServer, SMALL_DRIVE, asks_for_another_attempt};
@@ -16,44 +16,44 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long one step may take: a MiB of the filling, or a round with the fdatasync behind it.
+/// Time limit for one step: a MiB of the filling, or a round with the fdatasync after it.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// What a run is.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
     /// Percent of the file system that the file takes.
     pub fill: u64,
     /// Rounds of 16 writes of 16 KiB; an fdatasync comes after each eighth round.
     pub rounds: u64,
-    /// Seed of the places.
+    /// Seed of the places to overwrite.
     pub seed: u64,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub enum End {
-    /// All rounds were made, or a call failed and the text says how.
+    /// The program ended: it made all rounds, or a call failed.
     Ended {
-        /// Why the run ended early.
+        /// The error that ended the run early.
         error: Option<String>,
-        /// Calls that ended with EAGAIN.
+        /// Number of calls that ended with EAGAIN.
         again: u64,
     },
-    /// The run did not go on.
+    /// The run made no progress.
     Stuck {
-        /// Rounds made; `None`: the run was stuck while the file was filled.
+        /// Number of rounds made; `None` if the run was stuck while the file was filled.
         rounds: Option<u64>,
-        /// Commands that the drive had not answered.
+        /// Number of commands that the drive had not answered.
         owed: usize,
-        /// Commands that the drive had been given.
+        /// Number of commands sent to the drive.
         commands: u64,
-        /// Threads of the file system and where they wait.
+        /// Threads in the file system's code, and where they wait.
         stacks: Vec<String>,
     },
 }
 
-/// Runs `program` on a new file system at `place`, which is made.
+/// Runs `program` on a new file system at `place`; makes the directory `place` first.
 ///
 /// # Errors
 /// If the file system cannot be made, mounted or unmounted.
@@ -67,7 +67,8 @@ pub fn run(kind: Kind, program: Program, place: &Path) -> Result<End> {
     kind.make(server.device(), &[])?;
     let text = place.to_string_lossy().into_owned();
     kind.mount(server.device(), &text)?;
-    // Steps made, those of the filling included; and rounds made, plus one once the file is full.
+    // The number of steps, including those of the filling; and the number of rounds, plus one once
+    // the file is full.
     let steps = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
     let (counted, at) = (steps.clone(), place.to_owned());
     let work = std::thread::spawn(move || overwrite(&at, program, &counted));
@@ -92,7 +93,7 @@ pub fn run(kind: Kind, program: Program, place: &Path) -> Result<End> {
         let stacks = stacks(kind);
         server.mark("stuck")?;
         let (commands, owed) = owed(&recording)?;
-        // The file system of this run keeps waiting, without a drive.
+        // This run's file system keeps waiting, now without a drive.
         drop(server);
         let rounds = steps.1.load(Ordering::Relaxed).checked_sub(1);
         End::Stuck { rounds, owed, commands, stacks }
@@ -120,7 +121,7 @@ fn overwrite(place: &Path, program: Program, steps: &(AtomicU64, AtomicU64)) -> 
     Ok(again)
 }
 
-/// Commands in a recording, and how many of them have no answer.
+/// The number of commands in a recording, and how many of them have no answer.
 fn owed(recording: &Path) -> Result<(u64, usize)> {
     let file = File::open(recording).with_context(|| recording.display().to_string())?;
     let mut recording = Recording::open(BufReader::with_capacity(1 << 20, file))?;
@@ -140,7 +141,7 @@ fn owed(recording: &Path) -> Result<(u64, usize)> {
     Ok((commands, owed.len()))
 }
 
-/// Where the threads are that are in code of the file system.
+/// The threads that are in code of the file system, with their kernel stacks.
 fn stacks(kind: Kind) -> Vec<String> {
     let module = match kind {
         Kind::Furrow => "[fuse]".to_owned(),

@@ -19,14 +19,14 @@ use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// How long the mounting and checking of one cut may take, in nanoseconds.
+/// Time limit for mounting and checking after one cut, in nanoseconds.
 const PATIENCE: u64 = 90 * Nanos::SECOND;
 
-/// Where file systems are mounted.
+/// Directory at which file systems are mounted.
 const PLACE: &str = "/mnt";
 
-/// The drive: enough conventional zones for what needs them, a volatile cache, room for a few
-/// rounds of cleaning.
+/// The drive: enough conventional zones for the file systems that need them, a volatile cache, and
+/// space for a few rounds of cleaning.
 pub const DRIVE: &str = "zones=88,zone-size=16MiB,conventional=24,max-open=16,max-active=32,\
                          volatile-cache=on";
 
@@ -41,7 +41,7 @@ pub struct Case {
     pub kind: Kind,
     /// Seed of the workload.
     pub seed: u64,
-    /// How many calls it makes.
+    /// Number of calls of the workload.
     pub calls: usize,
 }
 
@@ -59,7 +59,7 @@ impl Case {
     }
 }
 
-/// A server of a drive in a process of its own, which records.
+/// A server of a drive, in a process of its own, that records.
 pub(crate) struct RecordingServer {
     process: Child,
     device: String,
@@ -93,7 +93,7 @@ impl RecordingServer {
         Ok(RecordingServer { process, device, marks: BufReader::new(marks) })
     }
 
-    /// The block device.
+    /// Path of the block device.
     pub fn device(&self) -> &str {
         &self.device
     }
@@ -107,7 +107,7 @@ impl RecordingServer {
         Ok(())
     }
 
-    /// Ends the server. One that is not ended is killed.
+    /// Ends the server. A server that is dropped without this is killed.
     pub fn end(mut self) -> Result<()> {
         let process = rustix::process::Pid::from_child(&self.process);
         rustix::process::kill_process(process, rustix::process::Signal::TERM)?;
@@ -124,9 +124,9 @@ impl Drop for RecordingServer {
     }
 }
 
-/// Runs the workload of `case` on a new file system and records its drive. With `churn` another
-/// file fills the file system to that many percent before, and is overwritten here and there
-/// between the calls, so that zones are cleaned and reset; nobody looks at what is in it.
+/// Runs the workload of `case` on a new file system and records its drive. With `churn`, another
+/// file first fills the file system to that percentage. It is overwritten at random places between
+/// the calls, so that zones are cleaned and reset; its content is not checked.
 ///
 /// # Errors
 /// If a call fails.
@@ -147,16 +147,16 @@ pub fn record(case: Case, churn: u64, recording: &Path) -> Result<()> {
 /// The drive and the options of a file system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Setup<'a> {
-    /// The drive in memory.
+    /// Spec of the drive, which is in memory.
     pub drive: &'a str,
-    /// More words for the command that makes the file system.
+    /// Further arguments of the command that makes the file system.
     pub make: &'a [&'a str],
-    /// Options of mount, with commas.
+    /// Mount options, separated by commas.
     pub mount: &'a str,
 }
 
-/// Makes the calls `ops` on a new file system and records its drive, with `mark` first. `churn`:
-/// percent and seed, see [`record`].
+/// Makes the calls `ops` on a new file system and records its drive, with `mark` first. `churn` is
+/// the percentage and the seed, see [`record`].
 ///
 /// # Errors
 /// If a call fails.
@@ -204,10 +204,10 @@ pub fn record_calls(
     server.end()
 }
 
-/// The file of the churn.
+/// The file that causes churn.
 pub(crate) struct Filler {
     file: File,
-    /// Bytes, at least 1 MiB.
+    /// Size in bytes, at least 1 MiB.
     size: u64,
     rng: Rng,
 }
@@ -233,7 +233,7 @@ impl Filler {
         Ok(self.file.write_all_at(&data, at)?)
     }
 
-    /// 256 KiB in pieces of 16 KiB, durable now and then.
+    /// Overwrites 256 KiB in pieces of 16 KiB, and makes them durable at every eighth call.
     pub fn churn(&mut self, call: usize) -> Result<()> {
         for _ in 0..16 {
             let at = self.rng.below(self.size >> 14) << 14;
@@ -246,7 +246,7 @@ impl Filler {
     }
 }
 
-/// True for EAGAIN, with which zoned btrfs answered an fdatasync while zones were cleaned.
+/// True for EAGAIN, which zoned btrfs returned from fdatasync while zones were cleaned.
 pub(crate) fn asks_for_another_attempt(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<std::io::Error>();
     error.is_some_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
@@ -274,7 +274,7 @@ fn perform(kind: Kind, top: &Path, call: usize, op: Op) -> Result<()> {
     Ok(())
 }
 
-/// Reads everything that is there.
+/// Reads all files and directories below `top`.
 fn look(top: &Path) -> Found {
     let mut found = Found::default();
     for directory in 0..DIRECTORIES {
@@ -306,7 +306,7 @@ fn look(top: &Path) -> Found {
     found
 }
 
-/// A new file is made, written and durable.
+/// Makes and writes a new file, and makes it durable.
 fn use_it(top: &Path) -> std::io::Result<()> {
     let file = File::create_new(top.join("after"))?;
     file.write_all_at(&[0x5a; 10_000], 0)?;
@@ -314,8 +314,8 @@ fn use_it(top: &Path) -> std::io::Result<()> {
     File::open(top)?.sync_all()
 }
 
-/// Mounts what a power cut left on `device` and compares it with what was promised: in all, and
-/// without the promises of hasty calls.
+/// Mounts the file system on `device` after a power cut and compares it with the promises: with all
+/// of them, and without those of hasty calls.
 fn examine(
     kind: Kind,
     device: &str,
@@ -356,27 +356,27 @@ fn use_and_unmount(kind: Kind, top: &Path, read_only: bool) -> Vec<Accusation> {
     accusations
 }
 
-/// What came of a number of cuts.
+/// The results of a number of cuts.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
-    /// Calls of the workload that promise nothing, because they ended with an error.
+    /// Number of calls of the workload that promise nothing, because they failed.
     pub refused_calls: usize,
-    /// Calls of the workload that were hasty.
+    /// Number of calls of the workload that were hasty.
     pub hasty_calls: usize,
-    /// Cuts tried.
+    /// Number of cuts tried.
     pub cuts: u64,
-    /// Cuts with commands in flight.
+    /// Number of cuts with commands in flight.
     pub in_flight: u64,
-    /// Cuts after which a promise was broken.
+    /// Number of cuts after which a promise was broken.
     pub guilty: u64,
-    /// Guilty cuts that hasty calls explain, see [`Events::hasty`].
+    /// Number of guilty cuts that hasty calls explain, see [`Events::hasty`].
     pub hasty: u64,
-    /// Cuts by the first promise that was broken.
+    /// Number of cuts by the first promise that was broken.
     pub by_promise: BTreeMap<Promise, u64>,
 }
 
-/// Mounts the drive `left` with `options` and compares it with what was promised: by the first of
-/// `histories`, and by the second.
+/// Mounts the drive `left` with `options` and compares it with the promises of the first and of the
+/// second of `histories`.
 ///
 /// # Errors
 /// If the drive cannot be served.
@@ -406,8 +406,8 @@ pub fn try_one(
     })
 }
 
-/// Has `btrfs restore` copy the files of the drive `left`, which is not mounted, and compares them
-/// with what was promised, as [`try_one`] does.
+/// Lets `btrfs restore` copy the files of the drive `left` without mounting it, and compares them
+/// with the promises, as [`try_one`] does.
 ///
 /// # Errors
 /// If the drive cannot be served.
@@ -440,7 +440,7 @@ pub fn restored(
     }
 }
 
-/// Tries cuts of `seed` with these numbers in a recording. Broken promises are given to `tell`, and
+/// Tries cuts of `seed` with these numbers in a recording. `tell` gets the broken promises, and
 /// whether hasty calls explain them.
 ///
 /// # Errors

@@ -1,8 +1,9 @@
-//! A workload by seed: which calls a program makes, and what each file and name was at each of
-//! them.
+//! A workload by seed: the calls that a program makes, and the state of each file and name at each
+//! of them.
 //!
-//! Calls have numbers from 0 on. Everything that a file or a name ever was is kept with the number
-//! of the call that made it so: the oracle asks what it may be after a power cut between two calls.
+//! Calls have numbers from 0 on. The history keeps every state of a file or a name, with the number
+//! of the call that caused it: the oracle asks which states are possible after a power cut between
+//! two calls.
 
 use furrow_rt::Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Bytes of a block of a file.
 pub const BLOCK: u64 = 4096;
 
-/// Directories: 0 is the top, the others are in it.
+/// Number of directories: 0 is the top, and the others are in it.
 pub const DIRECTORIES: u8 = 3;
 
-/// Names in each directory.
+/// Number of names in each directory.
 const NAMES: u8 = 6;
 
 /// Largest file in bytes.
@@ -24,12 +25,12 @@ const LARGEST: u64 = 320 << 10;
 pub struct Name {
     /// The directory.
     pub directory: u8,
-    /// Which of its names.
+    /// Number of the name in its directory.
     pub number: u8,
 }
 
 impl Name {
-    /// Its path below the top.
+    /// Path of the name below the top.
     pub fn path(self) -> String {
         format!("{}f{}", directory_path(self.directory), self.number)
     }
@@ -55,9 +56,9 @@ pub enum Op {
     Write {
         /// The file's name.
         name: Name,
-        /// First byte.
+        /// First byte to write.
         offset: u64,
-        /// Bytes.
+        /// Number of bytes.
         length: u64,
     },
     /// Sets the size.
@@ -77,42 +78,43 @@ pub enum Op {
     Unlink(Name),
     /// fsync of a directory.
     FsyncDirectory(u8),
-    /// All of the file system: syncfs, or what Furrow has in its place.
+    /// Makes the whole file system durable: by syncfs, or by Furrow's own command.
     Sync,
 }
 
 impl Op {
-    /// Its success promises something.
+    /// True if the success of the call promises something.
     pub fn promises(self) -> bool {
         matches!(self, Op::Fsync(_) | Op::Fdatasync(_) | Op::FsyncDirectory(_) | Op::Sync)
     }
 }
 
-/// Everything that one file ever was.
+/// All states of a file.
 #[derive(Clone, Debug, Default)]
 pub struct FileHistory {
-    /// Call and the size that it made.
+    /// Every size, with the call that caused it.
     pub sizes: Vec<(usize, u64)>,
-    /// Of each block: call, and the content that it made, zeros behind the end of the file.
+    /// For each block, every content with the call that wrote it; bytes beyond the end of the file
+    /// are zeros.
     pub blocks: Vec<Vec<(usize, Vec<u8>)>>,
-    /// Calls after which all of it was durable.
+    /// Calls after which the whole file was durable.
     pub syncs: Vec<usize>,
 }
 
-/// A workload and everything that it ever made.
+/// A workload, and every state of its files and names.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// The calls.
     pub ops: Vec<Op>,
     /// All files, by number.
     pub files: Vec<FileHistory>,
-    /// Of each name: call, and the file it then was.
+    /// For each name, every file that it named, with the call that caused this.
     pub names: BTreeMap<Name, Vec<(usize, Option<usize>)>>,
-    /// Of each directory: calls after which its names were durable.
+    /// For each directory, the calls after which its names were durable.
     pub syncs: [Vec<usize>; DIRECTORIES as usize],
 }
 
-/// The bytes that call `op` writes at `offset` on.
+/// The bytes that call `op` writes from `offset` on.
 pub fn pattern(op: usize, offset: u64, length: u64) -> Vec<u8> {
     let word = |at: u64| {
         let mut x = (op as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at;
@@ -123,7 +125,7 @@ pub fn pattern(op: usize, offset: u64, length: u64) -> Vec<u8> {
 }
 
 impl History {
-    /// The workload of `seed` with `calls` calls.
+    /// Draws the workload of `seed` with `calls` calls.
     pub fn generate(seed: u64, calls: usize) -> History {
         let mut rng = Rng::new(seed ^ 0xc0_0047);
         let mut history = History::default();
@@ -138,7 +140,7 @@ impl History {
         history
     }
 
-    /// The same, without the promises of these calls.
+    /// The same history without the promises of `calls`.
     #[must_use]
     pub fn without_promises(&self, calls: &BTreeSet<usize>) -> History {
         let mut history = self.clone();
@@ -149,7 +151,7 @@ impl History {
         history
     }
 
-    /// Which file a name is now.
+    /// The file that a name names now.
     pub fn file(&self, name: Name) -> Option<usize> {
         self.names.get(&name).and_then(|was| was.last()).and_then(|(_, file)| *file)
     }
@@ -234,7 +236,7 @@ impl History {
         }
     }
 
-    /// Makes a call.
+    /// Records a call and its effects.
     pub fn apply(&mut self, op: Op) {
         let call = self.ops.len();
         self.ops.push(op);
