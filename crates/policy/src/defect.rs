@@ -14,18 +14,18 @@ pub enum FsDefect {
     IgnoredExtent,
     /// Zones are reset before the checkpoint that shows them empty is durable.
     ReuseBeforeRelease,
-    /// Cleaning computes a moved block's checksum from the bytes that it read.
+    /// Cleaning recomputes a moved block's checksum from the bytes that it read.
     RecomputedCrc,
-    /// A checkpoint releases superzones that became empty after its snapshot, though sync records
+    /// A checkpoint releases superzones that became empty after its snapshot, although sync records
     /// refer to them.
     ReleaseLiveRecord,
-    /// A merge does not write its last table page, and the next checkpoint drops the deltas of it.
+    /// A merge does not write its last table page, and the next checkpoint drops the page's deltas.
     SkippedUnit,
     /// A sync record does not state which write pointers it depends on.
     NoWritePointers,
-    /// Recovery skips a sync record that does not count and continues with those behind it.
+    /// Recovery skips a sync record that does not count, and continues with the records after it.
     SkippedRecord,
-    /// Blocks that a failed zone has lost are not written elsewhere.
+    /// Blocks lost in a failed zone are not written elsewhere.
     ForgottenBlocks,
     /// A sync record names a file that replaced another, but not its content.
     BareRename,
@@ -34,7 +34,7 @@ pub enum FsDefect {
 }
 
 impl FsDefect {
-    /// All of them.
+    /// All defects of the file system.
     pub const ALL: [FsDefect; 13] = [
         FsDefect::SkippedFlush,
         FsDefect::EarlyAck,
@@ -51,7 +51,7 @@ impl FsDefect {
         FsDefect::UnplacedChange,
     ];
 
-    /// The defect of the log that implements this one, if there is one.
+    /// The defect of the log that implements this defect, if there is one.
     #[inline]
     pub fn of_log(self) -> Option<LogDefect> {
         match self {
@@ -63,7 +63,7 @@ impl FsDefect {
     }
 }
 
-/// A defect of what engines share.
+/// A defect of the core that engines share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogDefect {
     /// A flush returns without asking the drive.
@@ -77,7 +77,7 @@ pub enum LogDefect {
 }
 
 impl LogDefect {
-    /// All of them.
+    /// All defects of the shared core.
     pub const ALL: [LogDefect; 4] = [
         LogDefect::SkippedFlush,
         LogDefect::EarlyAck,
@@ -97,18 +97,18 @@ pub enum RaidDefect {
     FreshSequence,
     /// A trim is acknowledged without its record.
     TrimWithoutRecord,
-    /// On drives without an out-of-band area a stripe counts before anything lists it.
+    /// On drives without an out-of-band area, a stripe counts before any metadata block lists it.
     Unlisted,
     /// Writes in degraded mode are acknowledged before the other drives record the failure.
     EarlyDegradedAck,
-    /// A flush flushes no drive.
+    /// A flush of the volume flushes no drive.
     SkippedFlush,
-    /// A flush leaves one member out.
+    /// A flush of the volume leaves one member out.
     UnflushedMember,
 }
 
 impl RaidDefect {
-    /// All of them.
+    /// All defects of the volume.
     pub const ALL: [RaidDefect; 8] = [
         RaidDefect::EarlyAck,
         RaidDefect::TornStripe,
@@ -128,7 +128,7 @@ pub enum StoreDefect {
     SkippedFlush,
     /// A sync does not wait for the file's content.
     EarlyAck,
-    /// Zones are reset before the group commit is durable that makes them empty.
+    /// Zones are reset before the group commit that makes them empty is durable.
     EarlyRelease,
     /// Recovery keeps the last group commit even if its content is not on the drive.
     UncheckedCommit,
@@ -139,14 +139,14 @@ pub enum StoreDefect {
     StaleTail,
     /// The older half of the record ring is reset before the newer one is durable.
     EarlyRingReset,
-    /// Extents that a failed zone has lost are not written again.
+    /// Extents lost in a failed zone are not written again.
     SkippedRelocation,
-    /// An older half of the ring is used although an offline zone may have held a newer one.
+    /// Recovery uses an older half of the ring although an offline zone may have held a newer one.
     StaleRingHalf,
 }
 
 impl StoreDefect {
-    /// All of them.
+    /// All defects of the file store.
     pub const ALL: [StoreDefect; 9] = [
         StoreDefect::SkippedFlush,
         StoreDefect::EarlyAck,
@@ -158,7 +158,7 @@ impl StoreDefect {
         StoreDefect::SkippedRelocation,
         StoreDefect::StaleRingHalf,
     ];
-    /// Those that power cuts alone reveal.
+    /// The defects that power cuts alone reveal.
     pub const CRASH: [StoreDefect; 7] = [
         StoreDefect::SkippedFlush,
         StoreDefect::EarlyAck,
@@ -185,14 +185,15 @@ pub enum SoftDefect {
     UncheckedRange,
     /// Recovery believes a table of which only a part was written.
     TornTable,
-    /// Recovery does not write again what it found by checksum, which may be discarded content.
+    /// Recovery identifies content by checksum and does not write it again, although it may be
+    /// discarded content.
     DiscardBelieved,
-    /// Recovery writes its table without flushing what the table stands on.
+    /// Recovery writes its table without first flushing the content on which the table relies.
     UnflushedRecovery,
 }
 
 impl SoftDefect {
-    /// All of them.
+    /// All defects of soft zones.
     pub const ALL: [SoftDefect; 8] = [
         SoftDefect::SkippedFlush,
         SoftDefect::LateRecord,

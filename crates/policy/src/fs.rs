@@ -9,16 +9,16 @@ pub struct FsVariant {
     pub defect: Option<FsDefect>,
     /// How many superzones each stream writes to at once.
     pub heads: StreamHeads,
-    /// Quotas: a stream with many writes gets more superzones before its window has ended.
+    /// Whether a stream with many writes gets more superzones before its window has ended.
     pub early_quota: Rule,
-    /// A superzone is opened on the dies where the stream has none and least will be written, not
-    /// where fewest are open.
+    /// Whether a superzone is opened on dies where the stream has none and the fewest writes are
+    /// expected, instead of where the fewest superzones are open.
     pub open_by_load: Rule,
-    /// A stream continues with the superzone on the dies with the fewest writes, not with the next
-    /// one.
+    /// Whether a stream continues with the superzone on the dies with the fewest writes, instead of
+    /// with the next superzone.
     pub weighed_turns: Rule,
-    /// A stream that lacks permits writes to parked superzones of other streams; without the rule
-    /// they are finished for it.
+    /// Whether a stream that lacks permits writes to parked superzones of other streams. Without
+    /// this rule those superzones are finished to free their permits.
     pub lent_superzones: Rule,
     /// When a stream's next superzone is opened.
     pub superzones: SuperzoneTurn,
@@ -28,7 +28,7 @@ pub struct FsVariant {
     pub commands: Commands,
     /// How many commands go to a zone at once.
     pub pieces: Pieces,
-    /// What an fsync writes beside data, and when.
+    /// What an fsync writes in addition to data, and when.
     pub record: SyncRecord,
 }
 
@@ -49,15 +49,15 @@ impl std::fmt::Debug for FsVariant {
 /// A rule of the product that a variant can leave out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rule {
-    /// As in the product.
+    /// The rule applies, as in the product.
     #[default]
     Kept,
-    /// Without it.
+    /// The rule is left out.
     LeftOut,
 }
 
 impl Rule {
-    /// Whether the rule holds.
+    /// Whether the rule applies.
     #[inline]
     pub fn holds(self) -> bool {
         self == Rule::Kept
@@ -72,24 +72,26 @@ impl Rule {
 /// How many superzones each log stream writes to at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StreamHeads {
-    /// In proportion to its share of all writes, decided each second (Z-LFS, section 4.2).
+    /// In proportion to the stream's share of all writes, recomputed every second (Z-LFS,
+    /// section 4.2).
     #[default]
     Quota,
-    /// The same number for each, 1 to 8, as far as the drive's active zones allow: for baselines.
+    /// The same number for each stream, 1 to 8, as far as the drive's active zones allow:
+    /// for baselines.
     Fixed(u32),
-    /// These numbers, 1 to 8, for hot, warm and cold data and for hot, warm and cold nodes: a split
-    /// decided beforehand. Where streams are folded, the first ones count.
+    /// A number from 1 to 8 for each of hot, warm and cold data and hot, warm and cold nodes: a
+    /// split decided beforehand. Where streams are folded, the first numbers count.
     Split([u8; 6]),
 }
 
 /// When the next superzone of a stream is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SuperzoneTurn {
-    /// After the writes of the previous one are answered, column by column.
+    /// After the writes of the previous superzone are answered, column by column.
     #[default]
     After,
-    /// While writes of the previous one are in flight, as F2FS does: more zones are then active
-    /// than the engine accounts for. For measurements on drives that allow many.
+    /// While writes of the previous superzone are in flight, as in F2FS: more zones are then active
+    /// than the engine accounts for. For measurements on drives that allow many active zones.
     Overlapping,
 }
 
@@ -100,9 +102,9 @@ pub enum Metadata {
     #[default]
     Log,
     /// Each checkpoint appends every changed table page to the tables, and all pages are copied to
-    /// other zones when there is no space: the plain pairs of zones that Z-LFS is compared with.
+    /// other zones when there is no space: the plain pairs of zones with which Z-LFS is compared.
     /// The delta log is not used. Meant for a file system made with table pages of one block.
-    /// Repair writes this way too: whole tables, not changes to something damaged.
+    /// Repair also writes in this way: it writes whole tables instead of changes to a damaged one.
     Pair,
 }
 
@@ -129,24 +131,25 @@ impl Commands {
 /// How many commands queued writes of a zone are merged into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pieces {
-    /// Several for large zones, or one where the drive answers one sooner; one for small zones.
+    /// Several commands for large zones, or one if the drive then answers sooner; one for
+    /// small zones.
     #[default]
     ByZone,
-    /// Several, as suits large zones.
+    /// Several commands, as suits large zones.
     Several,
-    /// This number; 1 merges everything that waits into one command.
+    /// This number of commands; 1 merges all waiting writes into one command.
     Fixed(u32),
 }
 
-/// What an fsync writes beside data, and when.
+/// What an fsync writes in addition to data, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SyncRecord {
-    /// A record, together with the data. The record holds what changed in the nodes; a node that
-    /// has changed much is written too.
+    /// A record, together with the data. The record holds the changes in the nodes; a node that has
+    /// changed much is written too.
     #[default]
     Changes,
-    /// The nodes and a record that says where they are, together with the data: one wait is for all
-    /// three (HZFS, section IV-D). For baselines.
+    /// The nodes and a record that says where they are, together with the data: the fsync waits for
+    /// all three at once (HZFS, section IV-D). For baselines.
     AtOnce,
     /// The nodes and a record that says where they are. The record is written when data and nodes
     /// are on the drive: the order "data, node, global metadata" of existing file systems (HZFS,

@@ -41,17 +41,17 @@ pub enum ZoneWrites {
     /// Several, also by Zone Append.
     #[default]
     Append,
-    /// One: all chunks are written by Zone Write.
+    /// One write: all chunks are written by Zone Write.
     Blocking,
 }
 
 /// How adjacent chunks that wait for a zone are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Join {
-    /// In one command.
+    /// Adjacent chunks share a command.
     #[default]
     Adjacent,
-    /// In one command each.
+    /// Each chunk has a command of its own.
     Never,
 }
 
@@ -63,7 +63,7 @@ pub enum AppendPieces {
     Chosen,
     /// Each append is a command of its own, as published.
     Each,
-    /// This many, or fewer of 16 KiB.
+    /// This many commands, or fewer if they would be smaller than 16 KiB.
     Fixed(u32),
 }
 
@@ -91,12 +91,12 @@ pub enum StripeTables {
 /// How users' blocks of different lifetimes are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lifetimes {
-    /// To segments of their own, where lifetimes differ.
+    /// Blocks go to separate segments where lifetimes differ.
     #[default]
     Apart,
-    /// To the same segments, as published.
+    /// All blocks go to the same segments, as published.
     Mixed,
-    /// To segments of their own from the first write on, as if neighbours had different lifetimes:
-    /// a simulation writes too little to learn any.
+    /// Blocks go to separate segments from the first write on, as if neighbours had different
+    /// lifetimes: a simulation writes too little to learn any.
     Always,
 }
