@@ -40,10 +40,10 @@ pub trait Subject: Sync {
     /// What must hold after a crash at one point of a history.
     type Expected: Clone + 'static;
 
-    /// Its name on a command line.
+    /// Name of the subject on a command line.
     fn name(&self) -> String;
 
-    /// The drive it runs on.
+    /// The drive on which the subject runs.
     fn drive(&self, case: Case) -> Geometry;
 
     /// Makes the drive ready. The power is not cut here.
@@ -97,7 +97,7 @@ pub trait Subject: Sync {
     /// Changes the drive before it is reopened, as the case and the seed say.
     fn disturb(&self, _: &Emulator, _: Case, _: u64) {}
 
-    /// Recovers what a crash left and compares.
+    /// Recovers after a crash, and compares the result with `expected`.
     ///
     /// # Errors
     /// Describes what does not hold.
@@ -138,7 +138,7 @@ pub struct Failure {
     pub case: Case,
     /// Where the power was cut, and with which fates; empty if the run itself failed.
     pub cuts: Vec<Cut>,
-    /// What does not hold.
+    /// The promise that does not hold.
     pub why: String,
 }
 
@@ -164,7 +164,7 @@ impl std::fmt::Display for Failure {
 pub struct Figures {
     /// Runs without a crash.
     pub runs: u64,
-    /// Commands of those runs: possible cut points.
+    /// Commands executed in `runs`: possible cut points.
     pub commands: u64,
     /// Cut points tried.
     pub cuts: u64,
@@ -180,7 +180,7 @@ pub struct Figures {
     pub reached: Tally,
     /// Hash over all runs' events.
     pub hash: u64,
-    /// What failed.
+    /// The failing cases.
     pub failures: Vec<Failure>,
 }
 
@@ -268,7 +268,7 @@ fn on_executor<T>(
 /// A fork of the drive before one command.
 struct Fork {
     at: u64,
-    /// Number of cut points before it.
+    /// Number of cut points before the command.
     cut: u64,
     mark: usize,
     snapshot: Snapshot,
@@ -299,8 +299,9 @@ impl Forks {
         Forks { keep, phase, stride: 1, commands: 0, cuts: 0, forks: Vec::new() }
     }
 
-    /// A command is about to be executed. If it only reads, and only reads are in flight, it is no
-    /// cut point: the drive is the same before the next command, and no less is promised then.
+    /// Decides whether to fork before a command. A command that only reads, while only reads are in
+    /// flight, is no cut point: the drive is the same before the next command, and no less is
+    /// promised then.
     fn command(&mut self, mark: usize, reads: bool, snapshot: impl FnOnce() -> Snapshot) {
         let at = self.commands;
         assert!(at < COMMANDS_MAX, "{at} commands and no end");
@@ -315,7 +316,7 @@ impl Forks {
         self.cuts += u64::from(!reads);
     }
 
-    /// The run has ended.
+    /// Takes the last fork, at the end of the run.
     fn end(&mut self, mark: usize, snapshot: impl FnOnce() -> Snapshot) {
         let at = self.commands;
         if !matches!(self.keep, Keep::One(only) if at != only) {

@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// The result of using a damaged image.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Summary {
-    /// It could be mounted.
+    /// The image could be mounted.
     pub mounted: bool,
     /// The number of fsck's findings; `None` if it could not check.
     pub findings: Option<usize>,
@@ -39,7 +39,7 @@ impl fmt::Display for Summary {
 pub struct Image {
     pub(crate) geometry: Geometry,
     pub(crate) zones: Vec<Vec<u8>>,
-    /// Which zones are full, even if not written to their end.
+    /// For each zone, whether it is full, even if not written to its end.
     full: Vec<bool>,
 }
 

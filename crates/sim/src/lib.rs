@@ -1,8 +1,8 @@
-//! Whole-stack simulation: crash sweeps, models, canaries.
+//! Whole-stack simulation: crash sweeps, models, built-in defects.
 //!
-//! By subject (`fs`, `raid`, `kv`, `log`, `soft`) and kind: `crash` cuts the power at every
-//! command of a run, `sim` leads a subject through several lives, `damage` flips bits of its image.
-//! The other files are the harness that subjects share.
+//! Folders are subjects (`fs`, `raid`, `kv`, `log`, `soft`), and files are kinds of tests: `crash`
+//! cuts the power at every command of a run, `sim` leads a subject through several lives, `damage`
+//! flips bits of its image. The other files are the harness that subjects share.
 
 pub mod crash;
 pub mod fates;

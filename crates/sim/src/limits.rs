@@ -21,7 +21,8 @@ pub fn fewer_open(geometry: Geometry, seed: u64) -> Geometry {
     }
 }
 
-/// In an eighth of the cases, a zone whose commands, or some of them, are answered minutes late.
+/// Draws a fault for an eighth of the cases: all or some commands of a zone are answered
+/// minutes late.
 pub fn late_zone(geometry: &Geometry, seed: u64) -> Option<Fault> {
     let mut rng = Rng::new(seed ^ 0x001a_7e0e);
     if !rng.one_in(8) {

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 /// Images made of one file system before the next is made.
 const DAMAGED_AGAIN: u64 = 200;
-/// Nothing that is tried takes this long.
+/// A case that takes longer than this hangs.
 const HANG: Duration = Duration::from_secs(60);
 
 /// Runs engines on emulated drives, in virtual time, by seed.

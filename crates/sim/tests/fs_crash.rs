@@ -192,7 +192,7 @@ fn a_release_with_a_live_sync_record_is_caught() {
     is_caught(FsDefect::ReleaseLiveRecord, false);
 }
 
-/// The delta log is released although a unit it completes was not written.
+/// The delta log is released although a table page that needs its changes was not written.
 #[test]
 fn a_merge_that_skips_a_unit_is_caught() {
     let merging = |seed: &u64| Setup::is_merging(Case { seed: *seed, volatile: false });

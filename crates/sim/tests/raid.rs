@@ -129,28 +129,28 @@ fn the_sweep_looks_for_every_defect_built_in() {
     }
 }
 
-/// Seeds of the simulation that found defects once. 1: blocks whose member failed while their
-/// stripe was written were missing in footers, so that their segments could never be cleaned. 9: a
-/// zone with a failed write kept its permit for ever. 5, 14: a volume that had lost too many drives
-/// at once recorded on the remaining drives that all others had failed. 104, 266: a scrub took
-/// blocks for lost that were released during the scrub. 650: a zone that had become read-only could
-/// not be reset, and its blocks of a segment released long before were taken for newer than a
-/// checkpoint. 373: the power was cut while only cleaning was at work, and the loss of the drives
-/// was not noticed. 927, 987: cleaning waited for space that existed, in segments that were empty
-/// but not reset. 181: without space, the same search was repeated endlessly, and no other task
-/// could run. 209, 384: blocks that cleaning had handed over to users' streams waited with these
-/// streams for the space that cleaning was to free. 796: the list of blocks of a segment that a
-/// crash had cut off was searched for again for each of its blocks, far behind the written blocks.
-/// 824: a segment was free, but the task notified of it had not run yet, and all requests were
-/// refused for lack of a segment. 1057: cleaning continued for ever, although it gained nothing
-/// that any request waited for. 364, 1886, 2381: a member that refused one write of three was kept
-/// until it had cut every segment. 2171: a member was taken out for one zone that had become
-/// read-only, since each of the writes in flight counted as a failure; 2337: an indispensable
-/// member was taken out for ten zones. 503: a rebuild that waited for space counted as freeing
-/// some. 2385: a scrub took blocks for lost that nothing names. 12029: blocks handed over to users'
-/// streams waited with these streams, although the volume's own stream had a segment by then. 409:
-/// a segment writer waited for space after its queue was handed over, and did not check again when
-/// a stripe was queued for it.
+/// Seeds of the simulation that once found defects. 1: footers lacked the blocks whose member
+/// failed while their stripe was written, so that their segments could never be cleaned. 9: a zone
+/// with a failed write kept its permit forever. 5, 14: a volume that had lost too many drives at
+/// once recorded on the remaining drives that all others had failed. 104, 266: a scrub took blocks
+/// for lost that were released during the scrub. 650: a zone that had become read-only could not be
+/// reset, and its blocks of a segment released long before were taken for newer than a checkpoint.
+/// 373: the power was cut while only cleaning was working, and nobody noticed the loss of the
+/// drives. 927, 987: cleaning waited although there was space, in segments that were empty but not
+/// reset. 181: without space, the same search was repeated endlessly, and no other task could run.
+/// 209, 384: blocks that cleaning had handed over to users' streams waited with these streams for
+/// the space that cleaning was to free. 796: after a crash had cut off a segment, recovery searched
+/// for the segment's list of blocks again for each block, far beyond the written blocks. 824: a
+/// segment was free, but the task notified of it had not run yet, and all requests were refused for
+/// lack of a segment. 1057: cleaning continued forever, although it gained nothing that any request
+/// waited for. 364, 1886, 2381: a member that refused every third write was kept until it had cut
+/// every segment. 2171: a member was taken out for one zone that had become read-only, since each
+/// of the writes in flight counted as a failure; 2337: an indispensable member was taken out for
+/// ten zones. 503: a rebuild that waited for space counted as freeing some. 2385: a scrub took
+/// blocks for lost that nothing refers to. 12029: blocks handed over to users' streams waited with
+/// these streams, although the volume's own stream had a segment by then. 409: a segment writer
+/// waited for space after its queue was handed over, and did not check again when a stripe was
+/// queued for it.
 #[test]
 fn what_failed_once_in_a_volumes_lives_holds() {
     let failed = [

@@ -210,7 +210,7 @@ pub fn moment(now: Nanos) -> Moment {
     (BEGINNING + (now.0 / Nanos::SECOND) as i64, (now.0 % Nanos::SECOND) as u32)
 }
 
-/// A range of times that may be found, with both ends.
+/// A range of times, both ends included, in which a found time may lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span {
     from: Moment,
@@ -243,7 +243,7 @@ impl Allowed {
         self.0.drain(..last);
     }
 
-    /// Whether `found` may be found. Any time may, if the time was never set.
+    /// Whether the time `found` is allowed. Any time is, if none was ever set.
     pub fn allows(&self, found: Moment) -> bool {
         self.0.is_empty() || self.0.iter().any(|span| (span.from..=span.to).contains(&found))
     }

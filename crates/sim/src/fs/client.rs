@@ -69,7 +69,8 @@ impl Client {
         }
     }
 
-    /// Tolerates I/O errors and a file system that became read-only, and gives up after a few.
+    /// Lets the client tolerate I/O errors and a file system that became read-only, and give up
+    /// after a few errors.
     #[must_use]
     pub fn tolerant(self) -> Client {
         Client { tolerant: true, ..self }
@@ -415,7 +416,7 @@ fn refusals() -> [ErrorKind; 10] {
 
 /// Why an operation was not done.
 enum Refusal {
-    /// The engine refused it.
+    /// The engine refused the operation.
     Engine(Error),
     /// A check of the result found something wrong.
     Looked(Trouble),

@@ -47,9 +47,9 @@ pub struct FsSubject {
 pub struct Setup {
     /// The drive.
     pub geometry: Geometry,
-    /// How it is formatted.
+    /// How the drive is formatted.
     pub format: MkfsOptions,
-    /// How it is mounted.
+    /// How the file system is mounted.
     pub mount: MountOptions,
     /// Clients at once.
     pub clients: u8,
@@ -63,7 +63,7 @@ pub struct Setup {
     pub cleanings: u32,
     /// Clients call sync often: each time is a checkpoint.
     pub syncing: bool,
-    /// The first client begins by removing this many files, if they fit.
+    /// The first client begins by making and removing this many files, if they fit.
     pub flood: u16,
 }
 
@@ -124,7 +124,8 @@ impl Setup {
 /// Mixed into the seed to draw the size of logical blocks.
 const SECTORED: u64 = 0x512_b10c;
 
-/// The geometry with blocks of 512 bytes instead of 4 KiB, and zones with `more` additional ones.
+/// Returns the geometry with blocks of 512 bytes instead of 4 KiB, and `more` additional blocks in
+/// each zone.
 pub(crate) fn in_sectors(geometry: &Geometry, more: u64) -> Geometry {
     let capacity = geometry.zone_capacity.0 * 8 + more;
     let sectors = |blocks: BlockCount| BlockCount(blocks.0 * 8 + more);
@@ -580,8 +581,8 @@ pub(crate) async fn fsck(device: &Rc<dyn ZonedDevice>, when: &str) -> Result<(),
     Err(Trouble::Wrong(format!("fsck {when}: {}", findings.join("; "))))
 }
 
-/// Compares what is on `device` with what is expected, and uses it. `emulator` is the same drive if
-/// its commands can be counted.
+/// Compares the file system on `device` with the expected states, and uses it. `emulator` is the
+/// same drive, if its commands can be counted.
 pub(crate) async fn reopen(
     rt: Rt,
     (device, emulator): (Rc<dyn ZonedDevice>, Option<Emulator>),
@@ -668,7 +669,7 @@ async fn reopen_rotten(
     match looked.await {
         Ok(()) => Ok(()),
         Err(Trouble::Refused(_, ErrorKind::Corrupt | ErrorKind::WrongFormat)) => Ok(()),
-        // With errors=remount-ro, recovery may be refused its remaining writes.
+        // With errors=remount-ro, the remaining writes of recovery may be refused.
         Err(Trouble::Refused(_, ErrorKind::ReadOnly)) if stops => Ok(()),
         // Too little space for the writes of recovery is an allowed answer too.
         Err(Trouble::Refused(_, ErrorKind::NoSpace)) => Ok(()),
@@ -760,7 +761,7 @@ impl Subject for FsSubject {
         if self.fails(case) {
             let late = late_zone(emulator.geometry(), case.seed);
             for fault in faults::in_run(case).into_iter().chain(late) {
-                // These faults name no place but a zone, so the drive cannot refuse them.
+                // These faults name no place except a zone, so the drive cannot refuse them.
                 let _ = emulator.inject(fault);
             }
         }

@@ -27,7 +27,7 @@ impl Image {
     /// The image of `seed`, undamaged.
     ///
     /// # Errors
-    /// If the engine fails: that is a defect without a connection to damage.
+    /// If the engine fails, which is a defect unrelated to damage.
     pub fn make(seed: u64) -> Result<Image, String> {
         let files = FsSubject { rot: true, ..FsSubject::default() };
         Image::of(&files, Case { seed, volatile: false })

@@ -99,17 +99,17 @@ pub fn at_rest(emulator: &Emulator, seed: u64) {
         0..=3 => draw(kind, When::Nth(1 + rng.below(30)), &mut rng),
         _ => return,
     };
-    // A zone that is full already cannot become full.
+    // The drive refuses to fill a zone that is already full.
     let _ = emulator.inject(fault);
 }
 
-/// The state of a drive when it is opened.
+/// The damage of a drive when it is opened.
 struct Damage {
-    /// Zones gone with their blocks.
+    /// Some zones are gone with their blocks.
     offline: bool,
-    /// Zones that cannot be written any more, so that space is missing.
+    /// Some zones cannot be written any more, so space is missing.
     closed: bool,
-    /// Zones that a writable mount needs.
+    /// Some of these zones are needed by a writable mount.
     metadata: bool,
 }
 
@@ -146,7 +146,7 @@ pub async fn reopen(
         match looked {
             Ok(()) => {}
             Err(Trouble::Refused(_, kind)) if explains(kind) => {}
-            // The unreadable block may be one that explains the lack of space.
+            // The unreadable block may be the reason for the lack of space.
             Err(Trouble::Refused(_, ErrorKind::NoSpace)) => {}
             Err(trouble) => return Err(trouble.at("with faults")),
         }
@@ -217,8 +217,8 @@ async fn look_only(
     fs.unmount().await.map_err(told("unmount"))
 }
 
-/// A mount was refused with `error` after zones were lost: one of them holds metadata, or a block
-/// that the error names.
+/// Checks that a mount refused with `error` needed a lost zone: a metadata zone, or the zone of a
+/// block that the error names.
 fn needed(emulator: &Emulator, expected: &Expected, error: &Error) -> Result<(), Trouble> {
     let zones = emulator.geometry().zones;
     let report = emulator.report_now(ZoneId(0), zones).map_err(|status| status.to_string())?;
@@ -238,7 +238,8 @@ fn needed(emulator: &Emulator, expected: &Expected, error: &Error) -> Result<(),
     Err(format!("refused for a zone that no recovery needs: {text}").into())
 }
 
-/// With zones lost: readable data is right, and data elsewhere can be read.
+/// Checks a drive that lost zones: all readable data must be right, and all data outside these
+/// zones must be readable.
 async fn after_loss(
     rt: &Rt,
     emulator: &Emulator,

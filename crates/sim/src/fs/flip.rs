@@ -37,7 +37,7 @@ use zerocopy::FromBytes;
 
 /// Files of a client; one more is renamed over them.
 const FILES: usize = 5;
-/// Structures that a bit is flipped in.
+/// Structures in which a bit may flip.
 const KINDS: [&str; 8] = [
     "sync record",
     "checkpoint",
@@ -49,7 +49,7 @@ const KINDS: [&str; 8] = [
     "superblock",
 ];
 
-/// The subject: see the [module](self).
+/// The subject of this module: one flipped bit after a power cut.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FlipSubject;
 
@@ -66,7 +66,7 @@ struct Content {
     blocks: BTreeMap<u64, u64>,
 }
 
-/// A file, or that there is none.
+/// The state of a name: a file, or none.
 type State = Option<Content>;
 
 #[derive(Clone, Debug)]

@@ -55,7 +55,7 @@ impl Generator {
         Generator { swarm: generator.swarm.syncing(), ..generator }
     }
 
-    /// Begins with a flood of removals of this many files.
+    /// Makes the client begin with a flood of removals of this many files.
     #[must_use]
     pub fn flooding(self, files: u16) -> Generator {
         Generator { flood: Flood::of(files), ..self }
@@ -76,7 +76,7 @@ impl Generator {
             return op;
         }
         if let Some(op) = self.planned.pop() {
-            // A full or failing drive may have refused the operation it depends on.
+            // A full or failing drive may have refused an operation on which this one depends.
             if model.clone().apply(&op).is_ok() {
                 return op;
             }
@@ -288,7 +288,7 @@ impl Generator {
         self.pick(model, |object, node| node.make == Make::File && !model.unknown.contains(&object))
     }
 
-    /// Sectors as bytes; a third of the cases have odd ends.
+    /// Converts sectors to a range in bytes; in a third of the cases it has odd ends.
     fn bytes(&mut self, sector: u64, sectors: u32) -> (u64, u32) {
         let (offset, length) = (sector * SECTOR as u64, sectors * SECTOR as u32);
         if !self.rng.one_in(3) {

@@ -178,8 +178,8 @@ impl History {
         let failed = |entry: &Entry| matches!(entry.end, Some((_, Err(_))));
 
         let mut expected = Expected { promised, ..self.expected_base() };
-        // The events up to which an answered fsync or sync covers name changes, or everything; per
-        // object for content.
+        // The event up to which answered fsyncs and syncs make name changes durable, and the event
+        // up to which they make everything durable; for content there is an event per object.
         let (mut names_floor, mut all_floor) = (0, 0);
         if promised {
             all_floor = self.committed(mark);
@@ -270,9 +270,9 @@ impl History {
 /// One operation of a history.
 #[derive(Clone, Copy, Debug)]
 pub struct Line<'a> {
-    /// When it was submitted.
+    /// Time of the submission.
     pub begin: Nanos,
-    /// When it was answered, if at all.
+    /// Time of the answer, if there is one.
     pub end: Option<Nanos>,
     /// The client.
     pub client: u8,
@@ -302,7 +302,7 @@ pub(crate) struct ClientSteps {
 /// The expected content of one object: block by block, the base or a later state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ObjectSteps {
-    /// Content that is durable.
+    /// The durable content.
     pub base: Content,
     /// Changes since, in order.
     pub later: Vec<Change>,

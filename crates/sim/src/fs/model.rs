@@ -16,7 +16,7 @@ use std::rc::Rc;
 /// An object as the model sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its kind.
+    /// Kind of the object.
     pub make: Make,
     /// Names in a directory.
     pub entries: BTreeMap<Name, Object>,
@@ -66,7 +66,7 @@ impl Namespace {
         self.nodes.iter().map(|(&object, node)| (object, node))
     }
 
-    /// Objects with a name, all names of all directories: (directory, name, object).
+    /// All names of all directories, as (directory, name, object).
     pub fn names(&self) -> impl Iterator<Item = (Object, Name, Object)> + '_ {
         self.nodes.iter().flat_map(|(&dir, node)| {
             node.entries.iter().map(move |(&name, &object)| (dir, name, object))
@@ -150,7 +150,7 @@ impl Namespace {
         }
     }
 
-    /// Applies an operation on names or opens; others do nothing here.
+    /// Applies an operation on names or opens; other operations change nothing here.
     ///
     /// # Errors
     /// With the error of a file system; then nothing has changed.
@@ -307,7 +307,7 @@ pub struct Effect {
     pub copied: Option<Rc<Copied>>,
     /// The new attributes of an object, if the operation changes them.
     pub attributes: Option<Rc<Attributes>>,
-    /// Objects whose names it changes.
+    /// Objects whose names the operation changes.
     pub renamed: Vec<Object>,
 }
 

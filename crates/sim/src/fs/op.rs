@@ -136,7 +136,7 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// The kind of a found object. Kinds that no operation makes are `Other`.
+/// The kind of a found object. Kinds that no operation creates are `Other`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Regular file.
@@ -704,7 +704,7 @@ impl Swarm {
         }
     }
 
-    /// The same mix with more writes, many fsyncs, and few syncs, sleeps, reads and lists.
+    /// Returns the same mix with more writes, many fsyncs, and few syncs, sleeps, reads and lists.
     #[must_use]
     pub(crate) fn busy(mut self) -> Swarm {
         for (choice, weight) in &mut self.weights {
@@ -721,7 +721,7 @@ impl Swarm {
         self
     }
 
-    /// The same mix with frequent syncs of everything.
+    /// Returns the same mix with frequent syncs of everything.
     #[must_use]
     pub(crate) fn syncing(mut self) -> Swarm {
         for (_, weight) in self.weights.iter_mut().filter(|(choice, _)| *choice == Choice::Sync) {

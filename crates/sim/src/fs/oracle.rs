@@ -27,7 +27,7 @@ const CUT_MAX: u64 = 126 << 20;
 /// One inode as the engine shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its kind.
+    /// Kind of the inode.
     pub kind: Kind,
     /// Permission bits.
     pub mode: u16,
@@ -194,7 +194,7 @@ fn compare_kinds(
 struct Candidates {
     client: u8,
     matches: Vec<(usize, Matching)>,
-    /// The mismatches of the shortest and the longest prefix.
+    /// The mismatches of the shortest and of the longest prefix.
     differences: Vec<String>,
 }
 

@@ -264,7 +264,8 @@ fn blocks_are_the_fsynced_version_or_a_later_one() {
     check(8192, &[block(0, &new), block(1, &[4; 8])]).unwrap();
     check(12288, &[block(0, &old), block(1, &[4; 8]), block(2, &[4; 8])]).unwrap();
     check(12288, &[block(0, &old), block(1, &[2; 8]), block(2, &[0; 8])]).unwrap();
-    // An older version, half of a later one, a wrong size, another file's block, a wrong place.
+    // None of these is allowed: an older version, half of a later one, a wrong size, another file's
+    // block, a block at a wrong place.
     check(8192, &[block(0, &[1; 8]), block(1, &[2; 8])]).unwrap_err();
     check(8192, &[block(0, &[2, 2, 3, 2, 2, 2, 2, 2]), block(1, &[2; 8])]).unwrap_err();
     check(4096, &[block(0, &old)]).unwrap_err();

@@ -55,7 +55,7 @@ struct Entry {
     end: Option<usize>,
 }
 
-/// Everything that clients did.
+/// The log of all operations of the clients.
 #[derive(Default)]
 struct Log {
     entries: Vec<Entry>,

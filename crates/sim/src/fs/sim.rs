@@ -134,7 +134,7 @@ fn begin(seed: u64, case: Case) -> Result<World, String> {
 #[derive(Clone, Debug)]
 struct Plan {
     faults: Vec<Fault>,
-    /// A fault of a zone of the main area.
+    /// A fault that strikes a zone of the main area.
     zone: Option<Fault>,
     /// The faults are injected before the mount.
     early: bool,
@@ -287,7 +287,8 @@ where
     })
 }
 
-/// See [`isolation::work_around_damage`] and [`fsync_batch::sync_around_damage`].
+/// Runs [`isolation::work_around_damage`] and [`fsync_batch::sync_around_damage`] on copies of
+/// the drive.
 fn around_damage(world: &World, seed: u64, life: u32, summary: &mut Summary) -> Result<(), String> {
     let seed = seed.rotate_left(40) ^ u64::from(life) << 1 | u64::from(seed.is_multiple_of(2));
     let clients = world.clients.clone();
@@ -304,7 +305,7 @@ fn around_damage(world: &World, seed: u64, life: u32, summary: &mut Summary) -> 
     Ok(())
 }
 
-/// See [`offline::mount_without`].
+/// Runs [`offline::mount_without`] on a copy of the drive.
 fn without_a_zone(
     world: &World,
     seed: u64,
@@ -319,7 +320,7 @@ fn without_a_zone(
     Ok(())
 }
 
-/// See [`shared_file::share`].
+/// Runs [`shared_file::share`] on a copy of the drive.
 fn sharing(world: &World, seed: u64, life: u32, summary: &mut Summary) -> Result<(), String> {
     let seed = seed.rotate_left(24) ^ u64::from(life);
     let shared = on_copy(world, seed, summary, |rt, drive, setup, history| {

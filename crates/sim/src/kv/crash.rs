@@ -20,7 +20,7 @@ const CLIENTS: u64 = 3;
 const OPERATIONS: u64 = 60;
 /// Names of each client in a directory: few, so that files get replaced.
 const NAMES: u64 = 5;
-/// Directories of each client, besides its own.
+/// Number of directories of each client, in addition to its home directory.
 const DIRECTORIES: u64 = 2;
 /// Most bytes of an append.
 const APPEND_MAX: u64 = 60_000;
@@ -228,7 +228,7 @@ impl Client {
         self.named("link", done, NameChange::Name(to, uid))
     }
 
-    /// Makes a directory, removes one, or renames one with what is in it.
+    /// Makes or removes a directory, or renames one with its content.
     fn directory(&mut self) -> Result<(), String> {
         let (from, to) = (self.directory_path(), self.directory_path());
         match self.rng.below(4) {

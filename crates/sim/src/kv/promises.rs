@@ -405,7 +405,7 @@ pub(crate) fn may_hold(uid: Uid, states: &[Content], synced: usize, data: &[u8])
     false
 }
 
-/// Checks that two paths are one file exactly if they are one in the model.
+/// Checks that two paths name the same file if and only if they do so in the model.
 pub(crate) fn same_files<'a>(
     names: &NameState,
     found: impl Fn(&str) -> Option<FileId> + 'a,

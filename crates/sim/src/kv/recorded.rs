@@ -117,11 +117,11 @@ struct Held {
     content: Content,
     /// The file's end and last page, as kept by a program that wrote the whole file.
     end: Option<(u64, Page)>,
-    /// Changes of the file under way.
+    /// Number of changes of the file in progress.
     changing: u32,
 }
 
-/// A replay that is under way.
+/// A replay in progress.
 struct Run {
     store: Store,
     history: Rc<RefCell<History>>,

@@ -38,14 +38,14 @@ use std::rc::Rc;
 const NAMES: [u64; 2] = [6, 400];
 const BLOCK: u64 = 4096;
 
-/// What a life starts from, and what the previous life promised.
+/// The state at the start of a life, and what the previous life promised.
 struct World {
     geometry: Geometry,
     options: Options,
     ring: RingZones,
     /// Share of the store's space that files may hold, in percent.
     filled: u64,
-    /// Names of each client.
+    /// Number of names of each client.
     names: u64,
     drive: Snapshot,
     expected: Expected,
@@ -60,7 +60,7 @@ struct World {
 /// these operations existed (`what_failed_once_holds`) use this salt to draw as they did then.
 const MORE: u64 = 0xeba9 << 32;
 
-/// What happens in one life.
+/// The plan of one life.
 #[derive(Clone, Debug)]
 struct Plan {
     faults: Vec<Fault>,
@@ -213,7 +213,7 @@ fn is_bad(report: &ZoneReport) -> bool {
     matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline)
 }
 
-/// Writable zones behind the ring, in percent of the original number.
+/// Writable zones after the ring, in percent of the original number.
 fn content_left(world: &World) -> u64 {
     let reports = world.drive.report();
     let content = &reports[world.ring.end() as usize..];

@@ -152,7 +152,7 @@ fn text(error: furrow_zone::Error) -> String {
     error.to_string()
 }
 
-/// What a drive holds: the newest checkpoint, its zone, and the table that it yields.
+/// The state found on a drive: the newest checkpoint, its zone, and the resulting table.
 struct Found {
     checkpoint: Checkpoint,
     zone: usize,
@@ -202,7 +202,7 @@ async fn report(device: &dyn ZonedDevice, zone: ZoneId) -> Result<ZoneReport, St
     reports.first().copied().ok_or_else(|| format!("no zone {zone}"))
 }
 
-/// The whole records of a ring zone. Blocks of a torn record may lie between them.
+/// The complete records of a ring zone. Blocks of a torn record may lie between them.
 async fn scan(device: &dyn ZonedDevice, zone: ZoneId) -> Result<Vec<Checkpoint>, String> {
     let written = report(device, zone).await?.write_pointer.0 as u32;
     let from = BlockAddr::new(device.geometry(), zone, 0);
@@ -224,7 +224,7 @@ async fn scan(device: &dyn ZonedDevice, zone: ZoneId) -> Result<Vec<Checkpoint>,
     Ok(found)
 }
 
-/// Reads what the drive holds, without changing it.
+/// Reads the state of the ledger from the drive, without changing it.
 async fn load(device: &Rc<dyn ZonedDevice>, defect: Option<LogDefect>) -> Result<Found, String> {
     let mut newest: Option<(Checkpoint, usize)> = None;
     for (index, zone) in RING.into_iter().enumerate() {
@@ -372,7 +372,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// After the new epoch's first checkpoint: empties zones that no checkpoint refers to.
+    /// Empties zones that no checkpoint refers to. The new epoch's first checkpoint must be
+    /// written before.
     async fn empty_leftovers(self: &Rc<Self>) -> Result<(), String> {
         let (other, clean) = {
             let state = self.state.borrow();
@@ -530,7 +531,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// What a commit makes durable, collected in one stretch without waiting.
+    /// Collects everything that a commit makes durable, in one stretch without waiting.
     #[allow(clippy::type_complexity, reason = "four things that belong together once")]
     fn cut(&self) -> (Checkpoint, Vec<(u32, [u8; ENTRY])>, bool, furrow_log::SequencePoint) {
         let state = &mut *self.state.borrow_mut();
@@ -556,7 +557,7 @@ impl Ledger {
         (checkpoint, changed, merge, self.writer.sequence_point())
     }
 
-    /// The table at the snapshot of a commit under way.
+    /// The table at the snapshot of a commit in progress.
     fn committed(&self, checkpoint: &Checkpoint, changed: &[(u32, [u8; ENTRY])]) -> Vec<Entry> {
         let state = self.state.borrow();
         // Nothing was written since the snapshot, so the table in memory is the snapshot's.

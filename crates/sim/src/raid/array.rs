@@ -115,7 +115,7 @@ impl Array {
         let sectors = 4096 / self.geometry.block_size.0;
         self.geometry.oob_bytes = 16 / sectors as u16 * u16::from(rng.one_in(4));
         self.config.group = 1;
-        // Segments get more than one window, or a few stripes, just enough for cleaning.
+        // Segments get either more than one window, or few stripes, just enough for cleaning.
         let more = if rng.one_in(2) { 80 } else { 16 };
         self.geometry.zone_capacity.0 += more * sectors;
         self.geometry.zone_size.0 += more * sectors;

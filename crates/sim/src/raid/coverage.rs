@@ -1,4 +1,4 @@
-//! The combinations of lost drives without which a sweep has read everything back.
+//! The combinations of drives that were missing while a sweep read everything back.
 
 use crate::crash::Tally;
 use crate::raid::array::SHAPES;
@@ -11,8 +11,8 @@ pub(crate) fn told_lost(when: &str, (level, drives): (Level, u32), lost: &[u32])
     format!("{when}: {level} of {drives} {lost:?}")
 }
 
-/// For each shape of the sweep, the combinations of as many drives as the level tolerates that were
-/// missing when everything was read back: a line for each shape, with the combinations never tried.
+/// A line for each shape of the sweep: how many combinations of as many drives as the level
+/// tolerates were missing when everything was read back, and which combinations never were.
 pub fn coverage(reached: &Tally) -> Vec<String> {
     let of = |(level, drives): &(Level, u32)| {
         let placement = Placement::new(*level, *drives).ok()?;

@@ -47,7 +47,7 @@ pub enum Event {
     Fails {
         /// The member.
         member: u32,
-        /// Its drive was pulled.
+        /// Whether the member's drive was pulled.
         pulled: bool,
     },
     /// A drive is about to replace a member's.
@@ -61,7 +61,7 @@ pub enum Event {
     Rebuilt(u32),
 }
 
-/// Events, in order.
+/// The events of a run, in order.
 #[derive(Clone, Debug, Default)]
 pub struct History(Vec<Event>);
 
@@ -75,7 +75,7 @@ pub struct Expected {
     doubtful: BTreeSet<u32>,
     /// Drives that were pulled.
     pulled: BTreeSet<u32>,
-    /// A reopening was in progress: what it did to members is unknown.
+    /// A reopening was interrupted, so what it did to members is unknown.
     again: bool,
     tally: Rc<RefCell<Tally>>,
 }
@@ -624,7 +624,7 @@ impl Reopening {
         }
     }
 
-    /// Members that never failed are in service.
+    /// Checks that members that never failed are in service.
     fn check_members(&self, volume: &Volume, lost: &[u32]) -> Result<(), String> {
         let expected = &self.expected;
         for (member, (_, state, _)) in (0u32..).zip(volume.members()) {
@@ -711,8 +711,8 @@ impl Reopening {
         Ok(())
     }
 
-    /// Drives to be left out at the end, a different set each time: as many as the level allows in
-    /// addition to those missing.
+    /// Chooses drives to leave out at the end, a different set each time: as many as the level
+    /// allows, minus those already missing.
     fn leave_out(
         &self,
         whole: &[u32],

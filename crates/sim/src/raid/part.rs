@@ -13,7 +13,7 @@ use furrow_zone::{
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Queues of the one drive for each part: queues of different drives are different queues.
+/// Number of queues that each part has on the one drive: different parts use different queues.
 const QUEUES: u16 = 16;
 
 /// Gives each part of `drive`, of `count` parts, a cache of its own: a flush of a part makes

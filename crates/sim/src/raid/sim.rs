@@ -327,7 +327,7 @@ struct Lived {
     seats: Vec<Option<u32>>,
     doubted: BTreeSet<Uuid>,
     drive: Snapshot,
-    /// All drives in the middle of the run; of those with a cache, the durable content.
+    /// All drives in the middle of the run; for drives with a cache, only the durable content.
     image: Option<Snapshot>,
     /// The array was assembled.
     began: bool,

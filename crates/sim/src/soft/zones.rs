@@ -225,7 +225,7 @@ impl History {
     }
 }
 
-/// The content of a block.
+/// The content of block `block` of `zone` in the given life.
 fn content(seed: u64, zone: u32, life: u32, block: u32) -> Page {
     let place = u64::from(zone) << 32 | u64::from(block);
     let mut rng = Rng::new(seed ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15));

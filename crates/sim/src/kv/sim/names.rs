@@ -6,7 +6,7 @@ use crate::kv::promises::{Content, NameChange, NameState};
 use furrow_kv::Lifetime;
 use furrow_zone::{ErrorKind, Result as Answer};
 
-/// Directories of each client, besides its home directory.
+/// Number of directories of each client, in addition to its home directory.
 const DIRECTORIES: u64 = 3;
 
 fn has_parent(names: &NameState, path: &str) -> bool {
@@ -124,7 +124,7 @@ impl Client {
         Ok(())
     }
 
-    /// Makes, removes or renames a directory, with what is in it.
+    /// Makes or removes a directory, or renames one with its content.
     pub(super) fn directory(&mut self) -> Worked {
         let (from, to) = (self.directory_path(), self.directory_path());
         let names = self.names();
