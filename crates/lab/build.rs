@@ -1,13 +1,13 @@
-//! Tells the laboratory which commit it was built from: results are cached by it.
+//! Tells the laboratory which commit it was built from: the cache keeps results by commit.
 //!
 //! `FURROW_COMMIT` is empty where there is no repository (a source archive); `FURROW_CHANGED` is
-//! `1` where what is built differs from the commit.
+//! `1` if the source differs from the commit.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "runs while building")]
 
 use std::process::Command;
 
-/// What decides a result, from the root of the tree.
+/// Sources on which a result depends, relative to the root of the tree.
 const SOURCES: [&str; 3] = ["crates", "Cargo.toml", "Cargo.lock"];
 
 fn git(arguments: &[&str]) -> Option<String> {
@@ -26,7 +26,7 @@ fn main() {
     for source in SOURCES {
         println!("cargo::rerun-if-changed=../../{source}");
     }
-    // Every commit and checkout is logged there.
+    // Git logs every commit and checkout in this file.
     if let Some(log) = git(&["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"]) {
         println!("cargo::rerun-if-changed={log}");
     }

@@ -26,7 +26,7 @@ use std::time::Instant;
 const PATIENCE: u64 = 900 * Nanos::SECOND;
 const PATIENCE_TIMED: u64 = 3600 * Nanos::SECOND;
 
-/// The drive: 1 GiB in sequential zones, behind conventional ones for metadata.
+/// The drive: 1 GiB in sequential zones, preceded by conventional zones for metadata.
 pub const DRIVE: &str = "zones=88,zone-size=16MiB,conventional=24,max-open=16,max-active=32,\
                          volatile-cache=on";
 

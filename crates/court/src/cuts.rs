@@ -78,7 +78,7 @@ impl Events {
     /// Reads a recording.
     ///
     /// # Errors
-    /// If it is damaged, or the workload has not begun in it.
+    /// If the recording is damaged, or the workload has not begun in it.
     pub fn read(input: impl Read) -> Result<Events, Error> {
         let mut recording = Recording::open(input)?;
         let geometry = recording.geometry().clone();

@@ -31,8 +31,8 @@ pub struct Library {
 }
 
 impl Library {
-    /// Makes a file system on the block device at `path`, opened as `furrow mkfs` and `furrow
-    /// mount` open it, and mounts the file system in this process.
+    /// Makes a file system on the block device at `path`, and mounts it in this process. The device
+    /// is opened in the same way as by the commands `furrow mkfs` and `furrow mount`.
     ///
     /// # Errors
     /// If the device cannot be opened, or the file system cannot be made or mounted.
@@ -90,7 +90,7 @@ async fn mount(rt: &Rt, drive: Rc<dyn ZonedDevice>) -> Result<Fs, Error> {
     Fs::mount(rt, drive, options).await
 }
 
-/// The directory of `path`, and the name in it.
+/// The inode of the directory of `path`, and the name in that directory.
 async fn locate<'a>(fs: &Fs, path: &'a str) -> Result<(Ino, &'a [u8]), Error> {
     let (directories, name) = path.rsplit_once('/').unwrap_or(("", path));
     let mut directory = Ino::ROOT;

@@ -1,7 +1,7 @@
 //! Minimal cases of defects that the court found: a few calls, and every cut of the last two.
 //!
-//! Each runs on any of the file systems: the same calls on another one show whether the drive or
-//! the oracle is to blame.
+//! Each case runs on any of the file systems: the same calls on another file system show whether
+//! the drive or the oracle is to blame.
 
 use crate::cuts::{Cut, Events};
 use crate::kind::{Kind, kernel_said};

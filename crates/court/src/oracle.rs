@@ -38,7 +38,7 @@ pub struct Found {
     pub unreadable: Vec<String>,
 }
 
-/// A promise, see the [module](self).
+/// A promise; the [module](self) lists who makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Promise {
     /// An fsynced file keeps its blocks and its size.

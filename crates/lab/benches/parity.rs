@@ -1,8 +1,8 @@
 //! Parity of the volume against ISA-L's, in one run: `cargo bench -p furrow-lab --bench parity`.
 //!
-//! Blocks of 4 KiB that stay in the processor's caches, as those of a stripe that was just filled
-//! do. ISA-L (Debian: libisal-dev) is asked through its C interface, and both must come out with
-//! the same bytes.
+//! The blocks of 4 KiB stay in the processor's caches, like the blocks of a stripe that was just
+//! filled. ISA-L (Debian: libisal-dev) is called through its C interface, and both libraries must
+//! compute the same bytes.
 
 #![allow(unsafe_code, reason = "calls a C library")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "measures real time")]
@@ -16,17 +16,17 @@ use std::time::{Duration, Instant};
 
 #[link(name = "isal")]
 unsafe extern "C" {
-    /// The exclusive or of all vectors but the last into the last; 0 if it could.
+    /// Computes the exclusive or of all vectors except the last into the last; 0 on success.
     fn xor_gen(vectors: c_int, bytes: c_int, array: *mut *mut c_void) -> c_int;
-    /// P and Q of all vectors but the last two into those; 0 if it could.
+    /// Computes P and Q of all vectors except the last two into those two; 0 on success.
     fn pq_gen(vectors: c_int, bytes: c_int, array: *mut *mut c_void) -> c_int;
 }
 
 const BLOCK: usize = 4096;
-/// Stripes between looks at the clock.
+/// Stripes between two looks at the clock.
 const BATCH: u32 = 1000;
 
-/// A stripe, and parity made by either.
+/// A stripe, and its parity as computed by either library.
 struct Case {
     placement: Placement,
     data: Vec<Page>,
@@ -71,7 +71,7 @@ impl Case {
     }
 }
 
-/// Bytes of data a second.
+/// Bytes of data per second.
 fn rate(slice: Duration, bytes: usize, mut stripe: impl FnMut()) -> f64 {
     let (start, mut done) = (Instant::now(), 0u64);
     while start.elapsed() < slice {

@@ -30,7 +30,7 @@ impl Default for Effort {
 }
 
 impl Effort {
-    /// Just enough to see that a benchmark works.
+    /// The least effort that shows whether a benchmark works.
     pub fn glance() -> Effort {
         Effort { rounds: 1, slice: Duration::from_millis(20) }
     }
@@ -49,7 +49,7 @@ pub struct Row {
     pub unit: String,
     /// The contestant to compare with, if any.
     pub against: Option<String>,
-    /// Rate over that contestant's rate: the median of the rounds' ratios.
+    /// Rate divided by the rate of the contestant in `against`: the median of the rounds' ratios.
     pub ratio: Option<f64>,
 }
 

@@ -45,7 +45,7 @@ impl fmt::Display for Build {
 /// A store of results.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    /// `None`: nothing is kept.
+    /// The folder of the results; `None` if nothing is kept.
     folder: Option<PathBuf>,
     build: Build,
 }

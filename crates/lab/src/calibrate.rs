@@ -63,7 +63,7 @@ pub struct Golden {
     pub unit: String,
     /// The figure; 0 if only a relation was published.
     pub measured: f64,
-    /// Largest permitted deviation of the model, in per cent.
+    /// Largest permitted deviation of the model, in percent.
     #[serde(rename = "tolerance_percent")]
     pub tolerance: f64,
     /// `gate`, or `miss`: known to be outside the tolerance.
@@ -174,11 +174,11 @@ pub struct Summary {
     pub misses: usize,
     /// Mean of the absolute errors of the gates, in percent.
     pub mean_error: f64,
-    /// The gates' largest error, in per cent.
+    /// The gates' largest error, in percent.
     pub worst_error: f64,
     /// The row with the largest error of a gate.
     pub worst: String,
-    /// Largest distance between the seeds of a row, in per cent of their mean.
+    /// Largest distance between the seeds of a row, in percent of their mean.
     pub largest_spread: f64,
 }
 
@@ -255,8 +255,8 @@ fn figure_of(golden: &Golden, seed: u64) -> Result<f64> {
     let run = |point: &Point| scenario::run(point, seed, &Arc::default());
     let rate = |point: &Point| run(point).map(|measures| measures.bytes_per_second);
     let over_channels = |channels| rate(&changed(&point, |w| w.channels = channels));
-    // Neighbours share neither channel nor die; zones 16 apart share the channel only, zones 128
-    // apart share both.
+    // Neighbouring zones share neither channel nor die; zones 16 apart share only the channel,
+    // zones 128 apart share both.
     let loss = |stride| {
         let together = rate(&changed(&point, |w| w.stride = stride))?;
         anyhow::Ok((1.0 - together / rate(&point)?) * 100.0)
@@ -371,7 +371,7 @@ fn kernel(preset: &str, kib: u64, zones: u32, outstanding: u32) -> Point {
     point
 }
 
-/// `point` with its workload changed.
+/// Returns `point` with its workload changed.
 fn changed(point: &Point, change: impl FnOnce(&mut Workload)) -> Point {
     let mut point = point.clone();
     change(&mut point.workload);

@@ -20,7 +20,7 @@ pub(crate) const CAPACITY: Bench = Bench {
 
 const BYTES: u64 = 160_000_000_000;
 const CLIENTS: u64 = 16;
-/// Zones that each client writes in turn.
+/// Zones that each client writes round-robin.
 const ZONES: u64 = 8;
 /// Blocks of a request: 128 KiB.
 const BLOCKS: u64 = 32;

@@ -111,7 +111,7 @@ pub struct Profile {
     /// For the RAID volume: the array.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array: Option<Array>,
-    /// For the file store: how it is opened.
+    /// For the file store: the options with which it is opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StorePolicy>,
 }
@@ -173,7 +173,7 @@ pub struct Changed {
 }
 
 impl Changed {
-    /// Most differences that are listed for people.
+    /// Most differences that are listed in output for people.
     const LISTED: usize = 20;
 
     /// The differences, at most [`Changed::LISTED`] of them.
@@ -375,7 +375,8 @@ impl Catalogue {
         self.claims.iter().find(|claim| claim.id.eq_ignore_ascii_case(id))
     }
 
-    /// The runs and series of `claim` at `size`, resolved. Empty if the claim cannot be run yet.
+    /// The runs and series of `claim` at `size`, with all names resolved. Empty if the claim cannot
+    /// be run yet.
     ///
     /// # Errors
     /// If a name does not exist or a scenario is inconsistent.
@@ -504,7 +505,7 @@ fn add<T>(
     Ok(())
 }
 
-/// `array` with some of its fields changed.
+/// Returns `array` with some of its fields changed.
 fn laid_over(array: Option<&Array>, changed: Table) -> Result<Array> {
     let array = array.context("fields of an array, but the profile has none")?;
     let mut table = Table::try_from(array).context("array")?;
@@ -566,7 +567,7 @@ fn position(value: &Value) -> Result<f64> {
         Value::Integer(number) => Ok(*number as f64),
         Value::Float(number) => Ok(*number),
         Value::String(text) => {
-            // Open segments, such as `1+3`: the first number counts.
+            // For open segments, such as `1+3`, the first number counts.
             let text = text.split_once('+').map_or(text.as_str(), |(small, _)| small);
             let bytes: Result<Bytes, String> = text.parse();
             Ok(bytes.map_err(|what| anyhow!(what))?.0 as f64)

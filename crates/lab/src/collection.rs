@@ -183,8 +183,8 @@ pub struct Limit {
     pub upper: u64,
 }
 
-/// The limits at `count` spaces (at least 1), from the least space that cleaning can keep to up to
-/// the space in which nothing is copied.
+/// Computes limits for `count` spaces (at least 1), from the least space within which cleaning is
+/// possible up to the space in which nothing is copied.
 pub fn limits(
     zones: &Zones,
     (live, nominal, written): (f64, u64, u64),
@@ -192,7 +192,7 @@ pub fn limits(
     rounds: usize,
 ) -> Vec<Limit> {
     let (least, most) = (zones.least_space(), zones.free_space());
-    // Small spaces are closer together: the curve is steep there.
+    // Small spaces are chosen closer together, because the curve is steep there.
     let last = count.saturating_sub(1).max(1);
     let each = (0..count).map(|at| least + (most - least) * at * at / (last * last));
     let limit = |space: u64| {
@@ -203,7 +203,7 @@ pub fn limits(
     each.filter_map(limit).collect()
 }
 
-/// The driver's output on a run. The driver describes the fields where it prints them.
+/// The driver's output on a run. The driver's source describes the fields where it prints them.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[allow(missing_docs, reason = "the names are the driver's")]
 pub struct Run {

@@ -1,7 +1,7 @@
 //! An outcome as a document for machines: versioned, the same bytes for the same runs.
 //!
-//! The document has nothing of the host: neither when it was made, nor how long it took, nor which
-//! results came from the cache.
+//! The document says nothing about the host: neither when it was made, nor how long that took, nor
+//! which results came from the cache.
 
 use crate::cache::Build;
 use crate::catalogue::{Catalogue, Changed, Paper, Point, Relation, Size, Take, Verdict};

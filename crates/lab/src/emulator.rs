@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// Commands in flight.
 const DEPTH: u64 = 64;
 
-/// Zones that are written in turn.
+/// Number of zones that are written in rotation.
 const ROUND: u32 = 8;
 
 pub(crate) const EMULATOR: Bench = Bench {

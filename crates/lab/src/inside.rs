@@ -3,7 +3,7 @@
 use furrow_fs::{Counters, StatFs};
 use serde::{Deserialize, Serialize};
 
-/// Most moments kept of a run; beyond that, every second one is dropped.
+/// Most moments kept of a run; if there are more, every second one is dropped.
 const MOMENTS: usize = 120;
 
 /// The bytes that a file system wrote between its mount and its end.

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
 const DEVICE: &str = "mem:capacity=2GiB,zone-size=16MiB";
-/// Blocks of the file written and read: 32 MiB, half the amount at which write-back begins. A
-/// larger file would measure the first use of the memory that the drive is made of.
+/// Blocks of the file written and read: 32 MiB, half the amount at which write-back begins. With a
+/// larger file, the benchmark would measure the first use of the drive's memory.
 const FILE_BLOCKS: u64 = 8_192;
 /// Blocks of different content to write: more than the processor caches hold.
 const NOISE_BLOCKS: usize = 16_384;
@@ -114,7 +114,7 @@ fn block(bytes: &[u8], index: u64) -> &[u8] {
     &bytes[at..at + BLOCK]
 }
 
-/// The least work of a write: each block copied into a page once and checksummed.
+/// Does the least work of a write: copies each block into a page once and checksums it.
 fn copy(pool: &Pool, bytes: &[u8], slice: Duration) -> f64 {
     let start = Instant::now();
     let mut done = 0;
@@ -127,7 +127,7 @@ fn copy(pool: &Pool, bytes: &[u8], slice: Duration) -> f64 {
     done as f64 / start.elapsed().as_secs_f64()
 }
 
-/// The least work of a read: random blocks checksummed and copied out.
+/// Does the least work of a read: checksums random blocks and copies them out.
 fn copy_out(bytes: &[u8], slice: Duration) -> f64 {
     let mut rng = Rng::new(17);
     let mut out = [0; BLOCK];

@@ -103,7 +103,7 @@ impl Meter {
 pub struct Measures {
     /// Operations completed.
     pub ops: u64,
-    /// Bytes of these operations.
+    /// Bytes of the completed operations.
     pub bytes: u64,
     /// Length of the window, in the executor's time.
     pub nanoseconds: u64,

@@ -114,7 +114,7 @@ impl Drop for Running {
             How::Thread(thread) => {
                 if let Some((thread, bell)) = thread.take() {
                     drop(bell);
-                    // A panic of the thread has been printed.
+                    // A panic of the thread has already been printed.
                     let _ = thread.join();
                 }
             }

@@ -1,9 +1,9 @@
 //! Plots as SVG text: lines, points and bars on linear or logarithmic axes.
 //!
-//! For documents and reports of this project, so the look is fixed: one set of colours that can be
-//! read on a light and on a dark page (`prefers-color-scheme` chooses), a different marker for each
-//! series so that series differ in more than colour, the legend above the data, values as tooltips.
-//! The same data give the same bytes.
+//! Plots are for documents and reports of this project, so the look is fixed: one set of colours
+//! that can be read on a light and on a dark page (`prefers-color-scheme` chooses), a different
+//! marker for each series so that series differ in more than colour, the legend above the data,
+//! values as tooltips. The same data give the same bytes.
 //!
 //! Invariants: the text is well-formed XML for any names; a value without a place on its axis (not
 //! finite, or not above zero on a logarithmic one) is left out, never drawn at a wrong place.
@@ -36,7 +36,7 @@ pub struct Point {
     pub y: f64,
     /// Error bar: lowest and highest.
     pub range: Option<(f64, f64)>,
-    /// Text of the tooltip, besides the values.
+    /// Text of the tooltip, in addition to the values.
     pub note: Option<String>,
 }
 
@@ -78,7 +78,7 @@ pub enum Form {
     Bars,
 }
 
-/// Points that belong together.
+/// A series of points that belong together.
 #[derive(Clone, Debug)]
 pub struct Series {
     /// Name in the legend.

@@ -30,7 +30,7 @@ pub const ENDING: &str = "run";
 /// Most replays of a run at the same time.
 const COPIES_MAX: u32 = 64;
 
-/// The calls that a call waits for, besides those of its own thread.
+/// The calls for which a call waits, in addition to those of its own thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Waits {

@@ -6,7 +6,7 @@ use crate::measure::Measures;
 use crate::workload::PHASES_MAX;
 use serde::{Deserialize, Serialize};
 
-/// A measure in a unit.
+/// A measure and the unit in which it is given.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Metric {
     of: Of,
@@ -168,7 +168,7 @@ impl Sample {
 pub struct SeriesResult {
     /// The series that was run.
     pub series: Series,
-    /// By point, then by seed.
+    /// Measures, first by point, then by seed.
     pub measures: Vec<Vec<Measures>>,
 }
 
@@ -187,7 +187,7 @@ pub struct FigureResult {
     pub figure: Figure,
     /// Our values of the figure.
     pub ours: Sample,
-    /// Our value over the published one, if that is a number above 0.
+    /// Our value divided by the published one, if the published one is a number above 0.
     pub ratio: Option<f64>,
     /// How our values compare with the published one.
     pub verdict: Verdict,

@@ -19,7 +19,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What to run.
+/// The runs to do.
 #[derive(Clone, Debug)]
 pub struct Order {
     /// The size of the scenarios.
@@ -47,7 +47,7 @@ pub struct Progress {
     pub done: usize,
     /// Number of runs to do.
     pub of: usize,
-    /// Time since it began.
+    /// Time since the order began.
     pub elapsed: Duration,
     /// Time that the order will still take at this pace; `None` while that is unknown.
     pub left: Option<Duration>,
@@ -159,7 +159,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Runs those of `claims` that can be run, and calls `show` regularly in the meantime.
+/// Runs those of `claims` that can be run, and calls `show` regularly meanwhile.
 ///
 /// # Errors
 /// If the data of a claim are wrong. A failed run fails its own claims only.
@@ -239,7 +239,7 @@ impl Job {
     }
 }
 
-/// Does the jobs. Returns the reason why the first result was not kept, if one was not.
+/// Does the jobs. Returns why results were not kept, if one was not.
 fn work(
     jobs: &BTreeMap<(String, u64), Job>,
     threads: usize,

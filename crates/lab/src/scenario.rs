@@ -244,7 +244,7 @@ mod tests {
     fn writers_go_round_a_small_drive_again_and_again() {
         let device = "mem:pm1731a,zones=24,zone-size=1MiB,timing=virtual,medium=discard";
         for (zone_lock, op) in [(true, Kind::Write), (false, Kind::Write), (false, Kind::Append)] {
-            // 768 KiB do not divide a zone: the end of each cuts a request short.
+            // 768 KiB do not divide a zone evenly: the end of each zone cuts a request short.
             let size = Bytes(768 << 10);
             let host = Host { zone_lock, ..Host::default() };
             let run_time = Time(Nanos::SECOND);
@@ -296,7 +296,7 @@ mod tests {
             ..writes()
         };
         let measures = run(&point(device, reads), 1);
-        // A read that needs no die would take far less.
+        // A read that is answered without a die would take far less.
         assert!(measures.p50_ns > 40_000, "{}", measures.p50_ns);
     }
 

@@ -26,7 +26,7 @@ use std::hint::black_box;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// The client writes from a buffer for each write in flight.
+/// The benchmark in which the client writes from a buffer for each write in flight.
 pub const VOLUME: Bench = Bench {
     name: "raid",
     about: "4 KiB random writes to a RAID-5 of 3 + 1 untimed drives, 64 in flight, each from a \
@@ -35,7 +35,7 @@ pub const VOLUME: Bench = Bench {
     run: |effort| run(effort, &Content::buffers()),
 };
 
-/// The client writes content that no cache holds.
+/// The benchmark in which the client writes content that no cache holds.
 pub const VOLUME_COLD: Bench = Bench {
     name: "raid-cold",
     about: "the same, of content that lies in memory and in no cache",
@@ -271,7 +271,7 @@ impl Array {
         Ok(Array { rt, volume, pool: Pool::new(512), next: Rc::default() })
     }
 
-    /// Writes until every zone has been written.
+    /// Writes random blocks until every zone has been written.
     fn prepare(self, content: &Content) -> Result<Array> {
         while self.next.get() < u64::from(ZONES) * ZONE * DATA as u64 {
             self.write(content, 1, Duration::from_millis(100))?;

@@ -37,7 +37,7 @@ impl Work {
     }
 }
 
-/// An executor that drops its tasks, and the drive that they hold, when it is dropped.
+/// An executor that, when dropped, drops its tasks and the drive that they hold.
 pub(crate) struct Own(pub Rt);
 
 impl Deref for Own {

@@ -17,7 +17,7 @@ use libm::{exp, expm1, log, log1p, pow};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -71,7 +71,7 @@ pub enum Fill {
     /// Files are not written, unless they are read: then all are written at once.
     #[default]
     None,
-    /// All files at once, piece by piece in turn.
+    /// All files at once, piece by piece, taking turns.
     AtOnce,
     /// One file after the other.
     InTurn,

@@ -83,8 +83,8 @@ pub enum StripeTables {
     /// The place of each stripe.
     #[default]
     Places,
-    /// The stripe of each place, as published: tables are smaller, but a chunk has to be searched
-    /// in its group.
+    /// The stripe of each place, as published: tables are smaller, but the place of a chunk has to
+    /// be searched in its group.
     Searched,
 }
 

@@ -114,7 +114,7 @@ pub struct Compared {
 }
 
 impl Compared {
-    /// The change from alone to together, in per cent: measured, and in the model.
+    /// The change from alone to together, in percent: measured, and in the model.
     pub fn changes(&self) -> (f64, f64) {
         let change = |alone: f64, together: f64| (together / alone - 1.0) * 100.0;
         let Situation { alone, together, .. } = self.situation;
@@ -340,7 +340,8 @@ pub fn interference(seeds: u64, told: cores::Told<'_>) -> Result<Vec<Compared>> 
 mod tests {
     use super::*;
 
-    /// The presets' parameters of interference have an effect, in the measured direction.
+    /// Checks that the presets' parameters of interference have an effect in the
+    /// measured direction.
     #[test]
     fn management_slows_reads_and_writes() {
         let change = |op, beside| {

@@ -24,7 +24,7 @@ pub fn digits(value: f64) -> String {
     format!("{value:.places$}")
 }
 
-/// A difference in per cent, signed. Zero is not negative.
+/// A signed difference in percent. Zero is not negative.
 pub fn percent(value: f64) -> String {
     let value = if value.abs() < 0.05 { 0.0 } else { value };
     format!("{value:+.1} %")

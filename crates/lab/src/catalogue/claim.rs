@@ -7,7 +7,7 @@ use furrow_emu::timing::quantity::Bytes;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-/// Most words of a cause.
+/// Most words that a cause may have.
 const CAUSE_WORDS: usize = 15;
 
 /// A claim, as in the data file.
@@ -20,19 +20,19 @@ pub struct Claim {
     pub source: String,
     /// The statement, in a line.
     pub what: String,
-    /// Its figures.
+    /// The claim's figures.
     pub figures: Vec<Figure>,
-    /// What must be built before the claim can be run; nothing if it can be run.
+    /// What must be built before the claim can be run; `None` if it can be run.
     #[serde(default)]
     pub needs: Option<String>,
-    /// Whether its runs replay a trace, which the command line has to name.
+    /// Whether the claim's runs replay a trace, which the command line has to name.
     #[serde(default)]
     pub replays: bool,
-    /// The recorded runs that its runs replay; they must be in the directory that the command line
-    /// names.
+    /// The recorded runs that the claim's runs replay; they must be in the directory that the
+    /// command line names.
     #[serde(default)]
     pub recorded: Vec<String>,
-    /// The setup that its runs share.
+    /// The setup that the claim's runs share.
     #[serde(default)]
     pub setup: Option<Setup>,
     /// The expectation before the first run, with reasons.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
-    /// Its name, the head of a column.
+    /// The variant's name, which heads a column.
     pub name: String,
     /// Dirty limit of all hosts; their memory becomes at least twice as much.
     #[serde(default)]

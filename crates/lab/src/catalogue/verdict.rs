@@ -9,7 +9,7 @@ use crate::result::Sample;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A published range whose ends are within this factor is a point with its scatter.
+/// A published range counts as a point with its scatter if its ends are within this factor.
 const POINT_RANGE: f64 = 1.25;
 /// Seeds agree if the largest of their figures is within this factor of the smallest.
 const SCATTER: f64 = 1.5;
@@ -112,8 +112,8 @@ impl Figure {
         let holds = match self.relation {
             Relation::About => (!point && off == 0.0) || self.follows(near, ours, 0.5),
             Relation::AtLeast => ours >= near,
-            // "Up to" an effect means a part of the effect; "up to" an amount, or nearly equal,
-            // means no more than the amount.
+            // For an effect, "up to" means a part of the effect. For an amount, or an effect that
+            // is nearly none, it means no more than the amount.
             Relation::AtMost => {
                 match self.effect(near).filter(|effect| effect.abs() > EQUAL.ln()) {
                     Some(_) => self.follows(near, ours, 0.0),

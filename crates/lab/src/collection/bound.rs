@@ -1,5 +1,5 @@
-//! Lower bound of the bytes that a garbage collector must copy, and the bytes that a collector
-//! with knowledge of the future copies.
+//! Lower bound of the bytes that a garbage collector must copy, and the bytes that a collector with
+//! knowledge of the future copies.
 //!
 //! Placement is fixed: a zone is taken, filled, and later cleaned at most once. From the moment it
 //! is taken until it is cleaned, a zone uses its whole size. After that its survivors use only
@@ -13,8 +13,9 @@
 //! and improves each until no cleaning can be put off.
 //!
 //! Time is a grid. Used space counts only at the grid's moments, and cleaning between two moments
-//! is no better than cleaning at the second one: the bound holds for cleaning at any time. Not
-//! modelled: survivors are in zones, too, and are cleaned again. Both would cost a collector more.
+//! is no better than cleaning at the second one: the bound holds for cleaning at any time. The
+//! model leaves out that survivors occupy zones too, and that they are cleaned again. Both would
+//! cost a collector more.
 
 /// A zone on the grid of time.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -43,7 +43,7 @@ pub struct Pauses {
     measured: Cell<Measured>,
 }
 
-/// A task that writes.
+/// The state of a task that writes.
 struct Writer {
     /// Pages dirtied since the last pause.
     dirtied: Cell<u64>,

@@ -13,7 +13,7 @@ use furrow_zone::{
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// A drive behind such a stage.
+/// A drive behind a stage that write commands pass one after the other.
 pub struct Staged {
     rt: Rt,
     drive: Rc<dyn ZonedDevice>,

@@ -45,7 +45,7 @@ struct Canvas<'a> {
     out: String,
 }
 
-/// See [`Plot::svg`].
+/// Draws the plot for [`Plot::svg`].
 pub(super) fn svg(plot: &Plot) -> String {
     let (x, y) = (plot.x.fit(values(plot, false)), plot.y.fit(values(plot, true)));
     let (width, height) = (f64::from(plot.size.0), f64::from(plot.size.1));

@@ -55,8 +55,8 @@ fn changes_wait_for_all_before_them_and_readers_for_the_last_change() {
         (2, 12, 1, Op::Rename { from: "d/b".into(), to: "d/a".into() }),
     ]);
     let file: Vec<u32> = (1..6).map(|number| after(&run, number)[0]).collect();
-    // The append waits for the create, both reads for the append, the next append for both, the
-    // sync for that append.
+    // The append waits for the create, both reads for the append, the next append for both reads,
+    // and the sync for that append.
     assert_eq!(file, [1, 2, 2, 4, 5]);
     // The file that loses its name had six calls, each name had one; the directory has not changed.
     assert_eq!(after(&run, 7), [0, 1, 1, 6]);

@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(one("threads = 1", ",model.flush=1ms").p50_ns, alone.p50_ns);
         assert!(slow.p50_ns > alone.p50_ns + 900_000, "{slow:?}");
         let shared = one("threads = 8", volatile);
-        // Two groups of four clients take turns.
+        // Two groups of four clients alternate.
         assert!(shared.ops > 3 * slow.ops, "{} {}", shared.ops, slow.ops);
         assert!(shared.p50_ns < slow.p50_ns * 5 / 2, "{shared:?} {slow:?}");
     }

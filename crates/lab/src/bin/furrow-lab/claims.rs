@@ -377,7 +377,7 @@ pub fn chosen<'a>(catalogue: &'a Catalogue, ids: &[String]) -> anyhow::Result<Ve
     Ok(claims)
 }
 
-/// Announces the runs to come, and how long they take.
+/// Announces the runs to come, and their expected duration.
 fn announce(
     catalogue: &Catalogue,
     claims: &[&Claim],

@@ -18,7 +18,7 @@ pub struct Line {
     what: String,
     /// What is missing before the claim can be run.
     needs: Option<String>,
-    /// Whether all its runs are in the cache.
+    /// Whether all runs of the claim are in the cache.
     cached: bool,
 }
 

@@ -57,7 +57,7 @@ impl FsKeeper {
         })
     }
 
-    /// The directory of `path`, and the name in it.
+    /// The inode of the directory of `path`, and the name in that directory.
     fn place<'a>(&self, path: &'a str) -> Result<(Ino, &'a [u8])> {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         let found = match parent {
@@ -74,7 +74,7 @@ impl FsKeeper {
 
     async fn create(&self, id: Id, path: &str) -> Result<Rc<File>> {
         let (parent, name) = self.place(path)?;
-        // A new file with the name of another one replaces it.
+        // A new file replaces an existing file of the same name.
         if self.library.fs.lookup(parent, name).await.is_ok() {
             self.library.fs.unlink(parent, name).await?;
         }
