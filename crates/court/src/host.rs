@@ -48,7 +48,7 @@ pub fn serve<T: Send + 'static>(
     let (mut here, there) = UnixStream::pair().context("a socket")?;
     let thread = std::thread::spawn(move || {
         let result = using(&device);
-        // The other side waits for the end of this thread, which closes the socket.
+        // Closing the socket tells the other side that this thread is done.
         drop(there);
         result
     });

@@ -75,7 +75,7 @@ impl Kind {
     }
 
     /// Makes everything in the file system at `place` durable by syncfs(2). FUSE does not pass
-    /// syncfs on (docs/mounting.md), so for Furrow its own command is used.
+    /// syncfs on (docs/use/mounting.md), so for Furrow its own command is used.
     ///
     /// # Errors
     /// The error message of the call or command.

@@ -1,7 +1,7 @@
 //! A workload by seed: the calls that a program makes, and the state of each file and name at each
 //! of them.
 //!
-//! Calls have numbers from 0 on. The history keeps every state of a file or a name, with the number
+//! Calls are numbered from 0. The history keeps every state of a file or a name, with the number
 //! of the call that caused it: the oracle asks which states are possible after a power cut between
 //! two calls.
 

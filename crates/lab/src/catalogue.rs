@@ -1,9 +1,9 @@
 //! Claims and everything a claim is tried with, as data.
 //!
 //! The data are the files of `data`: setup (devices, profiles, hosts, workloads) and claims;
-//! `docs/lab-data.md` explains how to write them. This module reads them, checks them (every name
-//! that a claim uses exists, every scenario resolves at both sizes) and turns them into [`Point`]s:
-//! scenarios whose names are all resolved.
+//! `docs/research/lab-data.md` explains how to write them. This module reads them, checks them
+//! (every name that a claim uses exists, every scenario resolves at both sizes) and turns them into
+//! [`Point`]s: scenarios whose names are all resolved.
 //!
 //! Not here: running the scenarios, and the resulting figures.
 

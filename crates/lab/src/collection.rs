@@ -2,8 +2,8 @@
 //! least that any scheme must copy.
 //!
 //! The plugin's workload driver makes the runs, one line of JSON each. A trace of the same writes
-//! gives the bound ([`bound`]). `scripts/collection.sh` makes both, and `docs/collection.md`
-//! shows them.
+//! gives the bound ([`bound`]). `scripts/collection.sh` makes both, and
+//! `docs/research/collection.md` shows them.
 
 pub mod bound;
 mod page;

@@ -74,7 +74,7 @@ impl Engine {
                     let name = format!("file-{number}").into_bytes();
                     files.push(fs.create(Ino::ROOT, &name, &NewNode::file()).await?.ino);
                 }
-                // The receiver waits below.
+                // Sending cannot fail, because the receiver waits below.
                 let _ = sender.send((fs.pool().clone(), files));
                 Ok::<Fs, Error>(fs)
             })

@@ -137,7 +137,7 @@ impl Mount {
                 Fs::format(&engine, device.clone(), &MkfsOptions::default()).await?;
                 Fs::mount(&engine, device, MountOptions::default()).await
             })?;
-            // The receiver waits below.
+            // Sending cannot fail, because the receiver waits below.
             let _ = sender.send(fs.pool().clone());
             Ok::<Fs, Error>(fs)
         })?;

@@ -87,7 +87,7 @@ impl Written {
 /// The uses of a drive's space by a file system, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Space {
-    /// Data and nodes.
+    /// Bytes of data and nodes.
     pub main: u64,
     /// Checkpoint ring, delta log, tables and sync log.
     pub logs: u64,

@@ -139,7 +139,7 @@ impl Running {
             let server = match server {
                 Ok(server) => server,
                 Err(error) => {
-                    // The receiver waits below.
+                    // Sending cannot fail, because the receiver waits below.
                     let _ = ready.send(Err(error));
                     return;
                 }

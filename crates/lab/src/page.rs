@@ -1,5 +1,5 @@
-//! The pages about claims, from figures that are kept: `docs/claims.md` with a line for each claim,
-//! and for each paper an appendix and a picture below `docs/claims/`.
+//! The pages about claims, from figures that are kept: `docs/research/claims.md` with a line for
+//! each claim, and for each paper an appendix and a picture below `docs/research/claims/`.
 //!
 //! Nothing is run: the same data give the same bytes. Verdicts are computed here from the figures,
 //! so a change of the rule takes effect on all pages at once.

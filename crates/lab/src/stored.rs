@@ -1,7 +1,7 @@
 //! Figures that are kept: a file with a line for each time a claim was run for the record.
 //!
-//! The file is `docs/data/claims.jsonl`. The last line of a claim is current; earlier lines are its
-//! history. Lines whose command is `scripts/same-victim.sh` have no history:
+//! The file is `docs/research/data/claims.jsonl`. The last line of a claim is current; earlier
+//! lines are its history. Lines whose command is `scripts/same-victim.sh` have no history:
 //! `scripts/same-victim.py` replaces them all, since it makes all of them from all runs. A line has
 //! the commit and the command that made it, so that it can be reproduced. Only figures are kept:
 //! the comparison with published figures follows from the catalogue.

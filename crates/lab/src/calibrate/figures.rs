@@ -1,5 +1,5 @@
-//! The plots of `docs/calibration.md`: the model's results over zones, sizes, depth and occupancy,
-//! with measurements as crosses.
+//! The plots of `docs/research/calibration.md`: the model's results over zones, sizes, depth and
+//! occupancy, with measurements as crosses.
 //!
 //! A curve has one point for each run. These runs are of the same kind as the rows of the
 //! golden data.

@@ -1,7 +1,8 @@
 //! Reads and writes alongside resets and finishes: the measurements, and the model's results.
 //!
 //! No row here is a gate: the measurements are few, and the model has only two shares and one
-//! stretch for them. `docs/calibration.md` has the sources, and how each measurement was driven.
+//! stretch for them. `docs/research/calibration.md` has the sources, and how each measurement was
+//! driven.
 //!
 //! A management command is *paced*: commands begin at intervals at which they would take `duty` of
 //! the time on an idle drive, or when the last command ends if that is later. A rate limit works

@@ -26,8 +26,8 @@ pub enum Verdict {
     Calibrated,
     /// The claim was tried with something else than was published.
     Incomparable,
-    /// A published point that our mean meets within the tolerance, 10 % at most, on either side, by
-    /// seeds that agree.
+    /// Our mean meets a published point within the tolerance (10 % at most, on either side), and
+    /// the seeds agree.
     Reproduced,
     /// A published bound that holds, or an effect of half to twice the published one.
     Direction,

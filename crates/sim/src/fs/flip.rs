@@ -512,8 +512,8 @@ impl Depends {
         }
     }
 
-    /// The first problem that the damaged block does not explain. If `strict`, it explains only
-    /// read errors, not wrong content.
+    /// The first problem that the damaged block does not explain. If `strict`, a damaged block
+    /// explains only read errors, not wrong content.
     fn unexcused(&self, found: &[(Name, Problem)], strict: bool) -> Option<String> {
         let excused = |(name, problem): &&(Name, Problem)| {
             let known = match self {

@@ -7,7 +7,7 @@ use crate::fs::op::{Make, Name, Object, Op};
 
 /// The first name that a flood uses.
 const FIRST: u16 = 1_000;
-/// A block that no inode points to.
+/// A block beyond those to which an inode points directly.
 const FAR: u64 = 700;
 
 /// The progress of a flood.

@@ -544,9 +544,10 @@ impl Reopening {
         lost
     }
 
-    /// Chooses drives that are lost with the power when a reopening was cut. They belong to members
-    /// that the newest state record calls whole. The others must still be enough for the level, and
-    /// must know which members are not whole.
+    /// Chooses drives that are lost with the power when a reopening was cut: drives of members
+    /// that the newest state record calls whole, as many as the level allows in addition to the
+    /// members that are not whole. Chooses none if the remaining drives would not know which
+    /// members are whole.
     async fn lose_again(&self, parts: &[Rc<Part>], drawn: u64) -> Vec<u32> {
         // Uses a separate random generator, so that seeds that once failed keep their runs.
         let mut rng = Rng::new(drawn ^ 0x10_5e);

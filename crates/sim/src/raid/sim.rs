@@ -418,7 +418,7 @@ struct Shared {
     over: Rc<Cell<bool>>,
     /// Calls that were refused for lack of space.
     refused: Rc<Cell<u64>>,
-    /// All drives in the middle of the life.
+    /// The state of all drives in the middle of the life.
     image: Rc<RefCell<Option<Snapshot>>>,
     keeper: spares::Keeper,
 }
