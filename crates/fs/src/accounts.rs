@@ -7,12 +7,12 @@ use std::fmt::{Arguments, Display};
 use std::ops::Sub;
 use std::rc::Rc;
 
-/// The error of an account that contradicts another one.
+/// The error for an account that contradicts another account.
 pub(crate) fn contradiction(account: Arguments<'_>, expected: Arguments<'_>) -> Error {
     broken(&account.to_string(), format!("expected {expected}"))
 }
 
-/// An account must be `expected`.
+/// Checks that an account equals `expected`.
 pub(crate) fn same<T: PartialEq + Display>(
     account: Arguments<'_>,
     expected: T,
@@ -24,7 +24,7 @@ pub(crate) fn same<T: PartialEq + Display>(
     Err(contradiction(account, format_args!("{expected}, found {found}")))
 }
 
-/// An account must not be above `most`.
+/// Checks that an account is at most `most`.
 pub(crate) fn at_most<T: PartialOrd + Display>(
     account: Arguments<'_>,
     most: T,
@@ -36,7 +36,7 @@ pub(crate) fn at_most<T: PartialOrd + Display>(
     Err(contradiction(account, format_args!("at most {most}, found {found}")))
 }
 
-/// An account must satisfy `condition`, which `expected` describes.
+/// Checks that an account satisfies `condition`, which `expected` describes.
 pub(crate) fn holds(condition: bool, account: Arguments<'_>, expected: &str) -> Result<()> {
     if condition {
         return Ok(());
@@ -44,18 +44,19 @@ pub(crate) fn holds(condition: bool, account: Arguments<'_>, expected: &str) -> 
     Err(contradiction(account, format_args!("{expected}, found otherwise")))
 }
 
-/// A number that an account can be.
+/// A number type that an account can have.
 pub(crate) trait Count: Copy + Default + Display + PartialOrd + Sub<Output = Self> {}
 
 impl<T: Copy + Default + Display + PartialOrd + Sub<Output = T>> Count for T {}
 
-/// The place where the parts of a mount note an account that went below zero; the first is kept.
+/// Records the first account of a mount that went below zero, whichever part of the engine
+/// finds it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Broken(Rc<OnceCell<Error>>);
 
 impl Broken {
-    /// The remainder of an account of `from` after `by` is taken. If `by` is more than `from`, the
-    /// engine has a defect: a debug build stops, a release build goes read-only after this step.
+    /// Returns `from` less `by`. If `by` is more than `from`, the engine has a defect: a debug
+    /// build stops, a release build goes read-only after this step.
     pub(crate) fn less<T: Count>(&self, account: &str, from: T, by: T) -> T {
         if by <= from {
             return from - by;
@@ -67,7 +68,7 @@ impl Broken {
         T::default()
     }
 
-    /// The account that went below zero.
+    /// The error of the first account that went below zero, if any.
     pub(crate) fn get(&self) -> Option<&Error> {
         self.0.get()
     }

@@ -1,12 +1,13 @@
-//! The allocator: where blocks go in the main area, which of them are valid, how much is left.
+//! The allocator: where blocks go in the main area, which of them are valid, and how much space
+//! is left.
 //!
 //! [`Allocator`] is a plain structure: it decides, and never writes. Its commands for the drive are
-//! [`ZoneAction`]s, in order, which the engine carries out at once (`durability/dispatch`). So a
-//! property test drives it without a drive (`tests`).
+//! an ordered list of [`ZoneAction`]s, which the engine carries out at once
+//! (`durability/dispatch`). So a property test can run it without a drive (`tests`).
 //!
 //! **Invariants**, between calls:
-//! - A superzone's valid blocks are the sum over its segments in the SIT, and those of the main
-//!   area the sum over superzones.
+//! - The valid blocks of a superzone are the sum over its segments in the SIT, and those of the
+//!   main area are the sum over its superzones.
 //! - [`Allocator::write`] returns addresses that are not valid, in striping order of a superzone.
 //! - A superzone that a head writes to is active in the pool; no two heads share one.
 //! - The number of blocks that can be written ([`Allocator::space_left`]) falls by one with each
@@ -42,56 +43,60 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A decision of the allocator; the engine carries decisions out in this order.
+/// A decision of the allocator. The engine carries decisions out in the order in which they
+/// were made.
 pub(crate) enum ZoneAction {
-    /// An empty zone becomes writable: after `after`, if that is open.
+    /// Opens an empty zone: at once, or when the zone `after` has been written, if that is
+    /// still open.
     Open { zone: ZoneId, after: Option<ZoneId> },
-    /// A page is written at a zone's next block, `offset`.
+    /// Writes a page at `offset`, the zone's next block.
     Write { zone: ZoneId, offset: u32, page: Page, kind: WriteKind },
-    /// A zone's next block, `offset`, is for a summary that comes later.
+    /// Reserves `offset`, the zone's next block, for a summary that is written later.
     Reserve { zone: ZoneId, offset: u32 },
-    /// The summary for such a block.
+    /// Writes the summary to a reserved block.
     Fill { zone: ZoneId, offset: u32, page: Page },
-    /// Zones are written to their end: a permit is given back when that is done.
+    /// Gives `permit` back once the writes that fill these zones have completed.
     Return { zones: Vec<ZoneId>, permit: Permit },
 }
 
-/// A superzone that a head took: head, superzone, its generation.
+/// The head that took a superzone, the superzone, and its generation.
 pub(crate) type Allocation = (u8, u32, u32);
 
 /// A segment with blocks that were set aside and whose owners are not all known.
 #[derive(Default)]
 struct OpenSegment {
-    /// Blocks without a known owner.
+    /// Number of blocks without a known owner.
     blocks: u32,
-    /// Its summary, if all its blocks are taken.
+    /// The segment's unwritten summary, once all of its blocks are taken.
     closed: Option<ClosedSegment>,
 }
 
-/// A summary that waits for owners.
+/// A summary that waits for the owners of blocks.
 struct ClosedSegment {
     zone: ZoneId,
     offset: u32,
     stream: u8,
     generation: u32,
-    /// Owners of its blocks, as far as they are known.
+    /// Owners of the blocks of the segment, as far as they are known.
     entries: Vec<SummaryEntry>,
 }
 
-/// Writes handed out so far.
+/// Counts the writes handed to the writer so far.
 ///
 /// Invariant: no stamp of `unstable` is above `stamp`.
 #[derive(Default)]
 struct Dispatches {
-    /// Counts dispatches, including those that the engine makes without the allocator.
+    /// The number of the last dispatch; dispatches that the engine makes without the allocator
+    /// count too.
     stamp: u64,
-    /// Zones with writes that no flush has covered: end of the last write, its stamp.
+    /// Zones with writes that no flush has covered: for each, the end of its last write, and the
+    /// stamp of that write.
     unstable: BTreeMap<ZoneId, (u32, u64)>,
 }
 
-/// See the module.
+/// The allocator of the main area: see the module.
 pub(crate) struct Allocator {
-    /// Needed for the clock alone.
+    /// Needed only for the clock.
     rt: Rt,
     geometry: Geometry,
     layout: Rc<Layout>,
@@ -106,27 +111,26 @@ pub(crate) struct Allocator {
     valid: u64,
     cursors: Vec<Cursor>,
     streams: Streams,
-    /// Segments with blocks that were set aside, by number.
+    /// Segments with blocks that were set aside, by segment number.
     open_segments: BTreeMap<u32, OpenSegment>,
     since_checkpoint: SinceCheckpoint,
     dispatches: Dispatches,
-    /// The time of day when it was last asked for: exact enough for the age of a segment.
+    /// The time of day when the engine last read it: exact enough for the age of a segment.
     seconds: Cell<u32>,
     /// Space the cleaning under way will still need.
     cleaning: u32,
-    /// A cleaning writes: it may open the superzones kept for it.
+    /// Cleaning is writing: it may open the superzones that are kept for it.
     for_cleaning: bool,
     actions: Vec<ZoneAction>,
-    /// An account that was found to be wrong.
+    /// Records the first account that went below zero.
     broken: Broken,
 }
 
 impl Allocator {
-    /// The allocator of a main area whose segments have the entries `sit` and whose superzones are
-    /// in `zones`. No head has a superzone.
+    /// Builds the allocator of a main area whose SIT is `sit` and whose superzones are in `zones`.
+    /// No head has a superzone yet.
     ///
-    /// # Errors
-    /// `Invalid` if the drive has fewer active zones than the file system was made for.
+    /// # Errors `Invalid` if the drive has fewer active zones than the file system was made for.
     pub(crate) fn new(
         rt: &Rt,
         (geometry, layout): (&Geometry, Rc<Layout>),
@@ -163,7 +167,7 @@ impl Allocator {
         Ok(this)
     }
 
-    /// Counts valid blocks by the entries of the SIT.
+    /// Computes the counts of valid blocks from the entries of the SIT.
     pub(crate) fn count_valid(&mut self) {
         self.superzone_valid.fill(0);
         for segment in 0..self.sit.len() {
@@ -177,17 +181,17 @@ impl Allocator {
         self.valid = self.superzone_valid.iter().map(|valid| u64::from(*valid)).sum();
     }
 
-    /// The remainder of an account: see [`Broken::less`].
+    /// Subtracts from an account: see [`Broken::less`].
     fn less<T: Count>(&self, account: &str, from: T, by: T) -> T {
         self.broken.less(account, from, by)
     }
 
-    /// The place where a wrong account is noted.
+    /// Returns the record of accounts that went below zero.
     pub(crate) fn broken(&self) -> Broken {
         self.broken.clone()
     }
 
-    /// The actions decided since the last call, to be carried out in order.
+    /// Takes the actions decided since the last call, to be carried out in order.
     pub(crate) fn take_actions(&mut self) -> Vec<ZoneAction> {
         std::mem::take(&mut self.actions)
     }
@@ -202,18 +206,18 @@ impl Allocator {
         self.superzone_valid[superzone as usize]
     }
 
-    /// Valid blocks of each superzone.
+    /// The valid blocks of each superzone.
     pub(crate) fn valid_by_superzone(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         (0..).zip(self.superzone_valid.iter().copied())
     }
 
-    /// The superzones. The pool is shared with the code that releases them, and guards its own
-    /// state.
+    /// The superzones. The pool guards its own state, because it is shared with the code that
+    /// releases superzones.
     pub(crate) fn zones(&self) -> &ZonePool {
         &self.zones
     }
 
-    /// The time of day when it was last asked for, in seconds.
+    /// The time of day when the engine last read it, in seconds.
     pub(crate) fn seconds(&self) -> u32 {
         self.seconds.get()
     }
@@ -223,12 +227,12 @@ impl Allocator {
         self.seconds.set(seconds);
     }
 
-    /// Superzones heads took since the last durable checkpoint.
+    /// Superzones that heads took since the last durable checkpoint.
     pub(crate) fn allocated(&self) -> &[Allocation] {
         self.since_checkpoint.allocated()
     }
 
-    /// Zones with writes that no flush has covered, and the end of the last write.
+    /// Zones with writes that no flush has covered, each with the end of its last write.
     pub(crate) fn unstable(&self) -> impl ExactSizeIterator<Item = (ZoneId, u32)> + '_ {
         self.dispatches.unstable.iter().map(|(zone, (end, _))| (*zone, *end))
     }
@@ -238,45 +242,45 @@ impl Allocator {
         self.dispatches.stamp
     }
 
-    /// Counts a dispatch.
+    /// Counts a dispatch, and returns its number.
     pub(crate) fn next_stamp(&mut self) -> u64 {
         self.dispatches.stamp += 1;
         self.dispatches.stamp
     }
 
-    /// Notes a write to a zone of the main area that ends at `end`: the last dispatch.
+    /// Notes that the last dispatch was a write to a zone of the main area, up to block `end`.
     pub(crate) fn note_unstable(&mut self, zone: ZoneId, end: u32) {
         self.dispatches.unstable.insert(zone, (end, self.dispatches.stamp));
     }
 
-    /// A flush covers every dispatch up to `stamp`.
+    /// Notes that a flush covers every dispatch up to `stamp`.
     pub(crate) fn flushed(&mut self, stamp: u64) {
         self.dispatches.unstable.retain(|_, (_, last)| *last > stamp);
     }
 
-    /// The cleaning under way will still need `blocks` blocks of space; 0 ends it.
+    /// Keeps `blocks` blocks of space for the cleaning under way; 0 when the cleaning ends.
     pub(crate) fn keep_for_cleaning(&mut self, blocks: u32) {
         self.cleaning = blocks;
     }
 
-    /// From now on writes are those of a cleaning, or, without `on`, those of users.
+    /// Says whether the following writes are those of cleaning (`on`) or of users.
     pub(crate) fn write_for_cleaning(&mut self, on: bool) {
         self.for_cleaning = on;
     }
 
-    /// Cleaning is about to write a block that changed for another reason: recovery may have to
-    /// write the block again.
+    /// Counts a block that cleaning is about to write, but that changed for another reason:
+    /// recovery may have to write it again.
     pub(crate) fn note_at_risk(&mut self) {
         self.since_checkpoint.wrote();
     }
 
-    /// A checkpoint takes its snapshot, which covers all blocks written and superzones allocated
-    /// before it.
+    /// Takes the snapshot of a checkpoint, which covers all blocks written and superzones taken
+    /// so far.
     pub(crate) fn snapshot(&mut self) {
         self.since_checkpoint.snapshot();
     }
 
-    /// That checkpoint is durable.
+    /// Notes that the checkpoint of the last snapshot is durable.
     pub(crate) fn checkpoint_durable(&mut self) {
         debug_assert_eq!(
             self.valid,

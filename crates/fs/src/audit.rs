@@ -1,16 +1,16 @@
-//! Audits: the accounts that the engine keeps in memory, each held against the others.
+//! Audits: compares the accounts that the engine keeps in memory with each other.
 //!
-//! The engine keeps several accounts of one thing: a valid block is a bit in the SIT, a count in
-//! its segment, a share of its superzone and of the main area, and a pointer or a NAT entry that
-//! names it. A defect that changes one and not the others loses data much later, somewhere else.
-//! [`Core::audit`] recomputes and compares all of them. All must agree whenever no operation is
-//! being applied, that is at every await. The simulation audits after every operation.
+//! The engine keeps several accounts of the same fact: a valid block is a bit in the SIT, a count
+//! in its segment, a share of its superzone and of the main area, and a pointer or a NAT entry that
+//! names it. A defect that changes one account but not the others loses data much later, somewhere
+//! else. [`Core::audit`] recomputes and compares all of them. All must agree whenever no operation
+//! is being applied, that is at every await. The simulation audits after every operation.
 //! [`Core::audit_changed`], which compares the accounts that changed since the last checkpoint,
 //! runs before each checkpoint's snapshot in a debug build.
 //!
-//! An audit reads memory alone, changes nothing, and does not count as work: a run with audits does
-//! the same as the run without them. Each structure checks the accounts within it in its own file
-//! (`Cache::audit`, `NodeIds::audit` and the like); the checks here compare two structures.
+//! An audit only reads memory, changes nothing, and does not count as work: a run with audits does
+//! the same as the run without them. Each structure checks its own accounts in its own file
+//! (`Cache::audit`, `NodeIds::audit` and so on); the checks here compare two structures.
 //!
 //! Not here: the content of the drive, which `fsck` checks, and the writer's own accounts, which
 //! `furrow-log` checks.
@@ -28,15 +28,14 @@ use crate::core::{Core, Inner};
 use furrow_zone::{ErrorKind, Result};
 
 impl Core {
-    /// The remainder of an account: see [`crate::accounts::Broken::less`].
+    /// Subtracts from an account: see [`crate::accounts::Broken::less`].
     pub(crate) fn less<T: Count>(&self, account: &str, from: T, by: T) -> T {
         self.health.less(account, from, by)
     }
 
-    /// Compares all accounts in memory. The accounts of an engine that has failed are not compared.
+    /// Compares all accounts in memory. Does nothing once the engine has failed.
     ///
-    /// # Errors
-    /// `Internal`, with the account, what it must be, and what it is.
+    /// # Errors `Internal`, with the account, its expected value and its value.
     pub(crate) fn audit(&self) -> Result<()> {
         self.audit_failure()?;
         if self.health.failed().is_some() {
@@ -46,7 +45,7 @@ impl Core {
         self.audit_valid()?;
         self.audit_nodes()?;
         self.audit_table_zones()?;
-        // A mount that writes nothing never opens heads and logs.
+        // A read-only mount never opens heads and logs.
         if !self.env.options.read_only {
             self.audit_heads()?;
             self.audit_open_superzones(true)?;
@@ -58,13 +57,13 @@ impl Core {
         self.audit_tree()
     }
 
-    /// Reports an account that was found to be wrong before.
+    /// Reports an account that was found to be wrong earlier.
     fn audit_failure(&self) -> Result<()> {
         let failed = self.health.failed().filter(|error| error.kind() == ErrorKind::Internal);
         failed.or(self.health.broken()).map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// The accounts that each structure keeps of its own content.
+    /// Checks the accounts that each structure keeps of its own content.
     pub(crate) fn audit_own(&self) -> Result<()> {
         self.cache.audit()?;
         self.tables.nat().audit("NAT")?;
@@ -79,8 +78,8 @@ impl Core {
 }
 
 impl Inner {
-    /// In a debug build, before the snapshot of a checkpoint: the changed accounts must be
-    /// consistent; otherwise the engine fails rather than make them durable.
+    /// In a debug build, before the snapshot of a checkpoint, checks the changed accounts. The
+    /// engine fails rather than make inconsistent accounts durable.
     pub(crate) fn audit_before_snapshot(&self) -> Result<()> {
         let audited = {
             let core = self.core.borrow();
@@ -94,22 +93,21 @@ impl Inner {
 }
 
 impl Fs {
-    /// Compares the accounts that the file system keeps in memory with each other. Costs in
-    /// proportion to what is in memory, reads nothing from the drive, and changes nothing.
+    /// Compares the accounts that the file system keeps in memory with each other. The cost is in
+    /// proportion to what is in memory; the audit reads nothing from the drive and changes nothing.
     ///
-    /// # Errors
-    /// `Internal` if two of them contradict each other, with the account, what it must be and what
-    /// it is: a defect of the engine. After a failure of the drive nothing is compared.
+    /// # Errors `Internal` if two accounts contradict each other, with the account, its
+    /// expected value and its value: a defect of the engine. After a failure of the drive
+    /// nothing is compared.
     pub fn audit(&self) -> Result<()> {
         self.0.core.borrow().audit()
     }
 
     /// As [`Fs::audit`], for the accounts that changed since the last checkpoint and the small
-    /// ones: heads, permits, positions in logs, writes in flight. Costs in proportion to the table
-    /// entries that changed.
+    /// accounts: heads, permits, positions in logs, writes in flight. The cost is in proportion to
+    /// the number of changed table entries.
     ///
-    /// # Errors
-    /// As [`Fs::audit`].
+    /// # Errors As [`Fs::audit`].
     pub fn audit_changed(&self) -> Result<()> {
         self.0.core.borrow().audit_changed()
     }

@@ -1,5 +1,6 @@
-//! Why an operation was not applied: it failed, or it is blocked until something is loaded, until
-//! there is space, or until less is dirty. It has changed nothing; see [`crate::core`].
+//! Why an operation was not applied: it failed, or it is blocked until a block is loaded,
+//! until there is space, or until fewer pages are dirty. The operation has changed nothing;
+//! see [`crate::core`].
 
 use crate::format::Pointer;
 use crate::tree::cache::Key;
@@ -34,21 +35,21 @@ impl Lack {
     }
 }
 
-/// The condition an operation waits for before it is run again.
+/// The condition that a blocked operation waits for before it is retried.
 #[derive(Debug)]
 pub(crate) enum Blocked {
-    /// These blocks in the cache.
+    /// The operation needs these blocks in the cache.
     Load(SmallVec<[Fetch; 4]>),
-    /// Space on the drive, or node ids.
+    /// The operation needs space on the drive, or node ids.
     Space(Lack),
-    /// Fewer dirty pages.
+    /// The operation waits until fewer pages are dirty.
     Throttle,
 }
 
 /// Why an operation was not applied.
 #[derive(Debug)]
 pub(crate) enum NotApplied {
-    /// It failed, and running it again would not help.
+    /// The operation failed, and retrying would not help.
     Failed(Error),
     Blocked(Blocked),
 }
@@ -65,7 +66,7 @@ impl From<Blocked> for NotApplied {
     }
 }
 
-/// The error of an operation that is not run again.
+/// The error of an operation that is not retried.
 pub(crate) fn error_of(why: NotApplied) -> Error {
     match why {
         NotApplied::Failed(error) => error,

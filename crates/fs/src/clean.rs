@@ -1,24 +1,25 @@
-//! Cleaning: what is still valid in a superzone moves, so that its zones can be reset.
+//! Cleaning: moves the valid blocks out of a superzone, so that its zones can be reset.
 //!
 //! A victim's summaries name the possible owners of its blocks. Ownership is confirmed through the
 //! node: a block moves only if the pointer, or the NAT entry, still names its very address. The
 //! block is read, verified against the CRC in that pointer, and written verbatim with *the same*
 //! CRC: content damaged on the drive never gets a new checksum. A block that cannot be read or does
 //! not verify stays where it is and is reported; its superzone is not released and not chosen
-//! again. Pages dirty in the cache are not copied: dirty data is simply written, dirty nodes are
-//! left to the next checkpoint.
+//! again. Blocks whose pages are dirty in the cache are not copied: dirty data is simply written,
+//! and dirty nodes are left to the next checkpoint.
 //!
 //! As in F2FS, moved data goes to the cold stream (it has outlived its neighbours), while nodes
 //! keep their stream, which depends on their kind.
 //!
 //! **Crash safety.** Cleaning does the same as write-back: it writes blocks to new places and
 //! changes pointers in memory. The old places stay valid on the drive until a *durable* checkpoint
-//! shows no valid block in the victim. Until then recovery finds every block at its old place, or,
-//! where an fsync has logged a moved node, at the new one. Moved blocks stay in the cache until
+//! shows no valid block in the victim. Before that, recovery finds every block at its old place, or
+//! at the new place if an fsync has logged the moved node. Moved blocks stay in the cache until
 //! they are on the drive.
 //!
-//! **Space.** Before a victim is touched, space for its valid blocks and for every node that will
-//! change is set aside ([`crate::alloc::space`]), so that a cleaning once begun never runs out.
+//! **Space.** Before a victim is touched, space for its valid blocks and for every node that
+//! will change is set aside ([`crate::alloc::space`]), so that a cleaning never runs out of
+//! space halfway.
 
 mod background;
 pub(crate) mod options;
@@ -38,22 +39,22 @@ use std::rc::Rc;
 pub(crate) use step::Confirmed;
 use step::Moved;
 
-/// Victims looked at in a round.
+/// Largest number of victims considered in a cleaning round.
 const LOOKS_MAX: usize = 16;
-/// Victims cleaned in a round, which ends with a checkpoint.
+/// Largest number of victims cleaned in a round, which ends with a checkpoint.
 const ROUND_MAX: u32 = 4;
-/// Failures remembered for a report.
+/// Number of failures kept for a report.
 const FAILURES_MAX: usize = 32;
 
 /// Why a victim is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// No request waits. With the policy, and the least share of garbage of a victim, in
-    /// thousandths.
+    /// No request waits for space. With the policy, and the least garbage of a victim,
+    /// in thousandths.
     Background(Policy, u32),
     /// A request waits for space.
     Waiting,
-    /// A request waits, and everything else was tried.
+    /// A request waits, and all other ways to gain space were tried.
     Last,
 }
 
@@ -61,7 +62,7 @@ impl Urgency {
     fn policy(self) -> Policy {
         match self {
             Urgency::Background(policy, _) => policy,
-            // The victim that takes the least copying comes first.
+            // Prefer the victim that needs the least copying.
             Urgency::Waiting | Urgency::Last => Policy::Greedy,
         }
     }
@@ -70,32 +71,33 @@ impl Urgency {
         match self {
             Urgency::Background(_, permille) => permille,
             Urgency::Waiting => 100,
-            // Copies a superzone to gain about a hundredth of it: the caller has no better choice.
+            // May copy a whole superzone to gain about a hundredth of it: there is no better
+            // choice left.
             Urgency::Last => 8,
         }
     }
 }
 
-/// The result of a step of cleaning.
+/// The result of a cleaning step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// There is more space.
     Gained,
-    /// A superzone was emptied, but the changed nodes took as much space as that gave.
+    /// A superzone was emptied, but the changed nodes took as much space as that freed.
     Moved,
-    /// No victim is worth it.
+    /// No victim is worth cleaning.
     Nothing,
 }
 
-/// A victim that was looked at.
+/// A victim, with the cost and the gain of cleaning it.
 struct Plan {
     victim: SuperzoneId,
     items: Vec<Item>,
     /// Blocks moved at a time.
     batch: usize,
-    /// Nodes are written after each batch, to bound those that are dirty.
+    /// Nodes are written after each batch, to limit the number of dirty nodes.
     by_batch: bool,
-    /// Most space that the cleaning takes: for the valid blocks, and the nodes that point to them.
+    /// Most space that the cleaning takes, for the valid blocks and the nodes that point to them.
     needed: u32,
     /// Blocks gained; negative if the cleaning writes more nodes than it frees blocks.
     gain: i64,
@@ -123,7 +125,8 @@ impl Core {
         list
     }
 
-    /// Seconds since the valid blocks of a superzone changed, on average over its segments.
+    /// Time since the valid blocks of a superzone changed, in seconds, on average over
+    /// its segments.
     fn age_of(&self, id: SuperzoneId, now: u32) -> u64 {
         let first = id.0 * self.env.layout.segments;
         let used = (first..first + self.env.layout.segments).map(|s| self.alloc.sit().get(s));
@@ -134,7 +137,7 @@ impl Core {
         sum / u64::max(count, 1)
     }
 
-    /// Free superzones of each interference group.
+    /// Number of free superzones of each interference group.
     fn free_by_group(&self) -> Vec<u32> {
         let mut free = Vec::new();
         for id in (0..self.alloc.zones().total()).map(SuperzoneId) {
@@ -149,7 +152,7 @@ impl Core {
         free
     }
 
-    /// The next victim, not one of `tried`; `None` if no superzone is worth cleaning.
+    /// Chooses the next victim that is not in `tried`; `None` if no superzone is worth cleaning.
     fn choose_victim(&self, urgency: Urgency, tried: &BTreeSet<u32>) -> Option<SuperzoneId> {
         let policy = urgency.policy();
         let mut candidates = self.candidates(policy);
@@ -162,9 +165,10 @@ impl Core {
         Some(SuperzoneId(candidates[chosen].id))
     }
 
-    /// An open superzone with more garbage than valid blocks, and more than `others`, the garbage
-    /// of the best victim written to its end: closed and cleaned, the open superzone gives more.
-    /// Its unwritten rest is lost until then, so there must be enough space without the rest.
+    /// Chooses an open superzone that has more garbage than valid blocks, and more garbage
+    /// than `others`, the garbage of the best full victim. Closing the open superzone loses
+    /// its unwritten rest until cleaning has emptied it, so there must be enough space without
+    /// that rest.
     fn choose_open(&self, urgency: Urgency, others: u32, tried: &BTreeSet<u32>) -> Option<u32> {
         let mut best: Option<(u32, u32)> = None;
         for (superzone, left) in self.alloc.open_superzones() {
@@ -187,9 +191,10 @@ impl Core {
         best.map(|(_, superzone)| superzone)
     }
 
-    /// At mount: superzones of which the drive reports zones read-only or offline are to be
-    /// emptied, so that those zones leave them. The blocks of an offline zone are lost. The blocks
-    /// of its neighbours move too, as the next zone to fail may be one of these.
+    /// At mount, notes the superzones with zones that the drive reports read-only or offline.
+    /// Emptying these superzones lets the zones leave them. The blocks of an offline zone are
+    /// lost; the blocks of the other zones of its superzone move too, as one of these zones may
+    /// fail next.
     pub(crate) fn note_closed_zones(&mut self, reports: &[ZoneReport]) {
         for report in reports {
             let closed = matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline);
@@ -202,7 +207,7 @@ impl Core {
         }
     }
 
-    /// The next superzone to be emptied for its closed zones.
+    /// Takes the next superzone that is to be emptied because of its closed zones.
     fn next_closed(&mut self) -> Option<SuperzoneId> {
         while let Some((index, generation)) = self.clean.closed.pop_first() {
             let id = SuperzoneId(index);
@@ -214,12 +219,12 @@ impl Core {
         None
     }
 
-    /// See [`crate::Fs::damaged_blocks`].
+    /// Messages for [`crate::Fs::damaged_blocks`].
     pub(crate) fn damaged_blocks(&self) -> &[String] {
         &self.clean.failures
     }
 
-    /// Keeps for a later report what is wrong with a block, and where.
+    /// Keeps a message about a damaged block for a later report.
     pub(crate) fn note_damaged_block(&mut self, what: String) {
         if self.clean.failures.contains(&what) {
             return;
@@ -253,8 +258,8 @@ impl Inner {
         }
     }
 
-    /// Cleans some superzones and makes that durable, so that they are free. If a cleaning is under
-    /// way already, waits for that one instead.
+    /// Cleans some superzones and writes a checkpoint, so that they are free. If a cleaning is
+    /// already under way, waits for its end instead.
     #[inline(never)]
     pub(crate) fn clean_some(self: &Rc<Self>, urgency: Urgency) -> Boxed<'_, Result<Outcome>> {
         Box::pin(async move {
@@ -263,7 +268,7 @@ impl Inner {
                 return Ok(Outcome::Gained);
             }
             let inner = self.clone();
-            // In a task of its own: the caller may be dropped.
+            // Run in a separate task, because the caller may be dropped.
             let task = self.rt.spawn(async move {
                 let _one = inner.clean_lock.acquire(1).await;
                 inner.clean_durably(urgency, ROUND_MAX, &mut CleanReport::default()).await
@@ -290,8 +295,9 @@ impl Inner {
         Ok(outcome)
     }
 
-    /// Cleans the best victims there is space for, one after the other. Only the last resort begins
-    /// with a victim that gains nothing: other victims that share its changed nodes may then gain.
+    /// Cleans the best victims that there is space for, one after the other. Only [`Urgency::Last`]
+    /// may begin with a victim that gains nothing: other victims that share its changed nodes may
+    /// then gain.
     async fn clean_round(
         self: &Rc<Self>,
         urgency: Urgency,
@@ -343,8 +349,8 @@ impl Inner {
         })
     }
 
-    /// The next victim. If a request waits, a superzone that a stream writes to may be closed for
-    /// it.
+    /// Chooses the next victim. If a request waits, this may be an open superzone, which is
+    /// closed first.
     async fn choose(
         self: &Rc<Self>,
         urgency: Urgency,
@@ -380,10 +386,10 @@ impl Inner {
         let batch = core.clean_batch();
         let parents = |items: &[Item]| {
             let nodes: BTreeSet<u32> = items.iter().filter_map(Item::parent).collect();
-            // Dirty nodes are written in any case.
+            // Dirty nodes are written in any case, so they cost nothing here.
             nodes.into_iter().filter(|nid| !core.is_dirty(Key::Node(*nid))).count() as u32
         };
-        // Nodes that change are written once, or, where there are many, after each batch.
+        // Changed nodes are written once at the end or, if there are many, after each batch.
         let all = parents(&items);
         let by_batch = all as usize >= batch;
         let nodes = if by_batch { items.chunks(batch).map(parents).sum() } else { all };
@@ -392,8 +398,8 @@ impl Inner {
         Ok(Plan { victim, items, batch, by_batch, needed: moved + nodes, gain })
     }
 
-    /// Moves all valid blocks out of `victim`, no matter what that gains, and makes the moves
-    /// durable; false if a block stayed.
+    /// Moves all valid blocks out of `victim`, even if that gains nothing, and makes the moves
+    /// durable; false if a block could not be moved.
     pub(crate) async fn empty(
         self: &Rc<Self>,
         victim: SuperzoneId,
@@ -406,7 +412,7 @@ impl Inner {
         Ok(emptied)
     }
 
-    /// Moves the valid blocks of a victim; true if that emptied it.
+    /// Moves the valid blocks of a victim; true if the victim is then empty.
     async fn carry_out(
         self: &Rc<Self>,
         plan: Plan,
@@ -439,7 +445,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// Moves all batches; false if the moving ended early.
+    /// Moves all batches of a plan; false if the cleaning stopped early.
     async fn move_all(
         self: &Rc<Self>,
         plan: &Plan,
@@ -461,8 +467,8 @@ impl Inner {
             if plan.by_batch {
                 self.flush_nodes(items).await?;
             }
-            // The nodes that the batch changed have their promise by now. They may be more than
-            // planned, since some that were dirty then are clean again.
+            // The nodes that the batch changed now have their promise. They may be more than
+            // planned, because nodes that were dirty at the time of planning may be clean again.
             left = left.saturating_sub(items.len() as u32 + now.parents);
             self.core.borrow_mut().alloc.keep_for_cleaning(left);
             self.pace(urgency, began).await;
@@ -478,7 +484,8 @@ impl Inner {
             let task = self.rt.spawn(async move {
                 let _one = inner.clean_lock.acquire(1).await;
                 let mut report = CleanReport::default();
-                // Writing dirty pages makes garbage: better now than in the middle of the cleaning.
+                // Writing dirty pages makes garbage, so write them before cleaning rather than
+                // during it.
                 inner.checkpoint(false).await?;
                 let permille = u32::from(options.garbage_percent) * 10;
                 let urgency = Urgency::Background(options.policy, permille);
@@ -494,7 +501,7 @@ impl Inner {
         })
     }
 
-    /// Ends cleaning: no batch begins from now on, and the last one has ended on return.
+    /// Stops cleaning for good: no batch begins from now on, and on return the last one has ended.
     pub(crate) async fn stop_cleaning(&self) {
         self.closing.set(true);
         drop(self.clean_lock.acquire(1).await);

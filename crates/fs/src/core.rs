@@ -1,10 +1,11 @@
 //! The engine's state and how operations run on it.
 //!
-//! An operation is a synchronous function over [`Core`]. It first *prepares*: it looks at the pages
-//! it needs and, if one is not in the cache or there is no space, stops with a [`NotApplied`]
-//! before it has changed anything. Then it *applies*, and cannot fail any more. [`Inner::run`] is
-//! the loop around it, which provides what the operation lacks and runs it again. So no operation
-//! holds a borrow across an await, and a cancelled one has changed nothing.
+//! An operation is a synchronous function over [`Core`]. It first *prepares*: it looks up the
+//! pages it needs and, if a page is not in the cache or there is no space, stops with a
+//! [`NotApplied`] before it has changed anything. Then it *applies* its changes, and can no
+//! longer fail. [`Inner::run`] is the loop around an operation: it provides the missing page or
+//! space and retries. So no operation holds a borrow across an await, and a cancelled operation
+//! has changed nothing.
 
 use crate::alloc::Allocator;
 use crate::blocked::{Blocked, Fetch, NotApplied};
@@ -33,19 +34,19 @@ use furrow_zone::{Error, ErrorKind, Result, ZonedDevice};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Bytes of name changes since the last checkpoint, after which the next one is due: a name that is
-/// moved back and forth makes nothing dirty.
+/// Bytes of name changes since the last checkpoint after which the next checkpoint is due. Renaming
+/// a file back and forth makes no page dirty, so the dirty limit alone would not bound the log.
 pub(crate) const NAMES_MAX: u64 = 8 << 20;
 
 /// The state of a mounted file system. The fields of each part are private to the part's folder,
 /// except for the fields of [`Env`], which never change, the counters of [`Stats`], and the delta
 /// logs of [`Tables`].
 ///
-/// Invariants, whenever no operation is being applied ([`Core::audit`]):
+/// Invariants, while no operation is being applied ([`Core::audit`]):
 /// - The parts agree on each block: a valid block is a bit in the SIT, and a pointer or a NAT entry
 ///   that names it.
-/// - For each dirty page a block of space is promised: there are no more dirty pages than can be
-///   written.
+/// - Each dirty page has a promised block of space: there are no more dirty pages than can
+///   be written.
 /// - The pages that the cache has handed out are those that `durability` counts in flight.
 /// - While requests wait in `space`, only the first of them, and removals, get space.
 pub(crate) struct Core {
@@ -63,7 +64,7 @@ pub(crate) struct Core {
 
 /// Why an operation failed.
 pub(crate) enum Failed {
-    /// A block it needs cannot be read.
+    /// A block that the operation needs cannot be read.
     Load(Error),
     Other(Error),
 }
@@ -87,34 +88,34 @@ pub(crate) struct Inner {
     pub(crate) rt: Rt,
     pub(crate) pages: Pool,
     pub(crate) core: RefCell<Core>,
-    /// Wakes throttled operations, and others that wait for progress.
+    /// Wakes throttled operations and other tasks that wait for progress.
     pub(crate) progress: Notify,
-    /// Notified when options have changed.
+    /// Wakes tasks when options have changed.
     pub(crate) reconfigured: Notify,
     /// Blocks that are being read.
     pub(crate) fetches: Fetches,
-    /// One checkpoint at a time.
+    /// Held while a checkpoint is made: one at a time.
     pub(crate) checkpoint_lock: Semaphore,
-    /// One cleaning at a time.
+    /// Held while cleaning runs: one cleaning at a time.
     pub(crate) clean_lock: Semaphore,
     /// The scrub, if one runs or has run.
     pub(crate) scrub: Scrub,
-    /// Background cleaning runs.
+    /// True while background cleaning runs.
     pub(crate) cleaner_running: Cell<bool>,
-    /// Set once: the engine is about to end, nothing new is begun.
+    /// Set once: the engine is about to end, and begins nothing new.
     pub(crate) closing: Cell<bool>,
     /// Set once: the engine has ended.
     pub(crate) ended: Cell<bool>,
     pub(crate) write_back_running: Cell<bool>,
     pub(crate) merge_running: Cell<bool>,
-    /// What a mount for reading of a damaged file system does not show.
+    /// The parts of a damaged file system that its read-only mount does not show.
     pub(crate) losses: RefCell<Vec<String>>,
-    /// The command that the drive has owed an answer for longest, and since when that is known, if
-    /// the drive is watched.
+    /// On a watched drive: the command that has been unanswered for longest, and since when the
+    /// engine has known of it.
     pub(crate) owed: Cell<Option<(u64, Nanos)>>,
 }
 
-/// The parts of a file system, as a mount finds them.
+/// The parts of a file system, as a mount reads them.
 pub(crate) struct Parts {
     pub(crate) alloc: Allocator,
     pub(crate) tables: Tables,
@@ -123,7 +124,7 @@ pub(crate) struct Parts {
 }
 
 impl Core {
-    /// A file system of `parts`, with nothing under way.
+    /// Builds the state of a file system from `parts`, with nothing under way.
     pub(crate) fn new(
         rt: &Rt,
         (device, writer): (Rc<dyn ZonedDevice>, Writer),
@@ -156,7 +157,7 @@ impl Core {
         }
     }
 
-    /// The error of bytes on the medium that differ from those written.
+    /// The error for bytes on the medium that differ from the bytes written.
     pub(crate) fn corrupt(&self, message: String) -> NotApplied {
         NotApplied::Failed(Error::new(
             ErrorKind::Corrupt,
@@ -164,7 +165,7 @@ impl Core {
         ))
     }
 
-    /// Refuses a change of a user if the engine takes none.
+    /// Refuses a user's change if the engine accepts none.
     pub(crate) fn writable(&self) -> Result<(), NotApplied> {
         match self.health.stopping() {
             Some(error) if self.health.failed().is_none() => {
@@ -175,7 +176,7 @@ impl Core {
         }
     }
 
-    /// Refuses to write, if the engine may not, what was accepted before.
+    /// Refuses to write changes that were accepted earlier, if the engine may no longer write.
     pub(crate) fn may_write(&self) -> Result<(), NotApplied> {
         if let Some(error) = self.health.failed().or(self.health.broken()) {
             let message = format!("read-only after an error: {error}");
@@ -194,7 +195,7 @@ impl Core {
         Time { seconds, nanoseconds }
     }
 
-    /// True if dirty data is to be written back though no writer is throttled yet.
+    /// True if dirty pages should be written back, even though no writer is throttled yet.
     fn write_back_is_due(&self) -> bool {
         let limit = self.env.dirty_limit();
         let begin = self.env.options.background_pages.unwrap_or(limit / 2).min(limit);
@@ -204,7 +205,7 @@ impl Core {
         due && !self.health.replaying() && self.may_write().is_ok()
     }
 
-    /// Stops a writer while too much is dirty.
+    /// Blocks a writer while too many pages are dirty.
     pub(crate) fn throttle(&self) -> Result<(), NotApplied> {
         if !self.health.replaying()
             && self.cache.dirty_pages() + self.durability.in_flight() > self.env.dirty_limit()
@@ -214,7 +215,7 @@ impl Core {
         Ok(())
     }
 
-    /// True if the present stretch has taken so long that other tasks should have a turn.
+    /// True if the present stretch has taken so long that other tasks should run.
     fn is_long(&self) -> bool {
         self.stats.is_long(self.cache.looked(), self.env.rt.turn())
     }
@@ -227,7 +228,7 @@ impl Core {
         self.stats.end_step(self.cache.looked(), &self.env.rt);
     }
 
-    /// Where the content of `key` is now, if its place is known and on the drive.
+    /// The pointer to the content of `key`, if the content is on the drive and its place is known.
     fn place_of(&mut self, key: Key) -> Option<Pointer> {
         match key {
             Key::Node(nid) => {
@@ -239,7 +240,7 @@ impl Core {
         }
     }
 
-    /// Puts a page read for `fetch` into the cache, unless the content has moved meanwhile.
+    /// Puts a page read for `fetch` into the cache, unless the content has moved in the meantime.
     pub(crate) fn insert_fetched(&mut self, fetch: &Fetch, page: Page) -> Result<()> {
         if self.cache.contains(&fetch.key) || self.place_of(fetch.key) != Some(fetch.pointer) {
             return Ok(());
@@ -276,7 +277,7 @@ impl Core {
         Ok(())
     }
 
-    /// Checks that a block of a directory is a valid one, before any operation changes it.
+    /// Checks that a block of a directory is valid, before any operation changes it.
     fn verify_directory(&mut self, ino: Ino, block: u32, page: &Page) -> Result<()> {
         let directory = match self.inode(ino) {
             Ok(inode) => inode.head.kind == Kind::Directory.code(),
@@ -294,7 +295,7 @@ impl Core {
 }
 
 impl Inner {
-    /// The engine of `core`, without waiting operations.
+    /// Builds the engine of `core`, with no operation waiting.
     pub(crate) fn new(core: Core) -> Inner {
         Inner {
             rt: core.env.rt.clone(),
@@ -328,15 +329,17 @@ impl Inner {
         done.map_err(Failed::into_error)
     }
 
-    /// As [`Inner::run`], for operations that no user asked for: damage they meet does not stop
-    /// writing.
+    /// As [`Inner::run`], for operations that no user requested: damage that they find does not
+    /// stop writing.
     pub(crate) async fn run_quietly<T>(
         self: &Rc<Self>,
         mut operation: impl FnMut(&mut Core) -> Result<T, NotApplied>,
     ) -> std::result::Result<T, Failed> {
-        // Its turn in the queue for space, once it lacks space, and the attempts made for it.
+        // The operation's place in the queue for space, once it lacks space, and the attempts made
+        // to gain space for it.
         let (mut turn, mut tried) = (None, Tried::default());
-        // Blocks loaded for this operation stay until it is applied; otherwise it might never be.
+        // Keep blocks that were loaded for this operation until it is applied; otherwise they might
+        // be evicted before every retry.
         let mut pins = Pins::new(self);
         loop {
             self.check_ended()?;
@@ -376,7 +379,7 @@ impl Inner {
                     self.start_write_back();
                     self.progress.wait().await;
                 }
-                // Space that earlier requests gain may suffice.
+                // The space that earlier requests gain may suffice.
                 NotApplied::Blocked(Blocked::Space(_)) if turn.is_none() => {
                     turn = Some(self.wait_in_line().await)
                 }
@@ -396,7 +399,7 @@ impl Inner {
         Ok(())
     }
 
-    /// A block could not be read, or differs from what was written.
+    /// Records that a block could not be read, or differs from the block that was written.
     fn note_damage(self: &Rc<Self>, error: &Error) {
         if !matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) {
             return;
@@ -412,9 +415,9 @@ impl Inner {
         }
     }
 
-    /// The engine accepts no more changes, and stops writing once what it has accepted is durable:
-    /// nothing read as damaged is in memory, so a checkpoint is as safe as with `errors=continue`.
-    /// Recovery has nothing that is not durable, and stops at once.
+    /// Stops accepting changes, and stops writing once everything accepted is durable: no damaged
+    /// content is in memory, so the checkpoint is as safe as with `errors=continue`. Recovery has
+    /// accepted nothing that is not durable, and stops at once.
     fn stop_writing(self: &Rc<Self>, error: &Error) {
         {
             let core = &mut *self.core.borrow_mut();
@@ -432,7 +435,7 @@ impl Inner {
         self.rt.spawn_detached(async move { inner.stop_after_checkpoint(error).await });
     }
 
-    /// The engine stops writing if an account of it went below zero.
+    /// Stops writing if one of the engine's accounts went below zero.
     pub(crate) fn fail_if_broken(&self) {
         let broken = self.core.borrow().health.broken().cloned();
         if let Some(error) = broken {
@@ -440,7 +443,7 @@ impl Inner {
         }
     }
 
-    /// The engine stops writing.
+    /// Stops writing, with `error` as the reason.
     pub(crate) fn fail(&self, error: &Error) {
         let mut core = self.core.borrow_mut();
         core.health.fail(error.clone());

@@ -1,4 +1,4 @@
-//! Tests: damage in one file, and what it must not do to others.
+//! Tests: damage in one file must not affect other files.
 
 use crate::types::{OnDamage, XattrMode};
 use crate::{Fs, Ino, MkfsOptions, MountOptions, NewNode, WriteData};
@@ -49,8 +49,8 @@ fn cut_and_damage_at(rt: &Rt, drive: &Emulator, addr: BlockAddr) -> Rc<Emulator>
     Rc::new(drive)
 }
 
-/// A removed file that was open and has a damaged node cannot be freed. No user asked to free it:
-/// with `errors=remount-ro` the mount still allows writing.
+/// A removed file that was open and has a damaged node cannot be freed. Freeing it was not a user's
+/// request, so with `errors=remount-ro` the mount stays writable.
 #[test]
 fn a_damaged_removed_file_is_no_reason_to_mount_read_only() {
     on_drive(|rt, drive| async move {
@@ -74,7 +74,7 @@ fn a_damaged_removed_file_is_no_reason_to_mount_read_only() {
     });
 }
 
-/// Fsyncs that share a record: the one of a damaged directory fails, the others do not.
+/// Fsyncs that share a record: the fsync of a damaged directory fails, the others succeed.
 #[test]
 fn an_fsync_fails_for_the_damage_of_its_own_file_only() {
     on_drive(|rt, drive| async move {
@@ -106,7 +106,7 @@ fn an_fsync_fails_for_the_damage_of_its_own_file_only() {
             let expected = if *ino == damaged { Err(ErrorKind::Corrupt) } else { Ok(()) };
             assert_eq!(kind, expected, "inode {ino}");
         }
-        // And they are durable.
+        // The successful fsyncs are durable.
         let after = left.snapshot().power_cut(&Fates::nothing(2));
         drop(fs);
         let after = Rc::new(Emulator::from_snapshot(&rt, &after, Options::fast()));
@@ -138,7 +138,8 @@ fn stops_at_damage() -> MountOptions {
     MountOptions { on_damage: OnDamage::ReadOnly, ..quiet() }
 }
 
-/// With `errors=remount-ro` what was written and not synced is made durable before writing stops.
+/// With `errors=remount-ro`, data that was written but not synced becomes durable before
+/// writing stops.
 #[test]
 fn what_was_not_synced_is_durable_when_damage_stops_writing() {
     on_drive(|rt, drive| async move {
@@ -152,14 +153,14 @@ fn what_was_not_synced_is_durable_when_damage_stops_writing() {
         let error = fs.read(victim.ino, 600 * 4096, 8).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         assert!(fs.is_stopping());
-        // From the first answer on nothing else is accepted.
+        // After the first damage is reported, no change is accepted.
         let refused = write(&fs, made, 4, b"more").await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
         fs.settled().await;
         let failure = fs.failure().expect("writing has stopped").to_string();
         assert!(failure.ends_with("; everything written before is durable"), "{failure}");
         assert!(fs.failed_without_loss());
-        // An fsync and a sync have nothing left to do.
+        // After the stop, fsync and sync have nothing left to do.
         fs.fsync(made, false).await?;
         fs.sync().await?;
         assert_eq!(file(&fs, "late").await.unwrap_err().kind(), ErrorKind::ReadOnly);
@@ -174,7 +175,8 @@ fn what_was_not_synced_is_durable_when_damage_stops_writing() {
     });
 }
 
-/// Damage that stands in the way of one file's changes: those are lost, and named; others are not.
+/// Damage that prevents writing one file's changes: these changes are lost and reported; those of
+/// other files are not lost.
 #[test]
 fn what_damage_keeps_from_being_written_is_named() {
     on_drive(|rt, drive| async move {
@@ -200,7 +202,7 @@ fn what_damage_keeps_from_being_written_is_named() {
     assert_eq!(shown(11), "inodes 1, 2, 3, 4, 5, 6, 7, 8 and others");
 }
 
-/// A drive that takes no writes either: the message says that something is lost.
+/// If the drive accepts no writes either, the message says that data is lost.
 #[test]
 fn a_drive_that_takes_no_writes_loses_what_was_not_synced() {
     on_drive(|rt, drive| async move {

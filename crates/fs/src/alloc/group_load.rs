@@ -4,21 +4,23 @@
 //! drive's buffer fills with the writes for the slowest group. Two busy superzones may lie on one
 //! group: when streams have more superzones than there are groups, or when the load changes while
 //! the superzones are open. Each of the two must then get less than a superzone that has its group
-//! to itself. So a stream continues with the head on whose group least was written lately, counting
-//! the writes of all streams (`heads`). Where all groups are written alike, the heads take turns.
+//! to itself. So a stream continues with the head whose group has received the fewest blocks
+//! lately, counting the writes of all streams (`heads`). Where all groups are equally loaded, the
+//! heads take turns.
 //!
-//! "Lately" fades: after every four segments for each group all counts are halved, so that they
-//! reflect only what the drive may still be busy with. For the same reason a head that joins others
-//! starts with the count of the least loaded of them: dies that have rested are no faster. Nothing
-//! is stored.
+//! Counts fade: whenever four segments per group have been written, all counts are halved, so that
+//! they reflect only writes the drive may still be busy with. For the same reason a head that joins
+//! others starts with the count of the least loaded of them: dies that have rested are no faster.
+//! Nothing is stored.
 
-/// Segments for each group after which counts are halved.
+/// All counts are halved whenever this many segments per group have been written.
 const FADE: u64 = 4;
 
 /// Blocks written lately, by group.
 pub(crate) struct Load {
     blocks: Vec<u64>,
-    /// Blocks until counts are halved, and the number of blocks between two halvings.
+    /// Blocks still to be written until counts are halved, and the number of blocks between
+    /// two halvings.
     left: u64,
     every: u64,
 }
@@ -31,7 +33,7 @@ impl Load {
         Load { blocks: vec![0; groups as usize], left: every, every }
     }
 
-    /// A block was written to `group`.
+    /// Counts a block written to `group`.
     pub(crate) fn count(&mut self, group: u32) {
         self.blocks[group as usize] += 1;
         self.left -= 1;
@@ -58,7 +60,8 @@ impl Load {
 mod tests {
     use super::*;
 
-    /// One of eight heads shares its group with another stream that writes an eighth.
+    /// One of eight heads shares its group with another stream, which writes an eighth of
+    /// the blocks.
     #[test]
     fn groups_get_the_same_though_one_is_shared() {
         let (mut load, mut sums) = (Load::new(8, 512), [0u64; 8]);
@@ -72,8 +75,8 @@ mod tests {
         assert!(most - least < least / 20, "{sums:?}");
     }
 
-    /// A stream that had half of the groups to itself for long does not keep others off them for
-    /// long.
+    /// A stream that long had half of the groups to itself does not keep other streams off these
+    /// groups for long afterwards.
     #[test]
     fn what_was_long_ago_does_not_count() {
         let mut load = Load::new(4, 512);

@@ -3,18 +3,18 @@
 //! A *stream* collects blocks that are expected to die together: hot, warm and cold, data and
 //! nodes. It writes through *heads*, each of which fills one superzone after the other. Head h
 //! serves stream h mod streams, so the first heads, one for each stream, always exist. A busy
-//! stream has more, up to its quota (`zone_quota`), and takes them in turn, segment by segment:
-//! next is the head on whose interference group least was written lately (`group_load`). The choice
-//! of the superzone to open, to park or to take back depends on the writes expected of the other
-//! superzones on its group, as the last window predicts them. A superzone beyond the quota is
-//! *parked*: it stays partly written and active on the drive, and is the first to be taken back.
-//! A stream that lacks permits is *lent* parked superzones of other streams of its class (`lend`).
-//! Where there is none to lend, a parked superzone is *closed* (its zones finished) for its
-//! permits.
-//! Finishing a nearly empty zone can take a second, and the unwritten rest of the zone is lost
-//! space. So the background closes a parked superzone before any stream lacks permits only where
-//! that pays: no permits are left for another superzone, this one has been parked for a whole
-//! window, and at most an eighth of it is left (half while nothing is written at all).
+//! stream has more, up to its quota (`zone_quota`), and alternates between them, segment by
+//! segment: the next one is the head whose interference group has received the fewest blocks lately
+//! (`group_load`). The choice of the superzone to open, to park or to take back depends on the
+//! writes expected of the other superzones on its group, as the last window predicts them. A
+//! superzone beyond the quota is *parked*: it stays partly written and active on the drive, and is
+//! the first to be taken back. A stream that lacks permits is *lent* parked superzones of other
+//! streams of its class (`lend`). Where there is none to lend, a parked superzone is *closed* (its
+//! zones finished) for its permits. Finishing a nearly empty zone can take a second, and the
+//! unwritten rest of the zone is lost space. So the background closes a parked superzone before any
+//! stream lacks permits only where that pays: no permits are left for another superzone, this
+//! superzone has been parked for a whole window, and at most an eighth of it is unwritten (half
+//! while the drive is idle).
 //!
 //! Invariants
 //! - The permits of the first heads are never given away, so every stream can always write.
@@ -24,8 +24,8 @@
 //!   most the number of streams.
 //! - While free superzones are scarce, open superzones are filled before any is opened, those of
 //!   parked heads included. Where the free ones are kept for cleaning, a stream fills superzones
-//!   that *another* stream has open, of the same class if there is one. So space is one number, no
-//!   matter which streams the promised blocks go to: see `space`.
+//!   that *another* stream has open, preferably a stream of the same class. So space is one number,
+//!   no matter which streams the promised blocks go to: see `space`.
 
 mod adopt;
 mod audit;
@@ -53,57 +53,60 @@ pub(crate) use crate::format::HEADS_PER_STREAM;
 ///
 /// Invariants:
 /// - Without a superzone `next` is 0 and `summary` empty.
-/// - With one, `next` is a block that takes data, and `summary` has an entry for each block of the
-///   segment before it: no summary and no padding is ever left to be written.
+/// - With a superzone, `next` is a block that takes data, and `summary` has an entry for each block
+///   of the segment before it: no summary and no padding is ever left to be written.
 #[derive(Default, Clone)]
 pub(crate) struct Head {
-    /// Its superzone.
+    /// The head's superzone, if it has one.
     pub(crate) superzone: Option<u32>,
     /// Next block of the superzone, in striping order.
     pub(crate) next: u32,
     /// Owners of the blocks of the open segment.
     pub(crate) summary: Vec<SummaryEntry>,
-    /// The superzone before and its generation: its zones pass their permits on. By the time the
-    /// next superzone is opened, this one may have been released and belong to another head.
+    /// The head's previous superzone and its generation: zones of the new superzone take over the
+    /// permits of the old zones. By the time the next superzone is opened, the previous one may
+    /// have been released and belong to another head.
     pub(crate) previous: Option<(u32, u32)>,
 }
 
-/// A head, its turn and its permits.
+/// A head, whether its stream uses it, and its permits.
 ///
 /// Invariants:
 /// - A head beyond the first heads that has a superzone and is not closing holds a permit for each
 ///   of its zones. The first heads hold no permits of their own.
-/// - `closing` and `unasked` are set only while the head has a superzone that is parked or was
-///   left.
+/// - `closing` and `unasked` are set only while the head has a superzone that is parked or
+///   was left.
 /// - `lent` is set only while the head is parked, has a superzone and is not closing.
 #[derive(Default)]
 pub(crate) struct Cursor {
     pub(super) head: Head,
-    /// Out of turn.
+    /// The head is beyond its stream's quota, so its stream does not write through it.
     parked: bool,
-    /// The stream of its class that its superzone is lent to.
+    /// The stream that the head's superzone is lent to; it is of the same class as the head's
+    /// own stream.
     lent: Option<usize>,
-    /// Time at which it was parked.
+    /// Time at which the head was parked.
     since: Nanos,
-    /// Its zones are being finished.
+    /// The zones of the head's superzone are being finished.
     closing: bool,
-    /// The zones are finished because it pays, not because a stream waits for permits.
+    /// The superzone is closed because that pays, not because a stream waits for permits.
     unasked: bool,
-    /// Permits for its zones; those of the first heads are held in common.
+    /// Permits for the zones of the superzone. The permits of the first heads are
+    /// in [`Streams::reserved`].
     permit: Option<Permit>,
 }
 
 /// A stream's state in memory.
 #[derive(Clone, Default)]
 struct Stream {
-    /// Head whose turn it is.
+    /// The head that the stream writes through, or wrote through last.
     current: usize,
     quota: u32,
-    /// Blocks written in this window.
+    /// Blocks written in the current window.
     window: u64,
-    /// Since the last sample of its class.
+    /// Blocks written since the last sample of the stream's class.
     sampled: u64,
-    /// Blocks a second, by the last window or by a later sample that changed quotas.
+    /// Blocks per second, from the last window or from a later sample that changed quotas.
     rate: u64,
     /// Blocks written since the mount.
     blocks: u64,
@@ -113,27 +116,26 @@ struct Stream {
 pub(crate) struct Streams {
     streams: Vec<Stream>,
     began: Nanos,
-    /// When the sample of data, and that of nodes, began.
+    /// Times at which the present samples of data and of nodes began.
     sampling: [Nanos; 2],
     budget: Budget,
-    /// Superzones that saturate the drive; 0 if that is not known.
+    /// Number of superzones that saturate the drive; 0 if unknown.
     peak: u32,
     /// Superzones that the drive's active zones allow.
     available: u32,
     placement: StreamHeads,
     load: Load,
-    /// A head in turn found no permits.
+    /// A stream had a head that it could have used, but no permits for a superzone.
     starved: bool,
     /// Permits of the logs and the first heads: held as long as the engine lives.
     reserved: [Permit; 2],
 }
 
 impl Streams {
-    /// Books for the streams of `layout` on a drive of `geometry`, whose superzones are in `groups`
+    /// The stream state for `layout` on a drive of `geometry`, whose superzones are in `groups`
     /// interference groups.
     ///
-    /// # Errors
-    /// `Invalid` if the drive has fewer active zones than the file system was made for.
+    /// # Errors `Invalid` if the drive has fewer active zones than the file system was made for.
     pub(crate) fn new(
         geometry: &Geometry,
         placement: StreamHeads,
@@ -144,7 +146,8 @@ impl Streams {
         let (streams, width, logs) = (layout.streams, layout.width, layout.log_permits());
         let first = streams * width;
         let permits = geometry.max_active.unwrap_or(u32::MAX).min(geometry.zones);
-        // Superzones begun and not filled are unusable space: a sixteenth of the drive at most.
+        // The unwritten rest of open superzones is unusable space: open superzones may make up at
+        // most a sixteenth of the drive.
         let by_space = layout.superzones / 16;
         let extra = permits.saturating_sub(logs + first) / width;
         let extra = extra.min(by_space).min(streams * (HEADS_PER_STREAM - 1));
@@ -202,13 +205,14 @@ impl Streams {
     }
 }
 
-/// Blocks a second, of `blocks` in `elapsed` nanoseconds.
+/// Converts `blocks` written in `elapsed` nanoseconds to blocks per second.
 fn per_second(blocks: u64, elapsed: u64) -> u64 {
     blocks.saturating_mul(1000) / (elapsed / Nanos::MILLI).max(1)
 }
 
 impl Allocator {
-    /// The stream that stands in for `stream` where permits allow fewer than six.
+    /// The stream that takes the blocks of `stream`: another one where permits allow fewer than
+    /// six streams.
     pub(crate) fn folded(&self, stream: u8) -> usize {
         usize::from(match self.layout.streams {
             6 => stream,
@@ -233,7 +237,7 @@ impl Allocator {
         self.heads_of(stream).filter(open).map(|head| self.room_of(head)).sum()
     }
 
-    /// Superzones that are written to, and the payload blocks left in each.
+    /// Superzones that heads write to, and the payload blocks left in each.
     pub(crate) fn open_superzones(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let open = (0..self.cursors.len()).filter(|head| !self.cursors[*head].closing);
         open.filter_map(|head| Some((self.cursors[head].head.superzone?, self.room_of(head))))
@@ -248,7 +252,7 @@ impl Allocator {
         self.less("payload of an open superzone", stripe.payload_blocks(), used)
     }
 
-    /// The head that the next block of `stream` goes to; the head has a superzone.
+    /// Chooses the head that the next block of `stream` goes to; this head has a superzone.
     pub(super) fn head_for(&mut self, stream: usize, dirty: u64) -> Result<usize> {
         if let Some(current) = self.head_in_segment(stream) {
             return Ok(current);
@@ -258,7 +262,7 @@ impl Allocator {
             Some(chosen) => chosen,
             None => match self.borrow_head(stream) {
                 Some(borrowed) => return Ok(borrowed),
-                // The permits of this head are those of the superzone that is being closed.
+                // A closing first head has no permits to spare for another superzone.
                 None if self.cursors[stream].closing => {
                     let streams = self.layout.streams as usize;
                     return self.head_for((stream + 1) % streams, dirty);
@@ -273,7 +277,7 @@ impl Allocator {
         Ok(chosen)
     }
 
-    /// The head whose turn it is, if it is within a segment.
+    /// The current head of `stream`, if it is within a segment.
     fn head_in_segment(&self, stream: usize) -> Option<usize> {
         let current = self.streams.streams[stream].current;
         let Cursor { head, lent, .. } = &self.cursors[current];
@@ -283,8 +287,8 @@ impl Allocator {
         (head.superzone.is_some() && within && writes).then_some(current)
     }
 
-    /// A head of another stream that has space, where the last free superzones are kept for
-    /// cleaning.
+    /// Finds a head of another stream that has space, if the last free superzones are kept
+    /// for cleaning.
     fn borrow_head(&mut self, stream: usize) -> Option<usize> {
         if self.may_open() {
             return None;
@@ -303,7 +307,7 @@ impl Allocator {
         None
     }
 
-    /// The next head in turn that has a superzone.
+    /// The next head of `stream`, by rotation, that has a superzone.
     fn begun_head(&self, stream: usize) -> Option<usize> {
         let heads: Vec<usize> = self.heads_of(stream).collect();
         let current = self.streams.streams[stream].current;
@@ -314,10 +318,10 @@ impl Allocator {
         })
     }
 
-    /// The head to continue with. A head in turn that has no superzone is given one if it can be,
-    /// or one is lent for it; otherwise the heads with a superzone are compared, and the one with
-    /// the least load is chosen, by turns if loads are even. With free superzones scarce, a head
-    /// that has a superzone, if any.
+    /// Chooses the head to continue with. If an unparked head has no superzone, it is given one if
+    /// possible, or another stream's superzone is lent in its place. Otherwise the heads with a
+    /// superzone are compared, and the one with the least load is chosen, by rotation if loads are
+    /// equal. While free superzones are scarce, only heads that have a superzone are considered.
     fn choose_head(&mut self, stream: usize, dirty: u64) -> Result<Option<usize>> {
         let heads: Vec<usize> = self.heads_of(stream).chain(self.lent_to(stream)).collect();
         let mut permitless = None;
@@ -358,7 +362,8 @@ impl Allocator {
         Ok(least.map(|(_, head)| head).or_else(|| self.begun_head(stream)))
     }
 
-    /// True if a superzone can be opened before one is needed, and every promise still be kept.
+    /// True if a superzone can be opened before it is needed, with space left for every
+    /// promised block.
     fn free_superzones_are_plenty(&self, dirty: u64) -> bool {
         let kept = RESERVE + 2;
         let blocks = u64::from(kept) * u64::from(self.superzone_blocks());
@@ -375,8 +380,8 @@ impl Allocator {
             self.cursors[head].permit = permit;
         }
         let Some(id) = self.zones.allocate(&self.group_loads(self.stream_of_head(head))) else {
-            // The reservation makes this impossible; if it happens, stopping is better than losing
-            // data.
+            // Reservations make this impossible; if it happens, stopping is better than
+            // losing data.
             let message = "no free superzone for a write already promised";
             return Err(Error::new(ErrorKind::NoSpace, message));
         };
@@ -398,7 +403,8 @@ impl Allocator {
         Ok(true)
     }
 
-    /// A head with a superzone joins the others that its stream writes to.
+    /// Raises the load count of the group of `head` to the least count among the other heads that
+    /// its stream writes to: `head` has just joined them.
     fn level(&mut self, head: usize) {
         let Some(own) = self.cursors[head].head.superzone else { return };
         let group = |superzone| self.zones.group(SuperzoneId(superzone));
@@ -410,8 +416,8 @@ impl Allocator {
         self.streams.load.level(group(own), others.into_iter());
     }
 
-    /// The load to expect on each interference group, as seen by a stream: each stream writes
-    /// equally to each superzone it has open, and nothing to parked ones.
+    /// Predicts the load on each interference group for `stream`: each stream writes equally to
+    /// each superzone it has open, and nothing to parked ones.
     fn group_loads(&self, stream: usize) -> Vec<GroupLoad> {
         let mut groups = vec![GroupLoad::default(); self.zones.groups() as usize];
         let class = self.class_of(stream);
@@ -434,7 +440,7 @@ impl Allocator {
         groups
     }
 
-    /// A block of file data or a node was written by `head`.
+    /// Counts a block of file data, or a node, written by `head`.
     pub(crate) fn count_block(&mut self, head: usize, superzone: u32) {
         let stream = self.writer_of(head).unwrap_or_else(|| self.stream_of_head(head));
         let stream = &mut self.streams.streams[stream];
@@ -444,8 +450,8 @@ impl Allocator {
         self.streams.load.count(self.zones.group(SuperzoneId(superzone)));
     }
 
-    /// Notes the superzone before, now that it is written to the end. The permits of a parked head
-    /// go back, or to the stream that the head was lent to.
+    /// Notes that the superzone of `head` is full. If the head is parked, its permits are given
+    /// back, or go to the stream that the head was lent to.
     pub(crate) fn head_is_full(&mut self, head: usize, superzone: u32) {
         let id = SuperzoneId(superzone);
         self.zones.mark_full(id);
@@ -461,7 +467,7 @@ impl Allocator {
     }
 
     /// A zone of superzone `id` failed: the head that writes to the superzone continues in another.
-    /// Returns the permits to be given back when its zones are closed, if the head is parked.
+    /// If the head is parked, returns its permits, to be given back when the zones are closed.
     pub(crate) fn leave_superzone(&mut self, id: SuperzoneId) -> Option<Permit> {
         let head = self.head_of(id.0)?;
         let parked = self.cursors[head].parked;
@@ -475,8 +481,8 @@ impl Allocator {
         self.cursors[head].permit.take_if(|_| parked)
     }
 
-    /// Gives back the permits of a head without a superzone, once the writes to the one before have
-    /// completed.
+    /// Gives back the permits of a head without a superzone, once the writes to its previous
+    /// superzone have completed.
     fn give_permit_back(&mut self, head: usize) {
         let Some(permit) = self.cursors[head].permit.take() else { return };
         let Some((superzone, generation)) = self.cursors[head].head.previous.take() else { return };
@@ -498,7 +504,8 @@ impl Allocator {
         if nodes { streams / 2..streams } else { 0..streams / 2 }
     }
 
-    /// Decides quotas at the end of a window; before that, raises those of streams that write much.
+    /// At the end of a window, sets quotas. Before the end, only raises the quotas of streams that
+    /// write much.
     fn end_window(&mut self) {
         let (now, elapsed) = (self.rt.now(), self.rt.now().since(self.streams.began));
         let over = elapsed >= WINDOW;
@@ -527,13 +534,13 @@ impl Allocator {
         }
     }
 
-    /// Superzones that a class may have open, and payload blocks of a segment.
+    /// Number of superzones that a class may have open, and payload blocks of a segment.
     fn share(&self) -> (u32, u64) {
         let share = zone_quota::share(self.streams.peak, self.streams.available);
         (share, u64::from(self.layout.segment_blocks - 1))
     }
 
-    /// Quotas of a class at the end of a window.
+    /// Computes the quotas of a class at the end of a window.
     fn quotas_by_window(&mut self, nodes: bool) -> Vec<(usize, u32)> {
         let (share, segment) = self.share();
         let class = self.class(nodes);
@@ -543,8 +550,8 @@ impl Allocator {
         class.zip(quotas.into_iter().flatten()).collect()
     }
 
-    /// Quotas of streams of a class that get more before the window ends: at most as many
-    /// superzones as unheld permits allow.
+    /// Computes which streams of a class get a larger quota before the window ends. A raised quota
+    /// never exceeds the superzones within the stream's reach.
     fn quotas_by_sample(&mut self, nodes: bool) -> Vec<(usize, u32)> {
         let (share, segment) = self.share();
         let class = self.class(nodes);
@@ -571,8 +578,8 @@ impl Allocator {
         within.collect()
     }
 
-    /// Superzones that a stream has, parked ones included, can be lent, or can open without taking
-    /// any from others.
+    /// Number of superzones that a stream can use without taking permits from other streams: those
+    /// it has, parked ones included, those it can be lent, and those it can open.
     fn within_reach(&self, stream: usize) -> u32 {
         let has = |head: &usize| {
             let turn = &self.cursors[*head];
@@ -584,7 +591,7 @@ impl Allocator {
         has + groups.len() as u32 + self.streams.budget.available() / self.layout.width
     }
 
-    /// Whether a head has no superzone yet, and the load on its superzone's group if it has one.
+    /// Whether `head` has no superzone yet; if it has one, also the load on that superzone's group.
     fn open_group_load(&self, head: usize) -> (bool, GroupLoad) {
         let Some(superzone) = self.cursors[head].head.superzone else {
             return (true, GroupLoad::default());
@@ -598,8 +605,8 @@ impl Allocator {
         let heads: Vec<usize> = self.heads_of(stream).collect();
         let active = heads.iter().filter(|head| !self.cursors[**head].parked).count();
         for _ in active..quota as usize {
-            // Parked superzones are taken back before any is opened: those on the least loaded
-            // groups first. Lent ones are taken back last, and not within a segment.
+            // Parked superzones are taken back before any is opened, those on the least loaded
+            // groups first. Lent ones are taken back last, and never within a segment.
             let turn = |head: &&usize| &self.cursors[**head];
             let parked = heads.iter().filter(|head| turn(head).parked && !turn(head).closing);
             let free = parked.filter(|head| turn(head).lent.is_none() || self.is_between(**head));
@@ -625,12 +632,12 @@ impl Allocator {
         self.hand_back(stream);
     }
 
-    /// The parked head to close, if permits are lacking or it pays: the fullest, which is cheapest
-    /// to finish. `idle` says that nothing is written.
+    /// Chooses the parked head to close, if permits are lacking or closing pays: the fullest head,
+    /// which is cheapest to finish. `idle` says that nothing is written.
     pub(super) fn head_to_close(&mut self, idle: bool, dirty: u64) -> Option<usize> {
         let starved = std::mem::take(&mut self.streams.starved);
         let scarce = self.streams.budget.available() < self.layout.width;
-        // Closing loses the space left in the superzone: that space must not be needed.
+        // Closing loses the unwritten rest of the superzone, so that space must not be needed.
         let closing = self.is_closing();
         if closing || !(starved || scarce) || !self.free_superzones_are_plenty(dirty) {
             return None;
@@ -643,7 +650,8 @@ impl Allocator {
         (starved || self.pays(head, idle)).then_some(head)
     }
 
-    /// Whether it pays to finish the zones of parked `head` though no stream waits for its permits.
+    /// Whether it pays to finish the zones of the parked `head` while no stream waits for
+    /// its permits.
     fn pays(&self, head: usize, idle: bool) -> bool {
         let (turn, superzone) = (&self.cursors[head], self.cursors[head].head.superzone);
         let blocks = superzone.map_or(0, |superzone| self.stripe(superzone).blocks());
@@ -654,7 +662,7 @@ impl Allocator {
             && left <= blocks / if idle { 2 } else { 8 }
     }
 
-    /// Fills the open segment of `head` with zeros, so that it ends with its summary.
+    /// Fills the open segment of `head` with zeros, up to and including its summary.
     pub(crate) fn pad_segment(&mut self, head: usize) {
         while let Some(superzone) = self.cursors[head].head.superzone {
             let next = self.cursors[head].head.next;
@@ -678,8 +686,8 @@ impl Allocator {
         self.zones.get(SuperzoneId(superzone)).zones
     }
 
-    /// The zones of a superzone that was closed are finished. Returns whether the superzone was
-    /// closed because it pays, not because a stream waited.
+    /// Notes that the zones of a closed superzone are finished. Returns whether it was closed
+    /// because that pays, not because a stream waited.
     pub(super) fn end_closing(&mut self, head: usize) -> bool {
         if let Some(superzone) = self.cursors[head].head.superzone {
             self.zones.mark_full(SuperzoneId(superzone));
@@ -706,7 +714,7 @@ impl Allocator {
         self.cursors.len()
     }
 
-    /// The heads, by their number.
+    /// All heads, in the order of their numbers.
     pub(crate) fn heads(&self) -> impl Iterator<Item = &Head> {
         self.cursors.iter().map(|cursor| &cursor.head)
     }
@@ -730,7 +738,7 @@ impl Allocator {
         names.iter().enumerate().map(info).collect()
     }
 
-    /// Active zones the heads and logs may hold, and the number of them that is held.
+    /// The number of active zones that heads and logs may hold, and how many of them are held.
     pub(crate) fn permits(&self) -> (u32, u32) {
         let budget = &self.streams.budget;
         (budget.total(), budget.total() - budget.available())

@@ -1,4 +1,5 @@
-//! Closing superzones before they are full: those of parked heads, and one that cleaning empties.
+//! Closes superzones before they are full: those of parked heads, and an open one that cleaning
+//! will empty.
 
 use crate::core::Inner;
 use furrow_log::pool::SuperzoneId;
@@ -6,8 +7,8 @@ use furrow_zone::{Result, ZoneId};
 use std::rc::Rc;
 
 impl Inner {
-    /// Closes a parked superzone if another stream lacks its permits, or if it pays. `idle` says
-    /// that nothing is written.
+    /// Closes a parked superzone if another stream lacks its permits, or if closing pays. `idle`
+    /// says that nothing is written.
     pub(crate) fn close_parked(self: &Rc<Self>, idle: bool) {
         if self.closing.get() {
             return;
@@ -42,13 +43,13 @@ impl Inner {
         if zones.is_empty() { Ok(()) } else { self.close(head, zones).await }
     }
 
-    /// Closes the superzone a head writes to: the head continues in another.
+    /// Closes the superzone that a head writes to; the head continues in another superzone.
     pub(crate) async fn leave_head(self: &Rc<Self>, superzone: SuperzoneId) -> Result<()> {
         let (head, zones) = {
             let core = &mut *self.core.borrow_mut();
             let Some(head) = core.alloc.head_of(superzone.0) else { return Ok(()) };
             core.alloc.pad_segment(head);
-            // Padding may have filled the superzone.
+            // If padding filled the superzone, it needs no closing.
             if core.alloc.head_of(superzone.0) != Some(head) {
                 core.carry_out();
                 return Ok(());
@@ -78,8 +79,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Waits until no superzone is being closed: the next mount must find the zones in their final
-    /// state.
+    /// Waits until no superzone is being closed, because the next mount must find the zones in
+    /// their final state.
     pub(crate) async fn closed(&self) {
         let closing = || {
             let core = self.core.borrow();

@@ -1,9 +1,9 @@
-//! Placement: segments, validity.
+//! Placement: which block of a segment a write gets, and which blocks are valid.
 //!
 //! Every block of file data and every node is written through a stream, by one of its heads
 //! (`heads`), which fills one superzone after the other in striping order. The last block of each
-//! segment is its summary. Writing a block marks it valid in the SIT and the block it replaces
-//! invalid.
+//! segment is its summary. Writing a block marks it valid in the SIT, and marks the block it
+//! replaces invalid.
 
 use crate::alloc::heads::Head;
 use crate::alloc::stripe::Stripe;
@@ -17,14 +17,14 @@ use furrow_rt::Page;
 use furrow_zone::{Result, ZoneId};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// Slot number that says "the block is the node itself".
+/// Slot number that marks the block as the node itself.
 pub(crate) const NODE_SLOT: u16 = u16::MAX;
 
 /// How a block is to be written.
 pub(crate) struct Block {
-    /// Stream, 0–2 data hot to cold, 3–5 nodes hot to cold.
+    /// The stream: 0 to 2 are data, hot to cold; 3 to 5 are nodes, hot to cold.
     pub(crate) stream: u8,
-    /// Node that owns it.
+    /// The node that owns the block.
     pub(crate) node: u32,
     /// Slot in that node, or [`NODE_SLOT`].
     pub(crate) slot: u16,
@@ -39,7 +39,7 @@ pub(crate) fn data_stream(class_: u8) -> u8 {
     }
 }
 
-/// Stream for a node: directory nodes are hot, index nodes cold.
+/// Stream for a node. Nodes of directories are hot, index nodes are cold.
 pub(crate) fn node_stream(class_: u8, level: u8) -> u8 {
     match (class_, level) {
         (class::DIRECTORY, _) => 3,
@@ -49,7 +49,7 @@ pub(crate) fn node_stream(class_: u8, level: u8) -> u8 {
 }
 
 impl Allocator {
-    /// The stripe of `superzone`: narrower if zones of it are bad.
+    /// The stripe of `superzone`, which is narrower if some of its zones are bad.
     pub(crate) fn stripe(&self, superzone: u32) -> Stripe {
         let width = self.zones.width(SuperzoneId(superzone));
         self.layout.stripe(width.max(1))
@@ -62,7 +62,8 @@ impl Allocator {
         open.map_or(self.sit.get(segment).stream, |head| self.stream_of_head(head) as u8)
     }
 
-    /// Segment of the SIT and block in it of a main-area address; `None` elsewhere.
+    /// The superzone, the segment's number in the SIT and the block in the segment of an address in
+    /// the main area; `None` elsewhere.
     pub(crate) fn segment_of(&self, addr: u32) -> Option<(u32, u32, u32)> {
         let (zone, offset) = BlockAddr(addr).locate(&self.geometry)?;
         let superzone = self.layout.superzone_of(zone)?;
@@ -73,19 +74,18 @@ impl Allocator {
         Some((superzone, superzone * self.layout.segments + segment, v % stripe.segment))
     }
 
-    /// The block at `addr` is not valid any more.
+    /// Marks the block at `addr` invalid.
     pub(crate) fn invalidate(&mut self, addr: u32) {
         self.set_valid(addr, false, 0);
     }
 
-    /// Whether the SIT calls the block at `addr` valid.
+    /// Whether the block at `addr` is valid in the SIT.
     pub(crate) fn is_valid(&self, addr: u32) -> bool {
         let Some((_, segment, block)) = self.segment_of(addr) else { return false };
         self.sit.get(segment).map[(block / 8) as usize] >> (block % 8) & 1 == 1
     }
 
-    /// True if the SIT calls a block of `superzone` valid that lies at `next` or behind it, in
-    /// striping order.
+    /// True if a block of `superzone` at or after `next`, in striping order, is valid in the SIT.
     pub(crate) fn has_valid_from(&self, superzone: u32, next: u32) -> bool {
         let stripe = self.stripe(superzone);
         let first = superzone * self.layout.segments;
@@ -97,7 +97,7 @@ impl Allocator {
         })
     }
 
-    /// Marks the block at `addr` valid or not; no effect if it is in that state already.
+    /// Marks the block at `addr` valid or invalid; no effect if it is in that state already.
     pub(crate) fn set_valid(&mut self, addr: u32, valid: bool, stream: u8) {
         let Some((superzone, segment, block)) = self.segment_of(addr) else { return };
         let (byte, bit) = ((block / 8) as usize, 1u8 << (block % 8));
@@ -126,14 +126,13 @@ impl Allocator {
         self.valid = in_all;
     }
 
-    /// Gives one block its place in its stream and returns its address. `dirty` blocks were
-    /// promised space.
+    /// Assigns a block the next place of its stream and returns its address. `dirty` is the number
+    /// of blocks that were promised space.
     ///
-    /// # Errors
-    /// `NoSpace` if no head can be given a superzone, which reservations make impossible.
+    /// # Errors `NoSpace` if no head can be given a superzone, which reservations make impossible.
     pub(crate) fn write(&mut self, block: Block, page: Page, dirty: u64) -> Result<u32> {
         let head = self.head_for(self.folded(block.stream), dirty)?;
-        // Where space is scarce the head may be another stream's.
+        // Where space is scarce, the head may belong to another stream.
         let stream = self.stream_of_head(head);
         let at = &self.cursors[head].head;
         let superzone = at.superzone.expect("invariant: a head with a superzone");
@@ -151,10 +150,9 @@ impl Allocator {
         Ok(addr)
     }
 
-    /// The place of the next block of `stream`, for an append: head, zone, block in the zone.
+    /// The place where an append puts the next block of `stream`: head, zone, block in the zone.
     ///
-    /// # Errors
-    /// As [`Allocator::write`].
+    /// # Errors As [`Allocator::write`].
     pub(crate) fn next_place(&mut self, stream: u8, dirty: u64) -> Result<(usize, ZoneId, u32)> {
         let head = self.head_for(self.folded(stream), dirty)?;
         let at = &self.cursors[head].head;
@@ -163,8 +161,8 @@ impl Allocator {
         Ok((head, zone, offset))
     }
 
-    /// Sets the next block of `head` aside; [`Allocator::told`] will name its owner. True if
-    /// nothing else can be written to the segment.
+    /// Sets the next block of `head` aside; [`Allocator::told`] will name its owner. Returns true
+    /// if the segment or the superzone has no further block for data.
     pub(crate) fn set_aside(&mut self, head: usize) -> bool {
         let at = &self.cursors[head].head;
         let superzone = at.superzone.expect("invariant: a head with a superzone");
@@ -180,8 +178,8 @@ impl Allocator {
         next == stripe.blocks() || stripe.is_summary(next) || stripe.is_padding(next)
     }
 
-    /// The owner of the block at `addr`, which was set aside, is known. When the last owner of a
-    /// segment whose other blocks are taken is known, its summary is written.
+    /// Notes the owner of the block at `addr`, which was set aside. If this was the last unknown
+    /// owner of a segment without free blocks, the segment's summary is written.
     pub(crate) fn told(&mut self, addr: u32, owner: SummaryEntry) {
         let Some((superzone, number, block)) = self.segment_of(addr) else { return };
         let Some(segment) = self.open_segments.get(&number) else { return };
@@ -210,8 +208,8 @@ impl Allocator {
         }
     }
 
-    /// An append to `zone` failed, so the places of other appends to it are uncertain. Open
-    /// segments of its superzone get no summary.
+    /// Gives up the summaries of the open segments of a superzone after an append to its zone
+    /// `zone` failed: the places of other appends to the zone are uncertain.
     pub(crate) fn abandon_segments(&mut self, zone: ZoneId) {
         let Some(superzone) = self.layout.superzone_of(zone) else { return };
         let first = superzone * self.layout.segments;
@@ -227,8 +225,8 @@ impl Allocator {
         }
     }
 
-    /// Writes the blocks that must follow a block: the summary at the end of a segment, padding at
-    /// the end of the superzone, which is then full.
+    /// Writes the blocks that follow the last data block: the summary at the end of a segment, and
+    /// the padding at the end of the superzone. The superzone is then full.
     pub(crate) fn finish_segment(&mut self, head: usize) {
         loop {
             let Some(superzone) = self.cursors[head].head.superzone else { return };
@@ -257,7 +255,7 @@ impl Allocator {
         }
     }
 
-    /// Sets the place of the summary of a head's open `segment` aside. The summary is written when
+    /// Sets aside the block for the summary of a head's open `segment`. The summary is written when
     /// the appends to the segment are placed.
     fn summary_later(&mut self, head: usize, superzone: u32, segment: u32) {
         let entries = std::mem::take(&mut self.cursors[head].head.summary);
@@ -273,14 +271,14 @@ impl Allocator {
         self.open_segments.entry(segment).or_default().closed = Some(closed);
     }
 
-    /// Zone, and block in the zone, at place `v` of a superzone.
+    /// The zone, and the block in the zone, of virtual block `v` of a superzone.
     pub(crate) fn place_in(&self, superzone: u32, v: u32) -> (ZoneId, u32) {
         let (column, offset) = self.stripe(superzone).place(v);
         (self.zones.zone(SuperzoneId(superzone), column), offset)
     }
 
-    /// The summary of a head's open segment; the summary in memory is then empty for the next
-    /// segment.
+    /// Builds the summary of a head's open segment, and empties the summary in memory for the
+    /// next segment.
     fn summary_page(&mut self, head: usize, superzone: u32, segment: u32) -> Page {
         let entries = std::mem::take(&mut self.cursors[head].head.summary);
         let stream = self.stream_of_head(head);
@@ -289,7 +287,8 @@ impl Allocator {
         self.build_summary(stream as u8, superzone, segment, generation, &entries)
     }
 
-    /// Notes which stream wrote a segment: replay marked blocks valid before the stream was known.
+    /// Notes which stream wrote a segment. Replay marked its blocks valid before the stream
+    /// was known.
     fn claim_segment(&mut self, segment: u32, stream: usize) {
         let said = self.sit.get(segment);
         if said.valid.get() > 0 && usize::from(said.stream) != stream {
@@ -344,12 +343,12 @@ impl Allocator {
         BlockAddr::new(&self.geometry, zone, offset).0
     }
 
-    /// Number of segments with blocks that were set aside and whose owners are not all known.
+    /// Number of segments that contain blocks set aside whose owners are not all known.
     pub(crate) fn open_segments(&self) -> usize {
         self.open_segments.len()
     }
 
-    /// At recovery: the summary of a segment, of which `entries` are known.
+    /// At recovery, builds the summary of a segment from the known `entries`.
     pub(crate) fn rebuild_summary(
         &mut self,
         head: usize,
@@ -361,14 +360,14 @@ impl Allocator {
         self.summary_page(head, superzone, segment)
     }
 
-    /// At recovery: `head` continues in a superzone.
+    /// At recovery, lets `head` continue at `at`.
     pub(crate) fn reopen(&mut self, head: usize, at: Head) {
         self.cursors[head].head = at;
         self.finish_segment(head);
     }
 
-    /// At recovery: a superzone is written no further. `last`: it was the last superzone of `head`,
-    /// whose next superzone follows it.
+    /// At recovery, closes a superzone to further writes. `last` says that it is the last superzone
+    /// that `head` had, so the head's next superzone follows it.
     pub(crate) fn leave_full(&mut self, head: usize, superzone: u32, last: bool) {
         let id = SuperzoneId(superzone);
         self.zones.mark_full(id);

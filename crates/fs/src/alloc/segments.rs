@@ -1,8 +1,8 @@
 //! The segments of the main area: the table that says which of their blocks are valid (SIT).
 //!
-//! Checkpoints and merges read the table and take from it the entries and pages they write. Apart
-//! from repair, only [`Allocator::set_valid`] changes which blocks are valid: that function keeps
-//! the accounts that are sums over the table.
+//! Checkpoints and merges read the table, and take the entries and pages to write from it. Apart
+//! from repair, only [`Allocator::set_valid`] changes which blocks are valid. That function also
+//! updates the accounts that are sums over the table.
 
 use crate::alloc::Allocator;
 use crate::format::SitEntry;
@@ -20,8 +20,8 @@ impl Allocator {
         self.sit.take_dirty()
     }
 
-    /// Undoes the taking of entries `changed` and table pages `stale` for a checkpoint that will
-    /// not be made.
+    /// Marks the entries `changed` and the table pages `stale` as unwritten again, because the
+    /// checkpoint that took them will not be made.
     pub(crate) fn untake_segments(
         &mut self,
         changed: &[(u32, SitEntry)],
@@ -35,7 +35,7 @@ impl Allocator {
         self.sit.begin_merge(more);
     }
 
-    /// Ends a merge: the pages it has not written are stale.
+    /// Ends a merge: the pages it has not written are stale again.
     pub(crate) fn end_segment_merge(&mut self) {
         self.sit.unmerge();
     }
@@ -46,14 +46,14 @@ impl Allocator {
         self.sit.merged(table_page)
     }
 
-    /// Takes the table pages that are stale, or `all`; they are then not stale, as a checkpoint
+    /// Takes the stale table pages, or `all` pages. They are no longer stale, as a checkpoint
     /// writes them.
     pub(crate) fn take_segment_pages(&mut self, all: bool) -> Vec<(u32, Rc<Vec<SitEntry>>)> {
         if all { self.sit.take_all() } else { self.sit.take_stale() }
     }
 
-    /// At repair: the valid blocks of a segment are those in `map`. [`Allocator::count_valid`] must
-    /// follow.
+    /// At repair, sets the valid blocks of a segment to `map`. [`Allocator::count_valid`] must be
+    /// called afterwards.
     pub(crate) fn repair_segment(&mut self, segment: u32, map: [u8; 64]) {
         let valid: u32 = map.iter().map(|byte| byte.count_ones()).sum();
         self.sit.update(segment, |entry| {
@@ -70,7 +70,7 @@ impl Allocator {
         self.sit.corrupt(segment, change);
     }
 
-    /// Changes an entry, which the next checkpoint writes.
+    /// Changes an entry so that the next checkpoint writes it.
     pub(crate) fn damage_segment(&mut self, segment: u32, change: impl FnOnce(&mut SitEntry)) {
         self.sit.update(segment, change);
     }

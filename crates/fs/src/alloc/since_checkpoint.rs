@@ -1,5 +1,5 @@
-//! What the allocator did since the last durable checkpoint: what a crash undoes, and recovery may
-//! have to do again.
+//! Counts what the allocator did since the last durable checkpoint. A crash undoes this work, and
+//! recovery may have to repeat it.
 
 use crate::accounts::{Broken, at_most};
 use crate::alloc::Allocation;
@@ -12,44 +12,45 @@ use furrow_zone::Result;
 pub(super) struct SinceCheckpoint {
     /// Superzones that heads took.
     allocated: Vec<Allocation>,
-    /// How many of them are in a durable checkpoint once the one under way is durable.
+    /// How many superzones of `allocated` are in a durable checkpoint once the one under way
+    /// is durable.
     allocated_in_snapshot: usize,
-    /// Blocks written, except for what cleaning alone changed: a crash makes them garbage.
+    /// Blocks that a crash now would turn into garbage: those written since, except for blocks that
+    /// cleaning alone changed.
     at_risk: u64,
-    /// How many of them the checkpoint under way covers.
+    /// How many blocks of `at_risk` the checkpoint under way covers.
     at_risk_in_snapshot: u64,
 }
 
 impl SinceCheckpoint {
-    /// A head took a superzone.
+    /// Notes that a head took a superzone.
     pub(super) fn took(&mut self, superzone: Allocation) {
         self.allocated.push(superzone);
     }
 
-    /// A block was written, not only because cleaning changed it.
+    /// Counts a written block that has changed for a reason other than cleaning.
     pub(super) fn wrote(&mut self) {
         self.at_risk += 1;
     }
 
-    /// Superzones that heads took.
+    /// Superzones that heads took since the last durable checkpoint.
     pub(super) fn allocated(&self) -> &[Allocation] {
         &self.allocated
     }
 
     /// Blocks that recovery may write again after a crash now: the blocks written, and the
-    /// `changed` ones, which are dirty for another reason than that cleaning moved blocks below
-    /// them.
+    /// `changed` blocks, which are dirty for a reason other than cleaning moving blocks below them.
     pub(super) fn to_write_again(&self, changed: u64) -> u64 {
         self.at_risk + changed
     }
 
-    /// A checkpoint takes its snapshot: it covers everything up to now.
+    /// Takes the counts of a checkpoint's snapshot, which covers everything up to now.
     pub(super) fn snapshot(&mut self) {
         self.allocated_in_snapshot = self.allocated.len();
         self.at_risk_in_snapshot = self.at_risk;
     }
 
-    /// That checkpoint is durable.
+    /// Subtracts what the checkpoint under way covers, now that it is durable.
     pub(super) fn durable(&mut self, broken: &Broken) {
         self.allocated.drain(..self.allocated_in_snapshot);
         self.allocated_in_snapshot = 0;

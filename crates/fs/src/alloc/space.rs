@@ -4,22 +4,21 @@
 //! each stream's superzones, and the free superzones. Every dirty page is *promised* one block of
 //! it. The rest is *spare*. Because a stream that has no superzone may write into another's (see
 //! [`Allocator::write`]), space is one number: no distribution of dirty pages over streams can make
-//! it insufficient, and asking costs the same no matter how much is dirty.
+//! it insufficient, and the check costs the same no matter how many pages are dirty.
 //!
-//! Operations ask *before* they change anything. Operations of users leave a little more than
-//! [`RESERVE`] superzones spare, removals one. With that, cleaning can always move the valid blocks
-//! of a victim and write the nodes that this changes. A cleaning under way has its own reservation,
-//! which no operation may use. So a checkpoint, which writes the promised blocks, and a cleaning,
-//! once begun, never run out of space. Neither does recovery: the blocks written since the last
-//! durable checkpoint may be garbage after a crash and have to be written again, so the same number
-//! of blocks stays free in addition.
+//! Operations check for space *before* they change anything. Operations of users leave a little
+//! more than [`RESERVE`] superzones spare, removals leave one. With this reserve, cleaning can
+//! always move the valid blocks of a victim and write the nodes that this changes. A cleaning under
+//! way has its own reservation, which no operation may use. So a checkpoint, which writes the
+//! promised blocks, and a cleaning, once begun, never run out of space. Neither does recovery: the
+//! blocks written since the last durable checkpoint may be garbage after a crash and have to be
+//! written again, so the same number of blocks stays free in addition.
 //!
-//! Whether users may have a block at all is another question, which a *count* answers: blocks *in
-//! use* are those that are valid and those that are dirty. Users may have up to the *capacity* in
-//! use: the main area without the blocks that cleaning needs ([`Allocator::capacity`]). Only an
-//! operation that adds to the blocks in use is ever refused for good, and the refusal does not
-//! depend on where garbage lies. Overwriting, renaming and removing add nothing: they wait for
-//! space, which cleaning makes.
+//! A separate *count* decides whether users may have another block at all: the blocks *in use* are
+//! the valid blocks and the dirty ones. Users may have up to the *capacity* in use: the main area
+//! without the blocks that cleaning needs ([`Allocator::capacity`]). Only an operation that adds to
+//! the blocks in use is ever refused for good, and the refusal does not depend on where garbage
+//! lies. Overwriting, renaming and removing add no blocks: they wait until cleaning has made space.
 //!
 //! Requests short of space queue FIFO. The first request in the queue cleans until there is enough
 //! ([`Inner::gain_space`]).
@@ -28,31 +27,33 @@ use crate::alloc::Allocator;
 use crate::types::WRITE_BLOCKS_MAX;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 
-/// Superzones' worth of space that users leave for cleaning: for the valid blocks of a victim, and
-/// as many nodes that point to them.
+/// Space, in superzones, that users leave for cleaning: for the valid blocks of a victim, and as
+/// many nodes that point to them.
 pub(crate) const RESERVE: u32 = 2;
-/// Blocks that recovery may write besides those it replays: for files removed while open.
+/// Blocks that recovery may write in addition to those it replays, to free files that were removed
+/// while open.
 pub(crate) const RECOVERY_MIN: u64 = 8;
 /// Blocks beyond the capacity that names and attributes of existing files may take.
 pub(crate) const UPKEEP: u64 = 64;
-/// Share of the main area that users cannot have, so that cleaning finds garbage: a part in 32.
+/// The main area is divided by this number to get the blocks that users cannot have, so that
+/// cleaning finds garbage.
 const SLACK: u64 = 32;
 
 /// What an operation does to the number of blocks in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// The operation adds at most this number of blocks.
+    /// Adds at most this number of blocks.
     User(u64),
-    /// As `User`, for names and attributes of existing files, for which a little more is kept. An
-    /// operation that only replaces blocks adds none.
+    /// As `User`, for names and attributes of existing files, which may use [`UPKEEP`] blocks
+    /// beyond the capacity. Operations that only replace blocks claim 0.
     Upkeep(u64),
-    /// The operation frees space, at once or when it is followed up. It may use part of the
-    /// reserve, and does not queue.
+    /// Frees space, at once or in a later step. The operation may use part of the reserve, and does
+    /// not queue.
     Removal,
 }
 
 impl Claim {
-    /// It only replaces blocks.
+    /// The claim of an operation that only replaces blocks.
     pub(crate) const SAME: Claim = Claim::Upkeep(0);
 }
 
@@ -96,9 +97,9 @@ impl Allocator {
         u64::from(superzones) * u64::from(self.superzone_blocks())
     }
 
-    /// Blocks that users may have in use. The rest is garbage or free: the blocks that cleaning
-    /// needs at once, and a slack that keeps victims worth cleaning. The slack is at least the
-    /// largest write, as far as a small drive allows.
+    /// Blocks that users may have in use. The other blocks are garbage or free: the blocks that
+    /// cleaning needs at once, and a slack that keeps victims worth cleaning. The slack is at least
+    /// the size of the largest write, as far as a small drive allows.
     pub(crate) fn capacity(&self) -> u64 {
         let blocks = self.main_blocks();
         let write = (WRITE_BLOCKS_MAX as u64 + 8).min(blocks / 16);
@@ -106,41 +107,41 @@ impl Allocator {
         blocks.saturating_sub(self.kept_from_users() + UPKEEP + slack)
     }
 
-    /// Space beyond that of `dirty` blocks, which are promised theirs.
+    /// Space left after subtracting the `dirty` blocks, which have their promise.
     pub(crate) fn spare(&self, dirty: u64) -> u64 {
         self.space_left().saturating_sub(dirty)
     }
 
-    /// True if there are `wanted` blocks of space. Every change asks; the free superzones alone
-    /// usually suffice.
+    /// True if `wanted` blocks of space are left. Every change asks this, so the free superzones
+    /// are counted first: they alone usually suffice.
     pub(crate) fn has_space(&self, wanted: u64) -> bool {
         let whole = !self.zones.is_narrow();
         let free = u64::from(self.zones.free_count()) * u64::from(self.superzone_blocks());
         whole && free >= wanted || self.space_left() >= wanted
     }
 
-    /// Space that users leave: two superzones' worth for cleaning, and a quarter of one for nodes
+    /// Space that users leave: two superzones for cleaning, and a quarter of a superzone for nodes
     /// that several victims share.
     pub(crate) fn kept_from_users(&self) -> u64 {
         let per = u64::from(self.superzone_blocks());
         u64::from(RESERVE) * per + per / 4 + RECOVERY_MIN
     }
 
-    /// Space that recovery may need after a crash now: to write again the `changed` blocks, and the
-    /// blocks written since the last durable checkpoint. Nodes that only cleaning made dirty do not
-    /// count: after a crash they still have their old content.
+    /// Space that recovery may need after a crash now: it writes again the `changed` blocks, and
+    /// the blocks written since the last durable checkpoint. Nodes that only cleaning made dirty do
+    /// not count: after a crash they still have their old content.
     pub(crate) fn recovery_needs(&self, changed: u64) -> u64 {
         RECOVERY_MIN + self.since_checkpoint.to_write_again(changed)
     }
 
-    /// Space that must stay spare, where recovery may have to write the `changed` blocks.
+    /// Space that must stay spare if recovery may have to write the `changed` blocks.
     pub(crate) fn kept(&self, removal: bool, changed: u64) -> u64 {
         let per = u64::from(self.superzone_blocks());
         let kept = if removal { per + RECOVERY_MIN } else { self.kept_from_users() };
         kept.max(u64::from(self.cleaning) + self.recovery_needs(changed))
     }
 
-    /// Whether a stream may take a free superzone: the last ones are for cleaning.
+    /// Whether a stream may take a free superzone. The last ones are kept for cleaning.
     pub(super) fn may_open(&self) -> bool {
         let keep = if self.for_cleaning { 0 } else { RESERVE };
         self.zones.free_count() > keep

@@ -1,11 +1,11 @@
 //! Striping of a superzone: where its linear space lies in its zones.
 //!
 //! A superzone of `width` zones with `capacity` blocks each is one *virtual* space of `width ×
-//! capacity` blocks. It is filled in rows: a row is `sub` blocks (a *subsegment*) of each zone in
-//! turn. Where the capacity is no multiple of `sub`, the last row is shorter: it has `capacity %
-//! sub` blocks per zone. The space is cut into *segments* of `segment` blocks whose last block is
-//! the summary. The blocks left at the end are a short last segment if they can hold a data block
-//! and its summary, otherwise padding.
+//! capacity` blocks. It is filled row by row: a row has `sub` blocks (a *subsegment*) of each zone,
+//! one zone after the other. Where the capacity is no multiple of `sub`, the last row is shorter:
+//! it has `capacity % sub` blocks per zone. The space is cut into *segments* of `segment` blocks
+//! whose last block is the summary. The blocks left at the end are a short last segment if they can
+//! hold a data block and its summary, otherwise padding.
 //!
 //! Invariants (property-tested): [`Stripe::place`] and [`Stripe::index`] are each other's inverse
 //! on `[0, width × capacity)`; as the virtual index ascends, the offsets visited within each zone
@@ -17,13 +17,13 @@ use std::ops::Range;
 
 /// Blocks of a subsegment by default: 128 KiB.
 pub const DEFAULT_SUB: u32 = 32;
-/// Blocks of a segment by default: 2 MiB, 511 blocks and the summary.
+/// Blocks of a segment by default: 2 MiB, which is 511 blocks and the summary.
 pub const DEFAULT_SEGMENT: u32 = 512;
 
 /// Why a [`Stripe`] cannot be built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StripeError {
-    /// One of the four numbers is zero, or a segment has no space for data and summary.
+    /// One of the four numbers is zero, or a segment cannot hold a data block and its summary.
     #[error(
         "stripe of width {width}, capacity {capacity}, subsegment {sub}, segment {segment} blocks: \
          each must be at least 1 and a segment at least 2"
@@ -48,7 +48,7 @@ pub enum StripeError {
     },
 }
 
-/// The shape of one superzone; all numbers in blocks except `width` (zones).
+/// The shape of one superzone; all numbers are in blocks except `width`, which is in zones.
 ///
 /// Build it with [`Stripe::new`] when the numbers come from a medium: the methods divide by them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,14 +57,14 @@ pub struct Stripe {
     pub width: u32,
     /// Usable blocks of each zone.
     pub capacity: u32,
-    /// Blocks of a subsegment: those that lie side by side in one zone.
+    /// Blocks of a subsegment, which are adjacent in one zone.
     pub sub: u32,
     /// Blocks of a segment, its summary included.
     pub segment: u32,
 }
 
 impl Stripe {
-    /// A checked stripe.
+    /// Builds a stripe after checking its numbers.
     pub fn new(width: u32, capacity: u32, sub: u32, segment: u32) -> Result<Stripe, StripeError> {
         if width == 0 || capacity == 0 || sub == 0 || segment < 2 {
             return Err(StripeError::Degenerate { width, capacity, sub, segment });
@@ -75,7 +75,7 @@ impl Stripe {
         Ok(Stripe { width, capacity, sub, segment })
     }
 
-    /// A checked stripe with the default subsegment and segment.
+    /// Builds a checked stripe with the default sizes of subsegments and segments.
     pub fn with_defaults(width: u32, capacity: u32) -> Result<Stripe, StripeError> {
         Stripe::new(width, capacity, DEFAULT_SUB, DEFAULT_SEGMENT)
     }
@@ -90,8 +90,8 @@ impl Stripe {
         self.capacity - self.capacity % self.sub
     }
 
-    /// (zone within the superzone, block within the zone) of virtual block `v`, which must be
-    /// below [`Stripe::blocks`].
+    /// Returns the zone within the superzone, and the block within that zone, of virtual block `v`,
+    /// which must be below [`Stripe::blocks`].
     pub fn place(&self, v: u32) -> (u32, u32) {
         debug_assert!(v < self.blocks(), "virtual block {v} of {}", self.blocks());
         let full = self.full_per_zone() * self.width;
@@ -117,13 +117,13 @@ impl Stripe {
         }
     }
 
-    /// Blocks from `v` on, `v` included, that lie side by side in the zone of `v`: the largest run
-    /// one write to that zone can take before the stripe continues in another.
+    /// Number of blocks from `v` on, `v` included, that are adjacent in the zone of `v`: the
+    /// longest write to that zone before the stripe continues in another zone.
     pub fn run(&self, v: u32) -> u32 {
         let (_, offset) = self.place(v);
         let full = self.full_per_zone();
         let end = if offset < full { (offset / self.sub + 1) * self.sub } else { self.capacity };
-        // With one zone, neighbouring rows are neighbours in the zone too.
+        // With only one zone, consecutive rows are adjacent in it.
         if self.width == 1 { self.capacity - offset } else { end - offset }
     }
 
@@ -170,7 +170,8 @@ impl Stripe {
         self.segment_of(v).is_some_and(|k| self.summary_index(k) == v)
     }
 
-    /// True if `v` belongs to no segment: it is written once, with zeroes, to make the zone full.
+    /// True if `v` belongs to no segment: such a block is written once, with zeros, to fill
+    /// the zone.
     pub fn is_padding(&self, v: u32) -> bool {
         self.segment_of(v).is_none()
     }

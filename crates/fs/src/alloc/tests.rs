@@ -1,5 +1,5 @@
-//! The allocator against a model, without a drive: random writes, appends, invalidations,
-//! checkpoints, cleanings and closings of superzones; the accounts agree after each step.
+//! Compares the allocator with a model, without a drive: random writes, appends, invalidations,
+//! checkpoints, cleanings and closings of superzones. The accounts are compared after each step.
 
 use super::heads::Head;
 use super::place::Block;
@@ -56,27 +56,27 @@ impl ZonedDevice for NoDrive {
 /// One step of the test.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Blocks of a stream.
+    /// Writes blocks of a stream.
     Write {
         stream: u8,
         blocks: u32,
     },
-    /// Blocks of a stream by appends. Their owners are told later, for some of them never.
+    /// Appends blocks of a stream. Their owners are told later, some of them never.
     Append {
         stream: u8,
         blocks: u32,
     },
-    /// The owner of an appended block.
+    /// Tells the allocator the owner of an appended block.
     Tell(prop::sample::Index),
-    /// A block is overwritten or removed.
+    /// Overwrites or removes a block.
     Invalidate(prop::sample::Index),
     Snapshot,
-    /// The snapshot's checkpoint is durable; superzones that were empty at the snapshot are
-    /// released.
+    /// Makes the snapshot's checkpoint durable; superzones that were empty at the snapshot
+    /// are released.
     Durable,
-    /// The superzone with the fewest valid blocks is emptied.
+    /// Empties the superzone with the fewest valid blocks.
     Clean,
-    /// A parked superzone is closed.
+    /// Closes a parked superzone.
     Close {
         idle: bool,
     },
@@ -98,7 +98,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The state that a checkpoint's snapshot has.
+/// The state of the allocator at a checkpoint's snapshot.
 struct Snapshot {
     sit: Table<SitEntry>,
     heads: Vec<Head>,
@@ -119,13 +119,13 @@ struct Bench {
     valid: BTreeSet<u32>,
     /// Owner of each block written since its superzone was released: (node, slot).
     owners: BTreeMap<u32, (u32, u16)>,
-    /// Blocks appended whose owner is not told.
+    /// Appended blocks whose owner is still untold.
     untold: Vec<u32>,
     /// Blocks written to each zone.
     fill: BTreeMap<ZoneId, u32>,
-    /// Zones opened and not reset.
+    /// Zones opened and not yet reset.
     opened: BTreeSet<ZoneId>,
-    /// Places of summaries that come later.
+    /// Places of summaries that are written later.
     reserved: BTreeSet<(ZoneId, u32)>,
     allocated: Vec<Allocation>,
     at_risk: u64,
@@ -223,7 +223,7 @@ impl Bench {
         *fill += 1;
     }
 
-    /// A summary names the owner of every block of its segment.
+    /// Checks that a summary names the owner of every block of its segment.
     fn check_summary(&self, page: &Page) {
         let bytes = page.bytes();
         let size = size_of::<SummaryHeader>();
@@ -253,7 +253,7 @@ impl Bench {
     }
 
     fn write(&mut self, stream: u8, (node, slot): (u32, u16)) {
-        // The owner is known before the summary that may follow.
+        // Tell the owner first: the summary that may be written next needs it.
         let before = self.alloc.space_left();
         let (dirty, cleaning) = (0, self.alloc.for_cleaning);
         let addr = self.alloc.write(Block { stream, node, slot }, Page::zeroed(), dirty).unwrap();
@@ -300,7 +300,7 @@ impl Bench {
     }
 
     fn take_snapshot(&mut self) {
-        // As in the engine: no append is in flight then.
+        // As in the engine, no append may be in flight at a snapshot.
         while let Some(last) = self.untold.len().checked_sub(1) {
             self.tell(last, last % 3 > 0);
         }
@@ -353,7 +353,7 @@ impl Bench {
         self.mount(snapshot);
     }
 
-    /// A mount of the checkpoint has the accounts of its snapshot.
+    /// Checks that a mount of the checkpoint has the accounts of its snapshot.
     fn mount(&self, snapshot: Snapshot) {
         let geometry = self.writer.geometry();
         let zones = ZonePool::new(&self.writer, &snapshot.superzones, self.groups).unwrap();
@@ -398,7 +398,7 @@ impl Bench {
         if zones.is_empty() {
             return;
         }
-        // Finished: nothing more is written there.
+        // The zones are finished: nothing more is written to them.
         for zone in zones {
             self.fill.insert(zone, self.layout.capacity);
         }
@@ -441,7 +441,7 @@ impl Bench {
         self.check();
     }
 
-    /// Every account, counted from the model.
+    /// Checks every account against the model.
     fn check(&self) {
         let alloc = &self.alloc;
         assert_eq!(alloc.valid(), self.valid.len() as u64, "valid blocks of the main area");
@@ -471,7 +471,7 @@ impl Bench {
         }
         assert_eq!(alloc.zones.count(SuperzoneState::Active) as usize, open.len(), "active");
         let (permits, held) = alloc.permits();
-        // No write is ever under way here: a permit is held by a head or a log, or is free.
+        // Every write has completed by now: a permit is held by a head or a log, or is free.
         assert_eq!(held, alloc.permits_of_heads(), "permits taken, by who holds them");
         let geometry = self.writer.geometry();
         let active = self.fill.values().filter(|fill| **fill < self.layout.capacity).count();
@@ -486,7 +486,8 @@ impl Bench {
         assert_eq!(needs, self.at_risk, "blocks at risk");
     }
 
-    /// Space: payload blocks of free superzones, and the unwritten payload blocks of open ones.
+    /// Checks the space left: payload blocks of free superzones, and the unwritten payload blocks
+    /// of open ones.
     fn check_room(&self) {
         let mut room = 0;
         for id in (0..self.layout.superzones).map(SuperzoneId) {
@@ -515,7 +516,7 @@ impl Drop for Bench {
     }
 }
 
-/// Four groups of dies, and permits for three superzones beyond the first heads'.
+/// Four groups of dies, and three permits beyond those of the first heads.
 #[test]
 fn superzones_are_lent_on_dies_where_the_stream_has_none() {
     const WARM: u8 = 1;
@@ -524,7 +525,7 @@ fn superzones_are_lent_on_dies_where_the_stream_has_none() {
     let mut bench = Bench::new(spec, 8);
     assert_eq!((bench.groups, bench.alloc.permits()), (4, (13, 10)));
     bench.alloc.set_quota(WARM.into(), 4);
-    // Whole segments: one that is begun is not lent.
+    // Write whole segments: a superzone with a begun segment is not lent.
     bench.run(Step::Write { stream: WARM, blocks: 42 });
     assert_eq!(bench.alloc.permits().1, 13, "no permits are left");
     bench.alloc.set_quota(WARM.into(), 1);
@@ -539,11 +540,13 @@ fn superzones_are_lent_on_dies_where_the_stream_has_none() {
     let written = groups(&bench);
     let apart: BTreeSet<u32> = written.iter().copied().collect();
     assert!(written.len() >= 3 && apart.len() == written.len(), "{written:?}");
-    // One that lies beside another was not lent: it is closed for its permits.
+    // A superzone on a group that the stream already writes to was not lent: it is closed for
+    // its permits.
     let lent = bench.alloc.lent_to(COLD.into()).count();
     assert_eq!(lent, written.len() - 1);
     assert_eq!(bench.alloc.head_to_close(false, 0).is_some(), lent < 3, "{written:?}");
-    // They are handed back where the quota falls, and taken back where the owner has no others.
+    // A borrower hands superzones back when its quota falls. The owner takes them back only when it
+    // has no other parked superzones.
     bench.alloc.set_quota(COLD.into(), 2);
     assert_eq!(bench.alloc.lent_to(COLD.into()).count(), 1);
     bench.alloc.set_quota(WARM.into(), 4);

@@ -4,40 +4,40 @@
 //! where W_i is the number of blocks it wrote and A = min(A_peak, A_avail / 2) (Z-LFS, section
 //! 4.2): no more than saturate the drive, and half of the superzones that the drive's active zones
 //! allow, since parked superzones hold permits too. Every stream keeps one. A stream that wrote
-//! fewer segments in the window than it would get superzones gets only as many superzones as
-//! segments: more heads cannot be busy at once.
+//! fewer segments in the window than it would get superzones is limited to one superzone per
+//! segment: more heads cannot be busy at once.
 //!
 //! Three things differ from the published code. A quota is reached at once, not one superzone per
 //! window. Nothing stays reserved for a class that was idle for the whole window. A stream that
-//! writes much need not wait for the window's end: a class is *sampled*. Each time the class has
-//! written [`SAMPLE`] segments for each superzone of its share, a stream that by this sample would
-//! get at least twice its quota gets it. A new mount and a change of load are thus noticed after
-//! some 64 MiB, instead of after a second: a drive that takes 64 MiB in 30 ms notices them 30 ms
-//! later. Samples never lower a quota: two streams that write in bursts by turns would take from
-//! each other the superzones they will need again. A stream loses superzones only at the window's
+//! writes much need not wait for the window's end: a class is *sampled* whenever it has written
+//! [`SAMPLE`] segments for each superzone of its share. A stream whose quota would at least double
+//! by this sample gets the larger quota at once. A new mount and a change of load are thus noticed
+//! after about 64 MiB, instead of after a second: on a drive that takes 64 MiB in 30 ms, this is 30
+//! ms. Samples never lower a quota: two streams that write alternate bursts would take superzones
+//! from each other that they will soon need again. A stream loses superzones only at the window's
 //! end, by the writes of the whole window.
 //!
 //! Pure arithmetic; opening, parking and closing superzones is in `heads`.
 
 use furrow_rt::Nanos;
 
-/// A window, in nanoseconds.
+/// Length of a window, in nanoseconds.
 pub(crate) const WINDOW: u64 = Nanos::SECOND;
 
-/// Segments in a sample for each superzone that a class may have open: enough to tell an eighth of
-/// the writes from a quarter.
+/// Segments in a sample for each superzone that a class may have open. Four are enough to
+/// distinguish an eighth of the writes from a quarter.
 const SAMPLE: u64 = 4;
 
-/// Superzones that may be open per class, data or nodes: `peak` is the number that saturates the
-/// drive (0: unknown), `available` the number that its active zones allow.
+/// Superzones that a class (data or nodes) may have open. `peak` is the number that saturates the
+/// drive (0 if unknown), `available` the number that the active zones of the drive allow.
 pub(crate) fn share(peak: u32, available: u32) -> u32 {
     let half = available / 2;
     let most = if peak == 0 { half } else { peak.min(half) };
     most.max(1)
 }
 
-/// Quotas of the streams of one class that wrote `written` blocks each; a segment holds `segment`
-/// blocks. `None` if nothing was written, so that the last quotas stay.
+/// Quotas of the streams of one class, which wrote `written` blocks each; a segment holds `segment`
+/// blocks. `None` if nothing was written, so that the previous quotas stay.
 pub(crate) fn quotas(written: &[u64], segment: u64, share: u32, most: u32) -> Option<Vec<u32>> {
     let total: u64 = written.iter().sum();
     if total == 0 {
@@ -51,13 +51,13 @@ pub(crate) fn quotas(written: &[u64], segment: u64, share: u32, most: u32) -> Op
     Some(written.iter().map(quota).collect())
 }
 
-/// True if a class wrote enough since the last sample, `sampled` blocks, to take another.
+/// True if a class has written enough since the last sample, `sampled` blocks, to take another.
 pub(crate) fn is_sample(sampled: &[u64], segment: u64, share: u32) -> bool {
     sampled.iter().sum::<u64>() >= SAMPLE * u64::from(share) * segment
 }
 
-/// Quotas that streams of one class get at once, having written `sampled` blocks with `current`
-/// quotas: `None` for a stream that would get less than twice its current quota.
+/// Quotas that the streams of one class get at once, after writing `sampled` blocks with the quotas
+/// `current`. `None` for a stream whose quota would not double.
 pub(crate) fn raised(
     sampled: &[u64],
     current: &[u32],
@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(quotas(&[100_000, 0, 0], 511, 8, 8), Some(vec![8, 1, 1]));
         assert_eq!(quotas(&[50_000, 50_000, 0], 511, 8, 8), Some(vec![4, 4, 1]));
         assert_eq!(quotas(&[90_000, 30_000, 0], 511, 8, 8), Some(vec![6, 2, 1]));
-        // Three segments cannot keep eight superzones busy.
+        // A stream that wrote three segments cannot keep eight superzones busy.
         assert_eq!(quotas(&[1500, 0, 0], 511, 8, 8), Some(vec![3, 1, 1]));
     }
 
@@ -98,7 +98,8 @@ mod tests {
         assert!(is_sample(&[0, 32 * 511, 0], 511, 8) && !is_sample(&[0, 32 * 510, 0], 511, 8));
         let raised = |sampled: [u64; 3], current| super::raised(&sampled, current, 511, 8, 8);
         assert_eq!(raised([0, 17_000, 0], &[1, 1, 1]), [None, Some(8), None]);
-        // Writes that were seven to one are now one to one: the busy stream keeps its quota.
+        // The writes of two streams were seven to one and are now one to one: the stream that was
+        // busy keeps its quota.
         assert_eq!(raised([0, 8_500, 8_500], &[1, 7, 1]), [None, None, Some(4)]);
         // A slightly larger quota waits for the window's end.
         assert_eq!(raised([0, 6_000, 11_000], &[1, 4, 4]), [None, None, None]);

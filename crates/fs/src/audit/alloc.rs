@@ -1,4 +1,4 @@
-//! Audits of space: valid blocks, superzones, heads and their permits.
+//! Audits of space: valid blocks, superzones, and heads with their permits.
 
 use crate::accounts::{at_most, contradiction, holds, same};
 use crate::alloc::heads::Head;
@@ -21,7 +21,8 @@ pub(super) fn is_set(entry: &SitEntry, block: u32) -> bool {
 }
 
 impl Core {
-    /// Valid blocks: the maps of segments, their counts, the sums over superzones and over all.
+    /// Checks the counts of valid blocks: the maps of segments, their counts, and the sums over
+    /// each superzone and over the main area.
     pub(super) fn audit_valid(&self) -> Result<()> {
         let mut sums = vec![0u32; self.env.layout.superzones as usize];
         for (segment, entry) in self.alloc.sit().iter() {
@@ -40,7 +41,7 @@ impl Core {
             match self.alloc.zones().state(id) {
                 SuperzoneState::Free => free += u64::from(self.alloc.payload_of(id)),
                 SuperzoneState::Tables | SuperzoneState::Retired => {}
-                // Cleaning never takes a superzone with more valid blocks than fit.
+                // A superzone with more valid blocks than fit into it would never be cleaned.
                 _ => {
                     let account = format_args!("valid blocks of superzone {index}");
                     at_most(account, self.alloc.payload_of(id), *sum)?;
@@ -58,7 +59,7 @@ impl Core {
         same(format_args!("space in free superzones"), free, by_count)
     }
 
-    /// Heads: their positions in their superzones, and their permits.
+    /// Checks the heads: their positions in their superzones, and their permits.
     pub(crate) fn audit_heads(&self) -> Result<()> {
         let heads: Vec<&Head> = self.alloc.heads().collect();
         let mut writers: Vec<Option<usize>> = vec![None; self.env.layout.superzones as usize];
@@ -78,8 +79,8 @@ impl Core {
         self.alloc.audit_permits()
     }
 
-    /// Open superzones against the SIT and the pool; with `owners`, also the owners of blocks in
-    /// open segments.
+    /// Checks open superzones against the SIT and the pool; with `owners`, also the owners of
+    /// blocks in open segments.
     pub(super) fn audit_open_superzones(&self, owners: bool) -> Result<()> {
         let mut open = vec![false; self.env.layout.superzones as usize];
         for (index, head) in self.alloc.heads().enumerate() {
@@ -98,7 +99,8 @@ impl Core {
         Ok(())
     }
 
-    /// Whether a head has a superzone, and the permits for it.
+    /// Checks a head's loan, its position if no stream writes through it, the state of its
+    /// superzone, and its permits.
     fn audit_turn(&self, index: usize, head: &Head) -> Result<()> {
         let turn = self.alloc.turn(index);
         let account = format_args!("Cursor::lent of head {index}");
@@ -118,7 +120,7 @@ impl Core {
         let state = self.alloc.zones().state(SuperzoneId(superzone));
         let account = format_args!("state of superzone {superzone}, head {index}'s");
         holds(state == SuperzoneState::Active, account, "active")?;
-        // The first heads hold their permits in common.
+        // The permits of the first heads are counted in common.
         if index < self.env.layout.streams as usize || turn.closing {
             return Ok(());
         }
@@ -126,7 +128,7 @@ impl Core {
         same(account, self.env.layout.width, turn.permits.unwrap_or(0))
     }
 
-    /// The position of a head, against its segment and against the writer's zones.
+    /// Checks the position of a head against its segment and against the writer's zones.
     fn audit_head(
         &self,
         (index, head): (usize, &Head),
@@ -146,7 +148,7 @@ impl Core {
             let zone = self.alloc.zones().zone(SuperzoneId(superzone), column);
             let expected = match self.env.writer.is_open(zone) {
                 true => self.env.writer.position(zone),
-                // Recovery found the zone written to its end.
+                // The writer does not have the zone open: recovery found it written to its end.
                 false => stripe.capacity,
             };
             let account =
@@ -156,7 +158,7 @@ impl Core {
         Ok(())
     }
 
-    /// The SIT's entries of blocks that a head has not written yet.
+    /// Checks that the SIT marks no block valid that the head has not written yet.
     fn audit_segments(&self, (_, head): (usize, &Head), superzone: u32) -> Result<()> {
         let (stripe, segments) = (self.alloc.stripe(superzone), self.env.layout.segments);
         let first = superzone * segments;
@@ -175,7 +177,8 @@ impl Core {
         Ok(())
     }
 
-    /// The owners of the blocks of an open segment, all of them in memory, against its map.
+    /// Checks the owners of the blocks of an open segment, which are all in memory, against its map
+    /// of valid blocks.
     fn audit_open_segment(&self, head: &Head, superzone: u32) -> Result<()> {
         let segment = self.env.layout.segment_blocks;
         let entry =
@@ -205,7 +208,7 @@ impl Core {
         Ok(())
     }
 
-    /// Checks that the space left has a block for each dirty page, as promised.
+    /// Checks that there is a block of space for each dirty page, as promised.
     pub(super) fn audit_promised_space(&self) -> Result<()> {
         if !self.promises_space() {
             return Ok(());
@@ -214,7 +217,7 @@ impl Core {
         at_most(format_args!("dirty pages, by the space left for them"), left, dirty)
     }
 
-    /// Blocks set aside for appends belong to appends in flight.
+    /// Checks that blocks set aside for appends belong to appends in flight.
     pub(super) fn audit_open_segments(&self) -> Result<()> {
         let account = format_args!("Allocator::open_segments without an append in flight");
         same(

@@ -1,4 +1,4 @@
-//! Audits of the tables: nodes and their ids, table pages and the zones these are in.
+//! Audits of the tables: nodes and their ids, table pages and the zones they are in.
 
 use super::alloc::{bits, is_set};
 use crate::accounts::{contradiction, holds, same};
@@ -10,7 +10,7 @@ use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_zone::Result;
 
 impl Core {
-    /// The NAT against node ids, the SIT and the cache.
+    /// Checks the NAT against node ids, the SIT and the cache.
     pub(super) fn audit_nodes(&self) -> Result<()> {
         let (mut live, mut inodes) = (0, 0);
         for (nid, entry) in self.tables.nat().iter() {
@@ -45,7 +45,8 @@ impl Core {
         Ok(())
     }
 
-    /// A node in use: its id is taken, and its block is valid or the node is in the cache alone.
+    /// Checks a node in use: its id must be taken, and its block must be valid, or the node must
+    /// exist only in the cache.
     fn audit_node(&self, nid: u32, entry: &NatEntry) -> Result<()> {
         holds(
             self.tables.ids().is_used(nid),
@@ -68,7 +69,7 @@ impl Core {
         holds(valid, account, "a set bit")
     }
 
-    /// Zones of the tables against the table pages in them and the writer's positions.
+    /// Checks the zones of the tables against the table pages in them and the writer's positions.
     pub(super) fn audit_table_zones(&self) -> Result<()> {
         for (table, pages) in self.tables.pages().iter().enumerate() {
             for (page, place) in pages.iter().enumerate() {
@@ -107,11 +108,10 @@ impl Core {
         Ok(())
     }
 
-    /// The accounts that changed since the last checkpoint: dirty entries of NAT and SIT, and the
-    /// small accounts.
+    /// Checks the accounts that changed since the last checkpoint, which are dirty entries of NAT
+    /// and SIT, and the small accounts.
     ///
-    /// # Errors
-    /// `Internal`, as [`Core::audit`].
+    /// # Errors `Internal`, as [`Core::audit`].
     pub(crate) fn audit_changed(&self) -> Result<()> {
         if self.health.failed().is_some() || self.env.options.read_only {
             return self.audit_failure();

@@ -1,6 +1,6 @@
-//! Tests: an audit notices each corruption of memory that `docs/inside/structure/corruptions.md`
-//! lists for the file system (F1 to F16), and more dirty pages than space is left for (F17); it
-//! finds nothing wrong in a file system at work.
+//! Tests: an audit notices each corruption of memory that `docs/structure/corruptions.md` lists for
+//! the file system (F1 to F16), and dirty pages that exceed the space left (F17); an audit finds
+//! nothing wrong in a working file system.
 
 use super::alloc::is_set;
 use crate::alloc::heads::Head;
@@ -55,7 +55,7 @@ async fn write(fs: &Fs, ino: Ino, offset: u64, len: usize) -> Result<()> {
     fs.write(ino, WriteData::copy(fs.pool(), offset, &vec![7; len])).await
 }
 
-/// Corrupts the memory of `fs` by `mutate`; the audit that follows must name `account`.
+/// Corrupts the memory of `fs` by `mutate`, then checks that the audit names `account`.
 fn corrupt(fs: &Fs, account: &str, mutate: impl FnOnce(&mut Core)) {
     fs.audit().unwrap();
     mutate(&mut fs.0.core.borrow_mut());
@@ -66,7 +66,7 @@ fn corrupt(fs: &Fs, account: &str, mutate: impl FnOnce(&mut Core)) {
     fs.0.fail(&error);
 }
 
-/// A corruption after `prepare`, on the narrow drive.
+/// Runs `test` on the narrow drive.
 fn corrupted<F: Future<Output = Result<()>> + 'static>(test: impl FnOnce(Fs) -> F + 'static) {
     mounted(NARROW, quiet(), test);
 }
@@ -88,7 +88,7 @@ fn f1_valid_blocks_of_a_superzone() {
     });
 }
 
-/// The blocks that hold summaries are marked valid too, and all counts agree with that.
+/// Marks blocks that hold summaries valid too, and makes all counts agree with that.
 #[test]
 fn more_valid_blocks_than_a_superzone_holds() {
     corrupted(|fs| async move {
@@ -118,7 +118,8 @@ fn f2_the_bit_of_a_node_that_is_in_use() {
     corrupted(|fs| async move {
         let ino = file(&fs, "a").await?;
         for _ in 0..3 {
-            // More than a record holds of a node: the node is written each time.
+            // Write more than a sync record holds of a node, so that each fsync writes the
+            // node itself.
             write(&fs, ino, 0, 150 * 4096).await?;
             fs.fsync(ino, false).await?;
         }
@@ -139,10 +140,11 @@ fn f2_the_bit_of_a_node_that_is_in_use() {
     });
 }
 
-/// A file whose inode was written twice to one open segment: its former place, and its present one.
+/// Makes a file whose inode was written twice to one open segment; returns the former and the
+/// present address of the inode.
 async fn written_twice(fs: &Fs) -> Result<(Ino, u32, u32)> {
     let ino = file(fs, "twice").await?;
-    // More than a record holds of a node: the node is written, and written again.
+    // Write more than a sync record holds of a node, so that each fsync writes the node itself.
     write(fs, ino, 0, 150 * 4096).await?;
     fs.fsync(ino, false).await?;
     let before = fs.0.core.borrow().tables.nat().get(ino.0).addr.get();
@@ -370,7 +372,7 @@ fn f17_more_dirty_pages_than_there_is_room_for() {
     });
 }
 
-/// Works a little, with an audit after every operation.
+/// Runs a few operations, with an audit after each.
 async fn work(fs: &Fs) -> Result<()> {
     let directory = fs.create(Ino::ROOT, b"directory", &NewNode::directory()).await?.ino;
     fs.audit()?;

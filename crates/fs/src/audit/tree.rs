@@ -1,4 +1,4 @@
-//! Audits of the tree: what is in the cache against the tables, and files open or removed.
+//! Audits of the tree: the pages in the cache against the tables, and open or removed files.
 
 use super::alloc::is_set;
 use crate::accounts::{contradiction, holds, same};
@@ -11,7 +11,7 @@ use crate::types::Ino;
 use furrow_rt::Page;
 use furrow_zone::Result;
 
-/// The pointers to blocks in a node: none in an index node or one of attributes.
+/// The pointers to blocks in a node; none in an index node or an attribute node.
 fn slots(page: &Page) -> &[Pointer] {
     match header(page).level {
         LEVEL_INODE if as_inode(page).head.height == 0 => &as_inode(page).slots,
@@ -21,7 +21,7 @@ fn slots(page: &Page) -> &[Pointer] {
 }
 
 impl Core {
-    /// Pages in the cache against NAT and SIT; orphans and open files against inodes.
+    /// Checks pages in the cache against NAT and SIT, and orphans and open files against inodes.
     pub(super) fn audit_tree(&self) -> Result<()> {
         let (mut nodes, mut valid) = (0, 0);
         for (key, entry) in self.cache.all() {
@@ -47,7 +47,7 @@ impl Core {
             let account = format_args!("open, inode {ino}");
             same(account, ino.0, self.tables.nat().get(ino.0).ino.get())?;
         }
-        // With all nodes in memory, all valid blocks are known.
+        // When all nodes are in memory, all valid blocks are known.
         let all = self.tables.nat().iter().filter(|(_, entry)| entry.ino.get() != 0).count();
         if nodes == all {
             let placed = self
@@ -61,7 +61,7 @@ impl Core {
         Ok(())
     }
 
-    /// A node in memory: checks whether it is an orphan, and that the blocks it points to are
+    /// Checks a node in memory: whether it is an orphan, and whether the blocks it points to are
     /// valid. Returns the number of these blocks.
     fn audit_page(&self, nid: u32, page: &Page) -> Result<u64> {
         let head = header(page);
@@ -88,8 +88,8 @@ impl Core {
         Ok(count)
     }
 
-    /// Whether node `node`, by slot `slot` of a summary, still names the block at `addr`, as
-    /// `owner_of` finds it; `None` if the answer needs a node that is not in memory.
+    /// Whether node `node` still names the block at `addr` in the slot that a summary calls `slot`,
+    /// as `owner_of` decides. `None` if the answer needs a node that is not in memory.
     pub(super) fn names_block(&self, node: u32, slot: u16, addr: u32) -> Option<bool> {
         let page = self.cache.audited(&Key::Node(node))?.page();
         let head = header(page);
@@ -101,8 +101,8 @@ impl Core {
         Some(at.addr.get() == addr)
     }
 
-    /// The pointers of an inode are those to the first blocks of its file, in the nodes where these
-    /// pointers are now.
+    /// Whether the file of `inode` still names the block at `addr` as its block `slot`. The first
+    /// pointers of a file start in its inode and move to leaves when the file grows.
     fn first_leaf_names(&self, inode: &Page, slot: u16, addr: u32) -> Option<bool> {
         let inode = as_inode(inode);
         let height = inode.head.height;

@@ -2,16 +2,16 @@
 //!
 //! The engine checks after every write whether cleaning is needed. Below [`GcOptions::start`] it
 //! cleans one victim after the other, in a task of its own that ends when enough is free again or
-//! no victim is worth moving. The background then rests until a superzone's worth has been written.
-//! The less is free, the less garbage a victim needs and the shorter are the pauses between
-//! batches. Below [`GcOptions::urgent`], and while a request waits for space, there are no pauses.
-//! A pause is a multiple of the time the batch before it took, so the share of the drive that
-//! cleaning takes is bounded on any drive.
+//! no victim is worth moving. Background cleaning then rests until about one superzone of blocks
+//! has been written. The less space is free, the less garbage a victim needs, and the shorter the
+//! pauses between batches are. Below [`GcOptions::urgent`], and while a request waits for space,
+//! there are no pauses. A pause is a multiple of the time that the previous batch took, so the
+//! share of the drive that cleaning takes is bounded on any drive.
 //!
-//! Both levels are shares of the space that is not in use, free or garbage, so cleaning always has
-//! garbage to choose from. As shares of the main area they could not be reached on a full drive:
-//! at 85 % of it in use, cleaning took every victim with a twentieth of garbage, without a pause,
-//! and wrote twice as much as cleaning only when somebody waited.
+//! Both levels are shares of the space that is not in use (free or garbage), so cleaning always has
+//! garbage to choose from. As shares of the main area, the levels could not be reached on a full
+//! drive: with 85 % of the main area in use, cleaning took every victim with at least 5 % garbage,
+//! without pauses, and wrote twice as much as cleaning on demand.
 //!
 //! [`GcOptions::start`]: super::GcOptions::start
 //! [`GcOptions::urgent`]: super::GcOptions::urgent
@@ -21,14 +21,14 @@ use crate::core::{Core, Inner};
 use furrow_rt::Nanos;
 use std::rc::Rc;
 
-/// Least garbage of a victim, in thousandths: when cleaning starts, when it just becomes urgent,
-/// and while it is urgent.
+/// Least garbage of a victim, in thousandths: at the level where cleaning starts, just above the
+/// urgent level, and below the urgent level.
 const GARBAGE: [u64; 3] = [400, 100, 50];
-/// A pause is at most this many times as long as the batch before it.
+/// Longest pause, as a multiple of the time that the batch before it took.
 const PAUSE_MAX: u64 = 8;
-/// Least levels of free space at which cleaning starts and is urgent, in superzones, but at most a
-/// half and a quarter of the space not in use: before somebody waits, a victim and its checkpoint
-/// should be done with.
+/// Minimum of the levels of free space at which cleaning starts and becomes urgent, in superzones
+/// (capped at a half and a quarter of the space not in use): cleaning a victim and writing the
+/// checkpoint should be done before any request waits.
 const LEAST: [u64; 2] = [2, 1];
 
 impl Core {
@@ -37,7 +37,7 @@ impl Core {
         self.spare().saturating_sub(self.alloc.kept_from_users())
     }
 
-    /// Blocks free at which cleaning starts, and at which it is urgent.
+    /// Free blocks below which cleaning starts, and below which it is urgent.
     fn levels(&self) -> [u64; 2] {
         let gc = &self.env.options.gc;
         let not_kept = self.alloc.main_blocks().saturating_sub(self.alloc.kept_from_users());
@@ -50,7 +50,7 @@ impl Core {
         [level(gc.start, LEAST[0], 2), level(gc.urgent, LEAST[1], 4)]
     }
 
-    /// Position of the free space between urgent (0) and the start of cleaning (1000 and more).
+    /// How far the free space is from urgent (0) towards the start of cleaning (1000 and more).
     fn ease(&self) -> u64 {
         let [start, urgent] = self.levels();
         self.free().saturating_sub(urgent) * 1000 / start.saturating_sub(urgent).max(1)
@@ -60,8 +60,7 @@ impl Core {
         self.free() < self.levels()[1]
     }
 
-    /// The urgency with which background cleaning looks for victims now; `None` while enough is
-    /// free.
+    /// The urgency of background cleaning now; `None` while enough is free.
     fn background_urgency(&self) -> Option<Urgency> {
         let [start, _] = self.levels();
         if self.has_spare(start + self.alloc.kept_from_users()) {
@@ -75,7 +74,7 @@ impl Core {
         Some(Urgency::Background(self.env.options.gc.policy, garbage as u32))
     }
 
-    /// Whether the background should look for a victim.
+    /// Whether background cleaning should look for a victim.
     fn wants_cleaning(&self) -> bool {
         let able = !self.env.options.read_only
             && !self.health.replaying()
@@ -83,14 +82,14 @@ impl Core {
         let room = self.env.options.gc.background
             && self.alloc.stamp() >= self.clean.rest_until
             && self.background_urgency().is_some();
-        // Zones that the drive has closed may soon be unreadable: they are emptied at any level of
-        // space.
+        // Zones that the drive has closed may soon be unreadable, so they are emptied no matter how
+        // much space is free.
         able && (room || !self.clean.closed.is_empty())
     }
 }
 
 impl Inner {
-    /// Starts cleaning in the background, if there is need and no cleaning runs there.
+    /// Starts background cleaning if it is needed and not running.
     pub(crate) fn start_cleaning(self: &Rc<Self>) {
         let idle = !self.closing.get() && !self.cleaner_running.get() && !self.ended.get();
         if !idle || !self.core.borrow().wants_cleaning() {
@@ -110,7 +109,7 @@ impl Inner {
     async fn clean_in_background(self: &Rc<Self>) {
         {
             let _one = self.clean_lock.acquire(1).await;
-            // A failure is remembered by the engine and told to the next caller.
+            // The engine remembers a failure and reports it to the next caller.
             let _ = self.evacuate().await;
         }
         while !self.closing.get()
@@ -118,14 +117,14 @@ impl Inner {
             && self.core.borrow().health.failed().is_none()
         {
             let _one = self.clean_lock.acquire(1).await;
-            // Space that other tasks cleaned or freed may suffice.
+            // Other tasks may have cleaned or freed enough space meanwhile.
             let urgency = self.core.borrow().background_urgency();
             let Some(urgency) = urgency.filter(|_| self.core.borrow().env.options.gc.background)
             else {
                 return;
             };
             let mut report = CleanReport::default();
-            // A failure is remembered by the engine and told to the next caller.
+            // The engine remembers a failure and reports it to the next caller.
             let Ok(Outcome::Gained) =
                 self.clean_durably(urgency, super::ROUND_MAX, &mut report).await
             else {
@@ -134,7 +133,7 @@ impl Inner {
         }
     }
 
-    /// Pauses between two batches, the last of which began at `began`.
+    /// Pauses before the next batch; the last one began at `began`.
     pub(super) async fn pace(&self, urgency: Urgency, began: Nanos) {
         let pause = {
             let core = self.core.borrow();

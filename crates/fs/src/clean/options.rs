@@ -1,5 +1,4 @@
-//! How a mounted file system cleans, what a cleaning is asked for and reports, and what is known of
-//! earlier ones.
+//! Options and results of cleaning, and notes about earlier cleanings.
 
 use furrow_log::pool::SuperzoneId;
 use furrow_log::victim::Policy;
@@ -8,14 +7,15 @@ use std::collections::BTreeMap;
 /// How a mounted file system cleans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GcOptions {
-    /// Clean in the background. Without it cleaning happens only when an operation lacks space.
+    /// Clean in the background. Without background cleaning, the engine cleans only when an
+    /// operation lacks space.
     pub background: bool,
     /// How background cleaning chooses victims.
     pub policy: Policy,
-    /// Background cleaning starts when less than this share of the space that is not in use can be
-    /// written at once, in percent.
+    /// Background cleaning starts when the space that can be written at once falls below this share
+    /// of the space not in use, in percent.
     pub start: u8,
-    /// Below this share cleaning takes no pauses, in percent.
+    /// Below this share, in percent, cleaning does not pause.
     pub urgent: u8,
 }
 
@@ -30,14 +30,14 @@ impl Default for GcOptions {
 pub struct CleanOptions {
     /// How victims are chosen.
     pub policy: Policy,
-    /// Most superzones to clean.
+    /// Largest number of superzones to clean.
     pub superzones: u32,
     /// Least share of a victim that must be garbage, in percent.
     pub garbage_percent: u8,
 }
 
 impl Default for CleanOptions {
-    /// All superzones of which at least a twentieth is garbage, the cheapest first.
+    /// Cleans all superzones with at least 5 % garbage, the cheapest first.
     fn default() -> CleanOptions {
         CleanOptions { policy: Policy::Greedy, superzones: u32::MAX, garbage_percent: 5 }
     }
@@ -52,27 +52,28 @@ pub struct CleanReport {
     pub data_blocks: u64,
     /// Nodes moved.
     pub node_blocks: u64,
-    /// Blocks that could not be read, or whose content is not what was written.
+    /// Blocks that could not be read, or whose content is not the content that was written.
     pub failed_blocks: u64,
-    /// Place, owner and reason of those blocks; the first few.
+    /// Place, owner and reason of the first few failed blocks.
     pub failures: Vec<String>,
 }
 
-/// Results of earlier cleanings.
+/// Notes that later cleanings use.
 #[derive(Default)]
 pub(crate) struct CleanState {
-    /// Superzones that could not be emptied, with their generation.
+    /// Superzones that could not be emptied, each with its generation.
     pub(super) stuck: BTreeMap<u32, u32>,
-    /// Superzones with zones that the drive has closed, with their generation: to be emptied.
+    /// Superzones to be emptied because the drive has closed zones of them, each with
+    /// its generation.
     pub(super) closed: BTreeMap<u32, u32>,
-    /// The background looks for no victim before the number of dispatches reaches this.
+    /// Background cleaning looks for no victim until the number of dispatches reaches this number.
     pub(super) rest_until: u64,
-    /// See [`crate::Fs::damaged_blocks`]; the newest are kept.
+    /// Messages for [`crate::Fs::damaged_blocks`]; only the newest are kept.
     pub(super) failures: Vec<String>,
 }
 
 impl CleanState {
-    /// Notes that a superzone is to be emptied, as a zone of it cannot be relied on.
+    /// Notes that a superzone must be emptied, because one of its zones cannot be relied on.
     pub(crate) fn close(&mut self, id: SuperzoneId, generation: u32) {
         self.closed.insert(id.0, generation);
     }

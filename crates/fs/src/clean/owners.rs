@@ -1,8 +1,8 @@
 //! Owners of the valid blocks of a superzone: from its summaries or, where a summary is missing or
 //! damaged, from all nodes.
 //!
-//! The owners found are hints: a summary is never changed, and by the time a block is moved its
-//! owner may have dropped it, or (a file that grew) have handed it to its first leaf.
+//! The owners found are hints, because a summary is never changed: by the time a block is moved,
+//! its owner may have dropped it, or (if the file grew) moved the pointer to the file's first leaf.
 
 use crate::alloc::place::NODE_SLOT;
 use crate::blocked::NotApplied;
@@ -22,35 +22,35 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros};
 
-/// Nodes read at once when all of them are looked through.
+/// Number of nodes read at a time when all nodes are searched.
 const SCAN: u32 = 128;
 
 /// A valid block of a victim, and its possible owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Item {
     pub(crate) addr: u32,
-    /// The node that points to it, or the node that the block is; 0 if unknown.
+    /// The node that points to the block, or the node that the block is; 0 if unknown.
     node: u32,
     slot: u16,
 }
 
 impl Item {
-    /// The block at `addr` that slot `slot` of node `node` points to.
+    /// Names the block at `addr` that slot `slot` of node `node` points to.
     pub(crate) fn pointed_to(addr: u32, node: u32, slot: u16) -> Item {
         Item { addr, node, slot }
     }
 
-    /// Node `node`, at `addr`.
+    /// Names node `node` at `addr`.
     pub(crate) fn node(addr: u32, node: u32) -> Item {
         Item { addr, node, slot: NODE_SLOT }
     }
 
-    /// The node that points to it, or the node that the block is.
+    /// The node that points to the block, or the node that the block is.
     pub(crate) fn holder(&self) -> u32 {
         self.node
     }
 
-    /// The node that changes when the block moves: none if the block is a node.
+    /// The node that changes when the block moves; `None` if the block itself is a node.
     pub(crate) fn parent(&self) -> Option<u32> {
         (self.slot != NODE_SLOT).then_some(self.node)
     }
@@ -73,7 +73,7 @@ impl Owner {
         }
     }
 
-    /// CRC32C of the block.
+    /// CRC32C of the block, as its owner recorded it.
     pub(crate) fn crc(&self) -> u32 {
         match self {
             Owner::Data { pointer, .. } => pointer.crc.get(),
@@ -83,7 +83,7 @@ impl Owner {
 }
 
 impl Core {
-    /// The owner of `item`, if it still names that address.
+    /// Finds the owner of `item`, if the owner still points to that address.
     pub(crate) fn owner_of(&mut self, item: &Item) -> Result<Option<Owner>, NotApplied> {
         let entry = self.tables.nat().get(item.node);
         if item.node == 0 || entry.ino.get() == 0 {
@@ -99,8 +99,7 @@ impl Core {
             0 if usize::from(item.slot) < LEAF_POINTERS => {
                 Some(Holder { nid: item.node, slot: item.slot })
             }
-            // The pointers of an inode are those to the first blocks of its file, in the nodes
-            // where these pointers are now.
+            // The first pointers of a file start in its inode, and may have moved to leaves.
             LEVEL_INODE => self.holder(Ino(ino), u32::from(item.slot))?,
             _ => None,
         };
@@ -115,7 +114,7 @@ impl Core {
         Ok(Some(Owner::Data { key, holder, class: head.class, pointer }))
     }
 
-    /// Valid blocks of segment `segment` of `superzone`: their addresses and places.
+    /// Valid blocks of a segment of `superzone`: their addresses, and their places in the segment.
     fn valid_in(&self, superzone: SuperzoneId, segment: u32) -> Vec<(u32, usize)> {
         let stripe = self.alloc.stripe(superzone.0);
         let entry = self.alloc.sit().get(superzone.0 * self.env.layout.segments + segment);
@@ -147,7 +146,7 @@ impl Core {
         items
     }
 
-    /// The entries of a summary block, if it is the summary of this segment.
+    /// The entries of a summary block, if it is the summary of `segment` of `superzone`.
     fn summary_entries(
         &self,
         page: &Page,
@@ -173,7 +172,8 @@ impl Core {
 }
 
 impl Inner {
-    /// Every valid block of `victim` with its possible owner, in the order of writing.
+    /// Every valid block of `victim` with its possible owner, in the order in which the blocks
+    /// were written.
     pub(super) async fn owners(self: &Rc<Self>, victim: SuperzoneId) -> Result<Vec<Item>> {
         let (zones, writer, generation) = {
             let core = self.core.borrow();
@@ -183,7 +183,7 @@ impl Inner {
                 core.alloc.zones().generation(victim),
             )
         };
-        // The victim may have become full only now.
+        // The victim may have become full only recently, with writes still in flight.
         for zone in zones.get(victim).zones {
             writer.drained(zone).await;
         }
@@ -198,7 +198,7 @@ impl Inner {
         Ok(items)
     }
 
-    /// Reads the summaries of the segments of `victim` that hold anything, all at once.
+    /// Reads the summaries of all segments of `victim` that contain valid blocks, in parallel.
     async fn summaries(
         self: &Rc<Self>,
         victim: SuperzoneId,
@@ -236,8 +236,8 @@ impl Inner {
         summaries
     }
 
-    /// Looks among all nodes for the owners of blocks that no summary names. This reads every node
-    /// there is, but is rare: only a crash or a failed zone leaves blocks without a summary.
+    /// Searches all nodes for the owners of blocks that no summary names. Reading every node is
+    /// slow but rare: only a crash or a failed zone leaves blocks without a summary.
     async fn find_owners(self: &Rc<Self>, items: &mut [Item]) {
         let mut wanted: BTreeMap<u32, usize> = BTreeMap::new();
         for (index, item) in items.iter().enumerate().filter(|(_, item)| item.node == 0) {
@@ -261,8 +261,8 @@ impl Inner {
         }
     }
 
-    /// The nodes in use among `from..upto`, with their addresses; without their pages if they
-    /// cannot be read.
+    /// The nodes in use among `from..upto`, each with its address, and with its page if that can
+    /// be read.
     async fn read_nodes(self: &Rc<Self>, from: u32, upto: u32) -> Vec<(u32, u32, Option<Page>)> {
         let mut flights = Vec::new();
         let mut found = Vec::new();

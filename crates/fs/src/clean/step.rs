@@ -1,4 +1,4 @@
-//! One batch of a cleaning: confirm, read, verify, move.
+//! One batch of a cleaning: confirm the owners of blocks, read the blocks, verify them, move them.
 
 use super::owners::{Item, Owner};
 use crate::alloc::place::{Block, NODE_SLOT, node_stream};
@@ -18,11 +18,11 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Stream of data that cleaning moves, as in F2FS: cold.
+/// Stream for data that cleaning moves: the cold one, as in F2FS.
 const MOVED_DATA: u8 = 2;
 /// Most blocks of a batch: a segment.
 const BATCH_MAX: usize = 512;
-/// Most blocks one read takes: a run that fails is read again block by block.
+/// Most blocks in one read. If a read fails, its blocks are read again one by one.
 const RUN_MAX: usize = 64;
 
 /// The result of a batch.
@@ -31,9 +31,9 @@ pub(crate) struct Moved {
     pub(super) data: u64,
     pub(super) nodes: u64,
     pub(super) failed: u64,
-    /// Nodes that became dirty by the moves.
+    /// Nodes that were clean and became dirty by the moves.
     pub(super) parents: u32,
-    /// The batch was not begun: there was not enough space.
+    /// There was not enough space, so the batch was not begun.
     pub(super) no_room: bool,
 }
 
@@ -45,7 +45,7 @@ impl Moved {
     }
 }
 
-/// Blocks of a batch whose owners are confirmed, and pins of the zones they are in.
+/// Blocks of a batch whose owners are confirmed, and the pins of the zones that hold them.
 pub(crate) struct Confirmed {
     pub(crate) owned: Vec<(Item, Owner)>,
     unowned: Vec<Item>,
@@ -58,7 +58,7 @@ impl Core {
         (self.env.dirty_limit() / 4).clamp(16, BATCH_MAX)
     }
 
-    /// Confirms the owners of `items`. All nodes that this needs are asked for at once.
+    /// Confirms the owners of `items`. All missing nodes are requested at once.
     pub(crate) fn confirm(&mut self, items: &[Item]) -> Result<Confirmed, NotApplied> {
         let mut missing: SmallVec<[Fetch; 4]> = SmallVec::new();
         let (mut owned, mut unowned) = (Vec::with_capacity(items.len()), Vec::new());
@@ -84,7 +84,7 @@ impl Core {
         Ok(Confirmed { owned, unowned, pins })
     }
 
-    /// Moves those of `items` whose content was read and whose owners still name them.
+    /// Moves the blocks of `items` whose content was read and whose owners still point to them.
     pub(crate) fn move_items(
         &mut self,
         items: &[Item],
@@ -103,7 +103,7 @@ impl Core {
         if self.spare() < confirmed.owned.len() as u64 + u64::from(parents) {
             return Ok(Moved { no_room: true, ..Moved::default() });
         }
-        // Apply, in the order of the files, no matter in which order the blocks were written.
+        // Apply the moves in file order, not in the order in which the blocks were written.
         let mut owned = confirmed.owned;
         owned.sort_by_key(|(_, owner)| owner.key());
         self.alloc.write_for_cleaning(true);
@@ -127,7 +127,7 @@ impl Core {
                 None => pages.get(&item.addr).cloned(),
             };
             match (owner, page) {
-                // The next checkpoint writes the node, with its changes.
+                // A dirty node needs no move: the next checkpoint writes it with its changes.
                 (Owner::Node { .. }, _) if dirty => {}
                 (Owner::Data { .. }, _) if dirty => {
                     let Key::Data(ino, block) = key else { continue };
@@ -153,7 +153,7 @@ impl Core {
         self.cache.peek(&key).is_some_and(Entry::is_dirty)
     }
 
-    /// The nodes that point to the blocks `owned`, and that are clean or dirty only because blocks
+    /// The nodes that point to the blocks `owned` and that are clean, or dirty only because blocks
     /// below them were moved.
     fn unchanged_parents(&self, owned: &[(Item, Owner)]) -> Vec<u32> {
         let mut nodes: Vec<u32> = Vec::new();
@@ -198,7 +198,7 @@ impl Core {
         Ok(())
     }
 
-    /// Checks that `page` has the content that `owner` names; the error says why not.
+    /// Checks that `page` has the content that `owner` names; the error says what differs.
     fn check_moved(&self, owner: &Owner, page: &Page) -> Result<(), String> {
         let (expected, found) = (owner.crc(), crc32c(page.bytes()));
         if expected != found && !self.env.options.variant.has(FsDefect::RecomputedCrc) {
@@ -212,7 +212,7 @@ impl Core {
         }
     }
 
-    /// Notes that a block stays where it is, and why.
+    /// Notes that the block at `addr` stays where it is, and why.
     fn stays(&mut self, addr: u32, owner: Option<&Owner>, why: &str, failures: &mut Vec<String>) {
         let place = match BlockAddr(addr).locate(&self.env.geometry) {
             Some((zone, offset)) => format!("zone {zone} offset {offset}"),
@@ -261,7 +261,7 @@ impl Inner {
         Ok(moved)
     }
 
-    /// Confirms owners; where a node cannot be read, only the blocks it owns stay.
+    /// Confirms the owners of `items`. If a node cannot be read, only the blocks of that node stay.
     async fn confirm_all(
         self: &Rc<Self>,
         items: &[Item],
@@ -298,8 +298,8 @@ impl Inner {
         Ok(all)
     }
 
-    /// Reads the blocks of `wanted`, neighbours in one command, all in flight at once. Returns
-    /// those whose content is as it should be, by address, and the others, each with the reason.
+    /// Reads the blocks `wanted`, adjacent blocks in one command, all commands in flight at once.
+    /// Returns the correct blocks by address, and the other blocks, each with the reason.
     pub(crate) async fn read_all(
         self: &Rc<Self>,
         wanted: &[(Item, Owner)],
@@ -325,7 +325,8 @@ impl Inner {
                 match read {
                     Ok(pages) => found.extend(run.into_iter().zip(pages.into_iter().map(Ok))),
                     Err(_) => {
-                        // Finds out which blocks failed.
+                        // The run failed: read its blocks one by one to find out which of
+                        // them failed.
                         for (item, owner) in run {
                             let addr = BlockAddr(item.addr);
                             let read = read_blocks(&*device, QueueId(0), addr, 1, &pool).await;
@@ -354,16 +355,16 @@ impl Inner {
         (pages, failed)
     }
 
-    /// Writes the nodes that moving `items` changed, unless data they point to is dirty: those
-    /// nodes are written together with the data.
+    /// Writes the nodes that moving `items` changed. Nodes of files with dirty data are left out,
+    /// because they are written together with that data.
     pub(super) async fn flush_nodes(self: &Rc<Self>, items: &[Item]) -> Result<()> {
         let result = self
             .run(|core| {
                 core.may_write()?;
                 let mut nodes: Vec<(u32, u32)> = Vec::new();
                 for item in items {
-                    // A file that grew has its first pointers in a leaf of another id; that one
-                    // waits for the checkpoint.
+                    // If a file grew, its first pointers are in a leaf with another id than the
+                    // summary says. That leaf waits for the checkpoint.
                     let Some(nid) = item.parent() else { continue };
                     let Some(entry) = core.cache.peek(&Key::Node(nid)) else { continue };
                     if entry.is_dirty() && core.cache.dirty_of(entry.owner()).next().is_none() {
@@ -387,7 +388,7 @@ impl Inner {
         result
     }
 
-    /// Waits until few enough writes are in flight for the next batch.
+    /// Waits until the number of writes in flight is low enough for the next batch.
     async fn settle_writes(self: &Rc<Self>) -> Result<()> {
         let (in_flight, batch, point) = {
             let core = self.core.borrow();

@@ -1,23 +1,23 @@
-//! Data by Zone Append: placed when the drive says where.
+//! Data written by Zone Append: blocks get their addresses from the drive's answers.
 //!
-//! With `Order::Append` blocks of data go to the drive before any metadata refers to them. A batch
-//! sets blocks of its stream's head aside, as a write would take them, and appends. When an append
-//! is answered, its blocks get their pointers, their places in the segment's summary and their bits
-//! in the SIT. Nodes and records are still written by write, after that: the price of not knowing
-//! addresses beforehand is one wait. A page stays dirty until it is placed. So code that reads
-//! dirty pages meanwhile is right without knowing of appends: at worst it writes a page that is in
-//! flight, and the block appended for the page is garbage.
+//! With `Order::Append`, data blocks go to the drive before any metadata refers to them. A batch
+//! sets aside the blocks that writes would take from the head of its stream, and appends. When an
+//! append is answered, its blocks get their pointers, their places in the segment's summary and
+//! their bits in the SIT. Nodes and records are still written by write, after that: the price of
+//! not knowing addresses beforehand is one wait. A page stays dirty until it is placed. So code
+//! that reads dirty pages in the meantime need not know about appends: at worst it writes a page
+//! that is in flight, and the block appended for the page becomes garbage.
 //!
 //! Invariants
-//! - Appends in flight together fill exactly the blocks set aside for them; only the assignment is
-//!   open. So `next` of a head, space and the drive's limits are the same as with writes.
+//! - Appends in flight together fill exactly the blocks set aside for them; only the order is open.
+//!   So a head's `next`, the space and the drive's limits are the same as with writes.
 //! - A pointer to a block is set only when the block is on the drive.
 //! - A segment's summary is written when all appends to the segment are placed; no later block of
 //!   its zone is written before it (`Payload::Later`).
-//! - At the snapshot of a checkpoint no append is in flight: all summaries that it includes are
-//!   whole.
-//! - Every append ends here, even if the drive or the engine fails: its blocks then belong to no
-//!   file.
+//! - At the snapshot of a checkpoint no append is in flight: all summaries in the snapshot
+//!   are complete.
+//! - Every append is completed here. If the drive or the engine fails, the blocks of the append
+//!   belong to no file.
 //!
 //! Not here: nodes, directories' records, tables and logs, which never use appends.
 
@@ -58,7 +58,7 @@ struct Flight {
     written: WriteHandle,
 }
 
-/// Adjacent blocks that become one append.
+/// Adjacent blocks that are sent as one append.
 struct Run {
     zone: ZoneId,
     end: u32,
@@ -88,10 +88,9 @@ impl Appends {
         self.blocks.range((ino, range.start)..(ino, range.end)).next().is_some()
     }
 
-    /// Compares the accounts of appends.
+    /// Checks the accounts of appends.
     ///
-    /// # Errors
-    /// `Internal`, with the account.
+    /// # Errors `Internal`, with the account.
     pub(crate) fn audit(&self) -> Result<()> {
         let idle = self.flights == 0;
         let account = format_args!("Appends::blocks without an append in flight");
@@ -100,9 +99,9 @@ impl Appends {
 }
 
 impl Core {
-    /// Begins to append the blocks of `keys` that are dirty and not in flight. Returns none if the
-    /// engine uses writes, an operation waits for appends to end, or space is short: the caller
-    /// then writes the blocks.
+    /// Begins to append the blocks `keys` that are dirty and not in flight. Returns no flights if
+    /// the engine uses writes, if an operation waits for appends to end, or if space is short: the
+    /// caller then writes the blocks.
     fn begin_appends(&mut self, keys: &[(Ino, u32)]) -> Result<Vec<Flight>, NotApplied> {
         self.may_write()?;
         let wanted = self.alloc.kept_from_users() + 2 * keys.len() as u64;
@@ -132,7 +131,8 @@ impl Core {
         for (stream, item) in items {
             self.cache.set_crc(&Key::Data(item.ino.0, item.block), item.crc);
             if let Err(stop) = self.set_aside(stream, item, &mut run, &mut flights) {
-                // Appends in flight must be finished; the engine has stopped writing.
+                // The engine has stopped writing, but the appends in flight must still
+                // be completed.
                 self.health.fail(crate::blocked::error_of(stop));
                 break;
             }
@@ -148,7 +148,7 @@ impl Core {
         }
     }
 
-    /// Sets a block of `stream` aside for `item`, which joins `run` if the block is next to it.
+    /// Sets a block of `stream` aside for `item`, which joins `run` if its block follows the run.
     fn set_aside(
         &mut self,
         stream: u8,
@@ -180,7 +180,7 @@ impl Core {
         Ok(())
     }
 
-    /// Dispatches the gathered run.
+    /// Dispatches the gathered run as one append.
     fn append_run(&mut self, run: &mut Option<Run>, flights: &mut Vec<Flight>) {
         let Some(Run { zone, end, stream, items }) = run.take() else { return };
         self.alloc.next_stamp();
@@ -194,16 +194,16 @@ impl Core {
         flights.push(Flight { zone, stream, items, written });
     }
 
-    /// True if the page appended for `item` is still the page that its block needs.
+    /// True if the page appended for `item` is still the current content of its block.
     fn is_wanted(&self, item: &Item) -> bool {
         let entry = self.cache.peek(&Key::Data(item.ino.0, item.block));
         entry.is_some_and(|entry| {
-            // A change would have copied the page, because `item` still holds it.
+            // A change would have copied the page, because `item` still holds a reference to it.
             entry.is_dirty() && std::ptr::eq(entry.page().bytes(), item.page.bytes())
         })
     }
 
-    /// Places `items`, which the drive put at block `at` of `zone` and following.
+    /// Places `items`, which the drive put at block `at` of `zone` and the blocks after it.
     fn place_appended(
         &mut self,
         zone: ZoneId,
@@ -213,7 +213,8 @@ impl Core {
     ) -> Result<(), NotApplied> {
         let mut holders = Vec::with_capacity(items.len());
         for item in items {
-            // Removed, changed or otherwise written meanwhile: the block belongs to no file.
+            // If the file's block was removed, changed or otherwise written in the meantime, the
+            // appended block belongs to no file.
             holders.push(match self.is_wanted(item) {
                 true => Some(self.holder_of(item.ino, item.block)?),
                 false => None,
@@ -243,17 +244,17 @@ impl Core {
         Ok(())
     }
 
-    /// Handles the failure of an append to `zone`: the places of other appends are no longer sure.
-    /// Segments of its superzone with appends in flight get no summary, and the superzone is not
-    /// written any further.
+    /// Handles the failure of an append to `zone`: the places of other appends to it are no longer
+    /// certain. Segments of its superzone with appends in flight get no summary, and the superzone
+    /// is no longer written.
     fn appends_failed(&mut self, zone: ZoneId, items: &[Item]) {
         self.alloc.abandon_segments(zone);
         self.carry_out();
         self.end_flight(items);
     }
 
-    /// Gives up the blocks of an append from `at` of `zone` on, which could not be placed: they
-    /// belong to no file.
+    /// Gives up the blocks of an append that could not be placed, from block `at` of `zone` on:
+    /// they belong to no file.
     fn abandon_appended(&mut self, zone: ZoneId, at: u32, items: &[Item]) {
         for offset in at..at + items.len() as u32 {
             let addr = BlockAddr::new(&self.env.geometry, zone, offset).0;
@@ -271,7 +272,7 @@ impl Core {
         self.durability.appends.flights = self.less("Appends::flights", flights, 1);
     }
 
-    /// Dirty blocks of `ino`, or of all files for `None`, that are not in flight.
+    /// Dirty blocks that are not in flight: those of `ino`, or of all files for `None`.
     fn to_append(&self, ino: Option<Ino>) -> Vec<(Ino, u32)> {
         let new = |key: &(Ino, u32)| !self.durability.appends.has(key.0, key.1);
         match ino {
@@ -288,8 +289,8 @@ impl Core {
 }
 
 impl Inner {
-    /// Begins to append a batch of dirty blocks; returns their number. 0: the caller writes them
-    /// instead.
+    /// Begins to append a batch of dirty blocks and returns their number. If it is 0, the caller
+    /// writes the blocks instead.
     pub(crate) async fn append_some(self: &Rc<Self>) -> Result<usize> {
         if self.core.borrow().env.writer.append_limit() == 0 {
             return Ok(0);
@@ -331,10 +332,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Does the same for the dirty blocks of `ino` in `range`.
+    /// Appends the dirty blocks of `ino` in `range`, and waits until they are placed.
     ///
-    /// # Errors
-    /// As [`Inner::append_files`].
+    /// # Errors As [`Inner::append_files`].
     pub(crate) async fn append_range(self: &Rc<Self>, ino: Ino, range: Range<u32>) -> Result<()> {
         if self.core.borrow().env.writer.append_limit() == 0 {
             return Ok(());
@@ -352,8 +352,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Appends `keys`; returns the number of blocks. Blocks are placed as their appends are
-    /// answered.
+    /// Appends the blocks `keys` and returns their number. Blocks are placed as their appends
+    /// are answered.
     async fn append(self: &Rc<Self>, keys: &[(Ino, u32)]) -> Result<usize> {
         let flights = self.run(|core| core.begin_appends(keys)).await?;
         self.after_dispatch();
@@ -389,7 +389,7 @@ impl Inner {
     }
 
     /// Stops new appends, and waits until none is in flight. Appends may begin again when the
-    /// answer is dropped.
+    /// returned value is dropped.
     pub(crate) async fn hold_appends(self: &Rc<Self>) -> AppendsHeld {
         self.core.borrow_mut().durability.appends.held += 1;
         let held = AppendsHeld(self.clone());

@@ -1,4 +1,4 @@
-//! Audits of what makes things durable: writes in flight, checkpoints, the sync log.
+//! Audits of durability: writes in flight, checkpoints, the sync log.
 
 use crate::accounts::{at_most, holds, same};
 use crate::core::Core;
@@ -6,8 +6,8 @@ use crate::durability::sync::RECORDS_IN_FLIGHT;
 use furrow_zone::Result;
 
 impl Core {
-    /// Compares writes in flight, checkpoint and sync log with the cache and the writer's
-    /// positions.
+    /// Checks writes in flight, the checkpoint and the sync log against the cache and the
+    /// writer's positions.
     pub(crate) fn audit_logs(&self) -> Result<()> {
         let out = self.cache.writes_out();
         let account = format_args!("Dispatched::in_flight, by the pages that the cache handed out");
@@ -40,7 +40,8 @@ impl Core {
             let account = format_args!("SyncLog::used of half {half}");
             let used = self.durability.sync.is_used(half);
             holds(used || position == 0, account, "used, by the writer's position in its zones")?;
-            // When records leave a half early, its `next` is set to the end at once.
+            // When the log leaves a half before it is full, `next` is set to the end of the half
+            // at once.
             if half == self.durability.sync.half() && self.durability.sync.next() < stripe.blocks()
             {
                 let account = format_args!("SyncLog::next, by the position in zone {zone}");

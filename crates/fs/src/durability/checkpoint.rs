@@ -1,11 +1,12 @@
 //! Checkpoints: the only way tables reach the drive, and the only thing that lets zones be reset.
 //!
-//! In one stretch without an await everything dirty is dispatched and a *snapshot* is taken of
-//! dirty table entries, stream positions, open summaries and the rest. Operations then continue.
-//! The writes dispatched before the snapshot are awaited and flushed; then the table deltas,
-//! flushed; then the checkpoint record with FUA. Only then are zones released.
+//! In one stretch without an await, every dirty page is dispatched, and a *snapshot* is taken of
+//! dirty table entries, stream positions, open summaries and the other small state. Operations then
+//! continue. The checkpoint waits for the writes dispatched before the snapshot and flushes them.
+//! It then writes and flushes the table deltas, and writes the checkpoint record with FUA. Zones
+//! are released only after that.
 //!
-//! `merge` handles a delta log without space for another checkpoint's deltas.
+//! When a delta log has no space for the deltas of another checkpoint, `merge` takes over.
 
 use crate::alloc::heads::Head;
 use crate::blocked::{Blocked, Fetch, NotApplied};
@@ -30,10 +31,10 @@ use smallvec::SmallVec;
 use std::rc::Rc;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// Checkpoints tried in a row while one zone after the other fails.
+/// Largest number of attempts at a checkpoint when zone after zone fails.
 const ATTEMPTS: u32 = 8;
 
-/// Index nodes that a snapshot asks for at once.
+/// Largest number of missing index nodes that a snapshot requests at once.
 const LOADED_AT_ONCE: usize = 256;
 
 /// The content of a checkpoint, apart from the places of its tables.
@@ -46,7 +47,7 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// True if an unmount wrote the checkpoint: nothing came after it.
+    /// True if an unmount wrote the checkpoint, so that nothing was written after it.
     pub(crate) fn is_clean(&self) -> bool {
         self.body.flags.get() & 1 == 1
     }
@@ -56,32 +57,32 @@ struct Snapshot {
     image: Image,
     nat: Vec<(u32, NatEntry)>,
     sit: Vec<(u32, SitEntry)>,
-    /// The plan for the deltas of each log.
+    /// For each delta log, the plan for the deltas.
     plans: Vec<Plan>,
-    /// Table pages to write in place of deltas, of each log.
+    /// For each delta log, the table pages to write instead of deltas.
     writes: Vec<Write>,
-    /// The places of table pages.
+    /// Addresses of the table pages.
     places: TablePages,
-    /// Superzones of tables that this checkpoint is the first to list.
+    /// Table superzones that this checkpoint is the first to list.
     grown: Vec<u32>,
-    /// Superzones that the checkpoint shows to be empty, and the snapshot that proves this when
-    /// durable.
+    /// Superzones that the checkpoint shows to be empty, and the pool's snapshot that proves this
+    /// once the checkpoint is durable.
     releasable: Vec<SuperzoneId>,
     empties: furrow_log::Snapshot,
-    /// Zones that failed before the snapshot; the blocks they lost are written elsewhere.
+    /// Zones that failed before the snapshot; their lost blocks are written elsewhere.
     lost: Vec<ZoneId>,
     names: u64,
     stamp: u64,
     point: SequencePoint,
 }
 
-/// True if an error may concern one file only: a node that is damaged or cannot be read, on a drive
-/// that answers.
+/// True if an error may concern only one file: a damaged or unreadable node, on a drive that
+/// still answers.
 fn of_a_file(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt) && !error.is_gone()
 }
 
-/// Files by their inodes, the first few of them.
+/// Names the first few files of a list by their inodes.
 pub(crate) fn show_files<'a>(inos: impl ExactSizeIterator<Item = &'a Ino>) -> String {
     const NAMED: usize = 8;
     let count = inos.len();
@@ -95,8 +96,8 @@ pub(crate) fn show_files<'a>(inos: impl ExactSizeIterator<Item = &'a Ino>) -> St
 }
 
 impl Core {
-    /// Loads the nodes needed to dispatch every dirty page: the index nodes above the pages'
-    /// holders.
+    /// Loads the nodes needed to dispatch every dirty page: the index nodes above the nodes that
+    /// hold pointers to dirty blocks.
     fn prepare_write_all(&mut self) -> Result<(), NotApplied> {
         let mut missing = SmallVec::new();
         for ino in self.files_to_write() {
@@ -119,7 +120,8 @@ impl Core {
         files.filter(|ino| !self.durability.checkpoint.aside.contains_key(ino)).collect()
     }
 
-    /// Does the same as [`Core::prepare_write_all`] for one file.
+    /// Loads the nodes needed to dispatch the dirty pages of one file, as
+    /// [`Core::prepare_write_all`] does for all files.
     pub(crate) fn prepare_write_file(&mut self, ino: Ino) -> Result<(), NotApplied> {
         let mut blocks = self.cache.dirty_of(ino.0).peekable();
         if blocks.peek().is_none() {
@@ -135,7 +137,7 @@ impl Core {
                 Err(NotApplied::Blocked(Blocked::Load(fetches)))
                     if missing.len() < LOADED_AT_ONCE =>
                 {
-                    // Neighbouring blocks lack the same node.
+                    // Neighbouring blocks miss the same node, so keep one fetch of each.
                     let new = fetches.into_iter().filter(|new| {
                         missing.last().is_none_or(|last| last.pointer.addr != new.pointer.addr)
                     });
@@ -229,7 +231,7 @@ impl Core {
         })
     }
 
-    /// Takes a snapshot back: a zone failed that holds blocks of the snapshot.
+    /// Undoes a snapshot, because a zone that holds blocks of it has failed.
     fn abandon_snapshot(&mut self, snapshot: &Snapshot) {
         let pages =
             |table| snapshot.writes.iter().flat_map(move |write| write.table_pages_of(table));
@@ -238,7 +240,7 @@ impl Core {
         self.durability.checkpoint.snapshot_bytes = 0;
     }
 
-    /// Writes changed table entries, or table pages, for checkpoint `id` with this snapshot to
+    /// Writes changed table entries, or table pages, which checkpoint `id` with this snapshot will
     /// list. If table pages were written, returns the time at which that began.
     fn write_tables(&mut self, id: u64, snapshot: &mut Snapshot) -> Result<Option<Nanos>> {
         let mut held_up = None;
@@ -270,7 +272,7 @@ impl Core {
         }
     }
 
-    /// Body of a checkpoint: sections in the order of the format.
+    /// Encodes the body of a checkpoint: its sections, in the order that the format defines.
     pub(crate) fn encode_image(&self, image: &Image, places: &TablePages) -> Vec<u8> {
         let extents = self.tables.logs().iter().map(|log| log.extents.len() as u32);
         let mut body = image.body;
@@ -315,7 +317,7 @@ impl Core {
         out
     }
 
-    /// Space in the ring's current zone, in blocks.
+    /// Space left in the ring's current zone, in blocks.
     pub(crate) fn ring_space(&self) -> u32 {
         let zone = self.env.layout.ring_start + u32::from(self.durability.checkpoint.ring);
         let zone = ZoneId(zone);
@@ -323,11 +325,10 @@ impl Core {
         if usable { self.env.writer.space_left(zone) } else { 0 }
     }
 
-    /// Writes a checkpoint record, twice where a zone has space for that, in the other zone of the
-    /// ring if the current one lacks space.
+    /// Writes a checkpoint record, twice if the zone has space for two copies. If the current zone
+    /// of the ring lacks space, the record goes to the other zone.
     ///
-    /// # Errors
-    /// If the record is longer than a zone less the block of its superblock.
+    /// # Errors If the record is longer than a zone less the block of its superblock.
     pub(crate) fn write_checkpoint(&mut self, id: u64, body: &[u8]) -> Result<WriteHandle> {
         let (blocks, most) = (blocks_for(body.len()), self.env.layout.capacity.saturating_sub(1));
         let span = self.env.layout.checkpoint_span(blocks);
@@ -372,8 +373,8 @@ impl Core {
         self.dispatch(zone, pages, WriteKind::Checkpoint, Durability::Fua);
     }
 
-    /// Applies what the durable checkpoint `id` allows; `names` is the number of its first missing
-    /// name operation.
+    /// Applies what the durable checkpoint `id` allows; `names` is the number of the first name
+    /// operation that the checkpoint does not include.
     fn checkpoint_durable(&mut self, id: u64, names: u64) {
         self.durability.checkpoint.id = id;
         self.durability.namespace_log.durable(names);
@@ -383,8 +384,9 @@ impl Core {
         self.stats.counters.checkpoints += 1;
     }
 
-    /// Zones of the logs that the durable checkpoint no longer needs; their halves are empty from
-    /// now on. `sync_half` is the half in which the checkpoint's sync records start.
+    /// Returns the zones of the logs that the durable checkpoint no longer needs; the other zone of
+    /// the ring counts as unused from now on. `sync_half` is the half of the sync log in which the
+    /// checkpoint's sync records start.
     fn stale_log_zones(&mut self, sync_half: u8) -> Vec<ZoneId> {
         let mut zones = Vec::new();
         let other_ring = 1 - self.durability.checkpoint.ring;
@@ -399,14 +401,14 @@ impl Core {
         }
         let other = 1 - self.durability.sync.half();
         if sync_half == self.durability.sync.half() && self.durability.sync.is_used(other) {
-            // The half counts as used until it is empty: see `sync_released`.
+            // The half counts as used until its zones are reset: see `sync_released`.
             zones.extend(self.env.layout.sync_half(other));
         }
         zones
     }
 
-    /// Notes that zones of the sync log were reset: a half may be written again once all its zones
-    /// were.
+    /// Notes that zones of the sync log were reset: a half may be written again once all of its
+    /// zones were reset.
     fn sync_released(&mut self, zones: &[ZoneId]) {
         for half in [0, 1] {
             if self.env.layout.sync_half(half).iter().all(|zone| zones.contains(zone)) {
@@ -417,13 +419,13 @@ impl Core {
 }
 
 impl Inner {
-    /// Makes everything so far durable and releases the space that this frees. `clean` marks an
-    /// unmount.
+    /// Makes all changes so far durable and releases the space that this frees. `clean` marks the
+    /// checkpoint of an unmount.
     #[inline(never)]
     pub(crate) fn checkpoint(self: &Rc<Self>, clean: bool) -> Boxed<'_, Result<()>> {
         Box::pin(async move {
-            // A task of its own: a checkpoint that has begun must end, even if its caller is
-            // dropped.
+            // Run in a separate task: a checkpoint that has begun must end, even if its caller
+            // is dropped.
             let inner = self.clone();
             let task = self.rt.spawn(async move { inner.checkpoint_whole(clean).await });
             task.await
@@ -434,12 +436,13 @@ impl Inner {
     pub(crate) async fn set_label(self: &Rc<Self>, label: &str) -> Result<()> {
         check_label(label)?;
         let (inner, label) = (self.clone(), label.to_owned());
-        // As with every checkpoint: what has begun must end.
+        // Run in a separate task: once begun, the change must end, even if its caller is dropped.
         self.rt.spawn(async move { inner.set_label_whole(&label).await }).await
     }
 
     async fn set_label_whole(self: &Rc<Self>, label: &str) -> Result<()> {
-        // A checkpoint under way has the old label, and must not follow a superblock with the new.
+        // Hold the lock: a checkpoint under way has the old label, and must not be written after a
+        // superblock with the new one.
         let _one = self.checkpoint_lock.acquire(1).await;
         let set = self.run(|core| {
             core.writable()?;
@@ -455,14 +458,14 @@ impl Inner {
     async fn checkpoint_whole(self: &Rc<Self>, clean: bool) -> Result<()> {
         let _one = self.checkpoint_lock.acquire(1).await;
         if self.ended.get() {
-            // An unmount wrote everything while this call waited for the lock.
+            // An unmount wrote everything while this call was waiting for the lock.
             return self.core.borrow().health.failed().cloned().map_or(Ok(()), Err);
         }
         if self.core.borrow().health.is_nothing_lost() {
             return Ok(());
         }
         if !clean && !self.core.borrow().needs_checkpoint() {
-            // Writes dispatched already may still be in flight.
+            // Nothing is dirty, but writes dispatched earlier may still be in flight.
             let (stamp, point) = {
                 let core = self.core.borrow();
                 (core.alloc.stamp(), core.env.writer.sequence_point())
@@ -497,7 +500,8 @@ impl Inner {
     /// Writes a checkpoint of the accepted changes, and then stops writing. Called after damage,
     /// with `errors=remount-ro`.
     pub(crate) async fn stop_after_checkpoint(self: &Rc<Self>, error: Error) {
-        // Until writing has stopped no other checkpoint begins, above all not that of an unmount.
+        // Hold the lock: until writing has stopped, no other checkpoint may begin, above all not
+        // that of an unmount.
         let _one = self.checkpoint_lock.acquire(1).await;
         if self.ended.get() || self.core.borrow().health.failed().is_some() {
             return;
@@ -533,7 +537,8 @@ impl Inner {
         snapshot.await
     }
 
-    /// Sets aside the files whose changed blocks cannot be placed; true if there are any.
+    /// Sets aside the files whose dirty blocks cannot be written because their nodes cannot be
+    /// loaded; true if there are any.
     async fn set_aside(self: &Rc<Self>) -> bool {
         let files = self.core.borrow().files_to_write();
         for ino in files {
@@ -541,14 +546,15 @@ impl Inner {
                 Err(error) if of_a_file(&error) => {
                     self.core.borrow_mut().durability.checkpoint.aside.insert(ino, error);
                 }
-                // The snapshot meets any other error again.
+                // Ignore any other error: the next snapshot meets it again.
                 _ => {}
             }
         }
         !self.core.borrow().durability.checkpoint.aside.is_empty()
     }
 
-    /// The error that made the last checkpoint leave one of these files, or any file, in memory.
+    /// Returns the error if the last checkpoint set aside one of the files `inos`, or any file for
+    /// `None`: the changes of such files exist only in memory.
     pub(crate) fn left_aside(&self, inos: Option<&[Ino]>) -> Result<()> {
         let core = self.core.borrow();
         let mut aside = core.durability.checkpoint.aside.iter();
@@ -558,12 +564,12 @@ impl Inner {
         }
     }
 
-    /// One attempt; returns the error if the checkpoint is to be tried again.
+    /// Makes one attempt at a checkpoint; returns the error if another attempt should follow.
     async fn try_checkpoint(self: &Rc<Self>, clean: bool) -> Result<Option<Error>> {
         self.core.borrow_mut().durability.checkpoint.aside.clear();
         match self.append_files(&[]).await {
             Err(error) if !of_a_file(&error) => return Err(error),
-            // The snapshot meets this error again.
+            // Ignore an error that concerns one file: the snapshot meets it again.
             _ => {}
         }
         self.write_before_snapshot().await;
@@ -572,7 +578,7 @@ impl Inner {
         if snapshot.as_ref().is_err_and(of_a_file) && self.set_aside().await {
             snapshot = self.try_snapshot(clean).await;
         }
-        // No operation and no other checkpoint comes after the snapshot of an unmount.
+        // No operation and no other checkpoint may come after the snapshot of an unmount.
         if clean && snapshot.is_ok() {
             self.ended.set(true);
         }
@@ -599,15 +605,15 @@ impl Inner {
         result.map(|()| None)
     }
 
-    /// Waits until the writes of a checkpoint are on the drive; failures of replaceable zones do
-    /// not count.
+    /// Waits until the writes of a checkpoint are on the drive. Failures of zones that can be
+    /// replaced are ignored.
     pub(crate) async fn drain(&self) -> Result<()> {
         let writer = self.core.borrow().env.writer.clone();
         let excused = |zone| self.core.borrow().is_replaceable(zone);
         writer.wait_excusing(writer.sequence_point(), excused).await
     }
 
-    /// The rest of a checkpoint, once the writes dispatched before its snapshot are durable.
+    /// Completes a checkpoint, once the writes dispatched before its snapshot are durable.
     async fn commit(self: &Rc<Self>, mut snapshot: Snapshot) -> Result<()> {
         let writer = self.core.borrow().env.writer.clone();
         let id = self.core.borrow().durability.checkpoint.id + 1;
@@ -651,7 +657,7 @@ impl Inner {
         {
             let mut core = self.core.borrow_mut();
             let given_back = core.resize_tables();
-            // By this checkpoint they hold no table: all their zones were reset.
+            // These superzones hold no tables any more: all their zones were reset.
             given_back.iter().for_each(|id| durable.note_empty(*id));
             releasable.extend(given_back);
         }
@@ -660,7 +666,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Resets zones of the tables that a durable checkpoint shows to hold nothing.
+    /// Resets table zones that a durable checkpoint shows to be unused.
     pub(crate) async fn release_tables(
         self: &Rc<Self>,
         durable: &DurableSnapshot,
@@ -674,8 +680,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Superzones that a checkpoint releases: those that were empty at its snapshot. Sync records
-    /// since the snapshot may refer to superzones that became empty later.
+    /// Superzones that a checkpoint releases: those that were empty at its snapshot. Superzones
+    /// that became empty later stay, because sync records written since the snapshot may refer
+    /// to them.
     fn releasable(
         &self,
         at_snapshot: Vec<SuperzoneId>,
@@ -690,7 +697,7 @@ impl Inner {
         now
     }
 
-    /// Resets superzones and zones that a durable checkpoint shows to hold nothing.
+    /// Resets superzones and zones that a durable checkpoint shows to be unused.
     pub(crate) async fn release(
         self: &Rc<Self>,
         durable: &DurableSnapshot,
@@ -709,7 +716,7 @@ impl Inner {
     }
 }
 
-/// Parses a checkpoint's body; `None` if sections and lengths do not fit.
+/// Parses the body of a checkpoint; `None` if its sections and lengths are inconsistent.
 pub(crate) fn decode_image(body: &[u8]) -> Option<(Image, Vec<ExtentEntry>, TablePages)> {
     fn section<T: FromBytes + Copy>(rest: &mut &[u8], count: u32) -> Option<Vec<T>> {
         let size = size_of::<T>().checked_mul(count as usize)?;

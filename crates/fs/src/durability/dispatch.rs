@@ -1,4 +1,4 @@
-//! Dispatch: dirty blocks get places from the allocator and go to the writer.
+//! Dispatch: dirty blocks get addresses from the allocator and go to the writer.
 
 use crate::alloc::ZoneAction;
 use crate::alloc::place::{Block, NODE_SLOT, data_stream, node_stream};
@@ -14,8 +14,8 @@ use furrow_zone::{Error, ZoneId};
 use smallvec::SmallVec;
 
 impl Core {
-    /// Carries out the decisions of the allocator. Called after every call of the allocator that
-    /// decides.
+    /// Carries out the allocator's decisions. Must follow every call of the allocator that
+    /// decides something.
     pub(crate) fn carry_out(&mut self) {
         for action in self.alloc.take_actions() {
             match action {
@@ -57,13 +57,14 @@ impl Core {
         self.alloc.invalidate(addr);
     }
 
-    /// Marks the block at `addr` valid or not; no effect if the mark is the same already.
+    /// Marks the block at `addr` valid or invalid; no effect if it is in that state already.
     pub(crate) fn set_valid(&mut self, addr: u32, valid: bool, stream: u8) {
         self.cache.look(1);
         self.alloc.set_valid(addr, valid, stream);
     }
 
-    /// Writes one block through its stream; returns its address. The page is frozen by this.
+    /// Writes one block through its stream and returns its address. The page is frozen from
+    /// then on.
     pub(crate) fn write_block(&mut self, block: Block, page: Page) -> Result<u32, NotApplied> {
         self.cache.look(1);
         let dirty = self.cache.dirty_pages() as u64;
@@ -72,13 +73,13 @@ impl Core {
         placed.map_err(|error| self.out_of_places(error))
     }
 
-    /// The allocator has no place for a block with a reservation: the engine stops writing.
+    /// Stops writing, because the allocator has no place for a block that had a reservation.
     pub(crate) fn out_of_places(&mut self, error: Error) -> NotApplied {
         self.health.fail(error.clone());
         NotApplied::Failed(error)
     }
 
-    /// Hands pages to the writer and counts them.
+    /// Hands pages to the writer and counts the dispatch.
     pub(crate) fn dispatch(
         &mut self,
         zone: ZoneId,
@@ -90,19 +91,21 @@ impl Core {
         self.send(zone, pages, kind, durability)
     }
 
-    /// Hands pages to the writer that the allocator has already counted.
+    /// Hands pages to the writer. The dispatch was counted by the allocator or
+    /// by [`Core::dispatch`].
     fn send(&mut self, zone: ZoneId, pages: Pages, kind: WriteKind, durability: Durability) -> u32 {
         let write = ZoneWrite { durability, ..ZoneWrite::pages(zone, kind, pages) };
         let written = self.env.writer.submit(write);
         let offset = written.at();
-        // If no one watches, the next wait for a sequence point sees failures.
+        // If no caller watches the writes, the next wait for a sequence point notices
+        // their failures.
         if let Some(watched) = &mut self.durability.writes.watched {
             watched.push(written);
         }
         offset
     }
 
-    /// Writes dirty `block` of `ino`: new place, new pointer.
+    /// Writes the dirty `block` of `ino` to a new place, and updates its pointer.
     pub(crate) fn write_data(&mut self, ino: Ino, block: u32) -> Result<(), NotApplied> {
         let holder: Holder = match self.holder(ino, block)? {
             Some(holder) => holder,
@@ -124,7 +127,7 @@ impl Core {
         Ok(())
     }
 
-    /// Writes dirty node `nid`: new place, new NAT entry.
+    /// Writes the dirty node `nid` to a new place, and updates its NAT entry.
     pub(crate) fn write_node(&mut self, nid: u32) -> Result<(), NotApplied> {
         let checkpoint = self.durability.checkpoint.id;
         let bytes = self.node_mut(nid);

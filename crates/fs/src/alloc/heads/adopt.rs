@@ -1,11 +1,11 @@
 //! Heads at recovery: which heads continue within a segment, and which begin at the next one.
 //!
-//! A checkpoint has place for one open summary for each stream. So before a power cut at most one
-//! head for each stream is within a segment. The power cut may take the last blocks of further
-//! heads, and these further heads are then within a segment as well. Of each class, as many heads
-//! continue as the class has streams: the heads with the most room left in their segments. Recovery
-//! pads the other heads to the next segment. Padding therefore takes no more room than the power
-//! cut gave back, and the space kept for recovery suffices (`space`).
+//! A checkpoint can hold one open summary for each stream. So before a power cut at most one head
+//! per stream is within a segment. The power cut may take the last blocks of further heads, and
+//! these further heads are then within a segment as well. Of each class, as many heads continue as
+//! the class has streams: the heads with the most unwritten blocks in their segments. Recovery pads
+//! the segments of the other heads. Padding therefore takes no more space than the power cut gave
+//! back, and the space kept for recovery suffices (`space`).
 
 use super::Cursor;
 use crate::alloc::Allocator;
@@ -13,7 +13,7 @@ use furrow_log::budget::Class;
 use furrow_zone::ZoneId;
 
 impl Allocator {
-    /// Adds heads up to the number that the checkpoint or a record knows.
+    /// Adds heads up to the number that the checkpoint or a sync record names.
     pub(crate) fn adopt_heads(&mut self, heads: usize) {
         let missing = heads.saturating_sub(self.cursors.len());
         let parked = || Cursor { parked: true, ..Cursor::default() };
@@ -51,9 +51,9 @@ impl Allocator {
         }
     }
 
-    /// For a head that may have been left in a superzone: takes the head's permits, and pads the
-    /// segment that the head does not continue. If there are no permits, returns the zones to
-    /// finish.
+    /// Completes the recovery of a head that may have a superzone: takes permits for it, and pads
+    /// its open segment unless a stream continues there. If there are no permits, closes the
+    /// superzone and returns the zones to finish.
     pub(in crate::alloc) fn adopt_head(&mut self, head: usize) -> Vec<ZoneId> {
         if self.cursors[head].head.superzone.is_none() {
             return Vec::new();
@@ -62,8 +62,8 @@ impl Allocator {
             let permit = self.streams.budget.try_acquire(Class::User, self.layout.width);
             self.cursors[head].permit = permit;
         }
-        // If padding fills the superzone, its zones stay active until that write is done: the
-        // permits are kept until then.
+        // If padding fills the superzone, its zones stay active until the padding is written, so
+        // the permits are kept until then.
         let mut streams = 0..self.streams.streams.len();
         if !streams.any(|stream| self.head_in_segment(stream) == Some(head)) {
             self.pad_segment(head);

@@ -1,23 +1,23 @@
-//! The audit of heads' permits, and what other audits need to know of a head.
+//! The audit of the permits of heads, and the state of a head that other audits check.
 
 use crate::accounts::at_most;
 use crate::alloc::Allocator;
 use furrow_log::budget::Permit;
 use furrow_zone::Result;
 
-/// State of a head: see [`Allocator::turn`].
+/// State of a head, from [`Allocator::turn`].
 pub(crate) struct TurnState {
     pub(crate) closing: bool,
     /// A stream has this head as its current head.
     pub(crate) current: bool,
-    /// The head is not lent; or the head is parked, has a superzone, and is lent to a stream of its
-    /// class.
+    /// The head is not lent; or it is parked, has a superzone, and is lent to a stream of its
+    /// own class.
     pub(crate) lent_rightly: bool,
     pub(crate) permits: Option<u32>,
 }
 
 impl Allocator {
-    /// State of a head.
+    /// Returns the state of a head.
     pub(crate) fn turn(&self, head: usize) -> TurnState {
         let turn = &self.cursors[head];
         let owner = self.stream_of_head(head);
@@ -33,10 +33,8 @@ impl Allocator {
         }
     }
 
-    /// Checks the accounts of the checkpoint under way against the totals since the last one.
-    ///
-    /// # Errors
-    /// `Internal`, with the account.
+    /// Checks the counts that the checkpoint under way covers against the totals since the last
+    /// durable checkpoint.
     pub(crate) fn audit_snapshot(&self) -> Result<()> {
         self.since_checkpoint.audit()
     }
@@ -47,12 +45,10 @@ impl Allocator {
         heads.chain(&self.streams.reserved).map(Permit::count).sum()
     }
 
-    /// The budget against the permits that logs and heads hold.
-    ///
-    /// # Errors
-    /// `Internal`, with the account.
+    /// Checks the budget against the permits that logs and heads hold.
     pub(crate) fn audit_permits(&self) -> Result<()> {
-        // Other permits are held until the writes to a superzone that was left have completed.
+        // The budget may have more permits taken: those of a superzone that a head has left stay
+        // taken until its writes have completed.
         let (taken, held) = (self.permits().1, self.permits_of_heads());
         at_most(format_args!("permits of heads and logs, by the budget"), taken, held)?;
         self.streams.budget.audit()
@@ -61,7 +57,7 @@ impl Allocator {
 
 #[cfg(test)]
 impl Allocator {
-    /// Loses the permits of a head.
+    /// Drops the permits of a head.
     pub(crate) fn corrupt_permit(&mut self, head: usize) {
         drop(self.cursors[head].permit.take());
     }
@@ -71,7 +67,7 @@ impl Allocator {
         self.superzone_valid[superzone as usize] = 0;
     }
 
-    /// The head of that number.
+    /// Gives access to a head, to corrupt it.
     pub(crate) fn corrupt_head(&mut self, head: usize) -> &mut super::Head {
         &mut self.cursors[head].head
     }

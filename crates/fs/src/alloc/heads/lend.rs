@@ -1,17 +1,17 @@
 //! Lending: a stream that lacks permits writes to parked superzones of other streams.
 //!
-//! Where writes turn from one stream to another, superzones that the first stream no longer fills
+//! When the load moves from one stream to another, superzones that the first stream no longer fills
 //! hold the permits that the second stream lacks. Z-LFS finishes these superzones in the background
 //! (section 4.5). A finish programs the rest of each zone, on dies that the second stream writes
-//! to: with slow dies the finish of a superzone took twelve seconds, and what a finish writes is
-//! lost space. So a parked superzone is lent as it is: the second stream writes the rest of it,
-//! segment by segment, in place of one that it may not open. Blocks of two lifetimes then share a
-//! superzone.
+//! to: with slow dies the finish of a superzone took twelve seconds, and the blocks that a finish
+//! writes are lost space. So a parked superzone is lent as it is: the second stream writes the rest
+//! of it, segment by segment, instead of opening a superzone without permits. Blocks of two
+//! lifetimes then share a superzone.
 //!
-//! A head that is lent still belongs to its stream: on the drive nothing says that it is lent, and
-//! after a crash it is parked. It is lent until its superzone ends, until its stream takes it back,
-//! or until the quota of the stream that it is lent to falls. The permits of a superzone that was
-//! filled go to the stream that filled it.
+//! A lent head still belongs to its own stream: nothing on the drive says that the head is lent,
+//! and after a crash it is parked. The loan ends when the superzone is full, when the owner takes
+//! it back, or when the borrower's quota falls. When a superzone becomes full, its permits go to
+//! the stream that filled it.
 //!
 //! Invariant: a stream takes or hands back a lent head between segments only, so no segment has
 //! blocks of two streams. (Where free superzones are scarce, a stream writes wherever there is
@@ -21,7 +21,8 @@ use crate::alloc::Allocator;
 use furrow_log::pool::SuperzoneId;
 
 impl Allocator {
-    /// The stream that writes to the superzone of `head`; `None` if it is parked.
+    /// The stream that writes to the superzone of `head`; `None` if the head is parked and
+    /// not lent.
     pub(super) fn writer_of(&self, head: usize) -> Option<usize> {
         let cursor = &self.cursors[head];
         if cursor.parked { cursor.lent } else { Some(self.stream_of_head(head)) }
@@ -60,8 +61,9 @@ impl Allocator {
         superzone.map(|superzone| self.zones.group(superzone) as usize)
     }
 
-    /// Heads that are lent to `stream` if it asks, and their groups. Not on dies where the stream
-    /// writes to its even share of superzones already: one more there is no faster.
+    /// Heads that can be lent to `stream`, with their groups. Groups where the stream already
+    /// writes to its even share of superzones are left out: another superzone there would not make
+    /// it faster.
     pub(super) fn lendable(&self, stream: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         let mut own = vec![0; self.zones.groups() as usize];
         let written = self.written_by(stream).filter_map(|head| self.group_of(head));
@@ -71,12 +73,12 @@ impl Allocator {
         all.filter(move |(group, _)| own[*group] <= even)
     }
 
-    /// Whether a head that is not a first one has no permits for a superzone.
+    /// Whether `head` has no permits for a superzone and is not a first head, which needs none.
     pub(super) fn is_permitless(&self, head: usize) -> bool {
         head >= self.layout.streams as usize && self.cursors[head].permit.is_none()
     }
 
-    /// Heads in turn of `stream` that have neither a superzone nor permits for one.
+    /// Heads of `stream` that are not parked and have neither a superzone nor permits for one.
     pub(super) fn permitless(&self, stream: usize) -> impl Iterator<Item = usize> + '_ {
         let none = |head: &usize| {
             let cursor = &self.cursors[*head];
@@ -86,12 +88,12 @@ impl Allocator {
         self.heads_of(stream).filter(none)
     }
 
-    /// Whether more heads of `stream` lack permits than are lent to it.
+    /// Whether `stream` has more heads without permits than heads lent to it.
     pub(super) fn lacks_superzones(&self, stream: usize) -> bool {
         self.permitless(stream).count() > self.lent_to(stream).count()
     }
 
-    /// Lends `stream` a parked superzone, the one on the dies with the least load.
+    /// Lends `stream` a parked superzone, the one on the group with the least load.
     pub(super) fn lend(&mut self, stream: usize) -> Option<usize> {
         let loads = self.group_loads(stream);
         let (_, head) = self.lendable(stream).min_by_key(|(group, head)| (loads[*group], *head))?;
@@ -100,8 +102,8 @@ impl Allocator {
         Some(head)
     }
 
-    /// Hands back what is lent to `stream` beyond its quota, the superzones on the dies with the
-    /// most load first.
+    /// Hands back the superzones lent to `stream` beyond its quota, those on the most loaded
+    /// groups first.
     pub(super) fn hand_back(&mut self, stream: usize) {
         while self.lent_to(stream).count() > self.permitless(stream).count() {
             let loads = self.group_loads(stream);
