@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use sync::SyncLog;
 
-/// The state that makes changes durable. Its parts are visible in this folder only.
+/// The state that makes changes durable. Its parts are visible only in this folder.
 pub(crate) struct Durability {
     namespace_log: NamespaceLog,
     checkpoint: CheckpointState,
@@ -31,18 +31,18 @@ pub(crate) struct Durability {
     writes: Dispatched,
 }
 
-/// Writes dispatched whose pages the cache keeps.
+/// Dispatched writes whose pages the cache still keeps.
 ///
 /// Invariants:
 /// - `in_flight` and `tickets` together are the pages that the cache handed out.
-/// - `watched` is set within one stretch only.
+/// - `watched` is set only within one stretch.
 #[derive(Default)]
 struct Dispatched {
     /// The writes of the present stretch, if a caller wants to wait for them.
     watched: Option<Vec<WriteHandle>>,
     /// Tickets of writes dispatched in the present stretch.
     tickets: SmallVec<[Ticket; 8]>,
-    /// Writes dispatched in earlier stretches, not yet known to be complete, in pages.
+    /// Pages of writes dispatched in earlier stretches that are not yet known to be complete.
     in_flight: usize,
 }
 
@@ -63,22 +63,22 @@ impl Durability {
         }
     }
 
-    /// Accounts that go below zero are noted in `broken` from now on.
+    /// Makes all parts report accounts that go below zero to `broken`.
     pub(crate) fn note_broken_in(&mut self, broken: &Broken) {
         self.namespace_log.note_broken_in(broken);
     }
 
-    /// Logs a change of a name.
+    /// Appends a change of a name to the namespace log.
     pub(crate) fn log_name(&mut self, change: &NameOp) {
         self.namespace_log.push(change);
     }
 
-    /// The next record must hold the content of `ino` too.
+    /// Notes that the next record must hold the content of `ino` too.
     pub(crate) fn carry(&mut self, ino: Ino) {
         self.namespace_log.carry(ino);
     }
 
-    /// Bytes that changes of names since the last checkpoint take.
+    /// Bytes of the name changes since the last checkpoint.
     pub(crate) fn names_bytes(&self) -> u64 {
         self.namespace_log.bytes()
     }
@@ -88,7 +88,7 @@ impl Durability {
         self.namespace_log.next()
     }
 
-    /// At repair: leaves out the next change of a name.
+    /// At repair, leaves out the next change of a name.
     pub(crate) fn skip_name(&mut self) {
         self.namespace_log.skip();
     }
@@ -98,27 +98,27 @@ impl Durability {
         self.checkpoint.forced = true;
     }
 
-    /// The newest durable checkpoint.
+    /// The number of the newest durable checkpoint.
     pub(crate) fn checkpoint_id(&self) -> u64 {
         self.checkpoint.id
     }
 
-    /// Blocks of the newest checkpoint.
+    /// Size of the newest checkpoint, in blocks.
     pub(crate) fn checkpoint_blocks(&self) -> u32 {
         self.checkpoint.blocks
     }
 
-    /// Whether the next checkpoint goes to the ring's other zone.
+    /// Says whether the next checkpoint goes to the other zone of the ring.
     pub(crate) fn leave_ring(&mut self, leave: bool) {
         self.checkpoint.leave_ring = leave;
     }
 
-    /// Bytes of table entries on their way to the drive.
+    /// Bytes of table entries that the checkpoint under way is writing.
     pub(crate) fn snapshot_bytes(&self) -> u64 {
         self.checkpoint.snapshot_bytes
     }
 
-    /// Written blocks of the half of the sync log that is written now.
+    /// Number of blocks written in the current half of the sync log.
     pub(crate) fn sync_blocks(&self) -> u32 {
         self.sync.next()
     }
@@ -128,22 +128,22 @@ impl Durability {
         self.appends.is_idle()
     }
 
-    /// A page was handed to the writer.
+    /// Notes that a page was handed to the writer.
     pub(crate) fn note_write(&mut self, ticket: Ticket) {
         self.writes.tickets.push(ticket);
     }
 
-    /// Writes dispatched before the present stretch, not yet known to be complete, in pages.
+    /// Pages of writes dispatched before the present stretch that are not yet known to be complete.
     pub(crate) fn in_flight(&self) -> usize {
         self.writes.in_flight
     }
 
-    /// From now on writes are noted for [`Durability::watched`].
+    /// Starts to collect writes for [`Durability::watched`].
     pub(crate) fn watch(&mut self) {
         self.writes.watched = Some(Vec::new());
     }
 
-    /// The writes since [`Durability::watch`].
+    /// Returns the writes since [`Durability::watch`].
     pub(crate) fn watched(&mut self) -> Vec<WriteHandle> {
         self.writes.watched.take().unwrap_or_default()
     }
@@ -153,10 +153,9 @@ impl Durability {
         self.relocation.any
     }
 
-    /// Audits the accounts within each part.
+    /// Checks the accounts of each part.
     ///
-    /// # Errors
-    /// `Internal`, with the account.
+    /// # Errors `Internal`, with the account.
     pub(crate) fn audit(&self) -> Result<()> {
         self.namespace_log.audit()?;
         self.appends.audit()
@@ -165,27 +164,27 @@ impl Durability {
 
 #[cfg(test)]
 impl Durability {
-    /// The half of the sync log that is written now.
+    /// The half of the sync log that records are written to now.
     pub(crate) fn sync_half(&self) -> u8 {
         self.sync.half()
     }
 
-    /// The zone of the ring that is written now.
+    /// The zone of the ring that checkpoints are written to now.
     pub(crate) fn ring(&self) -> u8 {
         self.checkpoint.ring
     }
 
-    /// Forgets that changes of names wait for a record.
+    /// Forgets that name changes wait for a record.
     pub(crate) fn corrupt_logged(&mut self) {
         self.namespace_log.corrupt_logged();
     }
 
-    /// Forgets that a half of the sync log holds anything; true if it did.
+    /// Marks a half of the sync log as unused; true if it was used.
     pub(crate) fn corrupt_sync_used(&mut self, half: u8) -> bool {
         self.sync.released(half)
     }
 
-    /// Counts pages as in flight that are not.
+    /// Counts pages as in flight that are not in flight.
     pub(crate) fn corrupt_in_flight(&mut self, pages: usize) {
         self.writes.in_flight += pages;
     }
@@ -198,24 +197,24 @@ impl Durability {
 /// - The ring's zone in use is not empty.
 #[derive(Clone, Default)]
 pub(crate) struct CheckpointState {
-    /// Newest durable checkpoint.
+    /// Number of the newest durable checkpoint.
     id: u64,
-    /// Mount epoch.
+    /// Epoch of this mount.
     epoch: u64,
-    /// Zone of the ring written now: 0 or 1.
+    /// Zone of the ring that is written now: 0 or 1.
     ring: u8,
-    /// Ring zones that hold anything.
+    /// Whether each zone of the ring holds anything.
     ring_used: [bool; 2],
-    /// Blocks of the newest checkpoint.
+    /// Size of the newest checkpoint, in blocks.
     blocks: u32,
-    /// Bytes of table entries on their way to the drive.
+    /// Bytes of table entries that the checkpoint under way is writing.
     snapshot_bytes: u64,
-    /// A change since the last snapshot needs a checkpoint.
+    /// A change since the last snapshot needs a checkpoint, even if no page is dirty.
     forced: bool,
     /// The next checkpoint goes to the ring's other zone.
     leave_ring: bool,
-    /// Files whose changed blocks the last snapshot left in memory, because nodes above them are
-    /// damaged: other files' data does not wait for them.
+    /// Files whose dirty blocks the last snapshot left in memory, because nodes above these blocks
+    /// are damaged: the data of other files must not wait for them.
     aside: BTreeMap<Ino, Error>,
 }
 
@@ -226,7 +225,8 @@ pub(crate) struct Appends {
     blocks: BTreeSet<(Ino, u32)>,
     /// Appends not finished.
     flights: usize,
-    /// Callers that wait until there are none: no append begins meanwhile.
+    /// Number of callers that wait until no append is in flight; no append begins while there
+    /// are any.
     held: u32,
 }
 
@@ -235,7 +235,7 @@ pub(crate) struct Appends {
 /// Invariant: `any` is set if `lost` has an entry.
 #[derive(Default)]
 pub(crate) struct Relocation {
-    /// The file system is whole: recovery has ended.
+    /// The mount can survive failures of zones: recovery has ended.
     able: bool,
     /// A zone has failed since the mount.
     any: bool,
@@ -245,8 +245,8 @@ pub(crate) struct Relocation {
 }
 
 struct Lost {
-    /// Blocks from here on were not written.
+    /// Blocks of the zone from this one on were not written.
     from: u32,
-    /// No write to its superzone is in flight, and none of the superzone's zones is active.
+    /// No write to the zone's superzone is in flight, and none of its zones is active.
     closed: bool,
 }

@@ -17,12 +17,12 @@ pub(crate) struct Env {
     pub(crate) options: MountOptions,
     /// Source of pages.
     pub(crate) pages: Pool,
-    /// Every write to the drive goes through it.
+    /// The writer that every write to the drive goes through.
     pub(crate) writer: Writer,
 }
 
 impl Env {
-    /// Pages that may be dirty or in flight before writers are throttled.
+    /// Most pages that may be dirty or in flight before writers are throttled.
     pub(crate) fn dirty_limit(&self) -> usize {
         self.options.dirty_pages.unwrap_or(self.options.cache_pages / 2).max(64)
     }

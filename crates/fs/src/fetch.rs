@@ -1,9 +1,10 @@
-//! Blocks on their way from the drive into the cache.
+//! Fetches: blocks on their way from the drive into the cache.
 //!
-//! The blocks an operation lacks are read, neighbours in one command, and stay until the operation
-//! is applied. A block that is being read already is waited for, not read again. Readers that
-//! advance together all lack the same leaf of pointers, which is on one die: with a read for each
-//! of ten readers, the last would get the leaf only when the die has sensed it ten times.
+//! The blocks that an operation lacks are read, adjacent blocks in one command, and are pinned
+//! until the operation is applied. If another operation is reading a block already, the operation
+//! waits for that read instead of reading again. Readers that advance together all lack the same
+//! leaf of pointers, which is on one die: if each of ten readers read it, the last one would get
+//! the leaf only after the die had sensed it ten times.
 
 use crate::blocked::Fetch;
 use crate::core::Inner;
@@ -16,16 +17,16 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Number of times an operation waits for the reads of others. Their blocks can be evicted before
-/// the operation runs, so in the end it reads for itself.
+/// Most times that an operation waits for reads of other operations. The blocks they read can be
+/// evicted before the operation runs, so in the end it reads for itself.
 const JOINS: u32 = 16;
 
-/// Runs of blocks that are being read, by first address: their length, and the operations that
-/// wait.
+/// Runs of blocks that are being read, by first address: the number of blocks, and the operations
+/// that wait for the read.
 #[derive(Default)]
 pub(crate) struct Fetches(RefCell<BTreeMap<u32, (u32, Notify)>>);
 
-/// A run that is being read, until this is dropped.
+/// A run that is being read; the read counts as ended when this value is dropped.
 struct Run<'a> {
     fetches: &'a Fetches,
     start: u32,
@@ -37,15 +38,15 @@ impl Fetches {
         self.0.borrow().keys().copied().collect()
     }
 
-    /// From now on other operations wait for `blocks` blocks from `start`, none of which is being
+    /// Lets other operations wait for `blocks` blocks from `start`, none of which is being
     /// read yet.
     fn begin(&self, start: u32, blocks: u32) -> Run<'_> {
         self.0.borrow_mut().insert(start, (blocks, Notify::new()));
         Run { fetches: self, start }
     }
 
-    /// Removes those of `fetches` that are being read already; returns the reads to wait for
-    /// instead.
+    /// Removes from `fetches` the blocks that are being read already, and returns the reads to wait
+    /// for instead.
     fn join(&self, fetches: &mut SmallVec<[Fetch; 4]>) -> Option<Joined> {
         let under_way = self.0.borrow();
         let mut joined = Joined::default();
@@ -72,7 +73,7 @@ impl Drop for Run<'_> {
     }
 }
 
-/// Blocks that other operations read.
+/// Blocks that other operations are reading, and the ends of these reads.
 #[derive(Default)]
 struct Joined {
     fetches: Vec<Fetch>,
@@ -83,7 +84,7 @@ struct Joined {
 pub(crate) struct Pins {
     inner: Rc<Inner>,
     tickets: Vec<Ticket>,
-    /// Number of times it has waited for the reads of others.
+    /// How often the operation has waited for reads of other operations.
     joins: u32,
 }
 
@@ -92,7 +93,7 @@ impl Pins {
         Pins { inner: inner.clone(), tickets: Vec::new(), joins: 0 }
     }
 
-    /// Pins those blocks of `fetches` that are in the cache.
+    /// Pins the blocks of `fetches` that are in the cache.
     fn hold(&mut self, fetches: &[Fetch]) {
         let mut core = self.inner.core.borrow_mut();
         let tickets = fetches.iter().filter_map(|fetch| core.cache.pin(&fetch.key));
@@ -102,8 +103,8 @@ impl Pins {
 
 impl Drop for Pins {
     fn drop(&mut self) {
-        // An operation is never dropped while it is applied; if the whole engine is, nothing is
-        // left to evict from.
+        // This cannot fail while the engine lives, because an operation is never dropped while it
+        // is applied. If the whole engine is dropped, nothing is evicted any more.
         if let Ok(mut core) = self.inner.core.try_borrow_mut() {
             for ticket in self.tickets.drain(..) {
                 core.cache.unpin(ticket);
@@ -123,7 +124,8 @@ impl Inner {
         fetches.dedup_by_key(|fetch| fetch.pointer.addr.get());
         let alone = pins.joins == JOINS;
         let joined = if alone { None } else { self.fetches.join(&mut fetches) };
-        // First the blocks that nobody reads: so no operation waits for one that waits for others.
+        // First read the blocks that nobody is reading: so no operation waits for one that itself
+        // waits for others.
         self.read(&fetches, !alone, pins).await?;
         if let Some(joined) = joined {
             pins.joins += 1;
@@ -135,7 +137,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads blocks, in order of their addresses. Others may wait for them if they are `shared`.
+    /// Reads blocks, in the order of their addresses. If `shared`, other operations may wait for
+    /// these reads.
     async fn read(self: &Rc<Self>, fetches: &[Fetch], shared: bool, pins: &mut Pins) -> Result<()> {
         let (device, geometry, zones) = {
             let core = self.core.borrow();
@@ -178,7 +181,7 @@ impl Inner {
             let (now, read) = flights.pop().expect("invariant: one flight");
             return self.insert_all_fetched(now, read.await?, pins);
         }
-        // Several runs: all in flight at once.
+        // Read several runs in parallel.
         let tasks: Vec<_> =
             flights.into_iter().map(|(now, read)| (now, self.rt.spawn(read))).collect();
         for (now, task) in tasks {

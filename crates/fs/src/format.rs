@@ -4,12 +4,12 @@
 //! offset, in 4 KiB blocks ([`BlockAddr`]); [`HOLE`] means "no block". Records (superblock,
 //! checkpoint, table page, sync record) open with the header of `furrow-log`; nodes, summaries,
 //! directory blocks and file data have none: the pointer to them carries their CRC32C.
-//! `docs/inside/format.md` shows the same tables; a test holds the two together.
+//! `docs/format.md` shows the same tables; a test compares the two.
 
 use furrow_log::layout;
 use zerocopy::little_endian::{I64, U16, U32, U64};
 
-/// Format version this code writes; it reads no newer one.
+/// Format version that this code writes. It cannot read newer versions.
 pub const VERSION: u16 = 1;
 /// Bytes per block.
 pub const BLOCK: usize = 4096;
@@ -19,8 +19,8 @@ pub const HOLE: u32 = 0xffff_ffff;
 pub const NO_NODE: u32 = 0;
 /// Node id of the root directory's inode.
 pub const ROOT_NODE: u32 = 1;
-/// Largest number of hard links of an inode that is no directory. A directory counts all of its
-/// subdirectories.
+/// Largest number of hard links of an inode that is not a directory. A directory's count includes
+/// all of its subdirectories, without limit.
 pub const LINKS_MAX: u32 = 65_535;
 /// Longest name, in bytes.
 pub const NAME_MAX: usize = 255;
@@ -31,7 +31,7 @@ pub const FILE_MAX: u64 = (u32::MAX as u64) * BLOCK as u64;
 /// Most log streams of a file system.
 pub const STREAMS: usize = 6;
 
-/// Content of each of `streams` log streams, by stream number.
+/// Names of the log streams, by stream number, for a file system with `streams` of them.
 pub const fn stream_names(streams: u32) -> &'static [&'static str] {
     match streams {
         6 => &["hot data", "warm data", "cold data", "hot nodes", "warm nodes", "cold nodes"],
@@ -40,25 +40,25 @@ pub const fn stream_names(streams: u32) -> &'static [&'static str] {
     }
 }
 
-/// Most heads of a stream: superzones that it writes to at once.
+/// Most heads of a stream, that is superzones that it writes to at the same time.
 pub const HEADS_PER_STREAM: u32 = 8;
-/// Most zones in a superzone: the bad ones are marked in 32 bits.
+/// Most zones in a superzone, because 32 bits mark the bad ones.
 pub const WIDTH_MAX: u32 = 32;
-/// Incompatible feature: inodes may have extended attributes, and files be made without a name.
+/// Incompatible feature: inodes may have extended attributes, and files may be made without a name.
 pub const INCOMPAT_XATTRS: u64 = 1;
-/// Incompatible feature: the zones of the tables are used one by one, and more of them are taken
-/// from the main area. Every file system has it.
+/// Incompatible feature: the zones of the tables are used one by one, and superzones of the main
+/// area may join them. Every file system has this feature.
 pub const INCOMPAT_THIN_TABLES: u64 = 2;
 /// Incompatible feature: sync records hold changes of nodes.
 pub const INCOMPAT_CHANGES: u64 = 4;
-/// Incompatible features this version knows; mkfs sets them all.
+/// Incompatible features that this version knows; mkfs sets all of them.
 pub const INCOMPAT_KNOWN: u64 = INCOMPAT_XATTRS | INCOMPAT_THIN_TABLES | INCOMPAT_CHANGES;
-/// Compatible feature: sync records say up to which sequence the records before them were durable,
-/// and checkpoints are written twice where a zone of the ring has space for that.
+/// Compatible feature: sync records say up to which sequence the earlier records were durable, and
+/// checkpoints are written twice if the zone of the ring has space for that.
 pub const COMPAT_PROOFS: u64 = 1;
-/// Compatible features this version knows; mkfs sets them all.
+/// Compatible features that this version knows; mkfs sets all of them.
 pub const COMPAT_KNOWN: u64 = COMPAT_PROOFS;
-/// Read-only compatible features this version knows: none.
+/// Read-only compatible features that this version knows: none.
 pub const RO_COMPAT_KNOWN: u64 = 0;
 
 /// Record kinds (the `kind` of the record header).
@@ -75,7 +75,7 @@ pub mod kind {
     pub const SYNC: u16 = 0x14;
 }
 
-/// Tables in the delta log and among the table pages.
+/// Numbers of the tables in the delta log and among the table pages.
 pub mod table {
     /// Node address table: entry i is node id i.
     pub const NAT: u8 = 0;
@@ -84,13 +84,13 @@ pub mod table {
 }
 
 layout! {
-    /// Body of a superblock copy. Written by mkfs, and again at the front of a zone of the
-    /// checkpoint ring each time it is entered; never changed, but for the label, of which the
-    /// newest checkpoint has the present one.
+    /// Body of a superblock copy. mkfs writes it, and it is written again at the front of a zone of
+    /// the checkpoint ring each time the ring enters that zone. It never changes except for the
+    /// label; the copy in the newest checkpoint has the current label.
     ///
     /// Invariants: all areas are disjoint and follow each other in the order of the fields;
-    /// `main_start + superzones × width ≤ zones`; `segment_blocks ≤ 512`;
-    /// `2 ≤ segment_blocks ≤ width × zone_capacity`; `1 ≤ width ≤ 32`; `streams` is 2, 4 or 6.
+    /// `main_start + superzones × width ≤ zones`; `segment_blocks ≤ 512`; `2 ≤ segment_blocks ≤
+    /// width × zone_capacity`; `1 ≤ width ≤ 32`; `streams` is 2, 4 or 6.
     pub struct SuperblockBody: 184 {
         /// Features an older version may ignore.
         pub compat: U64,
@@ -148,14 +148,14 @@ layout! {
 
 layout! {
     /// Start of a checkpoint's body. A copy of the superblock's body follows ([`SuperblockBody`]),
-    /// used if both superblocks are lost; then the sections in this order, each packed: `streams` ×
-    /// [`StreamState`], `extents` × delta-log extent, `units` × [`UnitRef`] (NAT, then SIT),
-    /// `superzones` × superzone descriptor (of `furrow-log`), `orphans` × node id (u32), then for
-    /// each head its `summary` × [`SummaryEntry`].
+    /// which is used if both superblocks are lost. Then come these sections in this order, each
+    /// packed: `streams` × [`StreamState`], `extents` × delta-log extent, `units` × [`UnitRef`]
+    /// (NAT, then SIT), `superzones` × superzone descriptor (of `furrow-log`), `orphans` × node id
+    /// (u32), then for each head its `summary` × [`SummaryEntry`].
     ///
-    /// Invariants: one whole checkpoint, which may be there twice, is the newest (highest
-    /// `checkpoint` in the record header); all blocks it reaches were durable before it;
-    /// `sync_limit` is the first sync sequence that must not be replayed (all ones: no limit).
+    /// Invariants: the newest whole checkpoint (highest `checkpoint` in the record header) counts,
+    /// and may be there twice; all blocks it reaches were durable before it; `sync_limit` is the
+    /// first sync sequence that must not be replayed (all ones: no limit).
     pub struct CheckpointBody: 112 {
         /// Bit 0: clean (nothing in the sync log).
         pub flags: U32,
@@ -220,7 +220,7 @@ layout! {
 }
 
 layout! {
-    /// Where a table page is. `addr` all ones: every entry of it is zero.
+    /// Address of a table page. `addr` all ones: every entry of the page is zero.
     pub struct UnitRef: 8 {
         /// First block.
         pub addr: U32,
@@ -274,8 +274,8 @@ layout! {
 }
 
 layout! {
-    /// Front of a summary block: the last block of each segment. A [`SummaryEntry`] for each block
-    /// before it follows. Immutable once written.
+    /// Front of a summary block, which is the last block of a segment. A [`SummaryEntry`] for each
+    /// block before it follows. Immutable once written.
     pub struct SummaryHeader: 32 {
         /// [`SUMMARY_MAGIC`].
         pub magic: U32,
@@ -350,8 +350,9 @@ layout! {
 layout! {
     /// An inode without its slots.
     ///
-    /// Invariants: `height` 0: the slots are [`Pointer`]s to the first 448 blocks; above: node ids
-    /// of nodes of level `height` − 1. A directory has `links` = 2 + its subdirectories.
+    /// Invariants: with `height` 0, the slots are [`Pointer`]s to the first 448 blocks; with a
+    /// larger `height`, they are node ids of nodes of level `height` − 1. A directory has `links` =
+    /// 2 + its subdirectories.
     pub struct InodeHead: 512 {
         /// Level 255.
         pub node: NodeHeader,
@@ -434,18 +435,18 @@ pub const LEAF_POINTERS: usize = (BLOCK - NODE_HEAD) / 8;
 /// Node ids of an index node.
 pub const INDEX_CHILDREN: usize = (BLOCK - NODE_HEAD) / 4;
 
-/// `class` of a node.
+/// Values of `class` in a node.
 pub mod class {
-    /// Of a directory.
+    /// A node of a directory.
     pub const DIRECTORY: u8 = 0;
-    /// Of a file, or anything else.
+    /// A node of a file, or of anything else.
     pub const FILE: u8 = 1;
-    /// Of a file with cold data.
+    /// A node of a file with cold data.
     pub const COLD: u8 = 2;
-    /// Of a file with hot data.
+    /// A node of a file with hot data.
     pub const HOT: u8 = 3;
 
-    /// True if a node of class `node` can be of an inode of class `inode`.
+    /// True if a node of class `node` can belong to an inode of class `inode`.
     pub fn agree(inode: u8, node: u8) -> bool {
         inode == node || inode != DIRECTORY && (FILE..=HOT).contains(&node)
     }
@@ -507,9 +508,9 @@ layout! {
     }
 }
 
-/// Bytes of extended attributes that fit an inode.
+/// Bytes of extended attributes that fit into an inode.
 pub const XATTRS_INLINE: usize = 372;
-/// Bytes of extended attributes in a node of their own.
+/// Bytes of extended attributes in a separate node.
 pub const XATTR_NODE: usize = BLOCK - 32;
 /// Most bytes of all extended attributes of an inode, packed.
 pub const XATTRS_MAX: usize = 128 * 1024;
@@ -520,8 +521,8 @@ pub const XATTR_LIST_MAX: usize = 65_536;
 
 const _: () = assert!(XATTRS_MAX.div_ceil(XATTR_NODE) * 4 <= XATTRS_INLINE);
 
-/// Items of a sync record: one tag byte, then the fields packed. Names and targets are a u16 length
-/// and bytes.
+/// Tags of the items of a sync record. An item is one tag byte and its packed fields. Names and
+/// targets are a u16 length and the bytes.
 pub mod item {
     /// Namespace operation: create (any kind).
     pub const CREATE: u8 = 1;
@@ -531,9 +532,9 @@ pub mod item {
     pub const REMOVE: u8 = 3;
     /// Namespace operation: rename.
     pub const RENAME: u8 = 4;
-    /// A node's new place.
+    /// The new place of a node.
     pub const NODE: u8 = 5;
-    /// A node that was freed.
+    /// The id of a freed node.
     pub const FREED: u8 = 6;
     /// A head of a stream continued in another superzone.
     pub const ALLOCATED: u8 = 7;
@@ -550,7 +551,7 @@ pub mod item {
     pub const XATTRS: u8 = 12;
     /// A change of a node that stays in its place.
     pub const CHANGE: u8 = 13;
-    /// A node that has no place yet, as the change of an empty one.
+    /// A new node without a place, as a change of an empty node.
     pub const NEW: u8 = 14;
 }
 

@@ -1,13 +1,13 @@
-//! Namespace operations since the last checkpoint, in order.
+//! The log of namespace operations since the last checkpoint, in order.
 //!
-//! Every change of a name is noted here, encoded as the item of a later sync record. An fsync logs
+//! Every change of a name is noted here, encoded as an item of a later sync record. An fsync logs
 //! all operations that are not in a record yet, so the names on the drive are always the names
-//! after some prefix of the operations. Operations have numbers. A checkpoint gives the number
-//! below which it contains all operations, and replay skips these operations.
+//! after some prefix of the operations. Operations are numbered. A checkpoint names the number
+//! below which it contains all operations, and replay skips those.
 //!
-//! A file that takes the place of another one by a rename is *carried*: the record with the rename
-//! includes the file's content too. So after a crash the name never leads to an empty file in place
-//! of the old one.
+//! A file that replaces another file in a rename is *carried*: the record with the rename includes
+//! the file's content too. So after a crash the name never leads to an empty file in place of the
+//! old one.
 
 use crate::accounts::{Broken, at_most, holds, same};
 use crate::format::item;
@@ -76,7 +76,7 @@ impl fmt::Display for NameOp {
     }
 }
 
-/// Writes the fields of items.
+/// Encodes the fields of items.
 #[derive(Default)]
 pub(crate) struct Encoder(pub(crate) Vec<u8>);
 
@@ -112,7 +112,7 @@ impl Encoder {
     }
 }
 
-/// Reads the fields of items; `None` past the end.
+/// Decodes the fields of items; returns `None` past the end.
 pub(crate) struct Decoder<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Decoder<'a> {
@@ -148,7 +148,7 @@ impl<'a> Decoder<'a> {
 }
 
 impl NameOp {
-    /// Appends the operation's item: tag, number, fields.
+    /// Appends the operation as an item: tag, number, fields.
     pub(crate) fn encode(&self, number: u64, out: &mut Encoder) {
         match self {
             NameOp::Create {
@@ -181,7 +181,7 @@ impl NameOp {
             }
             NameOp::Rename { from, to, mode, time, old, new } => {
                 let mode = match mode {
-                    // A whiteout is an operation of its own, which follows at once.
+                    // A whiteout is a separate operation, which follows immediately.
                     RenameMode::Replace | RenameMode::Whiteout { .. } => 0,
                     RenameMode::NoReplace => 1,
                     RenameMode::Exchange => 2,
@@ -192,7 +192,7 @@ impl NameOp {
         }
     }
 
-    /// Reads the item after its `tag`: number and operation.
+    /// Decodes an item without its `tag`: number and operation.
     pub(crate) fn decode(tag: u8, input: &mut Decoder<'_>) -> Option<(u64, NameOp)> {
         let number = input.u64()?;
         let operation = match tag {
@@ -254,7 +254,7 @@ pub(crate) struct NamespaceLog {
     bytes: usize,
     /// Bytes of operations that are not in a record.
     unlogged: usize,
-    /// Files that took the place of others, each with the number of the rename.
+    /// Files that replaced other files, each with the number of the rename.
     carried: VecDeque<(u64, Ino)>,
     broken: Broken,
 }
@@ -265,7 +265,7 @@ impl NamespaceLog {
         NamespaceLog { first: number, logged: number, ..NamespaceLog::default() }
     }
 
-    /// Accounts that go below zero are noted in `broken` from now on.
+    /// Makes the log report accounts that go below zero to `broken`.
     pub(super) fn note_broken_in(&mut self, broken: &Broken) {
         self.broken = broken.clone();
     }
@@ -275,7 +275,7 @@ impl NamespaceLog {
         self.first + self.items.len() as u64
     }
 
-    /// Notes an operation.
+    /// Appends an operation to the log.
     pub(crate) fn push(&mut self, operation: &NameOp) {
         let mut item = Encoder::default();
         operation.encode(self.next(), &mut item);
@@ -284,7 +284,7 @@ impl NamespaceLog {
         self.items.push_back(item.0);
     }
 
-    /// Notes that the last operation gave `ino` the place of another file: the record with this
+    /// Notes that the last operation replaced another file with `ino`: the record with this
     /// operation must include the content of `ino`.
     pub(crate) fn carry(&mut self, ino: Ino) {
         let last = self.next().checked_sub(1);
@@ -292,18 +292,19 @@ impl NamespaceLog {
         self.carried.extend(last.map(|last| (last, ino)));
     }
 
-    /// Files whose content must be in the next record.
+    /// Files whose content the next record must contain.
     pub(crate) fn carried(&self) -> impl Iterator<Item = Ino> + '_ {
         self.carried.iter().map(|(_, ino)| *ino)
     }
 
-    /// Bytes of memory: items and their containers.
+    /// Memory in use, in bytes: items and their containers.
     pub(crate) fn bytes(&self) -> u64 {
         let carried = self.carried.capacity() * size_of::<(u64, Ino)>();
         (self.bytes + self.items.len() * size_of::<Vec<u8>>() + carried) as u64
     }
 
-    /// Skips an operation that cannot be replayed; nothing may be logged afterwards.
+    /// Skips the number of an operation that cannot be replayed; no operation may be
+    /// logged afterwards.
     pub(crate) fn skip(&mut self) {
         self.items.push_back(Vec::new());
     }
@@ -313,7 +314,8 @@ impl NamespaceLog {
         self.unlogged
     }
 
-    /// Appends every item that is not in a record to `out`; they count as logged from now on.
+    /// Appends every item that is not in a record to `out`; these items count as logged from
+    /// now on.
     pub(crate) fn take_unlogged(&mut self, out: &mut Encoder) {
         let skip = (self.logged - self.first) as usize;
         for item in self.items.iter().skip(skip) {
@@ -324,7 +326,7 @@ impl NamespaceLog {
         self.carried.clear();
     }
 
-    /// Drops operations below `number`: they are in a durable checkpoint.
+    /// Drops the operations below `number`, which are in a durable checkpoint.
     pub(crate) fn durable(&mut self, number: u64) {
         while self.first < number {
             let Some(item) = self.items.pop_front() else { break };
@@ -374,7 +376,7 @@ impl NamespaceLog {
 
 #[cfg(test)]
 impl NamespaceLog {
-    /// Counts all operations as logged, and leaves `unlogged` as before.
+    /// Counts all operations as logged without updating `unlogged`.
     pub(crate) fn corrupt_logged(&mut self) {
         self.logged = self.next();
     }
@@ -473,7 +475,7 @@ mod tests {
         log.carry(Ino(2));
         log.push(&operations[4]);
         log.carry(Ino(3));
-        // A checkpoint whose snapshot was between the two operations.
+        // A checkpoint's snapshot was taken between the two operations.
         log.durable(11);
         assert_eq!(log.carried().collect::<Vec<_>>(), [Ino(3)]);
         let unlogged = log.unlogged_bytes();

@@ -1,18 +1,19 @@
-//! Changes of nodes: what a sync record holds in place of a node that is written again.
+//! Changes of nodes: a sync record can hold the change of a node instead of the place of its
+//! new block.
 //!
 //! An fsync of a few blocks changes a few words of a file's nodes. The record has space for such
-//! words, so the fsync needs no block of a node. The node stays dirty until the next checkpoint.
-//! The same holds for a new node of few words: it is the change of an empty one.
+//! words, so the fsync need not write whole nodes. The node stays dirty until the next checkpoint.
+//! A new node with few words is handled in the same way: its change is made against an empty node.
 //!
 //! Invariants
-//! - A change is made against the *logged* content of a node: the content in which recovery would
-//!   find the node, by the newest checkpoint and the records up to now. The cache keeps that
-//!   content while the node is dirty. Replay takes the same content, whatever the replay of names
-//!   has done to the node.
-//! - A change holds whole words of 8 bytes, so that a pointer to a block is in it wholly or not at
-//!   all.
-//! - A change states the checksum of the node after it. A change that does not lead there is not
-//!   used.
+//! - A change is made against the *logged* content of a node: the content that recovery would find
+//!   for the node, from the newest checkpoint and the records so far. The cache keeps that content
+//!   while the node is dirty. Replay applies the change to the same content, whatever the replay of
+//!   names has done to the node.
+//! - A change consists of whole words of 8 bytes, so it contains a block pointer completely or not
+//!   at all.
+//! - A change states the checksum of the node after the change. A change that does not lead to this
+//!   checksum is not used.
 
 use crate::durability::namespace_log::{Decoder, Encoder};
 use crate::format::{BLOCK, HOLE, InodeHead, NODE_HEAD, Pointer, item};
@@ -25,10 +26,11 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes of a word.
 const WORD: usize = 8;
-/// Bytes that are compared at once, before words are. Of most nodes a few words have changed.
+/// Bytes that are compared at a time before words are compared. In most nodes only a few words
+/// have changed.
 const STRIDE: usize = 256;
 
-/// Bytes of a node that a change replaces: whole words, ascending, none next to another.
+/// Byte ranges of a node that a change replaces: whole words, ascending, no two ranges adjacent.
 pub(crate) type Places = SmallVec<[Range<usize>; 4]>;
 
 /// A change of a node.
@@ -36,65 +38,64 @@ pub(crate) type Places = SmallVec<[Range<usize>; 4]>;
 pub(crate) struct NodeChange {
     pub(crate) nid: u32,
     pub(crate) ino: u32,
-    /// The node is new: the change is that of an empty node.
+    /// The node is new: the change is made against an empty node.
     pub(crate) new: bool,
     /// CRC32C of the node after the change.
     crc: u32,
-    /// Where in the node the pointers to blocks begin; the node's end if it has none.
+    /// Offset in the node at which the block pointers begin; the node's length if it has none.
     pointers: u16,
-    /// Bytes that replace others: where in the node, and what.
+    /// The replaced bytes: their offset in the node, and their new content.
     pieces: Vec<(usize, Vec<u8>)>,
 }
 
-/// Nodes whose changes are in records since the last durable checkpoint: after a crash all of them
-/// are dirty.
+/// Nodes whose changes are in sync records since the last durable checkpoint: after a crash,
+/// recovery makes all of them dirty.
 #[derive(Default)]
 pub(crate) struct Recorded {
     now: BTreeSet<u32>,
-    /// Those that the checkpoint under way covers.
+    /// The nodes that the checkpoint under way covers.
     in_snapshot: BTreeSet<u32>,
 }
 
 impl Recorded {
-    /// Number of nodes; one that changed before and after a snapshot counts twice.
+    /// Number of nodes; a node that changed both before and after a snapshot counts twice.
     pub(crate) fn len(&self) -> usize {
         self.now.len() + self.in_snapshot.len()
     }
 
-    /// True if `nid` is one of at most `most` nodes, or can become one.
+    /// True if `nid` is already recorded, or can be added without exceeding `most` nodes.
     pub(crate) fn takes(&self, nid: u32, most: usize) -> bool {
         self.len() < most || self.now.contains(&nid)
     }
 
-    /// A record holds a change of `nid`.
+    /// Notes that a record holds a change of `nid`.
     pub(crate) fn note(&mut self, nid: u32) {
         self.now.insert(nid);
     }
 
-    /// A checkpoint takes its snapshot.
+    /// Notes that a checkpoint takes its snapshot.
     pub(crate) fn snapshot(&mut self) {
         self.in_snapshot.append(&mut self.now);
     }
 
-    /// That checkpoint is durable.
+    /// Notes that the checkpoint of the last snapshot is durable.
     pub(crate) fn durable(&mut self) {
         self.in_snapshot.clear();
     }
 }
 
-/// What [`encode`] did.
+/// The outcome of [`encode`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Encoded {
-    /// The change is in the record: every place where the contents differed.
+    /// The change is in the record; the byte ranges are those where the contents differed.
     Added(Places),
     /// The contents are the same.
     Nothing,
-    /// The change takes more space than it may.
+    /// The change would take more bytes than allowed.
     TooLong,
 }
 
-/// A node without content, in which the pointers to blocks begin at byte `pointers`: they lead
-/// nowhere.
+/// An empty node whose block pointers begin at byte `pointers` and lead nowhere.
 fn empty(pointers: u16) -> Page {
     let mut page = Page::zeroed();
     for pointer in page.make_mut()[usize::from(pointers)..].as_chunks_mut::<WORD>().0 {
@@ -103,9 +104,9 @@ fn empty(pointers: u16) -> Page {
     page
 }
 
-/// Adds to a record the change of node `nid` of `ino` from `logged` to `page`, in which the
-/// pointers to blocks begin at byte `pointers`, if it differs and takes at most `most` bytes. A
-/// node that is new has no logged content.
+/// Encodes the change of node `nid` of `ino` from `logged` to `page` into a record, if the contents
+/// differ and the change takes at most `most` bytes. The block pointers of the node begin at byte
+/// `pointers`. A new node has no logged content.
 pub(crate) fn encode(
     out: &mut Encoder,
     (nid, ino): (u32, u32),
@@ -132,7 +133,7 @@ pub(crate) fn encode(
     Encoded::Added(places)
 }
 
-/// Where two nodes differ.
+/// The byte ranges in which two nodes differ.
 fn differences(before: &[u8; BLOCK], now: &[u8; BLOCK]) -> Places {
     let mut places = Places::new();
     let (befores, nows) = (before.as_chunks::<STRIDE>().0, now.as_chunks::<STRIDE>().0);
@@ -153,7 +154,7 @@ fn differences(before: &[u8; BLOCK], now: &[u8; BLOCK]) -> Places {
 }
 
 impl NodeChange {
-    /// Reads the fields of the item `tag`; `None` if they are not a change.
+    /// Decodes the fields of an item with `tag`; `None` if they are not a change.
     pub(crate) fn decode(tag: u8, input: &mut Decoder<'_>) -> Option<NodeChange> {
         let (nid, ino, crc, pointers) = (input.u32()?, input.u32()?, input.u32()?, input.u16()?);
         let first = [size_of::<InodeHead>(), NODE_HEAD, BLOCK];
@@ -173,10 +174,10 @@ impl NodeChange {
         Some(NodeChange { nid, ino, new: tag == item::NEW, crc, pointers, pieces })
     }
 
-    /// The node after the change, from its `logged` content, which a new node does not have.
+    /// Returns the node after the change. `logged` is the content that the change was made against,
+    /// which a new node does not have.
     ///
-    /// # Errors
-    /// A reason if the change does not belong to this content.
+    /// # Errors A reason if the change does not belong to this content.
     pub(crate) fn applied(&self, logged: Option<&Page>) -> Result<Page, String> {
         let mut page = match (self.new, logged) {
             (true, _) => empty(self.pointers),
@@ -194,11 +195,10 @@ impl NodeChange {
         Ok(page)
     }
 
-    /// Checks that the node after the change has its pointers where the change says, from byte
-    /// `first` on.
+    /// Checks that the block pointers of the changed node begin where the change says, which must
+    /// be byte `first`.
     ///
-    /// # Errors
-    /// What was expected and found.
+    /// # Errors The expected and the found position.
     pub(crate) fn check_pointers(&self, first: u16) -> Result<(), String> {
         match self.pointers {
             pointers if pointers == first => Ok(()),
@@ -206,7 +206,7 @@ impl NodeChange {
         }
     }
 
-    /// The pointers to blocks that the change sets.
+    /// The block pointers that the change sets.
     pub(crate) fn pointers(&self) -> impl Iterator<Item = Pointer> + '_ {
         let words = self.pieces.iter().flat_map(|(at, bytes)| {
             let words = bytes.as_chunks::<WORD>().0.iter();
@@ -314,7 +314,7 @@ mod tests {
             )
             .is_none())
         );
-        // Pieces out of order, beyond the node, of half a word.
+        // Pieces out of order, beyond the end of the node, or half a word long.
         for (at, value) in [(17, 144u16), (17, 4096), (17, 4), (19, 4)] {
             let mut bytes = out.0.clone();
             bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
@@ -326,8 +326,8 @@ mod tests {
         }
     }
 
-    /// One record holds the new nodes of a file, the next one the place of its inode alone. Replay
-    /// of the second keeps the nodes of the first.
+    /// One record holds the new nodes of a file, and the next record holds only the new place of
+    /// its inode. Replay of the second record keeps the nodes of the first.
     #[test]
     fn new_nodes_stay_when_a_later_record_places_their_inode() {
         let rt = Rt::new(Config::simulated(7));
@@ -346,7 +346,7 @@ mod tests {
             for tag in [7, 8] {
                 fs.write(ino, WriteData::copy(fs.pool(), at, &[tag; BLOCK])).await?;
                 fs.fsync(ino, false).await?;
-                // As cleaning does.
+                // Write the node to a new place, as cleaning does.
                 fs.0.run(|core| core.write_node(ino.0)).await?;
                 fs.0.after_dispatch();
             }
@@ -363,7 +363,7 @@ mod tests {
         done.unwrap();
     }
 
-    /// A record says that a node is new, and the checkpoint says that a file has its id.
+    /// A record says that a node is new, but according to the checkpoint a file has that id.
     #[test]
     fn a_new_node_of_an_id_in_use_is_refused() {
         let rt = Rt::new(Config::simulated(8));
@@ -399,7 +399,8 @@ mod tests {
             assert!(found.iter().any(|found| found.contains("in the checkpoint")), "{found:?}");
             let error = Fs::mount(&on, left.clone(), options.clone()).await.map(drop).unwrap_err();
             assert!(error.to_string().contains("its id is in use"), "{error}");
-            // A repair cannot tell whether the table or the record is damaged: the record is newer.
+            // A repair cannot tell whether the table or the record is damaged, and believes the
+            // record because it is newer.
             let repair = Repair::plan(&on, left.clone(), &RepairOptions::default()).await?;
             repair.apply(|_, _| {}).await?;
             let fs = Fs::mount(&on, left, options).await?;

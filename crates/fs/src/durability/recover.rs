@@ -1,10 +1,11 @@
-//! Mount and recovery: what the steps do that `steps` lists and runs.
+//! Mount and recovery: the functions that the steps in `steps` run.
 //!
-//! The last whole checkpoint has the whole state except for the additions of the sync log. Records
-//! are read in order, up to the first that is missing, torn, void, or depends on a write that did
-//! not reach the drive. Before anything is changed on the drive, a copy of the checkpoint is
-//! written that names the replay end and a new epoch: from then on a second crash replays exactly
-//! the same records, even if recovery has padded or reset zones meanwhile.
+//! The last whole checkpoint contains the whole state except for the additions of the sync log.
+//! Records are read in order, up to the first record that is missing, torn, void, or depends on a
+//! write that did not reach the drive. Before recovery changes anything else on the drive, it
+//! writes a copy of the checkpoint that names the replay end and a new epoch. From then on a
+//! second crash replays exactly the same records, even if recovery has padded or reset zones in
+//! the meantime.
 
 mod log_end;
 mod log_reader;
@@ -47,12 +48,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use zerocopy::FromZeros;
 
-/// Commands that keep the dies of a zone busy, if the zone is on many dies.
+/// Number of commands that keep the dies of a zone busy, if the zone spans many dies.
 const PIECES: u32 = 4;
-/// Hardware queues that zones are spread over.
+/// Number of hardware queues that zones are distributed over.
 const QUEUES: u16 = 8;
 
-/// Checks that all blocks written before the checkpoint are there: the checkpoint waited for them.
+/// Checks that all blocks written before the checkpoint are on the drive: the checkpoint waited
+/// for them.
 pub(crate) fn check_heads(device: &dyn ZonedDevice, found: &Found) -> Result<()> {
     let geometry = device.geometry();
     for head in &found.image.heads {
@@ -79,7 +81,7 @@ pub(crate) fn check_heads(device: &dyn ZonedDevice, found: &Found) -> Result<()>
     Ok(())
 }
 
-/// The delta logs of a drive.
+/// The layouts of a drive's delta logs.
 pub(crate) fn delta_layouts(
     geometry: &Geometry,
     layout: &Layout,
@@ -118,11 +120,11 @@ fn writer(
     Writer::with_options(rt, device.clone(), writer)
 }
 
-/// The superzones of the checkpoint, with the changes from the records.
+/// Builds the superzone pool of the checkpoint, with the changes from the records.
 fn pool(writer: &Writer, found: &Found, scan: &SyncScan) -> Result<ZonePool> {
     let mut descriptors = scan.descriptors.clone();
     for chain in &scan.chains {
-        // All superzones of a stream except the last are written to their end.
+        // Every superzone of a head except the last one is written to its end.
         for superzone in chain.iter().rev().skip(1) {
             descriptors[*superzone as usize].state = SuperzoneState::Full as u8;
         }
@@ -132,7 +134,7 @@ fn pool(writer: &Writer, found: &Found, scan: &SyncScan) -> Result<ZonePool> {
     Ok(zones)
 }
 
-/// The delta logs at the positions of the checkpoint.
+/// Opens the delta logs at the positions that the checkpoint names.
 async fn delta_logs(
     writer: &Writer,
     pages: &Pool,
@@ -158,7 +160,7 @@ fn is_used(found: &Found, geometry: &Geometry, zone: ZoneId) -> bool {
     blocks_begun(&found.reports[zone.0 as usize], geometry) > 0
 }
 
-/// The position and state of the next checkpoint.
+/// The state from which the next checkpoint continues: its position and its epoch.
 fn checkpoint_state(found: &Found, geometry: &Geometry) -> CheckpointState {
     let start = found.layout.ring_start;
     CheckpointState {
@@ -166,14 +168,14 @@ fn checkpoint_state(found: &Found, geometry: &Geometry) -> CheckpointState {
         epoch: found.id.epoch + 1,
         ring: found.ring,
         ring_used: [0, 1].map(|ring| is_used(found, geometry, ZoneId(start + ring))),
-        // The next checkpoint then goes to the other zone, where a new superblock copy is written
-        // first.
+        // The next checkpoint then goes to the other zone of the ring, where a new superblock copy
+        // is written first.
         leave_ring: found.alone,
         ..CheckpointState::default()
     }
 }
 
-/// The position of the next sync record.
+/// The state of the sync log from which the next record continues.
 fn sync_log(found: &Found, scan: &SyncScan, geometry: &Geometry) -> SyncLog {
     let used = |half| {
         let mut zones = found.layout.sync_half(half).into_iter();
@@ -182,8 +184,8 @@ fn sync_log(found: &Found, scan: &SyncScan, geometry: &Geometry) -> SyncLog {
     SyncLog::new(scan.half, scan.next, scan.replay_end, [0, 1].map(used))
 }
 
-/// Builds the state of the checkpoint, part by part, with the changes that the records make to the
-/// pool.
+/// Builds the state of the checkpoint, part by part, with the changes that the records make to
+/// the pool.
 #[allow(clippy::too_many_arguments)]
 pub(crate) async fn assemble(
     rt: &Rt,
@@ -221,7 +223,7 @@ pub(crate) async fn assemble(
     Ok(Rc::new(Inner::new(core)))
 }
 
-/// Writes a copy of the checkpoint that names the replay end, of a new epoch.
+/// Writes a copy of the checkpoint that names the replay end and a new epoch.
 pub(crate) async fn name_replay_end(
     inner: &Rc<Inner>,
     found: &Found,
@@ -239,7 +241,7 @@ pub(crate) async fn name_replay_end(
         let core = inner.core.borrow();
         core.encode_image(&image, core.tables.pages())
     };
-    // The ring's other zone holds nothing newer: reset it if the current zone lacks space.
+    // If the current zone of the ring lacks space, reset the other zone: it holds nothing newer.
     let (other, needed) = {
         let core = inner.core.borrow();
         let span = core.env.layout.checkpoint_span(record::blocks_for(body.len()));
@@ -247,7 +249,7 @@ pub(crate) async fn name_replay_end(
     };
     if needed && inner.core.borrow().durability.checkpoint.ring_used[usize::from(other)] {
         let zone = ZoneId(layout.ring_start + u32::from(other));
-        // The state found must be on the medium before older state is reset.
+        // The state found must be durable before older state is reset.
         let durable = pool.snapshot().flushed().await?;
         pool.release_zone(zone, &durable).await?;
         inner.core.borrow_mut().durability.checkpoint.ring_used[usize::from(other)] = false;
@@ -256,7 +258,8 @@ pub(crate) async fn name_replay_end(
         free_a_permit(inner, &writer, found, scan).await?;
     }
     let id = found.id.checkpoint + 1;
-    // A checkpoint that names the replay end says that the records before it are durable.
+    // The records must be durable first, because the checkpoint that names the replay end vouches
+    // for them.
     writer.flush().await?;
     let recovered = pool.snapshot();
     let record = inner.core.borrow_mut().write_checkpoint(id, &body)?;
@@ -266,7 +269,7 @@ pub(crate) async fn name_replay_end(
     Ok(durable)
 }
 
-/// Resets zones that neither the checkpoint nor a record refers to: they may hold permits.
+/// Resets zones that neither the checkpoint nor a record refers to, because they may hold permits.
 pub(crate) async fn reset_stale_zones(
     inner: &Rc<Inner>,
     found: &Found,
@@ -284,10 +287,11 @@ pub(crate) async fn reset_stale_zones(
     Ok(())
 }
 
-/// Finishes zones without references until the drive lets another zone become active, for the ring.
-/// A power cut may leave one active zone too many: a stream was in its next superzone already, and
-/// the drive lost the end of the one before. Such zones are reset only when the checkpoint is
-/// durable. A finished zone keeps its content, so that a second crash finds the same records whole.
+/// Finishes unreferenced zones until the drive allows another active zone, for the ring. A power
+/// cut may leave one active zone too many, if a stream had already entered its next superzone and
+/// the drive lost the end of the previous one. Unreferenced zones may be reset only when the
+/// checkpoint is durable. A finished zone keeps its content, so a second crash finds the same
+/// records whole.
 async fn free_a_permit(
     inner: &Inner,
     writer: &Writer,
@@ -313,9 +317,9 @@ async fn free_a_permit(
     Ok(())
 }
 
-/// Opens the zones of ring and tables at their write pointers, and sets the position of the next
-/// sync record. The zones of the sync log are written only after the checkpoint that names the
-/// replay end.
+/// Opens the zones of the ring and the tables at their write pointers, and sets the position of the
+/// next sync record. The zones of the sync log may be written only after the checkpoint that names
+/// the replay end.
 fn open_logs(inner: &Rc<Inner>, found: &Found) {
     let core = &mut *inner.core.borrow_mut();
     let layout = core.env.layout.clone();
@@ -325,15 +329,16 @@ fn open_logs(inner: &Rc<Inner>, found: &Found) {
     if report.state.is_active() {
         core.env.writer.open_reported(report);
     }
-    // Records continue behind everything written, even if a damaged checkpoint names another
-    // position.
+    // Records continue behind everything that was written, even if a damaged checkpoint names
+    // another position.
     let end = |zone: &ZoneId| blocks_begun(&found.reports[zone.0 as usize], &core.env.geometry);
     let ends: Vec<u32> = layout.sync_half(core.durability.sync.half()).iter().map(end).collect();
     core.durability.sync.go_on_at(row_end(&layout.sync_stripe(), &ends));
 }
 
-/// Continues in the zones of the sync log, and pads their rows to an even end. Zones of the other
-/// half that a power cut left active give their permits back; their content stays.
+/// Continues in the zones of the sync log, and pads them to the end of a row. Zones of the
+/// other half that a power cut left active are finished, which returns their permits and keeps
+/// their content.
 async fn finish_sync_zones(inner: &Rc<Inner>, found: &Found, scan: &SyncScan) -> Result<()> {
     let before = {
         let core = &mut *inner.core.borrow_mut();
@@ -348,8 +353,8 @@ async fn finish_sync_zones(inner: &Rc<Inner>, found: &Found, scan: &SyncScan) ->
             if report.state.is_active() || empty && goal > 0 {
                 core.env.writer.open_reported(report);
                 drop(core.env.writer.submit(ZoneWrite::zeros_to(zone, goal)));
-                // The checkpoint that ends recovery states that the zone continues behind a torn
-                // block.
+                // The checkpoint that ends recovery will state that the zone continues behind a
+                // torn block.
                 core.env.writer.level(zone);
             }
         }
@@ -365,13 +370,14 @@ async fn finish_sync_zones(inner: &Rc<Inner>, found: &Found, scan: &SyncScan) ->
     Ok(())
 }
 
-/// The first block, in striping order, behind everything written in zones written up to `ends`.
+/// The first block, in striping order, behind everything written, if the zones are written up
+/// to `ends`.
 fn row_end(stripe: &crate::alloc::stripe::Stripe, ends: &[u32]) -> u32 {
     let last = ends.iter().enumerate().filter(|(_, end)| **end > 0);
     last.map(|(column, end)| stripe.index(column as u32, end - 1) + 1).max().unwrap_or(0)
 }
 
-/// Superzones and log zones with content but without a reference from the checkpoint or a record.
+/// Superzones and log zones that have content but are not referenced by the checkpoint or a record.
 fn stale_zones(
     inner: &Rc<Inner>,
     found: &Found,
@@ -389,11 +395,13 @@ fn stale_zones(
         let empty = if scan.chains.iter().flatten().any(|superzone| *superzone == index) {
             false
         } else {
-            // Full at the checkpoint without a valid block: released since, or about to be.
+            // The superzone was full at the checkpoint and has no valid block: it was released
+            // since, or was about to be.
             core.alloc.zones().state(id) == SuperzoneState::Free
                 || full && core.alloc.valid_in(index) == 0
         };
-        // An emptied superzone is usable space only once it is free: replay may need it.
+        // An emptied superzone becomes usable space only when it is released, and replay may need
+        // the space.
         let free = core.alloc.zones().state(id) == SuperzoneState::Free;
         if empty && (!free || zones.iter().any(|z| end(*z) > 0)) {
             superzones.push(id);
@@ -421,7 +429,8 @@ fn stale_zones(
     (superzones, zones, core.stale_table_zones(&found.table_pages))
 }
 
-/// Continues in the zones of each head: pads the rows to an even end, and writes missing summaries.
+/// Continues in the superzones of each head: pads their zones to a common end in striping order,
+/// and writes missing summaries.
 pub(crate) async fn reopen_superzones(
     inner: &Rc<Inner>,
     found: &Found,
@@ -432,8 +441,8 @@ pub(crate) async fn reopen_superzones(
     for (head, chain) in chains.iter().enumerate() {
         for (index, superzone) in chain.iter().enumerate() {
             let last = index + 1 == chain.len();
-            // The checkpoint knows the owners of blocks in the first superzone; for later ones only
-            // records do.
+            // The checkpoint knows the owners of blocks in the first superzone; those of later
+            // superzones are known only from records.
             let known = found.image.heads.get(head).filter(|_| index == 0);
             let known = known.filter(|known| known.superzone.is_some());
             reopen_superzone(inner, found, head, *superzone, last, known, owners).await?;
@@ -463,13 +472,13 @@ async fn reopen_superzone(
         (zones, core.alloc.stripe(superzone), core.env.writer.clone(), core.env.geometry.clone())
     };
     let report = |zone: &ZoneId| found.reports[zone.0 as usize];
-    // A block in which a write was torn counts as written, and belongs to no file.
+    // A block torn by the power cut counts as written, and belongs to no file.
     let ends: Vec<u32> = zones.iter().map(|zone| blocks_begun(&report(zone), &geometry)).collect();
     for zone in &zones {
         let state = report(zone).state;
         if state.is_active() || state == ZoneState::Empty {
             writer.open_reported(&report(zone));
-            // The checkpoint that ends recovery states that the zone is written up to here.
+            // The checkpoint that ends recovery will state that the zone is written up to here.
             writer.level(*zone);
         }
     }
@@ -477,12 +486,12 @@ async fn reopen_superzone(
     let goal = goal.max(known.map_or(0, |known| known.next));
     let broken =
         |zone: &ZoneId| matches!(report(zone).state, ZoneState::ReadOnly | ZoneState::Offline);
-    // Damaged tables or nodes can call blocks valid that were never written: their places must not
-    // be given to other blocks.
+    // Damaged tables or nodes can mark blocks valid that were never written: these addresses must
+    // not be given to other blocks.
     let taken = inner.core.borrow().alloc.has_valid_from(superzone, goal);
     if taken || zones.iter().any(broken) {
-        // The superzone can no longer be written evenly, or not where it should: it stays
-        // unchanged until it has no valid block.
+        // The superzone can no longer be written evenly, or its unwritten blocks are marked valid:
+        // it stays unchanged until it has no valid block.
         for zone in zones.iter().filter(|zone| report(zone).state.is_active()) {
             writer.finish(*zone).await?;
         }
@@ -496,7 +505,8 @@ async fn reopen_superzone(
     let mut summary: Vec<SummaryEntry> =
         known.map(|known| known.summary.clone()).unwrap_or_default();
     // Walk in striping order from the point up to which the checkpoint knows all owners: skip
-    // blocks on the drive, pad missing blocks, and build missing summaries from the known owners.
+    // blocks that are on the drive, pad missing blocks, and build missing summaries from the
+    // known owners.
     for v in start..goal {
         let (column, offset) = stripe.place(v);
         let missing = offset >= ends[column as usize];
@@ -529,14 +539,14 @@ async fn reopen_superzone(
     Ok(())
 }
 
-/// Frees inodes that were unlinked while open. The resulting changes are not written meanwhile:
-/// most of them concern nodes that are about to be freed.
+/// Frees inodes that were unlinked while open. The resulting changes are not written during this
+/// work, because most of them concern nodes that are about to be freed.
 pub(crate) async fn reap_orphans(inner: &Rc<Inner>) -> Result<()> {
     let orphans: Vec<Ino> = inner.core.borrow().tree.files().orphans().iter().copied().collect();
     inner.core.borrow_mut().health.set_replaying(true);
     let reaped = reap_all(inner, orphans).await;
-    // After an error too: only in a replay may an operation pass the limits and write to a
-    // read-only mount.
+    // Leave replay mode after an error too: only in replay may an operation exceed the limits and
+    // write to a read-only mount.
     inner.core.borrow_mut().health.set_replaying(false);
     reaped
 }
@@ -548,8 +558,8 @@ async fn reap_all(inner: &Rc<Inner>, inos: Vec<Ino>) -> Result<()> {
     Ok(())
 }
 
-/// Frees an inode without names. If its nodes cannot be read, the inode stays for a later mount: no
-/// other file and no caller needs it.
+/// Frees an inode without names. If its nodes cannot be read, the inode stays for a later mount to
+/// free: no other file and no caller needs it.
 pub(crate) async fn reap(inner: &Rc<Inner>, ino: Ino) -> Result<()> {
     loop {
         match inner.run_quietly(|core| core.reap(ino)).await.map_err(Failed::into_error) {

@@ -1,4 +1,4 @@
-//! A zone fails under the engine: what it lost is written elsewhere.
+//! Relocation: the blocks that a failed zone lost are written elsewhere.
 //!
 //! A write may fail for good (an error, a torn write, a zone that the drive made full, read-only or
 //! offline). From then on, no operation that waits for later writes is answered, and the task that
@@ -8,25 +8,26 @@
 //!    none of the superzone's writes is in flight, its zones are finished, so that they hold no
 //!    resources of the drive; only then is the head's next superzone opened.
 //! 2. *Take back.* A page stays in the cache until the page and everything dispatched before it are
-//!    on the drive. So the cache has every block that the zone lost: these are the pages in flight
-//!    whose pointer, or NAT entry, leads to a block that the zone did not take. They become dirty
-//!    again.
+//!    on the drive. So the cache has every block that the zone lost: the lost pages are those in
+//!    flight whose pointer, or NAT entry, leads to a block that the zone did not take. They become
+//!    dirty again.
 //! 3. *Checkpoint.* Its snapshot writes these pages, and the nodes that point to them, to new
-//!    places. A checkpoint that was in progress when the zone failed is taken back and becomes this
-//!    one.
-//! 4. *Answer.* The checkpoint is durable, and with it everything that operations waited for.
+//!    places. A checkpoint that was in progress when the zone failed is undone and made again as
+//!    this checkpoint.
+//! 4. *Answer.* The checkpoint is durable, and so is everything that operations waited for.
 //!
-//! A crash in between finds the checkpoint before, and the sync records from before the failure: a
-//! record tells which write pointers must be reached or, where the zone is finished, which blocks
-//! must be in it. As records count in order, no record behind one that lost a block counts; none of
-//! them was acknowledged either.
+//! A crash before step 4 finds the previous checkpoint, and the sync records from before the
+//! failure: a record states which write pointers must be reached or, where the zone is finished,
+//! which blocks must be in it. As records count in order, a record that lost a block ends the log;
+//! no record behind it was acknowledged.
 //!
-//! Cleaning empties the superzone as soon as possible, and the superzone is released as any other.
+//! Cleaning empties the superzone as soon as possible, and the superzone is then released like
+//! any other.
 //!
 //! A half of the sync log with a failed zone is closed in the same way; records continue in the
-//! other half. Not here, because they have no other place yet: zones of checkpoints, delta logs and
-//! tables, a zone of the sync log that can only be read, a flush that fails, a drive that is gone.
-//! The engine becomes read-only then.
+//! other half. Other failures cannot be survived, and make the engine read-only: a failed zone of
+//! the checkpoint ring, a delta log or the tables, a sync log zone that became read-only, a failed
+//! flush, a lost drive.
 
 use crate::blocked::NotApplied;
 use crate::core::{Core, Inner};
@@ -47,7 +48,7 @@ use std::rc::Rc;
 struct Closing {
     failed: ZoneId,
     zones: Vec<ZoneId>,
-    /// To be given back after the close.
+    /// The permits of the zones, given back after the close.
     permit: Option<Permit>,
 }
 
@@ -61,8 +62,9 @@ impl Core {
         }
     }
 
-    /// Stops all writes to the superzones and log halves of zones that failed since the last call.
-    /// `states` holds what the drive reports of those that [`Core::failed_in_sync_log`] names.
+    /// Stops all writes to the superzones and log halves of zones that failed since
+    /// the last call. `states` holds the states that the drive reports for the zones
+    /// in [`Core::failed_in_sync_log`].
     fn leave_failed(&mut self, states: &BTreeMap<ZoneId, ZoneState>) -> Result<Vec<Closing>> {
         if let Some(error) = self.env.writer.flush_failed() {
             return Err(error);
@@ -90,7 +92,7 @@ impl Core {
         Ok(closings)
     }
 
-    /// Failed zones of the sync log that are not left yet.
+    /// Failed zones of the sync log that have not been left yet.
     fn failed_in_sync_log(&self) -> Vec<ZoneId> {
         let left = &self.durability.relocation.lost;
         let failures = self.env.writer.failures().into_iter().map(|failure| failure.zone);
@@ -105,7 +107,7 @@ impl Core {
             self.clean.close(id, self.alloc.zones().generation(id));
             return Some(Closing { failed, zones: self.alloc.zones().get(id).zones, permit });
         }
-        // Such a zone could not be reset when its records are no longer needed.
+        // A read-only or offline zone could not be reset once its records are no longer needed.
         if matches!(state?, ZoneState::ReadOnly | ZoneState::Offline) {
             return None;
         }
@@ -125,8 +127,8 @@ impl Core {
         })
     }
 
-    /// Makes the blocks that failed zones lost dirty again. Returns the failed zones that are
-    /// closed by now.
+    /// Makes the blocks that failed zones lost dirty again. Returns those failed zones that are
+    /// already closed.
     pub(crate) fn take_back(&mut self) -> Result<Vec<ZoneId>, NotApplied> {
         if self.durability.relocation.lost.is_empty() {
             return Ok(Vec::new());
@@ -137,7 +139,7 @@ impl Core {
                 Key::Node(nid) => self.tables.nat().get(nid).addr,
                 Key::Data(ino, block) => match self.pointer(crate::types::Ino(ino), block) {
                     Ok(pointer) => pointer.addr,
-                    // The file was removed: its blocks are not needed.
+                    // The file was removed, so its blocks are not needed.
                     Err(NotApplied::Failed(error)) if error.kind() == ErrorKind::NotFound => {
                         continue;
                     }
@@ -156,7 +158,7 @@ impl Core {
         Ok(lost.filter(|(_, lost)| lost.closed).map(|(zone, _)| *zone).collect())
     }
 
-    /// Forgets the failure of `zones`: the blocks that they lost are durable elsewhere.
+    /// Forgets the failure of `zones`, whose lost blocks are now durable elsewhere.
     pub(crate) fn relocated(&mut self, zones: &[ZoneId]) {
         for zone in zones {
             self.durability.relocation.lost.remove(zone);
@@ -167,8 +169,9 @@ impl Core {
 }
 
 impl Inner {
-    /// From now on zones may fail. Possibly no operation waits for the failed write itself, while
-    /// others wait for writes held back behind its zone: so a task watches for failures.
+    /// From now on, lets zones fail: starts a task that watches for failures. The task is needed
+    /// because operations may wait only for writes held back behind the failed zone, and none for
+    /// the failed write itself.
     pub(crate) fn survive_failures(self: &Rc<Self>) {
         self.core.borrow_mut().durability.relocation.able = true;
         let writer = self.core.borrow().env.writer.clone();
@@ -187,7 +190,7 @@ impl Inner {
                 }
                 seen = now;
                 let Some(failure) = failures.into_iter().next_back() else { continue };
-                // Not awaited: the checkpoint for one failure may have to wait until the next zone
+                // Do not await: the checkpoint for one failure may have to wait until the next zone
                 // is closed. The engine remembers a failure that it cannot survive.
                 let (rt, inner) = (inner.rt.clone(), inner.clone());
                 rt.spawn_detached(async move {
@@ -197,8 +200,8 @@ impl Inner {
         });
     }
 
-    /// Waits until everything before `point` is on the drive: in the place it was dispatched to or,
-    /// if a zone failed, elsewhere.
+    /// Waits until every write before `point` is on the drive: at the place it was dispatched to
+    /// or, if a zone failed, elsewhere.
     pub(crate) async fn wait_durable_or_relocated(
         self: &Rc<Self>,
         point: SequencePoint,
@@ -210,14 +213,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes sure that the blocks that failed zones lost are durable elsewhere.
+    /// Makes sure that the blocks lost by failed zones are durable elsewhere.
     #[inline(never)]
     pub(crate) fn relocate(self: &Rc<Self>, why: Error) -> Boxed<'_, Result<()>> {
         Box::pin(async move {
             self.close_failed().await?;
             let inner = self.clone();
-            // A task of its own: a relocation that has begun must end, even if its caller is
-            // dropped.
+            // Run in a separate task: a relocation that has begun must end, even if its caller
+            // is dropped.
             let task = self.rt.spawn(async move {
                 inner.core.borrow_mut().durability.relocation.waiting += 1;
                 let _one = inner.checkpoint_lock.acquire(1).await;
@@ -274,13 +277,13 @@ impl Inner {
         })
     }
 
-    /// What the drive reports of the failed zones of the sync log that are not left yet; nothing of
-    /// a zone that it does not report.
+    /// The states that the drive reports for failed zones of the sync log that have not been left
+    /// yet. A zone that the drive does not report is missing from the map.
     async fn states_in_sync_log(&self) -> BTreeMap<ZoneId, ZoneState> {
         let mut states = BTreeMap::new();
         let mut asked = BTreeSet::new();
         loop {
-            // Another zone may fail while the drive reports.
+            // Repeat, because another zone may fail while the drive reports.
             let failed = self.core.borrow().failed_in_sync_log();
             let Some(zone) = failed.into_iter().find(|zone| asked.insert(*zone)) else {
                 return states;
@@ -291,7 +294,7 @@ impl Inner {
         }
     }
 
-    /// Closes all zones at once: one may wait for another.
+    /// Closes all zones in parallel, because one may wait for another.
     async fn close_zones(self: &Rc<Self>, closing: Closing) -> Result<()> {
         let writer = self.core.borrow().env.writer.clone();
         let close = |zone: ZoneId| {

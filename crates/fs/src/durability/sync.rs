@@ -1,22 +1,23 @@
 //! fsync and the sync log.
 //!
-//! An fsync dispatches, in one stretch without an await, the file's data, then those of its nodes
-//! that have changed much, then one record in the sync log. It answers when all three *and
-//! everything dispatched before* are durable. The record holds the changes of the file's other
-//! nodes ([`node_change`](super::node_change)), the new places of the nodes that were written, the
+//! An fsync dispatches, in one stretch without an await, the file's data, then the nodes with large
+//! changes, then one record in the sync log. It answers when all three *and everything dispatched
+//! earlier* are durable. The record holds the changes of the file's other nodes
+//! ([`node_change`](super::node_change)), the new places of the nodes that were written, the
 //! namespace operations that are not in a record yet, and the superzones that the streams took.
 //! Because nothing orders the three kinds of writes on the drive, the record also holds the write
 //! pointers that zones with writes in flight must have reached for the record to count. It never
 //! carries SIT entries: recovery derives them by comparing old and new nodes.
 //!
-//! A rename over an existing file is in the next record, of any fsync. The record then carries the
-//! content of the moved file as well, as if the file had been fsynced: programs that replace a file
-//! in this way expect the old or the new content, and the old content no longer exists. Truncating
-//! a file is not a name change; only the record of the file itself contains it.
+//! A rename over an existing file is in the next record, no matter which file is fsynced. This
+//! record also carries the content of the moved file, as if that file had been fsynced: programs
+//! that replace a file in this way expect the old or the new content, and the old content no
+//! longer exists. Truncating a file is not a name change, so only a record of the file itself
+//! contains the truncation.
 //!
-//! The log is a pair of halves, striped like data. Records are dead after the next checkpoint. A
-//! half is reset once a checkpoint that starts in the other half is durable. When both halves are
-//! in use, the next record must wait for a checkpoint.
+//! The log is a pair of halves, striped like data. Records are no longer needed after the next
+//! checkpoint. A half is reset once a checkpoint that starts in the other half is durable. When
+//! both halves are in use, the next record must wait for a checkpoint.
 
 use crate::blocked::{Blocked, NotApplied};
 use crate::core::{Core, Inner};
@@ -34,31 +35,34 @@ use furrow_zone::{Error, ErrorKind, Result, ZoneId};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
-/// Most records in flight; further fsyncs share the next ones. With 16 the lab's J5100 made 1.2
-/// times as many fsyncs for 16 clients, and its ZN540 two thirds: each command has its price there.
+/// Most records in flight; further fsyncs share the next records. With 16 records in flight, the
+/// lab's J5100 made 1.2 times as many fsyncs for 16 clients, but the lab's ZN540 only two thirds as
+/// many, because each command has a cost there.
 ///
-/// What shares a record is limited, too. A record of many fsyncs takes long, and meanwhile the
-/// others end and start again, each alone: of 16 clients 12 then shared one record for good, which
-/// took 82 us on the J5100, while the other three records had one fsync each. In equal shares all
-/// four take 60 us.
+/// The number of fsyncs that share a record is limited too. A record of many fsyncs takes long,
+/// while the others end and start again, each alone: 12 of 16 clients then kept sharing one record,
+/// which took 82 us on the J5100, while the other three records had one fsync each. In equal shares
+/// all four records take 60 us.
 pub(crate) const RECORDS_IN_FLIGHT: u32 = 4;
 
-/// Blocks of the longest record. A checkpoint makes a longer record unnecessary, and need not
-/// repeat its content.
+/// Largest size of a record, in blocks. An fsync that would need a longer record makes a checkpoint
+/// instead, which need not repeat the record's content.
 const RECORD_BLOCKS_MAX: u32 = 1_024;
 
-/// Blocks of the longest record in a half of `capacity` blocks. Wherever so many are left, the next
-/// record is in this half.
+/// Largest size of a record in a half of `capacity` blocks. If a half has this many blocks left,
+/// the next record goes to this half.
 pub(crate) fn record_blocks_max(capacity: u32) -> u32 {
     RECORD_BLOCKS_MAX.min(capacity / 2)
 }
-/// Bytes that the changes of a file's nodes may take in a record. A node whose change has no space
-/// is written: that takes a block, and another block for the record would gain nothing.
+/// Most bytes that the changes of a file's nodes may take in a record. A node whose change does
+/// not fit is written. That costs one block; making the record a block longer instead would
+/// gain nothing.
 const CHANGES_MAX: usize = 1_024;
-/// Records in a row that were alone after which the next is taken to be alone, too.
+/// After this many consecutive records of a single fsync, the next record is expected to be of a
+/// single fsync too.
 const ALONE: u32 = 8;
-/// Dirty blocks of a file that an fsync dispatches in one stretch with its record. Further blocks
-/// are dispatched before, and other operations have turns meanwhile.
+/// Most dirty blocks of a file that an fsync dispatches in one stretch with its record. The other
+/// blocks are dispatched earlier, and other operations can run in between.
 const AHEAD: usize = 256;
 
 /// The state of the sync log.
@@ -71,9 +75,9 @@ const AHEAD: usize = 256;
 /// - `durable` is at most [`RECORDS_IN_FLIGHT`] below `sequence`.
 #[derive(Default)]
 pub(crate) struct SyncLog {
-    /// The half that is written now.
+    /// The half that records are written to now.
     half: u8,
-    /// The next block of this half, in striping order.
+    /// The next block of `half`, in striping order.
     next: u32,
     /// Sequence of the next record.
     sequence: u64,
@@ -87,32 +91,32 @@ pub(crate) struct SyncLog {
     waiters: Group,
     /// Fsyncs whose record is in flight.
     sharing: u32,
-    /// Records in a row that were of one fsync and ended while no other record was in flight and no
-    /// fsync waited.
+    /// Number of consecutive records that held one fsync and ended while no other record was in
+    /// flight and no fsync waited.
     alone: u32,
-    /// The buffer of a record's body, between records.
+    /// The buffer for the bodies of records, kept for reuse.
     body: Vec<u8>,
-    /// Nodes whose changes are in records.
+    /// Nodes whose changes are in records since the last durable checkpoint.
     pub(super) recorded: Recorded,
     answers: CompletionTable<Result<()>>,
 }
 
-/// Fsyncs, and where each is answered.
+/// Fsyncs, each with the ticket by which it is answered.
 type Group = Vec<(Ino, Ticket)>;
 
 impl SyncLog {
-    /// The next record, of `sequence`, goes to block `next` of `half`; `used` tells which halves
-    /// are not empty.
+    /// A log whose next record has `sequence` and goes to block `next` of `half`; `used` says which
+    /// halves are not empty.
     pub(super) fn new(half: u8, next: u32, sequence: u64, used: [bool; 2]) -> SyncLog {
         SyncLog { half, next, sequence, durable: sequence, used, ..SyncLog::default() }
     }
 
-    /// The half that is written now.
+    /// The half that records are written to now.
     pub(super) fn half(&self) -> u8 {
         self.half
     }
 
-    /// The next block of this half, in striping order.
+    /// The next block of the current half, in striping order.
     pub(super) fn next(&self) -> u32 {
         self.next
     }
@@ -137,13 +141,13 @@ impl SyncLog {
         self.in_flight
     }
 
-    /// Fsyncs that wait for a record to share.
+    /// Number of fsyncs that wait for a record to begin.
     pub(super) fn waiters(&self) -> usize {
         self.waiters.len()
     }
 
-    /// The fsyncs that share the next record, if one can begin: of the fsyncs under way, each
-    /// record gets an equal share.
+    /// Takes the fsyncs that share the next record, if a record can begin. The fsyncs under way are
+    /// divided equally among the records.
     fn next_group(&mut self) -> Option<Group> {
         let waiting = self.waiters.len();
         if self.in_flight >= RECORDS_IN_FLIGHT || waiting == 0 {
@@ -156,7 +160,7 @@ impl SyncLog {
         Some(self.waiters.drain(..share).collect())
     }
 
-    /// Puts the next record at block `next` of the current half; a block past the end leads to the
+    /// Puts the next record at block `next` of the current half; a block past the end means the
     /// other half.
     pub(super) fn go_on_at(&mut self, next: u32) {
         self.next = next;
@@ -169,7 +173,7 @@ impl SyncLog {
 }
 
 impl Core {
-    /// Most bytes of a record for `inos`.
+    /// Upper limit for the size of a record for `inos`, in bytes.
     fn record_bound(&self, inos: &[Ino]) -> usize {
         let mut bytes = self.durability.namespace_log.unlogged_bytes() + 64;
         bytes += self.alloc.allocated().len() * 16 + self.alloc.unstable().len() * 16;
@@ -181,7 +185,7 @@ impl Core {
             bytes += (nodes + 1) * 24 + 80 + CHANGES_MAX;
             let inode = self.cache.peek(&Key::Node(ino.0));
             bytes += inode.map_or(0, |entry| xattr_bytes(entry.page()));
-            // Superzones that the file's blocks may open, and zones that they are written to.
+            // Superzones that the file's blocks may open, and zones that they may be written to.
             let superzones = (dirty + nodes) / per + 2 * self.alloc.heads_count();
             let zones = (dirty + nodes).min(superzones * self.env.layout.width as usize);
             bytes += superzones * 16 + zones * 16;
@@ -189,7 +193,7 @@ impl Core {
         bytes
     }
 
-    /// Finds space for a record of `blocks`; false if a checkpoint must come first.
+    /// Finds space for a record of `blocks` blocks; false if a checkpoint must be made instead.
     fn sync_room(&mut self, blocks: u32) -> bool {
         let capacity = self.env.layout.sync_stripe().blocks();
         if blocks > record_blocks_max(capacity) {
@@ -209,12 +213,13 @@ impl Core {
         let new = self.env.layout.sync_half(other);
         for (zone, previous) in new.iter().zip(&old) {
             if self.env.writer.is_open(*previous) {
-                // A zone gives its permit back when it is full.
+                // Fill the previous zone, so that it gives its permit back.
                 let zeros = ZoneWrite::zeros_to(*previous, self.env.layout.capacity);
                 drop(self.env.writer.submit(zeros));
                 self.env.writer.open_zone_after(*zone, *previous);
             } else {
-                // The previous zone was not begun, or recovery found it full: it holds no permit.
+                // The previous zone was never written, or recovery found it full, so it holds
+                // no permit.
                 self.env.writer.open_empty(*zone);
             }
         }
@@ -223,7 +228,8 @@ impl Core {
         true
     }
 
-    /// Whether a zone of this half has failed in the middle: the next record cannot go on there.
+    /// Whether a zone of the current half failed before it was full: the next record cannot
+    /// continue in this half.
     fn has_lost_zone(&self) -> bool {
         let (stripe, next) = (self.env.layout.sync_stripe(), self.durability.sync.next);
         let zones = self.env.layout.sync_half(self.durability.sync.half);
@@ -266,16 +272,16 @@ impl Core {
         self.durability.sync.sequence += 1;
     }
 
-    /// Files whose content must be in the next record, ascending, because the record contains a
-    /// rename that gave them the place of others. Included are only files with changes that are not
-    /// in a record. Files in `asked`, which is sorted, are left out: the record includes them
-    /// anyway.
+    /// Files whose content must be in the next record because it contains a rename that replaced
+    /// another file with them, in ascending order. Only files with changes that are not in a
+    /// record are included. Files in the sorted list `asked` are left out: the record includes
+    /// them anyway.
     fn carried(&self, asked: &[Ino]) -> Vec<Ino> {
         let unsynced = |ino: Ino| {
             let mut dirty = self.cache.dirty_of(ino.0).chain(self.cache.dirty_nodes_of(ino.0));
             dirty.next().is_some() || self.tables.changed_nodes().has(ino.0)
         };
-        // A file without a name, or a freed one, needs nothing. Its inode is not read: it may not
+        // A freed file, or one without a name, needs nothing. Do not read its inode, which may not
         // be in the cache.
         let named = |ino: Ino| {
             self.tables.nat().get(ino.0).ino.get() == ino.0 && !self.tree.files().is_orphan(ino)
@@ -287,8 +293,8 @@ impl Core {
         inos
     }
 
-    /// Dispatches data, nodes and one record for `inos`; returns the stamp to wait for. `None`: a
-    /// checkpoint must come first, and makes the record unnecessary.
+    /// Dispatches data, nodes and one record for `inos`; returns the stamp to wait for. `None` if a
+    /// checkpoint must be made instead, which makes the record unnecessary.
     pub(crate) fn dispatch_sync(&mut self, inos: &[Ino]) -> Result<Option<u64>, NotApplied> {
         self.may_write()?;
         let carried = self.carried(inos);
@@ -300,7 +306,7 @@ impl Core {
         if !self.sync_room(blocks_for(bound)) {
             return Ok(None);
         }
-        // A buffer of this length is slow to allocate, so the last record's buffer is used again.
+        // Reuse the buffer of the last record, because a buffer of this size is slow to allocate.
         let mut out = Encoder(std::mem::take(&mut self.durability.sync.body));
         out.0.clear();
         let mut changed = false;
@@ -330,19 +336,19 @@ impl Core {
         Ok(Some(self.alloc.stamp()))
     }
 
-    /// Dispatches a file's data and notes its nodes. A directory's content is in the namespace
-    /// operations already: only its attributes are noted.
+    /// Dispatches a file's data and notes its nodes in `out`. For a directory, only attributes are
+    /// noted: its content is already in the namespace operations.
     fn sync_file(&mut self, ino: Ino, out: &mut Encoder) -> Result<bool, NotApplied> {
         let head = match self.inode(ino) {
             Ok(inode) => inode.head,
-            // The inode is not in the cache: the file has no dirty blocks, but some of its nodes
-            // may have been written.
+            // If the inode is not in the cache, the file has no dirty blocks, but some of its nodes
+            // may have been written since the last record.
             Err(NotApplied::Blocked(Blocked::Load(fetch))) => {
                 return Err(Blocked::Load(fetch).into());
             }
             Err(stop) => return Err(stop),
         };
-        // An inode that has no name and can get none needs nothing.
+        // An inode without a name that cannot get one needs nothing.
         if head.links.get() == 0 && !self.tree.files().is_unnamed(ino) {
             return Ok(false);
         }
@@ -359,8 +365,8 @@ impl Core {
         self.log_content(ino, out)
     }
 
-    /// Dispatches the data of a file, and notes the changes of its nodes, or dispatches the nodes
-    /// and notes their places.
+    /// Dispatches the data of a file. For each node, either notes its changes in `out`, or
+    /// dispatches the node and notes its new place.
     fn log_content(&mut self, ino: Ino, out: &mut Encoder) -> Result<bool, NotApplied> {
         let ranges = ranges(self.cache.dirty_of(ino.0));
         self.write_blocks(ino)?;
@@ -396,20 +402,20 @@ impl Core {
         Ok(true)
     }
 
-    /// Most nodes whose changes are in records at a time. Recovery makes them dirty and writes
-    /// them. If the power fails meanwhile, again and again, on a full drive, a quarter of a
-    /// superzone is space that there always is.
+    /// Most nodes whose changes may be in records at a time. Recovery makes these nodes dirty and
+    /// writes them. A quarter of a superzone is always available for that, even if the power fails
+    /// repeatedly during recovery on a full drive.
     fn recorded_max(&self) -> usize {
         (self.alloc.superzone_blocks() / 4) as usize
     }
 
-    /// True if a checkpoint should write the nodes whose changes are in records, so that there is
-    /// space for others.
+    /// True if a checkpoint should write the nodes whose changes are in records, to make space for
+    /// the changes of other nodes.
     pub(crate) fn many_are_recorded(&self) -> bool {
         self.durability.sync.recorded.len() > self.recorded_max() / 2
     }
 
-    /// Notes what changed in node `nid` since its logged content, in at most `most` bytes. False if
+    /// Notes the change of node `nid` since its logged content, in at most `most` bytes. False if
     /// the node must be written instead.
     fn log_change(&mut self, nid: u32, out: &mut Encoder, most: usize) -> bool {
         let recorded = &self.durability.sync.recorded;
@@ -420,8 +426,8 @@ impl Core {
         let entry = self.cache.peek(&Key::Node(nid)).expect("invariant: dirty nodes are cached");
         let logged = entry.logged();
         let (node, at) = ((nid, entry.owner()), self.tables.nat().get(nid).addr.get());
-        // A node that has a place but no logged content must be written: a zone that failed lost
-        // it, or the file system is without the feature.
+        // A node with a place but no logged content must be written: a failed zone lost it, or the
+        // file system lacks the feature.
         let new = at == HOLE && self.cache.keeps_logged();
         if logged.is_none() && !new {
             return false;
@@ -444,7 +450,7 @@ impl Core {
     }
 }
 
-/// Bytes of attributes of the inode in `page`.
+/// Bytes of extended attributes of the inode in `page`.
 fn xattr_bytes(page: &furrow_rt::Page) -> usize {
     crate::tree::node::as_inode(page).head.xattr_bytes.get() as usize
 }
@@ -480,8 +486,8 @@ impl Inner {
         answer.await
     }
 
-    /// Starts records for the fsyncs that wait. While a record is in flight, the other fsyncs of
-    /// this moment come first: clients whose fsyncs shared a record often ask together again. A
+    /// Starts records for the fsyncs that wait. While another record is in flight, first lets other
+    /// tasks call fsync: clients whose fsyncs shared a record often call again at the same time. A
     /// lone fsync does not wait.
     fn gather(self: &Rc<Self>) {
         if self.core.borrow().durability.sync.in_flight == 0 {
@@ -494,8 +500,9 @@ impl Inner {
         });
     }
 
-    /// Starts records while fsyncs wait and fewer than [`RECORDS_IN_FLIGHT`] are in flight. Each is
-    /// a task of its own, which ends even if a caller is dropped: other fsyncs share the record.
+    /// Starts records while fsyncs wait and fewer than [`RECORDS_IN_FLIGHT`] records are in flight.
+    /// Each record runs in a separate task, which ends even if a caller is dropped, because other
+    /// fsyncs share the record.
     fn start_records(self: &Rc<Self>) {
         while let Some(group) = self.core.borrow_mut().durability.sync.next_group() {
             let inner = self.clone();
@@ -509,8 +516,8 @@ impl Inner {
         }
     }
 
-    /// Ends a record: answers the fsyncs of `group` by the `results` of `inos`, and starts records
-    /// for those that wait.
+    /// Ends a record: answers the fsyncs of `group` with the `results` for `inos`, and starts
+    /// records for waiting fsyncs.
     fn record_done(self: &Rc<Self>, inos: &[Ino], results: &[Result<()>], group: Group) {
         {
             let mut core = self.core.borrow_mut();
@@ -522,7 +529,8 @@ impl Inner {
             let alone = records == 1 && group.len() == 1 && sync.waiters.is_empty();
             sync.alone = if alone { sync.alone.saturating_add(1) } else { 0 };
             for (ino, ticket) in group {
-                // An fsync without a result is not durable, so its answer must not be success.
+                // Every fsync must have a result; without one its data is not durable, and it must
+                // not succeed.
                 let at = inos.binary_search(&ino).expect("invariant: the record was for the group");
                 core.durability.sync.answers.complete(ticket, results[at].clone());
             }
@@ -533,9 +541,9 @@ impl Inner {
         self.gather();
     }
 
-    /// Writes one record for all. If a file of one of them is damaged, writes one record for each:
-    /// damage of one file must not fail the fsync of another. The results are in the order of
-    /// `inos`.
+    /// Writes one record for all of `inos`. If one of the files is damaged, writes a separate
+    /// record for each file instead: damage of one file must not fail the fsync of another. The
+    /// results are in the order of `inos`.
     async fn sync_each(self: &Rc<Self>, inos: &[Ino]) -> Vec<Result<()>> {
         let result = self.sync_now(inos).await;
         let damage = |error: &Error| matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt);
@@ -547,7 +555,7 @@ impl Inner {
         results
     }
 
-    /// Dispatches data, nodes and a record, and waits for them.
+    /// Dispatches data, nodes and a record, and waits until they are durable.
     async fn sync_now(self: &Rc<Self>, inos: &[Ino]) -> Result<()> {
         let carried = self.core.borrow().carried(inos);
         let all = [inos, &carried].concat();
@@ -558,7 +566,7 @@ impl Inner {
         }
         let dispatched = self
             .run(|core| {
-                // An inode that was removed meanwhile needs nothing.
+                // An inode that was removed in the meantime needs nothing.
                 let mut alive = Vec::with_capacity(inos.len());
                 for ino in inos {
                     match core.inode(*ino) {
@@ -594,7 +602,8 @@ impl Inner {
         }
     }
 
-    /// Dispatches data and nodes of `inos` and waits for them, in variants whose record comes last.
+    /// Dispatches data and nodes of `inos` and waits for them; used in variants that write the
+    /// record last.
     async fn write_before_record(self: &Rc<Self>, inos: &[Ino]) -> Result<()> {
         let mut own = Vec::new();
         for ino in inos {
@@ -633,7 +642,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Waits until everything before `point` is on the drive and durable.
+    /// Waits until every write before `point` is on the drive and durable.
     pub(crate) async fn make_stable(
         self: &Rc<Self>,
         stamp: u64,
@@ -650,9 +659,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Sends a flush beside the writes that it covers ([`furrow_log::Writer::flush_early`]), if one
-    /// client fsyncs at a time and at most `own` records are in flight. Of many clients half write
-    /// while the others' flush is under way, which must not wait for these writes.
+    /// Sends a flush before the writes that it covers are answered
+    /// ([`furrow_log::Writer::flush_early`]), if one client fsyncs at a time and at most `own`
+    /// records are in flight. With many clients, about half of them write while a flush for the
+    /// others is under way, and that flush must not wait for these writes.
     pub(crate) async fn flush_early(&self, own: u32) -> Option<EarlyFlush> {
         let writer = {
             let core = self.core.borrow();
@@ -662,8 +672,7 @@ impl Inner {
         writer?.flush_early().await
     }
 
-    /// Waits until everything before `point` is durable. Failures of zones in `excused` do not
-    /// count.
+    /// Waits until every write before `point` is durable, ignoring failures of the zones `excused`.
     pub(crate) async fn flushed(
         &self,
         stamp: u64,

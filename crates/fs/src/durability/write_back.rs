@@ -1,4 +1,4 @@
-//! Background work: ends of writes, write-back, the commit interval.
+//! Background work: completion of writes, write-back, the commit interval.
 
 use crate::blocked::NotApplied;
 use crate::core::{Core, Inner, NAMES_MAX};
@@ -8,11 +8,11 @@ use furrow_rt::either;
 use furrow_zone::Result;
 use std::rc::Rc;
 
-/// Blocks that write-back dispatches before it yields.
+/// Number of blocks that write-back dispatches before it yields.
 const BATCH: usize = 256;
 
 impl Core {
-    /// Dispatches up to [`BATCH`] dirty blocks of data; returns their number.
+    /// Dispatches up to [`BATCH`] dirty blocks of data and returns their number.
     fn write_some(&mut self) -> Result<usize, NotApplied> {
         self.may_write()?;
         let keys: Vec<(Ino, u32)> = self
@@ -36,8 +36,8 @@ impl Core {
 }
 
 impl Inner {
-    /// Waits in the background for the writes dispatched since the last call: their pages may then
-    /// be evicted.
+    /// Waits in the background for the writes dispatched since the last call, after which their
+    /// pages may be evicted.
     pub(crate) fn after_dispatch(self: &Rc<Self>) {
         self.close_parked(false);
         self.start_cleaning();
@@ -58,7 +58,7 @@ impl Inner {
                 let out = core.durability.writes.in_flight;
                 core.durability.writes.in_flight =
                     core.less("Dispatched::in_flight", out, tickets.len());
-                // After a failure the pages stay in the cache: they are the only copy.
+                // After a failure the pages must stay in the cache, because they are the only copy.
                 if result.is_ok() {
                     for ticket in tickets {
                         core.cache.end_write(ticket);
@@ -72,15 +72,15 @@ impl Inner {
         });
     }
 
-    /// Starts writing dirty data back, unless that is running already. Write-back begins at half of
-    /// the dirty limit, so that writers slower than the drive never wait for it.
+    /// Starts write-back unless it is running already. Write-back begins at half of the dirty
+    /// limit, so that writers slower than the drive never wait for it.
     pub(crate) fn start_write_back(self: &Rc<Self>) {
         if self.write_back_running.replace(true) {
             return;
         }
         let inner = self.clone();
         self.rt.spawn_detached(async move {
-            // An unmount that interrupts write-back writes the dirty data itself.
+            // If an unmount interrupts write-back, the unmount writes the dirty data itself.
             if let Err(error) = inner.write_back().await
                 && !inner.ended.get()
             {
@@ -91,15 +91,17 @@ impl Inner {
         });
     }
 
-    /// Writes dirty data until it is at most a quarter of the dirty limit. Too many dirty nodes,
-    /// nodes with changes in records or name operations take a checkpoint.
+    /// Writes dirty data until it is at most a quarter of the dirty limit. If too many nodes
+    /// are dirty, or too many node changes are in records, or the namespace log is too long,
+    /// makes a checkpoint.
     async fn write_back(self: &Rc<Self>) -> Result<()> {
         loop {
             let (dirty, nodes, limit, many) = {
                 let core = self.core.borrow();
                 let nodes = core.cache.dirty_node_pages();
                 let data = core.cache.dirty_pages() - nodes;
-                // Of the blocks in flight, some may be clean by now.
+                // Some of the blocks in flight may be clean already, hence the
+                // saturating subtraction.
                 (
                     data.saturating_sub(core.durability.appends.blocks()),
                     nodes,
@@ -125,7 +127,8 @@ impl Inner {
             // The writes in flight must end before any waiting operation can continue.
             let point = self.core.borrow().env.writer.sequence_point();
             self.wait_durable_or_relocated(point).await?;
-            // Tasks that wait for a relocation queue for the lock, and their writes are in flight.
+            // Tasks that wait for a relocation are queued for this lock, and their writes are still
+            // in flight.
             if self.core.borrow().durability.relocation.waiting > 0 {
                 drop(self.checkpoint_lock.acquire(1).await);
             }
@@ -136,12 +139,13 @@ impl Inner {
         }
     }
 
-    /// Dispatches most of the dirty data before a checkpoint's snapshot, which dispatches the rest
-    /// in one stretch: other operations have turns meanwhile. An error here occurs at the snapshot
-    /// too.
+    /// Dispatches most of the dirty data before a checkpoint's snapshot, so that other operations
+    /// can run in between: the snapshot dispatches the rest in one stretch. Errors are ignored
+    /// here, because they occur again at the snapshot.
     pub(crate) async fn write_before_snapshot(self: &Rc<Self>) {
         let data = |core: &Core| core.cache.dirty_pages() - core.cache.dirty_node_pages();
-        // Only as much as is dirty now: a continuous writer does not delay the checkpoint.
+        // Write only as many blocks as are dirty now, so that a continuous writer does not delay
+        // the checkpoint.
         let mut left = data(&self.core.borrow());
         while left > BATCH {
             let written = self.run(Core::write_some).await;
@@ -153,8 +157,8 @@ impl Inner {
         }
     }
 
-    /// Starts the task that makes everything durable once per commit interval. A new interval
-    /// begins at once.
+    /// Starts the task that makes everything durable once per commit interval. If the interval is
+    /// changed, the new one begins at once.
     pub(crate) fn start_commits(self: &Rc<Self>) {
         let inner = Rc::downgrade(self);
         let (rt, reconfigured) = (self.rt.clone(), self.reconfigured.clone());
@@ -173,7 +177,7 @@ impl Inner {
                 }
                 // The engine remembers a failure and reports it to the next caller.
                 let _ = inner.checkpoint(false).await;
-                // Nothing was written for an interval.
+                // If nothing was written during the interval, there is nothing to do.
                 let now = Some(inner.core.borrow().alloc.stamp());
                 let idle = std::mem::replace(&mut last, now) == now;
                 if idle && inner.core.borrow().health.failed().is_none() {

@@ -1,11 +1,11 @@
-//! Showing what is on a drive, structure by structure, as the format declares it.
+//! Shows the content of a drive, structure by structure, as the format declares it.
 //!
-//! The dump uses the readers of [`crate::fsck`], and so finds the faults of the structures it
-//! shows: each [`Dump`] carries the findings made on the way. Damage is reported and passed over:
+//! The dump uses the readers of [`crate::fsck`], and so finds faults in the structures that it
+//! shows: each [`Dump`] carries these findings. Damage is reported but does not stop the dump:
 //! everything readable is shown, even a block with a wrong checksum.
 //!
-//! The state shown is that of the newest whole checkpoint, without the sync records after it: the
-//! state a mount would begin with.
+//! The state shown is that of the newest whole checkpoint, without the sync records after it: a
+//! mount would begin with this state.
 //!
 //! Not here: the content of files, the sync log's items, wording for people (the command does
 //! that).
@@ -43,9 +43,9 @@ pub enum Part {
     Superblock,
     /// The newest whole checkpoint.
     Checkpoint,
-    /// Entries of the node address table that are in use.
+    /// The used entries of the node address table.
     Nat(RangeInclusive<u32>),
-    /// Entries of the segment information table, of segments with valid blocks.
+    /// Entries of the segment information table for segments with valid blocks.
     Sit(RangeInclusive<u32>),
     /// A node: an inode, a leaf or an index node of a file.
     Node(Which),
@@ -58,20 +58,20 @@ pub enum Part {
 /// The node to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// By its number; an inode's number is that of its node.
+    /// The node with this number; an inode's number is that of its node.
     Number(u32),
     /// The inode at this path from the root directory; symbolic links are not followed.
     Path(Vec<u8>),
 }
 
-/// The structure that was asked for, and the faults found on the way.
+/// The requested structure, and the faults found on the way.
 #[derive(Clone, Debug)]
 pub struct Dump {
     /// The structure, as far as it can be read.
     pub value: Value,
-    /// Faults of the structure, and of those that lead to it.
+    /// Faults of the structure, and of the structures that lead to it.
     pub findings: Vec<Finding>,
-    /// Things worth knowing that are no damage.
+    /// Remarks that do not concern damage.
     pub notes: Vec<String>,
 }
 
@@ -158,7 +158,7 @@ async fn superblocks(fsck: &mut Fsck) -> Result<Value> {
     Ok(Value::Fields(vec![("copies", Value::List(copies))]))
 }
 
-/// The name of a stream, or of the one a head serves.
+/// The name of stream `number`, or of the stream that head `number` serves.
 fn stream_name(plan: &Plan, number: usize) -> Value {
     let names = stream_names(plan.streams);
     let name = number.checked_rem(plan.streams as usize).and_then(|stream| names.get(stream));
@@ -229,7 +229,7 @@ fn kind_name(kind: Option<Kind>) -> &'static str {
     }
 }
 
-/// Name of the kind of node that a header's level stands for.
+/// Name of the kind of node for a header's level.
 fn node_name(level: u8) -> String {
     match level {
         LEVEL_INODE => "inode".to_owned(),
@@ -239,7 +239,7 @@ fn node_name(level: u8) -> String {
     }
 }
 
-/// A file system whose tables have been read.
+/// A file system whose tables were read.
 struct Look<'a> {
     fsck: &'a mut Fsck,
     volume: &'a Volume,
@@ -315,7 +315,7 @@ impl Look<'_> {
         Ok(entry)
     }
 
-    /// The block of a node. A damaged block is returned too, and the damage noted.
+    /// Reads the block of a node. A damaged block is returned too, and the damage is noted.
     async fn read(&mut self, nid: u32, entry: NatEntry) -> Option<Page> {
         let ino = entry.ino.get();
         match tree::read_node(self.fsck, self.volume, entry, nid, ino).await {
@@ -349,15 +349,15 @@ impl Look<'_> {
                 }
             }
             0 => all.push(("blocks", self.extents(base, &leaf_of(&page).slots))),
-            // The header says which part of the attributes is here; only all parts together can be
-            // decoded.
+            // The header says which part of the attributes is in this node. Only all parts together
+            // can be decoded.
             LEVEL_XATTR => {}
             _ => all.push(("children", children(&tree::index_of(&page).slots))),
         }
         Ok(Value::Fields(all))
     }
 
-    /// Pointers as runs of blocks that lie side by side.
+    /// Pointers as runs of adjacent blocks.
     fn extents(&self, base: u64, slots: &[Pointer]) -> Value {
         let used = slots.iter().enumerate().filter(|(_, pointer)| pointer.addr.get() != HOLE);
         let mut runs: Vec<(u64, u32, u64)> = Vec::new();
@@ -383,7 +383,7 @@ impl Look<'_> {
         Value::List(runs.into_iter().map(run).collect())
     }
 
-    /// The pointers of inode `ino` that are no holes, each with the block of the file it is for, as
+    /// The pointers of inode `ino` that are not holes, each with its block number in the file, as
     /// far as the inode's tree can be read.
     async fn pointers(&mut self, ino: u32) -> Result<Vec<(u64, Pointer)>> {
         let entry = self.entry(ino)?;
@@ -409,8 +409,8 @@ impl Look<'_> {
         };
         let mut todo: Vec<(u32, NodePos)> = slots.filter_map(below).collect();
         todo.reverse();
-        // A node with many parents would be read once for each: damage must not make the walk
-        // endless.
+        // A damaged tree may have a node with many parents: without this set the node would be read
+        // once for each of them, and the walk might never end.
         let mut seen = BTreeSet::new();
         while let Some((nid, at)) = todo.pop() {
             if !seen.insert(nid) {
@@ -420,8 +420,8 @@ impl Look<'_> {
             }
             let entry = self.tables.nat.get(nid);
             let read = tree::read_node(self.fsck, self.volume, entry, nid, ino).await;
-            // Damage was noted already; a node of another level could lead the walk round in
-            // circles.
+            // The damage was noted already. A node of the wrong level could make the walk go
+            // in circles.
             let Some(page) = read.filter(|page| head_of(page).level == at.level) else { continue };
             if at.level == 0 {
                 take(at.base, &leaf_of(&page).slots);
@@ -438,7 +438,7 @@ impl Look<'_> {
         Ok(found)
     }
 
-    /// The names in directory `ino`, as far as its blocks are whole.
+    /// The names in directory `ino`, as far as its blocks are intact.
     async fn names(&mut self, ino: u32) -> Result<Vec<Name>> {
         let mut names = Vec::new();
         for (block, pointer) in self.pointers(ino).await? {
@@ -510,7 +510,7 @@ impl Look<'_> {
             return Ok(Value::Fields(all));
         }
         let place = |v: u32| {
-            // A damaged summary may list more blocks than there are.
+            // A damaged summary may list more blocks than the superzone has.
             let (column, offset) = (v < stripe.blocks()).then(|| stripe.place(v))?;
             zones.get(column as usize).map(|zone| (*zone, offset))
         };
@@ -558,7 +558,7 @@ impl Look<'_> {
 }
 
 impl Look<'_> {
-    /// The summary in a block of a zone, and its entries as far as the block has any.
+    /// The summary in a block of a zone, and as many of its entries as the block has.
     async fn summary(&mut self, at: Option<(ZoneId, u32)>) -> (Value, Vec<SummaryEntry>) {
         let Some((zone, offset)) = at else { return ("no zone".into(), Vec::new()) };
         let place = format!("zone {zone} offset {offset}");
@@ -590,7 +590,7 @@ struct Name {
     block: u64,
 }
 
-/// An entry of the SIT, its map as runs of valid blocks.
+/// The fields of a SIT entry, with its map as runs of valid blocks.
 fn sit_fields(plan: &Plan, entry: &SitEntry) -> Fields {
     let mut all = fields(&SitEntry::LAYOUT, entry.as_bytes());
     for (name, value) in &mut all {
@@ -603,7 +603,7 @@ fn sit_fields(plan: &Plan, entry: &SitEntry) -> Fields {
     all
 }
 
-/// Node ids with the slots they are in.
+/// Node ids, each with its slot.
 fn children(slots: &[zerocopy::little_endian::U32]) -> Value {
     let used = slots.iter().enumerate().filter(|(_, nid)| nid.get() != NO_NODE);
     let child = |(slot, nid): (usize, &zerocopy::little_endian::U32)| {

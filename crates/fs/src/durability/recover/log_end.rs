@@ -1,16 +1,18 @@
-//! Where the sync log ends, and whether that is its end.
+//! Finds the end of the sync log, and decides whether records after that place were lost.
 //!
-//! A power cut leaves the last records in any state: the log ends at the first that is missing,
-//! torn, or depends on a block that did not arrive. A record that was durable, and is damaged,
-//! looks alike. What lies behind tells the two apart. Each record says up to which sequence the
-//! records before it were durable when it was written, and records of before that number was
-//! written bound it: few are in flight at a time. So a whole record behind the place proves damage
-//! if it says that the missing one was durable. So does a checkpoint that names the end of the
-//! log, which recovery writes when it has read everything before that end. A record that was
-//! written after a later checkpoint than the newest whole one proves that this one is damaged.
+//! A power cut leaves the last records in any state: the log ends at the first record that is
+//! missing, torn, or depends on a block that did not arrive. A durable record that was damaged
+//! later looks the same. The records behind the place make the difference. Each record says up to
+//! which sequence the earlier records were durable when it was written. Records from before that
+//! number was introduced bound it, because few records are in flight at a time. So a whole record
+//! behind the place proves damage if it says that the missing record was durable. A checkpoint that
+//! names the end of the log proves damage too: recovery writes it after reading everything before
+//! that end. A record that was written after a checkpoint newer than the newest whole one proves
+//! that the newer checkpoint is damaged.
 //!
-//! Even without such a proof, a record is damaged if the drive has all of its blocks: of a write
-//! that a power cut interrupts, a zone has the beginning, as its write pointer says.
+//! Even without such a proof, a record counts as damaged if all of its blocks are on the drive.
+//! When a power cut interrupts a write, a zone keeps only the beginning of it, as the write
+//! pointer shows.
 
 use super::log_reader::{LogReader, Place, Read};
 use super::read::Found;
@@ -24,25 +26,25 @@ use furrow_zone::words::count;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Blocks without a record after which nothing more is looked for: more than the records in flight
-/// take.
+/// The search ends after this many blocks without a record; records in flight take fewer blocks.
 const GAP: u32 = 4096;
-/// Parts of a damaged record that a message names.
+/// Most parts of a damaged record that a message lists.
 const SAID: usize = 4;
 
-/// Something that was durable and is not there any more.
+/// Data that was durable and is no longer on the drive.
 #[derive(Clone, Debug)]
 pub(crate) struct Lost {
-    /// Records, or else blocks that a record names.
+    /// True if records are lost; false if blocks that a record names are lost.
     pub(crate) records: bool,
-    /// What and where.
+    /// The lost data, and where it was.
     pub(crate) what: String,
-    /// Why it is taken for damaged.
+    /// Why the data counts as damaged rather than cut off by a crash.
     pub(crate) why: String,
 }
 
 impl Lost {
-    /// Records from `first` to before `end`, at `place`. `said` is what can still be read of them.
+    /// The loss of the records from `first` to before `end`, at `place`. `said` is the part that
+    /// can still be read.
     pub(super) fn records(
         (first, end, place): (u64, u64, String),
         why: String,
@@ -56,7 +58,7 @@ impl Lost {
         Lost { records: true, what: what + &said, why }
     }
 
-    /// Blocks that a record names.
+    /// The loss of blocks that a record names.
     pub(super) fn blocks(what: String, why: String) -> Lost {
         Lost { records: false, what, why }
     }
@@ -68,13 +70,13 @@ impl fmt::Display for Lost {
     }
 }
 
-/// Proof that a later checkpoint than the newest whole one was durable.
+/// Proof that a checkpoint later than the newest whole one was durable.
 #[derive(Clone, Debug)]
 pub(crate) struct Newer {
     pub(crate) checkpoint: u64,
-    /// The record that was written after it.
+    /// The record that was written after the lost checkpoint.
     pub(crate) sequence: u64,
-    /// The newest whole checkpoint.
+    /// The number of the newest whole checkpoint.
     pub(crate) whole: u64,
 }
 
@@ -89,11 +91,11 @@ impl fmt::Display for Newer {
     }
 }
 
-/// Whole records of the log behind a place, in the order of their places.
+/// Whole records of the log behind a place, in log order.
 pub(super) struct Behind(Vec<(Place, RecordHeader)>);
 
 impl Behind {
-    /// Records that would count if those before them did.
+    /// Records that would count if the records before them were there.
     fn of_this_log<'a>(
         &'a self,
         found: &'a Found,
@@ -106,13 +108,13 @@ impl Behind {
         })
     }
 
-    /// A record that was written after a later checkpoint than the newest whole one.
+    /// A record that was written after a checkpoint newer than the newest whole one.
     pub(super) fn newer(&self, found: &Found) -> Option<RecordHeader> {
         let newer = |header: &RecordHeader| header.checkpoint.get() > found.id.checkpoint;
         self.0.iter().map(|(_, header)| *header).find(newer)
     }
 
-    /// Records below this sequence were durable.
+    /// The sequence below which records are known to have been durable.
     pub(super) fn durable(&self, found: &Found) -> u64 {
         let limit = Some(found.image.body.sync_limit.get()).filter(|limit| *limit != u64::MAX);
         let said = self.of_this_log(found).map(|(_, header)| durable_before(header));
@@ -125,7 +127,7 @@ impl Behind {
         later.min_by_key(|(_, header)| header.sequence.get()).copied()
     }
 
-    /// The proof, in words, that record `missing` was durable.
+    /// The proof, in words, that record `missing` was durable; `None` without proof.
     pub(super) fn proof(&self, found: &Found, missing: u64) -> Option<String> {
         let proves = |(_, header): &&(Place, RecordHeader)| durable_before(header) > missing;
         if let Some((_, header)) = self.of_this_log(found).find(proves) {
@@ -138,14 +140,14 @@ impl Behind {
     }
 }
 
-/// Records below this sequence were durable when the record of `header` was written.
+/// The sequence below which records were durable when the record of `header` was written.
 fn durable_before(header: &RecordHeader) -> u64 {
     let in_flight = u64::from(RECORDS_IN_FLIGHT) - 1;
     header.durable.get().max(header.sequence.get().saturating_sub(in_flight))
 }
 
-/// The whole records from `from` on, in this half and in the other, that are not older than the
-/// log's record `sequence`.
+/// Reads the whole records from `from` to the end of this half, and those of the other half.
+/// Records older than sequence `sequence` of this log are left out.
 pub(super) async fn behind(log: &mut LogReader<'_>, from: Place, sequence: u64) -> Result<Behind> {
     let mut found = Vec::new();
     look(log, from, sequence, &mut found).await?;
@@ -162,7 +164,7 @@ async fn look(
     let epoch = log.found.image.body.sync_epoch.get();
     let mut gap = 0;
     while gap < GAP && log.locate((half, at)).is_some() {
-        // A block that cannot be read says nothing.
+        // A block that cannot be read is no evidence.
         let read = match log.block((half, at)).await {
             Ok(Some(_)) => log.record((half, at)).await.unwrap_or(Read::Nothing),
             _ => Read::Nothing,
@@ -173,7 +175,7 @@ async fn look(
         };
         let age = (header.epoch.get(), header.sequence.get());
         if age < (epoch, sequence) {
-            // The half was not reset yet. It is older to its end.
+            // This half was not reset yet: the rest of it is older too.
             return Ok(());
         }
         found.push(((half, at), header));
@@ -182,11 +184,11 @@ async fn look(
     Ok(())
 }
 
-/// The place of a record that the drive has lost, and the evidence of the loss; `None` if the log
-/// ends at `place`. The caller has found no record at `place`. The evidence is a write pointer
-/// behind `place`: a power cut keeps the first blocks of a write, the engine writes only records to
-/// these zones, and it writes zeros only where no record has space. So an unreadable block in front
-/// of the write pointer held a record.
+/// Finds a record that the drive has lost after acknowledging it: its place, and the evidence of
+/// the loss. Returns `None` if the log ends at `place`, where the caller has found no record. The
+/// evidence is a write pointer behind `place`: a power cut keeps the first blocks of a write, the
+/// engine writes only records to these zones, and writes zeros only where no record fits. So an
+/// unreadable block in front of the write pointer held a record.
 pub(super) async fn wiped(
     log: &mut LogReader<'_>,
     place: Place,
@@ -207,7 +209,7 @@ pub(super) async fn wiped(
         }
         return Ok(Some((place, format!("zeros, where {} were written", count(zeros, "block")))));
     }
-    // The half is full, and the log goes on in the other.
+    // This half is full, so the log continues in the other half.
     let other = (1 - half, 0);
     let turned = u32::from(half) == log.found.image.body.sync_half.get() && !log.has_room(half);
     if !turned || !log.is_written(other) || log.is_zeros(other).await? && !log.is_exact(other.0) {
@@ -222,7 +224,7 @@ pub(super) async fn wiped(
     Ok(Some((other, "no record in a zone that was written".to_owned())))
 }
 
-/// What the items of a damaged record say, as far as they can be read: a hint for messages.
+/// The readable items of a damaged record, in words: a hint for messages.
 pub(super) fn said(bytes: &[u8], layout: &Layout) -> Option<String> {
     let mut input = Decoder(bytes.get(RecordHeader::SIZE..)?);
     let (mut parts, mut inodes) = (Vec::new(), BTreeSet::new());

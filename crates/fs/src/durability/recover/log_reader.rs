@@ -1,4 +1,4 @@
-//! Reading blocks and records of the sync log, many at a time.
+//! Reads blocks and records of the sync log, many at a time.
 
 use super::read::{Found, written};
 use super::sync_items::{Item, parse_item};
@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 /// Blocks of the log read in one batch.
 const AHEAD: u32 = 128;
 
-/// Most reads of nodes, or of blocks of data, in flight.
+/// Most node or data blocks read at the same time.
 const READS: usize = 64;
 
 /// A block of a half of the log, in striping order.
@@ -28,25 +28,25 @@ pub(super) struct LogReader<'a> {
     pub(super) device: &'a dyn ZonedDevice,
     pub(super) found: &'a Found,
     pub(super) pages: &'a Pool,
-    /// Blocks of a half of the log that were read in one batch, from block `first` on.
+    /// The blocks that were read last in one batch: their half, the first block, and the pages.
     half: u8,
     first: u32,
     blocks: Vec<Option<Page>>,
-    /// Address and CRC of nodes that are whole, and whose blocks that may have been lost are all
-    /// whole too. They are read many at a time, and only once.
+    /// Address and CRC of nodes known to be whole, together with all their blocks that may have
+    /// been lost. They are read many at a time, and only once.
     whole: BTreeSet<(u32, u32)>,
-    /// Address and CRC of such blocks that are whole.
+    /// Address and CRC of blocks that may have been lost and were found whole.
     data: BTreeSet<(u32, u32)>,
 }
 
-/// What is at a place of the log.
+/// The content of a place in the log.
 pub(super) enum Read {
     /// A whole record of this file system: its header and its body.
     Whole(RecordHeader, Vec<u8>),
-    /// Nothing was written there, or the record there ends where the drive has no more: a crash cut
-    /// it off.
+    /// Nothing was written there, or a crash cut the record off: the drive has only its beginning.
     Nothing,
-    /// All of something was written there, and it is no whole record: why not, and its blocks.
+    /// Something was written there completely, but it is not a whole record: the reason, and
+    /// its blocks.
     Damaged(String, Vec<u8>),
 }
 
@@ -68,7 +68,7 @@ impl<'a> LogReader<'a> {
         }
     }
 
-    /// The zone and the block in it of a place; none past the end of the half.
+    /// The zone and the block in it for a place; `None` past the end of the half.
     pub(super) fn locate(&self, (half, at): Place) -> Option<(ZoneId, u32)> {
         let layout = &self.found.layout;
         let stripe = layout.sync_stripe();
@@ -78,7 +78,7 @@ impl<'a> LogReader<'a> {
         })
     }
 
-    /// How messages name a place.
+    /// Names a place in messages.
     pub(super) fn name(&self, place: Place) -> String {
         match self.locate(place) {
             Some((zone, offset)) => format!("zone {zone} offset {offset}"),
@@ -90,19 +90,20 @@ impl<'a> LogReader<'a> {
         self.found.reports[zone.0 as usize].state
     }
 
-    /// True if the write pointer of `zone` says nothing of its content.
+    /// True if the write pointer of `zone` says nothing about its content.
     pub(super) fn is_doubtful(&self, zone: ZoneId) -> bool {
         matches!(self.state(zone), ZoneState::Full | ZoneState::ReadOnly)
     }
 
-    /// Whether a record that was acknowledged may be in the half after `half`, whose first zone is
-    /// offline: the zones of `half` are filled before.
+    /// Whether the log may continue in the other half. If the first zone of that half is offline,
+    /// the half can hold an acknowledged record only if `half` has no space left: `half` is
+    /// filled first.
     pub(super) fn may_continue(&self, half: u8) -> bool {
         let first = self.found.layout.sync_zone(1 - half, 0);
         self.state(first) != ZoneState::Offline || !self.has_room(half)
     }
 
-    /// Whether a zone of `half` can be written further.
+    /// Whether a zone of `half` can still be written.
     pub(super) fn has_room(&self, half: u8) -> bool {
         let layout = &self.found.layout;
         layout.sync_half(half).into_iter().any(|zone| {
@@ -112,32 +113,30 @@ impl<'a> LogReader<'a> {
         })
     }
 
-    /// Whether the write pointers of all zones of `half` say what was written.
+    /// Whether the write pointers of all zones of `half` show what was written.
     pub(super) fn is_exact(&self, half: u8) -> bool {
         let exact = |state: ZoneState| state.is_active() || state == ZoneState::Empty;
         self.found.layout.sync_half(half).into_iter().all(|zone| exact(self.state(zone)))
     }
 
-    /// Whether the drive says that something was written at `place`.
+    /// Whether the write pointer says that the block at `place` was written.
     pub(super) fn is_written(&self, place: Place) -> bool {
         self.locate(place).is_some_and(|(zone, offset)| {
             offset < written(&self.found.reports[zone.0 as usize], self.device.geometry())
         })
     }
 
-    /// Whether the block at `place` is zeros.
+    /// Whether the block at `place` contains only zeros.
     ///
-    /// # Errors
-    /// As [`LogReader::block`].
+    /// # Errors As [`LogReader::block`].
     pub(super) async fn is_zeros(&mut self, place: Place) -> Result<bool> {
         let block = self.block(place).await?;
         Ok(block.is_some_and(|block| block.bytes().iter().all(|byte| *byte == 0)))
     }
 
-    /// The block at a place; none if the drive has none there.
+    /// Reads the block at a place; `None` if the drive has no block there.
     ///
-    /// # Errors
-    /// If the drive cannot read it.
+    /// # Errors If the drive cannot read the block.
     pub(super) async fn block(&mut self, place: Place) -> Result<Option<Page>> {
         let Some((zone, offset)) = self.locate(place) else { return Ok(None) };
         if offset >= written(&self.found.reports[zone.0 as usize], self.device.geometry()) {
@@ -149,7 +148,8 @@ impl<'a> LogReader<'a> {
         }
     }
 
-    /// Block `at` of a half, if it can be read together with the following blocks.
+    /// Returns block `at` of a half, reading it together with the following blocks; `None` if
+    /// that fails.
     async fn ahead(&mut self, (half, at): Place) -> Option<Page> {
         let known = self.first..self.first + self.blocks.len() as u32;
         if half != self.half || !known.contains(&at) {
@@ -175,8 +175,7 @@ impl<'a> LogReader<'a> {
                 .collect();
             let Some((_, first)) = own.first().copied() else { continue };
             let addr = BlockAddr::new(geometry, *zone, first);
-            // Blocks that cannot be read in this batch are read one by one, when they are asked
-            // for.
+            // Blocks that cannot be read in this batch are read one by one when they are needed.
             let read = read_blocks(self.device, QueueId(0), addr, own.len() as u32, self.pages);
             for ((at, _), page) in own.iter().zip(read.await.into_iter().flatten()) {
                 self.blocks[(at - self.first) as usize] = Some(page);
@@ -184,10 +183,10 @@ impl<'a> LogReader<'a> {
         }
     }
 
-    /// What is at a place of the log.
+    /// Reads the content of a place in the log.
     ///
-    /// # Errors
-    /// If the drive cannot read it, or if its zone is offline and may have held the last syncs.
+    /// # Errors If the drive cannot read the place, or if its zone is offline and may have held the
+    /// last syncs.
     pub(super) async fn record(&mut self, (half, at): Place) -> Result<Read> {
         let layout = &self.found.layout;
         let (mut bytes, mut header): (Vec<u8>, Option<RecordHeader>) = (Vec::new(), None);
@@ -197,7 +196,7 @@ impl<'a> LogReader<'a> {
                 return Ok(self.cut_off(header.as_ref(), bytes));
             };
             if self.state(zone) == ZoneState::Offline && !self.found.image.is_clean() {
-                // The zone may hold the records acknowledged last: nobody can tell.
+                // The zone may have held the records acknowledged last, and nobody can tell.
                 let message = format!(
                     "{}: sync log: zone {zone} is offline, and the last syncs with it",
                     self.device.name()
@@ -228,15 +227,16 @@ impl<'a> LogReader<'a> {
         let used = header.map_or(0, |header| header.length.get() as usize);
         Ok(match record::open(&bytes, &expect) {
             Ok((header, body)) => Read::Whole(header, body.to_vec()),
-            // A mount after a crash continued within the record that the crash cut off.
+            // After a crash, a mount continued the log inside the record that the crash had
+            // cut off.
             Err(_) if of_another && ends_early(&bytes) => Read::Nothing,
             Err(_) if doubtful && self.is_cut_off(&bytes, used) => Read::Nothing,
             Err(error) => Read::Damaged(error.to_string(), bytes),
         })
     }
 
-    /// A record of which the drive has only `bytes`: a crash cut it off, unless its items show that
-    /// all of it is there, and that its length is damaged.
+    /// Decides about a record of which the drive has only `bytes`: a crash cut it off, unless its
+    /// items show that the record is complete and its length field is damaged.
     fn cut_off(&self, header: Option<&RecordHeader>, bytes: Vec<u8>) -> Read {
         let Some(header) = header else { return Read::Nothing };
         let mut input = Decoder(&bytes[RecordHeader::SIZE..]);
@@ -258,8 +258,8 @@ impl<'a> LogReader<'a> {
         }
     }
 
-    /// True if a power cut may have torn one of the blocks in `bytes`, of which `used` bytes have
-    /// content: the last of the drive's blocks in it that should have content holds zeros.
+    /// True if a power cut may have torn one of the blocks in `bytes`, whose first `used` bytes
+    /// have content: in such a block, the last sector that should have content holds zeros.
     fn is_cut_off(&self, bytes: &[u8], used: usize) -> bool {
         let size = self.device.geometry().block_size.0 as usize;
         let torn = |block: &[u8]| block[(block.len() - 1) / size * size..].iter().all(|b| *b == 0);
@@ -268,8 +268,8 @@ impl<'a> LogReader<'a> {
 
     /// Reads one block; `None` if the drive reports it as missing.
     ///
-    /// # Errors
-    /// If the drive cannot read it: to continue without it could lose acknowledged data.
+    /// # Errors If the drive cannot read the block: continuing without it could lose
+    /// acknowledged data.
     pub(super) async fn read_one(&self, addr: BlockAddr) -> Result<Option<Page>> {
         match read_blocks(self.device, QueueId(0), addr, 1, self.pages).await {
             Ok(mut block) => Ok(block.pop()),
@@ -278,7 +278,7 @@ impl<'a> LogReader<'a> {
         }
     }
 
-    /// True if a node is known to be whole, with all its blocks that may have been lost.
+    /// True if a node is known to be whole, as are all its blocks that may have been lost.
     pub(super) fn knows_node(&self, addr: u32, crc: u32) -> bool {
         self.whole.contains(&(addr, crc))
     }
@@ -288,8 +288,8 @@ impl<'a> LogReader<'a> {
         self.data.contains(&(addr, crc))
     }
 
-    /// Checks the nodes and the pointers that the records in these blocks hold, as the scan does,
-    /// which checks again what is not found to be whole here.
+    /// Checks ahead of the scan the nodes and pointers that the records in these blocks hold. The
+    /// scan checks everything again that is not found whole here.
     async fn check_nodes(&mut self) {
         let (device, found) = (self.device, self.found);
         let geometry = device.geometry();
@@ -310,7 +310,7 @@ impl<'a> LogReader<'a> {
             let length = record::peek(block.bytes()).map_or(0, |header| header.length.get());
             let body = block.bytes().get(RecordHeader::SIZE..length as usize);
             let mut input = Decoder(body.unwrap_or_default());
-            // The list ends at bytes that are not an item.
+            // The items end at the first bytes that are not an item.
             while let Some(parsed) = parse_item(&mut input, &found.layout) {
                 match parsed {
                     Item::Node(nid, entry) => named.push((nid, entry)),
@@ -346,7 +346,7 @@ impl<'a> LogReader<'a> {
         }
     }
 
-    /// Reads the blocks `wanted`, each an address and a CRC, and notes those that are whole.
+    /// Reads the blocks `wanted`, given by address and CRC, and notes which of them are whole.
     async fn read_data(&mut self, mut wanted: Vec<(u32, u32)>) {
         wanted.retain(|block| !self.data.contains(block));
         wanted.sort_unstable();
@@ -363,20 +363,20 @@ impl<'a> LogReader<'a> {
     }
 }
 
-/// Whether other content follows the first of a record's blocks.
+/// Whether other content begins after the first block of a record.
 fn ends_early(bytes: &[u8]) -> bool {
     let other = |block: &[u8]| block.iter().all(|b| *b == 0) || record::peek(block).is_some();
     bytes.chunks(BLOCK).skip(1).any(other)
 }
 
-/// True if a block was written after the part of its stream that the checkpoint covers: only such
-/// blocks may be lost. A block that was damaged later must not end the log.
+/// True if a block was written after the part of its stream that the checkpoint covers. Only such
+/// blocks may be lost in a power cut: an older block that was damaged must not end the log.
 pub(super) fn new_since(found: &Found, geometry: &Geometry, addr: BlockAddr) -> bool {
     let Some((zone, offset)) = addr.locate(geometry) else { return true };
     let Some(superzone) = found.layout.superzone_of(zone) else { return true };
     let stream = found.image.heads.iter().find(|s| s.superzone == Some(superzone));
     let Some(stream) = stream else { return true };
-    // The stripe is narrower by the zones that are left out.
+    // The stripe is narrower if zones of the superzone are left out.
     let missing = found.image.descriptors[superzone as usize].missing.get();
     let at = zone.0 - found.layout.superzone_start(superzone);
     let before = (missing & ((1 << at) - 1)).count_ones();
@@ -384,7 +384,7 @@ pub(super) fn new_since(found: &Found, geometry: &Geometry, addr: BlockAddr) -> 
     found.layout.stripe(width).index((at - before).min(width - 1), offset) >= stream.next
 }
 
-/// Reads the blocks at these addresses at the same time; `None` for a block that cannot be read.
+/// Reads the blocks at these addresses in parallel; `None` for each block that cannot be read.
 async fn read_each(device: &dyn ZonedDevice, addrs: &[u32], pages: &Pool) -> Vec<Option<Page>> {
     let mut flights: Vec<_> = addrs
         .iter()

@@ -1,4 +1,4 @@
-//! Reading what a drive holds: superblock, newest whole checkpoint, tables. Nothing is changed.
+//! Reads the content of a drive: superblock, newest whole checkpoint, tables. Changes nothing.
 
 use crate::durability::checkpoint::{Image, decode_image};
 use crate::format::{
@@ -19,7 +19,7 @@ use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneId, ZoneReport, ZoneSta
 use std::collections::BTreeSet;
 use zerocopy::FromBytes;
 
-/// The state of a drive as found: mount and fsck both begin with it.
+/// The state of a drive as found: mount and fsck both start from it.
 pub(crate) struct Found {
     pub(crate) layout: Layout,
     pub(crate) reports: Vec<ZoneReport>,
@@ -29,11 +29,12 @@ pub(crate) struct Found {
     /// Extents of each delta log.
     pub(crate) extents: Vec<Vec<Extent>>,
     pub(crate) table_pages: TablePages,
-    /// No superblock copy is whole except those in checkpoints.
+    /// The only whole copies of the superblock are those inside checkpoints.
     pub(crate) alone: bool,
     /// Zones of the ring whose copy of the superblock is damaged.
     pub(crate) bad_copies: Vec<ZoneId>,
-    /// A newer checkpoint is damaged and was given up: records behind it do not count.
+    /// A newer checkpoint is damaged and was given up, so records written after that checkpoint do
+    /// not count.
     pub(crate) older: bool,
 }
 
@@ -41,10 +42,9 @@ pub(crate) fn corrupt(device: &dyn ZonedDevice, message: impl std::fmt::Display)
     Error::new(ErrorKind::Corrupt, format!("{}: {message}", device.name()))
 }
 
-/// The superblock copy in `zone`, if there is a whole one.
+/// Reads the superblock copy in `zone`, if it is whole.
 ///
-/// # Errors
-/// If the block cannot be read, or is a superblock this version cannot use.
+/// # Errors If the block cannot be read, or is a superblock that this version cannot use.
 pub(crate) async fn superblock(
     device: &dyn ZonedDevice,
     zone: ZoneId,
@@ -73,10 +73,9 @@ pub(crate) async fn superblock(
     usable(device, &header, &body).map(Some)
 }
 
-/// The layout that the superblock `body`, of a record with this `header`, describes.
+/// The layout that a superblock describes; `body` and `header` are those of its record.
 ///
-/// # Errors
-/// If this version cannot use the superblock.
+/// # Errors If this version cannot use the superblock.
 fn usable(
     device: &dyn ZonedDevice,
     header: &RecordHeader,
@@ -103,8 +102,8 @@ fn usable(
         .map_err(|error| error.at(device.name()))
 }
 
-/// The superblock from a whole checkpoint in the ring, for a drive without a whole superblock copy.
-/// Blocks that cannot be read are skipped.
+/// Finds the superblock inside a whole checkpoint of the ring, for a drive without a whole
+/// superblock copy. Blocks that cannot be read are skipped.
 pub(crate) async fn superblock_of_checkpoints(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
@@ -140,7 +139,7 @@ pub(crate) async fn identify(
         copies.extend(superblock(device, zone, &pages).await?);
     }
     match &copies[..] {
-        // The newest checkpoint decides.
+        // The newest checkpoint decides which label is valid.
         [one, other] if one.label != other.label => {
             let layout = find(device, &pages).await?.layout;
             return Ok(Some((layout.uuid, layout.label)));
@@ -165,7 +164,7 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
             match superblock(device, zone, pages).await {
                 Ok(Some(copy)) => layout = layout.or(Some(copy)),
                 Ok(None) => bad_copies.push(zone),
-                // The other copy may be readable.
+                // The superblock copy in the other zone may be readable.
                 Err(error) if error.kind() == ErrorKind::Io => {
                     bad_copies.push(zone);
                     unread = Some(error);
@@ -193,7 +192,7 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
         return Err(Error::new(ErrorKind::WrongFormat, message));
     };
     let (header, body, ring) = newest_of_ring(device, &layout, &reports, pages).await?;
-    // A crash while the label was changed may leave two superblocks that differ in it.
+    // A crash while the label was changed may leave two superblocks with different labels.
     if let Some((superblock, _)) = body
         .get(CheckpointBody::SIZE..)
         .and_then(|rest| SuperblockBody::read_from_prefix(rest).ok())
@@ -210,16 +209,16 @@ pub(crate) async fn find(device: &dyn ZonedDevice, pages: &Pool) -> Result<Found
 }
 
 /// The age of a checkpoint: number and epoch. Recovery rewrites the checkpoint that it found, with
-/// the next number and in a new epoch. So of two checkpoints with one number, the rewritten one
-/// counts. The other was torn, and recovery may have made it whole by filling one of its blocks
-/// with zeros.
+/// the next number and in a new epoch. So if two checkpoints have the same number, the one with the
+/// newer epoch counts. The other was torn, and recovery may have made it whole by filling one of
+/// its blocks with zeros.
 pub(crate) fn age(header: &RecordHeader) -> (u64, u64) {
     (header.checkpoint.get(), header.epoch.get())
 }
 
-/// The newest whole checkpoint, and its zone of the ring.
+/// Finds the newest whole checkpoint, and its zone of the ring.
 ///
-/// A block that cannot be read may be a newer checkpoint. To continue with an older one would
+/// A block that cannot be read may be a newer checkpoint. Continuing with an older one would
 /// silently lose acknowledged data, so the mount fails instead.
 async fn newest_of_ring(
     device: &dyn ZonedDevice,
@@ -254,8 +253,8 @@ async fn newest_of_ring(
     if let Some(best) = &best {
         let newest = age(&best.0);
         let newer = |(_, (_, header), id): &&(ZoneId, (u32, Option<RecordHeader>), Option<_>)| {
-            // The ring is written zone by zone. A zone with nothing but damage, and an older
-            // number, is one that was to be reset.
+            // The ring is written zone by zone. A zone that has only damaged records with older
+            // numbers was about to be reset.
             match id {
                 Some(id) => *id >= newest,
                 None => header.as_ref().is_none_or(|h| h.checkpoint > best.0.checkpoint),
@@ -271,7 +270,7 @@ async fn newest_of_ring(
         }
     }
     match (best, unread) {
-        // The zone with the unreadable block is the older zone: its checkpoints are older too.
+        // The unreadable block is in the older zone, so its checkpoint is older too.
         (Some(best), Some((_, id))) if id < age(&best.0) => Ok(best),
         (_, Some((error, _))) => Err(error.at("checkpoint ring")),
         (Some(best), None) => Ok(best),
@@ -279,8 +278,9 @@ async fn newest_of_ring(
     }
 }
 
-/// The offline zone of the ring, unless the newest checkpoint must be in the other zone: the ring
-/// enters the offline zone only when that other zone is full.
+/// Finds an offline zone of the ring that may hold the newest checkpoint. `None` if the newest
+/// checkpoint must be in the other zone, because that zone has space left: the ring enters a zone
+/// only when the other one is full.
 pub(crate) fn lost_checkpoint(
     device: &dyn ZonedDevice,
     layout: &Layout,
@@ -296,7 +296,8 @@ pub(crate) fn lost_checkpoint(
     (!room).then_some(ZoneId(layout.ring_start + offline))
 }
 
-/// Why nobody can tell whether there is a file system: a zone of the ring is offline.
+/// The error if nobody can tell whether there is a file system, because a zone of the ring
+/// is offline.
 pub(crate) fn offline_superblock(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
@@ -311,18 +312,18 @@ pub(crate) fn offline_superblock(
     Some(Error::new(ErrorKind::Io, message))
 }
 
-/// What a zone of the ring holds.
+/// The content of a zone of the ring.
 #[derive(Default)]
 pub(crate) struct RingZone {
     /// The last whole checkpoint.
     pub(crate) newest: Option<(RecordHeader, Vec<u8>)>,
-    /// The error of a later block that could not be read.
+    /// The error of a block after that checkpoint that could not be read.
     pub(crate) unread: Option<Error>,
-    /// A later checkpoint that is damaged: its block, and its header if that can be read.
+    /// A damaged checkpoint after that one: its block, and its header if that can be read.
     damaged: Option<(u32, Option<RecordHeader>)>,
 }
 
-/// Reads the zone of `report`; only checkpoints with a number below `below` count.
+/// Scans the ring zone of `report`; only checkpoints with a number below `below` count.
 pub(crate) async fn scan_ring(
     device: &dyn ZonedDevice,
     layout: &Layout,
@@ -334,7 +335,8 @@ pub(crate) async fn scan_ring(
         Expect { kind: kind::CHECKPOINT, device: Some(layout.device), object: Some(layout.uuid) };
     let end = written(report, device.geometry());
     let mut scanned = RingZone::default();
-    // Where the record before ended, and where the second copy of a checkpoint begins.
+    // The block to read next, the end of the previous record, and the start of a checkpoint's
+    // second copy.
     let (mut at, mut after, mut copy) = (1, 1, None);
     while at < end {
         let addr = BlockAddr::new(device.geometry(), report.zone, at);
@@ -367,9 +369,10 @@ pub(crate) async fn scan_ring(
     scanned
 }
 
-/// Whether the record at block `at` of a ring zone written up to `end`, which is not whole, is
-/// damaged, and not one that a crash cut off: the zone then ends, or other content begins, before
-/// its end. Returns its header, if that can be read. `first` tells that a record must begin here.
+/// Decides whether the record at block `at` of a ring zone, which is not whole, is damaged rather
+/// than cut off by a crash. A record was cut off if the zone, which is written up to `end`, ends or
+/// other content begins before the end of the record. Returns the header of a damaged record, if
+/// that can be read. `first` says that a record must begin at `at`.
 async fn damaged(
     device: &dyn ZonedDevice,
     expect: &Expect,
@@ -404,7 +407,7 @@ async fn damaged(
     (!torn).then_some(Some(header))
 }
 
-/// The whole checkpoint at `addr`, within `most` blocks, if there is one.
+/// Reads the whole checkpoint at `addr`, within `most` blocks, if there is one.
 async fn checkpoint_at(
     device: &dyn ZonedDevice,
     expect: &Expect,
@@ -428,8 +431,8 @@ pub(crate) fn concat(pages: &Pages) -> Vec<u8> {
     pages.iter().flat_map(|page| page.bytes().iter().copied()).collect()
 }
 
-/// Checks the content of a checkpoint against the layout, so that later code cannot go out of
-/// range.
+/// Checks the content of a checkpoint against the layout, so that later code cannot go out
+/// of range.
 pub(crate) fn check_image(
     device: &dyn ZonedDevice,
     layout: &Layout,
@@ -495,7 +498,7 @@ pub(crate) fn check_image(
     Ok(vec![parse(first)?, parse(second)?])
 }
 
-/// Checks that table pages are whole and in zones of the tables.
+/// Checks that the table pages lie completely within zones of the tables.
 fn check_units(
     device: &dyn ZonedDevice,
     layout: &Layout,
@@ -522,7 +525,7 @@ fn check_units(
     Ok(())
 }
 
-/// Reads the tables: table pages, then deltas by extent.
+/// Reads the tables: the table pages first, then the deltas, extent by extent.
 pub(crate) async fn tables(
     device: &dyn ZonedDevice,
     found: &Found,

@@ -1,4 +1,4 @@
-//! Replaying sync records through the code that made them.
+//! Replays sync records through the code that wrote them.
 
 use super::read::corrupt;
 use super::reap;
@@ -20,9 +20,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use zerocopy::FromZeros;
 
-/// Nodes that are read before the records that name them are replayed.
+/// Most nodes read before the records that name them are replayed.
 const AHEAD: usize = 512;
-/// Reads of nodes in flight.
+/// Most node reads in flight.
 const READS: usize = 64;
 
 /// Blocks of nodes read in advance, by address.
@@ -31,8 +31,8 @@ pub(crate) type Ahead = BTreeMap<u32, Page>;
 /// Replays records. `owners` collects the owners of the blocks that the records add.
 ///
 /// The files that a record removes are freed at once, as in the original run: if they were kept to
-/// the end, all their nodes would be dirty together, and the cache has no space for that. A file
-/// that was made without a name and gets none is freed at once too.
+/// the end, all their nodes would be dirty at the same time, and the cache has no space for that. A
+/// file that was created without a name and never gets one is freed at once too.
 pub(crate) async fn replay(
     inner: &Rc<Inner>,
     mut records: Vec<Record>,
@@ -84,7 +84,7 @@ pub(crate) async fn replay(
     Ok(())
 }
 
-/// Frees the inodes that the replay of a name change has removed.
+/// Frees the inodes that the replay of name changes has removed.
 async fn reap_removed(inner: &Rc<Inner>) -> Result<()> {
     loop {
         let Some(ino) = inner.core.borrow_mut().tree.files_mut().take_removed() else {
@@ -94,10 +94,9 @@ async fn reap_removed(inner: &Rc<Inner>) -> Result<()> {
     }
 }
 
-/// Reads many nodes at once: those that the records from `at` on replace or change, and those that
-/// they name.
-/// Nodes that cannot be read are left out; the replay that needs such a node meets the error again.
-/// Also returns the number of the first record whose nodes were not read.
+/// Reads many nodes at once: the nodes that the records from `at` on name, replace or change. Nodes
+/// that cannot be read are left out; the replay that needs such a node meets the error again. Also
+/// returns the number of the first record whose nodes were not read.
 async fn read_ahead(inner: &Rc<Inner>, records: &[Record], at: usize) -> (Ahead, usize) {
     let (mut wanted, mut upto) = (BTreeSet::new(), at);
     {
@@ -130,23 +129,23 @@ async fn read_ahead(inner: &Rc<Inner>, records: &[Record], at: usize) -> (Ahead,
     (ahead, upto)
 }
 
-/// Begins a replay.
+/// Prepares the engine for a replay.
 pub(crate) fn begin(inner: &Inner, records: &[Record]) {
     let core = &mut *inner.core.borrow_mut();
     core.health.set_replaying(true);
-    // An id that replay allocates must not be an id that a record names.
+    // Replay must not allocate ids that a record names.
     let created = records.iter().flat_map(|r| &r.names).filter_map(|(_, op)| match op {
         NameOp::Create { ino, .. } => Some(*ino),
         _ => None,
     });
     let moved = records.iter().flat_map(|r| &r.nodes).map(|(nid, _)| *nid);
-    // Freed ids too: a later record would free such an id again.
+    // Ids that a record frees must not be allocated either: the record would free the id again.
     let freed = records.iter().flat_map(|r| &r.freed).copied();
     let changed = records.iter().flat_map(|r| &r.changes).map(|change| change.nid);
     core.tables.hold_ids(created.chain(moved).chain(changed).chain(freed));
 }
 
-/// Ends a replay.
+/// Returns the engine from replay to normal operation.
 pub(crate) fn end(inner: &Inner) {
     let core = &mut *inner.core.borrow_mut();
     core.health.set_replaying(false);
@@ -154,7 +153,7 @@ pub(crate) fn end(inner: &Inner) {
     core.tables.unhold_ids();
 }
 
-/// Replays the attributes in a record.
+/// Replays the attribute changes of a record.
 pub(crate) async fn replay_attributes(inner: &Rc<Inner>, record: &Record) -> Result<()> {
     for (ino, packed) in &record.xattrs {
         match inner.run(|core| core.replay_xattrs(*ino, packed)).await {
@@ -164,8 +163,8 @@ pub(crate) async fn replay_attributes(inner: &Rc<Inner>, record: &Record) -> Res
     }
     for (ino, changes) in &record.attributes {
         let set = inner.run(|core| match is_set(&core.attr(*ino)?, changes) {
-            // Where the checkpoint's snapshot has them, the inode stays clean: nobody keeps space
-            // for writing it again.
+            // If the checkpoint already has these attributes, the inode stays clean: no space is
+            // reserved for writing it again.
             true => Ok(()),
             false => core.setattr(*ino, changes).map(drop),
         });
@@ -177,7 +176,7 @@ pub(crate) async fn replay_attributes(inner: &Rc<Inner>, record: &Record) -> Res
     Ok(())
 }
 
-/// Whether `attr` is as `changes` want it. A record says nothing of the size.
+/// Whether `attr` already has the values in `changes`. A record contains no size.
 fn is_set(attr: &Attr, changes: &SetAttr) -> bool {
     let Attr { mode, uid, gid, atime, mtime, ctime, .. } = *attr;
     let [atime, mtime, ctime] = [atime, mtime, ctime].map(Some);
@@ -207,7 +206,7 @@ pub(crate) async fn replay_name(inner: &Rc<Inner>, op: &NameOp) -> Result<()> {
         .map_err(|error| unexpected(error, what()))
 }
 
-/// The error of a name change that could not be replayed. The change succeeded when it was logged,
+/// The error for a name change that could not be replayed. The change succeeded when it was logged,
 /// so the state before it must be different now.
 fn unexpected(error: Error, what: String) -> Error {
     match error.kind() {
@@ -230,7 +229,7 @@ pub(crate) async fn read_node(inner: &Rc<Inner>, nid: u32, entry: NatEntry) -> R
     read_node_ahead(inner, nid, entry, &Ahead::new()).await
 }
 
-/// Reads a node block and checks it, unless the block is in `ahead`, which is then only checked.
+/// Reads a node block and checks it. If the block is in `ahead`, it is only checked.
 async fn read_node_ahead(
     inner: &Rc<Inner>,
     nid: u32,
@@ -253,8 +252,9 @@ async fn read_node_ahead(
     Ok(page)
 }
 
-/// Frees nodes that replay itself made for `ino`, as a creation with extended attributes does: the
-/// inode of the record replaces the replayed inode, and refers to the nodes of the record.
+/// Frees nodes that replay itself made for `ino`, as the creation of a file with extended
+/// attributes does: the inode in the record replaces the replayed inode, and refers to the nodes of
+/// the record.
 fn drop_replayed(core: &mut Core, ino: u32, named: &BTreeSet<u32>) {
     let made: Vec<u32> = core.cache.dirty_nodes_of(ino).collect();
     for nid in made {
@@ -267,13 +267,13 @@ fn drop_replayed(core: &mut Core, ino: u32, named: &BTreeSet<u32>) {
     }
 }
 
-/// Slot and content of a pointer, to compare it.
+/// The slot and the content of a pointer, for comparison.
 fn key((slot, pointer): &(u16, Pointer)) -> (u16, u32, u32) {
     (*slot, pointer.addr.get(), pointer.crc.get())
 }
 
-/// The content of node `nid` as replay has left it; none if there is no such node, or if the drive
-/// does not have it.
+/// The content of node `nid` as replay has left it; `None` if there is no such node, or if it has
+/// no block on the drive.
 async fn present(inner: &Rc<Inner>, nid: u32, ahead: &Ahead) -> Result<Option<Page>> {
     let entry = {
         let core = inner.core.borrow();
@@ -288,8 +288,8 @@ async fn present(inner: &Rc<Inner>, nid: u32, ahead: &Ahead) -> Result<Option<Pa
     read_node_ahead(inner, nid, entry, ahead).await.map(Some)
 }
 
-/// The node after `change`, which was made against the node in the same record, `named`, or else
-/// against what earlier records left.
+/// Applies `change` to the content it was made against: `named`, the node in the same record, or
+/// otherwise the content that earlier records left.
 pub(crate) async fn changed_node(
     inner: &Rc<Inner>,
     change: &NodeChange,
@@ -311,7 +311,7 @@ pub(crate) async fn changed_node(
     let at = inner.core.borrow().tables.nat().get(change.nid);
     let used = logged.is_some() || at.ino.get() != 0 && at.addr.get() != HOLE;
     let changed = match of {
-        // A freed id is taken again only after a checkpoint whose table has the id as free.
+        // A freed id is used again only after a checkpoint whose table shows it as free.
         _ if change.new && used => Err("it is new, but its id is in use".to_owned()),
         Some(other) if other != change.ino => Err(format!("it belongs to inode {other}")),
         _ => change.applied(logged.as_ref()),
@@ -329,8 +329,8 @@ pub(crate) async fn changed_node(
     })
 }
 
-/// Puts the nodes of a record in their new places, makes its changes, and derives the SIT from the
-/// difference. `ahead` has nodes that were read already.
+/// Puts the nodes of a record in their new places, applies the record's node changes, and derives
+/// the changes of the SIT. `ahead` has nodes that were read in advance.
 pub(crate) async fn replay_nodes(
     inner: &Rc<Inner>,
     record: &Record,
@@ -372,8 +372,8 @@ pub(crate) async fn replay_nodes(
         set.extend(new.map(|(slot, p)| (*nid, *slot, p.addr.get())));
     }
     let core = &mut *inner.core.borrow_mut();
-    // Invalidate all old blocks before all new ones: a block may have moved from one node to
-    // another.
+    // Invalidate all old blocks before marking new blocks valid: a block may have moved from one
+    // node to another.
     for addr in gone {
         core.invalidate(addr);
     }
@@ -399,7 +399,8 @@ pub(crate) async fn replay_nodes(
         core.tables.adopt_node(nid, entry);
     }
     for (nid, (ino, page, _)) in changed {
-        // The next checkpoint writes the node. A later change is made against this content.
+        // The next checkpoint writes the node. Until then, later changes are made against
+        // this content.
         core.cache.insert(Key::Node(nid), Entry::dirty(page).owned_by(ino));
         core.cache.note_logged(nid);
     }

@@ -1,8 +1,8 @@
-//! The steps of a mount: one table, executed in its order.
+//! The steps of a mount: a table, executed in order.
 //!
-//! [`mount`] runs [`STEPS`] one after the other and notes each in the trace. [`Mount`] keeps the
-//! results of a step for the later steps. After each step, its audit compares the state in memory.
-//! The audit of a step checks accounts of the engine alone: the content of a damaged medium may
+//! [`mount`] runs [`STEPS`] one after the other and notes each of them in the trace. [`Mount`]
+//! keeps the results of a step for later steps. After each step, the audit of the step compares the
+//! state in memory. It checks only accounts of the engine: the content of a damaged medium may
 //! contradict itself, and is checked where it is read.
 
 use super::read::{Found, find, tables};
@@ -32,9 +32,9 @@ type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
 /// A step of a mount.
 pub(crate) struct Step {
-    /// The name of the step, as on the design page.
+    /// The name of the step, which the design page uses too.
     pub(crate) name: &'static str,
-    /// True if a read-only mount leaves the step out.
+    /// True if a read-only mount skips the step.
     writes: bool,
     run: for<'a> fn(&'a mut Mount) -> Running<'a>,
     audit: fn(&Mount) -> Result<()>,
@@ -110,7 +110,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
 ];
 
-/// The tables from the drive, and the layouts of their delta logs.
+/// The tables as read from the drive, and the layouts of their delta logs.
 type Tables = ((Table<NatEntry>, Table<SitEntry>), Vec<DeltaLayout>);
 
 /// A mount in progress: the results of its steps so far.
@@ -123,7 +123,7 @@ pub(crate) struct Mount {
     scan: Option<SyncScan>,
     tables: Option<Tables>,
     inner: Option<Rc<Inner>>,
-    /// The checkpoint that names the replay end, durable.
+    /// The checkpoint that names the replay end, once it is durable.
     replay_end: Option<DurableSnapshot>,
     /// Owners of the blocks that the replay added.
     owners: BTreeMap<u32, SummaryEntry>,
@@ -158,7 +158,8 @@ pub(crate) async fn mount(
     mount.inner.ok_or_else(|| too_early("the state in memory"))
 }
 
-/// The error of a step that lacks an earlier result: the order of the table is wrong.
+/// The error of a step that lacks an earlier result, which means that the table is in the
+/// wrong order.
 fn too_early(what: &str) -> Error {
     Error::new(ErrorKind::Internal, format!("mount: a step needs {what} too early"))
 }
@@ -179,8 +180,8 @@ impl Mount {
     fn audit(&self, audit: fn(&Core) -> Result<()>) -> Result<()> {
         let inner = self.inner()?;
         let core = inner.core.borrow();
-        // A write that fails beside a step makes the engine fail. The write's pages stay in the
-        // cache, as the only copy, and the accounts do not close any more.
+        // If a write fails during a step, the engine fails. The pages of that write stay in the
+        // cache, as the only copy, so the accounts no longer agree.
         if core.health.failed().is_some() { Ok(()) } else { audit(&core) }
     }
 
@@ -269,8 +270,8 @@ impl Mount {
         reset_stale_zones(&self.inner()?, self.found()?, self.sync_scan()?, durable).await
     }
 
-    /// Runs before superzones are reopened: padding needs the owners that replay finds, and replay
-    /// needs nothing from padding.
+    /// Must run before superzones are reopened: padding needs the owners that replay finds, and
+    /// replay does not depend on padding.
     async fn replay(&mut self) -> Result<()> {
         let inner = self.inner()?;
         let scan = self.scan.as_mut().ok_or_else(|| too_early("the sync records"))?;
@@ -330,7 +331,7 @@ impl Mount {
 mod tests {
     use super::STEPS;
 
-    /// The design page names the steps as the code runs them.
+    /// The design page lists the steps in the order in which the code runs them.
     #[test]
     fn the_design_page_has_the_steps_in_their_order() {
         let page = include_str!("../../../../../docs/inside/design/file-system.md");

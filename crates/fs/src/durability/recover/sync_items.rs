@@ -15,12 +15,14 @@ pub(super) enum Item {
     Node(u32, NatEntry),
     Change(NodeChange),
     Freed(u32),
-    /// A head took a superzone, which then had this generation.
+    /// A head took a superzone: head, superzone, and the generation of the superzone from then on.
     Allocated(usize, u32, u32),
-    /// A zone of a superzone of this generation must be written up to a block.
+    /// A condition for the record to count: zone, generation of its superzone, and the block up to
+    /// which the zone must be written.
     Depends(u32, u32, u32),
     Attributes(Ino, SetAttr),
-    /// Blocks of a file that were written: inode, first block, blocks. Only messages need it.
+    /// Blocks of a file that were written: inode, first block, number of blocks. Used only
+    /// in messages.
     Range(u32, u32, u32),
 }
 

@@ -1,4 +1,4 @@
-//! Reading the sync log, as far as it counts.
+//! Scans the sync log up to its end.
 
 use super::log_end::{Lost, Newer, behind, said};
 use super::log_reader::{LogReader, Place, Read, new_since};
@@ -19,22 +19,22 @@ use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId, ZoneState, ZonedDe
 /// A sync record that counts.
 #[derive(Default)]
 pub(crate) struct Record {
-    /// Zones that the record depends on and whose write pointers do not tell their content.
+    /// Zones that the record depends on and whose write pointers say nothing about their content.
     doubtful: Vec<ZoneId>,
     pub(crate) names: Vec<(u64, NameOp)>,
     pub(crate) nodes: Vec<(u32, NatEntry)>,
-    /// Changes of nodes, made after the record's nodes are in their places.
+    /// Changes of nodes, to be applied after the record's nodes are in their places.
     pub(crate) changes: Vec<NodeChange>,
     pub(crate) freed: Vec<u32>,
     pub(crate) attributes: Vec<(Ino, SetAttr)>,
     /// All extended attributes of directories.
     pub(crate) xattrs: Vec<(Ino, Vec<u8>)>,
-    /// Blocks of files that were written: inode, first block, blocks.
+    /// Blocks of files that were written: inode, first block, number of blocks.
     pub(crate) ranges: Vec<(u32, u32, u32)>,
 }
 
 impl Record {
-    /// Nodes that get a new place, change, or are freed.
+    /// Ids of nodes that the record moves, changes or frees.
     pub(crate) fn touched(&self) -> impl Iterator<Item = u32> + '_ {
         let nodes = self.nodes.iter().map(|(nid, _)| *nid);
         let changed = self.changes.iter().map(|change| change.nid);
@@ -45,22 +45,23 @@ impl Record {
 /// The result of reading the sync log.
 pub(crate) struct SyncScan {
     pub(crate) records: Vec<Record>,
-    /// First sequence that does not count.
+    /// The first sequence that does not count.
     pub(crate) replay_end: u64,
-    /// Half and block of the next record.
+    /// The half and the block where the next record goes.
     pub(crate) half: u8,
     pub(crate) next: u32,
     pub(crate) descriptors: Vec<Descriptor>,
-    /// Superzones that each head took; the checkpoint's superzone comes first.
+    /// For each head, the superzones that it took; the checkpoint's superzone comes first.
     pub(crate) chains: Vec<Vec<u32>>,
-    /// What was durable and is not there any more, in the order of the log.
+    /// Data that was durable and is no longer on the drive, in log order.
     pub(crate) lost: Vec<Lost>,
-    /// A record that was written after a later checkpoint than the newest whole one.
+    /// Proof that a checkpoint newer than the newest whole one was durable.
     pub(crate) newer: Option<Newer>,
 }
 
 impl SyncScan {
-    /// The error of a mount that must not continue without what is lost; none if nothing is.
+    /// The error of a mount that must not continue because durable data is lost; `None` if nothing
+    /// is lost.
     pub(crate) fn refusal(&self, device: &str) -> Option<Error> {
         let what = match (&self.newer, self.lost.first()) {
             (Some(newer), _) => newer.to_string(),
@@ -74,7 +75,8 @@ impl SyncScan {
         Some(Error::new(ErrorKind::Corrupt, format!("{device}: {what}{more}")))
     }
 
-    /// Notes a record of a later checkpoint; no effect if that checkpoint was given up.
+    /// Notes a record that was written after a newer checkpoint; no effect if that checkpoint was
+    /// given up.
     fn note_newer(&mut self, found: &Found, header: &RecordHeader) {
         if !found.older && self.newer.is_none() {
             self.newer = Some(Newer {
@@ -86,7 +88,7 @@ impl SyncScan {
     }
 }
 
-/// Reads the sync log as far as it counts. Where a record is missing and the log does not end
+/// Reads the sync log up to its end. If a record is missing where the log does not end
 /// ([`log_end`](super::log_end)), the loss is noted, and the records behind it are read. `skip` is
 /// a built-in defect: records that do not count are skipped.
 pub(crate) async fn scan_sync_log(
@@ -128,8 +130,8 @@ pub(crate) async fn scan_sync_log(
             }
         };
         let mut lacks = accepted.lacks.clone();
-        // Without blocks that write pointers miss, nothing of the record can be used: the zone is
-        // written there again.
+        // If write pointers show that blocks are missing, the record cannot be used at all: the
+        // zone is written again from there.
         let usable = lacks.is_none();
         if usable {
             lacks = arrived(&log, &accepted.record, &mut scan.lost).await?;
@@ -151,7 +153,8 @@ pub(crate) async fn scan_sync_log(
         }
         scan.replay_end += 1;
     }
-    // A later checkpoint than the newest whole one has records behind this place.
+    // Records behind this place may have been written after a newer checkpoint than the newest
+    // whole one.
     let later = behind(&mut log, (scan.half, scan.next), scan.replay_end).await?;
     if let Some(header) = later.newer(found) {
         scan.note_newer(found, &header);
@@ -162,7 +165,7 @@ pub(crate) async fn scan_sync_log(
 /// The place of the next record.
 enum Next {
     Record(Place, RecordHeader, Vec<u8>),
-    /// No record of the expected sequence is there.
+    /// There is no record with the expected sequence; the place and its content.
     Missing(Place, Read),
 }
 
@@ -179,7 +182,7 @@ async fn next_record(log: &mut LogReader<'_>, scan: &SyncScan) -> Result<Next> {
         }
         _ => {}
     }
-    // The log continues at the front of the other half, if this half had no space.
+    // The log continues at the start of the other half if this half had no space for the record.
     if u32::from(scan.half) == body.sync_half.get() && log.may_continue(scan.half) {
         let other = (1 - scan.half, 0);
         match log.record(other).await? {
@@ -198,8 +201,8 @@ async fn next_record(log: &mut LogReader<'_>, scan: &SyncScan) -> Result<Next> {
     Ok(Next::Missing(place, read))
 }
 
-/// The next record is not at `place`: a torn end, or damage, which is noted. True if the log
-/// continues.
+/// Handles the absence of the next record at `place`: either a torn end of the log, or damage,
+/// which is noted. Returns true if the log continues.
 async fn missing(
     log: &mut LogReader<'_>,
     scan: &mut SyncScan,
@@ -221,7 +224,7 @@ async fn missing(
     if let Some(header) = later.newer(found) {
         scan.note_newer(found, &header);
     }
-    // Of a write that a power cut interrupts, a zone has the beginning.
+    // When a power cut interrupts a write, a zone keeps the beginning of it.
     let complete = matches!(read, Read::Damaged(..));
     let proof = later.proof(found, first);
     if proof.is_none() && !complete {
@@ -247,13 +250,13 @@ async fn missing(
     Ok(next.is_some())
 }
 
-/// Checks that the blocks that a record depends on are really in the zones whose write pointers
-/// tell nothing: a power cut may leave a zone full although its last blocks were lost, and a
-/// read-only zone has no pointer. For such zones, the nodes that the record names, and the blocks
-/// that these nodes and the record's changes point to, are read. A block that was lost has no
-/// content; one with another content was damaged, which is noted in `lost` if it is a node.
+/// Checks that the blocks that a record depends on are really on the drive, in zones whose write
+/// pointers say nothing: a power cut may leave a zone full although its last blocks were lost, and
+/// a read-only zone has no pointer. For such zones, this reads the nodes that the record names, and
+/// the blocks that these nodes and the record's changes point to. A lost block has no content. A
+/// block with wrong content was damaged, which is noted in `lost` if the block is a node.
 ///
-/// Returns what was lost.
+/// Returns a description of the lost blocks.
 async fn arrived(
     log: &LogReader<'_>,
     record: &Record,
@@ -314,22 +317,22 @@ async fn arrived(
     gone(&mut record.changes.iter().flat_map(NodeChange::pointers)).await
 }
 
-/// True if the block's last sector is zeros: a write is torn between sectors.
+/// True if the block's last sector is zeros, because writes are torn between sectors.
 fn never_written(geometry: &Geometry, block: &Page) -> bool {
     let sector = (geometry.block_size.0 as usize).min(BLOCK);
     block.bytes()[BLOCK - sector..].iter().all(|byte| *byte == 0)
 }
 
-/// A record, and what it changes in the pool.
+/// A record, and the changes it makes to the pool.
 struct Accepted {
     record: Record,
     descriptors: Vec<Descriptor>,
     chains: Vec<Vec<u32>>,
-    /// What the drive lacks of the blocks that the record depends on, by its write pointers.
+    /// The missing blocks that the record depends on, according to the write pointers.
     lacks: Option<String>,
 }
 
-/// Parses a record, and looks for what it depends on; `None` if its items cannot be read.
+/// Parses a record and checks its dependencies; `None` if its items cannot be read.
 fn accept(geometry: &Geometry, found: &Found, scan: &SyncScan, body: &[u8]) -> Option<Accepted> {
     let layout = &found.layout;
     let mut lacks = None;
@@ -347,7 +350,8 @@ fn accept(geometry: &Geometry, found: &Found, scan: &SyncScan, body: &[u8]) -> O
             Item::Freed(nid) => record.freed.push(nid),
             Item::Allocated(head, superzone, generation) => {
                 let descriptor = descriptors.get_mut(superzone as usize)?;
-                // The checkpoint includes this superzone, and may have permitted its release since.
+                // The checkpoint includes this allocation, and the superzone may have been
+                // released since.
                 let then = &found.image.descriptors[superzone as usize];
                 let free = then.state == SuperzoneState::Free as u8;
                 if then.generation.get() == generation && !free {
@@ -371,9 +375,9 @@ fn accept(geometry: &Geometry, found: &Found, scan: &SyncScan, body: &[u8]) -> O
     }
     for (zone, generation, end) in depends {
         let superzone = layout.superzone_of(ZoneId(zone))? as usize;
-        // A superzone that was full at the checkpoint's snapshot was durable before the checkpoint,
-        // and so was one that has been released since. The zone may now be empty, or hold other
-        // data.
+        // Blocks of a superzone that was full at the checkpoint's snapshot were durable before the
+        // checkpoint. So were the blocks of one that has been released since: its zones may now be
+        // empty, or hold other data.
         let then = &found.image.descriptors[superzone];
         let full = then.state == SuperzoneState::Full as u8;
         if then.generation.get() > generation || (full && then.generation.get() == generation) {
@@ -382,7 +386,8 @@ fn accept(geometry: &Geometry, found: &Found, scan: &SyncScan, body: &[u8]) -> O
         let known = descriptors[superzone].generation.get();
         let report = &found.reports[zone as usize];
         if known == generation && report.state == ZoneState::Offline {
-            // The blocks may have been there: the rest of the record may be whole.
+            // Nobody can tell whether the blocks were there. Keep the record: the rest of it may
+            // be whole.
             continue;
         }
         if known != generation || written(report, geometry) < end {

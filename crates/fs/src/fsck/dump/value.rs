@@ -1,5 +1,5 @@
-//! Structures of the medium as names and values, by the tables the format itself declares: a field
-//! that is added to a structure is shown without a change here.
+//! Structures of the medium as names and values, from the field tables that the format declares: a
+//! field added to a structure is shown without a change here.
 
 use crate::format::TimeStamp;
 use furrow_log::layout::Layout;
@@ -11,17 +11,17 @@ use std::fmt::Write as _;
 pub enum Value {
     /// A count, an address, an index.
     Number(u64),
-    /// A number that may be below 0.
+    /// A number that may be negative.
     Signed(i64),
     /// Text, or bytes in hexadecimal.
     Text(String),
     /// Several values of one kind.
     List(Vec<Value>),
-    /// Values with names, in the order of the medium.
+    /// Named values, in the order of the medium.
     Fields(Fields),
 }
 
-/// Values with names.
+/// Named values.
 pub type Fields = Vec<(&'static str, Value)>;
 
 impl From<u32> for Value {
@@ -42,7 +42,7 @@ impl From<&str> for Value {
     }
 }
 
-/// The fields of the structure `layout` at the front of `bytes`, as far as the bytes reach.
+/// The fields of the structure `layout` at the front of `bytes`, as far as `bytes` reaches.
 /// Reserved bytes are shown only if they are not zero.
 pub(super) fn fields(layout: &Layout, bytes: &[u8]) -> Fields {
     let mut all = Fields::new();
@@ -89,7 +89,7 @@ fn hex(number: u64, size: usize) -> String {
     format!("{number:0width$x}", width = 2 * size)
 }
 
-/// The numbers of the bits of `map` that are set, as runs: `0-3 7`.
+/// The numbers of the set bits of `map`, as runs: `0-3 7`.
 pub(super) fn runs(map: &[u8]) -> String {
     let set = |bit: usize| map[bit / 8] >> (bit % 8) & 1 == 1;
     let (mut text, mut bit) = (String::new(), 0);
