@@ -130,7 +130,8 @@ impl Allocator {
     /// Builds the allocator of a main area whose SIT is `sit` and whose superzones are in `zones`.
     /// No head has a superzone yet.
     ///
-    /// # Errors `Invalid` if the drive has fewer active zones than the file system was made for.
+    /// # Errors
+    /// `Invalid` if the drive has fewer active zones than the file system was made for.
     pub(crate) fn new(
         rt: &Rt,
         (geometry, layout): (&Geometry, Rc<Layout>),

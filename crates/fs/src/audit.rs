@@ -35,7 +35,8 @@ impl Core {
 
     /// Compares all accounts in memory. Does nothing once the engine has failed.
     ///
-    /// # Errors `Internal`, with the account, its expected value and its value.
+    /// # Errors
+    /// `Internal`, with the account, its expected value and its value.
     pub(crate) fn audit(&self) -> Result<()> {
         self.audit_failure()?;
         if self.health.failed().is_some() {
@@ -96,9 +97,9 @@ impl Fs {
     /// Compares the accounts that the file system keeps in memory with each other. The cost is in
     /// proportion to what is in memory; the audit reads nothing from the drive and changes nothing.
     ///
-    /// # Errors `Internal` if two accounts contradict each other, with the account, its
-    /// expected value and its value: a defect of the engine. After a failure of the drive
-    /// nothing is compared.
+    /// # Errors
+    /// `Internal` if two accounts contradict each other, with the account, its expected value and
+    /// its value: a defect of the engine. After a failure of the drive nothing is compared.
     pub fn audit(&self) -> Result<()> {
         self.0.core.borrow().audit()
     }
@@ -107,7 +108,8 @@ impl Fs {
     /// accounts: heads, permits, positions in logs, writes in flight. The cost is in proportion to
     /// the number of changed table entries.
     ///
-    /// # Errors As [`Fs::audit`].
+    /// # Errors
+    /// As [`Fs::audit`].
     pub fn audit_changed(&self) -> Result<()> {
         self.0.core.borrow().audit_changed()
     }

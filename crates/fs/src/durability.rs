@@ -155,7 +155,8 @@ impl Durability {
 
     /// Checks the accounts of each part.
     ///
-    /// # Errors `Internal`, with the account.
+    /// # Errors
+    /// `Internal`, with the account.
     pub(crate) fn audit(&self) -> Result<()> {
         self.namespace_log.audit()?;
         self.appends.audit()

@@ -135,7 +135,8 @@ impl Streams {
     /// The stream state for `layout` on a drive of `geometry`, whose superzones are in `groups`
     /// interference groups.
     ///
-    /// # Errors `Invalid` if the drive has fewer active zones than the file system was made for.
+    /// # Errors
+    /// `Invalid` if the drive has fewer active zones than the file system was made for.
     pub(crate) fn new(
         geometry: &Geometry,
         placement: StreamHeads,

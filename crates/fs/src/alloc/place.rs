@@ -129,7 +129,8 @@ impl Allocator {
     /// Assigns a block the next place of its stream and returns its address. `dirty` is the number
     /// of blocks that were promised space.
     ///
-    /// # Errors `NoSpace` if no head can be given a superzone, which reservations make impossible.
+    /// # Errors
+    /// `NoSpace` if no head can be given a superzone, which reservations make impossible.
     pub(crate) fn write(&mut self, block: Block, page: Page, dirty: u64) -> Result<u32> {
         let head = self.head_for(self.folded(block.stream), dirty)?;
         // Where space is scarce, the head may belong to another stream.
@@ -152,7 +153,8 @@ impl Allocator {
 
     /// The place where an append puts the next block of `stream`: head, zone, block in the zone.
     ///
-    /// # Errors As [`Allocator::write`].
+    /// # Errors
+    /// As [`Allocator::write`].
     pub(crate) fn next_place(&mut self, stream: u8, dirty: u64) -> Result<(usize, ZoneId, u32)> {
         let head = self.head_for(self.folded(stream), dirty)?;
         let at = &self.cursors[head].head;

@@ -111,7 +111,8 @@ impl Core {
     /// Checks the accounts that changed since the last checkpoint, which are dirty entries of NAT
     /// and SIT, and the small accounts.
     ///
-    /// # Errors `Internal`, as [`Core::audit`].
+    /// # Errors
+    /// `Internal`, as [`Core::audit`].
     pub(crate) fn audit_changed(&self) -> Result<()> {
         if self.health.failed().is_some() || self.env.options.read_only {
             return self.audit_failure();

@@ -90,7 +90,8 @@ impl Appends {
 
     /// Checks the accounts of appends.
     ///
-    /// # Errors `Internal`, with the account.
+    /// # Errors
+    /// `Internal`, with the account.
     pub(crate) fn audit(&self) -> Result<()> {
         let idle = self.flights == 0;
         let account = format_args!("Appends::blocks without an append in flight");
@@ -334,7 +335,8 @@ impl Inner {
 
     /// Appends the dirty blocks of `ino` in `range`, and waits until they are placed.
     ///
-    /// # Errors As [`Inner::append_files`].
+    /// # Errors
+    /// As [`Inner::append_files`].
     pub(crate) async fn append_range(self: &Rc<Self>, ino: Ino, range: Range<u32>) -> Result<()> {
         if self.core.borrow().env.writer.append_limit() == 0 {
             return Ok(());

@@ -328,7 +328,8 @@ impl Core {
     /// Writes a checkpoint record, twice if the zone has space for two copies. If the current zone
     /// of the ring lacks space, the record goes to the other zone.
     ///
-    /// # Errors If the record is longer than a zone less the block of its superblock.
+    /// # Errors
+    /// If the record is longer than a zone less the block of its superblock.
     pub(crate) fn write_checkpoint(&mut self, id: u64, body: &[u8]) -> Result<WriteHandle> {
         let (blocks, most) = (blocks_for(body.len()), self.env.layout.capacity.saturating_sub(1));
         let span = self.env.layout.checkpoint_span(blocks);

@@ -177,7 +177,8 @@ impl NodeChange {
     /// Returns the node after the change. `logged` is the content that the change was made against,
     /// which a new node does not have.
     ///
-    /// # Errors A reason if the change does not belong to this content.
+    /// # Errors
+    /// A reason if the change does not belong to this content.
     pub(crate) fn applied(&self, logged: Option<&Page>) -> Result<Page, String> {
         let mut page = match (self.new, logged) {
             (true, _) => empty(self.pointers),
@@ -198,7 +199,8 @@ impl NodeChange {
     /// Checks that the block pointers of the changed node begin where the change says, which must
     /// be byte `first`.
     ///
-    /// # Errors The expected and the found position.
+    /// # Errors
+    /// The expected and the found position.
     pub(crate) fn check_pointers(&self, first: u16) -> Result<(), String> {
         match self.pointers {
             pointers if pointers == first => Ok(()),

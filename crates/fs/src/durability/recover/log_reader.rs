@@ -128,7 +128,8 @@ impl<'a> LogReader<'a> {
 
     /// Whether the block at `place` contains only zeros.
     ///
-    /// # Errors As [`LogReader::block`].
+    /// # Errors
+    /// As [`LogReader::block`].
     pub(super) async fn is_zeros(&mut self, place: Place) -> Result<bool> {
         let block = self.block(place).await?;
         Ok(block.is_some_and(|block| block.bytes().iter().all(|byte| *byte == 0)))
@@ -136,7 +137,8 @@ impl<'a> LogReader<'a> {
 
     /// Reads the block at a place; `None` if the drive has no block there.
     ///
-    /// # Errors If the drive cannot read the block.
+    /// # Errors
+    /// If the drive cannot read the block.
     pub(super) async fn block(&mut self, place: Place) -> Result<Option<Page>> {
         let Some((zone, offset)) = self.locate(place) else { return Ok(None) };
         if offset >= written(&self.found.reports[zone.0 as usize], self.device.geometry()) {
@@ -185,8 +187,9 @@ impl<'a> LogReader<'a> {
 
     /// Reads the content of a place in the log.
     ///
-    /// # Errors If the drive cannot read the place, or if its zone is offline and may have held the
-    /// last syncs.
+    /// # Errors
+    /// If the drive cannot read the place, or if its zone is offline and may have held the last
+    /// syncs.
     pub(super) async fn record(&mut self, (half, at): Place) -> Result<Read> {
         let layout = &self.found.layout;
         let (mut bytes, mut header): (Vec<u8>, Option<RecordHeader>) = (Vec::new(), None);
@@ -268,8 +271,8 @@ impl<'a> LogReader<'a> {
 
     /// Reads one block; `None` if the drive reports it as missing.
     ///
-    /// # Errors If the drive cannot read the block: continuing without it could lose
-    /// acknowledged data.
+    /// # Errors
+    /// If the drive cannot read the block: continuing without it could lose acknowledged data.
     pub(super) async fn read_one(&self, addr: BlockAddr) -> Result<Option<Page>> {
         match read_blocks(self.device, QueueId(0), addr, 1, self.pages).await {
             Ok(mut block) => Ok(block.pop()),

@@ -44,7 +44,8 @@ pub(crate) fn corrupt(device: &dyn ZonedDevice, message: impl std::fmt::Display)
 
 /// Reads the superblock copy in `zone`, if it is whole.
 ///
-/// # Errors If the block cannot be read, or is a superblock that this version cannot use.
+/// # Errors
+/// If the block cannot be read, or is a superblock that this version cannot use.
 pub(crate) async fn superblock(
     device: &dyn ZonedDevice,
     zone: ZoneId,
@@ -75,7 +76,8 @@ pub(crate) async fn superblock(
 
 /// The layout that a superblock describes; `body` and `header` are those of its record.
 ///
-/// # Errors If this version cannot use the superblock.
+/// # Errors
+/// If this version cannot use the superblock.
 fn usable(
     device: &dyn ZonedDevice,
     header: &RecordHeader,
