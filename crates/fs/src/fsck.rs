@@ -2,13 +2,13 @@
 //!
 //! This is a second reader of the format: it shares the definitions ([`crate::format`], the
 //! directory block of [`crate::tree::dirent`], the arithmetic of [`crate::tree::shape`] and
-//! [`crate::alloc::stripe`], record sealing of `furrow-log`) with the engine, and no code that
+//! [`crate::alloc::stripe`], record sealing of `furrow-log`) with the engine, but no code that
 //! reads, replays or recovers.
 //!
 //! The check covers the state of the newest whole checkpoint, which is complete and consistent even
-//! after a crash; then the sync records after it that the next mount would replay: the records must
-//! be whole, and the nodes and blocks they lead to must match them. The check does not replay
-//! names, so the names that these records change are checked by the next run after a mount.
+//! after a crash, and the later sync records that the next mount would replay: the records must be
+//! whole, and the nodes and blocks they lead to must match them. The check does not replay names,
+//! so the names that these records change are checked by the next run after a mount.
 //!
 //! The order: superblocks, ring and checkpoint ([`ring`]); tables ([`tables`]); every inode's tree
 //! and its blocks ([`tree`]); directories and links ([`names`]); segments, summaries and zones
@@ -17,9 +17,9 @@
 //! Some traces of a crash look like damage: a record whose last blocks never reached the drive is
 //! *torn*, not damaged, if the zone ends, or newer content begins, before its end.
 //!
-//! Memory: 12 bytes per valid block, about 60 per inode and 12 per directory entry. Of findings
-//! 10,000 are kept, at most 100 about one kind of structure of one inode; beyond that one of each,
-//! so that every damaged file is named, at about 300 bytes.
+//! Memory: 12 bytes per valid block, about 60 per inode and 12 per directory entry. The report
+//! keeps 10,000 findings, at most 100 about one kind of structure of one inode. Beyond that limit
+//! it keeps one finding about each, at about 300 bytes, so that every damaged file is named.
 
 pub mod dump;
 mod names;
@@ -65,20 +65,20 @@ impl Default for FsckOptions {
 pub struct Finding {
     /// The kind of the damaged structure, by its name in the format.
     pub structure: &'static str,
-    /// The inode it is about, if it is about one.
+    /// The inode that the finding concerns, if any.
     pub inode: Option<u32>,
-    /// The path of that inode, if names lead to it: one of them, if it has several.
+    /// The path of that inode, if names lead to it. If it has several paths, one of them.
     pub path: Option<String>,
-    /// The place of the structure, and the field of it.
+    /// The place of the structure, and the field in it.
     pub place: String,
-    /// The right content.
+    /// The expected content.
     pub expected: String,
     /// The content found.
     pub found: String,
 }
 
 impl Finding {
-    /// What it is about.
+    /// The subject of the finding.
     pub fn about(&self) -> About {
         (self.inode, self.structure)
     }
@@ -94,15 +94,15 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What a finding is about: an inode, if it is one, and the kind of structure.
+/// The subject of a finding: the inode, if it concerns one, and the kind of structure.
 pub type About = (Option<u32>, &'static str);
 
 /// Counts of the structures that were checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FsckStatistics {
-    /// Inodes in use, among them files, directories and others.
+    /// Inodes in use: files, directories and others.
     pub inodes: u64,
-    /// Directories among them.
+    /// Directories among the inodes.
     pub directories: u64,
     /// Names in directories.
     pub entries: u64,
@@ -110,9 +110,9 @@ pub struct FsckStatistics {
     pub nodes: u64,
     /// Blocks of content that files refer to.
     pub data_blocks: u64,
-    /// Those of them that were read and compared with their checksum.
+    /// Blocks of content that were read and compared with their checksum.
     pub verified_blocks: u64,
-    /// Summaries of closed segments compared.
+    /// Summaries of closed segments that were checked.
     pub summaries: u64,
     /// Blocks of tables and delta log read.
     pub table_blocks: u64,
@@ -129,15 +129,15 @@ pub struct FsckReport {
     pub uuid: String,
     /// Number of the checkpoint that was checked.
     pub checkpoint: u64,
-    /// Unmounted cleanly: the sync log is empty.
+    /// True if the file system was unmounted cleanly: the sync log is empty.
     pub clean: bool,
-    /// The faults, in the order of the check; of each damaged file and structure one at least.
+    /// The faults, in the order of the check; at least one for each damaged file and structure.
     pub findings: Vec<Finding>,
-    /// Findings beyond those.
+    /// Number of findings that are not listed in `findings`.
     pub more_findings: u64,
-    /// The findings of each structure, by inode and kind.
+    /// Counts of the findings about each structure, by inode and kind.
     pub kept: Kept<About>,
-    /// Things worth knowing that are no damage.
+    /// Remarks that do not concern damage.
     pub notes: Vec<String>,
     /// Counts of the structures that were checked.
     pub statistics: FsckStatistics,
@@ -151,8 +151,8 @@ impl FsckReport {
         self.findings.is_empty()
     }
 
-    /// Exit status as of fsck(8): 0 no errors, 4 errors left uncorrected. (8, operational error,
-    /// is for a check that could not be made: an `Err` of [`fsck`].)
+    /// Exit status as in fsck(8): 0 for no errors, 4 for errors left uncorrected. (If the check
+    /// itself cannot be made, [`fsck`] returns an `Err`, and the status is 8, operational error.)
     pub fn exit_code(&self) -> u8 {
         if self.is_ok() { 0 } else { 4 }
     }
@@ -161,8 +161,8 @@ impl FsckReport {
 /// Checks the file system on `device`, which must not be mounted.
 ///
 /// # Errors
-/// `WrongFormat` if there is no file system or one of a newer version or with features unknown
-/// here, `Unsupported` or `Io` if the drive cannot be used. Everything else is a finding.
+/// `WrongFormat` if there is no file system, or if it has a newer version or unknown features;
+/// `Unsupported` or `Io` if the drive cannot be used. All other faults are findings.
 #[inline(never)]
 pub fn fsck(device: Rc<dyn ZonedDevice>, options: &FsckOptions) -> Boxed<'_, Result<FsckReport>> {
     Box::pin(async move {
@@ -180,9 +180,9 @@ pub fn fsck(device: Rc<dyn ZonedDevice>, options: &FsckOptions) -> Boxed<'_, Res
     })
 }
 
-/// Checks what a mount of the file system on `device` reads first: superblocks, ring, checkpoint,
-/// tables, the sync log. The file system may be mounted: what is written meanwhile may look
-/// damaged.
+/// Checks the structures that a mount of the file system on `device` reads first: superblocks,
+/// ring, checkpoint, tables, the sync log. The file system may be mounted; structures that are
+/// written during the check may look damaged.
 ///
 /// # Errors
 /// As [`fsck`].
@@ -207,7 +207,7 @@ struct Fsck {
     pages: Pool,
     options: FsckOptions,
     report: FsckReport,
-    /// The inode that is checked.
+    /// The inode that is being checked.
     inode: Option<u32>,
 }
 
@@ -221,7 +221,7 @@ impl Fsck {
         Ok(Fsck { device, geometry, reports, pages, options, report, inode: None })
     }
 
-    /// Notes a finding.
+    /// Adds a finding.
     fn add(
         &mut self,
         structure: &'static str,
@@ -238,7 +238,7 @@ impl Fsck {
         self.report.findings.push(Finding { structure, inode, path, place, expected, found });
     }
 
-    /// Notes which zones are offline. What is missed of them is a finding.
+    /// Notes which zones are offline. Structures that are missing because of them are findings.
     fn note_offline(&mut self) {
         const NAMED: usize = 20;
         let all = self.reports.iter().filter(|report| report.state == ZoneState::Offline);
@@ -261,7 +261,7 @@ impl Fsck {
         self.report.findings.len() as u64 + self.report.more_findings
     }
 
-    /// Notes a finding unless `found` is as expected; true if it is.
+    /// Adds a finding unless `found` is as expected; returns true if it is.
     fn expect<T: PartialEq + fmt::Display>(
         &mut self,
         structure: &'static str,
@@ -276,7 +276,7 @@ impl Fsck {
         equal
     }
 
-    /// Notes a finding unless `bytes`, reserved, are zero.
+    /// Adds a finding unless the reserved bytes `b` are zero.
     fn expect_zero(&mut self, structure: &'static str, place: impl FnOnce() -> String, b: &[u8]) {
         if b.iter().any(|byte| *byte != 0) {
             self.add(structure, place(), "zeros in reserved bytes", format!("{b:02x?}"));
@@ -301,8 +301,8 @@ impl Fsck {
         }
     }
 
-    /// Blocks of `zone` that were begun, including one that a crash cut off: later writes to the
-    /// zone start after that one.
+    /// Number of blocks of `zone` that were begun, including a block that a crash cut off: later
+    /// writes to the zone start behind that block.
     fn begun(&self, zone: ZoneId) -> u32 {
         let report = self.reports.get(zone.0 as usize);
         report.map_or(0, |report| blocks_begun(report, &self.geometry))
@@ -314,16 +314,16 @@ impl Fsck {
     }
 
     /// Whether the write pointer of `zone` says nothing about its content: the zone is read-only,
-    /// or it is full, possibly made so by a power cut or by the drive itself.
+    /// or it is full, in which case a power cut or the drive itself may have made it full.
     fn is_doubtful(&self, zone: ZoneId) -> bool {
         let report = self.reports.get(zone.0 as usize);
         report.is_some_and(|r| matches!(r.state, ZoneState::Full | ZoneState::ReadOnly))
     }
 
-    /// Whether a crash may have cut off one of the blocks in `bytes`, of which `used` bytes have
-    /// content. Possible only where the drive's blocks are smaller: the last of the drive's blocks
-    /// that should have content then holds zeros. The blocks may be in different zones, so the
-    /// block cut off need not be the last.
+    /// Whether a crash may have cut off one of the blocks in `bytes`, whose first `used` bytes have
+    /// content. This is possible only if the drive's sectors are smaller than a block: the last
+    /// sector of a block that should have content then holds zeros. The blocks may be in different
+    /// zones, so the block that was cut off need not be the last.
     fn is_cut_off(&self, bytes: &[u8], used: usize) -> bool {
         let size = (BLOCK as u64 / sectors_per_block(&self.geometry)) as usize;
         let ends_in_zeros =
@@ -331,8 +331,8 @@ impl Fsck {
         size < BLOCK && bytes[..used.min(bytes.len())].chunks(BLOCK).any(ends_in_zeros)
     }
 
-    /// Reads one block. Zeros if the drive says that the block was never written, in a zone whose
-    /// write pointer does not show that.
+    /// Reads one block. Returns zeros if the drive says that the block was never written, and the
+    /// write pointer of its zone does not show whether it was.
     async fn read_one(&self, addr: u32) -> Result<Page> {
         let mut pages = match self.read(addr, 1).await {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -347,12 +347,12 @@ impl Fsck {
         pages.pop().ok_or_else(|| Error::new(ErrorKind::Io, "the drive answered no data"))
     }
 
-    /// Address of block `offset` of `zone`, both as the drive counts them.
+    /// Address of block `offset` of `zone`.
     fn addr(&self, zone: ZoneId, offset: u32) -> u32 {
         zone.0.saturating_mul(self.capacity()).saturating_add(offset)
     }
 
-    /// How messages name a block: zone and offset.
+    /// Names a block in messages: zone and offset.
     fn at(&self, addr: u32) -> String {
         match BlockAddr(addr).locate(&self.geometry) {
             Some((zone, offset)) => format!("zone {zone} offset {offset}"),
@@ -368,7 +368,7 @@ impl Fsck {
     }
 }
 
-/// The superblock, in numbers, checked to be possible.
+/// The content of the superblock, decoded and checked to be possible.
 #[derive(Clone, Debug)]
 struct Plan {
     body: SuperblockBody,
@@ -400,7 +400,7 @@ struct Plan {
 const RING_ZONES: u32 = 2;
 
 impl Plan {
-    /// Entries of `size` bytes in a table page.
+    /// Number of entries of `size` bytes in a table page.
     fn per_unit(&self, size: usize) -> u32 {
         ((self.unit_blocks as usize * BLOCK - RecordHeader::SIZE) / size) as u32
     }
@@ -410,7 +410,7 @@ impl Plan {
         Stripe { width, capacity: self.capacity, sub: self.sub, segment: self.segment_blocks }
     }
 
-    /// Striping of a half of the sync log: block by block.
+    /// Striping of a half of the sync log, one block per zone at a time.
     fn sync_stripe(&self) -> Stripe {
         Stripe { sub: 1, ..self.stripe(self.sync_zones) }
     }
@@ -425,13 +425,13 @@ impl Plan {
         self.superzones * self.segments()
     }
 
-    /// Zones of half `half` of delta log `log`.
+    /// Zones of half `half` of delta log number `log`.
     fn delta_half(&self, log: u32, half: u32) -> std::ops::Range<u32> {
         let start = self.delta_start + 2 * self.delta_zones * log.min(self.logs - 1);
         Plan::half(start, self.delta_zones, half)
     }
 
-    /// Zones of half `half` of an area.
+    /// Zones of half `half` of a log whose halves have `zones` zones each.
     fn half(start: u32, zones: u32, half: u32) -> std::ops::Range<u32> {
         let first = start + half.min(1) * zones;
         first..first + zones
@@ -441,13 +441,13 @@ impl Plan {
 /// A superzone, from its descriptor.
 #[derive(Clone, Debug)]
 struct Superzone {
-    /// Zones that are not bad.
+    /// The superzone's zones, without bad ones.
     zones: Vec<ZoneId>,
     generation: u32,
     state: u8,
 }
 
-/// States of a superzone in its descriptor.
+/// Numbers for the states of a superzone in its descriptor.
 mod state {
     pub const FREE: u8 = 0;
     pub const ACTIVE: u8 = 1;
@@ -481,7 +481,8 @@ impl Volume {
         taken || (plan.table_start..plan.table_start + plan.table_zones).contains(&zone)
     }
 
-    /// Place of a block of the main area: (superzone, segment of the SIT, block in the segment).
+    /// Finds the place of a block of the main area: superzone, segment number in the SIT, block in
+    /// the segment.
     fn locate(&self, addr: u32) -> Option<(u32, u32, u32)> {
         let (zone, offset) = (addr / self.plan.capacity, addr % self.plan.capacity);
         let index = zone.checked_sub(self.plan.main_start)? / self.plan.width;
@@ -494,8 +495,7 @@ impl Volume {
         Some((index, index * self.plan.segments() + segment, v % stripe.segment))
     }
 
-    /// Whether a block of the main area lies after the blocks that the checkpoint knows of its
-    /// stream.
+    /// Whether a block was written after the blocks of its stream that the checkpoint covers.
     fn is_behind(&self, addr: u32) -> bool {
         let zone = addr / self.plan.capacity;
         let index = zone.checked_sub(self.plan.main_start).map(|at| at / self.plan.width);

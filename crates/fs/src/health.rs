@@ -1,35 +1,37 @@
-//! Whether the engine writes, and whether what it finds wrong is its own defect.
+//! The health of the engine: whether it may write, and whether a contradiction that it finds is its
+//! own defect.
 
 use crate::accounts::{Broken, Count};
 use furrow_zone::Error;
 
-/// Whether the engine may still write.
+/// The health of an engine.
 ///
 /// Invariants:
 /// - Once an account is broken or a write has failed, the engine stays failed until the mount ends.
 /// - The engine replays only before operations of users begin.
 pub(crate) struct Health {
-    /// An account that went below zero: the engine fails at the end of the step under way.
+    /// The record of accounts that went below zero: the engine fails at the end of the step
+    /// under way.
     broken: Broken,
     /// All accounts agreed at the end of recovery. Only then is a contradiction a defect of the
-    /// engine: the structures of a damaged medium may contradict each other.
+    /// engine, because the structures of a damaged medium may contradict each other.
     sound: bool,
-    /// Why the engine no longer writes.
+    /// The reason why the engine no longer writes.
     failed: Option<Error>,
-    /// Why the engine is about to stop writing: it accepts no more changes, and writes those that
-    /// it has accepted.
+    /// The reason why the engine is about to stop writing: it accepts no more changes, but still
+    /// writes those that it has accepted.
     stopping: Option<Error>,
-    /// True if everything that was accepted was durable when the engine stopped writing.
+    /// True if everything accepted was durable when the engine stopped writing.
     nothing_lost: bool,
     /// Recovery has ended, and operations of users begin.
     in_use: bool,
-    /// Recovery applies acknowledged changes: no such change is throttled, or refused because space
-    /// is short or the mount is read-only.
+    /// Recovery is applying acknowledged changes: no such change is throttled, or refused because
+    /// space is short or the mount is read-only.
     replaying: bool,
 }
 
 impl Health {
-    /// The state without a fault. A wrong account is noted in `broken`.
+    /// A healthy state. Accounts that go below zero are recorded in `broken`.
     pub(crate) fn new(broken: Broken) -> Health {
         Health {
             broken,
@@ -42,42 +44,42 @@ impl Health {
         }
     }
 
-    /// The remainder of an account: see [`Broken::less`].
+    /// Subtracts from an account: see [`Broken::less`].
     pub(crate) fn less<T: Count>(&self, account: &str, from: T, by: T) -> T {
         self.broken.less(account, from, by)
     }
 
-    /// An account that went below zero.
+    /// The error of an account that went below zero, if any.
     pub(crate) fn broken(&self) -> Option<&Error> {
         self.broken.get()
     }
 
-    /// Why the engine no longer writes.
+    /// The reason why the engine no longer writes.
     pub(crate) fn failed(&self) -> Option<&Error> {
         self.failed.as_ref()
     }
 
-    /// Notes that the engine no longer writes; the first reason is kept.
+    /// Notes that the engine no longer writes; keeps the first reason.
     pub(crate) fn fail(&mut self, error: Error) {
         self.failed.get_or_insert(error);
     }
 
-    /// Why the engine is about to stop writing.
+    /// The reason why the engine is about to stop writing.
     pub(crate) fn stopping(&self) -> Option<&Error> {
         self.stopping.as_ref()
     }
 
-    /// Notes that no more changes are accepted; the first reason is kept.
+    /// Notes that the engine accepts no more changes; keeps the first reason.
     pub(crate) fn stop(&mut self, error: Error) {
         self.stopping.get_or_insert(error);
     }
 
-    /// Notes that everything accepted is durable, and that the engine stops writing now.
+    /// Notes that everything accepted is durable and that the engine now stops writing.
     pub(crate) fn stopped_whole(&mut self) {
         self.nothing_lost = self.failed.is_none();
     }
 
-    /// True if everything that was accepted was durable when the engine stopped writing.
+    /// True if everything accepted was durable when the engine stopped writing.
     pub(crate) fn is_nothing_lost(&self) -> bool {
         self.nothing_lost
     }

@@ -1,5 +1,5 @@
-//! Where everything is on a drive: computed by mkfs from the geometry, afterwards read from the
-//! superblock.
+//! The layout of a drive: where every area is. mkfs computes it from the geometry; later it is read
+//! from the superblock.
 
 use crate::alloc::stripe::Stripe;
 use crate::format::{
@@ -15,31 +15,35 @@ use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId};
 
 /// Zones of the checkpoint ring.
 pub(crate) const RING_ZONES: u32 = 2;
-/// Blocks that lie side by side in one zone of a superzone: 128 KiB.
+/// Adjacent blocks of a segment in one zone of a superzone: 128 KiB.
 const SUBSEGMENT: u32 = 32;
 /// Blocks in a segment: 2 MiB.
 const SEGMENT: u32 = 512;
-/// Zones of a half of the sync log, where the drive has enough. A small zone lies on one die, and a
-/// die programs some ten thousand records a second. With four zones, 16 clients wrote more records
-/// than four dies can program, and waiting records filled the drive's write buffer (claim Z17).
+/// Most zones in a half of the sync log. A small zone lies on one die, and a die programs about ten
+/// thousand records a second. With four zones, 16 clients wrote more records than four dies can
+/// program, and waiting records filled the drive's write buffer (claim Z17).
 const SYNC_ZONES: u32 = 8;
 /// Fewest superzones of the main area: one for each of the six streams, two spare, one to start.
 const SUPERZONES_MIN: u32 = 9;
-/// Active zones the logs need at least: checkpoint ring, delta log, tables, sync log.
+/// Active zones that the logs need at least, one for each: checkpoint ring, delta log, tables,
+/// sync log.
 const LOG_PERMITS: u32 = 4;
-/// On drives of fewer zones, NAT and SIT share a delta log and the zone of tables being written.
+/// On drives with fewer zones, NAT and SIT share a delta log and the table zone that is
+/// being written.
 const SEPARATE_ZONES: u32 = 128;
-/// The tables begin with space for one in this many node ids.
+/// Initially the tables have space for this fraction of all node ids: one in 256.
 const FEW_NODES: u32 = 256;
 /// Fewest active zones a drive must offer.
 pub(crate) const PERMITS_MIN: u32 = 6;
-/// From this capacity on a zone is striped over all dies by the drive itself: width 1.
+/// Zones of at least this capacity, in bytes, are striped over all dies by the drive itself, so
+/// superzones get width 1.
 const LARGE_ZONE: u64 = 512 << 20;
 
-/// Least number of files that may be open at once: `mkfs` chooses zones so that a checkpoint can
-/// list that number.
+/// Number of files that can be open at the same time on any drive: `mkfs` chooses zones so that a
+/// checkpoint can list that many.
 pub(crate) const OPEN_MIN: usize = 2048;
-/// Extents of delta logs that a checkpoint may list: few, unless writes fail again and again.
+/// Largest number of delta log extents in a checkpoint. There are few, unless writes
+/// fail repeatedly.
 const EXTENTS: usize = 256;
 
 /// The label in a superblock.
@@ -92,7 +96,7 @@ pub(crate) struct Layout {
     pub(crate) unit_blocks: u32,
     pub(crate) nodes: u32,
     pub(crate) streams: u32,
-    /// Delta logs, and zones of tables written at a time: 1 or 2.
+    /// Number of delta logs, and of table zones written at the same time: 1 or 2.
     pub(crate) logs: u32,
     /// Segments per superzone (derived).
     pub(crate) segments: u32,
@@ -103,7 +107,7 @@ fn invalid(message: String) -> Error {
 }
 
 impl Layout {
-    /// The layout for a drive of `geometry`. The caller fills in UUIDs, hash seed and time.
+    /// Plans the layout for a drive of `geometry`. The caller fills in UUIDs, hash seed and time.
     pub(crate) fn plan(geometry: &Geometry, options: &MkfsOptions) -> Result<Layout> {
         let capacity = blocks_per_zone(geometry);
         let first = geometry.conventional_zones;
@@ -122,7 +126,8 @@ impl Layout {
             _ => 6,
         };
         let width = choose_width(geometry, options, for_streams / streams)?;
-        // A large zone keeps all dies busy, and is a large part of the drive.
+        // A large zone keeps all dies busy, and is a large part of the drive, so NAT and SIT
+        // share one.
         let own = streams == 6 && !is_large(geometry, options);
         let logs = choose_logs(options, usable, for_streams, streams * width, own)?;
         let left = for_streams - streams * width - 2 * (logs - 1);
@@ -153,7 +158,7 @@ impl Layout {
             segment_blocks,
             subsegment_blocks: choose_subsegment(options, capacity, segment_blocks)?,
             unit_blocks: choose_unit(options, capacity, total)?,
-            // A file takes at least an inode and a block.
+            // A file needs at least an inode and a block.
             nodes: (total / 2).clamp(64, u64::from(u32::MAX - 1)) as u32,
             streams,
             logs,
@@ -168,7 +173,7 @@ impl Layout {
     /// Gives each area its zones; the main area gets the rest.
     fn size_areas(&mut self, geometry: &Geometry, usable: u32, options: &MkfsOptions) {
         let capacity = u64::from(self.capacity);
-        // The delta log: a quarter of a percent of the drive, at most 16 MiB a half.
+        // The delta log takes a quarter of a percent of the drive, at most 16 MiB per half.
         let delta_blocks = (u64::from(usable) * capacity / 400).clamp(16, 4096);
         let delta_blocks = delta_blocks / u64::from(self.logs);
         let delta_blocks =
@@ -176,15 +181,15 @@ impl Layout {
         self.delta_zones = delta_blocks.div_ceil(capacity).max(1) as u32;
         self.delta_start = self.ring_start + RING_ZONES;
         self.table_start = self.delta_start + 2 * self.delta_zones * self.logs;
-        // Segments as if the main area were the whole drive: a slight excess.
+        // Count segments as if the main area were the whole drive, which is slightly too many.
         let segments = u64::from(usable / self.width + 1) * u64::from(self.segments);
         let sit = segments.div_ceil(u64::from(self.sit_per_unit())) as u32;
         let few = (self.nodes / FEW_NODES).clamp(self.nodes.min(4096), self.nodes);
         let few = options.first_nodes.map_or(few, |few| few.clamp(1, self.nodes));
         let kept = self.table_zones_for(few.div_ceil(self.nat_per_unit()), sit);
         let (ample, tight) = (zones_with_room(kept), zones_with_room(kept) - u32::from(kept == 1));
-        // On the smallest drives two zones suffice where one holds all table pages. Two zones also
-        // suffice where zones are large and hold all table pages many times.
+        // Two zones suffice where one holds all table pages: use two on the smallest drives, and
+        // where zones are so large that one holds all table pages many times.
         for table_zones in [if is_large(geometry, options) { tight } else { ample }, tight] {
             self.table_zones = table_zones;
             self.sync_start = self.table_start + self.table_zones;
@@ -197,7 +202,7 @@ impl Layout {
         }
     }
 
-    /// Table pages that a zone holds: none straddles zones.
+    /// Table pages in a zone: no table page straddles zones.
     pub(crate) fn units_per_zone(&self) -> u32 {
         self.capacity / self.unit_blocks
     }
@@ -211,7 +216,7 @@ impl Layout {
         }
     }
 
-    /// Node ids that `zones` zones of tables have space for, in addition to the whole SIT.
+    /// Number of node ids that `zones` table zones have space for, in addition to the whole SIT.
     pub(crate) fn nodes_in(&self, zones: u32) -> u32 {
         let kept = zones_kept_of(zones);
         let per_zone = u64::from(self.units_per_zone());
@@ -276,31 +281,33 @@ impl Layout {
         }
     }
 
-    /// Interference groups: superzones i and j share dies if i ≡ j modulo this. 1 if the dies are
-    /// not known or a superzone is on all of them. Where the width does not divide the dies,
-    /// neighbours overlap a little.
+    /// Number of interference groups: superzones i and j share dies if i ≡ j modulo this number. It
+    /// is 1 if the dies are not known or a superzone is on all of them. If the width does not
+    /// divide the number of dies, neighbouring groups overlap a little.
     pub(crate) fn groups(&self, geometry: &Geometry) -> u32 {
         (u32::from(geometry.dies.unwrap_or(1)) / self.width).max(1)
     }
 
-    /// Striping of a half of the sync log: block by block, since most records are one.
+    /// Striping of a half of the sync log, one block per zone at a time, since most records are
+    /// one block.
     pub(crate) fn sync_stripe(&self) -> Stripe {
         Stripe { sub: 1, ..self.stripe(self.sync_zones) }
     }
 
-    /// True if sync records say what was durable before them, and checkpoints are written twice.
+    /// True if sync records say which earlier records were durable, and checkpoints are
+    /// written twice.
     pub(crate) fn has_proofs(&self) -> bool {
         self.compat & COMPAT_PROOFS != 0
     }
 
-    /// Blocks that a checkpoint of `blocks` takes with its second copy, which it has if a zone of
+    /// Blocks that a checkpoint of `blocks` blocks takes, including its second copy if a zone of
     /// the ring has space for both.
     pub(crate) fn checkpoint_span(&self, blocks: u32) -> u32 {
         let both = 2 * blocks;
         if self.has_proofs() && both < self.capacity { both } else { blocks }
     }
 
-    /// Most bytes of a checkpoint's record, not counting the removed files that it lists.
+    /// Largest size of a checkpoint's record in bytes, not counting its list of removed files.
     fn checkpoint_bytes(&self) -> usize {
         let heads = (self.streams * HEADS_PER_STREAM) as usize;
         let summary = self.segment_blocks as usize * size_of::<SummaryEntry>();
@@ -314,9 +321,9 @@ impl Layout {
             + EXTENTS * ExtentEntry::SIZE
     }
 
-    /// Files that may be open at once. Each may be removed while it is open, and a checkpoint,
-    /// which is one record in a zone of the ring, lists the removed ones. Half of the space is left
-    /// for removed files that cannot be freed because they are damaged.
+    /// Number of files that may be open at the same time. Each may be removed while it is open, and
+    /// a checkpoint, which is one record in a zone of the ring, lists the removed ones. Half of the
+    /// space is left for removed files that cannot be freed because they are damaged.
     pub(crate) fn open_max(&self) -> usize {
         let zone = (self.capacity as usize).saturating_sub(1) * BLOCK;
         (zone.saturating_sub(self.checkpoint_bytes()) / 2 / size_of::<u32>()).max(OPEN_MIN)
@@ -338,7 +345,7 @@ impl Layout {
         half_of(self.delta_start + 2 * self.delta_zones * log as u32, self.delta_zones, half)
     }
 
-    /// Zones of the tables that are not of the main area.
+    /// Zones of the tables that are outside the main area.
     pub(crate) fn table_area(&self) -> impl Iterator<Item = ZoneId> + use<> {
         (self.table_start..self.table_start + self.table_zones).map(ZoneId)
     }
@@ -382,7 +389,7 @@ impl Layout {
         format!("{kind}: {width}, {} streams, {logs}, {sync}", self.streams)
     }
 
-    /// The sum of permits, line by line.
+    /// The permits that the budget needs, as lines of an addition.
     pub(crate) fn budget(&self) -> Vec<(String, u32)> {
         let logs: &[&str] = match self.logs {
             1 => &["checkpoint ring", "delta log", "tables"],
@@ -428,8 +435,8 @@ impl Layout {
         }
     }
 
-    /// The layout a superblock describes, checked so that nothing later divides by zero, leaves
-    /// the drive or allocates without bound.
+    /// Decodes the layout from a superblock. The checks make sure that no later code divides by
+    /// zero, leaves the drive or allocates without bound.
     pub(crate) fn decode(
         body: &SuperblockBody,
         uuid: Uuid,
@@ -529,13 +536,13 @@ impl Layout {
     }
 }
 
-/// Zones of tables where `kept` of them hold all table pages: the same number again is always
-/// empty, so that all table pages can be rewritten, and the same number serves a merge.
+/// Number of table zones needed if `kept` zones hold all table pages: as many again are always
+/// empty, so that all table pages can be rewritten, and as many again serve a merge.
 fn zones_with_room(kept: u32) -> u32 {
     3 * kept
 }
 
-/// The inverse of [`zones_with_room`]; at least one zone of two or more.
+/// The inverse of [`zones_with_room`], but at least one if there are two or more zones.
 fn zones_kept_of(zones: u32) -> u32 {
     (zones / 3).max(u32::from(zones >= 2))
 }
@@ -565,13 +572,14 @@ fn choose_width(geometry: &Geometry, options: &MkfsOptions, most: u32) -> Result
         return Ok(1);
     }
     let channels = u32::from(geometry.channels.unwrap_or(8)).max(1);
-    // With few superzones the reserve would be a large part of the drive.
+    // With few superzones the space reserved in superzones would be a large part of the drive.
     let by_count = (geometry.zones / 32).max(1);
     Ok(channels.min(most).min(by_count).max(1))
 }
 
-/// Zones that records are spread over: many small records are in flight at a time, and a small zone
-/// takes them one after the other. `left` active zones are unused so far.
+/// Chooses the number of zones that sync records are spread over: many small records are in flight
+/// at the same time, and a small zone takes them one after the other. `left` is the number of
+/// unused active zones.
 fn choose_sync(geometry: &Geometry, options: &MkfsOptions, usable: u32, left: u32) -> Result<u32> {
     let most = (left + 1).min(WIDTH_MAX);
     if let Some(zones) = options.sync_zones {
@@ -585,14 +593,15 @@ fn choose_sync(geometry: &Geometry, options: &MkfsOptions, usable: u32, left: u3
     if is_large(geometry, options) {
         return Ok(1);
     }
-    // Most of the unused active zones are for streams that write much; most of the drive is for
-    // files.
+    // Most of the unused active zones are kept for streams that write much, and most of the drive
+    // for files.
     Ok((1 + left / 4).min(usable / 128).clamp(1, SYNC_ZONES))
 }
 
-/// NAT and SIT have a log and a zone each where that takes no permit from streams: `for_streams`
-/// permits are left besides those of shared ones, `needed` is the least that the streams hold, and
-/// `own` says that there are six streams and zones are not large.
+/// Chooses whether NAT and SIT each have a log and a table zone of their own, which must not take
+/// permits from the streams. `for_streams` is the number of permits left if logs are shared,
+/// `needed` is the least that the streams hold, and `own` says that there are six streams and zones
+/// are not large.
 fn choose_logs(
     options: &MkfsOptions,
     usable: u32,
@@ -615,7 +624,7 @@ fn choose_logs(
 
 fn choose_segment(options: &MkfsOptions, capacity: u32, width: u32) -> Result<u32> {
     let space = capacity.saturating_mul(width);
-    // Tiny superzones get shorter segments: at least two of them each.
+    // In tiny superzones, segments are shorter, so that each superzone has at least two.
     let segment = options.segment_blocks.unwrap_or(SEGMENT.min((space / 2).max(2)));
     if segment < 2 || segment > SEGMENT.min(space) {
         return Err(invalid(format!(
@@ -626,13 +635,13 @@ fn choose_segment(options: &MkfsOptions, capacity: u32, width: u32) -> Result<u3
     Ok(segment)
 }
 
-/// Most blocks of a table page: a zone holds it, and so does a record.
+/// Most blocks in a table page: it must fit into a zone and into a record.
 pub(crate) fn unit_most(capacity: u32) -> u32 {
     capacity.min(RECORD_LENGTH_MAX / BLOCK as u32)
 }
 
 fn choose_unit(options: &MkfsOptions, capacity: u32, total: u64) -> Result<u32> {
-    // Larger table pages keep the index in each checkpoint short.
+    // On large drives, larger table pages keep the index in each checkpoint short.
     let by_size = match total {
         0..0x4_0000 => 1,
         0x4_0000..0x4000_0000 => 16,
@@ -649,7 +658,7 @@ fn choose_unit(options: &MkfsOptions, capacity: u32, total: u64) -> Result<u32> 
 }
 
 fn choose_subsegment(options: &MkfsOptions, capacity: u32, segment: u32) -> Result<u32> {
-    // A segment in each zone in turn is the widest stripe that F2FS knows.
+    // The widest stripe that F2FS knows writes a whole segment to each zone before the next.
     let most = segment.min(capacity);
     let chosen = SUBSEGMENT.min(segment / 2).min(capacity).max(1);
     let subsegment = options.subsegment_blocks.unwrap_or(chosen);

@@ -3,12 +3,12 @@
 //! [`Fs`] is the engine of a mounted file system: make one with [`Fs::format`], mount it with
 //! [`Fs::mount`], use it through its methods. It runs on one [`Rt`] and stays there.
 //!
-//! **What survives a crash.** Each fsynced file holds, block by block, the fsynced version or a
-//! later written one; its size likewise. A name is reachable if its file or its directory was
-//! fsynced after the change. A rename shows old or new, never both, never neither; a rename over an
-//! existing name brings the content that the moved file had by then. Changes not fsynced may
-//! vanish, but none older than the commit interval. No file ever shows blocks of another file or
-//! stale data.
+//! **What survives a crash.** Each block of an fsynced file has its content at the fsync, or
+//! content written later; so does the file's size. A name is reachable if its file or its directory
+//! was fsynced after the change. After a rename either the old or the new name exists, never both,
+//! never neither. A rename over an existing name also preserves the content that the moved file had
+//! at the rename. Changes without an fsync may vanish, unless they are older than the commit
+//! interval. No file ever shows blocks of another file or stale data.
 //!
 //! # Example
 //! ```
@@ -85,19 +85,19 @@ use tree::open_files::LastName;
 use tree::readdir::Listed;
 pub use types::*;
 
-/// UUID and label of the file system on `device`, whether or not it can be mounted; `None` if
-/// there is none.
+/// UUID and label of the file system on `device`, even if it cannot be mounted; `None` if there is
+/// no file system.
 ///
 /// # Errors
-/// If the drive does not report its zones, or the file system is of another format.
+/// If the drive does not report its zones, or the file system has another format.
 pub async fn identify(device: &dyn ZonedDevice) -> Result<Option<(furrow_log::Uuid, String)>> {
     durability::recover::read::identify(device).await
 }
 
-/// Refuses a file system without a root directory: nothing in it could be reached.
+/// Refuses a file system without a root directory: no file in it could be reached.
 async fn with_root(fs: Fs) -> Result<Fs> {
     let Err(error) = fs.getattr(Ino::ROOT).await else { return Ok(fs) };
-    // What it ends with follows from the same damage.
+    // Ignore an error of the unmount: it follows from the same damage.
     let _ = fs.unmount().await;
     let message = format!("the root directory is damaged or cannot be read: {error}");
     Err(Error::new(ErrorKind::Corrupt, message))
@@ -111,16 +111,17 @@ async fn with_choices(device: &dyn ZonedDevice, error: Error) -> Error {
     }
 }
 
-/// A mounted file system. Cloning shares it; it stays on its executor.
+/// A mounted file system. A clone is a handle to the same mount; all handles stay on one executor.
 #[derive(Clone)]
 pub struct Fs(Rc<core::Inner>);
 
 impl Fs {
-    /// Makes a file system on `device`, whose content is lost.
+    /// Makes a file system on `device`, whose previous content is lost.
     ///
     /// # Errors
-    /// `Invalid` if the drive is too small or has too few active zones (the message has the sum),
-    /// `Busy` if it is not empty and `force` is not set: nothing was written then.
+    /// `Invalid` if the drive is too small or has too few active zones (the message shows the
+    /// calculation), `Busy` if the drive is not empty and `force` is not set. Nothing has been
+    /// written then.
     #[inline(never)]
     pub fn format<'a>(
         rt: &'a Rt,
@@ -130,13 +131,13 @@ impl Fs {
         Box::pin(async move { mkfs::format(rt, device, options).await })
     }
 
-    /// Mounts, after recovery from a crash if there was one. If something is damaged that the mount
-    /// needs, it is refused, and nothing is lost by that; a mount for reading shows what can be
-    /// read, and [`Fs::losses`] tells what cannot.
+    /// Mounts the file system, after recovery if there was a crash. If a structure that the mount
+    /// needs is damaged, a mount for writing is refused, which loses nothing. A mount for reading
+    /// shows everything readable, and [`Fs::losses`] lists the rest.
     ///
     /// # Errors
-    /// `WrongFormat` if there is no file system or one of a newer version, `Corrupt` if something
-    /// is damaged, `Io`.
+    /// `WrongFormat` if there is no file system or it has a newer version, `Corrupt` if a needed
+    /// structure is damaged, `Io`.
     #[inline(never)]
     pub fn mount(
         rt: &Rt,
@@ -145,7 +146,7 @@ impl Fs {
     ) -> Boxed<'_, Result<Fs>> {
         Box::pin(async move {
             let mounted = durability::recover::mount(rt, device.clone(), options.clone()).await;
-            // What cannot be read is as good as damaged, as long as the drive answers.
+            // As long as the drive answers, an unreadable block is treated like a damaged one.
             let unread = |error: &Error| error.kind() == ErrorKind::Io && device.answers();
             let rooted = match mounted {
                 Ok(inner) if options.read_only => with_root(Fs(inner)).await,
@@ -168,11 +169,12 @@ impl Fs {
         })
     }
 
-    /// Ends a file system on `device` in which no name leads anywhere, because its root directory
-    /// is damaged or cannot be read. What is known by its number could still be used.
+    /// Checks that the root directory of the file system on `device` is readable. If it is not, no
+    /// name leads anywhere, and the file system is unmounted. Without this check, inodes could
+    /// still be used by number.
     ///
     /// # Errors
-    /// `Corrupt`, with what can be done.
+    /// `Corrupt`, with the commands that can help.
     pub async fn with_names(self, device: &dyn ZonedDevice) -> Result<Fs> {
         match with_root(self).await {
             Err(error) => Err(with_choices(device, error).await),
@@ -180,13 +182,14 @@ impl Fs {
         }
     }
 
-    /// What a mount for reading found damaged: a line for each loss, the first for the damage that
-    /// a mount for writing is refused for.
+    /// The damage found by a mount for reading: one line for each loss. The first line is the
+    /// damage for which a mount for writing is refused.
     pub fn losses(&self) -> Vec<String> {
         self.0.losses.borrow().clone()
     }
 
-    /// Makes everything durable and ends the engine. The handle and its clones then answer errors.
+    /// Makes everything durable and ends the engine. Calls to this handle and its clones fail from
+    /// then on.
     ///
     /// # Errors
     /// If the last checkpoint fails; the engine has ended nevertheless.
@@ -205,7 +208,8 @@ impl Fs {
             self.0.ended.set(true);
             self.0.progress.notify_all();
             let writer = self.0.core.borrow().env.writer.clone();
-            // Zones being released, reads under way: nothing may outlive the engine.
+            // Wait for zone resets and reads that are under way, because nothing may outlive
+            // the engine.
             writer.completed().await;
             let failed = self.failure().filter(|_| !self.failed_without_loss());
             result.and(failed.map_or(Ok(()), Err))
@@ -218,7 +222,7 @@ impl Fs {
         self.0.left_aside(None)
     }
 
-    /// Writes access times that are only in memory to their inodes.
+    /// Writes access times that exist only in memory to their inodes.
     async fn take_access_times(&self) -> Result<()> {
         if self.failed_without_loss() {
             return Ok(());
@@ -227,7 +231,7 @@ impl Fs {
             match self.0.run(|core| core.take_one_access()).await {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
-                // Access times are not worth an error.
+                // Losing access times is better than a failed unmount.
                 Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -239,34 +243,34 @@ impl Fs {
         self.0.core.borrow().health.failed().cloned()
     }
 
-    /// True if everything written before the failure is durable all the same: the engine stopped
-    /// writing because of damage ([`OnDamage::ReadOnly`]), not because it could not write.
+    /// True if all changes accepted before the failure are durable: the engine stopped writing
+    /// because of damage ([`OnDamage::ReadOnly`]), not because writing failed.
     pub fn failed_without_loss(&self) -> bool {
         self.0.core.borrow().health.is_nothing_lost()
     }
 
-    /// Waits until the engine, if damage makes it stop writing, has stopped: it first writes what
-    /// it has accepted.
+    /// If damage makes the engine stop writing, waits until it has stopped; the engine first writes
+    /// the changes that it has accepted.
     pub async fn settled(&self) {
         while self.is_stopping() && !self.0.ended.get() {
             self.0.progress.wait().await;
         }
     }
 
-    /// True while the engine writes what it has accepted, after damage that makes it stop writing.
+    /// True while the engine writes its accepted changes, after damage that makes it stop writing.
     pub fn is_stopping(&self) -> bool {
         let health = &self.0.core.borrow().health;
         health.stopping().is_some() && health.failed().is_none()
     }
 
-    /// Looks from now on whether the drive owes an answer. [`MountOptions::notice`] gets a line
-    /// after five seconds, again each time that it has been twice as long, and when the answer has
-    /// come.
+    /// Begins to watch the drive for missing answers. [`MountOptions::notice`] gets a line after
+    /// five seconds without an answer, another line whenever that time has doubled, and a last one
+    /// when the answer has come.
     pub fn watch_drive(&self) {
         self.0.watch_drive();
     }
 
-    /// For how long the drive has owed an answer, if that is more than a few seconds and the drive
+    /// How long the drive has owed an answer, if that is more than a few seconds and the drive
     /// [is watched](Fs::watch_drive).
     pub fn silence(&self) -> Option<Silence> {
         self.0.silence()
@@ -277,12 +281,12 @@ impl Fs {
         &self.0.rt
     }
 
-    /// Pages for [`WriteData::copy`].
+    /// The pool of pages for [`WriteData::copy`].
     pub fn pool(&self) -> &Pool {
         &self.0.pages
     }
 
-    /// The inode `name` of `parent`.
+    /// Finds the inode `name` in directory `parent`.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NameTooLong`, `Corrupt`, `Io`.
@@ -290,7 +294,7 @@ impl Fs {
         self.0.run(|core| core.lookup(parent, name)).await
     }
 
-    /// Attributes.
+    /// Returns the attributes of `ino`.
     ///
     /// # Errors
     /// `NotFound`, `Corrupt`, `Io`.
@@ -298,15 +302,15 @@ impl Fs {
         self.0.run(|core| core.getattr(ino)).await
     }
 
-    /// Changes attributes; a new size truncates or extends. A crash in the middle of cutting off
-    /// more than 126 MiB may show a size in between.
+    /// Changes attributes; a new size truncates or extends. If a crash interrupts a truncation by
+    /// more than 126 MiB, the file may have a size in between.
     ///
     /// # Errors
-    /// `NotFound`, `IsDirectory` or `Invalid` for the size of an inode that has none, `TooLarge`,
+    /// `NotFound`, `IsDirectory` or `Invalid` for an inode whose size cannot be set, `TooLarge`,
     /// `NoSpace`, `ReadOnly`, `Corrupt`, `Io`.
     pub async fn setattr(&self, ino: Ino, changes: SetAttr) -> Result<Attr> {
         loop {
-            // One step of a truncation at a time; the last step makes the rest of the changes too.
+            // Truncate step by step; the last step makes the other changes too.
             if let Some(attr) = self.0.run(|core| core.setattr(ino, &changes)).await? {
                 return Ok(attr);
             }
@@ -325,9 +329,9 @@ impl Fs {
     }
 
     /// Makes a regular file without a name (open with O_TMPFILE), which inherits from `directory`
-    /// as a named one would. The file is open once: [`Fs::release`] frees it, unless [`Fs::link`]
-    /// has given it a name. Its synced content survives a crash if the file gets a name that
-    /// survives.
+    /// as a named file would. The file counts as opened once: [`Fs::release`] frees it, unless
+    /// [`Fs::link`] has given it a name. Its synced content survives a crash if the file gets a
+    /// name that survives.
     ///
     /// # Errors
     /// As [`Fs::create`] and [`Fs::open`].
@@ -340,7 +344,7 @@ impl Fs {
         self.0.run(|core| core.create_inheriting(directory, &op, node.umask)).await
     }
 
-    /// Another name for `ino`, which is no directory.
+    /// Gives `ino`, which must not be a directory, another name.
     ///
     /// # Errors
     /// As [`Fs::create`]; `IsDirectory`.
@@ -349,7 +353,7 @@ impl Fs {
         self.0.run(|core| core.link(ino, parent, name, time)).await
     }
 
-    /// Removes a name of an inode that is no directory.
+    /// Removes a name of an inode that is not a directory.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`, `NotDirectory`, `NoSpace`, `ReadOnly`, `Corrupt`, `Io`.
@@ -369,8 +373,9 @@ impl Fs {
         Ok(())
     }
 
-    /// [`Fs::rmdir`] if `directory`, else [`Fs::unlink`], but an inode that loses its last name
-    /// stays, and is open once more: [`Fs::release`] frees it. Returns that inode.
+    /// As [`Fs::rmdir`] if `directory`, otherwise as [`Fs::unlink`], but an inode that loses its
+    /// last name stays and counts as opened once more, until [`Fs::release`] frees it. Returns
+    /// that inode.
     ///
     /// # Errors
     /// As [`Fs::rmdir`] or [`Fs::unlink`]; `TooManyOpen`.
@@ -394,14 +399,15 @@ impl Fs {
         self.0.run(|core| core.remove(parent, name, Some(directory), (time, last))).await
     }
 
-    /// Frees an inode that lost its last name, unless it is open. The removal itself is done
-    /// already: an inode that cannot be freed now stays an orphan, and the next mount tries again.
+    /// Frees an inode that lost its last name, unless it is open. The removal itself has
+    /// already succeeded: an inode that cannot be freed now stays an orphan, and the next mount
+    /// tries again.
     async fn reap(&self, ino: Option<Ino>) {
         let Some(ino) = ino else { return };
         while let Ok(false) = self.0.run(|core| core.reap(ino)).await {}
     }
 
-    /// Renames.
+    /// Renames an inode.
     ///
     /// # Errors
     /// As [`Fs::create`] and [`Fs::unlink`]; `Invalid` if a directory would move below itself.
@@ -417,8 +423,8 @@ impl Fs {
         Ok(())
     }
 
-    /// [`Fs::rename`], but an inode that loses its last name stays, and is open once more:
-    /// [`Fs::release`] frees it. Returns that inode.
+    /// As [`Fs::rename`], but an inode that loses its last name stays and counts as opened once
+    /// more, until [`Fs::release`] frees it. Returns that inode.
     ///
     /// # Errors
     /// As [`Fs::rename`]; `TooManyOpen`.
@@ -432,15 +438,15 @@ impl Fs {
         self.0.rename(from, to, mode, (time, LastName::Opens)).await
     }
 
-    /// A symbolic link's target.
+    /// Reads the target of a symbolic link.
     ///
     /// # Errors
-    /// `Invalid` if it is none; `NotFound`, `Corrupt`, `Io`.
+    /// `Invalid` if `ino` is not a symbolic link; `NotFound`, `Corrupt`, `Io`.
     pub async fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         self.0.run(|core| core.readlink(ino)).await
     }
 
-    /// The value of extended attribute `name`, its prefix included.
+    /// The value of the extended attribute `name`, which includes the prefix.
     ///
     /// # Errors
     /// `NoAttribute`, `NotFound`, `Corrupt`, `Io`.
@@ -448,7 +454,7 @@ impl Fs {
         self.0.run(|core| core.getxattr(ino, name)).await
     }
 
-    /// The names of all extended attributes, ascending.
+    /// The names of all extended attributes, in ascending order.
     ///
     /// # Errors
     /// `NotFound`, `Corrupt`, `Io`.
@@ -456,14 +462,14 @@ impl Fs {
         self.0.run(|core| core.listxattr(ino)).await
     }
 
-    /// Sets an extended attribute: `user.`, `trusted.` or `security.` and a name, or one of the two
-    /// POSIX access lists, which change permission bits too. It becomes durable as other attributes
-    /// do.
+    /// Sets an extended attribute. Its name begins with `user.`, `trusted.` or `security.`, or is
+    /// that of one of the two POSIX access lists, which change permission bits too. The attribute
+    /// becomes durable in the same way as other attributes.
     ///
     /// # Errors
     /// `Exists` and `NoAttribute` as `mode` says; `Unsupported` for another prefix, `NameTooLong`,
-    /// `Invalid` or `Denied` for a malformed access list or one that is not allowed here; `NoSpace`
-    /// for a value above 65,536 bytes, for more than 128 KiB in all, and where the drive is full;
+    /// `Invalid` or `Denied` for an access list that is malformed or not allowed here; `NoSpace`
+    /// for a value above 65,536 bytes, for more than 128 KiB in all, and if the drive is full;
     /// `NotFound`, `ReadOnly`, `Corrupt`, `Io`.
     pub async fn setxattr(
         &self,
@@ -484,8 +490,8 @@ impl Fs {
     }
 
     /// Sets how long the data of `ino` is expected to live (`RWH_WRITE_LIFE_*` of fcntl(2)), from
-    /// its next write on. For a directory, sets the lifetime of the files made in it. `None`: as
-    /// for any other file. It is the attribute [`LIFETIME_ATTRIBUTE`].
+    /// its next write on. For a directory, sets the lifetime of the files made in it. `None`
+    /// removes the lifetime. The lifetime is stored in the attribute [`LIFETIME_ATTRIBUTE`].
     ///
     /// # Errors
     /// As [`Fs::setxattr`].
@@ -503,7 +509,8 @@ impl Fs {
         }
     }
 
-    /// The lifetime set by [`Fs::set_lifetime`] for `ino`, or for the directory it was made in.
+    /// The lifetime that [`Fs::set_lifetime`] has set for `ino`, or for the directory in which
+    /// `ino` was made.
     ///
     /// # Errors
     /// `NotFound`, `Corrupt`, `Io`.
@@ -515,8 +522,8 @@ impl Fs {
         }
     }
 
-    /// Up to `max` entries after `cookie` (0 = from the start), without `.` and `..`. One call
-    /// returns the entries of a few blocks at most, and none at the end.
+    /// Reads up to `max` entries after `cookie` (0 = from the start), without `.` and `..`. One
+    /// call returns the entries of a few blocks at most; an empty result means the end.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `Corrupt`, `Io`.
@@ -530,7 +537,7 @@ impl Fs {
         Ok(listed)
     }
 
-    /// As [`Fs::readdir`]; it is no access, as with `O_NOATIME`.
+    /// As [`Fs::readdir`], but does not count as an access, like `O_NOATIME`.
     ///
     /// # Errors
     /// As [`Fs::readdir`].
@@ -548,7 +555,7 @@ impl Fs {
         }
     }
 
-    /// The directory that holds directory `ino` (`..`).
+    /// The directory that contains directory `ino` (`..`).
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `Corrupt`, `Io`.
@@ -556,7 +563,7 @@ impl Fs {
         self.0.run(|core| core.parent(ino)).await
     }
 
-    /// Reads up to `len` bytes; fewer only at the end of the file.
+    /// Reads `len` bytes; fewer only at the end of the file.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`, `Corrupt`, `Io`.
@@ -571,7 +578,7 @@ impl Fs {
         self.0.run(read).await
     }
 
-    /// As [`Fs::read`]; it is no access, as with `O_NOATIME`.
+    /// As [`Fs::read`], but does not count as an access, like `O_NOATIME`.
     ///
     /// # Errors
     /// As [`Fs::read`].
@@ -579,7 +586,7 @@ impl Fs {
         self.0.run(|core| core.read(ino, offset, len)).await
     }
 
-    /// Writes; all or nothing, of at most [`WRITE_MAX`] bytes.
+    /// Writes all of `data` or nothing; at most [`WRITE_MAX`] bytes.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`, `Invalid`, `TooLarge`, `NoSpace`, `ReadOnly`, `Corrupt`, `Io`.
@@ -587,7 +594,7 @@ impl Fs {
         self.0.run(|core| core.write(ino, &data)).await
     }
 
-    /// Keeps `ino` alive, though its last name may go, until [`Fs::release`].
+    /// Keeps `ino` alive until [`Fs::release`], even if its last name is removed.
     ///
     /// # Errors
     /// `NotFound`, `Corrupt`, `Io`; `TooManyOpen` at the limit of open files.
@@ -598,7 +605,7 @@ impl Fs {
     /// Undoes one [`Fs::open`].
     ///
     /// # Errors
-    /// `Invalid` if it is not open.
+    /// `Invalid` if `ino` is not open.
     pub async fn release(&self, ino: Ino) -> Result<()> {
         let last = {
             let mut core = self.0.core.borrow_mut();
@@ -608,11 +615,11 @@ impl Fs {
         Ok(())
     }
 
-    /// Makes `ino` durable: content and attributes, and every change of a name so far. With
+    /// Makes the content and attributes of `ino` durable, and every name change so far. With
     /// `data_only` (fdatasync) attributes may be left out; this version always writes them.
     ///
     /// # Errors
-    /// `NotFound`, `ReadOnly`, `NoSpace`, `Io`: nothing may be assumed durable then.
+    /// `NotFound`, `ReadOnly`, `NoSpace`, `Io`. After an error, nothing may be assumed durable.
     pub async fn fsync(&self, ino: Ino, _data_only: bool) -> Result<()> {
         self.0.run(|core| core.inode(ino).map(|_| ())).await?;
         self.0.fsync(ino).await?;
@@ -624,7 +631,7 @@ impl Fs {
     ///
     /// # Errors
     /// `ReadOnly`, `NoSpace`, `Io`; `Corrupt` or `Io` also if changed blocks of a file could not be
-    /// placed, because its own nodes are damaged: everything else is durable then.
+    /// written because the file's nodes are damaged: everything else is durable then.
     #[inline(never)]
     pub fn sync(&self) -> Boxed<'_, Result<()>> {
         Box::pin(async move {
@@ -635,8 +642,8 @@ impl Fs {
         })
     }
 
-    /// Cleans: empties superzones that are partly garbage. Blocks that cannot be read or do not
-    /// verify stay, and are named in the report.
+    /// Cleans: empties superzones that are partly garbage. Blocks that cannot be read or fail
+    /// verification stay where they are, and the report lists them.
     ///
     /// # Errors
     /// `ReadOnly`, `Io`. Blocks moved before the error stay moved.
@@ -649,18 +656,19 @@ impl Fs {
         })
     }
 
-    /// Blocks that requests or cleaning found damaged or unreadable since the mount: the newest,
-    /// with their places, owners and reasons. [`Counters::damaged_reads`] and
-    /// [`Counters::clean_failed_blocks`] count how often.
+    /// Messages about blocks that requests or cleaning found damaged or unreadable since the mount,
+    /// with their places, owners and reasons. Only the newest are kept; [`Counters::damaged_reads`]
+    /// and [`Counters::clean_failed_blocks`] count all of them.
     pub fn damaged_blocks(&self) -> Vec<String> {
         self.0.core.borrow().damaged_blocks().to_vec()
     }
 
-    /// Begins a scrub in the background, or changes the pace of the one that runs. A scrub reads
-    /// everything written that counts, and compares it with its checksums.
+    /// Begins a scrub in the background, or changes the pace of the running one. A scrub reads
+    /// everything on the drive that is in use, and compares it with its checksums.
     ///
     /// # Errors
-    /// `Busy` if a scrub runs already, or none does; `ReadOnly` if it is to repair.
+    /// `Busy` if the order is to begin a scrub and one is running, or to change a scrub and none is
+    /// running; `ReadOnly` if the scrub is to repair and the mount cannot write.
     pub fn scrub(&self, order: ScrubOrder) -> Result<()> {
         self.0.order_scrub(order)
     }
@@ -670,9 +678,9 @@ impl Fs {
         self.0.scrub_report()
     }
 
-    /// Makes those of `options` valid that may change while a file system is mounted:
-    /// `commit_interval`, `on_damage`, `extensions`, `gc`, and what is said of times of access. The
-    /// others stay as they are.
+    /// Applies those of `options` that can change while the file system is mounted:
+    /// `commit_interval`, `on_damage`, `extensions`, `gc`, and the options of access times. The
+    /// other options stay as they are.
     pub fn reconfigure(&self, options: &MountOptions) {
         let mut core = self.0.core.borrow_mut();
         let now = &mut core.env.options;
@@ -687,7 +695,7 @@ impl Fs {
         self.0.reconfigured.notify_all();
     }
 
-    /// Space and inodes.
+    /// Numbers of blocks and inodes, used and free.
     pub fn statfs(&self) -> StatFs {
         self.0.core.borrow().statfs()
     }
@@ -698,11 +706,12 @@ impl Fs {
         (core.env.layout.label.clone(), core.env.layout.uuid.to_string())
     }
 
-    /// Changes the label; durable when this returns. The next checkpoint begins a zone of the ring,
-    /// and with it goes a superblock with the new label. The zone with the old one is then reset.
+    /// Changes the label, and makes the change durable before it returns. The next checkpoint goes
+    /// to the other zone of the ring, together with a superblock that has the new label. The zone
+    /// with the old label is then reset.
     ///
     /// # Errors
-    /// `Invalid` if a superblock cannot hold the label; else as [`Fs::sync`].
+    /// `Invalid` if a superblock cannot hold the label; otherwise as [`Fs::sync`].
     #[inline(never)]
     pub fn set_label<'a>(&'a self, label: &'a str) -> Boxed<'a, Result<()>> {
         Box::pin(async move { self.0.set_label(label).await })
@@ -730,20 +739,20 @@ impl Fs {
         }
     }
 
-    /// Memory the file system holds: now, and at its peak since the mount. The peak is noted after
-    /// each operation and at each checkpoint.
+    /// Memory that the file system uses: now, and at its peak since the mount. The peak is updated
+    /// after each operation and at each checkpoint.
     pub fn memory(&self) -> (Memory, Memory) {
         let mut core = self.0.core.borrow_mut();
         core.note_memory();
         (core.memory(), core.stats.memory_peak())
     }
 
-    /// Log streams: the superzones that each may have and does write to.
+    /// The log streams, each with the number of superzones that it may have and that it writes to.
     pub fn streams(&self) -> Vec<StreamInfo> {
         self.0.core.borrow().alloc.stream_infos()
     }
 
-    /// Active zones the file system may hold at most, and how many it holds permits for.
+    /// The number of active zones that the file system may hold, and how many it holds permits for.
     pub fn permits(&self) -> (u32, u32) {
         self.0.core.borrow().alloc.permits()
     }

@@ -1,10 +1,10 @@
-//! How much memory a mounted file system holds, by what it is for.
+//! Memory use of a mounted file system, by purpose.
 //!
-//! Every part is counted where it grows, so that asking costs a few additions, no matter how much
-//! is held. The engine asks after each operation and keeps the peak. Pages are counted exactly.
-//! Maps and sets are estimated: the bytes of their entries, and the free space that their nodes and
-//! tables have on average. The program around the engine, its executor and the drive are not
-//! included.
+//! Every part is counted where it grows, so a query costs only a few additions, no matter how
+//! much memory is in use. The engine queries after each operation and keeps the peak. Pages are
+//! counted exactly. Maps and sets are estimated: the bytes of their entries, plus the average
+//! free space in their nodes and tables. The program around the engine, its executor and the
+//! drive are not included.
 
 use furrow_rt::PAGE_SIZE;
 
@@ -17,23 +17,22 @@ pub struct Memory {
     pub data: u64,
     /// Cached nodes: inodes and pointer blocks.
     pub nodes: u64,
-    /// Of these two: pages not yet handed to the drive.
+    /// Dirty pages not yet handed to the drive; they are already counted in `data` or `nodes`.
     pub dirty: u64,
-    /// Pages handed to the drive that the drive has not answered; some are in `data` or `nodes`,
-    /// the others in `writes`.
+    /// Pages handed to the drive that the drive has not answered. Some are counted in `data` or
+    /// `nodes` too, the others in `writes`.
     pub in_flight: u64,
-    /// The cache's index of its pages, and lists of the dirty ones.
+    /// The cache's index of its pages, and its lists of dirty pages.
     pub cache_index: u64,
-    /// Pages in flight to the drive that the cache does not hold, or for which it has newer
-    /// content.
+    /// Pages in flight to the drive that the cache no longer holds, or holds with newer content.
     pub writes: u64,
-    /// Tables: places of nodes, valid blocks of segments, which node ids are in use.
+    /// Tables: addresses of nodes, valid blocks of segments, and the set of used node ids.
     pub tables: u64,
-    /// Changes of the tables on their way into the delta log, and the places of its extents.
+    /// Table changes on their way to the delta log, and the list of its extents.
     pub deltas: u64,
-    /// Places of names in large directories.
+    /// Indexes of the names in large directories.
     pub directories: u64,
-    /// Changes that fsyncs log: of names and nodes, since the last checkpoint.
+    /// Changes of names and nodes since the last checkpoint, which fsyncs log.
     pub changes: u64,
 }
 
@@ -43,7 +42,7 @@ impl Memory {
         self.parts().iter().map(|part| part.2).sum()
     }
 
-    /// The parts of [`Memory::total`]: name, what it is, bytes.
+    /// The parts of [`Memory::total`]: name, description, bytes.
     pub fn parts(&self) -> [(&'static str, &'static str, u64); 8] {
         [
             ("data", "cached blocks of files and directories", self.data),
@@ -59,13 +58,13 @@ impl Memory {
 }
 
 /// Bytes of a hash table with space for `capacity` entries of `size` bytes: a power of two of
-/// buckets, at most seven eighths full, a byte of control each.
+/// buckets, at most seven eighths full, with a control byte each.
 pub(crate) fn map_bytes(capacity: usize, size: usize) -> u64 {
     if capacity == 0 { 0 } else { ((capacity * 8 / 7).next_power_of_two() * (size + 1)) as u64 }
 }
 
-/// Bytes of an ordered set of `len` entries of `size` bytes: nodes of eleven places, of which two
-/// thirds are taken on average.
+/// Bytes of an ordered set of `len` entries of `size` bytes: its nodes have eleven places each, two
+/// thirds of which are used on average.
 pub(crate) fn set_bytes(len: usize, size: usize) -> u64 {
     (len * size * 3 / 2 + len * 4) as u64
 }

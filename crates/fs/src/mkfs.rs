@@ -1,4 +1,4 @@
-//! Making a file system.
+//! Makes a file system.
 
 use crate::durability::recover::report;
 use crate::format::{
@@ -37,7 +37,7 @@ pub(crate) async fn format(
     layout.created = rt.wall().0;
     let pages = Pool::new(256);
     refuse_used(&*device, &layout, options, &pages).await?;
-    // Nothing is written before here.
+    // Nothing is written before this line.
     let writer = Writer::new(rt, device.clone(), Order::Queued, 8);
     empty(&writer).await?;
     write(rt, &writer, &layout, &pages).await?;
@@ -91,7 +91,7 @@ async fn refuse_used(
     Err(Error::new(ErrorKind::Busy, message))
 }
 
-/// The superzones, without the zones that cannot be written.
+/// The superzones, without zones that cannot be written.
 async fn descriptors(device: &dyn ZonedDevice, layout: &Layout) -> Result<Vec<Descriptor>> {
     let bad: Vec<ZoneId> =
         report(device).await?.iter().filter(|r| broken(r.state)).map(|r| r.zone).collect();
@@ -105,7 +105,7 @@ fn broken(state: ZoneState) -> bool {
     matches!(state, ZoneState::ReadOnly | ZoneState::Offline)
 }
 
-/// Resets every zone that is not empty. A stale write pointer would spoil a later mount.
+/// Resets every zone that is not empty, because a stale write pointer would disturb a later mount.
 async fn empty(writer: &Writer) -> Result<()> {
     let device = writer.device().clone();
     let geometry = device.geometry();
@@ -183,7 +183,8 @@ async fn write(rt: &Rt, writer: &Writer, layout: &Layout, pages: &Pool) -> Resul
     let body = first_checkpoint(layout, (stream, home as u32), &all, &logs, seconds);
     let ring = ZoneId(layout.ring_start);
     let room = layout.capacity - 1;
-    // A checkpoint of a busy file system also has table pages, open summaries and orphans.
+    // Leave space for the larger checkpoint of a busy file system, which also has table pages, open
+    // summaries and orphans.
     let units = (layout.nat_units() + layout.sit_units()) as usize;
     let most = body.len()
         + units * size_of::<UnitRef>()

@@ -1,24 +1,25 @@
-//! Mending a file system that is not mounted, without ever making it worse.
+//! Repairs a file system that is not mounted, without ever making it worse.
 //!
-//! A repair is first made on a copy-on-write view of the drive ([`Overlay`]), then the view is
-//! checked like any file system ([`fsck`]). A view is applied only if it is sound, or if all its
-//! findings were there before: [`Repair::apply`] sends the writes of the repair to the drive,
-//! command by command.
+//! A repair is first made on a copy-on-write view of the drive ([`Overlay`]), and the view is
+//! checked like any file system ([`fsck`]). The repair is applied only if the view has no findings,
+//! or only findings that were there before: [`Repair::apply`] sends the writes of the repair to the
+//! drive, command by command.
 //!
-//! The repair goes **through the engine**. A mount that tolerates faults which an ordinary one
-//! refuses ([`mount`]) takes the readable part of the tables, looks for the nodes that tables no
-//! longer know ([`tables`]) and replays the records that can be replayed. Then changes of nodes and
-//! directories put trees ([`trees`]) and names ([`names`]) right, and a checkpoint makes the
-//! changes durable. Nothing is ever changed in place, so that a power cut at any command leaves the
-//! state before it, or the one after, or one from which the next repair continues.
+//! The repair goes **through the engine**. A mount that tolerates faults for which an ordinary
+//! mount is refused ([`mount`]) takes the readable part of the tables, searches for nodes that
+//! the tables no longer know ([`tables`]) and replays the records that can be replayed. Then
+//! changes of nodes and directories correct the trees ([`trees`]) and names ([`names`]), and a
+//! checkpoint makes the changes durable. Nothing is ever changed in place, so a power cut at any
+//! command leaves the state before the repair, the state after it, or a state from which the next
+//! repair continues.
 //!
 //! Invariants
-//! - Sound files stay as they are: a file that could be read has the same content after, under its
-//!   name or, if no name led to it, in `lost+found`.
+//! - Intact files stay as they are: a file that could be read has the same content after the
+//!   repair, under its name or, if no name led to it, in `lost+found`.
 //! - Losses are reported, by path where there is one ([`Action::loss`]).
-//! - A damaged block of content stays, and reads of it stay errors, unless asked otherwise: no
-//!   repair invents content.
-//! - An older checkpoint than the newest is used only if that is asked for.
+//! - A damaged block of content stays, and reading it still fails, unless the options say
+//!   otherwise: no repair invents content.
+//! - An older checkpoint than the newest is used only if the options permit that.
 //!
 //! Deliberately not here: questions to the user (the command asks them), correcting bits, copying
 //! readable content elsewhere.
@@ -45,11 +46,12 @@ use std::rc::Rc;
 /// How to repair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RepairOptions {
-    /// Go back to an older checkpoint if the newest is damaged: the changes after it are lost.
+    /// Go back to an older checkpoint if the newest one is damaged. Changes after the older one
+    /// are lost.
     pub older_checkpoint: bool,
-    /// Blocks of content that are damaged become holes: they read as zeros, not as errors.
+    /// Turn damaged blocks of content into holes: they read as zeros instead of failing.
     pub zero_bad_data: bool,
-    /// How to check, before and after.
+    /// Options of the checks before and after the repair.
     pub check: FsckOptions,
 }
 
@@ -68,7 +70,7 @@ pub struct Action {
     pub path: Option<String>,
     /// The inode concerned; 0 if there is none.
     pub ino: u32,
-    /// The step gives up content that could be read, or was promised, before the damage.
+    /// True if the step gives up content that could be read, or was promised, before the damage.
     pub loss: bool,
 }
 
@@ -77,11 +79,11 @@ pub struct Action {
 pub enum Verdict {
     /// There was no fault.
     Clean,
-    /// No fault is left afterwards.
+    /// No fault is left after the repair.
     Sound,
-    /// Fewer faults are left afterwards, and no new ones.
+    /// Fewer faults are left after the repair, and there are no new ones.
     Better,
-    /// No repair is to be made, with the reason.
+    /// No repair is possible, for this reason.
     Hopeless(String),
 }
 
@@ -91,31 +93,32 @@ pub struct Repair {
     pub before: FsckReport,
     /// The state of the view after the repair; `None` if no repair was made.
     pub after: Option<FsckReport>,
-    /// The steps taken, in order; of each file and structure one at least.
+    /// The steps taken, in order; at least one for each file and structure concerned.
     pub actions: Vec<Action>,
-    /// Actions beyond those.
+    /// Number of steps that are not listed in `actions`.
     pub more_actions: u64,
-    /// The actions of each structure, by inode and kind, losses apart.
+    /// Counts of the steps for each structure, by inode and kind; losses are counted separately.
     pub kept: Kept<Concerned>,
-    /// Actions that are losses, of all.
+    /// Number of steps that are losses, including steps that are not listed.
     pub losses: u64,
-    /// Whether to apply it.
+    /// Whether the repair should be applied.
     pub verdict: Verdict,
     view: Option<Overlay>,
     index: Index,
 }
 
-/// What an action concerns: an inode, 0 if it is none; the kind of structure; whether it is a loss.
+/// The subject of an action: the inode (0 if none), the kind of structure, and whether it is
+/// a loss.
 pub type Concerned = (u32, &'static str, bool);
 
-/// What findings are looked up in.
+/// An index for looking up what became of findings.
 #[derive(Default)]
 struct Index {
-    /// Structure and place of the findings that are left.
+    /// Structure and place of each finding that is left after the repair.
     left: BTreeSet<(&'static str, String)>,
-    /// The first action about a structure, by the number in its place.
+    /// The first action about a structure, by its kind and by the number in its place.
     about: BTreeMap<(&'static str, Option<u64>), usize>,
-    /// The first loss of an inode.
+    /// The first loss of each inode.
     lost: BTreeMap<u32, usize>,
 }
 
@@ -133,16 +136,16 @@ impl Index {
     }
 }
 
-/// The outcome for a finding.
+/// The outcome of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is mended.
+    /// The finding is repaired.
     Mended,
-    /// It stays.
+    /// The finding stays.
     Left,
 }
 
-/// Actions so far.
+/// The actions so far.
 #[derive(Default)]
 struct Log {
     actions: Vec<Action>,
@@ -152,7 +155,7 @@ struct Log {
 }
 
 impl Action {
-    /// What it concerns.
+    /// The subject of the action.
     pub fn concerned(&self) -> Concerned {
         (self.ino, self.structure, self.loss)
     }
@@ -175,7 +178,7 @@ impl Log {
         }
     }
 
-    /// A fault of inode `ino` that is put right.
+    /// Logs that a fault of inode `ino` was repaired.
     fn mended(
         &mut self,
         structure: &'static str,
@@ -191,7 +194,7 @@ impl Log {
         self.kept.all(&(ino, "inode", true)) > 0
     }
 
-    /// A loss of inode `ino`.
+    /// Logs a loss of inode `ino`.
     fn lost(
         &mut self,
         structure: &'static str,
@@ -204,8 +207,8 @@ impl Log {
 }
 
 impl Repair {
-    /// Looks for faults of the file system on `device`, which must not be mounted, and mends them
-    /// on a view. Nothing is written to `device`.
+    /// Checks the file system on `device`, which must not be mounted, and repairs its faults on a
+    /// view. Nothing is written to `device`.
     ///
     /// # Errors
     /// As [`fsck`]: no repair can be planned then.
@@ -240,7 +243,8 @@ impl Repair {
             (repair.more_actions, repair.losses) = (log.more, log.losses);
             repair.verdict = match made {
                 Err(error) if offline => {
-                    // Its place is fixed, so nothing can be written instead of it.
+                    // The content of a metadata zone has a fixed place, so nothing can be written
+                    // elsewhere instead.
                     let error = error.to_string();
                     let why = error.trim_end_matches(": replace the drive");
                     let choice = "copy the files out of a mount with ro, and replace the drive";
@@ -260,7 +264,7 @@ impl Repair {
         })
     }
 
-    /// True if it may be applied: the verdict is [`Verdict::Sound`] or [`Verdict::Better`].
+    /// True if the repair may be applied: the verdict is [`Verdict::Sound`] or [`Verdict::Better`].
     pub fn is_useful(&self) -> bool {
         matches!(self.verdict, Verdict::Sound | Verdict::Better)
     }
@@ -270,7 +274,7 @@ impl Repair {
         self.losses > 0
     }
 
-    /// The outcome for a finding of [`Repair::before`].
+    /// The outcome of a finding in [`Repair::before`].
     pub fn fate(&self, finding: &Finding) -> Fate {
         let place = (finding.structure, finding.place.clone());
         match self.is_useful() && !self.index.left.contains(&place) {
@@ -279,7 +283,7 @@ impl Repair {
         }
     }
 
-    /// The step taken about a finding of [`Repair::before`], in words.
+    /// The step taken about a finding in [`Repair::before`], in words.
     pub fn remedy(&self, finding: &Finding) -> String {
         if self.fate(finding) == Fate::Left {
             return match finding.structure {
@@ -290,7 +294,7 @@ impl Repair {
         if let Some(at) = self.index.about.get(&(finding.structure, number(&finding.place))) {
             return self.actions[*at].action.clone();
         }
-        // The fault is gone with what it was in.
+        // The fault disappeared together with the structure that contained it.
         if let Some(at) = finding.inode.and_then(|inode| self.index.lost.get(&inode)) {
             let action = &self.actions[*at];
             return format!("{} {}: {}", action.structure, action.place, action.action);
@@ -309,15 +313,16 @@ impl Repair {
         .into()
     }
 
-    /// Commands needed to apply the repair, and bytes it writes.
+    /// Number of commands needed to apply the repair, and of bytes that it writes.
     pub fn size(&self) -> (usize, u64) {
         self.view.as_ref().map_or((0, 0), |view| (view.changes(), view.bytes()))
     }
 
-    /// Makes the repair on the drive. `progress` is told how many commands are done, of how many.
+    /// Applies the repair to the drive. `progress` receives the number of commands done, and the
+    /// number of all commands.
     ///
     /// # Errors
-    /// `Invalid` if it is not useful, else as [`Overlay::apply`].
+    /// `Invalid` if the repair is not useful, otherwise as [`Overlay::apply`].
     pub async fn apply(&self, progress: impl FnMut(usize, usize)) -> Result<()> {
         match &self.view {
             Some(view) if self.is_useful() => view.apply(progress).await,
@@ -326,7 +331,7 @@ impl Repair {
     }
 }
 
-/// Mount options of a repair: nothing runs in the background.
+/// The mount options of a repair: no background work.
 fn quietly() -> MountOptions {
     let gc = crate::clean::GcOptions { background: false, ..Default::default() };
     MountOptions {
@@ -338,7 +343,7 @@ fn quietly() -> MountOptions {
     }
 }
 
-/// Whether the file system can be recovered after a crash.
+/// Whether the file system can be mounted, and has no findings after that.
 async fn mounts(rt: &Rt, device: &Rc<dyn ZonedDevice>) -> bool {
     let Ok(view) = Overlay::new(rt, device.clone()).await else { return false };
     let view: Rc<dyn ZonedDevice> = Rc::new(view);
@@ -348,8 +353,8 @@ async fn mounts(rt: &Rt, device: &Rc<dyn ZonedDevice>) -> bool {
     ended.is_ok() && fsck(view, &check).await.is_ok_and(|report| report.is_ok())
 }
 
-/// A view of a damaged file system that can be mounted for reading: what can be read of it, after a
-/// repair that is never applied; and what is lost, a line for each loss.
+/// Makes a view for reading a damaged file system: its readable part, after a repair that is never
+/// applied to the drive. Also returns a line for each loss.
 ///
 /// # Errors
 /// If nothing that can be mounted is left.
@@ -376,8 +381,8 @@ pub(crate) async fn readable(
     Ok((Rc::new(view), lost))
 }
 
-/// What can be done about a file system on `device` that cannot be mounted for writing; `None` if
-/// its superblock is not found.
+/// The commands that can help with a file system on `device` that cannot be mounted for writing;
+/// `None` if its superblock is not found.
 pub(crate) async fn choices(device: &dyn ZonedDevice) -> Option<&'static str> {
     const MEND: &str = "mount it with ro to read what is left, see what is lost with furrow fsck, \
                         accept that with furrow fsck --repair";
@@ -406,13 +411,13 @@ async fn mend(
         space::settle(&inner, log).await
     };
     if let Err(error) = mended.await {
-        // The changes that it has begun must not be finished.
+        // Fail the engine, so that the unmount does not complete the changes already begun.
         inner.fail(&error);
         let _ = fs.unmount().await;
         return Err(error);
     }
     fs.unmount().await?;
-    // Summaries cannot be written again: the blocks they describe are moved away.
+    // Summaries cannot be rewritten in place, so the blocks that they describe are moved away.
     let check = FsckOptions { verify_data: false };
     let report = fsck(device.clone(), &check).await?;
     if !report.bad_summaries.is_empty() {
@@ -421,7 +426,7 @@ async fn mend(
     Ok(())
 }
 
-/// The first number in a place: that of the inode, node, table page or zone.
+/// The first number in a place, which is that of the inode, node, table page or zone.
 fn number(place: &str) -> Option<u64> {
     let digits = place.split(|c: char| !c.is_ascii_digit()).find(|part| !part.is_empty())?;
     digits.parse().ok()
@@ -432,15 +437,16 @@ fn places(report: &FsckReport) -> BTreeSet<(&'static str, String)> {
     report.findings.iter().map(|finding| (finding.structure, finding.place.clone())).collect()
 }
 
-/// The outcome of a repair, by the reports before and after.
+/// Judges a repair by the reports before and after it.
 fn judge(before: &FsckReport, after: &FsckReport) -> Verdict {
     if after.is_ok() {
         return Verdict::Sound;
     }
-    // A check that ends at damaged tables does not reach the structures that depend on them.
+    // A check that ends at damaged tables does not reach the structures that depend on the tables.
     let seen_all = before.statistics.inodes > 0;
     let were = places(before);
-    // Where not all are listed, what is mended makes room for those that were only counted.
+    // If not all findings are listed, repaired ones make way in the list for others that were
+    // only counted.
     let known = |left: &&Finding| {
         let about = left.about();
         let counted = before.kept.more(&about) > 0 || after.kept.more(&about) > 0;

@@ -14,12 +14,10 @@ use furrow_zone::Result;
 use queue::Tried;
 use std::rc::Rc;
 
-/// Checkpoints made for an operation that adds blocks, before the operation is told that no space
-/// is left.
+/// Most checkpoints made for an operation that adds blocks before it is told that no space is left.
 const CHECKPOINTS_MAX: u32 = 4;
-/// Steps made for an operation that lacks space, in addition to two for each superzone, before the
-/// operation is told that no space is left. Counting restarts when a step gives more space than
-/// there ever was.
+/// Most steps made for an operation that lacks space, in addition to two for each superzone, before
+/// it is told that no space is left. Counting restarts when the spare space reaches a new maximum.
 const STEPS_MIN: u32 = 32;
 
 impl Core {
@@ -27,8 +25,8 @@ impl Core {
         self.cache.dirty_pages() as u64
     }
 
-    /// Blocks in use: valid, or dirty. A dirty block may replace a valid one; both are then counted
-    /// until the dirty block is written.
+    /// Number of blocks in use: valid or dirty. A dirty block may replace a valid one; both then
+    /// count until the dirty block is written.
     pub(crate) fn in_use(&self) -> u64 {
         self.alloc.valid() + self.dirty()
     }
@@ -38,8 +36,8 @@ impl Core {
         self.in_use() + added <= self.alloc.capacity()
     }
 
-    /// Space beyond the blocks promised to dirty pages. In a debug build a promise that cannot be
-    /// kept is noticed here.
+    /// Space left after subtracting the blocks promised to dirty pages. A debug build stops here if
+    /// a promise cannot be kept.
     pub(crate) fn spare(&self) -> u64 {
         let (left, dirty) = (self.alloc.space_left(), self.dirty());
         match self.promises_space() {
@@ -48,8 +46,9 @@ impl Core {
         }
     }
 
-    /// True if every dirty page was promised space. Blocks that a failed zone lost are dirty again
-    /// without a promise, and the amount that a mount has to replay on a damaged medium is unknown.
+    /// True if every dirty page has a promise of space. Blocks that a failed zone lost become
+    /// dirty again without a promise, and the amount that a mount must replay on a damaged medium
+    /// is unknown.
     pub(crate) fn promises_space(&self) -> bool {
         let writes = self.health.failed().is_none() && !self.health.replaying();
         self.health.is_sound() && writes && !self.durability.any_zone_failed()
@@ -112,7 +111,7 @@ impl Core {
         }
     }
 
-    /// Counts a step of making space; false once the limit of steps without gain is reached.
+    /// Counts a step of gaining space; false once the limit of steps without gain is reached.
     fn may_try(&mut self, lack: Lack, tried: &mut Tried) -> bool {
         let spare = self.spare();
         match lack {
@@ -132,13 +131,14 @@ impl Core {
 }
 
 impl Inner {
-    /// Queues for space; the caller is the first in the queue while it holds the permit.
+    /// Queues for space. The caller is first in the queue while it holds the returned permit.
     pub(crate) async fn wait_in_line(&self) -> Permit {
         let line = self.core.borrow().space.line.clone();
         line.acquire(1).await
     }
 
-    /// Makes space by one step, for the first in the queue; false if there is nothing to reclaim.
+    /// Takes one step to gain space for the first request in the queue; false if there is nothing
+    /// to reclaim.
     #[inline(never)]
     pub(crate) fn gain_space<'a>(
         self: &'a Rc<Self>,
@@ -161,21 +161,21 @@ impl Inner {
                     self.checkpoint(false).await?;
                     return Ok(true);
                 }
-                // With another superzone the tables could take more nodes: make space for one.
+                // With another superzone the tables could hold more nodes, so make space for one.
                 if !self.core.borrow().tables_can_grow() {
                     return Ok(false);
                 }
             }
-            // Blocks written since the last checkpoint hold back space from every request: no
-            // victim gives that back.
+            // Blocks written since the last checkpoint hold back space from every request, and no
+            // cleaning gives that back.
             let unsafe_most = |core: &Core| core.recovery_needs() > core.alloc.kept_from_users();
             if unsafe_most(&self.core.borrow()) {
                 self.checkpoint(false).await?;
                 return Ok(true);
             }
-            // Cleaning is cheap where much is garbage. If nothing is, dirty pages are written
-            // first: the blocks they replace become garbage only then. As the last resort any
-            // victim is cleaned.
+            // Cleaning is cheap if there is much garbage. Otherwise write dirty pages first,
+            // because the blocks they replace become garbage only then. As the last resort, clean
+            // any victim.
             for urgency in [Urgency::Waiting, Urgency::Last] {
                 match self.clean_some(urgency).await? {
                     Outcome::Gained | Outcome::Moved => return Ok(true),

@@ -1,4 +1,5 @@
-//! Directories: their blocks, the tree of names they make, and the paths of what is damaged.
+//! Checks directories: their blocks, the tree that their names form, and the paths of
+//! damaged inodes.
 
 use super::tables::Tables;
 use super::tree::{self, Inode, Walk};
@@ -13,7 +14,8 @@ const DIRECTORY: &str = "directory";
 const ENTRY: &str = "directory entry";
 const INODE: &str = "inode";
 
-/// Directories above an inode that are followed: deeper ones, and circles, get no path.
+/// Most directories that are followed upwards from an inode. Deeper inodes, and those in a cycle,
+/// get no path.
 const DEPTH_MAX: usize = 256;
 
 /// A name leads from a directory to an inode.
@@ -21,7 +23,7 @@ const DEPTH_MAX: usize = 256;
 pub(super) struct Ref {
     pub(super) child: u32,
     pub(super) parent: u32,
-    /// Kind by the entry.
+    /// The kind that the directory entry states.
     kind: u8,
 }
 
@@ -32,12 +34,12 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Names so far.
+    /// Number of names so far.
     pub(super) fn entries(&self) -> u64 {
         self.names.len() as u64
     }
 
-    /// Checks a block and takes its entries.
+    /// Checks a block of the directory and collects its entries.
     pub(super) fn add_block(
         &mut self,
         fsck: &mut Fsck,
@@ -74,8 +76,8 @@ impl Directory {
     }
 }
 
-/// Checks the inodes that names lead to, link counts and parents, and that every directory with a
-/// name is below the root.
+/// Checks the inodes that names lead to, their link counts and parents, and that every directory
+/// with a name is below the root.
 pub(super) fn check(fsck: &mut Fsck, volume: &Volume, walk: &mut Walk) {
     walk.refs.sort_unstable();
     let walk = &*walk;
@@ -110,7 +112,7 @@ pub(super) fn check(fsck: &mut Fsck, volume: &Volume, walk: &mut Walk) {
     check_reachable(fsck, walk);
 }
 
-/// The names of `child`.
+/// The names that lead to `child`.
 fn refs_of(refs: &[Ref], child: u32) -> &[Ref] {
     let start = refs.partition_point(|r| r.child < child);
     let end = refs.partition_point(|r| r.child <= child);
@@ -141,7 +143,7 @@ fn check_links(
     let Inode { ino, kind, links, parent } = *inode;
     let place = |field: &str| format!("{ino}: {field}");
     let root = ino == ROOT_NODE;
-    // Names may be in directories that cannot be read: then link counts cannot be judged.
+    // Some names may be in unreadable directories, so link counts cannot be judged.
     let unknown = !walk.damaged.is_empty();
     if orphan {
         fsck.expect(INODE, || place("links of an orphan"), 0, links);
@@ -169,7 +171,7 @@ fn check_links(
     fsck.expect(INODE, || place("parent"), above, parent);
 }
 
-/// Checks that every directory with a name is below the root: no cycles.
+/// Checks that every directory with a name is below the root, and not in a cycle.
 fn check_reachable(fsck: &mut Fsck, walk: &Walk) {
     let directories: BTreeMap<u32, u32> = walk
         .refs
@@ -189,20 +191,21 @@ fn check_reachable(fsck: &mut Fsck, walk: &Walk) {
             match directories.get(&at) {
                 Some(above) if path.len() <= directories.len() => at = *above,
                 Some(_) => break false,
-                // The directory itself has no name, which is reported elsewhere.
+                // A directory above has no name, which is reported elsewhere.
                 None => break true,
             }
         };
         if !good {
             fsck.add(DIRECTORY, start.to_string(), "a place below the root", "a cycle");
         }
-        // Also those in a cycle: each is reported once.
+        // Directories in a cycle count as reached too, so that each of them is reported only once.
         reached.extend(path);
     }
 }
 
-/// Gives a path to each finding about an inode, if names lead to it. The walk keeps which directory
-/// leads to which inode in `refs`, sorted, and no names: the directories above are read once more.
+/// Gives each finding about an inode a path, if names lead to the inode. The walk has recorded in
+/// `refs`, sorted, which directory leads to which inode, but no names. So this reads the
+/// directories above the inode again.
 pub(super) async fn find_paths(fsck: &mut Fsck, volume: &Volume, tables: &Tables, refs: &[Ref]) {
     let concerned: BTreeSet<u32> = fsck.report.findings.iter().filter_map(|f| f.inode).collect();
     if concerned.is_empty() {
@@ -217,7 +220,7 @@ pub(super) async fn find_paths(fsck: &mut Fsck, volume: &Volume, tables: &Tables
         }
     }
     let mut above: BTreeMap<u32, (u32, Box<[u8]>)> = BTreeMap::new();
-    // What is damaged there was reported and counted by the walk.
+    // The walk has already reported and counted the damage in these directories.
     let report = std::mem::take(&mut fsck.report);
     for directory in parents.values().copied().collect::<BTreeSet<u32>>() {
         for (child, name) in tree::names_in(fsck, volume, tables, directory).await {
@@ -233,7 +236,8 @@ pub(super) async fn find_paths(fsck: &mut Fsck, volume: &Volume, tables: &Tables
     }
 }
 
-/// The path of `inode`; `above` answers the directory that an inode is in, and its name there.
+/// Builds the path of `inode`. `above` returns the directory that contains an inode, and the
+/// inode's name there.
 pub(crate) fn path<'a>(
     inode: u32,
     above: impl Fn(u32) -> Option<(u32, &'a [u8])>,

@@ -1,4 +1,4 @@
-//! Superblock copies, the checkpoint ring, and the newest whole checkpoint.
+//! Checks superblock copies and the checkpoint ring, and finds the newest whole checkpoint.
 
 use super::{Fsck, Plan, RING_ZONES, Superzone, Volume, state};
 use crate::alloc::stripe::Stripe;
@@ -17,9 +17,9 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 const SUPERBLOCK: &str = "superblock";
 const CHECKPOINT: &str = "checkpoint";
 
-/// How new a checkpoint is. Recovery writes the checkpoint that it found again, and gives it the
-/// number of one that was torn. The torn one may become whole when zeros fill the block in which it
-/// was torn; the epoch then decides between the two.
+/// The age of a checkpoint, for comparison. Recovery rewrites the checkpoint that it found, and may
+/// reuse the number of a torn one. The torn checkpoint may become whole when zeros fill the block
+/// in which it was torn; the epoch then decides between the two.
 fn age(header: &RecordHeader) -> (u64, u64) {
     (header.checkpoint.get(), header.epoch.get())
 }
@@ -47,8 +47,9 @@ pub(super) async fn read(fsck: &mut Fsck) -> Result<Option<Volume>> {
     Ok(decode(fsck, plan, header, &body))
 }
 
-/// A zone of the ring that is offline may have held the newest checkpoint, unless the other one,
-/// where the newest that is found is, has room: the ring turns only when a zone is full.
+/// Reports an offline zone of the ring if it may have held the newest checkpoint. It cannot have if
+/// the other zone, with the newest checkpoint found, has space left: the ring changes to the other
+/// zone only when a zone is full.
 fn check_offline(fsck: &mut Fsck, plan: &Plan, best: Option<u32>) {
     let state = |ring: u32| fsck.reports[(plan.ring_start + ring) as usize].state;
     let Some(ring) = (0..RING_ZONES).find(|ring| state(*ring) == ZoneState::Offline) else {
@@ -63,7 +64,7 @@ fn check_offline(fsck: &mut Fsck, plan: &Plan, best: Option<u32>) {
     }
 }
 
-/// The plan by the superblock copies in the ring.
+/// Reads the superblock copies in the ring, and returns the plan they describe.
 pub(super) async fn superblocks(fsck: &mut Fsck) -> Result<Option<Plan>> {
     let first = fsck.geometry.conventional_zones;
     let mut copies: Vec<(ZoneId, RecordHeader, SuperblockBody)> = Vec::new();
@@ -94,7 +95,7 @@ pub(super) async fn superblocks(fsck: &mut Fsck) -> Result<Option<Plan>> {
             fsck.report.notes.push(format!("{name}: no whole superblock: nothing else is checked"));
             return Ok(None);
         }
-        // A drive that answers no read may hold anything.
+        // If the drive answers no read, nobody can tell what it holds.
         if let Some(error) = unread {
             return Err(error);
         }
@@ -122,13 +123,14 @@ pub(super) async fn superblocks(fsck: &mut Fsck) -> Result<Option<Plan>> {
     check_superblock(fsck, &at, &header, &body)
 }
 
-/// A superblock without its label, in which copies may differ after a crash that interrupted a
-/// change of it: the newest checkpoint has the one that counts.
+/// A superblock with an empty label, for comparison. After a crash that interrupted a change of the
+/// label, the copies may differ in it; the label in the newest checkpoint counts.
 fn but_label(body: &SuperblockBody) -> SuperblockBody {
     SuperblockBody { label: [0; 64], ..*body }
 }
 
-/// The copy of the superblock in a whole checkpoint of the ring, with zone and header of that.
+/// Finds the superblock copy inside a whole checkpoint of the ring; returns it with the zone and
+/// the header of the checkpoint.
 async fn of_checkpoints(fsck: &Fsck) -> Result<Option<(ZoneId, RecordHeader, SuperblockBody)>> {
     let first = fsck.geometry.conventional_zones;
     let expect = Expect { kind: kind::CHECKPOINT, ..Expect::default() };
@@ -139,7 +141,7 @@ async fn of_checkpoints(fsck: &Fsck) -> Result<Option<(ZoneId, RecordHeader, Sup
             let body = body.get(CheckpointBody::SIZE..).unwrap_or_default();
             let Ok((body, _)) = SuperblockBody::read_from_prefix(body) else { continue };
             known_features(fsck, &body)?;
-            // The sequence is the checkpoint's, where a superblock must have 0.
+            // The header's sequence is that of the checkpoint; a superblock must have 0.
             let header = RecordHeader { sequence: 0.into(), ..header };
             return Ok(Some((zone, header, body)));
         }
@@ -153,7 +155,7 @@ async fn superblock(fsck: &Fsck, zone: ZoneId) -> Result<(RecordHeader, Superblo
     let expect = Expect { kind: kind::SUPERBLOCK, ..Expect::default() };
     let newer = |header: &RecordHeader| header.version.get() > record_version();
     let opened = record::open(block.bytes(), &expect).map_err(|error| {
-        // A whole record of another kind is damage here; one of a newer version is not.
+        // A whole record of another kind is damage here; a record of a newer version is not.
         let header = record::peek(block.bytes());
         if error.kind() == ErrorKind::WrongFormat && header.as_ref().is_some_and(newer) {
             return error.at(format!("{}: superblock", fsck.device.name()));
@@ -174,7 +176,8 @@ fn known_features(fsck: &Fsck, body: &SuperblockBody) -> Result<()> {
     let unknown = [
         ("incompatible", body.incompat.get() & !INCOMPAT_KNOWN),
         ("read-only compatible", body.ro_compat.get() & !RO_COMPAT_KNOWN),
-        // Harmless to a mount, but this check would misjudge the structures they add.
+        // Unknown compatible features are harmless to a mount, but this check would misjudge the
+        // structures they add.
         ("compatible", body.compat.get() & !COMPAT_KNOWN),
     ];
     if let Some((what, bits)) = unknown.iter().find(|(_, bits)| *bits != 0) {
@@ -191,8 +194,8 @@ fn record_version() -> u16 {
     furrow_log::format::RECORD_VERSION
 }
 
-/// Whether the first blocks of `zone` hold any record of a file system: then a missing superblock
-/// is damage, and not the wrong device.
+/// Whether the first blocks of `zone` hold any record of a file system. If so, a missing superblock
+/// is damage, and the device is the right one.
 async fn has_records(fsck: &Fsck, zone: ZoneId) -> bool {
     for offset in 0..fsck.written(zone).min(64) {
         let Ok(block) = fsck.read_one(fsck.addr(zone, offset)).await else { continue };
@@ -252,7 +255,7 @@ fn check_superblock(
     Ok(possible.then_some(plan))
 }
 
-/// Fields that make a superblock impossible: (field, expected, found).
+/// The fields that make a superblock impossible: (field, expected, found).
 fn plan_problems(
     fsck: &Fsck,
     body: &SuperblockBody,
@@ -312,16 +315,16 @@ fn plan_problems(
     problems
 }
 
-/// A checkpoint that is damaged, and newer than the newest whole one.
+/// A damaged checkpoint that is newer than the newest whole one.
 pub(crate) struct LostCheckpoint {
     pub(crate) zone: ZoneId,
     pub(crate) offset: u32,
-    /// Its header, if that can be read; it may be damaged too.
+    /// The checkpoint's header, if it can be read; the header may be damaged too.
     pub(crate) header: Option<RecordHeader>,
 }
 
-/// The last checkpoint, after the newest whole one, that is damaged and was not torn by a crash.
-/// Continuing with the whole one loses the changes made after it.
+/// Finds the last checkpoint behind the newest whole one that is damaged and was not torn by a
+/// crash. Continuing with the whole one loses the changes made after it.
 pub(crate) async fn lost_checkpoint(
     device: std::rc::Rc<dyn furrow_zone::ZonedDevice>,
 ) -> Result<Option<LostCheckpoint>> {
@@ -337,15 +340,16 @@ pub(crate) async fn lost_checkpoint(
     let mut lost = None;
     for (zone, scanned) in &zones {
         let Some(offset) = scanned.damaged_behind else { continue };
-        // The ring is written zone by zone: a newer whole one in the other zone is newer than all
-        // here.
+        // The ring is written zone by zone: if the other zone has a newer whole checkpoint, that
+        // one is newer than every record here.
         if number(scanned).is_some() && number(scanned) < best {
             continue;
         }
         let block = fsck.read_one(fsck.addr(*zone, offset)).await;
         let header = block.ok().and_then(|block| record::peek(block.bytes()));
         let older = header.as_ref().is_some_and(|h| best >= Some(h.checkpoint.get()));
-        // A zone with nothing but damage, and an older number: an old zone that was to be reset.
+        // A zone with only damaged records that have older numbers is an old zone, which was about
+        // to be reset.
         if number(scanned).is_none() && older {
             continue;
         }
@@ -368,9 +372,10 @@ async fn scan(fsck: &mut Fsck, plan: &Plan, zone: ZoneId) -> Scanned {
     let mut found = Scanned::default();
     // Block 0 is the superblock. A zone just entered may hold nothing else yet.
     let mut at = 1;
-    // Where the second copy of a checkpoint begins.
+    // The block where the second copy of a checkpoint begins.
     let mut copy = None;
-    // A change of the label begins a zone, so all records of a zone have that of its superblock.
+    // A change of the label begins a new zone, so all records of a zone have the label of the
+    // zone's superblock.
     let label = superblock(fsck, zone).await.ok().map(|(_, body)| body.label);
     while at < end {
         let place = format!("zone {zone} offset {at}");
@@ -408,7 +413,7 @@ async fn scan(fsck: &mut Fsck, plan: &Plan, zone: ZoneId) -> Scanned {
                 }
             }
         }
-        // The number of blocks the record has or had is unknown: continue at the next header.
+        // The length of the record is unknown: continue at the next header.
         at += 1;
         while at < end && !has_header(fsck, zone, at).await {
             at += 1;
@@ -419,9 +424,9 @@ async fn scan(fsck: &mut Fsck, plan: &Plan, zone: ZoneId) -> Scanned {
 
 enum Found {
     Whole(RecordHeader, Vec<u8>),
-    /// Begun, and interrupted by a crash.
+    /// A record that was begun, and interrupted by a crash.
     Torn,
-    /// Zeros: the zone was filled when the other one was entered.
+    /// Zeros: the zone was filled when the ring entered the other zone.
     Padding,
     Damaged(String),
 }
@@ -431,7 +436,8 @@ async fn has_header(fsck: &Fsck, zone: ZoneId, at: u32) -> bool {
     block.is_ok_and(|block| record::peek(block.bytes()).is_some())
 }
 
-/// The whole checkpoint at block `at` of a zone written up to `end`, or why there is none.
+/// Reads the whole checkpoint at block `at` of a zone written up to `end`; the error says why there
+/// is none.
 async fn whole(
     fsck: &Fsck,
     expect: &Expect,
@@ -464,9 +470,9 @@ async fn judge(fsck: &Fsck, plan: &Plan, zone: ZoneId, at: u32, end: u32) -> Fou
         let zeros = block.bytes().iter().all(|b| *b == 0);
         return if zeros { Found::Padding } else { Found::Damaged(why) };
     };
-    // A crash cut the record off if fewer blocks than it needs are before the next whole record, or
-    // the end. The need is the smaller of its length and its own counts, as damage may have changed
-    // one of them.
+    // A crash cut the record off if there are fewer blocks than it needs before the next whole
+    // record or the end. The record needs the smaller of its length and the size computed from its
+    // own counts, as damage may have changed one of them.
     let needed = needed_blocks(block.bytes()).unwrap_or(u32::MAX).min(header.blocks());
     if needed > end - at {
         return Found::Torn;
@@ -482,8 +488,8 @@ async fn judge(fsck: &Fsck, plan: &Plan, zone: ZoneId, at: u32, end: u32) -> Fou
     }
 }
 
-/// True if a crash cut the record at `at` off within its last block, the rest of which recovery
-/// filled with zeros: the block then has only zeros where the record should end.
+/// True if a crash cut off the record at `at` within its last block, and recovery filled the rest
+/// of that block with zeros: the block then has only zeros where the record should end.
 async fn torn_within(fsck: &Fsck, (zone, at): (ZoneId, u32), blocks: u32) -> bool {
     let mut all = Vec::new();
     for block in at..at + blocks.max(1) {
@@ -493,8 +499,8 @@ async fn torn_within(fsck: &Fsck, (zone, at): (ZoneId, u32), blocks: u32) -> boo
     record::may_be_cut_off(&all, fsck.geometry.block_size.0 as usize)
 }
 
-/// Blocks that the checkpoint at the front of `block` takes by its own counts, as far as these are
-/// in this block.
+/// Number of blocks that the checkpoint at the front of `block` needs, computed from its own
+/// counts, as far as these are in this block.
 fn needed_blocks(block: &[u8]) -> Option<u32> {
     let (_, rest) = RecordHeader::read_from_prefix(block).ok()?;
     let (body, rest) = CheckpointBody::read_from_prefix(rest).ok()?;
@@ -521,7 +527,7 @@ pub(super) fn concat(pages: &furrow_rt::Pages) -> Vec<u8> {
     pages.iter().flat_map(|page| page.bytes().iter().copied()).collect()
 }
 
-/// Takes `count` of `T` from the front of `rest`.
+/// Takes `count` values of type `T` from the front of `rest`.
 fn section<T: FromBytes + Immutable + KnownLayout>(rest: &mut &[u8], count: u32) -> Option<Vec<T>> {
     let size = size_of::<T>().checked_mul(count as usize)?;
     let (now, later) = rest.split_at_checked(size)?;
@@ -567,7 +573,7 @@ fn decode(fsck: &mut Fsck, plan: Plan, header: RecordHeader, bytes: &[u8]) -> Op
     check_body(fsck, &volume).then_some(volume)
 }
 
-/// Checks the checkpoint's own fields; false if they prevent further checks.
+/// Checks the fields of the checkpoint's body; false if they prevent further checks.
 fn check_body(fsck: &mut Fsck, volume: &Volume) -> bool {
     let Volume { plan, header, body, .. } = volume;
     let place = |field: &'static str| move || field.to_string();
@@ -604,7 +610,7 @@ fn check_body(fsck: &mut Fsck, volume: &Volume) -> bool {
     range("sync_next", body.sync_next.get(), plan.sync_stripe().blocks());
     let (epoch, sync_epoch) = (header.epoch, body.sync_epoch);
     let unlimited = body.sync_limit.get() == u64::MAX;
-    // Only a recovery sets a limit, and the recovery has an epoch of its own already.
+    // Only recovery sets a limit, and it has already begun a new epoch.
     if (unlimited && sync_epoch != epoch) || (!unlimited && sync_epoch >= epoch) {
         let expected = if unlimited { format!("{epoch}") } else { format!("below {epoch}") };
         fsck.add(CHECKPOINT, "sync_epoch", expected, sync_epoch);
@@ -627,7 +633,7 @@ fn check_body(fsck: &mut Fsck, volume: &Volume) -> bool {
     ok
 }
 
-/// Checks the descriptors: disjoint, within the main area, in possible states.
+/// Checks that the descriptors are disjoint, within the main area, and in possible states.
 fn check_descriptors(fsck: &mut Fsck, plan: &Plan, descriptors: &[Descriptor]) -> Vec<Superzone> {
     const DESCRIPTOR: &str = "superzone descriptor";
     let mut superzones = Vec::with_capacity(descriptors.len());
@@ -658,7 +664,8 @@ fn check_descriptors(fsck: &mut Fsck, plan: &Plan, descriptors: &[Descriptor]) -
             .filter(|zone| *zone < fsck.geometry.zones && !bad(ZoneId(*zone)))
             .collect();
         if !healthy.is_empty() {
-            // A zone that could not be reset is left out though the drive may call it healthy.
+            // A zone that could not be reset is left out of its superzone, even if the drive
+            // reports the zone as healthy.
             fsck.report.notes.push(format!("superzone {index} leaves out zones {healthy:?}"));
         }
         if descriptor.state > state::TABLES

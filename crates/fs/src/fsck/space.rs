@@ -1,4 +1,5 @@
-//! Space: every block has one owner, the SIT says so, summaries agree, zones are written.
+//! Checks space: every block has one owner, the SIT agrees with the owners, summaries agree, zones
+//! are written.
 
 use super::tables::Tables;
 use super::tree::{NODE_SLOT, Owner, Walk};
@@ -21,14 +22,14 @@ type Map = [u8; 64];
 /// Blocks with owners, by address, and the maps of valid blocks that follow from them.
 struct Space {
     owners: Vec<Owner>,
-    /// First leaf → its inode.
+    /// The inode of each first leaf, by node id.
     first_leaves: BTreeMap<u32, u32>,
     maps: BTreeMap<u32, Map>,
     /// Valid blocks of each superzone.
     valid: Vec<u32>,
 }
 
-/// Checks space, by the owners the walk found.
+/// Checks space, using the owners that the walk found.
 pub(super) async fn check(fsck: &mut Fsck, volume: &Volume, tables: &Tables, walk: Walk) {
     let complete = walk.damaged.is_empty();
     let mut owners = walk.owners;
@@ -41,7 +42,7 @@ pub(super) async fn check(fsck: &mut Fsck, volume: &Volume, tables: &Tables, wal
         valid: vec![0; volume.superzones.len()],
     };
     for owner in &space.owners {
-        // Owners outside segments were reported before, and are not among these.
+        // Owners of blocks outside segments were reported earlier and are not in the list.
         let Some((superzone, segment, block)) = volume.locate(owner.addr) else { continue };
         let map = space.maps.entry(segment).or_insert([0; 64]);
         let bit = 1 << (block % 8);
@@ -66,8 +67,8 @@ fn check_owned_once(fsck: &mut Fsck, owners: &[Owner]) {
     }
 }
 
-/// Compares the SIT with the maps. If the walk is not `complete`, the blocks of damaged files are
-/// not known, and bits without an owner are not reported.
+/// Compares the SIT with the maps. If the walk is not `complete`, blocks of damaged files are
+/// unknown, so set bits without an owner are not reported.
 fn check_sit(fsck: &mut Fsck, tables: &Tables, space: &Space, complete: bool) {
     let empty = [0; 64];
     let compare = |fsck: &mut Fsck, segment: u32, entry: &SitEntry| {
@@ -86,7 +87,7 @@ fn check_sit(fsck: &mut Fsck, tables: &Tables, space: &Space, complete: bool) {
         compare(fsck, segment, &entry);
     }
     for segment in space.maps.keys() {
-        // Segments whose entry is in a table page that does not exist.
+        // Segments whose entries are in a table page that does not exist.
         let entry = tables.sit.get(*segment);
         if entry.map == empty {
             compare(fsck, *segment, &entry);
@@ -168,7 +169,8 @@ fn check_entries(
         let Ok(at) = space.owners.binary_search_by_key(&addr, |owner| owner.addr) else { continue };
         let owner = space.owners[at];
         let (node, slot) = (entry.node.get(), entry.slot.get());
-        // A pointer written while the inode held it moves to the first leaf as the file grows.
+        // As a file grows, a pointer that the inode held moves to the first leaf; the summary still
+        // names the inode.
         let moved = slot == owner.slot
             && slot != NODE_SLOT
             && usize::from(slot) < INODE_POINTERS
@@ -178,7 +180,7 @@ fn check_entries(
             fsck.add(SUMMARY, place(), expected, format!("node {node} slot {slot}"));
         }
     }
-    // Blocks in use without an entry in the summary.
+    // Valid blocks for which the summary has no entry.
     for block in entries.len()..512 {
         if map[block / 8] >> (block % 8) & 1 == 1 {
             let place = format!("superzone {superzone} segment {k} block {block}");
@@ -203,7 +205,7 @@ fn check_superzones(fsck: &mut Fsck, volume: &Volume, space: &Space) {
     }
 }
 
-/// Compares the summary of each closed segment, in superzones with valid blocks.
+/// Checks the summary of each closed segment, in superzones with valid blocks.
 async fn check_summaries(fsck: &mut Fsck, volume: &Volume, tables: &Tables, space: &Space) {
     let plan = &volume.plan;
     for (index, superzone) in volume.superzones.iter().enumerate() {
@@ -242,17 +244,18 @@ async fn check_summary(
     let written = fsck.is_written(addr);
     let segment = index * volume.plan.segments() + k;
     let read = fsck.read_one(addr).await;
-    // A power cut may leave a zone full though its last blocks, a summary among them, were lost. Or
-    // the drive itself made the zone full or read-only, so that it cannot be written any more. The
-    // nodes still name the owners of all blocks. Where appends failed, the engine itself leaves
-    // zeros. A superzone with a dead zone is closed without further writes.
+    // Tolerate a missing summary in these cases, as the nodes still name the owners of all blocks.
+    // A power cut may leave a zone full although its last blocks, including a summary, were lost.
+    // The drive itself may make a zone full or read-only, so that it cannot be written any more.
+    // The engine itself leaves zeros where appends failed, and closes a superzone with a dead zone
+    // without further writes.
     let dead = |zone: &ZoneId| {
         let report = fsck.reports.get(zone.0 as usize);
         report.is_some_and(|r| matches!(r.state, ZoneState::ReadOnly | ZoneState::Offline))
     };
     let zone = superzone.zones[column as usize];
     let closed = fsck.is_doubtful(zone) || superzone.zones.iter().any(dead);
-    // The same may happen within a block, where the drive's blocks are smaller.
+    // A write may also be torn within a block, if the drive's sectors are smaller.
     let torn = |page: &Page| {
         let used = size_of::<SummaryHeader>() + summary_entries(page).len() * SummaryEntry::SIZE;
         let sound = summary_checksum(page).is_some_and(|(stored, found)| stored == found);
@@ -321,7 +324,7 @@ pub(super) fn summary_checksum(page: &Page) -> Option<(u32, u32)> {
     Some((stored, crc32c(&bytes)))
 }
 
-/// The entries of a summary block: as many as it counts, and as fit into it.
+/// The entries of a summary block: as many as its count says, but no more than fit into the block.
 pub(super) fn summary_entries(page: &Page) -> Vec<SummaryEntry> {
     let Ok((head, rest)) = SummaryHeader::read_from_prefix(page.bytes()) else { return Vec::new() };
     let entries = rest.chunks_exact(size_of::<SummaryEntry>());

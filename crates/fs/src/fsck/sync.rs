@@ -1,4 +1,4 @@
-//! The sync log behind the checkpoint: what the next mount will replay.
+//! Checks the sync log behind the checkpoint, which the next mount will replay.
 
 use super::sync_end::Later;
 use super::sync_items::{Change, Input, Item, pointers};
@@ -18,7 +18,7 @@ use zerocopy::IntoBytes;
 
 const RECORD: &str = "sync record";
 
-/// Blocks without a record after which no more are expected.
+/// The search for records ends after this many blocks without one.
 const GAP: u32 = 4096;
 
 /// The position in the log, and the content of the records read so far.
@@ -26,28 +26,29 @@ struct Log<'a> {
     half: u32,
     next: u32,
     sequence: u64,
-    /// Number the next namespace operation must have, once one was seen.
+    /// Number that the next namespace operation must have; `None` before the first operation.
     number: Option<u64>,
-    /// Generations of superzones, as records changed them.
+    /// Generations of superzones after the changes in the records.
     generations: Vec<u32>,
-    /// Nodes of the checkpoint.
+    /// The NAT of the checkpoint.
     nat: &'a Table<NatEntry>,
-    /// Nodes as records left them: `None` is freed.
+    /// Nodes after the changes in the records; `None` for a freed node.
     nodes: BTreeMap<u32, Option<Logged>>,
-    /// Places of nodes that a later record replaces: the replay reads them too.
+    /// Places of nodes that a later record replaces. They are checked too, because the replay
+    /// reads them.
     replaced: Vec<(u32, NatEntry)>,
     /// A record was lost.
     damaged: bool,
 }
 
 impl Log<'_> {
-    /// Node `nid` is as `logged` says from now on.
+    /// Records that node `nid` is now as `logged` says.
     fn replace(&mut self, nid: u32, logged: Option<Logged>) {
         let before = self.nodes.insert(nid, logged).flatten();
         self.replaced.extend(before.and_then(|logged| logged.entry).map(|entry| (nid, entry)));
     }
 
-    /// The user of node id `nid`, if a new node must not have the id.
+    /// Describes the user of node id `nid`, if a new node must not have this id.
     fn user(&self, nid: u32) -> Option<String> {
         match self.nodes.get(&nid) {
             Some(logged) => logged.as_ref().map(|_| "one that an item before uses".to_owned()),
@@ -58,8 +59,8 @@ impl Log<'_> {
     }
 }
 
-/// A node of the log: its place, none where the checkpoint says it or if a change says that it is
-/// new, and what changed since.
+/// A node after the changes in the log: its new place, and the changes since. Without a place, the
+/// node is where the checkpoint says, or is new.
 #[derive(Default)]
 struct Logged {
     entry: Option<NatEntry>,
@@ -130,7 +131,7 @@ pub(super) async fn check(fsck: &mut Fsck, volume: &Volume, nat: &Table<NatEntry
     check_nodes(fsck, volume, nat, log.nodes).await;
 }
 
-/// The log ends before block `next` of a half, if it does not go on in a zone that is offline.
+/// Reports if the log ends before block `next` of a half because that block is in an offline zone.
 fn check_offline(fsck: &mut Fsck, volume: &Volume, (half, next): (u32, u32)) {
     let clean = volume.body.flags.get() & 1 == 1;
     let Some(addr) = block_addr(fsck, volume, half, next).filter(|_| !clean) else { return };
@@ -140,8 +141,8 @@ fn check_offline(fsck: &mut Fsck, volume: &Volume, (half, next): (u32, u32)) {
     }
 }
 
-/// What is where the next record should be, and where that is. The log continues at the front of
-/// the other half if this one has no space.
+/// Reads the place where the next record should be; returns its content and the place. The log
+/// continues at the front of the other half if the current half has no space.
 async fn next_record(fsck: &Fsck, volume: &Volume, log: &Log<'_>) -> (Found, (u32, u32)) {
     let here = record_at(fsck, volume, log.half, log.next).await;
     let next = |header: &RecordHeader| is_next(volume, header, log.sequence);
@@ -156,7 +157,8 @@ async fn next_record(fsck: &Fsck, volume: &Volume, log: &Log<'_>) -> (Found, (u3
     let turns = match &there {
         Found::Whole(header, _) => next(header),
         Found::End => false,
-        // Unless a record is damaged that was to be reset.
+        // A damaged record there counts only if it is the next one: otherwise it is an old record
+        // that was about to be reset.
         Found::Damaged(_) => {
             let addr = block_addr(fsck, volume, other.0, other.1);
             let block = fsck.read_one(addr.unwrap_or_default()).await;
@@ -167,8 +169,8 @@ async fn next_record(fsck: &Fsck, volume: &Volume, log: &Log<'_>) -> (Found, (u3
     if turns { (there, other) } else { (here, place) }
 }
 
-/// The next record is not where it should be: the log ends there, or it is damaged. True if the log
-/// continues behind it.
+/// Handles the absence of the next record: the log ends here, or the record is damaged. True if the
+/// log continues behind it.
 async fn missing(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, mut here: Found) -> bool {
     if let Found::End = here
         && let Some((place, why)) = wiped(fsck, volume, (log.half, log.next)).await
@@ -191,7 +193,7 @@ async fn missing(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, mut here: 
         Found::End if proof.is_none() => return false,
         _ => {}
     }
-    // All of a damaged record was written, so the log continues.
+    // A damaged record that was completely written does not end the log.
     let durable = later.durable().max(first + u64::from(behind));
     let next = later.next(first).filter(|(.., sequence)| *sequence <= durable);
     let end = next.map_or(durable, |(.., sequence)| sequence).min(body.sync_limit.get());
@@ -216,8 +218,8 @@ async fn missing(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, mut here: 
     }
 }
 
-/// Where the zones say that something was written, and nothing of it is left: zeros where a record
-/// would have had space, or, behind a full half, another without any record.
+/// Finds a place where the zones show that something was written but no record is left: zeros where
+/// a record would have had space or, behind a full half, another half without any record.
 async fn wiped(
     fsck: &Fsck,
     volume: &Volume,
@@ -264,8 +266,8 @@ async fn wiped(
     Some(((other, 0), "no record in a zone that was written".to_owned()))
 }
 
-/// The whole records from block `from` of a half on, and in the other half; those older than
-/// `sequence` end the search.
+/// Finds the whole records from block `from` to the end of a half, and those of the other half. The
+/// search ends at records older than `sequence`.
 async fn look<'a>(fsck: &Fsck, volume: &'a Volume, from: (u32, u32), sequence: u64) -> Later<'a> {
     let mut records = Vec::new();
     for (half, start) in [from, (1 - from.0.min(1), 0)] {
@@ -298,7 +300,7 @@ fn place(fsck: &Fsck, volume: &Volume, log: &Log<'_>) -> String {
     format!("{} at {at}", log.sequence)
 }
 
-/// Address of a block of a half of the log.
+/// Address of a block in a half of the log.
 fn block_addr(fsck: &Fsck, volume: &Volume, half: u32, block: u32) -> Option<u32> {
     let plan = &volume.plan;
     let stripe = plan.sync_stripe();
@@ -360,15 +362,16 @@ async fn record_at(fsck: &Fsck, volume: &Volume, half: u32, at: u32) -> Found {
     }
 }
 
-/// Whether other content follows the first of a record's blocks. A crash cut the record off then,
-/// and the mount after it filled the half with zeros or continued there with records of its own.
+/// Whether other content begins after the first block of a record. If so, a crash cut the
+/// record off, and the mount after the crash filled the half with zeros or continued there with
+/// its own records.
 fn ends_early(bytes: &[u8]) -> bool {
     let other = |block: &[u8]| block.iter().all(|b| *b == 0) || record::peek(block).is_some();
     bytes.chunks(BLOCK).skip(1).any(other)
 }
 
-/// A record that was written only in part, which ends the log. If its items show that all of it is
-/// there, its length is damaged instead.
+/// Judges a record that was only partly written, which ends the log. If its items show that the
+/// record is complete, its length field is damaged instead.
 fn torn(header: Option<&RecordHeader>, bytes: &[u8]) -> Found {
     match header.and_then(|header| length_by_items(header, bytes)) {
         Some(length) => Found::Damaged(format!("a length other than its {length} bytes")),
@@ -376,8 +379,8 @@ fn torn(header: Option<&RecordHeader>, bytes: &[u8]) -> Found {
     }
 }
 
-/// The length with which the record's checksum holds, found by its items: only the length in the
-/// header is damaged.
+/// Computes the length from the items. Returns it if the record's checksum is right with this
+/// length: only the length in the header is then damaged.
 fn length_by_items(header: &RecordHeader, bytes: &[u8]) -> Option<usize> {
     let body = bytes.get(size_of::<RecordHeader>()..)?;
     let mut input = Input(body);
@@ -390,7 +393,7 @@ fn length_by_items(header: &RecordHeader, bytes: &[u8]) -> Option<usize> {
     (crc32c_append(crc32c(bare.as_bytes()), body) == header.crc.get()).then_some(length)
 }
 
-/// Checks a record's items and takes them over into `log`. False, which ends the log, if the items
+/// Checks a record's items and adds them to `log`. Returns false, which ends the log, if the items
 /// cannot be read, or if blocks that the record depends on never reached the drive.
 async fn accept(
     fsck: &mut Fsck,
@@ -450,7 +453,7 @@ async fn accept(
         let expected = format!("all that it needs, as the record {proof}");
         fsck.add(RECORD, format!("{place}: blocks"), expected, "blocks that were never written");
     }
-    // Changes are made when the record's nodes are in their places.
+    // Apply changes after the record's nodes are in their places.
     let (changes, others): (Vec<Item>, Vec<Item>) =
         items.into_iter().partition(|item| matches!(item, Item::Change(_)));
     let (ranges, others): (Vec<Item>, Vec<Item>) =
@@ -465,11 +468,11 @@ async fn accept(
 enum Holds {
     Yes,
     No,
-    /// The zone's write pointer does not show it.
+    /// The zone's write pointer cannot tell.
     Perhaps,
 }
 
-/// Whether the drive has the blocks that a record depends on, by the zone's write pointer.
+/// Decides from the zone's write pointer whether the drive has the blocks that a record depends on.
 fn holds(
     fsck: &mut Fsck,
     volume: &Volume,
@@ -478,8 +481,8 @@ fn holds(
     place: &str,
 ) -> Holds {
     let superzone = zone.checked_sub(volume.plan.main_start).map(|z| z / volume.plan.width);
-    // A superzone full at the checkpoint's snapshot was durable then, even if it was released
-    // since.
+    // A superzone that was full at the checkpoint's snapshot was durable then, even if it was
+    // released later.
     if let Some(then) = superzone.and_then(|index| volume.superzones.get(index as usize))
         && (then.generation > generation
             || then.state == super::state::FULL && then.generation == generation)
@@ -505,9 +508,9 @@ fn holds(
     }
 }
 
-/// Whether the nodes that a record names are on the drive, and the blocks that these nodes and the
-/// record's changes point to, as far as these are in `doubtful` zones and the checkpoint does not
-/// know of them.
+/// Whether the drive has the nodes that a record names, and the blocks that these nodes and
+/// the record's changes point to. Only blocks in `doubtful` zones that the checkpoint does not
+/// know count.
 async fn arrived(fsck: &Fsck, volume: &Volume, items: &[Item], doubtful: &[u32]) -> bool {
     let is_doubtful = |addr: u32| doubtful.contains(&(addr / volume.plan.capacity));
     for item in items {
@@ -515,10 +518,11 @@ async fn arrived(fsck: &Fsck, volume: &Volume, items: &[Item], doubtful: &[u32])
             Item::Change(change) => change.set(),
             Item::Node(_, entry) => {
                 let addr = entry.addr.get();
-                // A node that cannot be read at all is reported where nodes are checked.
+                // A node that cannot be read is reported where nodes are checked.
                 let Ok(page) = fsck.read_one(addr).await else { continue };
                 if crc32c(page.bytes()) != entry.crc.get() {
-                    // So is wrong content other than that of a block never written.
+                    // A node with wrong content is reported there too, unless the block was
+                    // never written.
                     if is_doubtful(addr) && never_written(fsck, &page) {
                         return false;
                     }
@@ -542,7 +546,7 @@ async fn arrived(fsck: &Fsck, volume: &Volume, items: &[Item], doubtful: &[u32])
     true
 }
 
-/// True if the block's last sector is zeros: a write is torn between sectors.
+/// True if the block's last sector is zeros, because writes are torn between sectors.
 fn never_written(fsck: &Fsck, block: &Page) -> bool {
     let sector = (fsck.geometry.block_size.0 as usize).min(block.bytes().len());
     block.bytes()[block.bytes().len() - sector..].iter().all(|byte| *byte == 0)
@@ -560,7 +564,7 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, place: &str, 
             if let Some(found) = xattrs::fault(&packed) {
                 fsck.add(RECORD, format!("{place}: extended attributes"), "whole ones", found);
             }
-            // A file made without a name: in no directory.
+            // A file that was made without a name is in no directory.
             let unnamed = kind == Some(Kind::File.code())
                 && inodes.first() == Some(&0)
                 && names.first().is_some_and(Vec::is_empty);
@@ -576,7 +580,7 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, place: &str, 
                     let changes = format!("name changes {expected} to {}", number - 1);
                     fsck.add(RECORD, changes, "in a record", "in none that can be read");
                 }
-                // The checkpoint has the earlier ones.
+                // Earlier operations are in the checkpoint.
                 Some(expected) if log.damaged && Some(expected) == first => {}
                 Some(expected) => {
                     fsck.expect(RECORD, || format!("{place}: number"), expected, number);
@@ -663,7 +667,7 @@ fn check_item(fsck: &mut Fsck, volume: &Volume, log: &mut Log<'_>, place: &str, 
     }
 }
 
-/// Checks nodes as the records leave them, and the blocks they lead to.
+/// Checks nodes as the records leave them, and the blocks that they point to.
 async fn check_nodes(
     fsck: &mut Fsck,
     volume: &Volume,
@@ -727,12 +731,14 @@ async fn check_pointer(
     }
 }
 
-/// After a clean unmount the log holds no record to replay, and is written up to its next block.
+/// Checks that after a clean unmount the log holds no record to replay, and that it is written up
+/// to the next block.
 fn check_clean(fsck: &mut Fsck, volume: &Volume, records: u64) {
     fsck.expect(RECORD, || "count after a clean unmount".into(), 0, records);
     let (plan, body) = (&volume.plan, &volume.body);
     let stripe = plan.sync_stripe();
-    // A half that was left because a zone of it failed counts as full, even if other zones are not.
+    // A half that was left because one of its zones failed counts as full, even if its other zones
+    // are not.
     if body.sync_next.get() >= stripe.blocks() {
         return;
     }

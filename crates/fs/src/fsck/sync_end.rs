@@ -1,24 +1,24 @@
-//! Whether the sync log ends where a record is missing.
+//! Decides whether the sync log ends where a record is missing.
 //!
-//! A record behind it that was written when the missing one was durable shows that it does not, and
-//! so does a checkpoint that counts it.
+//! The log does not end there if a record behind that place was written when the missing record was
+//! already durable, or if a checkpoint counts the missing record.
 
 use crate::format::CheckpointBody;
 use furrow_log::record::RecordHeader;
 
-/// Records that are written at a time, at most.
+/// Largest number of records that are written at the same time.
 const IN_FLIGHT: u64 = 4;
 
-/// The whole records behind a place.
+/// The whole records found behind a place.
 pub(super) struct Later<'a> {
-    /// Half, block, header.
+    /// Half, block and header of each record.
     pub(super) records: Vec<(u32, u32, RecordHeader)>,
     pub(super) checkpoint: u64,
     pub(super) body: &'a CheckpointBody,
 }
 
 impl Later<'_> {
-    /// A record that was written after a checkpoint which is not whole.
+    /// The first record that was written after a checkpoint newer than the newest whole one.
     pub(super) fn newer(&self) -> Option<RecordHeader> {
         let mut all = self.records.iter().map(|(.., header)| *header);
         all.find(|header| header.checkpoint.get() > self.checkpoint)
@@ -32,7 +32,7 @@ impl Later<'_> {
         })
     }
 
-    /// The first sequence that was not durable, for all that is known.
+    /// The first sequence that is not known to have been durable.
     pub(super) fn durable(&self) -> u64 {
         let limit = self.body.sync_limit.get();
         let named = if limit == u64::MAX { 0 } else { limit };
@@ -45,7 +45,7 @@ impl Later<'_> {
         all.filter(|(.., sequence)| *sequence > missing).min_by_key(|(.., sequence)| *sequence)
     }
 
-    /// Why record `missing` was durable; none if it need not have been.
+    /// The proof that record `missing` was durable; `None` if it may not have been.
     pub(super) fn proof(&self, missing: u64) -> Option<String> {
         if let Some((.., header)) = self.in_log().find(|(.., h)| known(h) > missing) {
             return Some(format!("was durable before record {}", header.sequence));
@@ -55,7 +55,7 @@ impl Later<'_> {
     }
 }
 
-/// The records below this one were durable when the record of `header` was written.
+/// The sequence below which records were durable when the record of `header` was written.
 fn known(header: &RecordHeader) -> u64 {
     header.durable.get().max((header.sequence.get() + 1).saturating_sub(IN_FLIGHT))
 }

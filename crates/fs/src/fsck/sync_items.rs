@@ -1,4 +1,4 @@
-//! The items of a sync record, as the format page lists them.
+//! The items of a sync record, as `docs/format.md` lists them.
 
 use crate::format::{
     BLOCK, InodeHead, LEVEL_INODE, NODE_HEAD, NODE_MAGIC, NatEntry, NodeHeader, Pointer, item,
@@ -9,7 +9,8 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// One item of a record.
 pub(super) enum Item {
-    /// Namespace operation: number, inodes it names, kind if it makes one, names.
+    /// Namespace operation: its number, the inodes it names, the kind if it creates an inode,
+    /// and names.
     Name {
         number: u64,
         inodes: Vec<u32>,
@@ -70,7 +71,7 @@ impl Input<'_> {
     fn u64(&mut self) -> Option<u64> {
         self.take().map(u64::from_le_bytes)
     }
-    /// A time's nanoseconds.
+    /// Reads a time and returns its nanoseconds.
     fn time(&mut self) -> Option<u32> {
         self.u64()?;
         self.u32()
@@ -85,7 +86,7 @@ impl Input<'_> {
         Some(now.to_vec())
     }
 
-    /// The next item: tag and fields as `docs/inside/format.md` lists them.
+    /// Reads the next item: tag and fields as `docs/format.md` lists them.
     pub(super) fn item(&mut self) -> Option<Item> {
         let before = self.0;
         let item = self.read_item();
@@ -177,16 +178,16 @@ impl Input<'_> {
 pub(super) struct Change {
     pub(super) nid: u32,
     pub(super) ino: u32,
-    /// The change is that of an empty node.
+    /// The node is new: the change is made to an empty node.
     pub(super) new: bool,
     pub(super) crc: u32,
-    /// Where the node's pointers to blocks begin.
+    /// Offset at which the node's block pointers begin.
     pub(super) pointers: u16,
     pub(super) pieces: Vec<(u16, Vec<u8>)>,
 }
 
 impl Change {
-    /// What is wrong with the change, whatever the node.
+    /// The fault of the change that shows without the node, if there is one.
     pub(super) fn fault(&self) -> Option<String> {
         let mut end = 0;
         for (at, bytes) in &self.pieces {
@@ -200,7 +201,7 @@ impl Change {
         (!known).then(|| format!("pointers from byte {}", self.pointers))
     }
 
-    /// The node that a change of a new one begins with.
+    /// The empty node that the change of a new node is made to.
     pub(super) fn empty(&self) -> Page {
         let mut page = Page::zeroed();
         for slot in page.make_mut()[usize::from(self.pointers)..].chunks_exact_mut(8) {
@@ -209,7 +210,7 @@ impl Change {
         page
     }
 
-    /// The pointers that the change sets.
+    /// The block pointers that the change sets.
     pub(super) fn set(&self) -> Vec<Pointer> {
         let mut set = Vec::new();
         for (at, bytes) in &self.pieces {
@@ -222,10 +223,10 @@ impl Change {
         set
     }
 
-    /// Makes the change in a node of inode `ino`.
+    /// Applies the change to the node `page` of inode `ino`.
     ///
     /// # Errors
-    /// What the change expects, and what is found.
+    /// The expected and the found content.
     pub(super) fn make(&self, page: &mut Page, ino: u32) -> Result<(), (String, String)> {
         let bytes = page.make_mut();
         for (at, piece) in &self.pieces {
@@ -253,7 +254,7 @@ impl Change {
     }
 }
 
-/// The front of a node, and where its pointers to data begin.
+/// The header of a node, and the offset at which its pointers to data begin.
 fn front(page: &Page) -> Option<(NodeHeader, usize)> {
     let (head, _) = NodeHeader::read_from_prefix(page.bytes()).ok()?;
     let (inode, _) = InodeHead::read_from_prefix(page.bytes()).ok()?;
@@ -265,7 +266,7 @@ fn front(page: &Page) -> Option<(NodeHeader, usize)> {
     Some((head, first))
 }
 
-/// A node's pointers to data.
+/// Pointers to data in a node.
 pub(super) fn pointers(page: &Page) -> Vec<Pointer> {
     let first = front(page).map_or(BLOCK, |(_, first)| first);
     let words = page.bytes()[first..].chunks_exact(size_of::<Pointer>());

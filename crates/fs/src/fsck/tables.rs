@@ -1,4 +1,4 @@
-//! The tables: table pages, completed by the delta log's extents.
+//! Reads and checks the tables: table pages, completed by the extents of the delta log.
 
 use super::ring::concat;
 use super::{Fsck, Volume};

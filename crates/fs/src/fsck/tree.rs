@@ -1,4 +1,4 @@
-//! Every inode, its tree of nodes, and the blocks it leads to.
+//! Walks every inode, its tree of nodes, and the blocks that these nodes point to.
 
 use super::names::{Directory, Ref};
 use super::tables::Tables;
@@ -23,9 +23,9 @@ pub(super) const INODE: &str = "inode";
 const POINTER: &str = "pointer";
 const DATA: &str = "data";
 
-/// Slot of an owner that is the node itself.
+/// Slot number of an owner that is the node itself.
 pub(super) const NODE_SLOT: u16 = u16::MAX;
-/// Blocks read at a time.
+/// Most blocks in one read.
 const RUN_MAX: usize = 256;
 
 /// The owner of a block.
@@ -47,17 +47,17 @@ pub(super) struct Inode {
 /// Results of the walk.
 #[derive(Default)]
 pub(super) struct Walk {
-    /// Ascending.
+    /// All inodes, in ascending order.
     pub(super) inodes: Vec<Inode>,
     pub(super) owners: Vec<Owner>,
     pub(super) refs: Vec<Ref>,
-    /// Inodes parts of which cannot be read: faults that follow from that are not reported again.
+    /// Inodes that are partly unreadable: faults that follow from this are not reported again.
     pub(super) damaged: BTreeSet<u32>,
-    /// Leaves that cover block 0, with their inode.
+    /// Leaves that cover block 0 of a file, each with its inode.
     pub(super) first_leaves: BTreeMap<u32, u32>,
-    /// If they are wanted: the names found, each with its inode.
+    /// The names found, each with its inode; `None` if no names are wanted.
     named: Option<Vec<(u32, Box<[u8]>)>>,
-    /// A bit per node id seen.
+    /// One bit for each node id, set when the node was seen.
     seen: Vec<u64>,
 }
 
@@ -66,14 +66,14 @@ struct File {
     ino: u32,
     class: u8,
     kind: Kind,
-    /// Blocks its size covers.
+    /// Number of blocks that the file's size covers.
     end: u64,
-    /// Pointers found.
+    /// Number of pointers to blocks found so far.
     blocks: u64,
     directory: Option<Directory>,
 }
 
-/// A pointer and its place.
+/// A block pointer, and its place in the tree.
 #[derive(Clone, Copy)]
 struct Slot {
     block: u64,
@@ -82,7 +82,7 @@ struct Slot {
     pointer: Pointer,
 }
 
-/// Views of pages. A page is 4 KiB and all fields are unaligned, so that these cannot fail.
+/// Views a page as an inode. This cannot fail: a page is 4 KiB, and all fields are unaligned.
 pub(super) fn inode_of(page: &Page) -> &InodeBlock {
     InodeBlock::ref_from_bytes(page.bytes()).expect("invariant: a page is an inode's size")
 }
@@ -120,8 +120,8 @@ pub(super) async fn walk(fsck: &mut Fsck, volume: &Volume, tables: &Tables) -> W
     walk
 }
 
-/// The names in the directory `ino`, as far as it can be read, each with its inode. Damage is noted
-/// as by [`walk`].
+/// The names in the directory `ino`, each with its inode, as far as the directory can be read.
+/// Damage is reported as in [`walk`].
 pub(super) async fn names_in(
     fsck: &mut Fsck,
     volume: &Volume,
@@ -143,7 +143,7 @@ impl Walk {
         self.seen[(nid / 64) as usize] >> (nid % 64) & 1 == 1
     }
 
-    /// Marks `nid` seen; false if it was already.
+    /// Marks `nid` as seen; false if it was already seen.
     pub(super) fn see(&mut self, nid: u32) -> bool {
         let new = !self.is_seen(nid);
         self.seen[(nid / 64) as usize] |= 1 << (nid % 64);
@@ -253,8 +253,8 @@ async fn walk_nodes(
     }
 }
 
-/// Reads a node by its NAT entry and checks the fields that every node has. `None` if it is
-/// damaged.
+/// Reads a node by its NAT entry and checks the fields that every node has. `None` if the node
+/// is damaged.
 pub(super) async fn read_node(
     fsck: &mut Fsck,
     volume: &Volume,
@@ -298,7 +298,7 @@ pub(super) async fn read_node(
     Some(page)
 }
 
-/// Checks an inode on its own. `None` if its tree cannot be walked.
+/// Checks the fields of an inode. `None` if its tree cannot be walked.
 fn check_inode(fsck: &mut Fsck, volume: &Volume, inode: &InodeBlock, ino: u32) -> Option<File> {
     let head = &inode.head;
     let place = |field: &'static str| move || format!("{ino}: {field}");
@@ -341,7 +341,7 @@ fn check_inode(fsck: &mut Fsck, volume: &Volume, inode: &InodeBlock, ino: u32) -
     Some(File { ino, class: head.node.class, kind, end, blocks: 0, directory })
 }
 
-/// Checks the fields whose meaning depends on the kind.
+/// Checks the fields whose meaning depends on the inode's kind.
 fn check_kind(fsck: &mut Fsck, head: &InodeHead, kind: Kind, ino: u32) {
     let place = |field: &'static str| move || format!("{ino}: {field}");
     let directory = kind == Kind::Directory;
@@ -364,7 +364,7 @@ fn check_kind(fsck: &mut Fsck, head: &InodeHead, kind: Kind, ino: u32) {
             fsck.expect(INODE, place("size, by its levels"), expected, size);
         }
         Kind::File => {}
-        // A link that is being removed has lost its target already.
+        // A symbolic link that is being removed has already lost its target.
         Kind::Symlink if head.links.get() == 0 => {}
         Kind::Symlink => {
             if size == 0 || size > TARGET_MAX as u64 {
@@ -386,7 +386,8 @@ fn check_kind(fsck: &mut Fsck, head: &InodeHead, kind: Kind, ino: u32) {
     }
 }
 
-/// The pointers of a node without its clean holes: holes with a checksum are to be reported.
+/// The pointers of a node without ordinary holes. Holes with a checksum are kept, because they
+/// are reported.
 fn slots(node: u32, base: u64, pointers: &[Pointer]) -> Vec<Slot> {
     let all = pointers.iter().enumerate();
     all.filter(|(_, pointer)| **pointer != Pointer::HOLE)
@@ -399,7 +400,7 @@ fn slots(node: u32, base: u64, pointers: &[Pointer]) -> Vec<Slot> {
         .collect()
 }
 
-/// Checks pointers, and, as far as asked for, the blocks they lead to.
+/// Checks pointers and, if requested, the content of the blocks they lead to.
 async fn check_slots(
     fsck: &mut Fsck,
     volume: &Volume,
@@ -434,7 +435,7 @@ async fn check_slots(
     }
 }
 
-/// Reads the blocks, neighbours together, and checks them.
+/// Reads the blocks, adjacent ones together, and checks their content.
 async fn check_content(
     fsck: &mut Fsck,
     volume: &Volume,
@@ -452,7 +453,7 @@ async fn check_content(
             }
             continue;
         }
-        // One of them cannot be read: find out which.
+        // The run cannot be read: find out which of its blocks are unreadable.
         for slot in run {
             match fsck.read_one(addr(slot)).await {
                 Ok(page) => check_block(fsck, volume, walk, file, slot, &page),

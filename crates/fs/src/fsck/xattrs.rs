@@ -1,4 +1,4 @@
-//! Extended attributes: the nodes that hold them, and what they say.
+//! Checks extended attributes: the nodes that hold them, and their content.
 
 use super::tables::Tables;
 use super::tree::{INODE, NODE, NODE_SLOT, Owner, Walk, head_of, read_node};
@@ -11,7 +11,7 @@ use zerocopy::FromBytes;
 
 const XATTR: &str = "extended attributes";
 
-/// Checks the attributes of an inode and the nodes it keeps them in.
+/// Checks the attributes of an inode and the nodes that hold them.
 pub(super) async fn check(
     fsck: &mut Fsck,
     volume: &Volume,
@@ -50,7 +50,7 @@ pub(super) async fn check(
     check_packed(fsck, ino, &packed[..bytes]);
 }
 
-/// Reads node `nid`, part `at` of the attributes of `ino`.
+/// Reads node `nid`, which holds part `at` of the attributes of `ino`.
 async fn read(
     fsck: &mut Fsck,
     volume: &Volume,

@@ -1,7 +1,7 @@
-//! The mount of a repair: takes the readable structures, leaves out the damaged ones, reports both.
+//! The mount of a repair: uses the readable structures, leaves out the damaged ones, reports both.
 //!
-//! The steps are those of an ordinary mount (`recover`), with the same code wherever that does not
-//! give up. They end with a checkpoint that lists no damaged table any more.
+//! The steps are those of an ordinary mount (`recover`), and use the same code except where that
+//! code would give up. They end with a checkpoint that lists no damaged table.
 
 use super::tables;
 use super::{Log, RepairOptions, quietly};
@@ -54,7 +54,7 @@ pub(super) async fn mount(
     (before, lost): (&FsckReport, Option<LostCheckpoint>),
     log: &mut Log,
 ) -> Result<Rc<Inner>> {
-    // Tables are written whole, not as deltas to damaged tables.
+    // Write the tables whole, because deltas would refer to damaged tables.
     let variant = FsVariant { metadata: Metadata::Pair, ..FsVariant::default() };
     let mount = MountOptions { variant, ..quietly() };
     let pages = Pool::new(4096);
@@ -66,13 +66,13 @@ pub(super) async fn mount(
         found.older = true;
         scan = scan_sync_log(&*device, &found, &pages, false).await?;
     }
-    // What the nodes among them held is told by the replay.
+    // Report only lost records here; the replay reports the nodes that cannot be read.
     for lost in scan.lost.iter().filter(|lost| lost.records) {
         let place = (0, lost.what.clone());
         log.lost("sync record", place, &lost.why, "changes that only it held are given up");
     }
     for lost in lost.and_then(|lost| lost.header).into_iter().chain(impossible) {
-        // Numbers and epochs are never used again, not even those of a damaged checkpoint.
+        // Numbers and epochs are never reused, not even those of a damaged checkpoint.
         found.id.checkpoint = found.id.checkpoint.max(plausible(lost.checkpoint.get()));
         found.id.epoch = found.id.epoch.max(plausible(lost.epoch.get()));
     }
@@ -103,13 +103,13 @@ pub(super) async fn mount(
     Ok(inner)
 }
 
-/// A number from a damaged header; 0 if it is one that numbers cannot have reached.
+/// A number from a damaged header; 0 if it is too large to be real.
 fn plausible(number: u64) -> u64 {
     if number < 1 << 48 { number } else { 0 }
 }
 
-/// The content of the checkpoint in use, and its place; and the header of the newest one, if its
-/// content is impossible.
+/// Finds the checkpoint to use and its place, and the header of the newest checkpoint if the
+/// content of that one is impossible.
 async fn find(
     device: &dyn ZonedDevice,
     options: &RepairOptions,
@@ -191,7 +191,7 @@ async fn find(
     }
 }
 
-/// The content of a checkpoint of `body`, if it is possible.
+/// Decodes the body of a checkpoint, if its content is possible.
 fn content(device: &dyn ZonedDevice, layout: &Layout, body: &[u8]) -> Result<Content> {
     let (image, extents, table_pages) = decode_image(body)
         .ok_or_else(|| corrupt(device, "checkpoint: sections do not fit its length"))?;
@@ -199,8 +199,8 @@ fn content(device: &dyn ZonedDevice, layout: &Layout, body: &[u8]) -> Result<Con
     Ok((image, extents, table_pages))
 }
 
-/// The newest checkpoint is whole and has impossible content: continues with the one before, if
-/// that is asked for.
+/// Handles a newest checkpoint that is whole but has impossible content: continues with the
+/// previous one, if the options permit that.
 fn give_up_impossible(
     device: &dyn ZonedDevice,
     options: &RepairOptions,
@@ -227,7 +227,8 @@ fn give_up_impossible(
     Ok(())
 }
 
-/// The newest checkpoint is damaged: continues with the one before, if that is asked for.
+/// Handles a damaged newest checkpoint: continues with the previous one, if the options
+/// permit that.
 fn give_up_checkpoint(
     device: &dyn ZonedDevice,
     options: &RepairOptions,
@@ -251,8 +252,8 @@ fn give_up_checkpoint(
     Ok(())
 }
 
-/// A record was written after a later checkpoint than the newest whole one: continues with that, if
-/// that is asked for.
+/// Handles a record that was written after a checkpoint newer than the newest whole one: continues
+/// with the whole one, if the options permit that.
 fn give_up_newer(
     device: &dyn ZonedDevice,
     options: &RepairOptions,
@@ -273,7 +274,7 @@ fn give_up_newer(
 }
 
 /// Closes the superzones of heads whose zones hold less than the checkpoint says, without further
-/// writes: these heads continue elsewhere. Returns the superzones.
+/// writes; these heads continue elsewhere. Returns the closed superzones.
 fn close_broken_heads(device: &dyn ZonedDevice, found: &mut Found, log: &mut Log) -> Vec<u32> {
     let mut closed = Vec::new();
     while let Err(error) = check_heads(device, found) {
@@ -295,8 +296,9 @@ fn close_broken_heads(device: &dyn ZonedDevice, found: &mut Found, log: &mut Log
     closed
 }
 
-/// Finishes the zones of the delta logs: a repair writes no deltas, and needs other active zones. A
-/// repair that the power ended may have left zones active that no checkpoint knows.
+/// Finishes the zones of the delta logs, because a repair writes no deltas and needs other
+/// active zones. A previous repair that a power cut ended may have left active zones that no
+/// checkpoint knows.
 async fn finish_delta_logs(device: &dyn ZonedDevice, found: &mut Found) -> Result<()> {
     let geometry = device.geometry();
     let logs = (0..found.layout.logs as usize).flat_map(|log| [(log, 0), (log, 1)]);
@@ -321,7 +323,7 @@ async fn finish_delta_logs(device: &dyn ZonedDevice, found: &mut Found) -> Resul
     Ok(())
 }
 
-/// Replays the records that can be replayed.
+/// Replays those records that can be replayed.
 async fn replay(
     inner: &Rc<Inner>,
     records: Vec<Record>,
@@ -341,8 +343,8 @@ async fn replay(
     Ok(())
 }
 
-/// Replays the changes of names in a record, those that can be replayed: a change may need one that
-/// is in no record any more.
+/// Replays the name changes of a record as far as possible: a change may need another change whose
+/// record is lost.
 async fn replay_names(inner: &Rc<Inner>, record: &Record, log: &mut Log) {
     for (number, op) in &record.names {
         let next = inner.core.borrow().durability.next_name();
@@ -365,21 +367,21 @@ async fn replay_names(inner: &Rc<Inner>, record: &Record, log: &mut Log) {
         if let Err(error) = done {
             log.lost("sync record", (0, format!("name change {number}")), error, "left out");
         }
-        // A change that was made in another way, or left out, is not counted yet.
+        // A change that was made in another way, or left out, has not advanced the number yet.
         if inner.core.borrow().durability.next_name() == *number {
             inner.core.borrow_mut().durability.skip_name();
         }
     }
 }
 
-/// Makes a change of names that met `error`, as far as the state explains it: tables that were
-/// damaged may have let the search find nodes that are newer than the change, and a change that is
-/// lost may have taken the name from the inode that has it.
+/// Makes a name change that failed with `error`, in another way if the state explains the error.
+/// After damage to tables, the search may have found nodes that are newer than the change. And a
+/// lost change may have taken the name from the inode that still has it.
 async fn replay_anyhow(inner: &Rc<Inner>, op: &NameOp, error: Error, log: &mut Log) -> Result<()> {
     let (parent, name, ino, kind) = match op {
         NameOp::Create { parent, name, ino, kind, .. } => (Ino(*parent), name, *ino, Some(*kind)),
         NameOp::Link { parent, name, ino, .. } => (Ino(*parent), name, *ino, None),
-        // The inode that loses its name cannot be read.
+        // The inode that loses its name may be unreadable.
         NameOp::Remove { parent, name, .. } => {
             let gone = inner.run(|core| core.unlist(Ino(*parent), name)).await?;
             return gone.map_or(Err(error), |_| Ok(()));
@@ -396,7 +398,7 @@ async fn replay_anyhow(inner: &Rc<Inner>, op: &NameOp, error: Error, log: &mut L
     match there {
         Ok(there) if there.ino.0 == ino => return Ok(()),
         Err(missing) if missing.kind() == ErrorKind::NotFound => {}
-        // Another inode, or one that cannot be read.
+        // The name leads to another inode, or to one that cannot be read.
         _ => match inner.run(|core| core.unlist(parent, name)).await? {
             Some((old, kind)) if old.0 == ino => {
                 return inner.run(|core| core.relink(parent, name, old, kind)).await;
@@ -415,7 +417,7 @@ async fn replay_anyhow(inner: &Rc<Inner>, op: &NameOp, error: Error, log: &mut L
     }
 }
 
-/// The blocks of inode `ino` that `record` holds the writing of, for a message.
+/// The blocks of inode `ino` whose writing `record` logs, for a message.
 fn blocks(record: &Record, ino: u32) -> String {
     let ranges = record.ranges.iter().filter(|(of, ..)| *of == ino);
     let ranges = ranges.map(|(_, first, count)| match count {
@@ -426,8 +428,8 @@ fn blocks(record: &Record, ino: u32) -> String {
     if ranges.is_empty() { String::new() } else { format!(", blocks {}", ranges.join(", ")) }
 }
 
-/// A record without the nodes that cannot be read. Unreadable nodes still replace the older ones:
-/// their files lose the content in them, rather than show an earlier state.
+/// The record without the nodes that cannot be read. Such a node still replaces the older node: its
+/// file loses the content in it rather than show an earlier state.
 async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Record {
     let mut readable = Record::default();
     readable.freed.clone_from(&record.freed);
@@ -437,7 +439,8 @@ async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Rec
             && old.addr.get() != crate::format::HOLE
             && read_node(inner, *nid, old).await.is_err();
         if unread {
-            // The old node is about to go; the blocks it held valid are counted again later.
+            // The old node is about to be replaced; the blocks that it marked valid are counted
+            // again later.
             inner.core.borrow_mut().tables.forget_node(*nid);
         }
         match read_node(inner, *nid, *entry).await {
@@ -456,7 +459,8 @@ async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Rec
         let old = inner.core.borrow().tables.nat().get(change.nid);
         let used = old.ino.get() != 0 && old.addr.get() != crate::format::HOLE;
         if change.new && used {
-            // The table is damaged, and older than the record: it still has a node of before.
+            // The table is damaged, and older than the record: the id still belongs to an
+            // earlier node.
             inner.core.borrow_mut().tables.forget_node(change.nid);
         }
         let named = readable.nodes.iter().find(|(nid, _)| *nid == change.nid);
@@ -490,7 +494,7 @@ async fn keep_readable(inner: &Rc<Inner>, record: &Record, log: &mut Log) -> Rec
     readable
 }
 
-/// Corrects the summaries of open segments by the true owners of their blocks.
+/// Corrects the summaries of open segments with the true owners of their blocks.
 fn mend_open_summaries(inner: &Rc<Inner>, found: &mut Found, owners: &BTreeMap<u32, SummaryEntry>) {
     let core = inner.core.borrow();
     for head in &mut found.image.heads {

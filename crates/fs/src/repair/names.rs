@@ -1,8 +1,8 @@
-//! Repair of directories: names without an inode are removed, inodes without a name get one in
-//! `lost+found`, links and parents are counted.
+//! Repair of directories: removes names without an inode, gives inodes without a name one in
+//! `lost+found`, corrects links and parents.
 //!
-//! A damaged block of a directory is taken out whole. The good names in it are entered again like
-//! any name: they go where their hashes put them.
+//! A damaged block of a directory is taken out as a whole. Its good names are entered again like
+//! any name, in the places that their hashes determine.
 
 use super::trees::{Found, GIVEN_UP, Walk, content, drop_block, edit};
 use super::{Action, Log};
@@ -28,21 +28,21 @@ struct Name {
     name: Vec<u8>,
     ino: u32,
     kind: u8,
-    /// The name is not where its hash puts it, or is stored with another hash.
+    /// The name is in the wrong place for its hash, or is stored with another hash.
     misplaced: bool,
-    /// Why the name is removed, if it is.
+    /// The reason why the name is removed, if it is.
     gone: Option<&'static str>,
 }
 
-/// All names, and the blocks that are taken out.
+/// All names, and the blocks to be taken out.
 #[derive(Default)]
 struct Names {
     all: Vec<Name>,
-    /// Blocks that cannot stay: (directory, block).
+    /// Blocks that must be taken out: (directory, block).
     blocks: BTreeSet<(u32, u32)>,
 }
 
-/// Mends names and links.
+/// Repairs names and links.
 pub(super) async fn mend(inner: &Rc<Inner>, walk: &mut Walk, log: &mut Log) -> Result<()> {
     let mut names = collect(inner, walk, log).await?;
     decide(&mut names, walk);
@@ -103,8 +103,8 @@ async fn collect(inner: &Rc<Inner>, walk: &Walk, log: &mut Log) -> Result<Names>
 /// Decides which names are removed.
 fn decide(names: &mut Names, walk: &Walk) {
     let mut taken: BTreeSet<(u32, Vec<u8>)> = BTreeSet::new();
-    // A directory has one name: the one in the parent that its own inode names, if there is that
-    // one.
+    // A directory has only one name: preferably the one in the parent that the directory's
+    // inode states.
     let mut home: BTreeMap<u32, u32> = BTreeMap::new();
     for name in &names.all {
         let child = walk.inodes.get(&name.ino).filter(|child| child.kind == Kind::Directory);
@@ -140,7 +140,7 @@ fn decide(names: &mut Names, walk: &Walk) {
     }
 }
 
-/// Removes a name in each circle of directories.
+/// Removes one name from each cycle of directories.
 fn break_cycles(names: &mut Names, walk: &Walk) {
     let is_directory = |ino: u32| walk.inodes.get(&ino).is_some_and(|f| f.kind == Kind::Directory);
     let mut above: BTreeMap<u32, (u32, usize)> = BTreeMap::new();
@@ -156,7 +156,8 @@ fn break_cycles(names: &mut Names, walk: &Walk) {
         let mut at = start;
         while !good.contains(&at) {
             if !on_path.insert(at) {
-                // Back at a directory of the path: the name that closes the circle is removed.
+                // The path has returned to one of its directories: remove the name that closes
+                // the cycle.
                 if let Some((_, index)) = above.remove(&at) {
                     names.all[index].gone = Some("it is in a circle of directories");
                 }
@@ -172,7 +173,7 @@ fn break_cycles(names: &mut Names, walk: &Walk) {
     }
 }
 
-/// Logs the actions on names.
+/// Logs the repairs of names.
 fn say(names: &Names, walk: &Walk, log: &mut Log) {
     for name in &names.all {
         let Name { directory, ino, .. } = *name;
@@ -180,7 +181,7 @@ fn say(names: &Names, walk: &Walk, log: &mut Log) {
         if let Some(why) = name.gone {
             match walk.inodes.contains_key(&ino) {
                 true => log.mended(ENTRY, (directory, place), why, "removed"),
-                // That its inode is lost was counted already.
+                // The loss of the inode was counted already.
                 false if log.has_lost(ino) => log.mended(ENTRY, (ino, place), why, "removed"),
                 false => log.lost(ENTRY, (ino, place), why, "removed"),
             }
@@ -194,7 +195,7 @@ fn say(names: &Names, walk: &Walk, log: &mut Log) {
     }
 }
 
-/// Says of directories among the inodes that are given up what becomes of what is in them.
+/// Adds to the actions for directories that are given up that their content is in `lost+found`.
 fn tell_directories(names: &Names, actions: &mut [Action]) {
     let is_directory = |name: &&Name| name.kind == Kind::Directory.code();
     let directories = names.all.iter().filter(is_directory).map(|name| name.ino);
@@ -210,7 +211,7 @@ fn show(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// A new directory in the place of a lost root.
+/// Makes a new root directory in place of a lost one.
 fn make_root(inner: &Rc<Inner>, walk: &mut Walk, log: &mut Log) {
     let place = (ROOT_NODE, ROOT_NODE.to_string());
     let (problem, action) = ("there is no root directory", "a new, empty one was made");
@@ -230,7 +231,7 @@ fn make_root(inner: &Rc<Inner>, walk: &mut Walk, log: &mut Log) {
     walk.inodes.insert(ROOT_NODE, found);
 }
 
-/// Takes out the blocks with a faulty name, and enters their good names again.
+/// Takes out the blocks that contain a faulty name, and enters their good names again.
 async fn rebuild(inner: &Rc<Inner>, walk: &Walk, names: &Names) -> Result<()> {
     let wrong = |name: &Name| {
         name.gone.is_some()
@@ -268,7 +269,7 @@ async fn rebuild(inner: &Rc<Inner>, walk: &Walk, names: &Names) -> Result<()> {
     Ok(())
 }
 
-/// Orphans are inodes in use, without links and without names.
+/// Corrects the list of orphans, which are inodes in use without links and names.
 fn mend_orphans(inner: &Rc<Inner>, walk: &mut Walk, names: &Names, log: &mut Log) {
     let named: BTreeSet<u32> =
         names.all.iter().filter(|n| n.gone.is_none()).map(|n| n.ino).collect();
@@ -347,7 +348,7 @@ async fn find_homes(
     Ok(())
 }
 
-/// The directory `lost+found`, made if there is none.
+/// Finds the directory `lost+found`, or makes it.
 async fn lost_found(inner: &Rc<Inner>, walk: &mut Walk, names: &mut Names) -> Result<u32> {
     let mut name = LOST_FOUND.to_vec();
     let mut tries = 0;
@@ -379,7 +380,7 @@ async fn lost_found(inner: &Rc<Inner>, walk: &mut Walk, names: &mut Names) -> Re
     Ok(ino)
 }
 
-/// Corrects link counts and parents that differ.
+/// Corrects link counts and parents.
 async fn count_links(inner: &Rc<Inner>, walk: &Walk, names: &Names, log: &mut Log) -> Result<()> {
     let (mut links, mut parents, mut below) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     for name in names.all.iter().filter(|name| name.gone.is_none()) {
@@ -401,7 +402,7 @@ async fn count_links(inner: &Rc<Inner>, walk: &Walk, names: &Names, log: &mut Lo
         if orphans.contains(&Ino(*ino)) {
             (count, parent) = (0, found.parent);
         }
-        // Creating lost+found has set counts already: compare with the present ones.
+        // Creating lost+found may have changed counts, so compare with the present ones.
         let now = inner.run(|core| {
             let head = &core.inode(Ino(*ino))?.head;
             Ok((head.links.get(), head.parent.get()))
@@ -432,7 +433,7 @@ async fn count_links(inner: &Rc<Inner>, walk: &Walk, names: &Names, log: &mut Lo
 /// Adds the paths of the inodes that actions concern.
 fn name_actions(names: &Names, actions: &mut [Action]) {
     let mut above: BTreeMap<u32, (u32, &[u8])> = BTreeMap::new();
-    // A name that stays takes precedence over one that is removed.
+    // Insert removed names first, so that a name that stays takes precedence.
     for name in names.all.iter().filter(|n| n.gone.is_some()) {
         above.insert(name.ino, (name.directory, &name.name));
     }

@@ -1,7 +1,7 @@
-//! A drive of which zones for metadata are offline, as a mount for reading sees it: these zones are
-//! empty. A view on top then makes what they held again from the rest, in memory.
+//! A view of a drive with offline metadata zones, for a mount for reading: these zones appear
+//! empty. A copy-on-write view on top then rebuilds their content from the other zones, in memory.
 //!
-//! Zones of the main area stay offline: their blocks are lost, not unwritten.
+//! Zones of the main area stay offline, because their blocks are lost, not unwritten.
 
 use crate::durability::recover::read::{superblock, superblock_of_checkpoints};
 use crate::durability::recover::report;
@@ -11,7 +11,7 @@ use furrow_zone::{Geometry, Outcome, QueueId, Reports, Request, Result};
 use furrow_zone::{ZoneId, ZoneReport, ZoneState, ZonedDevice};
 use std::rc::Rc;
 
-/// A drive without its offline zones for metadata.
+/// A drive whose offline metadata zones appear empty.
 struct Without {
     below: Rc<dyn ZonedDevice>,
     zones: Vec<ZoneId>,
@@ -45,7 +45,7 @@ impl ZonedDevice for Without {
     }
 }
 
-/// The layout of the file system on `device`, if a superblock of it can be read anywhere.
+/// Finds the layout of the file system on `device`, if any copy of its superblock can be read.
 pub(super) async fn layout(
     device: &dyn ZonedDevice,
     reports: &[ZoneReport],
@@ -60,7 +60,7 @@ pub(super) async fn layout(
     superblock_of_checkpoints(device, reports, pages).await
 }
 
-/// The offline zones of `device` that are for metadata, each with what it was for.
+/// The offline metadata zones of `device`, each with its purpose.
 pub(super) async fn zones(device: &dyn ZonedDevice) -> Result<Vec<(ZoneId, &'static str)>> {
     let reports = report(device).await?;
     let is_offline = |report: &&ZoneReport| report.state == ZoneState::Offline;
@@ -82,7 +82,7 @@ pub(super) async fn zones(device: &dyn ZonedDevice) -> Result<Vec<(ZoneId, &'sta
     Ok(offline.map(|zone| (zone, what(zone))).collect())
 }
 
-/// `device`, with these zones empty.
+/// `device` with these zones appearing empty.
 pub(super) fn without(
     device: Rc<dyn ZonedDevice>,
     zones: &[(ZoneId, &'static str)],
@@ -95,7 +95,7 @@ pub(super) fn without(
     }
 }
 
-/// A line for each of the zones, of a state that goes back to `checkpoint`.
+/// A line for each zone, about a state that goes back to `checkpoint`.
 pub(super) fn losses(zones: &[(ZoneId, &'static str)], checkpoint: u64) -> Vec<String> {
     let line = |(zone, what): &(ZoneId, &'static str)| {
         let lost = match *what {

@@ -1,5 +1,5 @@
-//! Space: the SIT is made again from what nodes lead to; superzones whose summaries are lost are
-//! emptied.
+//! Repair of space: rebuilds the SIT from the blocks that nodes lead to, and empties superzones
+//! whose summaries are lost.
 
 use super::{Log, quietly};
 use crate::clean::Urgency;
@@ -16,7 +16,7 @@ use std::rc::Rc;
 /// A segment's map of valid blocks.
 type Map = [u8; 64];
 
-/// Makes the SIT say exactly which blocks are in use. Nothing except the tables may be dirty.
+/// Makes the SIT show exactly the blocks in use. Nothing except the tables may be dirty.
 pub(super) async fn settle(inner: &Rc<Inner>, log: &mut Log) -> Result<()> {
     let maps = maps(inner).await?;
     let core = &mut *inner.core.borrow_mut();

@@ -1,10 +1,10 @@
-//! Tables: what of them can be read, and nodes that they no longer know.
+//! Repair of tables: reads the readable parts, and finds nodes that the tables no longer know.
 //!
-//! A node names itself (`NodeHeader`), so a lost table can be made again: every block of the main
-//! area that holds a node is a candidate, and the newest candidate of each id counts. Where the SIT
-//! is whole, only a block it calls valid can be a node in use: the nodes found are then exactly the
-//! lost ones. Where deltas are lost too, a node that had been removed may come back; its file then
-//! turns up without a name.
+//! A node names itself (`NodeHeader`), so a lost table can be rebuilt: every block of the main area
+//! that holds a node is a candidate, and the newest candidate for each id counts. If the SIT is
+//! intact, only a block that it marks valid can be a node in use, so the search finds exactly the
+//! lost nodes. If deltas are lost too, the search may bring back a node that had been removed; its
+//! file then appears without a name.
 
 use super::Log;
 use crate::alloc::place::NODE_SLOT;
@@ -37,7 +37,7 @@ const NAT: &str = "NAT entry";
 pub(super) struct Lost {
     nat_units: BTreeSet<u32>,
     sit_units: BTreeSet<u32>,
-    /// Changes are missing from this checkpoint on.
+    /// Number of the first checkpoint whose changes are missing.
     deltas_from: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Read {
     pub(super) lost: Lost,
 }
 
-/// Reads the tables as far as they can be read; unreadable parts are empty.
+/// Reads as much of the tables as can be read; unreadable parts are empty.
 pub(super) async fn read(
     device: &dyn ZonedDevice,
     found: &Found,
@@ -123,7 +123,7 @@ async fn apply(
     *from = since.min(*from);
 }
 
-/// The checkpoint that wrote an extent, if one of its blocks still names it.
+/// The number of the checkpoint that wrote an extent, if one of its blocks still names it.
 async fn written_by(
     device: &dyn ZonedDevice,
     delta: &DeltaLayout,
@@ -147,7 +147,8 @@ async fn written_by(
     None
 }
 
-/// Makes entries harmless to later steps, and marks lost table pages so that they are written.
+/// Makes impossible entries harmless for later steps, and marks lost table pages as changed, so
+/// that they are written.
 fn make_consistent(read: &mut Read, per_nat: u32, per_sit: u32, streams: u32) {
     for unit in &read.lost.nat_units {
         read.nat.update(unit * per_nat, |_| {});
@@ -183,18 +184,19 @@ fn make_consistent(read: &mut Read, per_nat: u32, per_sit: u32, streams: u32) {
     }
 }
 
-/// A block that is a node.
+/// A block that contains a node.
 #[derive(Clone, Copy)]
 struct Candidate {
     entry: NatEntry,
-    /// Newer is greater: checkpoint, whether the SIT calls it valid, time of change, place.
+    /// The age, where newer is greater: checkpoint number, whether the SIT marks the block valid,
+    /// time of change, place.
     age: (u64, bool, (i64, u32), u32),
     valid: bool,
 }
 
-/// Checks the node of every entry, looks for nodes that are elsewhere, and marks the blocks that
-/// nodes lead to as in use, so that none of them is reset. Returns the owners of the blocks of
-/// superzones being written.
+/// Checks the node of every entry, searches for nodes that are not at their addresses, and marks
+/// the blocks that nodes lead to as in use, so that none of them is reset. Returns the owners of
+/// blocks in superzones that are being written.
 pub(super) async fn settle(
     inner: &Rc<Inner>,
     found: &Found,
@@ -240,8 +242,8 @@ pub(super) async fn settle(
     Ok(owners)
 }
 
-/// Blocks that the drive has not written are not in use, whatever the SIT says: without its lost
-/// deltas it is that of a time before their zones were reset.
+/// Marks blocks that the drive has not written as not in use: without its lost deltas, the SIT is
+/// from a time before their zones were reset.
 fn forget_unwritten(inner: &Rc<Inner>, found: &Found, log: &mut Log) {
     let mut blocks = 0;
     let core = &mut *inner.core.borrow_mut();
@@ -272,7 +274,7 @@ fn is_in_segment(inner: &Rc<Inner>, entry: &NatEntry) -> bool {
     inner.core.borrow().alloc.segment_of(entry.addr.get()).is_some()
 }
 
-/// Marks a node and the blocks it points to as in use.
+/// Marks a node, and the blocks that it points to, as in use.
 fn mark(
     inner: &Rc<Inner>,
     nid: u32,
@@ -297,8 +299,8 @@ fn mark(
     }
 }
 
-/// For an entry whose node is not at its address: finds the block with the node's checksum,
-/// anywhere.
+/// Handles an entry whose node is not at its address: searches the whole drive for the block with
+/// the node's checksum.
 async fn find_again(
     inner: &Rc<Inner>,
     nid: u32,
@@ -333,12 +335,13 @@ async fn adopt(
         let Some(best) = all.iter().max_by_key(|candidate| candidate.age) else { continue };
         let now = inner.core.borrow().tables.nat().get(*nid);
         let in_lost_unit = lost.nat_units.contains(&(nid / per_table_page));
-        // A node names the checkpoint before the one in which its entry would be a delta.
+        // A node names the newest checkpoint at the time it was written; its entry is in the deltas
+        // of the next one.
         let in_lost_delta = lost.deltas_from.is_some_and(|from| best.age.0 + 2 >= from);
         let newer = match known.get(nid) {
             Some(checkpoint) => in_lost_delta && best.age.0 > *checkpoint,
             None if now.ino.get() == 0 => in_lost_unit || in_lost_delta,
-            // The present entry leads to a damaged node, which the walk of the trees reports.
+            // The present entry leads to a damaged node, which the walk of the trees will report.
             None => in_lost_delta,
         };
         if !newer || sit_whole && !best.valid || now.addr == best.entry.addr {
@@ -356,7 +359,7 @@ async fn adopt(
     log.mended(NAT, (0, "all".into()), problem, format!("{taken} nodes found by looking for them"));
 }
 
-/// Every node on the drive that the checkpoint may know, by id.
+/// Finds every node on the drive that the checkpoint may know, by id.
 async fn scan(inner: &Rc<Inner>, found: &Found) -> BTreeMap<u32, Vec<Candidate>> {
     let mut candidates: BTreeMap<u32, Vec<Candidate>> = BTreeMap::new();
     let superzones = inner.core.borrow().alloc.zones().total();
@@ -366,7 +369,7 @@ async fn scan(inner: &Rc<Inner>, found: &Found) -> BTreeMap<u32, Vec<Candidate>>
             let core = inner.core.borrow();
             (core.alloc.zones().state(id) == SuperzoneState::Free, core.alloc.stripe(superzone))
         };
-        // The checkpoint has no node there. Records name those that they need.
+        // The checkpoint has no nodes in this superzone, and records name the nodes that they need.
         let then = found.image.descriptors.get(superzone as usize).map(|then| then.state);
         let newer = then == Some(SuperzoneState::Free as u8);
         if free || newer || inner.core.borrow().alloc.zones().width(id) == 0 {
@@ -404,7 +407,7 @@ async fn scan_segment(
         None => None,
     };
     for (block, v) in range.enumerate().take_while(|(_, v)| *v < end) {
-        // A block that a summary calls content of a file is no node.
+        // A block that its summary calls file content is not a node.
         let known = entries.as_ref().and_then(|entries| entries.get(block));
         if known.is_some_and(|entry| entry.slot.get() != NODE_SLOT) {
             continue;
@@ -417,7 +420,7 @@ async fn scan_segment(
     }
 }
 
-/// The block as a candidate, if it can be a node.
+/// The block as a candidate, if it may be a node.
 fn candidate(inner: &Rc<Inner>, at: BlockAddr, v: u32, page: &Page) -> Option<(u32, Candidate)> {
     let core = inner.core.borrow();
     let head = header(page);
@@ -427,7 +430,8 @@ fn candidate(inner: &Rc<Inner>, at: BlockAddr, v: u32, page: &Page) -> Option<(u
     if !possible || !(1..nodes).contains(&ino) || node::check(page, nid, ino).is_err() {
         return None;
     }
-    // A node newer than the file system's checkpoint belongs to another one, or is damaged.
+    // A node that is newer than the file system's checkpoint belongs to another file system, or
+    // is damaged.
     if head.checkpoint.get() > core.durability.checkpoint_id() {
         return None;
     }
@@ -457,7 +461,7 @@ async fn read_one(inner: &Rc<Inner>, at: BlockAddr) -> Option<Page> {
     read_blocks(&*device, QueueId(0), at, 1, &pages).await.ok()?.pop()
 }
 
-/// The entries of a whole summary of that segment.
+/// The entries of the segment's summary, if the summary is whole.
 async fn summary(
     inner: &Rc<Inner>,
     at: BlockAddr,

@@ -1,4 +1,5 @@
-//! Each kind of damage: planned, made, checked; and what was sound reads as before.
+//! Tests each kind of damage: the repair is planned, applied and checked, and intact files must
+//! read as before.
 
 use super::*;
 use crate::core::Inner;
@@ -35,7 +36,7 @@ async fn write(fs: &Fs, ino: Ino, at: u64, data: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Fills the file system with every kind of file.
+/// Fills the file system with files of every kind.
 async fn populate(fs: &Fs) -> Result<()> {
     let dir = fs.create(Ino::ROOT, b"dir", &NewNode::directory()).await?.ino;
     let below = fs.create(dir, b"below", &NewNode::directory()).await?.ino;
@@ -59,7 +60,7 @@ async fn populate(fs: &Fs) -> Result<()> {
     fs.sync().await
 }
 
-/// All files, by path.
+/// Reads all files, by path.
 async fn tree(fs: &Fs) -> Result<Tree> {
     let mut found = Tree::new();
     let mut todo = vec![(Ino::ROOT, String::new())];
@@ -113,19 +114,19 @@ async fn rot(drive: &Emulator, addr: u32) {
     assert!(drive.submit(QueueId(0), Request::with_data(command, data)).await.status.is_ok());
 }
 
-/// The expected outcome.
+/// The expected outcome of a case.
 #[derive(Default)]
 struct Expect {
-    /// Paths that may be gone or changed.
+    /// Paths that may be missing or changed afterwards.
     lost: &'static [&'static str],
-    /// The structure of one of the findings.
+    /// The kind of structure that one of the findings must name.
     structure: &'static str,
-    /// The repair gives something up.
+    /// Whether the repair gives up any content.
     loses: bool,
     options: RepairOptions,
-    /// Findings that stay.
+    /// Number of findings left after the repair.
     left: usize,
-    /// Paths in lost+found.
+    /// Number of paths in lost+found.
     homeless: usize,
 }
 
@@ -140,7 +141,8 @@ async fn damaged(
     let fs = Fs::mount(rt, device.clone(), quietly()).await?;
     populate(&fs).await?;
     let before = tree(&fs).await?;
-    // The damage that the test does in memory must reach the drive.
+    // Pretend that the accounts never agreed, so that the damage made in memory can reach
+    // the drive.
     fs.0.core.borrow_mut().health.set_sound(false);
     let blocks = damage(fs.0.clone(), fs.clone()).await?;
     fs.0.core.borrow_mut().durability.require_checkpoint();
@@ -155,7 +157,7 @@ async fn plan(rt: &Rt, drive: &Emulator, options: &RepairOptions) -> Result<Repa
     Repair::plan(rt, Rc::new(drive.clone()), options).await
 }
 
-/// Checks that every file on the drive that is not excepted reads as before.
+/// Checks that every file on the drive reads as before, apart from the exceptions in `expect`.
 async fn compare(rt: &Rt, drive: &Emulator, before: &Tree, expect: &Expect) -> Result<()> {
     let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
     let fs = Fs::mount(rt, device, quietly()).await?;
@@ -194,7 +196,7 @@ fn case(damage: impl AsyncFn(Rc<Inner>, Fs) -> Result<Vec<u32>> + 'static, expec
         assert_eq!(left, expect.left, "{:#?}", repair.after);
         assert_eq!(repair.loses(), expect.loses, "{actions:#?}");
         assert!(!actions.is_empty());
-        // The plan alone writes nothing.
+        // Planning a repair writes nothing to the drive.
         assert_eq!(drive.snapshot().report(), untouched.report());
         repair.apply(|_, _| {}).await?;
         let again = plan(&on, &drive, &expect.options).await?;
@@ -205,7 +207,7 @@ fn case(damage: impl AsyncFn(Rc<Inner>, Fs) -> Result<Vec<u32>> + 'static, expec
     result.unwrap();
 }
 
-/// Inode number of a path.
+/// Inode number of the file at `path`.
 async fn ino(fs: &Fs, path: &str) -> Ino {
     let mut at = Ino::ROOT;
     for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -214,7 +216,7 @@ async fn ino(fs: &Fs, path: &str) -> Ino {
     at
 }
 
-/// Changes node `nid` without the engine's usual steps.
+/// Changes node `nid`, bypassing the engine's usual steps.
 async fn forge(inner: &Rc<Inner>, nid: u32, change: impl Fn(&mut [u8; 4096])) -> Result<()> {
     trees::edit(inner, nid, change).await
 }
@@ -301,7 +303,7 @@ fn what_has_no_name_gets_one_in_lost_found() {
                 })
                 .await?;
         }
-        // Taken off the list of orphans: the file is then in no directory and on no list.
+        // Take the file off the list of orphans, so that it is in no directory and on no list.
         let core = &mut *inner.core.borrow_mut();
         core.tree.files_mut().forget_orphans();
         core.inode_mut(tall).head.links = 1.into();
@@ -328,7 +330,7 @@ fn a_wrong_sit_is_made_again() {
     case(damage, Expect { structure: "SIT entry", ..Expect::default() });
 }
 
-/// Calls blocks in use where the streams have not written yet.
+/// Marks blocks as in use that the streams have not written yet.
 async fn unwritten_in_use(inner: Rc<Inner>, _: Fs) -> Result<Vec<u32>> {
     let core = &mut *inner.core.borrow_mut();
     let segments = core.env.layout.segments;
@@ -377,7 +379,7 @@ fn a_nat_entry_that_leads_elsewhere_is_found_again() {
     let damage = async |inner: Rc<Inner>, fs: Fs| -> Result<Vec<u32>> {
         let (small, tall) = (ino(&fs, "dir/small").await, ino(&fs, "tall").await);
         let elsewhere = addr_of(&inner, small.0).await;
-        // No write may follow that would correct the entry.
+        // Change the table entry directly, and write nothing afterwards that would correct it.
         let tables = &mut inner.core.borrow_mut().tables;
         tables.set_node(tall.0, NatEntry { addr: elsewhere.into(), ..tables.nat().get(tall.0) });
         Ok(vec![])
@@ -454,7 +456,7 @@ fn a_damaged_block_of_content_becomes_a_hole_only_if_that_is_asked_for() {
     rt.clear();
 }
 
-/// First blocks of the records of `kind` in zones `zones`.
+/// First blocks of the records of `kind` in the zones `zones`.
 async fn records(inner: &Rc<Inner>, kind: u16, zones: std::ops::Range<u32>) -> Vec<u32> {
     let (device, geometry, pool) = {
         let core = inner.core.borrow();
@@ -477,7 +479,7 @@ async fn records(inner: &Rc<Inner>, kind: u16, zones: std::ops::Range<u32>) -> V
     found
 }
 
-/// Writes the tables whole; later changes go to the delta log again.
+/// Writes the tables whole; later changes go to the delta log as usual.
 async fn write_tables(inner: &Rc<Inner>) -> Result<()> {
     inner.core.borrow_mut().env.options.variant.metadata = furrow_policy::Metadata::Pair;
     inner.core.borrow_mut().durability.require_checkpoint();
@@ -552,7 +554,7 @@ fn a_damaged_newest_checkpoint_is_given_up_only_if_that_is_asked_for() {
         let ring = fs.0.core.borrow().env.layout.ring_start;
         let newest = records(&fs.0, crate::format::kind::CHECKPOINT, ring..ring + 2).await;
         drop(fs);
-        // One copy of it is enough.
+        // One damaged copy of the checkpoint does no harm.
         let [.., first, second] = newest[..] else { panic!("no checkpoint") };
         rot(&drive, second).await;
         let repair = plan(&on, &drive, &RepairOptions::default()).await?;
@@ -640,7 +642,7 @@ fn a_checkpoint_of_impossible_content_is_refused_and_given_up_if_that_is_asked_f
 #[test]
 fn a_superzone_with_a_damaged_summary_is_emptied() {
     let damage = async |inner: Rc<Inner>, fs: Fs| -> Result<Vec<u32>> {
-        // Enough content that segments are closed.
+        // Write enough content to close some segments.
         let more = fs.create(Ino::ROOT, b"more", &NewNode::file()).await?.ino;
         write(&fs, more, 0, &bytes(77, 3 << 20)).await?;
         fs.unlink(Ino::ROOT, b"tall").await?;
@@ -740,7 +742,7 @@ fn numbers_of_inodes_and_times_that_cannot_be_are_set_to_what_can() {
             head.flags = 3;
         })
         .await?;
-        // A node that nothing leads to.
+        // Make a node that nothing leads to.
         let core = &mut *inner.core.borrow_mut();
         let entry = core.tables.nat().get(small.0);
         let nid = core.tables.take_id().expect("an id");
@@ -751,8 +753,8 @@ fn numbers_of_inodes_and_times_that_cannot_be_are_set_to_what_can() {
     case(damage, Expect { structure: "inode", ..Expect::default() });
 }
 
-/// The drive lost the node that a sync record changes. A mount refuses, and a repair gives up the
-/// change, says so, and keeps what was synced in other files.
+/// The drive loses the node that a sync record changes. A mount refuses; a repair gives up the
+/// change, reports it, and keeps the synced content of other files.
 #[test]
 fn a_change_of_a_node_that_is_damaged_is_given_up() {
     let rt = Rt::new(Config::simulated(7));

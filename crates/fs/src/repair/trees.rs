@@ -1,8 +1,8 @@
-//! Every inode, the nodes below it and the blocks they point to.
+//! Repair of trees: every inode, the nodes below it, and the blocks they point to.
 //!
-//! References of a node that cannot be followed are taken out of the node: the file has a hole
-//! there. An inode that cannot be read is given up, and so are nodes that nothing leads to. Content
-//! is read only where directories and repairs need it, or if damaged blocks are to become holes.
+//! References in a node that cannot be followed are removed, so the file has a hole there. An inode
+//! that cannot be read is given up, and so are nodes that nothing leads to. Content is read only
+//! where directories and repairs need it, or if damaged blocks are to become holes.
 
 use super::{Log, RepairOptions};
 use crate::alloc::place::NODE_SLOT;
@@ -28,7 +28,7 @@ use furrow_zone::{Error, ErrorKind, QueueId, Result, ZoneReport};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// What becomes of an inode that cannot be read.
+/// The action for an inode that cannot be read.
 pub(super) const GIVEN_UP: &str = "given up, with all that is in it";
 
 /// The fields of an inode that the repair of names needs.
@@ -41,7 +41,7 @@ pub(super) struct Found {
 /// Results of the walk.
 pub(super) struct Walk {
     pub(super) inodes: BTreeMap<u32, Found>,
-    /// Pointers of directories to existing blocks, by directory.
+    /// Block pointers of each directory, with the block numbers in the directory.
     pub(super) directories: BTreeMap<u32, Vec<(u32, Pointer)>>,
 }
 
@@ -61,13 +61,13 @@ struct File {
     ino: u32,
     kind: Kind,
     class: u8,
-    /// Blocks its size covers.
+    /// Number of blocks that the file's size covers.
     end: u64,
-    /// Blocks with content, so far.
+    /// Number of blocks with content found so far.
     blocks: u64,
 }
 
-/// Walks every inode of the NAT, and mends.
+/// Walks every inode of the NAT and repairs its tree.
 pub(super) async fn walk(
     inner: &Rc<Inner>,
     options: &RepairOptions,
@@ -109,7 +109,7 @@ pub(super) async fn walk(
         }
         let core = &mut *inner.core.borrow_mut();
         if nid == ROOT_NODE {
-            // The root is made again at once, with this id.
+            // The root directory is made again soon, with this id.
             core.cache.remove(&Key::Node(nid));
             core.tables.forget_node(nid);
         } else {
@@ -119,7 +119,7 @@ pub(super) async fn walk(
     Ok(walker.walk)
 }
 
-/// Changes node `nid`, which can be read.
+/// Changes node `nid`, which must be readable.
 pub(super) async fn edit(
     inner: &Rc<Inner>,
     nid: u32,
@@ -135,12 +135,12 @@ pub(super) async fn edit(
     inner.run(edit).await
 }
 
-/// Node `nid`, if it can be read.
+/// Reads node `nid`.
 async fn node(inner: &Rc<Inner>, nid: u32) -> Result<Page> {
     inner.run(|core| core.node(nid).cloned()).await
 }
 
-/// The content a pointer leads to, if its checksum is right.
+/// Reads the block a pointer leads to, and checks its checksum.
 pub(super) async fn content(inner: &Rc<Inner>, pointer: Pointer) -> Result<Page> {
     let device = inner.core.borrow().env.device.clone();
     let (addr, expected) = (BlockAddr(pointer.addr.get()), pointer.crc.get());
@@ -155,7 +155,7 @@ pub(super) async fn content(inner: &Rc<Inner>, pointer: Pointer) -> Result<Page>
     Err(Error::new(ErrorKind::Corrupt, what))
 }
 
-/// Slots with node ids, of an inode or an index node.
+/// The node ids in the slots of an inode or an index node.
 fn ids_of(page: &Page) -> Vec<u32> {
     let ids = |slots: &[zerocopy::little_endian::U32]| slots.iter().map(|id| id.get()).collect();
     match header(page).level {
@@ -217,7 +217,7 @@ impl Walker<'_> {
             let problem = format!("{} blocks by its count, {blocks} are in its tree", head.blocks);
             self.log.mended("inode", (ino, format!("{ino}: blocks")), problem, "counted");
         }
-        // A block that got a copy of its own was counted twice.
+        // A block that was copied, because two pointers led to it, was counted twice.
         let now = self.inner.run(|core| Ok(core.inode(Ino(ino))?.head.blocks.get())).await?;
         if now != blocks {
             edit(self.inner, ino, |bytes| as_inode_mut(bytes).head.blocks = blocks.into()).await?;
@@ -225,7 +225,7 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// The nodes below an inode, and their pointers.
+    /// Walks the nodes below an inode, and their pointers.
     async fn tree(&mut self, file: &mut File, height: u8) -> Result<()> {
         if height == 0 {
             return self.pointers(file, file.ino, 0).await;
@@ -271,7 +271,7 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// The fault of node `nid`, which should be at `at` of the file, if it has one.
+    /// Finds the fault of node `nid`, which should be at `at` in the file, if it has one.
     async fn child(&mut self, file: &File, nid: u32, at: NodePos) -> Result<Option<String>> {
         let nodes = self.inner.core.borrow().tables.nat().len();
         let owner = self.inner.core.borrow().tables.nat().get(nid).ino.get();
@@ -299,7 +299,7 @@ impl Walker<'_> {
         Ok(None)
     }
 
-    /// The pointers in `holder`, whose first one is to `base`.
+    /// Checks the pointers in `holder`; the first one is for block `base`.
     async fn pointers(&mut self, file: &mut File, holder: u32, base: u64) -> Result<()> {
         let page = node(self.inner, holder).await?;
         let slots: Vec<Pointer> = match header(&page).level {
@@ -341,7 +341,7 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// Why a pointer must become a hole, if it must.
+    /// The reason why a pointer must become a hole, if it must.
     async fn pointer(
         &mut self,
         file: &mut File,
@@ -368,7 +368,8 @@ impl Walker<'_> {
             return Ok(None);
         }
         self.owners.insert(addr, other);
-        // The checksum shows whether the block is right for this pointer; it may be right for both.
+        // The checksum decides whether the block belongs to this pointer; it may belong to
+        // both pointers.
         let problem = format!("the block belongs to node {} slot {} too", other.0, other.1);
         let Ok(page) = content(self.inner, pointer).await else { return Ok(Some(problem)) };
         let at = block.min(u64::from(u32::MAX)) as u32;
@@ -379,8 +380,8 @@ impl Walker<'_> {
                 core.prepare_path(ino, at)?;
                 core.node(holder)?;
                 core.reserve(1, 2, Claim::Removal)?;
-                // Cleared first: replacing the data would invalidate the block, which the other one
-                // needs.
+                // Clear the pointer first: replacing the data would invalidate the block, which the
+                // other pointer needs.
                 core.node_mut(holder);
                 core.set_slot(Holder { nid: holder, slot }, Pointer::HOLE);
                 core.replace_data(ino, at, page.clone(), Some(pointer.crc.get()));
@@ -392,7 +393,7 @@ impl Walker<'_> {
         Ok(None)
     }
 
-    /// True if `addr` is a block for content that the drive has written.
+    /// True if `addr` is a block in a segment that the drive has written.
     fn is_written(&self, addr: u32) -> bool {
         let core = self.inner.core.borrow();
         let Some((zone, offset)) = BlockAddr(addr).locate(&core.env.geometry) else { return false };
@@ -440,7 +441,7 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// The attributes of `ino` before the first that cannot be read.
+    /// The attributes of `ino` that precede the first unreadable one.
     async fn attributes_left(&mut self, ino: u32) -> Xattrs {
         let Ok(page) = node(self.inner, ino).await else { return Xattrs::default() };
         let head = &as_inode(&page).head;
@@ -470,7 +471,8 @@ impl Walker<'_> {
     }
 }
 
-/// Makes the fields of an inode possible; returns the first that was not.
+/// Makes impossible fields of an inode possible; returns the name of the first field that
+/// was wrong.
 fn tidy(head: &mut InodeHead) -> Option<&'static str> {
     let kind = Kind::from_code(head.kind)?;
     let mut wrong = None;
@@ -515,7 +517,7 @@ fn tidy(head: &mut InodeHead) -> Option<&'static str> {
         }
         let by_levels = u64::from(dirent::blocks(head.levels)) * BLOCK as u64;
         if set("size", size != by_levels) {
-            // The greater of the two counts: a block too many is a hole.
+            // Use the larger of the two block counts: a surplus block is just a hole.
             let blocks = size.div_ceil(BLOCK as u64).min(u64::from(u32::MAX)) as u32;
             head.levels = head.levels.max(dirent::levels_of(blocks));
             head.size = (u64::from(dirent::blocks(head.levels)) * BLOCK as u64).into();
@@ -538,8 +540,8 @@ fn tidy(head: &mut InodeHead) -> Option<&'static str> {
     wrong
 }
 
-/// Takes block `block` out of directory `ino`, no matter what it holds. A block that got a copy of
-/// its own has no place on the drive yet.
+/// Takes block `block` out of directory `ino`, whatever it contains. If the block is a copy made by
+/// the repair, it has no address on the drive yet.
 pub(super) async fn drop_block(inner: &Rc<Inner>, ino: u32, block: u32) -> Result<()> {
     let drop = |core: &mut Core| {
         let holder = core.holder(Ino(ino), block)?;

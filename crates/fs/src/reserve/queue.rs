@@ -1,9 +1,8 @@
-//! Requests short of space: their queue, and the attempts made for the first one.
+//! The queue of requests that are short of space, and the attempts made for the first of them.
 
 use furrow_rt::Semaphore;
 
-/// Attempts made for an operation that lacks space, since the spare space last reached a new
-/// maximum.
+/// Attempts to gain space for an operation, since the spare space last reached a new maximum.
 #[derive(Default)]
 pub(crate) struct Tried {
     pub(super) most: u64,
@@ -11,14 +10,14 @@ pub(crate) struct Tried {
     pub(super) steps: u32,
 }
 
-/// Requests short of space queue, first in, first out.
+/// The queue of requests that are short of space, first in, first out.
 ///
 /// Invariants:
 /// - The permit of `line` is taken while any request waits: then only the permit's holder, and
 ///   removals, are granted space.
 /// - `first` is set only while the operation of that holder runs.
 pub(crate) struct SpaceQueue {
-    /// One permit: its holder is first in the queue.
+    /// A single permit, held by the first request in the queue.
     pub(super) line: Semaphore,
     /// The operation that runs now is the first in the queue.
     pub(super) first: bool,
