@@ -1,19 +1,20 @@
-//! Scrub: everything written that counts is read from the drive and verified while the file system
-//! is in use, in the background.
+//! Scrub: reads everything on the drive that is in use and verifies it, in the background while the
+//! file system is in use.
 //!
-//! First what a mount needs, by the same reader that fsck uses: superblocks, ring, checkpoint,
-//! tables, delta logs, sync records. Checkpoints may change it meanwhile. So what seems damaged is
-//! read again while no checkpoint can begin, and counts only if two readings agree. Then all nodes
-//! by their numbers, each with the blocks it points to, in small batches: the owner of each block
-//! is confirmed, and the block is compared with the checksum in its pointer, as when it is cleaned.
-//! Between two batches the scrub rests while requests are served.
+//! The scrub first reads what a mount needs, with the reader that fsck uses: superblocks, ring,
+//! checkpoint, tables, delta logs, sync records. Checkpoints may change these structures during the
+//! reading. So if something seems damaged, it is read again while no checkpoint can begin, and
+//! counts as damaged only if two readings agree. The scrub then reads all nodes in the order of
+//! their ids, each with the blocks it points to, in small batches: the owner of each block is
+//! confirmed, and the block is compared with the checksum in its pointer, as in cleaning. Between
+//! two batches the scrub rests while requests are served.
 //!
-//! A repair writes again what memory still holds: a block that the cache has, with the checksum
-//! that its pointer names, is moved; for records of the engine itself, all tables and two
-//! checkpoints are written, one in each zone of the ring. Content that only the drive had is
-//! reported, and never gets a new checksum.
+//! A repair rewrites what memory still holds. A damaged block that the cache holds with the right
+//! checksum is moved. For damaged records of the engine itself, all tables and two checkpoints are
+//! written, one in each zone of the ring. Content that only the drive had is reported, and never
+//! gets a new checksum.
 //!
-//! Not read: summaries of segments. Cleaning finds the owners of blocks without them.
+//! Not read: summaries of segments, because cleaning finds the owners of blocks without them.
 
 use crate::clean::{Confirmed, Item, Owner};
 use crate::core::{Core, Failed, Inner};
@@ -31,16 +32,16 @@ use furrow_zone::Result;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Blocks read at a time.
+/// Largest number of blocks read at a time.
 const BATCH: usize = 128;
-/// Node ids looked at in one stretch.
+/// Largest number of node ids examined in one stretch.
 const IDS: u32 = 2_048;
-/// Readings of the records until two agree.
+/// Largest number of readings of the records until two agree.
 const READINGS: u32 = 4;
 
 impl Core {
-    /// The nodes in use from number `from` on, up to a batch of them, and the number to continue
-    /// from; `None` at the end.
+    /// The used nodes from id `from` on, at most a batch of them, and the id to continue from;
+    /// `None` at the end.
     fn nodes_from(&self, from: u32) -> Option<(Vec<Item>, u32)> {
         let nat = self.tables.nat();
         let (mut items, mut next) = (Vec::new(), from);
@@ -54,8 +55,8 @@ impl Core {
         (next > from).then_some((items, next))
     }
 
-    /// The blocks that a node points to, by the cache or else by `page`, which was just read. The
-    /// page is kept in the cache.
+    /// The blocks that a node points to. If the node is not in the cache, `page`, which was just
+    /// read, is put there first.
     fn blocks_of(&mut self, nid: u32, page: Option<Page>) -> Vec<Item> {
         let entry = self.tables.nat().get(nid);
         if let Some(page) = page {
@@ -63,7 +64,7 @@ impl Core {
                 key: Key::Node(nid),
                 pointer: Pointer { addr: entry.addr, crc: entry.crc },
             };
-            // The node may have moved; then its page is not taken.
+            // If the node has moved meanwhile, the page is not inserted.
             let _ = self.insert_fetched(&fetch, page);
         }
         let Some(cached) = self.cache.peek(&Key::Node(nid)) else { return Vec::new() };
@@ -72,8 +73,8 @@ impl Core {
         items.collect()
     }
 
-    /// Whether what was read in place of a block proves damage: its owner still names the place,
-    /// and no write to it is under way or has failed.
+    /// Whether an unexpected content of a block proves damage: the owner still names this address,
+    /// and no write to the block is in flight or has failed.
     fn is_damage(&mut self, item: &Item, owner: &Owner) -> bool {
         let writes = self.cache.peek(&owner.key()).is_some_and(|entry| entry.is_in_flight());
         let zone = BlockAddr(item.addr).locate(&self.env.geometry).map(|(zone, _)| zone);
@@ -139,12 +140,12 @@ impl Inner {
         self.scrub.rest(&self.rt, began, busy).await;
     }
 
-    /// The time, and the requests so far.
+    /// The present time, and the number of requests so far.
     fn begin_batch(&self) -> (Nanos, u64) {
         (self.rt.now(), self.core.borrow().requests())
     }
 
-    /// Reads everything; false if it ended early.
+    /// Runs the whole scrub; false if it ended early.
     async fn scrub_all(self: &Rc<Self>, repair: bool) -> Result<bool> {
         if !self.scrub.may_continue().await {
             return Ok(false);
@@ -176,7 +177,7 @@ impl Inner {
         }
     }
 
-    /// Reads and compares blocks of files. Returns the content of those that are whole, by address.
+    /// Reads and compares blocks of files. Returns the content of intact blocks, by address.
     async fn scrub_batch(
         self: &Rc<Self>,
         items: &[Item],
@@ -186,7 +187,7 @@ impl Inner {
             return Ok(BTreeMap::new());
         }
         let confirmed = match self.run_quietly(|core| core.confirm(items)).await {
-            // A node above these blocks is damaged. It is a finding of its own.
+            // A node above these blocks is damaged, which is a separate finding.
             Err(Failed::Load(_)) => return Ok(BTreeMap::new()),
             confirmed => confirmed.map_err(Failed::into_error)?,
         };
@@ -210,7 +211,7 @@ impl Inner {
         Ok(pages)
     }
 
-    /// Writes damaged blocks that the cache holds to new places, durably.
+    /// Writes damaged blocks that the cache holds to new places, and makes them durable.
     async fn move_copies(self: &Rc<Self>, damaged: &[(Item, Owner, String)]) -> Result<()> {
         let items: Vec<Item> = {
             let core = self.core.borrow();
@@ -227,7 +228,7 @@ impl Inner {
         self.checkpoint(false).await
     }
 
-    /// Reads what a mount needs.
+    /// Reads and checks the structures that a mount needs.
     async fn scrub_records(self: &Rc<Self>, repair: bool) -> Result<()> {
         let mut found = self.read_records().await?;
         if !found.is_ok() {

@@ -1,31 +1,31 @@
-//! Notices that the drive owes an answer, and what waits for it.
+//! Notices that the drive owes an answer, and reports which commands wait for it.
 //!
-//! If a drive neither answers nor reports an error, every operation that needs the drive waits,
-//! and the engine seems to hang. The engine only reports the wait. The engine cancels no command,
-//! because the drive may only be slow.
+//! If a drive neither answers nor reports an error, every operation that needs the drive waits, and
+//! the engine seems to hang. The engine only reports the wait, and cancels no command, because the
+//! drive may only be slow.
 
 use crate::core::{Core, Inner};
 use furrow_log::address::BlockAddr;
 use furrow_rt::Nanos;
 use std::rc::Rc;
 
-/// Time between two looks.
+/// Time between two looks at the drive.
 const LOOK_EVERY: u64 = Nanos::SECOND;
-/// An answer that is owed for this time is reported.
+/// The drive is reported when an answer has been owed for this time.
 const SILENT: u64 = 5 * Nanos::SECOND;
 
 /// A drive that owes an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Silence {
-    /// For how many seconds it has been known to.
+    /// Time for which the engine has known that the answer is owed, in seconds.
     pub seconds: u64,
     /// The commands that wait.
     pub waiting: String,
 }
 
 impl Inner {
-    /// Notes which command the drive owes an answer; returns for how long it owed the answer that
-    /// has come since the last look, if that was too long.
+    /// Notes which command the drive has left unanswered for longest. If an overdue answer has come
+    /// since the last look, returns how long the drive had owed it.
     fn look_at_drive(&self) -> Option<u64> {
         let oldest = self.core.borrow().env.device.oldest();
         let before = self.owed.get();
@@ -45,7 +45,7 @@ impl Inner {
         (owed >= SILENT).then(|| Silence { seconds: owed / Nanos::SECOND, waiting: waiting() })
     }
 
-    /// The commands under way.
+    /// Describes the commands under way.
     fn waiting(&self, core: &Core) -> String {
         let reads = self.fetches.starts();
         let writes = core.env.writer.in_flight();

@@ -1,4 +1,4 @@
-//! Figures that the file system reports: space, zones, memory.
+//! Statistics that the file system reports: space, zones, memory.
 
 use crate::blocked::NotApplied;
 use crate::core::Core;
@@ -16,9 +16,9 @@ impl Core {
         let valid = self.alloc.valid();
         let kept = self.alloc.kept_from_users();
         let left = self.alloc.capacity().saturating_sub(self.in_use());
-        // The nodes of large files, and those of a new file, are users' blocks as well.
+        // The nodes of large files, and those of a new file, count as users' blocks as well.
         let available = left.saturating_sub(left.div_ceil(LEAF_POINTERS as u64 / 2) + 4);
-        // A file takes a block for its inode, 1 in 64 more for the tables and directories.
+        // A file takes a block for its inode. One block in 64 is left for tables and directories.
         let unused = self.tables.ids().unused_count();
         let inodes_free = u64::from(unused).min(available - available.div_ceil(64));
         StatFs {
@@ -31,14 +31,14 @@ impl Core {
             blocks_logs: logs * u64::from(self.env.layout.capacity) + self.table_superzone_blocks(),
             blocks_logs_used: self.logs_used(),
             blocks_summaries: u64::from(self.env.layout.segment_count()),
-            // Where space ends before ids do, there are fewer inodes, not more of them in use.
+            // If space runs out before ids do, report fewer inodes in all, not more inodes in use.
             inodes: u64::from(self.env.layout.nodes - 1 - unused) + inodes_free,
             inodes_free,
             name_max: NAME_MAX as u32,
         }
     }
 
-    /// Blocks of superblock and checkpoint, delta-log extents, table pages and the sync log.
+    /// Blocks in use by superblock and checkpoint, delta log extents, table pages and the sync log.
     fn logs_used(&self) -> u64 {
         let extents = self.tables.logs().iter().flat_map(|log| &log.extents);
         let deltas: u64 = extents.map(|extent| u64::from(extent.blocks)).sum();
@@ -153,7 +153,7 @@ impl Core {
         }
     }
 
-    /// Keeps the present memory if it is the peak.
+    /// Updates the peak of memory use.
     pub(crate) fn note_memory(&mut self) {
         self.stats.note_memory(self.memory());
     }

@@ -5,7 +5,7 @@ use crate::stretch::Stretch;
 use crate::types::Counters;
 use furrow_rt::Rt;
 
-/// Counters, and the peak of the memory held.
+/// Counters, and the peak of memory use.
 #[derive(Default)]
 pub(crate) struct Stats {
     pub(crate) counters: Counters,
@@ -14,18 +14,18 @@ pub(crate) struct Stats {
 }
 
 impl Stats {
-    /// True if the present stretch has taken so long that other tasks should have a turn. `looked`
-    /// units were counted so far.
+    /// True if the present stretch has taken so long that other tasks should run. `looked` is the
+    /// number of units counted so far.
     pub(crate) fn is_long(&self, looked: u64, turn: u64) -> bool {
         self.stretch.is_long(looked, turn)
     }
 
-    /// A step begins.
+    /// Notes that a step begins.
     pub(crate) fn begin_step(&mut self, looked: u64, rt: &Rt) {
         self.stretch.begin_step(looked, rt);
     }
 
-    /// The step has ended.
+    /// Notes that the step has ended.
     pub(crate) fn end_step(&mut self, looked: u64, rt: &Rt) {
         if let Some((units, took)) = self.stretch.end_step(looked, rt) {
             let counters = &mut self.counters;
@@ -34,14 +34,14 @@ impl Stats {
         }
     }
 
-    /// Keeps `now`, the memory held, if it is the peak.
+    /// Updates the peak of memory use; `now` is the present use.
     pub(crate) fn note_memory(&mut self, now: Memory) {
         if now.total() > self.memory_peak.total() {
             self.memory_peak = now;
         }
     }
 
-    /// The peak of the memory held.
+    /// The peak of memory use.
     pub(crate) fn memory_peak(&self) -> Memory {
         self.memory_peak
     }

@@ -1,5 +1,5 @@
-//! The tables: where each node is (NAT), which blocks of each segment are valid (SIT), which node
-//! ids are free; their zones, and how their delta logs are merged into them.
+//! The tables: addresses of nodes (NAT), valid blocks of segments (SIT), free node ids; the zones
+//! of the tables, and the merging of delta logs into them.
 
 pub(crate) mod delta_merge;
 pub(crate) mod table;
@@ -14,24 +14,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use table::{NodeIds, Table};
 use zerocopy::FromZeros;
 
-/// The NAT, its delta logs and those of the SIT, and where table pages are. The SIT itself is the
-/// allocator's.
+/// The NAT, the delta logs of NAT and SIT, and the addresses of table pages. The SIT itself belongs
+/// to the allocator.
 pub(crate) struct Tables {
     nat: Table<NatEntry>,
     ids: NodeIds,
-    /// Delta logs: one, or NAT's and SIT's.
+    /// Delta logs: one that NAT and SIT share, or one for each.
     logs: Vec<Log>,
     /// Zones of the tables.
     zones: TableZones,
-    /// Where each table page is.
+    /// Addresses of all table pages.
     pages: TablePages,
     changed_nodes: ChangedNodes,
-    /// The next checkpoint writes all table pages.
+    /// True if the next checkpoint must write all table pages.
     write_all: bool,
 }
 
 impl Tables {
-    /// The tables of `nodes` node ids as a checkpoint has them: no node has changed since.
+    /// Builds the tables of `nodes` node ids from a checkpoint: no node has changed since.
     pub(crate) fn new(
         nodes: u32,
         nat: Table<NatEntry>,
@@ -52,18 +52,18 @@ impl Tables {
         }
     }
 
-    /// Accounts that go below zero are noted in `broken` from now on.
+    /// Makes the tables report accounts that go below zero to `broken`.
     pub(crate) fn note_broken_in(&mut self, broken: &Broken) {
         self.ids.note_broken_in(broken);
         self.changed_nodes.broken = broken.clone();
     }
 
-    /// Where each node is.
+    /// The NAT: the address of each node.
     pub(crate) fn nat(&self) -> &Table<NatEntry> {
         &self.nat
     }
 
-    /// Which node ids are free.
+    /// The node ids, used and free.
     pub(crate) fn ids(&self) -> &NodeIds {
         &self.ids
     }
@@ -73,7 +73,7 @@ impl Tables {
         &self.changed_nodes
     }
 
-    /// Delta logs: one, or NAT's and SIT's.
+    /// Delta logs: one that NAT and SIT share, or one for each.
     pub(crate) fn logs(&self) -> &[Log] {
         &self.logs
     }
@@ -83,7 +83,7 @@ impl Tables {
         &self.zones
     }
 
-    /// Where each table page is.
+    /// Addresses of all table pages.
     pub(crate) fn pages(&self) -> &TablePages {
         &self.pages
     }
@@ -93,12 +93,12 @@ impl Tables {
         self.ids.take()
     }
 
-    /// Takes exactly `nid` (replay). True if it was free.
+    /// Takes the particular id `nid`, for replay. True if it was free.
     pub(crate) fn claim_id(&mut self, nid: u32) -> bool {
         self.ids.claim(nid)
     }
 
-    /// Keeps `ids` for [`Tables::claim_id`] alone, until [`Tables::unhold_ids`].
+    /// Reserves `ids` for [`Tables::claim_id`], until [`Tables::unhold_ids`].
     pub(crate) fn hold_ids(&mut self, ids: impl Iterator<Item = u32>) {
         self.ids.hold(ids);
     }
@@ -108,7 +108,7 @@ impl Tables {
         self.ids.unhold();
     }
 
-    /// A new node of `ino`, whose id is taken already and which has no address yet.
+    /// Adds a new node of `ino`, whose id is already taken and which has no address yet.
     pub(crate) fn add_node(&mut self, nid: u32, ino: u32) {
         self.nat.update(nid, |entry| {
             entry.ino = ino.into();
@@ -117,7 +117,7 @@ impl Tables {
         });
     }
 
-    /// Node `nid` was written to `addr`. Returns its entry before the write.
+    /// Notes that node `nid` was written to `addr`. Returns its entry before the write.
     pub(crate) fn wrote_node(&mut self, nid: u32, addr: u32, crc: u32) -> NatEntry {
         let old = self.nat.get(nid);
         self.nat.update(nid, |entry| {
@@ -128,13 +128,14 @@ impl Tables {
         old
     }
 
-    /// Node `nid` is freed. Its id can be taken after the next checkpoint.
+    /// Frees node `nid`. Its id can be taken again after the next checkpoint.
     pub(crate) fn free_node(&mut self, nid: u32) {
         self.changed_nodes.freed(self.nat.get(nid).ino.get(), nid);
         self.replay_freed(nid);
     }
 
-    /// As [`Tables::free_node`], at replay: a record says so, and no later record has to.
+    /// Frees a node as [`Tables::free_node`] does, at replay: a record already says so, and no
+    /// later record has to.
     pub(crate) fn replay_freed(&mut self, nid: u32) {
         self.forget_node(nid);
         self.ids.put(nid);
@@ -145,18 +146,18 @@ impl Tables {
         self.nat.update(nid, |entry| *entry = NatEntry::new_zeroed());
     }
 
-    /// Sets the entry of node `nid`, whose id is taken already.
+    /// Sets the entry of node `nid`, whose id is already taken.
     pub(crate) fn set_node(&mut self, nid: u32, entry: NatEntry) {
         self.nat.update(nid, |at| *at = entry);
     }
 
-    /// At replay and repair: node `nid` exists, and its id is taken.
+    /// At replay and repair, adds node `nid` and takes its id.
     pub(crate) fn adopt_node(&mut self, nid: u32, entry: NatEntry) {
         self.ids.claim(nid);
         self.set_node(nid, entry);
     }
 
-    /// A sync record covers the changed nodes of `ino`, which are returned in order.
+    /// Takes the changed nodes of `ino`, in ascending order, because a sync record now covers them.
     pub(crate) fn logged(&mut self, ino: u32) -> BTreeSet<u32> {
         self.changed_nodes.logged(ino)
     }
@@ -166,8 +167,8 @@ impl Tables {
         self.nat.take_dirty()
     }
 
-    /// Undoes the taking of entries `changed` and table pages `stale` for a checkpoint that will
-    /// not be made.
+    /// Marks the entries `changed` and the table pages `stale` as unwritten again, because the
+    /// checkpoint that took them will not be made.
     pub(crate) fn untake_nodes(
         &mut self,
         changed: &[(u32, NatEntry)],
@@ -176,29 +177,30 @@ impl Tables {
         self.nat.untake(changed, stale);
     }
 
-    /// A checkpoint takes its snapshot.
+    /// Takes a checkpoint's snapshot.
     pub(crate) fn snapshot(&mut self) {
         self.changed_nodes.snapshot();
         self.ids.snapshot();
     }
 
-    /// That checkpoint is durable.
+    /// Notes that the checkpoint of the last snapshot is durable.
     pub(crate) fn checkpoint_durable(&mut self) {
         self.changed_nodes.durable();
         self.ids.durable();
     }
 
-    /// `zone` was reset, or could not be.
+    /// Notes that `zone` was reset (`done`) or could not be reset.
     pub(crate) fn zone_was_reset(&mut self, zone: ZoneId, done: bool) {
         self.zones.was_reset(zone, done);
     }
 
-    /// The next checkpoint writes all table pages to empty zones, and needs no delta log.
+    /// Makes the next checkpoint write all table pages to empty zones, without using the
+    /// delta logs.
     pub(crate) fn write_all(&mut self) {
         self.write_all = true;
     }
 
-    /// Notes that the delta log halves not in use were reset, for logs without an extent in them.
+    /// Notes that the unused halves of delta logs without extents in them were reset.
     pub(crate) fn delta_released(&mut self) {
         for log in self.logs.iter_mut().filter(|log| log.is_in_one_half()) {
             let other = 1 - log.delta.position().0;
@@ -225,30 +227,30 @@ impl Tables {
     }
 }
 
-/// NAT and SIT.
+/// Indexes of the two tables, NAT and SIT.
 pub(crate) const TABLES: [usize; 2] = [number::NAT as usize, number::SIT as usize];
 
-/// Where each table page of NAT and SIT is, up to the last that was written.
+/// Addresses of the table pages of NAT and SIT, up to the last page that was written.
 pub(crate) type TablePages = [Vec<UnitRef>; 2];
 
-/// A delta log, and the zone that the pages of its tables are written to.
+/// A delta log, and the zone to which the pages of its tables are written.
 pub(crate) struct Log {
     pub(crate) delta: DeltaLog,
     /// Extents of the log that complete the table pages.
     pub(crate) extents: Vec<Extent>,
-    /// A merge is under way: the tables know which table pages are still to be written.
+    /// True while a merge is under way: the tables know which table pages it has still to write.
     pub(crate) merging: bool,
-    /// Table pages that the merge writes though they are not stale.
+    /// Table pages that the merge writes although they are not stale.
     moved: BTreeSet<(usize, u32)>,
-    /// The zone written to now.
+    /// The zone that is being written.
     pub(crate) open: Option<ZoneId>,
 }
 
-/// A table page to be written: its table, its number there, its bytes.
+/// A table page to be written: the table, the page's number in it, and its bytes.
 pub(crate) type TablePageBytes = (usize, u32, Vec<u8>);
 
 impl Log {
-    /// A log without a merge.
+    /// Builds a log that is not being merged.
     pub(crate) fn new(delta: DeltaLog, extents: Vec<Extent>) -> Log {
         Log { delta, extents, merging: false, moved: BTreeSet::new(), open: None }
     }
@@ -279,26 +281,28 @@ pub(crate) struct TableZones {
     zones: BTreeMap<ZoneId, Use>,
     /// Superzones of the main area that belong to the tables.
     superzones: BTreeSet<u32>,
-    /// Superzones taken that no durable checkpoint lists yet.
+    /// Superzones taken from the main area that no durable checkpoint lists yet.
     pending: Vec<u32>,
-    /// The zone taken last.
+    /// The zone that was taken last.
     last: ZoneId,
-    /// The tables have more zones than they need: the zones set aside by mkfs are taken first.
+    /// True if the tables have more zones than they need. Zones set aside by mkfs are then
+    /// taken first.
     shrinks: bool,
 }
 
-/// Nodes whose place changed since the last durable checkpoint and that no sync record covers. The
-/// nodes that had changed at a checkpoint's snapshot are kept apart until that checkpoint is
-/// durable.
+/// Nodes whose address has changed since the last durable checkpoint and that no sync record
+/// covers. Nodes that had changed at a checkpoint's snapshot are kept separately until that
+/// checkpoint is durable.
 ///
 /// Invariants:
-/// - `count` is the number of nodes in `now` and `in_snapshot` together; one in both counts twice.
-/// - A node in `now` has changed since the last snapshot, so that its NAT entry is dirty.
+/// - `count` is the number of nodes in `now` and `in_snapshot` together; a node in both
+///   counts twice.
+/// - A node in `now` has changed since the last snapshot, so its NAT entry is dirty.
 #[derive(Default)]
 pub(crate) struct ChangedNodes {
     now: BTreeMap<u32, BTreeSet<u32>>,
     in_snapshot: BTreeMap<u32, BTreeSet<u32>>,
-    /// Nodes in both together.
+    /// Number of nodes in `now` and `in_snapshot`.
     count: usize,
     broken: Broken,
 }
@@ -327,24 +331,25 @@ impl ChangedNodes {
         same(format_args!("ChangedNodes::count"), count, self.count)
     }
 
-    /// Bytes of memory: files of few nodes have a set of their own each.
+    /// Estimated bytes of memory. Each file has a set of its own, even for a few nodes.
     pub(crate) fn bytes(&self) -> u64 {
         let sets = self.now.len() + self.in_snapshot.len();
         set_bytes(sets, 32) + set_bytes(self.count, 4).max(sets as u64 * 64)
     }
 
-    /// True if nodes of `ino` changed.
+    /// True if nodes of `ino` have changed.
     pub(crate) fn has(&self, ino: u32) -> bool {
         self.now.contains_key(&ino) || self.in_snapshot.contains_key(&ino)
     }
 
-    /// Changed nodes of `ino`, at most: one that changed again after the snapshot counts twice.
+    /// Upper limit for the number of changed nodes of `ino`: a node that changed again after the
+    /// snapshot counts twice.
     pub(crate) fn most_of(&self, ino: u32) -> usize {
         let sets = [&self.now, &self.in_snapshot];
         sets.iter().filter_map(|sets| sets.get(&ino)).map(BTreeSet::len).sum()
     }
 
-    /// A sync record covers the changed nodes of `ino`, which are returned in order.
+    /// Takes the changed nodes of `ino`, in ascending order, because a sync record now covers them.
     pub(crate) fn logged(&mut self, ino: u32) -> BTreeSet<u32> {
         let mut all = self.now.remove(&ino).unwrap_or_default();
         let older = self.in_snapshot.remove(&ino).unwrap_or_default();

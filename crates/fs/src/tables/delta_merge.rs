@@ -1,21 +1,21 @@
-//! Merging delta logs into the tables, in the background.
+//! Merging: writes the changes in delta logs to the tables, in the background.
 //!
-//! A delta log has two halves. When one has no space for another checkpoint's deltas, the
-//! checkpoint continues in the other, and the table pages that are *stale* are written from memory,
+//! A delta log has two halves. When the current half has no space for another checkpoint's deltas,
+//! the checkpoint continues in the other half, and the *stale* table pages are written from memory,
 //! a few at a time, while operations continue. The first checkpoint after the last of these pages
-//! lists no extent of the first half, so that half is reset. Table pages that did not change are
-//! not written, unless few are left in their zone (see [`crate::tables::table_zones`]).
+//! lists no extent of the old half, which is then reset. Table pages that did not change are not
+//! written, unless few are left in their zone (see [`crate::tables::table_zones`]).
 //!
-//! NAT and SIT share a log, or have one each and write to zones of their own, as mkfs decided.
+//! NAT and SIT share a log, or have one each and write to separate zones, as mkfs decided.
 //!
 //! Invariants
-//! - A table page holds the memory's content at the time the table page was written. Checkpoints
-//!   list places as of their snapshot, so every entry that is newer in the table page than in the
-//!   tables as of the checkpoint before is among the deltas of the checkpoint that first lists it.
-//! - A checkpoint can always do without the log: one that finds the second half full before the
-//!   merge has ended writes the stale pages itself, and needs no deltas. It takes longer, so
-//!   writers are slowed; they never fail. Where that would leave too few zones empty it writes all
-//!   table pages, to empty zones: then only these are in use.
+//! - A table page holds the content that memory had when the page was written. Checkpoints list
+//!   addresses as of their snapshot, so every entry in a table page that is newer than the tables
+//!   of the previous checkpoint is among the deltas of the checkpoint that first lists the page.
+//! - A checkpoint never depends on space in the log: if it finds the second half full before the
+//!   merge has ended, it writes the stale pages itself and needs no deltas. Such a checkpoint takes
+//!   longer, which slows writers down, but they never fail. If it would leave too few zones empty,
+//!   it writes all table pages, to empty zones: then only these zones are in use.
 
 use crate::core::{Core, Inner};
 use crate::format::{HOLE, NatEntry, SitEntry, UnitRef, kind, table};
@@ -30,12 +30,12 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Blocks of table pages written before other tasks may continue: 1 MiB.
+/// Blocks of table pages that a merge writes before other tasks can run: 1 MiB.
 const BATCH: u32 = 256;
-/// What a checkpoint does about a delta log that has no space for its deltas.
+/// How a checkpoint stores the changes of a table, depending on the space in the delta log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Plan {
-    /// The log has space.
+    /// The log has space for the deltas.
     Append,
     /// The checkpoint continues in the other half, and a merge begins.
     Switch,
@@ -43,16 +43,16 @@ pub(crate) enum Plan {
     Write,
 }
 
-/// The table pages of a log that a checkpoint writes itself.
+/// The table pages of a log's tables that a checkpoint writes itself.
 #[derive(Default)]
 pub(crate) struct Write {
     table_pages: Vec<TablePageBytes>,
-    /// All table pages of the log are written, to empty zones.
+    /// True if all table pages of the log are written, to empty zones.
     whole: bool,
 }
 
 impl Write {
-    /// The numbers of those table pages that belong to `table`.
+    /// The numbers of the table pages to write that belong to `table`.
     pub(crate) fn table_pages_of(&self, table: usize) -> impl Iterator<Item = u32> + '_ {
         self.table_pages
             .iter()
@@ -73,19 +73,19 @@ impl Tables {
         TABLES.into_iter().filter(move |table| (*table).min(logs - 1) == log)
     }
 
-    /// From now on `log` is written in its other half.
+    /// Continues `log` in its other half.
     ///
     /// # Errors
-    /// If that half holds anything.
+    /// If that half is not empty.
     pub(crate) fn switch_half(&mut self, log: usize) -> Result<()> {
         self.logs[log].delta.fill_and_switch_half()
     }
 
     /// Appends the changed entries of the tables of `log`, as `record`. The drain that follows
-    /// notices whether the writes worked.
+    /// reports failed writes.
     ///
     /// # Errors
-    /// If there is no space for them, which the plan excludes.
+    /// If there is no space for the entries, which the plan excludes.
     pub(crate) fn append_deltas(
         &mut self,
         log: usize,
@@ -105,7 +105,7 @@ impl Tables {
     }
 
     /// Ends a merge that has written its last table page: the next checkpoint needs only the
-    /// extents of the log's present half.
+    /// extents of the log's current half.
     fn end_merge(&mut self, log: usize, sit: &Table<SitEntry>) {
         if !self.logs[log].merging || self.merging(log, sit) > 0 {
             return;
@@ -116,7 +116,7 @@ impl Tables {
         log.extents.retain(|extent| extent.half == half);
     }
 
-    /// The table pages that are stale now, of the tables of `log`.
+    /// The stale table pages of the tables of `log`.
     fn stale(&self, log: usize, sit: &Table<SitEntry>) -> BTreeSet<(usize, u32)> {
         let stale = [self.nat.stale(), sit.stale()];
         let table_pages =
@@ -124,13 +124,13 @@ impl Tables {
         self.tables_of(log).flat_map(table_pages).collect()
     }
 
-    /// Table pages that a merge of `log` has still to write.
+    /// Number of table pages that a merge of `log` has still to write.
     pub(super) fn merging(&self, log: usize, sit: &Table<SitEntry>) -> u32 {
         let merging = [self.nat.merging().len() as u32, sit.merging().len() as u32];
         self.tables_of(log).map(|table| merging[table]).sum()
     }
 
-    /// Table pages of the tables of `log`.
+    /// Number of table pages of the tables of `log`.
     fn unit_count(&self, log: usize, sit: &Table<SitEntry>) -> u32 {
         let existing = [self.nat.existing(), sit.existing()];
         self.tables_of(log).map(|table| existing[table]).sum()
@@ -138,8 +138,8 @@ impl Tables {
 }
 
 impl Core {
-    /// Plans, at a snapshot, before dirty entries are taken, what the checkpoint does about each
-    /// log; NAT and SIT have `dirty` dirty entries.
+    /// Plans for each log how the checkpoint stores the changes. Called at a snapshot, before dirty
+    /// entries are taken; `dirty` is the number of dirty entries of NAT and SIT.
     pub(crate) fn plan_logs(&mut self, dirty: [u32; 2]) -> Vec<Plan> {
         (0..self.tables.logs.len()).map(|log| self.plan_log(log, dirty)).collect()
     }
@@ -165,8 +165,7 @@ impl Core {
         Plan::Write
     }
 
-    /// Begins to write the table pages of `log` that are stale now; false if too few zones are
-    /// empty.
+    /// Begins to write the stale table pages of `log`; false if too few zones are empty.
     fn begin_merge(&mut self, log: usize) -> bool {
         let stale = self.tables.stale(log, self.alloc.sit());
         let begun = self.zones_begun(log, stale.len() as u32) + self.zones_promised(&[log]);
@@ -188,9 +187,9 @@ impl Core {
         true
     }
 
-    /// The table pages a checkpoint writes itself by `plans`, as of its snapshot. Ends the merges
-    /// of these logs. Where too few zones would stay empty, all table pages of all logs are written
-    /// to empty zones instead.
+    /// Takes the table pages that a checkpoint writes itself according to `plans`, as of its
+    /// snapshot. Ends the merges of these logs. If too few zones would stay empty, all table pages
+    /// of all logs are written to empty zones instead.
     pub(crate) fn take_unmerged(&mut self, plans: &mut [Plan]) -> Vec<Write> {
         let mut writing: Vec<usize> =
             (0..plans.len()).filter(|log| plans[*log] == Plan::Write).collect();
@@ -215,7 +214,7 @@ impl Core {
         writes
     }
 
-    /// Ends a merge: the pages it has not written are stale.
+    /// Ends a merge: the pages it has not written are stale again.
     fn unmerge(&mut self, log: usize) {
         for table in self.tables.tables_of(log) {
             match table {
@@ -226,8 +225,8 @@ impl Core {
         self.tables.logs[log].merging = false;
     }
 
-    /// Whether enough zones stay empty if the stale table pages of the logs in `writing` are
-    /// written. Of a log that is in `whole`, too, all table pages are written.
+    /// Whether enough zones stay empty if the stale table pages of the logs `writing` are written,
+    /// and all table pages of those logs that are also in `whole`.
     fn leaves_enough(&self, writing: &[usize], whole: &[usize]) -> bool {
         let residents =
             crate::tables::table_zones::residents(&self.tables.pages, &self.env.geometry);
@@ -255,8 +254,8 @@ impl Core {
     }
 
     /// With pairs of zones (`Metadata::Pair`): true if writing the stale table pages would take
-    /// more zones than one half of the pair has, which is just more than all table pages fill. Then
-    /// all table pages are copied.
+    /// more zones than one half of the pair has. A half has just enough zones for all table pages.
+    /// If true, all table pages are copied to the other half.
     fn pair_is_full(&self, log: usize) -> bool {
         if self.env.options.variant.metadata != Metadata::Pair {
             return false;
@@ -271,7 +270,7 @@ impl Core {
         stale > 0 && zones + self.zones_begun(log, stale) > half
     }
 
-    /// The table pages of `log` that are stale, or all of them; they are then not stale.
+    /// Takes the stale table pages of `log`, or all of them; they are no longer stale.
     fn take_table_pages(&mut self, log: usize, all: bool) -> Vec<TablePageBytes> {
         let mut table_pages = Vec::new();
         for table in self.tables.tables_of(log) {
@@ -289,9 +288,9 @@ impl Core {
         table_pages
     }
 
-    /// Writes the table pages `write` that checkpoint `id` takes from the tables of `log`, and
-    /// notes their places in `places`, which the checkpoint lists. The extents of the log are then
-    /// not needed any more.
+    /// Writes the table pages `write`, which checkpoint `id` takes from the tables of `log`, and
+    /// notes their addresses in `places`, which the checkpoint lists. The extents of the log are
+    /// then no longer needed.
     ///
     /// # Errors
     /// `NoSpace` if no zone is empty, which the plan excludes.
@@ -318,8 +317,7 @@ impl Core {
         Ok(())
     }
 
-    /// Writes the next few table pages of the merge of `log`; false if there is nothing left to
-    /// write.
+    /// Writes the next few table pages of the merge of `log`; false if none is left.
     fn merge_some(&mut self, log: usize) -> Result<bool> {
         if !self.tables.logs[log].merging {
             return Ok(false);
@@ -356,7 +354,7 @@ impl Core {
         Ok(more)
     }
 
-    /// The bytes of a table page in memory; the page is then not stale.
+    /// The bytes of a table page in memory; the page is no longer stale.
     fn table_page_bytes(&mut self, table: usize, table_page: u32) -> Option<Vec<u8>> {
         if table == TABLES[0] {
             self.tables.nat.merged(table_page).map(|entries| entries.as_bytes().to_vec())
@@ -365,7 +363,7 @@ impl Core {
         }
     }
 
-    /// Writes a table page after the last one its log wrote. Its place from now on is returned.
+    /// Writes a table page after the page that its log wrote last. Returns its new address.
     fn write_table_page(
         &mut self,
         checkpoint: u64,
@@ -394,8 +392,8 @@ impl Core {
         Ok(place)
     }
 
-    /// Fills the zone of tables that `log` writes to, and continues in an empty one, which takes
-    /// over its permit.
+    /// Fills the table zone that `log` writes to, and continues in an empty one, which takes over
+    /// the permit.
     fn next_table_zone(&mut self, log: usize) -> Result<ZoneId> {
         let Some(zone) = self.tables.zones.take() else {
             let message = format!("{}: no zone of the tables is empty", self.env.device.name());
@@ -409,7 +407,7 @@ impl Core {
         Ok(zone)
     }
 
-    /// Pads a zone to its end, so that it gives its permit back.
+    /// Pads a zone to its end, so that the zone gives its permit back.
     pub(crate) fn fill_zone(&mut self, zone: ZoneId) {
         if self.env.writer.is_open(zone) {
             let zeros = ZoneWrite::zeros_to(zone, self.env.layout.capacity);
@@ -435,7 +433,7 @@ fn set_place(table_pages: &mut Vec<UnitRef>, table_page: u32, place: UnitRef) {
 }
 
 impl Inner {
-    /// After recovery: continues the merges that a crash or an unmount has interrupted.
+    /// After recovery, continues the merges that a crash or an unmount interrupted.
     pub(crate) fn resume_merge(self: &Rc<Self>) {
         {
             let core = &mut *self.core.borrow_mut();
@@ -443,7 +441,7 @@ impl Inner {
                 return;
             }
             for log in 0..core.tables.logs.len() {
-                // The checkpoint that ended recovery may have begun one.
+                // The checkpoint that ended recovery may have begun a merge already.
                 if !core.tables.logs[log].is_in_one_half() && !core.tables.logs[log].merging {
                     core.begin_merge(log);
                 }
@@ -452,7 +450,7 @@ impl Inner {
         self.start_merge();
     }
 
-    /// Starts writing the table pages of merges, if one has just begun.
+    /// Starts the task that writes the table pages of merges, if a merge has just begun.
     pub(crate) fn start_merge(self: &Rc<Self>) {
         let none = self.core.borrow().tables.logs.iter().all(|log| !log.merging);
         if none || self.merge_running.replace(true) {
@@ -483,7 +481,7 @@ impl Inner {
             if !more {
                 return Ok(());
             }
-            // One batch at a time, so that merges do not delay the writes that users wait for.
+            // Wait after each batch, so that merges do not delay the writes that users wait for.
             self.wait_durable_or_relocated(point).await?;
             self.rt.yield_now().await;
         }

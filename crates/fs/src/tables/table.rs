@@ -1,11 +1,11 @@
 //! The tables in memory: NAT and SIT.
 //!
-//! A table is an array of fixed-size entries, divided into *table pages*, the pieces in which it is
-//! written to the table area. Table pages that were never touched take no memory. Entries changed
-//! since the last checkpoint are *dirty* and go to the delta log; table pages with entries in the
-//! delta log are *stale* (their copy in the table area is older) and are written by the next merge.
+//! A table is an array of fixed-size entries, divided into *table pages*, in which it is written to
+//! the table area. Table pages that were never touched take no memory. Entries changed since the
+//! last checkpoint are *dirty* and go to the delta log; table pages with entries in the delta log
+//! are *stale* (their copy in the table area is older) and are written by the next merge.
 //!
-//! A checkpoint takes its snapshot by sharing table pages ([`Rc`]); a later change copies.
+//! A checkpoint takes its snapshot by sharing table pages ([`Rc`]); a later change copies the page.
 
 use crate::accounts::{Broken, at_most, contradiction, holds, same};
 use crate::format::{NatEntry, SitEntry};
@@ -23,7 +23,7 @@ pub(crate) trait Entry:
 impl Entry for NatEntry {}
 impl Entry for SitEntry {}
 
-/// One table.
+/// A table in memory.
 ///
 /// Invariants:
 /// - `resident` is the number of table pages in memory.
@@ -32,7 +32,7 @@ pub(crate) struct Table<E> {
     per_table_page: u32,
     len: u32,
     table_pages: Vec<Option<Rc<Vec<E>>>>,
-    /// Table pages in memory.
+    /// Number of table pages in memory.
     resident: usize,
     dirty: BTreeSet<u32>,
     stale: BTreeSet<u32>,
@@ -41,19 +41,19 @@ pub(crate) struct Table<E> {
 }
 
 impl<E: Entry> Table<E> {
-    /// A table of `len` zero entries, `per_table_page` in a table page.
+    /// Builds a table of `len` zero entries, `per_table_page` in each table page.
     pub(crate) fn new(len: u32, per_table_page: u32) -> Table<E> {
         let table_pages = vec![None; len.div_ceil(per_table_page) as usize];
         let (dirty, stale, merging) = Default::default();
         Table { per_table_page, len, table_pages, resident: 0, dirty, stale, merging }
     }
 
-    /// Entries.
+    /// Number of entries.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// Entry `index`; zeros past the end.
+    /// Returns entry `index`; zeros past the end.
     pub(crate) fn get(&self, index: u32) -> E {
         self.table_pages
             .get((index / self.per_table_page) as usize)
@@ -63,7 +63,7 @@ impl<E: Entry> Table<E> {
             .unwrap_or_else(E::new_zeroed)
     }
 
-    /// Changes entry `index`, which becomes dirty.
+    /// Changes entry `index` and marks it dirty.
     pub(crate) fn update(&mut self, index: u32, change: impl FnOnce(&mut E)) {
         self.dirty.insert(index);
         change(self.entry_mut(index));
@@ -79,8 +79,8 @@ impl<E: Entry> Table<E> {
         &mut Rc::make_mut(table_page)[(index % self.per_table_page) as usize]
     }
 
-    /// Sets an entry read back from the delta log: its table page is stale. False if the index is
-    /// out of range or the bytes are of another size.
+    /// Sets an entry read back from the delta log, so its table page is stale. False if the index
+    /// is out of range or the bytes have the wrong size.
     #[must_use]
     pub(crate) fn restore(&mut self, index: u32, bytes: &[u8]) -> bool {
         let Ok(entry) = E::read_from_bytes(bytes) else { return false };
@@ -100,7 +100,7 @@ impl<E: Entry> Table<E> {
         self.resident += usize::from(self.table_pages[table_page as usize].is_none());
         let Ok(entries) = <[E]>::ref_from_bytes_with_elems(bytes, self.per_table_page as usize)
         else {
-            // Unaligned for E: copy entry by entry.
+            // The bytes may be unaligned for `E`: copy entry by entry.
             let copied: Vec<E> = bytes
                 .chunks_exact(size_of::<E>())
                 .filter_map(|chunk| E::read_from_bytes(chunk).ok())
@@ -112,7 +112,7 @@ impl<E: Entry> Table<E> {
         true
     }
 
-    /// Bytes of memory of the entries.
+    /// Bytes of memory that the entries use.
     pub(crate) fn bytes(&self) -> u64 {
         let pointers = self.table_pages.len() * size_of::<Option<Rc<Vec<E>>>>();
         (self.resident * self.per_table_page as usize * size_of::<E>() + pointers) as u64
@@ -161,8 +161,8 @@ impl<E: Entry> Table<E> {
         dirty.into_iter().map(|index| (index, self.get(index))).collect()
     }
 
-    /// Undoes the taking of entries `dirty` and table pages `stale` for a checkpoint that will not
-    /// be made.
+    /// Marks the entries `dirty` as dirty and the table pages `stale` as stale again, because the
+    /// checkpoint that took them will not be made.
     pub(crate) fn untake(&mut self, dirty: &[(u32, E)], stale: impl Iterator<Item = u32>) {
         self.dirty.extend(dirty.iter().map(|(index, _)| *index));
         self.stale.extend(stale);
@@ -173,7 +173,7 @@ impl<E: Entry> Table<E> {
         &self.stale
     }
 
-    /// Number of table pages up to the last that was ever touched.
+    /// Number of table pages up to the last one that was ever touched.
     pub(crate) fn touched(&self) -> u32 {
         let last = self.table_pages.iter().rposition(Option::is_some);
         last.map_or(0, |last| last as u32 + 1)
@@ -207,8 +207,8 @@ impl<E: Entry> Table<E> {
         &self.merging
     }
 
-    /// Shares a table page of the merge, to be written with its present content: it is then not
-    /// stale. `None` if the merge need not write it any more.
+    /// Shares a table page of the merge, to be written with its present content; the page is no
+    /// longer stale. `None` if the merge need not write the page any more.
     pub(crate) fn merged(&mut self, table_page: u32) -> Option<Rc<Vec<E>>> {
         if !self.merging.remove(&table_page) {
             return None;
@@ -217,19 +217,19 @@ impl<E: Entry> Table<E> {
         self.table_pages[table_page as usize].clone()
     }
 
-    /// Ends a merge: the pages it has not written are stale.
+    /// Ends a merge: the pages it has not written are stale again.
     pub(crate) fn unmerge(&mut self) {
         let left = std::mem::take(&mut self.merging);
         self.stale.extend(left);
     }
 
-    /// Shares the table pages that are stale. They are then not stale, as a checkpoint writes them.
+    /// Shares the stale table pages. They are no longer stale, as a checkpoint writes them.
     pub(crate) fn take_stale(&mut self) -> Vec<(u32, Rc<Vec<E>>)> {
         let stale = std::mem::take(&mut self.stale);
         stale.into_iter().filter_map(|u| Some((u, self.table_pages[u as usize].clone()?))).collect()
     }
 
-    /// Shares every table page that exists, for a full rewrite. None is stale then.
+    /// Shares every table page in memory, for a full rewrite. No page is stale then.
     pub(crate) fn take_all(&mut self) -> Vec<(u32, Rc<Vec<E>>)> {
         self.stale.clear();
         let table_pages = self.table_pages.iter().enumerate();
@@ -250,37 +250,37 @@ impl<E: Entry> Table<E> {
     }
 }
 
-/// Node ids: which are free. The lowest is taken first, so that few table pages are in use. A freed
-/// id can be taken again only after the next checkpoint.
+/// The node ids, used and free. The lowest free id is taken first, so that few table pages are in
+/// use. A freed id can be taken again only after the next checkpoint.
 ///
 /// Invariants:
 /// - `count` is the number of bits in `used`.
 /// - `free` is the number of clear bits below `limit`, except that of id 0.
 /// - An id that waits is used, waits once, and has no NAT entry; any other used id has one.
-/// - No free id is below `next`, except those that are held.
+/// - No free id is below `next`, except ids that are held.
 pub(crate) struct NodeIds {
     used: Vec<u64>,
     len: u32,
-    /// Ids from here on are not taken: the tables have no space for them yet.
+    /// Ids from this one on are not taken: the tables have no space for them yet.
     limit: u32,
-    /// Ids in use.
+    /// Number of ids in use.
     count: u32,
-    /// Free ids below `limit`.
+    /// Number of free ids below `limit`.
     free: u32,
     /// No id above this is in use.
     top: u32,
     next: u32,
     /// Free ids that [`NodeIds::take`] must not take: see [`NodeIds::hold`].
     held: BTreeSet<u32>,
-    /// Freed since the last snapshot.
+    /// Ids freed since the last snapshot.
     waiting: Vec<u32>,
-    /// Freed before the snapshot of the checkpoint under way.
+    /// Ids freed before the snapshot of the checkpoint under way.
     snapshot: Vec<u32>,
     broken: Broken,
 }
 
 impl NodeIds {
-    /// Ids `1..len`, those in `used` taken.
+    /// Builds the set of ids `1..len`, with the ids `used` taken.
     pub(crate) fn new(len: u32, used: impl Iterator<Item = u32>) -> NodeIds {
         let words = vec![0; (len as usize).div_ceil(64)];
         let mut ids = NodeIds {
@@ -302,7 +302,7 @@ impl NodeIds {
         ids
     }
 
-    /// Accounts that go below zero are noted in `broken` from now on.
+    /// Makes the ids report accounts that go below zero to `broken`.
     pub(super) fn note_broken_in(&mut self, broken: &Broken) {
         self.broken = broken.clone();
     }
@@ -312,18 +312,18 @@ impl NodeIds {
         self.used[(id / 64) as usize] >> (id % 64) & 1 == 1
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory in use.
     pub(crate) fn bytes(&self) -> u64 {
         let freed = self.waiting.len() + self.snapshot.len() + self.held.len();
         (self.used.len() * size_of::<u64>() + freed * size_of::<u32>()) as u64
     }
 
-    /// Ids taken, those that wait for a checkpoint included.
+    /// Number of ids taken, including freed ids that wait for a checkpoint.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
-    /// Ids freed that wait for a checkpoint.
+    /// Freed ids that wait for a checkpoint.
     pub(crate) fn freed(&self) -> impl Iterator<Item = u32> + '_ {
         self.waiting.iter().chain(&self.snapshot).copied()
     }
@@ -364,7 +364,7 @@ impl NodeIds {
         at_most(format_args!("NodeIds::limit"), self.len, self.limit)
     }
 
-    /// Takes exactly `id` (replay). True if it was free.
+    /// Takes the particular id `id`, for replay. True if it was free.
     pub(crate) fn claim(&mut self, id: u32) -> bool {
         if id == 0 || id >= self.len || self.is_used(id) {
             return false;
@@ -376,7 +376,7 @@ impl NodeIds {
         true
     }
 
-    /// Ids that may be taken are below this.
+    /// The limit below which ids may be taken.
     pub(crate) fn limit(&self) -> u32 {
         self.limit
     }
@@ -395,7 +395,7 @@ impl NodeIds {
         self.limit = limit;
     }
 
-    /// The highest id in use, or freed and not yet free for use.
+    /// The highest id that is in use, or was freed and still waits for a checkpoint.
     pub(crate) fn highest(&mut self) -> u32 {
         while self.top > 0 && !self.is_used(self.top) {
             self.top -= 1;
@@ -403,7 +403,7 @@ impl NodeIds {
         self.top
     }
 
-    /// Keeps `ids` for [`NodeIds::claim`] alone, until [`NodeIds::unhold`].
+    /// Reserves `ids` for [`NodeIds::claim`], until [`NodeIds::unhold`].
     pub(crate) fn hold(&mut self, ids: impl Iterator<Item = u32>) {
         self.held.extend(ids);
     }
@@ -430,33 +430,34 @@ impl NodeIds {
         None
     }
 
-    /// Gives `id` back; it can be taken after the next checkpoint.
+    /// Frees `id`; it can be taken again after the next checkpoint.
     pub(crate) fn put(&mut self, id: u32) {
         self.waiting.push(id);
     }
 
-    /// Ids that can be taken now.
+    /// Number of ids that can be taken now.
     pub(crate) fn free_count(&self) -> u32 {
         self.free
     }
 
-    /// Ids not in use, including those that wait for a checkpoint, or for space in the tables.
+    /// Number of ids not in use, including those that wait for a checkpoint, or for space in
+    /// the tables.
     pub(crate) fn unused_count(&self) -> u32 {
         self.len - 1 - self.count + self.waiting_count()
     }
 
-    /// Ids freed that wait for a checkpoint.
+    /// Number of freed ids that wait for a checkpoint.
     pub(crate) fn waiting_count(&self) -> u32 {
         (self.waiting.len() + self.snapshot.len()) as u32
     }
 
-    /// A checkpoint takes its snapshot: the ids freed until now become free when it is durable.
+    /// Takes a checkpoint's snapshot: ids freed so far become free when the checkpoint is durable.
     pub(crate) fn snapshot(&mut self) {
         let waiting = std::mem::take(&mut self.waiting);
         self.snapshot.extend(waiting);
     }
 
-    /// The checkpoint is durable: ids freed before its snapshot can be taken.
+    /// Frees the ids that were freed before the snapshot, because the checkpoint is durable.
     pub(crate) fn durable(&mut self) {
         for id in std::mem::take(&mut self.snapshot) {
             self.used[(id / 64) as usize] &= !(1 << (id % 64));

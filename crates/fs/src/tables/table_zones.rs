@@ -1,20 +1,20 @@
-//! The zones of the tables: which are empty, which are written, which more are needed.
+//! The zones of the tables: which zones are empty or written, and how many more are needed.
 //!
-//! A log of tables fills one zone after the other with table pages. Checkpoints list the place of
-//! each table page; the older copies of a page that was written elsewhere are garbage. A zone is
-//! reset, through the pool's one release path, when a durable checkpoint shows no table page in it.
-//! Merges write the pages of zones with few table pages again, so that these zones become empty.
+//! Each log fills one zone after the other with pages of its tables. Checkpoints list the address
+//! of each table page; older copies of a page are garbage. A zone is reset, through the pool's one
+//! release path, when a durable checkpoint shows no table page in it. Merges rewrite the pages of
+//! zones with few table pages elsewhere, so that these zones become empty.
 //!
-//! mkfs sets aside few zones. When half of the node ids they have space for are in use, the tables
-//! take a superzone from the main area, whose zones are then used one by one, and give it back when
-//! it is not needed any more.
+//! mkfs sets aside only a few zones. When half of the node ids that these zones have space for are
+//! in use, the tables take a superzone from the main area, use its zones one by one, and give it
+//! back when it is no longer needed.
 //!
 //! Invariants
-//! - Enough zones are empty to write every table page once more, those of node ids not yet used
-//!   included: a checkpoint can always write all stale pages, and never has to ask for space.
-//! - So node ids are only taken as far as the zones suffice ([`NodeIds::limit`]), and a superzone
-//!   counts only once a durable checkpoint lists it. Table pages of the SIT have their space from
-//!   mkfs on.
+//! - Enough zones are empty to write every table page once more, including pages for node ids not
+//!   yet used: a checkpoint can always write all stale pages, and never has to wait for space.
+//! - So node ids are taken only as far as the zones suffice ([`NodeIds::limit`]), and a superzone
+//!   counts only once a durable checkpoint lists it. mkfs provides the space for the table pages of
+//!   the SIT.
 //! - After a crash, zones that hold none of a durable checkpoint's table pages are reset before
 //!   anything is written.
 //!
@@ -29,11 +29,11 @@ use furrow_log::pool::{SuperzoneId, SuperzoneState, ZonePool};
 use furrow_zone::{Geometry, ZoneId, ZoneReport, ZoneState};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Table pages by the zone they are in: (table, table page).
+/// For each zone, the table pages in it: (table, table page).
 pub(crate) type Residents = BTreeMap<ZoneId, Vec<(usize, u32)>>;
 
 impl TableZones {
-    /// The area as the drive reports it.
+    /// The table zones, in the states that the drive reports.
     pub(crate) fn recover(
         layout: &crate::layout::Layout,
         pool: &ZonePool,
@@ -58,12 +58,12 @@ impl TableZones {
         zones
     }
 
-    /// Zones that can be written.
+    /// Number of zones that can be written.
     pub(crate) fn total(&self) -> u32 {
         self.zones.values().filter(|state| **state != Use::Dead).count() as u32
     }
 
-    /// Zones that are empty.
+    /// Number of empty zones.
     pub(crate) fn empty(&self) -> u32 {
         self.zones.values().filter(|state| **state == Use::Empty).count() as u32
     }
@@ -73,7 +73,7 @@ impl TableZones {
         self.zones.keys().copied()
     }
 
-    /// Zones of the tables that hold anything, except those in `but`.
+    /// Zones of the tables that are written, except those in `but`.
     fn written<'a>(&'a self, but: &'a [ZoneId]) -> impl Iterator<Item = ZoneId> + 'a {
         let written = self.zones.iter().filter(|(_, state)| **state == Use::Written);
         written.map(|(zone, _)| *zone).filter(|zone| !but.contains(zone))
@@ -89,7 +89,7 @@ impl TableZones {
         Some(zone)
     }
 
-    /// `zone` was reset, or could not be.
+    /// Notes that `zone` was reset (`done`) or could not be reset.
     pub(crate) fn was_reset(&mut self, zone: ZoneId, done: bool) {
         if let Some(state) = self.zones.get_mut(&zone) {
             *state = if done { Use::Empty } else { Use::Dead };
@@ -105,30 +105,30 @@ impl TableZones {
         self.zones.get(&zone) == Some(&Use::Dead)
     }
 
-    /// True if `zone` is a zone of the tables that table pages may be in: not an empty one.
+    /// True if `zone` is a zone of the tables and not empty, so that table pages may be in it.
     pub(crate) fn holds_pages(&self, zone: ZoneId) -> bool {
         self.zones.get(&zone).is_some_and(|state| *state != Use::Empty)
     }
 
-    /// Zones that are empty, ascending.
+    /// Empty zones, in ascending order.
     pub(crate) fn empty_zones(&self) -> impl Iterator<Item = ZoneId> + '_ {
         let empty = self.zones.iter().filter(|(_, state)| **state == Use::Empty);
         empty.map(|(zone, _)| *zone)
     }
 
-    /// Superzones of the main area that belong to the tables, ascending.
+    /// Superzones of the main area that belong to the tables, in ascending order.
     pub(crate) fn superzones(&self) -> impl Iterator<Item = u32> + '_ {
         self.superzones.iter().copied()
     }
 
-    /// Superzones taken that no durable checkpoint lists yet: a checkpoint lists those it finds at
-    /// its snapshot.
+    /// Superzones taken that no durable checkpoint lists yet. A checkpoint lists those that were
+    /// taken before its snapshot.
     pub(crate) fn pending(&self) -> Vec<u32> {
         self.pending.clone()
     }
 }
 
-/// The zones that the table pages of `table_pages` are in.
+/// Groups the table pages of `table_pages` by the zones they are in.
 pub(crate) fn residents(table_pages: &TablePages, geometry: &Geometry) -> Residents {
     let mut residents = Residents::new();
     for (table, table_pages) in table_pages.iter().enumerate() {
@@ -147,7 +147,7 @@ pub(crate) fn zone_of(table_page: &UnitRef, geometry: &Geometry) -> Option<ZoneI
 }
 
 impl Core {
-    /// Zones that must be empty when a checkpoint begins.
+    /// Number of zones that must be empty when a checkpoint begins.
     pub(crate) fn table_zones_kept(&self) -> u32 {
         let nat = self
             .tables
@@ -158,7 +158,7 @@ impl Core {
         self.env.layout.table_zones_for(nat, self.env.layout.sit_units())
     }
 
-    /// Zones that `log` begins when it writes `table_pages` table pages.
+    /// Number of zones that `log` begins when it writes `table_pages` table pages.
     pub(crate) fn zones_begun(&self, log: usize, table_pages: u32) -> u32 {
         let open = self.tables.logs[log].open.filter(|zone| self.env.writer.is_open(*zone));
         let room =
@@ -166,18 +166,18 @@ impl Core {
         table_pages.saturating_sub(room).div_ceil(self.env.layout.units_per_zone())
     }
 
-    /// Zones that merges under way will still begin, except those of the logs in `but`.
+    /// Number of zones that merges under way will still begin, except those of the logs in `but`.
     pub(crate) fn zones_promised(&self, but: &[usize]) -> u32 {
         let logs = (0..self.tables.logs.len()).filter(|log| !but.contains(log));
         logs.map(|log| self.zones_begun(log, self.tables.merging(log, self.alloc.sit()))).sum()
     }
 
-    /// Zones being written.
+    /// Zones that are being written.
     pub(crate) fn open_table_zones(&self) -> Vec<ZoneId> {
         self.tables.logs.iter().filter_map(|log| log.open).collect()
     }
 
-    /// Number of zones that hold no table page once those of `work` are written elsewhere.
+    /// Number of zones that hold no table page after the table pages `work` are written elsewhere.
     pub(crate) fn zones_vacated(
         &self,
         residents: &Residents,
@@ -192,9 +192,9 @@ impl Core {
         self.tables.zones.written(&open).filter(vacated).count() as u32
     }
 
-    /// Table pages of `log` that a merge is to write besides `stale`, so that zones become empty:
-    /// first those in zones that are to be vacated, then those in the zones with the fewest. The
-    /// number of empty zones stays sufficient throughout.
+    /// Chooses table pages of `log` that a merge should write in addition to `stale`, so that zones
+    /// become empty: first those in zones that the tables should leave, then those in the zones
+    /// with the fewest pages to move. The number of empty zones stays sufficient throughout.
     pub(crate) fn table_pages_to_move(
         &self,
         log: usize,
@@ -241,8 +241,8 @@ impl Core {
         work
     }
 
-    /// At recovery: continues in zones that hold table pages, for each log in the zone with the
-    /// most space. Other such zones that a power cut left short of their end are filled.
+    /// At recovery, continues each log in the zone with the most space that holds pages of its
+    /// tables. Other such zones that a power cut left unfinished are filled.
     pub(crate) fn open_table_area(&mut self, reports: &[ZoneReport]) {
         let residents = residents(&self.tables.pages, &self.env.geometry);
         let active =
@@ -260,8 +260,7 @@ impl Core {
         }
     }
 
-    /// Zones without a table page that a durable checkpoint lists (`listed`) or that the next one
-    /// may list.
+    /// Written zones that hold no table page of a durable checkpoint (`listed`) or of the next one.
     pub(crate) fn stale_table_zones(&self, listed: &TablePages) -> Vec<ZoneId> {
         let open = self.open_table_zones();
         let mut live = BTreeSet::new();
@@ -273,20 +272,21 @@ impl Core {
         self.tables.zones.written(&open).filter(|zone| !live.contains(zone)).collect()
     }
 
-    /// Node ids are taken as far as the tables have space. The limit is never below an id in use.
+    /// Limits node ids to those that the tables have space for. The limit is never below an id
+    /// in use.
     pub(crate) fn limit_nodes(&mut self) {
         let room = self.env.layout.nodes_in(self.tables.zones.total());
         let limit = room.max(self.tables.ids.highest() + 1);
         self.tables.ids.set_limit(limit);
     }
 
-    /// True if the tables could take node ids beyond the limit, had they more zones.
+    /// True if the tables could take node ids beyond the limit if they had more zones.
     pub(crate) fn tables_can_grow(&self) -> bool {
         self.tables.ids.limit() < self.env.layout.nodes
     }
 
-    /// Takes as many superzones for the tables as more node ids need; they count from the next
-    /// checkpoint on. False if there is no space for that.
+    /// Takes the superzones that the tables need for more node ids; they count from the next
+    /// checkpoint on. False if there is no space for them.
     pub(crate) fn grow_tables(&mut self) -> bool {
         if !self.tables_can_grow() {
             return false;
@@ -311,7 +311,7 @@ impl Core {
         true
     }
 
-    /// A durable checkpoint lists these superzones as the tables'.
+    /// Adds superzones to the tables, because a durable checkpoint lists them.
     pub(crate) fn adopt_table_superzones(&mut self, superzones: &[u32]) {
         for superzone in superzones {
             self.tables.zones.pending.retain(|pending| pending != superzone);
@@ -325,7 +325,7 @@ impl Core {
         }
     }
 
-    /// After a checkpoint: takes a superzone before node ids run out, or returns one that is to be
+    /// After a checkpoint, takes a superzone before node ids run out, or returns one that should be
     /// given back.
     pub(crate) fn resize_tables(&mut self) -> Option<SuperzoneId> {
         let limit = self.tables.ids.limit();
@@ -362,12 +362,12 @@ impl Core {
         Some(last)
     }
 
-    /// Blocks of the zones that the tables have from the main area.
+    /// Number of blocks in superzones that the tables have taken from the main area.
     pub(crate) fn table_superzone_blocks(&self) -> u64 {
         self.alloc.zones().blocks(SuperzoneState::Tables)
     }
 
-    /// Blocks of table pages that are in use.
+    /// Number of blocks in use by table pages.
     pub(crate) fn table_blocks_used(&self) -> u64 {
         let table_pages = TABLES.iter().flat_map(|table| &self.tables.pages[*table]);
         let used = table_pages.filter(|table_page| table_page.addr.get() != HOLE).count() as u64;

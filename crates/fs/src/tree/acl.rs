@@ -1,8 +1,9 @@
-//! POSIX access control lists: what they say of permissions, and what permissions do to them.
+//! POSIX access control lists: the permissions that they grant, and how a change of permissions
+//! changes them.
 //!
-//! A list is the value of one of two extended attributes, in the form Linux passes them (version
-//! 2, little-endian): a u32 version, then 8 bytes for each entry: tag u16, permissions u16, id
-//! u32. The permission bits of an inode with an access list are part of it: its owner's entry, its
+//! A list is the value of one of two extended attributes, in the form that Linux passes (version 2,
+//! little-endian): a u32 version, then 8 bytes for each entry: tag u16, permissions u16, id u32.
+//! The permission bits of an inode with an access list are part of the list: its owner's entry, its
 //! mask (or its group's entry, if there is no mask) and its others' entry.
 //!
 //! The kernel decides from a list which access is allowed; everything here is pure.
@@ -10,12 +11,12 @@
 use crate::types::Kind;
 use furrow_zone::ErrorKind;
 
-/// The attribute with the list that permits access.
+/// The attribute whose list controls access.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The attribute of a directory with the list that new inodes in it inherit.
+/// The attribute of a directory whose list is inherited by new inodes in the directory.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// Most entries of a list.
+/// Most entries in a list.
 const ENTRIES_MAX: usize = 1024;
 const VERSION: u32 = 2;
 const NO_ID: u32 = u32::MAX;
@@ -27,7 +28,7 @@ const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
-/// True if the attribute `name` is a list.
+/// True if the attribute `name` is an access control list.
 pub(crate) fn is_acl(name: &[u8]) -> bool {
     name == ACCESS || name == DEFAULT
 }
@@ -39,20 +40,20 @@ struct Entry {
     id: u32,
 }
 
-/// A valid list.
+/// A valid access control list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Acl(Vec<Entry>);
 
-/// The result of setting an attribute that is a list.
+/// The result of setting an access control list.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Set {
-    /// The value to keep; none if the list is equivalent to the permission bits.
+    /// The value to keep; `None` if permission bits express the whole list.
     pub(crate) stored: Option<Vec<u8>>,
-    /// New permission bits (0777).
+    /// The new permission bits (0777).
     pub(crate) mode: Option<u16>,
 }
 
-/// Checks that an inode of `kind` can have the list `value` as attribute `name`.
+/// Checks whether an inode of `kind` can have the list `value` as attribute `name`.
 pub(crate) fn check_set(
     name: &[u8],
     value: &[u8],
@@ -82,7 +83,7 @@ pub(crate) fn check_set(
 }
 
 impl Acl {
-    /// Reads a list and checks it as Linux does: entries in order, exactly one for the owner, the
+    /// Parses a list and checks it as Linux does: entries in order, exactly one for each of owner,
     /// group and others, and a mask if there are entries for other users or groups.
     pub(crate) fn parse(value: &[u8]) -> Result<Acl, &'static str> {
         let (version, rest) = value.split_first_chunk::<4>().ok_or("shorter than its version")?;
@@ -129,7 +130,7 @@ impl Acl {
         }
     }
 
-    /// The list in the form that Linux passes.
+    /// Encodes the list in the form that Linux passes.
     pub(crate) fn pack(&self) -> Vec<u8> {
         let mut out = VERSION.to_le_bytes().to_vec();
         for entry in &self.0 {
@@ -149,7 +150,7 @@ impl Acl {
         self.0.iter().find(|e| e.tag == tag).map(|e| e.permissions)
     }
 
-    /// The tag of the entry that the group's permission bits stand for.
+    /// The tag of the entry that corresponds to the group's permission bits.
     fn group_class(&self) -> u16 {
         if self.get(MASK).is_some() { MASK } else { GROUP_OBJ }
     }
@@ -159,7 +160,7 @@ impl Acl {
         self.0.len() == 3
     }
 
-    /// The permission bits (0777) that the list stands for.
+    /// The permission bits (0777) that correspond to the list.
     pub(crate) fn mode(&self) -> u16 {
         let of = |tag| self.get(tag).unwrap_or(0);
         of(USER_OBJ) << 6 | of(self.group_class()) << 3 | of(OTHER)

@@ -1,4 +1,4 @@
-//! Times of the last access.
+//! Access times.
 //!
 //! Reading changes access times according to the mount options; no operation waits for this or
 //! fails because of it. A new time goes into the inode, which is then dirty as after any other
@@ -11,13 +11,13 @@ use crate::core::Core;
 use crate::tree::node::{attr, stamp, time};
 use crate::types::{AccessTime, Attr, Ino, Kind, Time};
 
-/// Seconds after which a relative access time is always renewed.
+/// Age in seconds after which a relative access time is always updated.
 const DAY: i64 = 24 * 60 * 60;
-/// Most times kept in memory; beyond this number, all of them go into their inodes.
+/// Most times kept in memory. If there are more, all of them go into their inodes.
 const LAZY_MAX: usize = 4096;
 
 impl Core {
-    /// The attributes of `ino`, whose inode is in the cache, with the newest access time.
+    /// The attributes of `ino`, whose inode is in the cache, including the newest access time.
     pub(crate) fn attr(&mut self, ino: Ino) -> Result<Attr, NotApplied> {
         let mut attr = attr(&self.inode(ino)?.head);
         if let Some(time) = self.tree.accessed.get(&ino) {
@@ -42,7 +42,8 @@ impl Core {
         if unlinked || directory && !self.env.options.directory_access_time {
             return;
         }
-        // Exact enough for a day, and cheaper than reading the clock.
+        // The time of the last clock reading is exact enough for a day, and cheaper than reading
+        // the clock.
         let now = i64::from(self.alloc.seconds());
         if mode == AccessTime::Relative && atime > changed && atime.seconds + DAY > now {
             return;
@@ -77,8 +78,8 @@ impl Core {
         self.inode_mut(ino).head.atime = stamp(time);
     }
 
-    /// Moves the access time of `ino` into its inode, if the inode is in the cache: the inode is
-    /// about to be written.
+    /// Moves the access time of `ino` into its inode, which is about to be written, if the inode is
+    /// in the cache.
     pub(crate) fn take_access(&mut self, ino: Ino) {
         if self.inode(ino).is_ok()
             && let Some(time) = self.tree.accessed.remove(&ino)
@@ -87,8 +88,7 @@ impl Core {
         }
     }
 
-    /// Moves one access time into its inode, for a checkpoint of everything. False if there was
-    /// none.
+    /// Moves one access time into its inode, for a checkpoint of everything. False if none is left.
     pub(crate) fn take_one_access(&mut self) -> Result<bool, NotApplied> {
         let Some((ino, time)) = self.tree.accessed.first_key_value().map(|(i, t)| (*i, *t)) else {
             return Ok(false);
@@ -100,7 +100,7 @@ impl Core {
                 self.reserve(0, 1, Claim::SAME)?;
                 self.set_access(ino, time);
             }
-            // The inode was removed meanwhile.
+            // The inode was removed in the meantime.
             Err(NotApplied::Failed(_)) => {}
             Err(stop) => return Err(stop),
         }

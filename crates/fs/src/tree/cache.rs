@@ -1,4 +1,5 @@
-//! The engine's one page cache: data blocks and nodes, bounded, clean pages least used first out.
+//! The engine's only page cache: a bounded cache of data blocks and nodes that evicts the least
+//! recently used clean pages first.
 //!
 //! **States.** A page is *clean*, *dirty* (changed since it was last handed to a device) or *in
 //! flight* (being written; it may be dirty again at the same time), and it can be *pinned*. Only
@@ -9,14 +10,14 @@
 //!
 //! **Invariants.** Eviction never loses a change. A reader that fills the cache never overwrites a
 //! page in it ([`Cache::insert`] of a clean page keeps the present one). A page handed out for
-//! writing is frozen: a later change copies it. A [`Ticket`] of a page that was removed meanwhile
-//! does nothing. Everything is deterministic: hashing is fixed, listings are sorted.
+//! writing is frozen: a later change copies it. A [`Ticket`] of a page that was removed in the
+//! meantime has no effect. Everything is deterministic: hashing is fixed, listings are sorted.
 //!
 //! The order of eviction is *second chance*: a hit only marks the page, and a marked page at the
 //! cold end moves to the warm end once. The dirty index is sorted by owner, so finding one file's
 //! dirty pages touches no pages of other files.
 //!
-//! Not here: reading, writing, waiting, limits of dirty pages.
+//! Not here: reading, writing, waiting, and the limit of dirty pages.
 
 use crate::accounts::Broken;
 use crate::memory::{map_bytes, set_bytes};
@@ -36,7 +37,7 @@ pub enum Key {
 }
 
 impl Key {
-    /// Whose it is, for messages.
+    /// Describes the owner of the page, for messages.
     pub(crate) fn owner(self) -> String {
         match self {
             Key::Data(ino, block) => format!("inode {ino} block {block}"),
@@ -70,19 +71,20 @@ impl Hasher for FixedHasher {
         self.add(n as u64);
     }
     fn finish(&self) -> u64 {
-        // The table takes its bucket from the low bits and its tag from the top ones.
+        // The hash table takes its bucket from the low bits of the hash and its tag from the
+        // top bits.
         self.0 ^ (self.0 >> 32)
     }
 }
 
-/// A map that is only ever looked up, never iterated.
+/// A map that is only used for look-ups and never iterated.
 #[allow(clippy::disallowed_types, reason = "a fixed hasher, and never iterated")]
 type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<FixedHasher>>;
 
 const NIL: u32 = u32::MAX;
 
-/// Evictable pages that stay even beyond the capacity, in a cache of at least four times as many
-/// pages: more than any one operation needs at once.
+/// In a cache of at least four times as many pages, this many evictable pages stay even beyond the
+/// capacity: more than any one operation needs at the same time.
 const EVICTABLE_MIN: usize = 64;
 
 /// A page with its state in the cache.
@@ -139,9 +141,9 @@ impl Entry {
         self.in_flight > 0
     }
 
-    /// For a dirty node: the content that the drive has, with the changes in sync records. None if
-    /// the drive does not have the node, or not where the node's place says; and for nodes of
-    /// directories, and without the feature.
+    /// For a dirty node, the content that the drive has, including the changes in sync records.
+    /// `None` if the drive does not have the node at the node's address, for nodes of directories,
+    /// and without the feature.
     pub(crate) fn logged(&self) -> Option<&Page> {
         self.logged.as_ref()
     }
@@ -156,7 +158,7 @@ impl Entry {
     }
 }
 
-/// Names one page of the cache across an `await`: for a write in flight or a pin. The ticket may
+/// Identifies a page of the cache across an `await`, for a write in flight or a pin. The ticket may
 /// outlive the page; a ticket of a removed page has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a page with a ticket out cannot be evicted"]
@@ -172,9 +174,9 @@ pub(crate) struct Place(u32);
 /// Counters since the cache was made, in pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// [`Cache::get`] that found a page.
+    /// Calls of [`Cache::get`] that found a page.
     pub hits: u64,
-    /// [`Cache::get`] that found no page.
+    /// Calls of [`Cache::get`] that found no page.
     pub misses: u64,
     /// Pages evicted to free space.
     pub evictions: u64,
@@ -185,16 +187,16 @@ pub struct Stats {
 struct Slot {
     key: Key,
     entry: Entry,
-    /// The write in flight carries the present content.
+    /// The write in flight carries the present content of the page.
     shared: bool,
     generation: u32,
-    /// Hit since it was last at the cold end.
+    /// The page was hit since it was last at the cold end.
     marked: bool,
-    /// On the eviction list; then `colder` and `warmer` are its neighbours.
+    /// The slot is on the eviction list, where `colder` and `warmer` are its neighbours.
     listed: bool,
     colder: u32,
     warmer: u32,
-    /// Neighbours among the pages of the same owner (one list for data, one for nodes).
+    /// Neighbours in the list of pages of the same owner (one list for data, one for nodes).
     before: u32,
     after: u32,
 }
@@ -212,7 +214,7 @@ pub(crate) struct Held {
     pub(crate) logged: usize,
 }
 
-/// Pages of one file in the cache: head of their list, and their number.
+/// The pages of one file in the cache: the head of their list, and their number.
 #[derive(Clone, Copy)]
 struct Family {
     head: u32,
@@ -232,16 +234,17 @@ pub struct Cache {
     capacity: usize,
     index: Map<Key, u32>,
     slots: Vec<Option<Slot>>,
-    /// Generation that the next page in a free slot gets, so that old tickets miss it.
+    /// Generation that the next page in each slot gets, so that tickets of earlier pages do
+    /// not match.
     generations: Vec<u32>,
     free: Vec<u32>,
     coldest: u32,
     warmest: u32,
-    /// Pages on the eviction list.
+    /// Number of pages on the eviction list.
     evictable: usize,
     /// See [`Cache::hold`].
     held: bool,
-    /// By owner and whether they are nodes.
+    /// The list of each owner's pages, by owner and by whether they are nodes.
     families: Map<u64, Family>,
     dirty_data: BTreeSet<(u32, u32)>,
     dirty_nodes: BTreeSet<(u32, u32)>,
@@ -249,11 +252,12 @@ pub struct Cache {
     moved_below: BTreeSet<u32>,
     /// See [`Cache::keep_logged_contents`].
     keeps_logged: bool,
-    /// Nodes with a logged content.
+    /// Number of nodes with a logged content.
     logged: usize,
     nodes: usize,
     shared: usize,
-    /// Pages handed out for writing whose write has not ended, including pages removed since.
+    /// Number of pages handed out for writing whose write has not ended, including pages that were
+    /// removed in the meantime.
     out: usize,
     /// See [`Cache::lend`].
     lent: usize,
@@ -264,7 +268,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// A cache of `capacity` pages (at least 1).
+    /// Builds a cache of `capacity` pages (at least 1).
     pub fn new(capacity: usize) -> Cache {
         Cache {
             capacity: capacity.max(1),
@@ -292,7 +296,7 @@ impl Cache {
         }
     }
 
-    /// The same cache; it notes counts that would go below zero in `broken`.
+    /// Makes the cache report counts that go below zero to `broken`.
     pub(crate) fn noting_broken_in(self, broken: &Broken) -> Cache {
         Cache { broken: broken.clone(), ..self }
     }
@@ -302,7 +306,7 @@ impl Cache {
         self.capacity
     }
 
-    /// Pages in the cache.
+    /// Number of pages in the cache.
     pub fn len(&self) -> usize {
         self.index.len()
     }
@@ -312,7 +316,7 @@ impl Cache {
         self.index.is_empty()
     }
 
-    /// Pages in the cache, by kind.
+    /// Number of pages in the cache, by kind.
     pub(crate) fn pages(&self) -> Held {
         Held {
             data: self.len() - self.nodes,
@@ -322,7 +326,7 @@ impl Cache {
         }
     }
 
-    /// Bytes of the cache's structures, without its pages.
+    /// Bytes of memory for the cache's structures, without its pages.
     pub(crate) fn index_bytes(&self) -> u64 {
         let slots = self.slots.capacity() * size_of::<Option<Slot>>()
             + (self.generations.capacity() + self.free.capacity()) * size_of::<u32>();
@@ -332,7 +336,7 @@ impl Cache {
             + set_bytes(self.dirty_pages(), size_of::<(u32, u32)>())
     }
 
-    /// Counters.
+    /// The counters.
     pub fn stats(&self) -> Stats {
         self.stats
     }
@@ -343,7 +347,7 @@ impl Cache {
         self.looked.set(self.looked.get() + units);
     }
 
-    /// Units of work so far.
+    /// Number of units of work counted so far.
     pub(crate) fn looked(&self) -> u64 {
         self.looked.get()
     }
@@ -366,14 +370,14 @@ impl Cache {
         }
     }
 
-    /// The place of the page of `key`, for [`Cache::at`]: one look-up where the borrow rules would
-    /// need two.
+    /// The place of the page of `key`, for [`Cache::at`]. This needs one look-up where the borrow
+    /// rules would otherwise require two.
     pub(crate) fn find(&self, key: &Key) -> Option<Place> {
         self.look(1);
         self.index.get(key).copied().map(Place)
     }
 
-    /// The page at a place found just now; it counts as used.
+    /// The page at a place that was just found; the page counts as used.
     pub(crate) fn at(&mut self, place: Place) -> &Entry {
         self.stats.hits += 1;
         let slot = self.slot_mut(place.0);
@@ -393,8 +397,8 @@ impl Cache {
         self.index.contains_key(key)
     }
 
-    /// The bytes of `key`'s page for changing: it becomes dirty, its CRC is forgotten, and it is
-    /// copied first if it is frozen.
+    /// The bytes of the page of `key`, to be changed: the page becomes dirty, its CRC is forgotten,
+    /// and it is copied first if it is frozen.
     pub fn get_mut(&mut self, key: &Key) -> Option<&mut [u8; PAGE_SIZE]> {
         self.look(1);
         let at = *self.index.get(key)?;
@@ -409,9 +413,9 @@ impl Cache {
 
     // ---- coming and going ------------------------------------------------------------------
 
-    /// Inserts a page, and evicts beyond the capacity. If the key is in the cache already, a clean
-    /// page is dropped (the present page is at least as new) and a dirty page replaces the old
-    /// content; tickets stay valid.
+    /// Inserts a page, and evicts pages beyond the capacity. If the key is already in the cache, a
+    /// clean page is dropped (the present page is at least as new), and a dirty page replaces the
+    /// old content. Tickets stay valid.
     pub fn insert(&mut self, key: Key, entry: Entry) {
         self.look(1);
         if let Some(&at) = self.index.get(&key) {
@@ -458,18 +462,19 @@ impl Cache {
         }
     }
 
-    /// Stops eviction until [`Cache::unhold`]: an operation that has found every page it needs must
-    /// find them again while it applies, even after it inserts pages.
+    /// Stops eviction until [`Cache::unhold`]: an operation that has found all of its pages must
+    /// find them again while it applies its changes, even after it inserts pages.
     pub fn hold(&mut self) {
         self.held = true;
     }
 
-    /// Sets the part of the capacity, at most half of it, that something outside the cache uses.
+    /// Sets the part of the capacity, in pages and at most half of it, that is used outside
+    /// the cache.
     pub(crate) fn lend(&mut self, pages: usize) {
         self.lent = pages.min(self.capacity / 2);
     }
 
-    /// Ends [`Cache::hold`], and evicts beyond the capacity.
+    /// Ends [`Cache::hold`], and evicts pages beyond the capacity.
     pub fn unhold(&mut self) {
         self.held = false;
         self.shrink(NIL);
@@ -490,9 +495,9 @@ impl Cache {
         Some(slot.entry)
     }
 
-    /// Removes the data pages of `ino` in `blocks`, dirty or not (truncation, hole punching);
-    /// returns their number. The cost is the smaller of the range and the file's pages in the
-    /// cache.
+    /// Removes the data pages of `ino` in `blocks`, dirty or not (for truncation and hole
+    /// punching), and returns their number. The cost is in proportion to the range or to the file's
+    /// pages in the cache, whichever is smaller.
     pub fn remove_range(&mut self, ino: u32, blocks: Range<u32>) -> usize {
         let Some(family) = self.families.get(&family_key(ino, false)).copied() else { return 0 };
         let before = self.len();
@@ -514,13 +519,13 @@ impl Cache {
         before - self.len()
     }
 
-    /// Removes the data pages of `ino` from a block on; returns their number.
+    /// Removes the data pages of `ino` from a block on, and returns their number.
     pub fn remove_from(&mut self, ino: u32, blocks: RangeFrom<u32>) -> usize {
         let last = self.remove(&Key::Data(ino, u32::MAX)).is_some();
         self.remove_range(ino, blocks.start..u32::MAX) + usize::from(last)
     }
 
-    /// Removes every page and node of `ino`; returns their number.
+    /// Removes every page and node of `ino`, and returns their number.
     pub fn remove_file(&mut self, ino: u32) -> usize {
         let before = self.len();
         for nodes in [false, true] {
@@ -535,8 +540,8 @@ impl Cache {
     // ---- states ----------------------------------------------------------------------------
 
     /// Hands the page of `key` to a device: returns the frozen page, with a ticket for
-    /// [`Cache::end_write`]. The page becomes clean, since a later change needs another write;
-    /// `crc` is the CRC32C of its content.
+    /// [`Cache::end_write`]. The page becomes clean, because only a later change needs another
+    /// write. `crc` is the CRC32C of its content.
     pub fn begin_write(&mut self, key: &Key, crc: u32) -> Option<(Page, Ticket)> {
         let at = *self.index.get(key)?;
         self.out += 1;
@@ -575,7 +580,7 @@ impl Cache {
         Some(ticket)
     }
 
-    /// Ends a pin.
+    /// Ends a pin of [`Cache::pin`].
     pub fn unpin(&mut self, ticket: Ticket) {
         if let Some(entry) = self.by_ticket(ticket).map(|slot| &slot.entry) {
             let left = entry.pins;
@@ -592,8 +597,8 @@ impl Cache {
         (slot.generation == ticket.generation).then_some(slot.key)
     }
 
-    /// Makes the page of `key` dirty without changing it: its write failed. False if the page is
-    /// not in the cache.
+    /// Marks the page of `key` dirty without changing it, because its write failed. False if the
+    /// page is not in the cache.
     pub fn mark_dirty(&mut self, key: &Key) -> bool {
         let Some(&at) = self.index.get(key) else { return false };
         self.set_dirty(at, true);
@@ -601,7 +606,7 @@ impl Cache {
         true
     }
 
-    /// Makes the page of `key` clean, because its content is elsewhere or no longer needed; false
+    /// Marks the page of `key` clean, because its content is elsewhere or no longer needed. False
     /// if the page is not in the cache.
     pub fn mark_clean(&mut self, key: &Key) -> bool {
         let Some(&at) = self.index.get(key) else { return false };
@@ -609,19 +614,19 @@ impl Cache {
         true
     }
 
-    /// Notes the CRC32C of the present content of `key`'s page.
+    /// Stores the CRC32C of the present content of the page of `key`.
     pub fn set_crc(&mut self, key: &Key, crc: u32) {
         if let Some(&at) = self.index.get(key) {
             self.slot_mut(at).entry.crc = Some(crc);
         }
     }
 
-    /// Pages handed out for writing whose write has not ended.
+    /// Number of pages handed out for writing whose write has not ended.
     pub(crate) fn writes_out(&self) -> usize {
         self.out
     }
 
-    /// Keys of the pages that are being written, perhaps with an older content; ascending.
+    /// Keys of the pages that are being written, perhaps with older content, in ascending order.
     pub(crate) fn in_flight(&self) -> Vec<Key> {
         let slots = self.slots.iter().flatten().filter(|slot| slot.entry.is_in_flight());
         let mut keys: Vec<Key> = slots.map(|slot| slot.key).collect();
@@ -691,8 +696,8 @@ impl Cache {
     }
 
     /// Evicts down to the capacity, but never `keep` (the page just inserted), and never the last
-    /// evictable pages: where nearly everything is dirty, an operation that needs several clean
-    /// pages would lose one by loading the next.
+    /// evictable pages. Without that limit, if nearly everything is dirty, an operation that needs
+    /// several clean pages would lose one of them by loading the next.
     fn shrink(&mut self, keep: u32) {
         let floor = if self.capacity >= 4 * EVICTABLE_MIN { EVICTABLE_MIN } else { 0 };
         let others = self.lent + self.logged;

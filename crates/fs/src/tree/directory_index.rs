@@ -1,16 +1,16 @@
 //! An index in memory of the names in large directories.
 //!
-//! A name can be in two blocks of each level of its directory, and a search for a missing name
-//! reads all of them: fourteen blocks for a million names. A search for an existing name costs the
-//! block of the name; the block's page, frame and place in the page cache are each cold in the
-//! processor's caches. So the index keeps the names of each block that was searched once
+//! A name can be in two blocks of each level of its directory. A search for a missing name reads
+//! all of these blocks: fourteen for a million names. A search for an existing name needs only the
+//! block of the name, but the block's page, its frame and its entry in the page cache are all cold
+//! in the processor's caches. So the index keeps the names of each block that was once searched
 //! (`name_table`), with their inodes, and the block's largest gap. A look-up then touches two
 //! places in one page of memory. Whole names are compared, so a look-up is as exact as a search.
 //!
 //! Invariant: the known content of a block is the content of the block. Every change of a directory
 //! block goes through [`DirectoryIndexes::added`], [`DirectoryIndexes::removed`] or
-//! [`DirectoryIndexes::replaced`], or changes no name. The index is only a copy: forgetting all of
-//! it loses nothing, and happens when the index exceeds its share of the cache.
+//! [`DirectoryIndexes::replaced`], or changes no name. The index is only a copy: it can be dropped
+//! completely without loss, and is dropped when it exceeds its share of the cache.
 
 mod name_table;
 
@@ -21,13 +21,14 @@ use furrow_zone::Result;
 use name_table::NameTable;
 use std::collections::BTreeMap;
 
-/// The index may always keep this many bytes: more than one search can learn.
+/// Bytes that the index may always use: more than one search can add.
 const BYTES_MIN: usize = 4 << 20;
-/// The index may take one of `SHARE` parts of the cache's bytes.
+/// The index may use the cache's bytes divided by this number.
 const SHARE: usize = 4;
-/// Offsets are multiples of four: a place is `block × 1024 + offset / 4`, in 32 bits.
+/// Number of possible record offsets in a block, which are multiples of four. The place of a name
+/// is `block × 1024 + offset / 4`, in 32 bits.
 const STEPS: u32 = BLOCK as u32 / 4;
-/// In place of a gap: the content of the block is unknown.
+/// Value in place of a gap if the content of the block is unknown.
 const UNKNOWN: u16 = u16::MAX;
 /// Overhead of one allocation, in bytes.
 const ALLOCATION: usize = 16;
@@ -37,9 +38,9 @@ const _: () = assert!((dirent::blocks(dirent::MAX_LEVELS) as u64) * (STEPS as u6
 /// A known name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// Block of the directory.
+    /// Block of the directory that contains the name.
     pub(crate) block: u32,
-    /// Inode.
+    /// The inode that the name leads to.
     pub(crate) ino: u32,
     /// Kind of the inode.
     pub(crate) kind: Kind,
@@ -52,10 +53,11 @@ struct Index {
     gaps: Gaps,
 }
 
-/// Blocks whose gaps are stored together.
+/// Number of blocks whose gaps are stored together.
 const GAPS: usize = 512;
 
-/// Largest gap of each block, in bytes. A directory of many levels has few blocks, far apart.
+/// The largest gap of each block, in bytes. A directory of many levels uses few blocks, which are
+/// far apart.
 #[derive(Default)]
 struct Gaps {
     of: Vec<Option<Box<[u16; GAPS]>>>,
@@ -119,17 +121,17 @@ impl DirectoryIndexes {
         DirectoryIndexes { of: BTreeMap::new(), bytes: 0, most, broken: Broken::default() }
     }
 
-    /// Accounts that go below zero are noted in `broken` from now on.
+    /// Makes the index report accounts that go below zero to `broken`.
     pub(super) fn note_broken_in(&mut self, broken: &Broken) {
         self.broken = broken.clone();
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory in use.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes as u64
     }
 
-    /// To be called before a search: forgets everything if the index is too large.
+    /// Drops the whole index if it is too large. Must be called before a search.
     pub(crate) fn tidy(&mut self) {
         if self.bytes > self.most {
             self.of.clear();
@@ -148,8 +150,8 @@ impl DirectoryIndexes {
         blocks.find(|block| index.is_none_or(|index| !index.knows(*block)))
     }
 
-    /// Changes the index of directory `ino`, and updates the count of bytes. The change notes
-    /// accounts of the index that go below zero in the [`Broken`] that it is given.
+    /// Changes the index of directory `ino`, and updates the count of bytes. The change reports
+    /// accounts of the index that go below zero to the [`Broken`] that it is given.
     fn change(&mut self, ino: u32, change: impl FnOnce(&mut Index, &Broken)) {
         let before = self.of.get(&ino).map_or(0, Index::bytes);
         let index = self.of.entry(ino).or_default();
@@ -158,14 +160,14 @@ impl DirectoryIndexes {
         self.bytes = self.broken.less("DirectoryIndexes::bytes", with_change, before);
     }
 
-    /// Does the same, but only if the content of `block` is known.
+    /// As [`DirectoryIndexes::change`], but only if the content of `block` is known.
     fn change_known(&mut self, ino: u32, block: u32, change: impl FnOnce(&mut Index, &Broken)) {
         if self.knows(ino, block) {
             self.change(ino, change);
         }
     }
 
-    /// Learns the content of a block; `None` is a hole.
+    /// Adds the content of a block to the index; `None` means a hole.
     pub(crate) fn learn(&mut self, ino: u32, block: u32, page: Option<&[u8; BLOCK]>) {
         if self.knows(ino, block) {
             return;
@@ -178,13 +180,14 @@ impl DirectoryIndexes {
         });
     }
 
-    /// The inode that `name`, of `hash`, leads to, if known.
+    /// The inode that `name`, with `hash`, leads to, if known.
     pub(crate) fn find(&self, ino: u32, hash: u32, name: &[u8]) -> Option<Known> {
         let (place, ino, kind) = self.of.get(&ino)?.names.find(hash, name)?;
         Some(Known { block: place / STEPS, ino, kind })
     }
 
-    /// The first of `blocks`, all known, with space for a name of `length` bytes.
+    /// The first of `blocks` that has space for a name of `length` bytes; the content of all of
+    /// them is known.
     pub(crate) fn block_with_space(
         &self,
         ino: u32,
@@ -200,7 +203,7 @@ impl DirectoryIndexes {
         blocks.find(free)
     }
 
-    /// Notes that `entry` was added to `block`, whose content is now `page`.
+    /// Updates the index after `entry` was added to `block`, whose content is now `page`.
     pub(crate) fn added(
         &mut self,
         ino: u32,
@@ -214,7 +217,7 @@ impl DirectoryIndexes {
         });
     }
 
-    /// Notes that a name was removed from a block, whose content is now `page`.
+    /// Updates the index after a name was removed from a block, whose content is now `page`.
     pub(crate) fn removed(
         &mut self,
         ino: u32,
@@ -228,7 +231,7 @@ impl DirectoryIndexes {
         });
     }
 
-    /// Notes that `entry` of `block` now leads to another inode.
+    /// Updates the index after `entry` of `block` was pointed to another inode.
     pub(crate) fn replaced(&mut self, ino: u32, block: u32, entry: &dirent::Entry<'_>) {
         self.change_known(ino, block, |index, _| {
             index.names.replace(entry.hash, place(block, entry.offset), entry.ino, entry.kind);
@@ -244,7 +247,7 @@ impl DirectoryIndexes {
         same(format_args!("DirectoryIndexes::bytes"), bytes, self.bytes)
     }
 
-    /// Forgets directory `ino`, which was freed.
+    /// Drops the index of directory `ino`, which was freed.
     pub(crate) fn forget(&mut self, ino: u32) {
         if let Some(index) = self.of.remove(&ino) {
             let bytes = self.bytes;

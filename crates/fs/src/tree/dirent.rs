@@ -1,11 +1,11 @@
 //! Directory files: a multi-level hash of packed records in 4 KiB blocks.
 //!
 //! **Placement.** Level l has 4^min(l, 8) buckets of 2 blocks; the levels lie one after the other
-//! in the directory file, so (level, bucket) → block is arithmetic, and a block never written is a
-//! hole of the file and means "empty". A name of hash h belongs, on level l, to bucket `h mod
-//! buckets(l)`. It is stored on the first level whose bucket has space; when all levels in use are
-//! full, one more comes into use. A lookup probes two blocks per level in use, except blocks whose
-//! content is known already (`directory_index`).
+//! in the directory file, so the block of a (level, bucket) is computed, and a block never written
+//! is a hole of the file and means "empty". On level l, a name of hash h belongs to bucket `h mod
+//! buckets(l)`. It is stored on the first level whose bucket has space. If the name's buckets on
+//! all levels in use are full, another level comes into use. A lookup probes two blocks per level
+//! in use, except blocks whose content is known already (`directory_index`).
 //!
 //! **Block.** Records tile the block exactly. A record is 4-byte aligned, little-endian:
 //!
@@ -18,24 +18,24 @@
 //! 12 name, then zeroes up to record_len
 //! ```
 //!
-//! Removing a record gives its bytes to the record before it; no record ever moves, so a
-//! `readdir` cookie (block, offset) stays good for as long as its directory exists.
+//! Removing a record gives its bytes to the record before it; no record ever moves, so a `readdir`
+//! cookie (block, offset) stays valid as long as its directory exists.
 //!
 //! **Hash.** With 64-bit `fold(a, b)` = low half xor high half of the 128-bit product a × b and K =
 //! 0x9E37_79B9_7F4A_7C15: start with `seed ^ (len × K)`; for each 8 bytes of the name, the last
 //! ones zero-padded and read little-endian, `state = fold(state ^ bytes, K) ^ K rotated left by
 //! 23`; the hash is the upper half of `fold(state ^ (state >> 32), 0xD6E8_FEB8_6659_FD93)`. The
-//! seed is drawn at mkfs, so nobody can prepare names that collide on every file system. Names that
-//! collide on one file system can be prepared by anyone with its seed: by reading its drive, or by
-//! guessing from cookies, which reveal the last bits of hashes. Such names make a look-up probe
-//! [`MAX_LEVELS`] buckets, and have no other effect.
+//! seed is drawn at mkfs, so nobody can prepare names that collide on every file system. Anyone who
+//! knows the seed of a file system can prepare colliding names for it. The seed can be read from
+//! the drive, or guessed from cookies, which reveal the last bits of hashes. Such names make a
+//! look-up probe [`MAX_LEVELS`] buckets, and have no other effect.
 //!
-//! All functions are pure and take the block's bytes. Any function is safe on any bytes (no panic,
-//! no endless loop). [`check`] tells whether the bytes are a directory block; only then are the
-//! answers of the other functions meaningful.
+//! All functions are pure and take the block's bytes. Every function is safe on any bytes (no
+//! panic, no endless loop). [`check`] decides whether the bytes are a directory block; only then
+//! are the results of the other functions meaningful.
 //!
-//! Not here: `.` and `..` (not stored; the inode has the parent), the search for a free inode, the
-//! reading of blocks.
+//! Not here: `.` and `..` (not stored; the inode has the parent), the search for a free inode,
+//! reading blocks.
 
 use std::iter::FusedIterator;
 
@@ -45,13 +45,13 @@ pub const BLOCK: usize = 4096;
 pub const HEADER: usize = 12;
 /// Longest name, in bytes.
 pub const MAX_NAME: usize = 255;
-/// Blocks of a bucket.
+/// Number of blocks in a bucket.
 pub const BUCKET_BLOCKS: u32 = 2;
 /// Level from which on the number of buckets no longer grows.
 pub const MAX_GROWTH_LEVEL: u8 = 8;
 /// Most levels a directory can have in use.
 pub const MAX_LEVELS: u8 = 32;
-/// First cookie of a stored record: the smaller ones stand for the start, `.` and `..`.
+/// First cookie of a stored record. Smaller cookies stand for the start, `.` and `..`.
 pub const FIRST_COOKIE: u64 = 4;
 
 const K: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -74,97 +74,97 @@ pub struct Entry<'a> {
     pub offset: u16,
 }
 
-/// Why a name is invalid.
+/// The reason why a name is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// No bytes.
+    /// The name is empty.
     #[error("the name is empty")]
     Empty,
-    /// More than [`MAX_NAME`] bytes.
+    /// The name has more than [`MAX_NAME`] bytes.
     #[error("the name has {0} bytes, at most 255 are possible")]
     TooLong(usize),
-    /// A slash or a NUL byte.
+    /// The name contains a slash or a NUL byte.
     #[error("the name has the byte {byte:#04x} at {at}")]
     Forbidden {
-        /// The byte.
+        /// The invalid byte.
         byte: u8,
-        /// Its offset in the name.
+        /// Offset of the byte in the name.
         at: usize,
     },
-    /// `.` or `..`.
+    /// The name is `.` or `..`.
     #[error("the name is \".\" or \"..\"")]
     Reserved,
 }
 
-/// Why bytes are not a directory block; offsets in bytes within the block.
+/// The reason why bytes are not a directory block. Offsets are in bytes within the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A record ends outside the block, overlaps its own name or is unaligned.
     #[error("record at {offset}: length {found}, expected a multiple of 4, {least} to {most}")]
     Length {
-        /// Of the record.
+        /// Offset of the record.
         offset: u16,
-        /// Length stored.
+        /// The stored length.
         found: u16,
-        /// Shortest possible.
+        /// Shortest possible length.
         least: u16,
-        /// Up to the end of the block.
+        /// Longest possible length, up to the end of the block.
         most: u16,
     },
     /// A free record that is not the block's first, or has a hash, name or kind.
     #[error("record at {offset} is free but not the empty first one")]
     Free {
-        /// Of the record.
+        /// Offset of the record.
         offset: u16,
     },
-    /// A kind that does not exist.
+    /// A record has a kind that does not exist.
     #[error("record at {offset}: kind {found}, expected 1 to 7")]
     Kind {
-        /// Of the record.
+        /// Offset of the record.
         offset: u16,
-        /// Kind stored.
+        /// The stored kind.
         found: u8,
     },
-    /// An invalid name.
+    /// A record has an invalid name.
     #[error("record at {offset}: {error}")]
     Name {
-        /// Of the record.
+        /// Offset of the record.
         offset: u16,
-        /// Why the name is invalid.
+        /// The reason why the name is invalid.
         error: NameError,
     },
-    /// Bytes that are not zero after the name.
+    /// Bytes after the name are not zero.
     #[error("record at {offset}: bytes after the name are not zero")]
     Slack {
-        /// Of the record.
+        /// Offset of the record.
         offset: u16,
     },
-    /// The stored hash is not that of the name.
+    /// The stored hash is not the hash of the name.
     #[error("record at {offset}: hash {found:#010x}, expected {expected:#010x}")]
     Hash {
-        /// Of the record.
+        /// Offset of the record.
         offset: u16,
-        /// Hash stored.
+        /// The stored hash.
         found: u32,
-        /// Hash of the name.
+        /// The hash of the name.
         expected: u32,
     },
     /// The name belongs to another bucket.
     #[error("record at {offset}: hash {hash:#010x} does not belong into block {block}")]
     Bucket {
-        /// Of the record.
+        /// Offset of the record.
         offset: u16,
-        /// Hash stored.
+        /// The stored hash.
         hash: u32,
-        /// Block of the directory file.
+        /// Block of the directory file that contains the record.
         block: u32,
     },
-    /// The same name twice in a block.
+    /// A block contains the same name twice.
     #[error("records at {first} and {second} have the same name")]
     Duplicate {
-        /// Offset of one.
+        /// Offset of one record.
         first: u16,
-        /// Offset of the other.
+        /// Offset of the other record.
         second: u16,
     },
 }
@@ -187,7 +187,7 @@ fn fold(a: u64, b: u64) -> u64 {
     (product as u64) ^ (product >> 64) as u64
 }
 
-/// The hash of a name (see the module's header) in a file system with `seed`.
+/// Computes the hash of a name (see the module's header) in a file system with `seed`.
 pub fn hash(seed: u64, name: &[u8]) -> u32 {
     let mut state = seed ^ (name.len() as u64).wrapping_mul(K);
     for chunk in name.chunks(8) {
@@ -200,13 +200,13 @@ pub fn hash(seed: u64, name: &[u8]) -> u32 {
 
 // ---- placement ----------------------------------------------------------------------------
 
-/// Buckets of `level`.
+/// Number of buckets of `level`.
 pub const fn buckets(level: u8) -> u32 {
     1 << (2 * if level < MAX_GROWTH_LEVEL { level } else { MAX_GROWTH_LEVEL })
 }
 
-/// Blocks of the first `levels` levels (at most [`MAX_LEVELS`]): the size of a directory that has
-/// them in use, and the first block of level `levels`.
+/// Number of blocks of the first `levels` levels (at most [`MAX_LEVELS`]): the size of a directory
+/// with that many levels in use, and the first block of level `levels`.
 pub const fn blocks(levels: u8) -> u32 {
     let levels = if levels < MAX_LEVELS { levels } else { MAX_LEVELS };
     let growing = if levels < MAX_GROWTH_LEVEL { levels } else { MAX_GROWTH_LEVEL };
@@ -214,8 +214,8 @@ pub const fn blocks(levels: u8) -> u32 {
     BUCKET_BLOCKS * (grown + (levels - growing) as u32 * buckets(MAX_GROWTH_LEVEL))
 }
 
-/// Levels in use of a directory of `size` blocks: the smallest number with at least as many
-/// blocks.
+/// Number of levels in use in a directory of `size` blocks: the smallest number of levels with at
+/// least as many blocks.
 pub fn levels_of(size: u32) -> u8 {
     (0..MAX_LEVELS).find(|&levels| blocks(levels) >= size).unwrap_or(MAX_LEVELS)
 }
@@ -225,15 +225,16 @@ pub fn bucket_block(level: u8, hash: u32) -> u32 {
     blocks(level) + BUCKET_BLOCKS * (hash % buckets(level))
 }
 
-/// True if a name of `hash` may be stored in `block` of the directory file.
+/// True if a name with `hash` may be stored in `block` of the directory file.
 pub fn belongs(block: u32, hash: u32) -> bool {
     let level = levels_of(block.saturating_add(1)).saturating_sub(1);
     let start = bucket_block(level, hash);
     (start..start + BUCKET_BLOCKS).contains(&block)
 }
 
-/// Blocks to probe for a name of `hash` in a directory with `levels` levels in use, in order. An
-/// insertion takes the first of them that has space, else the first block of level `levels`.
+/// Blocks to probe for a name with `hash` in a directory with `levels` levels in use, in order.
+/// An insertion uses the first of these blocks that has space, otherwise the first block of
+/// level `levels`.
 pub fn candidates(levels: u8, hash: u32) -> impl DoubleEndedIterator<Item = u32> + Clone {
     (0..levels.min(MAX_LEVELS)).flat_map(move |level| {
         let start = bucket_block(level, hash);
@@ -243,19 +244,19 @@ pub fn candidates(levels: u8, hash: u32) -> impl DoubleEndedIterator<Item = u32>
 
 // ---- cookies ------------------------------------------------------------------------------
 
-/// The `readdir` cookie from which the record at `offset` of `block` comes next.
+/// The `readdir` cookie from which a listing continues with the record at `offset` of `block`.
 pub fn cookie(block: u32, offset: u16) -> u64 {
     FIRST_COOKIE + u64::from(block) * (BLOCK as u64 / 4) + u64::from(offset / 4)
 }
 
-/// The cookie to return with the record at `offset` of `block`: a listing continues after the
-/// record.
+/// The cookie to return with the record at `offset` of `block`: a listing from this cookie
+/// continues after the record.
 pub fn cookie_after(block: u32, offset: u16) -> u64 {
     cookie(block, offset) + 1
 }
 
-/// Block and smallest offset of the records still to be returned; `None` below [`FIRST_COOKIE`],
-/// and for cookies that no directory can have.
+/// The block and the smallest offset of the records still to be returned. `None` below
+/// [`FIRST_COOKIE`], and for cookies that no directory can have.
 pub fn decode_cookie(cookie: u64) -> Option<(u32, u16)> {
     let rest = cookie.checked_sub(FIRST_COOKIE)?;
     let block = u32::try_from(rest / (BLOCK as u64 / 4)).ok()?;
@@ -264,7 +265,7 @@ pub fn decode_cookie(cookie: u64) -> Option<(u32, u16)> {
 
 // ---- records ------------------------------------------------------------------------------
 
-/// A record's header as stored.
+/// The stored header of a record.
 #[derive(Clone, Copy)]
 struct Record {
     offset: usize,
@@ -276,8 +277,8 @@ struct Record {
 }
 
 impl Record {
-    /// Reads the header at `offset`; `None` at the end of the block or where `len` points outside
-    /// the block, which ends every walk.
+    /// Reads the header at `offset`. `None`, which ends every walk, at the end of the block or
+    /// where `len` points outside the block.
     fn read(block: &[u8; BLOCK], offset: usize) -> Option<Record> {
         let h = block.get(offset..offset + HEADER)?;
         let record = Record {
@@ -291,7 +292,7 @@ impl Record {
         (record.len >= record.used() && offset + record.len <= BLOCK).then_some(record)
     }
 
-    /// Bytes of header and name, aligned.
+    /// Bytes of the header and the name, aligned.
     fn used(&self) -> usize {
         if self.ino == 0 { HEADER } else { space(self.name_len) }
     }
@@ -314,7 +315,7 @@ impl Record {
     }
 }
 
-/// Bytes of a record for a name of `len` bytes.
+/// Bytes of a record with a name of `len` bytes.
 pub(crate) fn space(len: usize) -> usize {
     HEADER + len.next_multiple_of(4)
 }
@@ -351,13 +352,13 @@ fn records(block: &[u8; BLOCK]) -> Records<'_> {
     Records { block, next: 0 }
 }
 
-/// The entries of a block, in the order of their offsets.
+/// The entries of a block, in ascending order of their offsets.
 pub fn iter(block: &[u8; BLOCK]) -> impl Iterator<Item = Entry<'_>> + Clone {
     records(block).filter_map(|record| record.entry(block))
 }
 
-/// The entries at `offset` or later: a `readdir` continues there, even if the record it stopped at
-/// was removed.
+/// The entries at `offset` or later: a `readdir` continues there, even if the record at which it
+/// stopped was removed.
 pub fn iter_from(block: &[u8; BLOCK], offset: u16) -> impl Iterator<Item = Entry<'_>> + Clone {
     iter(block).filter(move |entry| entry.offset >= offset)
 }
@@ -367,8 +368,8 @@ pub fn is_empty(block: &[u8; BLOCK]) -> bool {
     iter(block).next().is_none()
 }
 
-/// The record of `name` and the offset of the record before it. This is the inner loop of every
-/// lookup: it reads only length and hash until a hash matches.
+/// Finds the record of `name`, and the offset of the record before it. This is the inner loop of
+/// every look-up: it reads only lengths and hashes until a hash matches.
 fn find_record(block: &[u8; BLOCK], hash: u32, name: &[u8]) -> Option<(Option<usize>, Record)> {
     let hash = hash.to_le_bytes();
     let (mut previous, mut offset) = (None, 0);
@@ -406,7 +407,7 @@ pub enum Probe<'a> {
     Full,
 }
 
-/// Looks for `name`, whose hash is `hash`, and for space for it, in one walk.
+/// Searches for `name`, whose hash is `hash`, and for space for it, in one walk.
 pub fn probe<'a>(block: &'a [u8; BLOCK], hash: u32, name: &[u8]) -> Probe<'a> {
     let (hash, need) = (hash.to_le_bytes(), space(name.len()));
     let (mut offset, mut room) = (0, block[..HEADER] == [0; HEADER]);
@@ -431,7 +432,7 @@ pub fn probe<'a>(block: &'a [u8; BLOCK], hash: u32, name: &[u8]) -> Probe<'a> {
 }
 
 /// Adds an entry and returns its offset; without space, returns `None` and changes nothing. A block
-/// of zeroes (a hole just read) is initialised first. The caller has made sure that the name is
+/// of zeros (a hole just read) is initialised first. The caller has made sure that the name is
 /// valid and not in the directory.
 pub fn insert(block: &mut [u8; BLOCK], entry: &Entry<'_>) -> Option<u16> {
     debug_assert!(entry.ino != 0 && validate_name(entry.name).is_ok());
@@ -478,7 +479,7 @@ fn has_space(block: &[u8; BLOCK], name_len: usize) -> bool {
 }
 
 /// Removes `name`, whose hash is `hash`; returns its inode number and kind. The bytes of the record
-/// become zeroes and part of the record before it.
+/// become zeros and part of the record before it.
 pub fn remove(block: &mut [u8; BLOCK], hash: u32, name: &[u8]) -> Option<(u32, Kind)> {
     let (previous, record) = find_record(block, hash, name)?;
     let kind = Kind::from_code(record.kind)?;
@@ -490,7 +491,7 @@ pub fn remove(block: &mut [u8; BLOCK], hash: u32, name: &[u8]) -> Option<(u32, K
     Some((record.ino, kind))
 }
 
-/// Points `name`, whose hash is `hash`, to another inode, in place; returns the earlier inode.
+/// Points `name`, whose hash is `hash`, to another inode, in place; returns the previous inode.
 pub fn replace(
     block: &mut [u8; BLOCK],
     hash: u32,
@@ -551,8 +552,8 @@ pub fn check(block: &[u8; BLOCK]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks, beyond [`check`], that each hash is the hash of its name in a file system with `seed`,
-/// that each name belongs into block `index` of its directory, and that no name occurs twice.
+/// In addition to [`check`], checks that each stored hash is right in a file system with `seed`,
+/// that each name belongs to block `index` of its directory, and that no name occurs twice.
 pub fn check_names(block: &[u8; BLOCK], seed: u64, index: u32) -> Result<(), Error> {
     let mut seen: Vec<(u32, &[u8], u16)> = Vec::new();
     for Entry { hash: found, name, offset, .. } in iter(block) {

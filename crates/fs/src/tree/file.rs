@@ -1,4 +1,4 @@
-//! Attributes and content: getattr, setattr, read, write, readlink.
+//! Attributes and content of files: getattr, setattr, read, write, readlink.
 
 use crate::alloc::space::Claim;
 use crate::blocked::NotApplied;
@@ -19,8 +19,8 @@ impl Core {
         self.attr(ino)
     }
 
-    /// See [`crate::Fs::setattr`]. `None`: a step of a truncation was applied, and more steps
-    /// follow.
+    /// See [`crate::Fs::setattr`]. `None` if a step of a truncation was applied and more
+    /// steps follow.
     pub(crate) fn setattr(
         &mut self,
         ino: Ino,
@@ -145,8 +145,8 @@ impl Core {
         self.tree.zero.clone()
     }
 
-    /// Blocks that a write of `blocks` blocks from `first` on, with `nodes` new nodes, adds to the
-    /// blocks in use. Each block is checked only when few blocks are left.
+    /// Number of blocks that a write of `blocks` blocks from `first` on adds to the blocks in use;
+    /// `nodes` is the number of new nodes. Each block is checked only if few blocks are left.
     fn added_by(
         &mut self,
         ino: Ino,
@@ -185,8 +185,8 @@ impl Core {
         for (index, crc) in data.crcs.iter().enumerate() {
             nodes += self.prepare_block(ino, first + index as u32, crc.is_none())?;
         }
-        // Each block of a new leaf counted that leaf: limit the count to one leaf per leaf's range
-        // of blocks.
+        // `prepare_block` counted a new leaf once for each of its blocks: limit the count to one
+        // leaf per leaf's range of blocks.
         let leaves = data.pages.len() as u32 / crate::format::LEAF_POINTERS as u32 + 2;
         let (blocks, nodes) = (data.pages.len() as u32, nodes.min(leaves + 6));
         let added = self.added_by(ino, first, blocks, nodes)?;

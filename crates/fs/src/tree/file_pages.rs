@@ -16,12 +16,12 @@ use furrow_zone::{Error, ErrorKind};
 use smallvec::SmallVec;
 use zerocopy::little_endian::U32;
 
-/// Most leaves of one step of a truncation, so that a step never needs more than the cache can
-/// hold. A crash between two steps of a longer truncation shows a size in between.
+/// Most leaves in one step of a truncation, so that a step never needs more pages than the cache
+/// can hold. A crash between two steps of a longer truncation leaves a size in between.
 const LEAVES_PER_STEP: u64 = 64;
 
 impl Core {
-    /// Block `block` of `ino`, from the cache; `None` for a hole.
+    /// The page of block `block` of `ino`, from the cache; `None` for a hole.
     pub(crate) fn data(&mut self, ino: Ino, block: u32) -> Result<Option<&Page>, NotApplied> {
         let key = Key::Data(ino.0, block);
         if let Some(place) = self.cache.find(&key) {
@@ -34,7 +34,7 @@ impl Core {
         Err(Blocked::Load(smallvec::smallvec![Fetch { key, pointer }]).into())
     }
 
-    /// Asks for every block of `blocks` that is not in the cache, in one go.
+    /// Requests every block of `blocks` that is not in the cache, all at once.
     pub(crate) fn want(
         &mut self,
         ino: Ino,
@@ -56,8 +56,8 @@ impl Core {
         if missing.is_empty() { Ok(()) } else { Err(Blocked::Load(missing).into()) }
     }
 
-    /// Prepares a change of `block`: its path, and its content if `partial`. Returns the number of
-    /// nodes that the change adds.
+    /// Prepares a change of `block`: loads its path and, if the change is `partial`, its content.
+    /// Returns the number of nodes that the change adds.
     pub(crate) fn prepare_block(
         &mut self,
         ino: Ino,
@@ -71,7 +71,7 @@ impl Core {
         Ok(nodes)
     }
 
-    /// The bytes of prepared `block` of `ino`, to be changed; a hole becomes zeros. Counts the
+    /// The bytes of the prepared `block` of `ino`, to be changed; a hole becomes zeros. Counts the
     /// block if it is new.
     pub(crate) fn data_mut(&mut self, ino: Ino, block: u32) -> &mut [u8; PAGE_SIZE] {
         let key = Key::Data(ino.0, block);
@@ -82,15 +82,16 @@ impl Core {
         self.cache.get_mut(&key).expect("invariant: inserted just now")
     }
 
-    /// Replaces all of prepared `block` of `ino` by `page`, whose checksum may be known.
+    /// Replaces the whole content of the prepared `block` of `ino` by `page`. The checksum `crc` of
+    /// the page may be known.
     pub(crate) fn replace_data(&mut self, ino: Ino, block: u32, page: Page, crc: Option<u32>) {
         self.account_block(ino, block);
         let key = Key::Data(ino.0, block);
         self.cache.insert(key, Entry::dirty(page).with_crc(crc));
     }
 
-    /// Accounts for a block about to be written: makes its path and dirties its holder; if the
-    /// block is new, the inode counts it.
+    /// Accounts for a block that is about to be written: makes the nodes on its path and marks its
+    /// holder dirty. If the block is new, the inode counts it.
     fn account_block(&mut self, ino: Ino, block: u32) {
         let holder = self.grow(ino, block);
         let cached_dirty = self.cache.peek(&Key::Data(ino.0, block)).is_some_and(Entry::is_dirty);
@@ -100,26 +101,26 @@ impl Core {
         }
     }
 
-    /// Size after one step of truncating `ino` to `size`.
+    /// The size of `ino` after one step of truncating it from `current` to `size`.
     fn step_size(current: u64, size: u64) -> u64 {
         let leaf = (LEAF_POINTERS * PAGE_SIZE) as u64;
         let step = LEAVES_PER_STEP * leaf;
         if current - size <= step {
             return size;
         }
-        // End at the edge of a leaf, so that the next step finds whole leaves.
+        // End the step at the edge of a leaf, so that the next step finds whole leaves.
         (size.max(current - step)).next_multiple_of(leaf)
     }
 
-    /// One step of making `ino` shorter. True when the file has `size` bytes; the caller repeats
-    /// the step until then. No block after the new size remains in cache or tree.
+    /// Makes `ino` shorter by one step. True once the file has `size` bytes; the caller repeats the
+    /// step until then. No block after the new size remains in the cache or the tree.
     pub(crate) fn shrink(&mut self, ino: Ino, size: u64) -> Result<bool, NotApplied> {
         let inode = self.inode(ino)?;
         let (current, height) = (inode.head.size.get(), inode.head.height);
         if current <= size {
             return Ok(true);
         }
-        // Blocks beyond the reach of all nodes are holes: a sparse file drops them in one step.
+        // Blocks that no node reaches are holes, so a sparse file drops them in one step.
         let reached = self.reach(ino, height)?.saturating_mul(PAGE_SIZE as u64);
         let target = Core::step_size(current.min(reached.max(size)), size);
         let from = target.div_ceil(PAGE_SIZE as u64);
@@ -150,7 +151,7 @@ impl Core {
         Ok(target == size)
     }
 
-    /// The first block after the reach of all nodes of `ino`.
+    /// The first block that no node of `ino` reaches.
     fn reach(&mut self, ino: Ino, height: u8) -> Result<u64, NotApplied> {
         fn last(slots: &[U32]) -> Option<(u64, u32)> {
             let slot = slots.iter().rposition(|child| child.get() != NO_NODE)?;
@@ -224,8 +225,8 @@ impl Core {
         if missing.is_empty() { Ok(found) } else { Err(Blocked::Load(missing).into()) }
     }
 
-    /// Removes `blocks` of `ino`, the last of the file, from cache and tree. `nodes` are the nodes
-    /// that reach these blocks.
+    /// Removes `blocks` of `ino`, the last ones of the file, from the cache and the tree. `nodes`
+    /// are the nodes that reach these blocks.
     fn cut_blocks(
         &mut self,
         ino: Ino,
@@ -235,7 +236,7 @@ impl Core {
     ) {
         let from = blocks.start;
         let mut gone: Vec<u32> = Vec::new();
-        // Only the cache knows dirty blocks that never got an address.
+        // Dirty blocks that never got an address are known only to the cache.
         let block = |at: u64| at.min(u64::from(u32::MAX)) as u32;
         let first = block(from);
         let removed_dirty: Vec<u32> = self.cache.dirty_in(ino.0, first..).collect();

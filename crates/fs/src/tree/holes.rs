@@ -2,11 +2,11 @@
 //!
 //! A block that was never written takes no space and reads as zeros. *Punching* frees the space of
 //! whole blocks and zeroes the partial blocks at both ends. *Filling* writes zeros into holes, so
-//! that later writes there only replace blocks: this is the meaning of preallocation on a drive
-//! without overwrites in place. No blocks are kept past the end of the file.
+//! that later writes there only replace blocks: on a drive without overwrites in place, this is all
+//! that preallocation can do. No blocks are kept past the end of the file.
 //!
-//! Punching and filling go in steps, and each step is applied whole. The file is sound between two
-//! steps, and a crash may leave only some of the steps done.
+//! Punching and filling run in steps, and each step is applied completely. The file is consistent
+//! between two steps, and a crash may leave only some of the steps done.
 
 use crate::alloc::space::Claim;
 use crate::blocked::{Blocked, Lack, NotApplied};
@@ -22,26 +22,28 @@ use furrow_zone::{Error, ErrorKind};
 use std::ops::Range;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Most blocks of a step that punches.
+/// Most blocks in one step of punching.
 const PUNCH_BLOCKS: u64 = 4 * LEAF_POINTERS as u64;
-/// Most blocks of a step that fills holes or looks for one.
+/// Most blocks in one step of filling holes or searching for one.
 const STEP_BLOCKS: u64 = 512;
-/// Most leaves that one search for data reads.
+/// Most leaves that one step of a search for data reads.
 const LEAVES_LOOKED_AT: u32 = 8;
 
 /// The state of a search.
 pub(crate) enum Sought {
-    /// Found at this offset.
+    /// The search has ended at this position: a byte offset for [`Core::seek`], a block
+    /// for [`Core::next_block`].
     Found(u64),
-    /// Not found.
+    /// The search has reached the end without a result.
     None,
-    /// Not before this block.
+    /// There is no result before this block, from which the search must continue.
     More(u64),
 }
 
 impl Core {
-    /// The first block of `ino` from `from` on that is not a hole, written or not. One call reads
-    /// few leaves: a long range may be all holes.
+    /// Searches `ino` from block `from` on for the first block that is not a hole, whether it is on
+    /// the drive or only in the cache. One call reads only a few leaves, because a long range may
+    /// consist of holes.
     pub(crate) fn next_block(&mut self, ino: Ino, from: u64) -> Result<Sought, NotApplied> {
         let dirty = u32::try_from(from).ok();
         let dirty = dirty.and_then(|from| self.cache.dirty_in(ino.0, from..).next());
@@ -65,8 +67,8 @@ impl Core {
                 return Ok(if dirty == u64::MAX { Sought::None } else { Sought::Found(dirty) });
             };
             let base = Shape::REAL.leaf_base(block);
-            // The slots of a leaf are adjacent: one unit of work for each line of the processor's
-            // cache.
+            // The slots of a leaf are adjacent: count one unit of work for each line of the
+            // processor's cache.
             self.cache.look((LEAF_POINTERS / 8) as u64);
             let page = self.node(leaf)?;
             if crate::tree::node::header(page).level != 0 {
@@ -80,7 +82,7 @@ impl Core {
         Ok(if at >= dirty { Sought::Found(dirty) } else { Sought::More(at) })
     }
 
-    /// The first block from `from` on that a leaf, or the inode, has a slot for.
+    /// The first block from `from` on for which a leaf, or the inode, has a slot.
     fn slotted(&mut self, ino: Ino, from: u64) -> Result<Option<u64>, NotApplied> {
         let height = self.inode(ino)?.head.height;
         if height == 0 {
@@ -89,8 +91,8 @@ impl Core {
         Ok(self.leaf_from(ino, from)?.map(|(block, _)| block))
     }
 
-    /// In a file with leaves: the first block from `from` on that a leaf has a slot for, and the
-    /// leaf.
+    /// In a file with leaves, the first block from `from` on for which a leaf has a slot, and
+    /// the leaf.
     fn leaf_from(&mut self, ino: Ino, from: u64) -> Result<Option<(u64, u32)>, NotApplied> {
         let height = self.inode(ino)?.head.height;
         let slots: Vec<u32> = children(self.inode(ino)?).iter().map(|child| child.get()).collect();
@@ -136,7 +138,7 @@ impl Core {
         Ok(self.pointer(ino, block)?.addr.get() != HOLE)
     }
 
-    /// The size of regular file `ino`, after the checks that precede a change.
+    /// The size of the regular file `ino`, after the checks that precede a change.
     fn size_to_change(&mut self, ino: Ino) -> Result<u64, NotApplied> {
         self.writable()?;
         let attr = self.getattr(ino)?;
@@ -151,14 +153,14 @@ impl Core {
         (head.mtime, head.ctime) = (now, now);
     }
 
-    /// One step of punching `range`, in bytes. Returns the start of the next step.
+    /// Applies one step of punching `range`, in bytes. Returns the start of the next step.
     pub(crate) fn punch(&mut self, ino: Ino, range: Range<u64>) -> Result<u64, NotApplied> {
         let size = self.size_to_change(ino)?;
         let end = range.end.min(size.next_multiple_of(PAGE));
         if range.start >= end {
             return Ok(range.end);
         }
-        // Parts of blocks: at the front, or the rest after whole blocks.
+        // A part of a block: at the front, or the rest after whole blocks.
         let (block, within) = (range.start / PAGE, range.start % PAGE);
         if within != 0 || end - range.start < PAGE {
             let stop = end.min((block + 1) * PAGE);
@@ -233,8 +235,8 @@ impl Core {
         Ok(())
     }
 
-    /// One step of filling the holes of `range`, in bytes; with `extend`, the step also makes the
-    /// file long enough. Returns the start of the next step.
+    /// Applies one step of filling the holes of `range`, in bytes; with `extend`, the step also
+    /// extends the file. Returns the start of the next step.
     pub(crate) fn fill(
         &mut self,
         ino: Ino,
@@ -277,7 +279,7 @@ impl Core {
         Ok(if stop == last { range.end } else { end })
     }
 
-    /// Refuses to fill `bytes` of `ino` if the drive surely lacks the space.
+    /// Refuses to fill `bytes` bytes of `ino` if the drive certainly lacks the space.
     pub(crate) fn check_fill(&mut self, ino: Ino, bytes: u64) -> Result<(), NotApplied> {
         let has = self.getattr(ino)?.blocks;
         if bytes / PAGE > self.statfs().blocks_available.saturating_add(has) {
@@ -291,7 +293,8 @@ impl Core {
         Ok(())
     }
 
-    /// One step of looking for data or a hole from `offset` on, not before block `from`.
+    /// Applies one step of searching for data or a hole at or after `offset`; blocks before `from`
+    /// were searched already.
     pub(crate) fn seek(
         &mut self,
         ino: Ino,
@@ -334,7 +337,8 @@ mod tests {
     use furrow_zone::Result;
     use std::rc::Rc;
 
-    /// A sparse file has a node for each block: punching must reserve space for all of these nodes.
+    /// In a sparse file each block may have a leaf of its own: punching must reserve space for all
+    /// of these leaves.
     #[test]
     fn punching_a_sparse_file_asks_for_every_node_it_changes() {
         let rt = Rt::new(Config::simulated(1));
@@ -354,8 +358,8 @@ mod tests {
             fs.sync().await?;
             let core = &mut *fs.0.core.borrow_mut();
             assert_eq!(core.cache.dirty_pages(), 0);
-            // First the space beyond the reserve suffices for the leaves only; then for the inode
-            // too.
+            // First leave spare space that suffices only for the leaves, then space for the
+            // inode too.
             let beyond = (core.alloc.space_left() - core.recovery_needs()) as u32;
             core.alloc.keep_for_cleaning(beyond - 32);
             let blocks = 32 * LEAF_POINTERS as u64;

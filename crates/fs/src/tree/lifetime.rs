@@ -1,10 +1,10 @@
 //! How long data is expected to live, and how programs declare it.
 //!
 //! Blocks that die together should lie together, so the data of a file goes to the hot, the warm or
-//! the cold stream. As in F2FS, two things decide. The first is the hint of a program
-//! (`RWH_WRITE_LIFE_*` of fcntl(2) in F2FS, which FUSE does not pass on): the extended attribute
-//! [`ATTRIBUTE`] of the file. A new file or directory inherits the attribute from its directory.
-//! The second is the end of the file's name.
+//! the cold stream. As in F2FS, the stream depends first on a hint from a program, and second on
+//! the end of the file's name. The hint is the extended attribute [`ATTRIBUTE`] of the file (in
+//! F2FS it is `RWH_WRITE_LIFE_*` of fcntl(2), which FUSE does not pass on). A new file or directory
+//! inherits the attribute from its directory.
 //!
 //! | attribute | stream |
 //! |---|---|
@@ -12,10 +12,10 @@
 //! | `medium`, `long` | warm |
 //! | `extreme` | cold |
 //!
-//! The answer is the inode's `class` (`format`), which a node copies when one of its blocks is
-//! written; so placing a block needs no other look-up. A block that is already on the drive stays
-//! in its place until it is written again. Blocks of directories are always hot, and blocks moved
-//! by cleaning are always cold.
+//! The choice is stored as the inode's `class` (`format`), which a node copies when one of its
+//! blocks is written, so placing a block needs no further look-up. A block that is already on the
+//! drive stays in its place until it is written again. Blocks of directories are always hot, and
+//! blocks moved by cleaning are always cold.
 
 use crate::blocked::NotApplied;
 use crate::format::class;
@@ -27,13 +27,13 @@ pub const ATTRIBUTE: &[u8] = b"user.furrow.lifetime";
 /// How long data is expected to live, compared with other data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lifetime {
-    /// `short`.
+    /// The value `short`: the data is hot.
     Short,
-    /// `medium`.
+    /// The value `medium`: the data is warm.
     Medium,
-    /// `long`.
+    /// The value `long`: the data is warm.
     Long,
-    /// `extreme`.
+    /// The value `extreme`: the data is cold.
     Extreme,
 }
 
@@ -50,7 +50,7 @@ impl Lifetime {
         Lifetime::ALL.iter().find(|(lifetime, _)| *lifetime == self).map_or("", |(_, name)| name)
     }
 
-    /// The lifetime that a value of the attribute stands for.
+    /// The lifetime that the attribute's value stands for.
     pub fn parse(value: &[u8]) -> Option<Lifetime> {
         let found = Lifetime::ALL.iter().find(|(_, name)| name.as_bytes() == value);
         found.map(|(lifetime, _)| *lifetime)
@@ -65,17 +65,17 @@ impl Lifetime {
     }
 }
 
-/// Ends of names, after a dot, that tell how long the data of a file should live.
+/// File name extensions that tell how long the data of a file should live.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extensions {
-    /// Ends of the names of files that are overwritten soon.
+    /// Extensions of files that are overwritten soon.
     pub hot: Vec<String>,
-    /// Ends of the names of files that are written once.
+    /// Extensions of files that are written once.
     pub cold: Vec<String>,
 }
 
 impl Default for Extensions {
-    /// Databases and their logs are hot; pictures, films, sounds and archives are cold.
+    /// Treats databases and their logs as hot; pictures, films, sounds and archives as cold.
     fn default() -> Extensions {
         let hot = ["db", "db-wal", "db-journal", "sqlite", "sqlite-wal", "sqlite-journal"];
         let cold = [
@@ -102,7 +102,7 @@ impl Extensions {
     }
 }
 
-/// Checks a value of the attribute.
+/// Checks a value of the lifetime attribute.
 pub(crate) fn check(value: &[u8]) -> Result<Lifetime, NotApplied> {
     Lifetime::parse(value).ok_or_else(|| {
         let message = "a lifetime is one of short, medium, long and extreme";

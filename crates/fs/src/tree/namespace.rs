@@ -1,4 +1,4 @@
-//! Names: create, link, remove, look up, list. Renames are in [`super::rename`].
+//! Name operations: create, link, remove, look up, list. Renames are in [`super::rename`].
 //!
 //! Each change is one function that prepares and then applies, and notes the applied operation in
 //! the [`crate::durability::namespace_log::NamespaceLog`]. Replay after a crash calls the same
@@ -16,15 +16,15 @@ use crate::tree::open_files::LastName;
 use crate::types::{Attr, Ino, Kind, NewNode, Time};
 use furrow_zone::{Error, ErrorKind};
 
-/// The places of names are kept in memory for directories with at least this many levels: smaller
+/// Directories with at least this many levels have an index of their names in memory. Smaller
 /// directories have at most two blocks.
 const INDEXED_LEVELS: u8 = 2;
 
-/// The bit of a directory's mode that gives the directory's group, and to directories the bit
-/// itself, to what is made in the directory (inode(7)).
+/// The set-group-id bit of a directory's mode: new inodes in the directory get the directory's
+/// group, and new directories also get this bit (inode(7)).
 const SET_GID: u16 = 0o2000;
 
-/// A directory entry found.
+/// A directory entry that was found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     pub block: u32,
@@ -32,7 +32,7 @@ pub(super) struct Found {
     pub kind: Kind,
 }
 
-/// The place of a new entry.
+/// The place for a new entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FreeSlot {
     block: u32,
@@ -92,7 +92,8 @@ impl Core {
         if let Some(found) = self.find_known(directory, hash, name) {
             return Ok(Some(found));
         }
-        // Most names are on the last level: it has three times the space of all levels before it.
+        // Most names are on the last level, because it has three times the space of all levels
+        // before it.
         let mut blocks = dirent::candidates(levels, hash).rev();
         while let Some(block) = self.tree.directories.unknown(directory.0, &mut blocks) {
             self.learn(directory, block)?;
@@ -109,8 +110,8 @@ impl Core {
         Some(Found { block: known.block, ino: Ino(known.ino), kind: known.kind })
     }
 
-    /// Prepares a change of the entry of `name`: loads its block and the path to the block, and
-    /// counts the nodes that the change adds.
+    /// Prepares a change of the entry of `name`: loads its block and the path to the block. Returns
+    /// the number of nodes that the change adds.
     pub(super) fn prepare_entry(
         &mut self,
         directory: Ino,
@@ -128,7 +129,7 @@ impl Core {
         self.prepare_path(directory, found.block)
     }
 
-    /// Makes the content of `block` of `directory` known.
+    /// Adds the content of `block` of `directory` to the index.
     fn learn(&mut self, directory: Ino, block: u32) -> Result<(), NotApplied> {
         let page = self.data(directory, block)?.cloned();
         self.tree.directories.learn(directory.0, block, page.as_ref().map(|page| page.bytes()));
@@ -146,8 +147,8 @@ impl Core {
         }
     }
 
-    /// Prepares an entry for `name`, which must not exist: its place, and the number of nodes that
-    /// the entry adds.
+    /// Prepares a new entry for `name`, which must not exist yet: finds its place, and the number
+    /// of nodes that the entry adds.
     pub(super) fn find_space(
         &mut self,
         directory: Ino,
@@ -206,7 +207,7 @@ impl Core {
         while let Some(block) = self.tree.directories.unknown(directory.0, &mut blocks) {
             match self.learn(directory, block) {
                 Ok(()) => {}
-                // The search needs every candidate block: ask for all of them at once.
+                // The search needs every candidate block, so request all of them at once.
                 Err(NotApplied::Blocked(Blocked::Load(fetches))) => missing.extend(fetches),
                 Err(stop) => return Err(stop),
             }
@@ -222,7 +223,7 @@ impl Core {
         else {
             return Ok(None);
         };
-        // The block is about to be changed: it must be in the cache.
+        // Load the block, because it is about to be changed.
         self.data(directory, block)?;
         Ok(Some(block))
     }
@@ -312,7 +313,7 @@ impl Core {
         self.attr(found.ino)
     }
 
-    /// The operation that would create `node` as `name`, for [`Core::create`].
+    /// The operation that would create `node` as `name`, to be passed to [`Core::create`].
     pub(crate) fn plan_create(&mut self, parent: Ino, name: &[u8], node: &NewNode) -> NameOp {
         NameOp::Create {
             parent: parent.0,
@@ -353,7 +354,7 @@ impl Core {
         self.create(&op)
     }
 
-    /// Creates the inode of `op`; an `ino` of 0 takes a free number.
+    /// Creates the inode of `op`. If `ino` is 0, it gets a free number.
     pub(crate) fn create(&mut self, op: &NameOp) -> Result<Attr, NotApplied> {
         let NameOp::Create { parent, ino, generation, kind, time, name, target, xattrs, .. } = op
         else {
@@ -396,7 +397,7 @@ impl Core {
         Ok(attr(&self.inode_mut(ino).head))
     }
 
-    /// A free inode number, or `ino` if it is free.
+    /// Takes a free inode number if `ino` is 0, otherwise `ino` itself.
     pub(super) fn take_ino(&mut self, ino: u32) -> Result<Ino, NotApplied> {
         match ino {
             0 => Ok(Ino(self.tables.take_id().expect("invariant: ids were reserved"))),
@@ -413,8 +414,8 @@ impl Core {
         self.durability.log_name(&op);
     }
 
-    /// Creates a file without a name, an orphan until a link gives it a name. The file counts as
-    /// open once, except in replay.
+    /// Creates a file without a name, which is an orphan until a link gives it a name. The file
+    /// counts as opened once, except in replay.
     fn create_unnamed(&mut self, op: &NameOp) -> Result<Attr, NotApplied> {
         let NameOp::Create { ino, generation, xattrs, .. } = op else {
             return fail(ErrorKind::Invalid, "not a create");
@@ -484,8 +485,8 @@ impl Core {
         if kind == Some(Kind::Directory) {
             return fail(ErrorKind::IsDirectory, format!("inode {ino} is a directory"));
         }
-        // A removed inode gets no name. Replay skips the check: the log links only unnamed files
-        // among the orphans.
+        // A removed inode cannot get a name again. Replay skips the check, because the log links
+        // only those orphans that never had a name.
         if links == 0 && !self.tree.files().is_unnamed(ino) && !self.health.replaying() {
             return fail(ErrorKind::NotFound, format!("inode {ino} was removed"));
         }
@@ -514,8 +515,8 @@ impl Core {
         Ok(attr(&self.inode_mut(ino).head))
     }
 
-    /// Loads an inode whose link count is about to fall, and checks that it may be removed as the
-    /// kind that the caller expects, and may be opened if that is to become of it.
+    /// Loads an inode whose link count is about to fall. Checks that it is of the kind that the
+    /// caller expects to remove and, if `last` says that it will be opened, that it may be opened.
     pub(super) fn check_removal(
         &mut self,
         victim: Found,
@@ -542,7 +543,8 @@ impl Core {
         Ok(())
     }
 
-    /// Counts one name of `victim` less; true if it was the last one, and `last` happened.
+    /// Removes one link of `victim`. Returns true if it was the last one, in which case `last`
+    /// was applied.
     pub(super) fn drop_link(
         &mut self,
         parent: Ino,
@@ -567,8 +569,8 @@ impl Core {
         gone
     }
 
-    /// Removes `name`; returns the inode if it lost its last name. `directory` tells whether the
-    /// caller expects a directory; `None` (replay) accepts both kinds.
+    /// Removes `name`; returns the inode if it lost its last name. `directory` says whether the
+    /// caller expects a directory; `None` (replay) accepts every kind.
     pub(crate) fn remove(
         &mut self,
         parent: Ino,
@@ -590,7 +592,7 @@ impl Core {
         Ok(gone.then_some(found.ino))
     }
 
-    /// Enters `name` for an existing inode, without counting the link. For repair.
+    /// For repair, adds `name` for an existing inode without counting the link.
     pub(crate) fn relink(
         &mut self,
         directory: Ino,
@@ -607,7 +609,7 @@ impl Core {
         Ok(())
     }
 
-    /// Takes `name` out of a directory without counting the link; returns the inode. For repair.
+    /// For repair, takes `name` out of a directory without counting the link; returns the inode.
     pub(crate) fn unlist(
         &mut self,
         parent: Ino,
@@ -621,7 +623,7 @@ impl Core {
         Ok(Some((found.ino, found.kind)))
     }
 
-    /// One step of freeing an inode without names; true once it is freed.
+    /// Applies one step of freeing an inode without names; true once the inode is freed.
     pub(crate) fn reap(&mut self, ino: Ino) -> Result<bool, NotApplied> {
         if self.tree.files().is_open(ino) || !self.tree.files().is_orphan(ino) {
             return Ok(true);

@@ -1,8 +1,8 @@
-//! Nodes in the cache: inodes, leaves and index nodes, and the walk from a file block to its
-//! pointer.
+//! Nodes in the cache: inodes, leaves and index nodes, and the walk from a file block to
+//! its pointer.
 //!
-//! Everything here is synchronous. An operation asks for missing blocks with [`Blocked::Load`]
-//! *before* it changes anything, and is then run again.
+//! Everything here is synchronous. An operation requests missing blocks with [`Blocked::Load`]
+//! *before* it changes anything, and is then retried.
 
 use crate::blocked::{Blocked, Fetch, NotApplied};
 use crate::core::Core;
@@ -27,8 +27,8 @@ pub(crate) struct Holder {
     pub(crate) slot: u16,
 }
 
-/// Views of a node's page. The page is 4 KiB and every field unaligned little-endian, so these
-/// views cannot fail.
+/// Views a node's page as an inode. This cannot fail, because the page is 4 KiB and every field is
+/// unaligned little-endian.
 pub(crate) fn as_inode(page: &Page) -> &InodeBlock {
     InodeBlock::ref_from_bytes(page.bytes()).expect("invariant: a page is an inode's size")
 }
@@ -51,7 +51,7 @@ pub(crate) fn header(page: &Page) -> &NodeHeader {
     NodeHeader::ref_from_prefix(page.bytes()).expect("invariant: a page holds a header").0
 }
 
-/// Child ids of an inode of height 1 and more: the slots area read as node ids.
+/// Child ids of an inode of height 1 or more: its slots, read as node ids.
 pub(crate) fn children(inode: &InodeBlock) -> &[zerocopy::little_endian::U32; INODE_CHILDREN] {
     FromBytes::ref_from_bytes(inode.slots.as_bytes()).expect("invariant: 448 × 8 = 896 × 4 bytes")
 }
@@ -62,7 +62,7 @@ pub(crate) fn children_mut(
         .expect("invariant: 448 × 8 = 896 × 4 bytes")
 }
 
-/// Every pointer to a block in a node (none in an index node), with its slot.
+/// Every block pointer in a node (none in an index node), with its slot.
 pub(crate) fn pointers(page: &Page) -> SmallVec<[(u16, Pointer); 8]> {
     let slots: &[Pointer] = match header(page).level {
         LEVEL_INODE if as_inode(page).head.height == 0 => &as_inode(page).slots,
@@ -73,7 +73,7 @@ pub(crate) fn pointers(page: &Page) -> SmallVec<[(u16, Pointer); 8]> {
     used.map(|(slot, p)| (slot as u16, *p)).collect()
 }
 
-/// Where in a node's bytes the pointers to blocks begin; the node's end if it has none.
+/// Offset in a node at which the block pointers begin; the node's length if it has none.
 pub(crate) fn first_pointer(page: &Page) -> u16 {
     let first = match header(page).level {
         LEVEL_INODE if as_inode(page).head.height == 0 => size_of::<InodeHead>(),
@@ -83,8 +83,8 @@ pub(crate) fn first_pointer(page: &Page) -> u16 {
     first as u16
 }
 
-/// Checks that a page read from the drive is the expected node, so that the views above can be
-/// trusted: magic, id, kind, height and slots in range.
+/// Checks that a page read from the drive is the expected node, so that views of it can be trusted:
+/// magic, id, kind, height and slots must be in range.
 pub(crate) fn check(page: &Page, nid: u32, ino: u32) -> Result<(), String> {
     let head = header(page);
     let found = (head.magic.get(), head.nid.get(), head.ino.get());
@@ -132,9 +132,9 @@ pub(crate) fn time(stamp: &crate::format::TimeStamp) -> Time {
     Time { seconds: stamp.seconds.get(), nanoseconds: stamp.nanoseconds.get().min(999_999_999) }
 }
 
-/// The attributes in an inode.
+/// The attributes stored in an inode.
 pub(crate) fn attr(head: &InodeHead) -> Attr {
-    // As other file systems do: 1 means that the subdirectories were not counted.
+    // As in other file systems, a link count of 1 means that the subdirectories were not counted.
     let many = head.kind == Kind::Directory.code() && head.links.get() > LINKS_MAX;
     Attr {
         ino: Ino(head.node.nid.get()),
@@ -154,7 +154,7 @@ pub(crate) fn attr(head: &InodeHead) -> Attr {
     }
 }
 
-/// A new node's page, of `pool`, with its header.
+/// Makes the page of a new node, from `pool`, with its header.
 pub(crate) fn new_node(
     pool: &Pool,
     (nid, ino): (u32, u32),
@@ -183,7 +183,7 @@ pub(crate) fn new_node(
 }
 
 impl Core {
-    /// The node `nid`, from the cache.
+    /// Node `nid`, from the cache.
     pub(crate) fn node(&mut self, nid: u32) -> Result<&Page, NotApplied> {
         match self.cache.find(&Key::Node(nid)) {
             Some(place) => Ok(self.cache.at(place).page()),
@@ -205,7 +205,7 @@ impl Core {
         }]))
     }
 
-    /// The bytes of node `nid`, which is in the cache, to be changed.
+    /// The bytes of node `nid`, which is in the cache, for changing them.
     pub(crate) fn node_mut(&mut self, nid: u32) -> &mut [u8; 4096] {
         self.cache.get_mut(&Key::Node(nid)).expect("invariant: prepared before")
     }
@@ -227,13 +227,13 @@ impl Core {
         NotApplied::Failed(Error::new(ErrorKind::NotFound, format!("no inode {ino}")))
     }
 
-    /// Inode `ino`, which is in the cache, to be changed.
+    /// Inode `ino`, which is in the cache, for changing it.
     pub(crate) fn inode_mut(&mut self, ino: Ino) -> &mut InodeBlock {
         as_inode_mut(self.node_mut(ino.0))
     }
 
-    /// Subtracts `blocks`, which were freed, from the count of inode `ino`, which is in the cache.
-    /// The count comes from the medium and may be wrong until `fsck` checks it: a count that is too
+    /// Subtracts `blocks` freed blocks from the count of inode `ino`, which is in the cache. The
+    /// count comes from the medium and may be wrong until `fsck` checks it, so a count that is too
     /// low becomes zero.
     pub(crate) fn uncount_blocks(&mut self, ino: Ino, blocks: u64) {
         let count = &mut self.inode_mut(ino).head.blocks;
@@ -316,7 +316,7 @@ impl Core {
     /// change). The path must be prepared, and enough node ids reserved.
     pub(crate) fn grow(&mut self, ino: Ino, block: u32) -> Holder {
         let needed = Shape::REAL.height_for(u64::from(block));
-        // The inode is about to change too, at least in its times.
+        // The inode is about to change too, at least its times.
         let mut height = self.inode_mut(ino).head.height;
         while height < needed {
             self.raise(ino);
@@ -348,19 +348,19 @@ impl Core {
             holder = Holder { nid: child, slot: *slot as u16 };
         }
         if height > 0 {
-            // The leaf takes over the present class of the file.
+            // The leaf takes over the file's present class.
             let class = self.inode_mut(ino).head.node.class;
             as_leaf_mut(self.node_mut(holder.nid)).head.class = class;
         }
         holder
     }
 
-    /// Adds one level: the slots of the inode move into one new node in its first slot.
+    /// Adds one level: the slots of the inode move into a new node, which becomes its first child.
     fn raise(&mut self, ino: Ino) {
         let height = self.inode_mut(ino).head.height;
         let old = self.inode_mut(ino).slots;
         let empty = match height {
-            // Blocks that wait to be written have no address yet, but are counted.
+            // Blocks that wait to be written have no address yet, but the inode counts them.
             0 => self.inode_mut(ino).head.blocks.get() == 0,
             _ => old.as_bytes().iter().all(|byte| *byte == 0),
         };
@@ -381,7 +381,7 @@ impl Core {
         children_mut(inode)[0] = child.into();
     }
 
-    /// A new node in the cache, dirty.
+    /// Adds a new dirty node to the cache.
     fn add_node(&mut self, ino: Ino, base: u32, level: u8) -> u32 {
         let nid = self.tables.take_id().expect("invariant: ids were counted before");
         let class = self.inode_mut(ino).head.node.class;
@@ -390,14 +390,14 @@ impl Core {
         nid
     }
 
-    /// Puts a new node into the cache, dirty; its id is already taken.
+    /// Adds a new dirty node to the cache; its id is already taken.
     pub(crate) fn insert_node(&mut self, nid: u32, ino: u32, page: Page) {
         self.tables.add_node(nid, ino);
         self.cache.insert(Key::Node(nid), Entry::dirty(page).owned_by(ino));
     }
 
-    /// Frees the block and the id of node `nid`, which is in the cache and no longer referred to.
-    /// The caller has already released the blocks that it points to.
+    /// Frees the block and the id of node `nid`, which is in the cache and no longer referenced.
+    /// The caller has already released the blocks that the node points to.
     pub(crate) fn drop_node(&mut self, nid: u32) {
         let entry = self.tables.nat().get(nid);
         self.cache.remove(&Key::Node(nid));

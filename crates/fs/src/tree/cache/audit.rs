@@ -5,7 +5,7 @@ use crate::accounts::{contradiction, holds, same};
 use furrow_zone::Result;
 
 impl Cache {
-    /// The page of `key`; the call counts neither as use nor as work.
+    /// The page of `key`; the call counts neither as a use of the page nor as work.
     pub(crate) fn audited(&self, key: &Key) -> Option<&Entry> {
         self.index.get(key).map(|&slot| &self.slot(slot).entry)
     }
@@ -68,7 +68,8 @@ impl Cache {
         same(format_args!("Cache::shared"), shared, self.shared)?;
         same(format_args!("Cache::logged"), logged, self.logged)?;
         same(format_args!("Cache::evictable"), listed, self.evictable)?;
-        // The write of a page that was removed meanwhile is still in flight.
+        // A page that was removed while being written has no slot, but its write still counts
+        // in `out`.
         if in_flight > self.out {
             let out = self.out;
             let account = format_args!("Cache::out");
@@ -122,12 +123,12 @@ impl Cache {
         self.dirty_data.remove(&(ino, block))
     }
 
-    /// Notes that only cleaning made node `nid` dirty, whatever its state.
+    /// Notes that only cleaning made node `nid` dirty, whatever its real state.
     pub(crate) fn corrupt_moved_below(&mut self, nid: u32) {
         self.moved_below.insert(nid);
     }
 
-    /// Puts a page on the eviction list, in any state.
+    /// Puts a page on the eviction list, whatever its state.
     pub(crate) fn corrupt_eviction_list(&mut self, key: &Key) {
         let at = self.index[key];
         self.list_warmest(at);

@@ -4,18 +4,18 @@ use super::{Cache, Entry, Key};
 use std::ops::RangeFrom;
 
 impl Cache {
-    /// Dirty pages and nodes.
+    /// Number of dirty pages, nodes included.
     pub fn dirty_pages(&self) -> usize {
         self.dirty_data.len() + self.dirty_nodes.len()
     }
 
-    /// Dirty nodes.
+    /// Number of dirty nodes.
     pub fn dirty_node_pages(&self) -> usize {
         self.dirty_nodes.len()
     }
 
-    /// Notes that only cleaning made the nodes `nids` dirty: it moved blocks that they point to.
-    /// The note ends with the next other change, and with the next write, of such a node.
+    /// Notes that only cleaning made the nodes `nids` dirty, by moving blocks that they point to.
+    /// The note about a node is removed by any other change of the node, and when it is written.
     pub(crate) fn note_moved_below(&mut self, nids: impl IntoIterator<Item = u32>) {
         for nid in nids {
             if self.peek(&Key::Node(nid)).is_some_and(Entry::is_dirty) {
@@ -29,17 +29,17 @@ impl Cache {
         self.moved_below.contains(&nid)
     }
 
-    /// Dirty pages and nodes without those that only cleaning made dirty.
+    /// Number of dirty pages, without nodes that only cleaning made dirty.
     pub(crate) fn changed_pages(&self) -> usize {
         self.dirty_pages() - self.moved_below.len()
     }
 
-    /// Dirty blocks of `ino`, ascending.
+    /// Dirty blocks of `ino`, in ascending order.
     pub fn dirty_of(&self, ino: u32) -> impl DoubleEndedIterator<Item = u32> + '_ {
         self.dirty_data.range((ino, 0)..=(ino, u32::MAX)).map(|&(_, block)| block)
     }
 
-    /// Dirty data blocks of `ino` in `blocks`, ascending.
+    /// Dirty data blocks of `ino` in `blocks`, in ascending order.
     pub(crate) fn dirty_in(&self, ino: u32, blocks: RangeFrom<u32>) -> impl Iterator<Item = u32> {
         self.dirty_data.range((ino, blocks.start)..=(ino, u32::MAX)).map(|&(_, block)| block)
     }
@@ -49,7 +49,7 @@ impl Cache {
         self.dirty_nodes.range((ino, 0)..=(ino, u32::MAX)).map(|&(_, nid)| nid)
     }
 
-    /// Files that have dirty data, ascending.
+    /// Files that have dirty data, in ascending order.
     pub fn dirty_files(&self) -> impl Iterator<Item = u32> + '_ {
         let mut next = Some(0);
         std::iter::from_fn(move || {

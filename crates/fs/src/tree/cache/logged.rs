@@ -1,4 +1,4 @@
-//! The logged contents of dirty nodes: against them an fsync states changes.
+//! Logged contents of dirty nodes: an fsync records changes relative to them.
 
 use super::{Cache, Entry, Key};
 use crate::format::class;
@@ -7,7 +7,7 @@ use furrow_rt::Page;
 use std::ops::Range;
 
 impl Cache {
-    /// From now on the logged content of a node is kept while the node is dirty.
+    /// From now on, keeps the logged content of each node while the node is dirty.
     pub(crate) fn keep_logged_contents(&mut self) {
         self.keeps_logged = true;
     }
@@ -17,8 +17,8 @@ impl Cache {
         self.keeps_logged
     }
 
-    /// A sync record holds the present content of dirty node `nid`: recovery makes the node dirty
-    /// again, whatever changed it.
+    /// Notes that a sync record holds the present content of the dirty node `nid`. After a crash
+    /// recovery makes the node dirty, so it no longer counts as made dirty only by cleaning.
     pub(crate) fn note_logged(&mut self, nid: u32) {
         self.moved_below.remove(&nid);
         if let Some(&at) = self.index.get(&Key::Node(nid)) {
@@ -27,15 +27,16 @@ impl Cache {
         }
     }
 
-    /// The same as [`Cache::note_logged`], for a node that differs from its logged content, if it
-    /// has one, in the bytes of `changed` and nowhere else.
+    /// As [`Cache::note_logged`], for a node that differs from its logged content (if there is one)
+    /// exactly in the bytes `changed`.
     pub(crate) fn note_logged_change(&mut self, nid: u32, changed: &[Range<usize>]) {
         let at = self.index.get(&Key::Node(nid)).copied();
         let entry = at.map(|at| &mut self.slot_mut(at).entry);
         let Some(Entry { page, logged: Some(logged), .. }) = entry else {
             return self.note_logged(nid);
         };
-        // A second owner of the page would make the node's next change copy all of it.
+        // Copy the bytes instead of sharing the page: if the page were shared, the node's next
+        // change would copy all of it.
         let content = logged.make_mut();
         for bytes in changed {
             content[bytes.clone()].copy_from_slice(&page.bytes()[bytes.clone()]);
@@ -45,7 +46,8 @@ impl Cache {
     }
 
     /// Keeps the content of a clean page that is about to change, if it is a node whose changes
-    /// records may hold: the content of directories is logged as names.
+    /// sync records may hold. Nodes of directories are left out: the content of directories is
+    /// logged as names.
     pub(super) fn keep_logged(&mut self, at: u32) {
         let slot = self.slot(at);
         let node = matches!(slot.key, Key::Node(_));

@@ -1,4 +1,4 @@
-//! Tests of the page cache, against a plain model.
+//! Tests of the page cache, compared with a simple model.
 
 use super::*;
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ fn stamp(page: &Page) -> u64 {
 }
 
 impl Cache {
-    /// Checks that the cache's structures agree.
+    /// Checks that the cache's structures are consistent.
     fn verify(&self) {
         let mut listed = Vec::new();
         let (mut at, mut colder) = (self.coldest, NIL);
@@ -98,7 +98,8 @@ fn dirty_in_flight_and_pinned_pages_are_never_evicted() {
     assert!(!cache.peek(&key).unwrap().is_dirty());
     press(&mut cache);
     assert_eq!(cache.peek(&key).unwrap().crc(), Some(5));
-    // A change during the write: the device's page stays, and the page is dirty again.
+    // A change during the write: the page handed to the device stays as it was, and the cached page
+    // is dirty again.
     cache.get_mut(&key).unwrap()[0] = 2;
     assert_eq!((stamp(&frozen), stamp(cache.peek(&key).unwrap().page())), (1, 2));
     assert_eq!(cache.peek(&key).unwrap().crc(), None);
@@ -137,14 +138,14 @@ fn a_node_that_only_cleaning_made_dirty_is_changed_by_any_other_change() {
     for nid in 1..=4 {
         cache.insert(Key::Node(nid), Entry::clean(page(0), None).owned_by(9));
     }
-    // Cleaning changes nodes 1 to 3; of a clean node there is nothing to note.
+    // Cleaning changes nodes 1 to 3. Node 4 is clean, so there is nothing to note.
     for nid in 1..=3 {
         cache.get_mut(&Key::Node(nid)).unwrap();
     }
     cache.note_moved_below(1..=4);
     assert_eq!((cache.dirty_pages(), cache.changed_pages()), (3, 0));
     cache.verify();
-    // A user changes node 1, a checkpoint writes node 2, node 3 is removed.
+    // A user changes node 1, a checkpoint writes node 2; node 3 is removed below.
     cache.get_mut(&Key::Node(1)).unwrap();
     let (_, ticket) = cache.begin_write(&Key::Node(2), 0).unwrap();
     cache.end_write(ticket);
@@ -185,7 +186,7 @@ proptest! {
         capacity in 1usize..12,
         ops in proptest::collection::vec((0u8..16, 0u32..4, 0u32..6), 1..300),
     ) {
-        // The model holds the changes, which must stay. Clean pages may be evicted.
+        // The model holds all changes, which must not be lost. Clean pages may be evicted.
         let mut cache = Cache::new(capacity);
         let mut newest = BTreeMap::<Key, u64>::new();
         let mut dirty = BTreeMap::<Key, u64>::new();
@@ -259,7 +260,7 @@ proptest! {
     }
 }
 
-/// An operation finds the pages it needs, then inserts new ones: the pages found must still be in
+/// An operation finds the pages it needs, then inserts new ones. The pages found must still be in
 /// the cache, even if all other pages are dirty and every clean page was just used.
 #[test]
 fn nothing_is_evicted_while_held_and_the_last_clean_pages_stay() {

@@ -3,11 +3,10 @@
 //! Extendible hashing over pages: the first bits of a hash choose an entry of the directory of
 //! pages, which is small enough to stay in the processor's caches. A full page is split, so that no
 //! operation ever moves more than about a hundred names. In a page, slots with a tag of the hash
-//! tell where the records are. A look-up of a name touches two cold cache lines, that of its slot
-//! and that of its record. Both are in one page of memory, which the kernel maps together with its
-//! neighbours.
+//! point to the records. A look-up of a name touches two cold cache lines: its slot and its record.
+//! Both are in one page of memory, which the kernel maps together with its neighbours.
 //!
-//! Names whose hashes share more first bits than chance explains would split pages without end, and
+//! Names whose hashes share more first bits than chance explains would split pages endlessly, and
 //! double the directory of pages each time. Such names are kept in a separate list, by hash.
 //!
 //! ```text
@@ -24,24 +23,24 @@ use std::collections::BTreeMap;
 
 /// Slots of a page.
 const SLOTS: usize = 128;
-/// Most slots in use: a search ends at the first empty slot.
+/// Most slots in use. Some slots must stay empty, because a search ends at the first empty slot.
 const SLOTS_MOST: u16 = (SLOTS - SLOTS / 8) as u16;
-/// A slot whose record was removed: no record begins here.
+/// Marks a slot whose record was removed: no record begins at this offset.
 const GONE: u32 = 1;
-/// Bytes of all slots.
+/// Bytes of all slots, and so the offset of the header.
 const HEADER: usize = SLOTS * 4;
 /// Offset of the first record.
 const RECORDS: usize = HEADER + 8;
 /// Bytes of a record before its name.
 const RECORD: usize = 14;
-/// Most bits of a hash that choose a page.
+/// Most bits of a hash that may choose a page.
 const DEPTH_MOST: u32 = 24;
-/// Most entries of the directory of pages, for each page; `ENTRIES_MIN` are always allowed. Beyond
-/// this limit a full page is not split: further names go to a list.
+/// Most entries in the directory of pages for each page; `ENTRIES_MIN` entries are always allowed.
+/// Beyond this limit a full page is not split: further names go to a list.
 const ENTRIES_PER_PAGE: usize = 16;
 const ENTRIES_MIN: usize = 1_024;
-/// A full page with at least this many bytes of removed records, or with an eighth of its slots
-/// removed, is cleaned instead of split.
+/// A full page is cleaned instead of split if it has at least this many bytes of removed records,
+/// or if an eighth of its slots was removed.
 const STALE: u16 = 512;
 
 const _: () = assert!(RECORDS + RECORD + 255 <= PAGE_SIZE && PAGE_SIZE <= 1 << 16);
@@ -106,7 +105,7 @@ impl Leaf {
         }
     }
 
-    /// Slot and record of the name of `hash` that satisfies `wanted`.
+    /// The slot and the record of the name with `hash` that satisfies `wanted`.
     fn seek(&self, hash: u32, wanted: impl Fn(&Record<'_>) -> bool) -> Option<(usize, usize)> {
         let tag = tag(hash);
         let mut slot = hash as usize % SLOTS;
@@ -142,7 +141,7 @@ impl Leaf {
         self.get(Field::Used) < SLOTS_MOST && end <= PAGE_SIZE
     }
 
-    /// True if enough was removed to rewrite the page.
+    /// True if enough records were removed that rewriting the page is worthwhile.
     fn is_stale(&self) -> bool {
         let live = self.records().count() as u16;
         self.get(Field::Removed) >= STALE || self.get(Field::Used) - live >= SLOTS_MOST / 8
@@ -193,7 +192,7 @@ enum Field {
     Removed,
 }
 
-/// A name that shares the first bits of its hash with too many others.
+/// A name whose hash shares its first bits with too many other names.
 struct Crowded {
     ino: u32,
     kind: u8,
@@ -210,7 +209,7 @@ pub(super) struct NameTable {
     depth: u32,
     entries: Vec<u32>,
     leaves: Vec<Leaf>,
-    /// By hash and place.
+    /// Names by hash and place.
     crowd: BTreeMap<(u32, u32), Crowded>,
     count: usize,
 }
@@ -222,7 +221,7 @@ impl NameTable {
         self.count
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory in use.
     pub(super) fn bytes(&self) -> usize {
         self.leaves.len() * PAGE_SIZE
             + self.leaves.capacity() * size_of::<Leaf>()
@@ -231,7 +230,7 @@ impl NameTable {
     }
 
     fn entry_of(&self, hash: u32) -> usize {
-        // In 64 bits, because all 32 are shifted out at depth 0.
+        // Shift in 64 bits, because at depth 0 all 32 bits are shifted out.
         (u64::from(hash) >> (32 - self.depth)) as usize
     }
 
@@ -239,7 +238,7 @@ impl NameTable {
         Some(*self.entries.get(self.entry_of(hash))? as usize)
     }
 
-    /// Place, inode and kind of `name`.
+    /// The place, inode and kind of `name`.
     pub(super) fn find(&self, hash: u32, name: &[u8]) -> Option<(u32, u32, Kind)> {
         let leaf = &self.leaves[self.leaf_of(hash)?];
         if let Some((_, at)) = leaf.seek(hash, |record| record.name == name) {
@@ -283,14 +282,14 @@ impl NameTable {
         }
     }
 
-    /// True if page `at` may be split: the directory of pages must not become too large.
+    /// True if page `at` may be split without making the directory of pages too large.
     fn may_split(&self, at: usize) -> bool {
         let doubles = u32::from(self.leaves[at].get(Field::Depth)) == self.depth;
         let most = ENTRIES_MIN.max(ENTRIES_PER_PAGE * self.leaves.len());
         !doubles || self.entries.len() < most
     }
 
-    /// Moves half of the names of page `at` to a new page. `hash` belongs to page `at`.
+    /// Moves half of the names of page `at`, which is the page of `hash`, to a new page.
     fn split(&mut self, hash: u32, at: usize) {
         let depth = u32::from(self.leaves[at].get(Field::Depth));
         if depth == self.depth {
@@ -309,8 +308,8 @@ impl NameTable {
         }
     }
 
-    /// Removes the name of `hash` at `place`, if it exists. A count that goes below zero is noted
-    /// in `broken`.
+    /// Removes the name with `hash` at `place`, if it exists. A count that goes below zero is
+    /// reported to `broken`.
     pub(super) fn remove(&mut self, hash: u32, place: u32, broken: &Broken) {
         let Some(at) = self.leaf_of(hash) else { return };
         let leaf = &mut self.leaves[at];
@@ -325,7 +324,7 @@ impl NameTable {
         }
     }
 
-    /// Points the name of `hash` at `place`, if it exists, to `ino`.
+    /// Points the name with `hash` at `place`, if it exists, to inode `ino`.
     pub(super) fn replace(&mut self, hash: u32, place: u32, ino: u32, kind: Kind) {
         let Some(at) = self.leaf_of(hash) else { return };
         let leaf = &mut self.leaves[at];

@@ -1,4 +1,4 @@
-//! Tests of what is known of directories.
+//! Tests of the index of directories.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -9,7 +9,7 @@ fn entry(ino: u32, hash: u32, name: &[u8]) -> dirent::Entry<'_> {
     dirent::Entry { ino, hash, kind: Kind::File, name, offset: 0 }
 }
 
-/// The bytes that `indexes` should count.
+/// Computes the bytes that `indexes` should have counted.
 fn counted(indexes: &DirectoryIndexes) -> usize {
     indexes.of.values().map(Index::bytes).sum()
 }
@@ -86,7 +86,7 @@ proptest! {
         let mut pages = [[0; BLOCK]; 2];
         pages.iter_mut().for_each(dirent::init);
         indexes.learn(5, 0, None);
-        // Some names share few hashes, more than a page holds; no name is in both blocks.
+        // More names than a page holds share a few hashes; no name is in both blocks.
         let names: Vec<(u32, Vec<u8>)> = (0..120u32)
             .map(|n| {
                 let hash = if n < 60 { n % 7 } else { n.wrapping_mul(0x9e37_79b9) };

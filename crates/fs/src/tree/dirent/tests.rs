@@ -26,7 +26,8 @@ fn the_hash_is_the_documented_one() {
 
 #[test]
 fn the_hash_mixes_well() {
-    // Names that differ in one digit: low bits (buckets) and the whole word.
+    // Names that differ in one digit: check the distribution of the low bits, which choose buckets,
+    // and that hashes rarely collide.
     let n = 1 << 16;
     let mut buckets = vec![0u32; 256];
     let mut all: Vec<u32> = (0..n).map(|i| hash(SEED, format!("f{i}").as_bytes())).collect();
@@ -92,7 +93,7 @@ fn cookies_go_on_where_they_stopped() {
     assert_eq!(decode_cookie(u64::MAX), None);
 }
 
-/// A directory in memory that uses these functions in the same way as the engine.
+/// A directory in memory that uses these functions as the engine does.
 #[derive(Default)]
 struct Directory {
     blocks: BTreeMap<u32, Box<[u8; BLOCK]>>,
@@ -164,7 +165,7 @@ fn a_million_names() {
     let misses = dir.probes as f64 / sampled;
     let used = dir.blocks.len();
     let fill = f64::from(n) * space(names(0).len()) as f64 / (used * BLOCK) as f64;
-    // The figures of the module's header.
+    // The numbers in the module's header.
     assert_eq!(dir.levels, 8);
     assert!((12.0..13.0).contains(&hits), "{hits} probes per hit");
     assert!((14.0..14.1).contains(&misses), "{misses} probes per miss");
@@ -213,7 +214,7 @@ proptest! {
         lens in proptest::collection::vec((0usize..BLOCK / 4, 0u16..80), 0..60),
         name in proptest::collection::vec(any::<u8>(), 0..300),
     ) {
-        // Random bytes rarely form records: plant plausible lengths.
+        // Random bytes rarely form records, so plant plausible lengths.
         for (at, len) in lens {
             if at * 4 + 10 <= BLOCK {
                 bytes[at * 4 + 8..at * 4 + 10].copy_from_slice(&(len * 4).to_le_bytes());
@@ -289,7 +290,7 @@ proptest! {
             let listed: BTreeMap<Vec<u8>, u32> =
                 iter(&block).map(|e| (e.name.to_vec(), e.ino)).collect();
             prop_assert_eq!(&listed, &map);
-            // No record ever moves.
+            // Check that no record ever moves.
             for e in iter(&block) {
                 prop_assert_eq!(offsets[e.name], e.offset);
             }
