@@ -27,28 +27,28 @@ use open_files::OpenFiles;
 use rename_cycle::DirectoryMoves;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The part of files and directories that is in memory, except their pages, which are in the cache.
+/// The state of files and directories in memory, except for their pages, which are in the cache.
 ///
 /// Invariants:
 /// - `inodes` is the number of nodes in the NAT that are inodes.
-/// - No inode that was ever made has `generation`, or a later one.
+/// - Every inode that was ever made has a generation below `generation`.
 pub(crate) struct Tree {
     files: OpenFiles,
-    /// Places of names in large directories.
+    /// The index of names in large directories.
     directories: DirectoryIndexes,
-    /// Access times that are only in memory so far (`lazy_time`).
+    /// Access times that exist only in memory so far (`lazy_time`).
     accessed: BTreeMap<Ino, Time>,
     inodes: u64,
     /// Generation of the next inode.
     generation: u32,
-    /// The page of a hole.
+    /// The page of zeros that stands for a hole.
     zero: Page,
     moves: DirectoryMoves,
 }
 
 impl Tree {
-    /// A tree without pages in the cache, which has at most `pages` pages. `inodes`, the next
-    /// `generation` and `orphans` are those of a checkpoint.
+    /// Builds a tree without pages in the cache, whose capacity is `pages` pages. `inodes`, the
+    /// next `generation` and `orphans` are those of a checkpoint.
     pub(crate) fn new(
         pages: usize,
         (inodes, generation): (u64, u32),
@@ -65,7 +65,7 @@ impl Tree {
         }
     }
 
-    /// Accounts that go below zero are noted in `broken` from now on.
+    /// Makes the tree report accounts that go below zero to `broken`.
     pub(crate) fn note_broken_in(&mut self, broken: &Broken) {
         self.directories.note_broken_in(broken);
     }
@@ -75,28 +75,27 @@ impl Tree {
         &self.files
     }
 
-    /// As [`Tree::files`], to be changed.
+    /// As [`Tree::files`], for changes.
     pub(crate) fn files_mut(&mut self) -> &mut OpenFiles {
         &mut self.files
     }
 
-    /// Places of names in large directories.
+    /// The index of names in large directories.
     pub(crate) fn directories(&self) -> &DirectoryIndexes {
         &self.directories
     }
 
-    /// Forgets the places of names in a directory that is gone or whose blocks were changed
-    /// elsewhere.
+    /// Drops the index of a directory that was freed, or whose blocks were changed by other code.
     pub(crate) fn forget_directory(&mut self, ino: Ino) {
         self.directories.forget(ino.0);
     }
 
-    /// Inodes in use.
+    /// Number of inodes in use.
     pub(crate) fn inodes(&self) -> u64 {
         self.inodes
     }
 
-    /// At repair: sets the number of inodes in use.
+    /// At repair, sets the number of inodes in use.
     pub(crate) fn set_inodes(&mut self, inodes: u64) {
         self.inodes = inodes;
     }
@@ -106,7 +105,7 @@ impl Tree {
         self.generation
     }
 
-    /// Notes that an inode was made with `generation`, or with the present one if that is later.
+    /// Notes that an inode was made with `generation`, or with the current one if that is later.
     pub(crate) fn take_generation(&mut self, generation: u32) {
         self.generation = self.generation.max(generation).wrapping_add(1);
     }

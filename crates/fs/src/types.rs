@@ -1,4 +1,4 @@
-//! Types that callers of the file system use: inode numbers, attributes, requests and answers.
+//! Types for callers of the file system: inode numbers, attributes, requests and results.
 
 pub use furrow_log::writer::Order;
 use furrow_policy::FsVariant;
@@ -40,7 +40,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind's number on the medium.
+    /// The number that stands for the kind on the medium.
     pub fn code(self) -> u8 {
         match self {
             Kind::File => 1,
@@ -75,13 +75,13 @@ pub struct Time {
 pub struct Attr {
     /// Inode number.
     pub ino: Ino,
-    /// Tells reuses of an inode number apart (NFS, FUSE generation).
+    /// Distinguishes successive inodes with the same number (generation in NFS and FUSE).
     pub generation: u32,
     /// Kind of the inode.
     pub kind: Kind,
     /// Permission bits, set-id bits and sticky bit (07777).
     pub mode: u16,
-    /// Hard links; 1 of a directory with more than 65,533 subdirectories.
+    /// Number of hard links; 1 for a directory with more than 65,533 subdirectories.
     pub links: u32,
     /// Owner.
     pub uid: u32,
@@ -91,19 +91,19 @@ pub struct Attr {
     pub rdev: u32,
     /// Size in bytes.
     pub size: u64,
-    /// 4 KiB blocks in use.
+    /// Number of 4 KiB blocks in use.
     pub blocks: u64,
-    /// Last access.
+    /// Time of the last access.
     pub atime: Time,
-    /// Last change of the content.
+    /// Time of the last change of the content.
     pub mtime: Time,
-    /// Last change of the inode.
+    /// Time of the last change of the inode.
     pub ctime: Time,
-    /// Creation.
+    /// Time of the creation.
     pub btime: Time,
 }
 
-/// Changes to attributes; `None` leaves one as it is.
+/// Changes to attributes; `None` leaves an attribute as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits (07777).
@@ -112,13 +112,13 @@ pub struct SetAttr {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Truncate or extend to this many bytes.
+    /// New size in bytes, which truncates or extends the file.
     pub size: Option<u64>,
-    /// Last access.
+    /// Time of the last access.
     pub atime: Option<Time>,
-    /// Last change of the content.
+    /// Time of the last change of the content.
     pub mtime: Option<Time>,
-    /// Last change of anything; `None`: now.
+    /// Time of the last change of anything; if `None`, the present time is used.
     pub ctime: Option<Time>,
 }
 
@@ -135,14 +135,14 @@ pub struct NewNode {
     pub gid: u32,
     /// Device number, for a character or block device.
     pub rdev: u32,
-    /// Target, for a symbolic link (1 to 4095 bytes).
+    /// Target of a symbolic link (1 to 4095 bytes).
     pub target: Vec<u8>,
-    /// Permission bits to take away, unless the directory has a default access list.
+    /// Permission bits to remove, unless the directory has a default access list.
     pub umask: u16,
 }
 
 impl NewNode {
-    /// A regular file, mode 0644, owned by root.
+    /// A regular file with mode 0644, owned by root.
     pub fn file() -> NewNode {
         NewNode {
             kind: Kind::File,
@@ -155,7 +155,7 @@ impl NewNode {
         }
     }
 
-    /// A directory, mode 0755, owned by root.
+    /// A directory with mode 0755, owned by root.
     pub fn directory() -> NewNode {
         NewNode { kind: Kind::Directory, mode: 0o755, ..NewNode::file() }
     }
@@ -169,46 +169,47 @@ impl NewNode {
 /// How to set an extended attribute (setxattr).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XattrMode {
-    /// Make it or replace it.
+    /// Create or replace the attribute.
     #[default]
     Set,
-    /// Fail if it exists (XATTR_CREATE).
+    /// Fail if the attribute exists (XATTR_CREATE).
     Create,
-    /// Fail if it does not (XATTR_REPLACE).
+    /// Fail if the attribute does not exist (XATTR_REPLACE).
     Replace,
 }
 
-/// What to do with the blocks of a range (fallocate).
+/// How the blocks of a range are allocated or freed (fallocate).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocate {
-    /// Fill holes, and make the file long enough.
+    /// Fill holes, and extend the file if the range ends after it.
     Extend,
     /// Fill holes up to the end of the file (FALLOC_FL_KEEP_SIZE).
     KeepSize,
-    /// Make holes (FALLOC_FL_PUNCH_HOLE).
+    /// Punch holes (FALLOC_FL_PUNCH_HOLE).
     Punch,
-    /// Zeros, and blocks for them, and make the file long enough (FALLOC_FL_ZERO_RANGE).
+    /// Write zeros, allocate blocks for them, and extend the file if the range ends after
+    /// it (FALLOC_FL_ZERO_RANGE).
     Zero,
-    /// Zeros, and blocks for them, up to the end of the file.
+    /// Write zeros and allocate blocks for them, up to the end of the file.
     ZeroKeepSize,
 }
 
-/// What to look for (SEEK_DATA, SEEK_HOLE).
+/// What a search looks for (SEEK_DATA, SEEK_HOLE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// The first byte that is not in a hole.
     Data,
-    /// The first byte that is in a hole; there is one at the end of each file.
+    /// The first byte that is in a hole; there is a hole at the end of each file.
     Hole,
 }
 
-/// When reading changes the time of the last access.
+/// When reading updates the time of the last access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessTime {
-    /// If it is not after the last change, or a day old (`relatime`).
+    /// If that time is not after the last change, or is a day old (`relatime`).
     #[default]
     Relative,
-    /// Always (`strictatime`).
+    /// On every access (`strictatime`).
     Always,
     /// Never (`noatime`).
     Never,
@@ -222,11 +223,11 @@ pub enum RenameMode {
     Replace,
     /// Fail if the new name exists (RENAME_NOREPLACE).
     NoReplace,
-    /// Swap the two (RENAME_EXCHANGE).
+    /// Exchange the two names (RENAME_EXCHANGE).
     Exchange,
-    /// Replace, and leave a whiteout of this owner under the old name (RENAME_WHITEOUT): a
-    /// character device 0:0, by which an overlay file system hides a name of its lower layers.
-    /// No crash shows one without the other.
+    /// Replace, and leave a whiteout with this owner under the old name (RENAME_WHITEOUT). A
+    /// whiteout is a character device 0:0, with which an overlay file system hides a name of its
+    /// lower layers. After a crash, both the rename and the whiteout are visible, or neither.
     Whiteout {
         /// Owner of the whiteout.
         uid: u32,
@@ -244,42 +245,43 @@ pub struct DirEntry {
     pub kind: Kind,
     /// Name.
     pub name: Vec<u8>,
-    /// Place at which the listing continues after this entry. Stays valid while other entries come
-    /// and go.
+    /// The place at which a listing continues after this entry. It stays valid while other entries
+    /// are added or removed.
     pub cookie: u64,
 }
 
-/// Space and inodes (statfs).
+/// Numbers of blocks and inodes (statfs).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatFs {
     /// Bytes per block: 4096.
     pub block_size: u32,
-    /// Blocks for data and nodes.
+    /// Number of blocks for data and nodes.
     pub blocks: u64,
     /// Blocks without valid content: free once everything is cleaned.
     pub blocks_free: u64,
-    /// Those of them for users: without the blocks kept for cleaning.
+    /// Blocks of `blocks_free` that users can have: without the blocks kept for cleaning.
     pub blocks_available: u64,
-    /// Those of them that can be written at once, before anything is cleaned.
+    /// Blocks of `blocks_available` that can be written at once, before anything is cleaned.
     pub blocks_now: u64,
-    /// Blocks with content that is no longer valid, in zones that are not reset: garbage.
+    /// Garbage: blocks whose content is no longer valid, in zones that are not yet reset.
     pub blocks_stale: u64,
     /// Blocks set aside for checkpoint ring, delta log, tables and sync log.
     pub blocks_logs: u64,
-    /// Those of them with content that a mount would need now.
+    /// Blocks of `blocks_logs` whose content a mount would need now.
     pub blocks_logs_used: u64,
-    /// Blocks of segment summaries, one in each segment.
+    /// Blocks for segment summaries, one in each segment.
     pub blocks_summaries: u64,
-    /// Inodes in use and those that can be made. Where space ends before ids do, it decides.
+    /// Number of inodes in use, and of those that can still be made. If space ends before ids do,
+    /// space limits the number.
     pub inodes: u64,
-    /// Inodes not in use.
+    /// Number of inodes that can still be made.
     pub inodes_free: u64,
-    /// Longest name.
+    /// Longest name, in bytes.
     pub name_max: u32,
 }
 
-/// Bytes to be written at an offset, already in pages: made by the caller's thread, so that the
-/// engine copies nothing for a whole block.
+/// Bytes to be written at an offset, already in pages. The caller's thread fills the pages, so that
+/// the engine need not copy whole blocks.
 #[derive(Clone, Debug)]
 pub struct WriteData {
     pub(crate) offset: u64,
@@ -287,14 +289,15 @@ pub struct WriteData {
     /// Pages aligned to the file's blocks: the first starts at block `offset / 4096`; bytes
     /// outside `offset..offset + len` are unspecified.
     pub(crate) pages: Pages,
-    /// CRC32C of each whole page, where the write covers all of it.
+    /// CRC32C of each page that the write covers completely.
     pub(crate) crcs: smallvec::SmallVec<[Option<u32>; 4]>,
-    /// The caller sets the times of this change.
+    /// True if the caller sets the times for this change.
     pub(crate) keeps_times: bool,
 }
 
 impl WriteData {
-    /// Copies `bytes`, to be written at `offset`, into pages of `pool` and checksums whole ones.
+    /// Copies `bytes`, to be written at `offset`, into pages of `pool`, and computes checksums of
+    /// whole pages.
     pub fn copy(pool: &Pool, offset: u64, bytes: &[u8]) -> WriteData {
         let mut data = WriteData {
             offset,
@@ -317,14 +320,14 @@ impl WriteData {
         data
     }
 
-    /// The same, to be written without a new mtime and ctime: who made the change earlier sets them
-    /// by a [`SetAttr`].
+    /// With `keep`, lets the write leave mtime and ctime as they are: the program that made the
+    /// change earlier sets them with a [`SetAttr`].
     #[must_use]
     pub fn keeping_times(self, keep: bool) -> WriteData {
         WriteData { keeps_times: keep, ..self }
     }
 
-    /// Bytes.
+    /// Number of bytes to write.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -335,7 +338,7 @@ impl WriteData {
     }
 }
 
-/// Result of a read: shared pages, not yet copied.
+/// The result of a read: pages shared with the cache, not yet copied.
 #[derive(Clone, Debug, Default)]
 pub struct ReadData {
     pub(crate) pages: Pages,
@@ -344,12 +347,12 @@ pub struct ReadData {
 }
 
 impl ReadData {
-    /// Bytes read; short only at the end of the file.
+    /// Number of bytes read; less than requested only at the end of the file.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True at the end of the file.
+    /// True if the read returned no bytes, at the end of the file.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -366,7 +369,7 @@ impl ReadData {
         })
     }
 
-    /// Copies the bytes to the front of `out`, which must be at least as long.
+    /// Copies the bytes to the front of `out`, which must be long enough.
     pub fn copy_to(&self, out: &mut [u8]) {
         let mut at = 0;
         for piece in self.chunks() {
@@ -375,7 +378,7 @@ impl ReadData {
         }
     }
 
-    /// The bytes, copied.
+    /// Copies the bytes into a vector.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = vec![0; self.len];
         self.copy_to(&mut out);
@@ -383,37 +386,39 @@ impl ReadData {
     }
 }
 
-/// How to make a file system.
+/// Options for making a file system.
 #[derive(Clone, Debug, Default)]
 pub struct MkfsOptions {
     /// Volume label, at most 63 bytes.
     pub label: String,
-    /// UUID; drawn at random if absent.
+    /// UUID; random if absent.
     pub uuid: Option<furrow_log::record::Uuid>,
-    /// Key of the hash of names; drawn at random if absent.
+    /// Key for hashing names; random if absent.
     pub hash_seed: Option<u64>,
-    /// Zones per superzone; chosen from the drive's channels and permits if absent.
+    /// Zones per superzone. If absent, chosen from the drive's channels and permits.
     pub width: Option<u32>,
-    /// Blocks per segment; 512, or less on a drive of tiny zones, if absent.
+    /// Blocks per segment. If absent, 512, or fewer on a drive with tiny zones.
     pub segment_blocks: Option<u32>,
-    /// Blocks that lie side by side in one zone of a superzone; 32, or less on a drive of tiny
-    /// zones, if absent.
+    /// Adjacent blocks of a segment in one zone of a superzone. If absent, 32, or fewer on a drive
+    /// with tiny zones.
     pub subsegment_blocks: Option<u32>,
-    /// Blocks per table page, the piece in which tables are written, up to a zone; 1 to 64 by the
-    /// drive's size if absent. 1 with [`furrow_policy::Metadata::Pair`], or a zone.
+    /// Blocks per table page, at most a zone. If absent, 1 to 64 depending on the size of the
+    /// drive. With [`furrow_policy::Metadata::Pair`], 1 or a whole zone.
     pub unit_blocks: Option<u32>,
-    /// Least blocks of half a delta log, whose zones are whole; by the drive's size if absent.
+    /// Least number of blocks in half a delta log, which is rounded up to whole zones. If absent,
+    /// chosen from the size of the drive.
     pub delta_blocks: Option<u32>,
-    /// Delta logs, and zones of tables written at a time: 1, which NAT and SIT share, or 2. As the
-    /// drive's active zones allow if absent.
+    /// Number of delta logs, and of table zones written at the same time: 1, which NAT and SIT
+    /// share, or 2. If absent, chosen from the drive's active zones.
     pub logs: Option<u32>,
-    /// Nodes that the tables have space for before they take zones from the main area; a share of
-    /// the drive's most if absent.
+    /// Number of nodes that the tables have space for before they take zones from the main area. If
+    /// absent, a fraction of the largest number for the drive.
     pub first_nodes: Option<u32>,
-    /// Zones the sync log is striped over; by the drive's active zones if absent.
+    /// Number of zones that the sync log is striped over. If absent, chosen from the drive's
+    /// active zones.
     pub sync_zones: Option<u32>,
-    /// Use the layout for large zones, or the one for small zones; by the zones' capacity if
-    /// absent.
+    /// Whether to use the layout for large zones or the one for small zones. If absent, chosen from
+    /// the capacity of the zones.
     pub large_zones: Option<bool>,
     /// Overwrite a drive that holds a file system or other data.
     pub force: bool,
@@ -432,54 +437,56 @@ pub struct MkfsReport {
     pub superzones: u32,
     /// Bytes for data and nodes.
     pub main_bytes: u64,
-    /// The permit budget, line by line: purpose, and the number of active zones it needs.
+    /// The permit budget as lines: purpose, and the number of active zones it needs.
     pub budget: Vec<(String, u32)>,
-    /// Active zones the drive offers, `None` = no limit.
+    /// Number of active zones that the drive offers; `None` means no limit.
     pub max_active: Option<u32>,
     /// The profile chosen for the drive's geometry, in words.
     pub profile: String,
-    /// Zones set aside for checkpoints, logs and tables.
+    /// Number of zones set aside for checkpoints, logs and tables.
     pub log_zones: u32,
 }
 
-/// Most blocks of one write: it is applied whole, so it must fit the limit of dirty pages.
+/// Most blocks in one write. A write is applied as a whole, so it must fit within the limit of
+/// dirty pages.
 pub(crate) const WRITE_BLOCKS_MAX: usize = 1024;
 /// Most bytes of one [`crate::Fs::write`].
 pub const WRITE_MAX: usize = (WRITE_BLOCKS_MAX - 1) * PAGE_SIZE;
 
-/// How to mount.
+/// Mount options.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// Refuse every change; nothing is written, not even a recovery.
+    /// Refuse every change, and write nothing to the drive, not even a recovery.
     pub read_only: bool,
-    /// No change stays unwritten for longer than this, in nanoseconds. Default 5 s.
+    /// Longest time for which a change may stay unwritten, in nanoseconds. Default 5 s.
     pub commit_interval: u64,
-    /// Pages (4 KiB) of cache. Default 65,536 (256 MiB).
+    /// Size of the cache, in pages of 4 KiB. Default 65,536 (256 MiB).
     pub cache_pages: usize,
-    /// Dirty pages (4 KiB) at which writers are throttled. Half of `cache_pages` if absent.
+    /// Number of dirty pages (4 KiB) at which writers are throttled. If absent, half
+    /// of `cache_pages`.
     pub dirty_pages: Option<usize>,
-    /// Dirty pages (4 KiB) at which writing back begins while writers continue. Half of those at
-    /// which writers are throttled if absent, and never more.
+    /// Number of dirty pages (4 KiB) at which write-back begins while writers continue. If absent,
+    /// half of the number at which writers are throttled; never more than that number.
     pub background_pages: Option<usize>,
-    /// Reaction to a block that cannot be read, or is damaged.
+    /// Reaction to a block that is damaged or cannot be read.
     pub on_damage: OnDamage,
-    /// Number of writes of a zone that may be in flight.
+    /// How many writes to a zone may be in flight.
     pub order: Order,
-    /// The expected lifetimes of new files' data, by the ends of their names.
+    /// File name extensions that tell the expected lifetime of a new file's data.
     pub extensions: crate::tree::lifetime::Extensions,
-    /// Cleaning.
+    /// When and how the file system cleans.
     pub gc: crate::clean::options::GcOptions,
-    /// When reading changes the time of the last access. Default [`AccessTime::Relative`].
+    /// When reading updates the time of the last access. Default [`AccessTime::Relative`].
     pub access_time: AccessTime,
-    /// Directories keep the time of their last access (`diratime`). Default true.
+    /// Whether directories keep the time of their last access (`diratime`). Default true.
     pub directory_access_time: bool,
-    /// A new time of access stays in memory until the inode is written anyway, synced, or the
-    /// file system unmounted (`lazytime`). Default false.
+    /// Keep a new access time in memory until the inode is written anyway or synced, or the file
+    /// system is unmounted (`lazytime`). Default false.
     pub lazy_time: bool,
-    /// Gets a line for each zone that failed while it was written, of which no operation tells.
-    /// Default: nobody gets it.
+    /// Receives a line for each zone that failed while it was written, because no operation reports
+    /// such a failure. By default the lines are dropped.
     pub notice: fn(&str),
-    /// Other rules than the product's, for experiments and tests of tests.
+    /// Rules that differ from the product's, for experiments and for tests of the tests.
     pub variant: FsVariant,
 }
 
@@ -505,14 +512,14 @@ impl Default for MountOptions {
 }
 
 /// Reaction to a block that cannot be read, or differs from what was written. After a failed write
-/// that cannot be made elsewhere either, the engine is read-only in any case.
+/// that cannot be made elsewhere either, the engine becomes read-only in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDamage {
-    /// That operation fails; other operations continue.
+    /// The operation that needs the block fails; other operations continue.
     #[default]
     Continue,
-    /// No change is accepted any more, and nothing is written once those accepted before are
-    /// durable; reading continues.
+    /// From then on every change is refused. Changes accepted earlier are made durable, and then
+    /// nothing more is written; reading continues.
     ReadOnly,
 }
 
@@ -521,13 +528,13 @@ pub enum OnDamage {
 pub struct StreamInfo {
     /// Content of the stream.
     pub name: &'static str,
-    /// Superzones it may write to at once.
+    /// Number of superzones that the stream may write to at the same time.
     pub quota: u32,
-    /// Superzones it writes to, in turn.
+    /// Number of superzones that the stream writes to alternately.
     pub open: u32,
-    /// Those of them that other streams lend it.
+    /// Number of these superzones that other streams lend to the stream.
     pub lent: u32,
-    /// Superzones left partly written; still active on the drive.
+    /// Number of superzones left partly written, which are still active on the drive.
     pub parked: u32,
     /// Blocks (4 KiB) written since the mount.
     pub blocks: u64,
@@ -536,50 +543,51 @@ pub struct StreamInfo {
 /// Counts since the mount: bytes written to the drive by content, requests and events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Bytes callers wrote.
+    /// Bytes that callers wrote.
     pub user_bytes: u64,
-    /// Bytes callers read.
+    /// Bytes that callers read.
     pub read_bytes: u64,
-    /// File data.
+    /// Bytes of file data.
     pub data_bytes: u64,
-    /// Nodes (inodes and pointer blocks).
+    /// Bytes of nodes (inodes and pointer blocks).
     pub node_bytes: u64,
-    /// Segment summaries.
+    /// Bytes of segment summaries.
     pub summary_bytes: u64,
-    /// Checkpoints and superblocks.
+    /// Bytes of checkpoints and superblocks.
     pub checkpoint_bytes: u64,
-    /// Delta log.
+    /// Bytes of the delta logs.
     pub delta_bytes: u64,
-    /// Tables.
+    /// Bytes of the tables.
     pub table_bytes: u64,
-    /// Sync log.
+    /// Bytes of the sync log.
     pub sync_bytes: u64,
-    /// Padding.
+    /// Bytes of padding.
     pub padding_bytes: u64,
     /// Zone resets.
     pub zone_resets: u64,
-    /// Merges of the delta log into the tables begun.
+    /// Merges of the delta log into the tables that have begun.
     pub merges: u64,
     /// Bytes of table pages that merges wrote.
     pub merge_bytes: u64,
-    /// Bytes of them that had not changed, and were written so that zones could be reset.
+    /// Bytes of table pages that merges wrote although the pages had not changed, so that zones
+    /// could be reset.
     pub merge_moved_bytes: u64,
-    /// Checkpoints that had to write units themselves, because the delta log was full before a
-    /// merge had ended.
+    /// Checkpoints that had to write table pages themselves, because the delta log was full before
+    /// a merge had ended.
     pub merge_throttles: u64,
-    /// Superzones the tables took from the main area.
+    /// Superzones that the tables took from the main area.
     pub table_superzones_taken: u64,
-    /// Superzones the tables gave back to the main area.
+    /// Superzones that the tables gave back to the main area.
     pub table_superzones_returned: u64,
     /// The longest time by which writing table pages delayed a checkpoint, in nanoseconds.
     pub longest_merge_stall_ns: u64,
-    /// Zones that failed while they were written, and whose blocks have been elsewhere since.
+    /// Zones that failed while they were written, and whose blocks were then written elsewhere.
     pub zone_failures: u64,
     /// Superzones emptied because the drive has closed some of their zones, or one failed.
     pub superzones_evacuated: u64,
     /// Superzones left before they were full, because their permits were needed.
     pub superzones_closed: u64,
-    /// Parked superzones finished in the background, because it paid.
+    /// Parked superzones finished in the background, because that paid.
     pub superzones_finished: u64,
     /// Write commands sent.
     pub write_commands: u64,
@@ -587,9 +595,9 @@ pub struct Counters {
     pub checkpoints: u64,
     /// fsyncs acknowledged.
     pub fsyncs: u64,
-    /// Cache hits and misses, in pages.
+    /// Look-ups that found a page in the cache.
     pub cache_hits: u64,
-    /// See `cache_hits`.
+    /// Look-ups that did not find a page in the cache.
     pub cache_misses: u64,
     /// Superzones cleaned.
     pub clean_victims: u64,
@@ -597,21 +605,21 @@ pub struct Counters {
     pub clean_data_blocks: u64,
     /// Nodes that cleaning moved.
     pub clean_node_blocks: u64,
-    /// Blocks that cleaning could not read, or whose content was not what was written.
+    /// Blocks that cleaning could not read, or whose content differed from what was written.
     pub clean_failed_blocks: u64,
-    /// Requests that failed because a block could not be read, or was not what was written.
+    /// Requests that failed because a block could not be read, or differed from what was written.
     pub damaged_reads: u64,
     /// Times an operation had to wait for space.
     pub space_waits: u64,
-    /// The most blocks, nodes and names that were looked at before other tasks had a turn;
-    /// stretches of fewer than 512 are not noted.
+    /// Largest number of blocks, nodes and names looked at in one stretch before other tasks could
+    /// run; stretches with fewer than 512 are not recorded.
     pub longest_stretch_units: u64,
-    /// Nanoseconds that the longest such stretch took.
+    /// Duration of the longest such stretch, in nanoseconds.
     pub longest_stretch_ns: u64,
 }
 
 impl Counters {
-    /// Bytes written to the drive.
+    /// Bytes written to the drive, in all.
     pub fn host_bytes(&self) -> u64 {
         self.data_bytes
             + self.node_bytes
@@ -635,27 +643,27 @@ pub enum ZoneUse {
     Tables,
     /// Sync log.
     SyncLog,
-    /// Main area, nothing in it.
+    /// Main area: empty.
     Free,
-    /// Main area: hot, warm, cold (0, 1, 2) data.
+    /// Main area: data of this stream (0 hot, 1 warm, 2 cold).
     Data(u8),
-    /// Main area: hot, warm, cold (0, 1, 2) nodes.
+    /// Main area: nodes of this stream (0 hot, 1 warm, 2 cold).
     Node(u8),
-    /// Not used (spare or conventional).
+    /// Unused: a spare or a conventional zone.
     Unused,
-    /// Retired: read-only or offline.
+    /// Retired because it is read-only or offline.
     Retired,
 }
 
-/// One zone of the map.
+/// One zone of the zone map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZoneInfo {
-    /// Its use.
+    /// The use of the zone.
     pub usage: ZoneUse,
-    /// True if a stream or log writes to it now.
+    /// True if a stream or a log is writing to the zone.
     pub open: bool,
-    /// Blocks written.
+    /// Number of blocks written.
     pub written: u32,
-    /// Valid blocks.
+    /// Number of valid blocks.
     pub valid: u32,
 }

@@ -1,7 +1,7 @@
-//! The tests of the file system as one program.
+//! The tests of the file system, as one program.
 //!
-//! Each file here is a module: one program is linked once, where a program per file would link each
-//! time.
+//! Each file here is a module: this needs one link, where a program per file would need a
+//! link each.
 
 mod append;
 mod cleaning;

@@ -1,5 +1,5 @@
-//! Data by Zone Append, on a drive that takes appends in any order: where it lies is known only
-//! when the drive has answered, and all metadata that refers to the data waits for the answer.
+//! Tests of data by Zone Append, on a drive that may reorder appends: the place of data is known
+//! only when the drive has answered, and all metadata that refers to the data waits for the answer.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -11,7 +11,8 @@ use furrow_zone::{Result, ZonedDevice};
 use std::future::Future;
 use std::rc::Rc;
 
-/// Superzones of two zones with 4 KiB appends: neighbours land in each other's place.
+/// A drive with superzones of two zones and 4 KiB appends, so that reordered blocks land in each
+/// other's places.
 const DRIVE: &str = "zones=120,zone-size=4MiB,channels=2,dies=8,max-active=32,max-append=4KiB";
 
 fn on_drive<F: Future<Output = Result<()>> + 'static>(
@@ -40,7 +41,7 @@ async fn file(fs: &Fs, name: &str) -> Result<Ino> {
     Ok(fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?.ino)
 }
 
-/// The content tells file, block and version.
+/// A block whose content identifies file, block and version.
 fn content(file: u64, block: u64, version: u64) -> Vec<u8> {
     let mut rng = Rng::new(file << 40 ^ block << 8 ^ version);
     (0..PAGE_SIZE / 8).flat_map(|_| rng.next().to_le_bytes()).collect()
@@ -57,8 +58,8 @@ async fn holds(fs: &Fs, ino: Ino, block: u64, version: u64) -> Result<bool> {
     Ok(read == content(u64::from(ino.0), block, version))
 }
 
-/// Two files, three segments' worth, synced while the other one is written: all data is where its
-/// pointers lead, summaries name the owners (fsck compares), and data was written by append only.
+/// Two files of three segments each, synced while the other one is written: pointers lead to the
+/// right data, summaries name the owners (fsck compares), and data was written by append only.
 #[test]
 fn appended_data_is_found_where_the_drive_put_it() {
     on_drive(3, |rt, drive| async move {
@@ -97,7 +98,7 @@ fn appended_data_is_found_where_the_drive_put_it() {
     });
 }
 
-/// Blocks that are changed, truncated or removed while their append is in flight: the newer content
+/// Blocks are changed, truncated or removed while their append is in flight: the newer content
 /// counts, not the content of the append.
 #[test]
 fn what_changes_on_its_way_is_not_overwritten_by_it() {
@@ -115,7 +116,7 @@ fn what_changes_on_its_way_is_not_overwritten_by_it() {
                 let fs = fs.clone();
                 rt.spawn(async move { fs.sync().await })
             };
-            // The appends are in flight.
+            // Let the appends begin.
             for _ in 0..20 + 5 * seed {
                 rt.yield_now().await;
             }
@@ -142,7 +143,8 @@ fn what_changes_on_its_way_is_not_overwritten_by_it() {
     }
 }
 
-/// The drive disappears during appends: the engine reports this, writes no more, and still ends.
+/// The drive disappears during appends: the engine reports this, writes no more, and still ends
+/// in order.
 #[test]
 fn a_failed_append_ends_in_an_error_and_nothing_waits_for_ever() {
     on_drive(5, |rt, drive| async move {

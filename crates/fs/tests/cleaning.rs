@@ -1,4 +1,4 @@
-//! Cleaning: a drive that is full of garbage is not full.
+//! Tests of cleaning: a drive that is full of garbage is not full.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -47,7 +47,7 @@ fn options() -> MountOptions {
     MountOptions { cache_pages: 256, commit_interval: 5 * Nanos::SECOND, ..Default::default() }
 }
 
-/// Options without commits or background cleaning.
+/// Mount options without periodic checkpoints and without background cleaning.
 fn quiet() -> MountOptions {
     MountOptions {
         commit_interval: 100_000 * Nanos::SECOND,
@@ -60,7 +60,7 @@ async fn mount(rt: &Rt, drive: &Emulator, options: MountOptions) -> Result<Fs> {
     Fs::mount(rt, Rc::new(drive.clone()), options).await
 }
 
-/// A block whose content tells file, number and version.
+/// A block whose content identifies file, number and version.
 fn block(file: u64, number: u64, version: u64) -> Vec<u8> {
     let mut rng = Rng::new(file << 40 ^ number << 16 ^ version);
     (0..512).flat_map(|_| rng.next().to_le_bytes()).collect()
@@ -79,7 +79,7 @@ async fn holds(fs: &Fs, ino: Ino, file: u64, versions: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// A file of as many blocks as `fs` takes, up to `most`; returns the number of blocks.
+/// Makes a file of as many blocks as `fs` accepts, up to `most`; returns the number of blocks.
 async fn fill(fs: &Fs, name: &str, file: u64, most: u64) -> Result<(Ino, u64)> {
     let ino = fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?.ino;
     for number in 0..most {
@@ -99,7 +99,7 @@ fn twenty_times_full_and_empty_again() {
         let capacity = fs.statfs().blocks_available;
         for round in 0..20u64 {
             let mut files = Vec::new();
-            // Files of all sizes, down to a single block.
+            // Make files of all sizes, down to a single block.
             let mut rng = Rng::new(round);
             loop {
                 let name = format!("{round}-{}", files.len());
@@ -128,7 +128,8 @@ fn twenty_times_full_and_empty_again() {
     });
 }
 
-/// Overwrites random blocks of a drive that is 95 % full, for `times` its capacity.
+/// Overwrites random blocks of a drive that is 95 % full. In all, writes `times` the
+/// drive's capacity.
 async fn overwrite(rt: Rt, drive: Emulator, times: u64, files: u64) -> Result<()> {
     let fs = mount(&rt, &drive, options()).await?;
     let capacity = fs.statfs().blocks_available;
@@ -168,7 +169,7 @@ fn ten_capacities_of_overwrites_at_95_percent() {
     on_drive(SMALL, None, 2, |rt, drive| overwrite(rt, drive, 10, 3));
 }
 
-/// Each block has a node of its own: cleaning data takes as many blocks again for nodes.
+/// Each block has a node of its own: cleaning a block of data also rewrites a node.
 #[test]
 fn overwrites_of_files_of_one_block() {
     on_drive(SMALL, None, 4, |rt, drive| async move {
@@ -225,13 +226,13 @@ fn cleaning_on_request_moves_what_is_valid_and_nothing_else() {
     });
 }
 
-/// The block at `offset` of `zone`, for a fault there.
+/// The address of block `offset` of `zone`, for injecting a fault.
 fn at(drive: &Emulator, zone: usize, offset: u64) -> Lba {
     Lba(drive.geometry().start(ZoneId(zone as u32)).0 + offset)
 }
 
-/// Makes a file of `blocks`, each written with the next one of another file, which is removed: half
-/// of each superzone is garbage.
+/// Makes a file of `blocks` blocks, each written alternately with a block of another file, which is
+/// then removed: half of each superzone is garbage.
 async fn half_garbage(fs: &Fs, blocks: u64) -> Result<Ino> {
     let kept = fs.create(Ino::ROOT, b"kept", &NewNode::file()).await?.ino;
     let gone = fs.create(Ino::ROOT, b"gone", &NewNode::file()).await?.ino;
@@ -264,7 +265,7 @@ fn a_damaged_block_stays_and_is_named_while_cleaning_goes_on() {
         let fs = mount(&rt, &drive, quiet()).await?;
         let zones = full_data_zones(&fs).await?;
         assert!(zones.len() > 5, "{zones:?}");
-        // One flipped bit in each block of one zone, a read error in another.
+        // Flip a bit in each block of one zone, and inject a read error in another.
         let (rotten, unread) = (zones[1], zones[3]);
         let valid = fs.zone_map().await?[rotten].valid;
         for offset in 0..48 {
@@ -283,7 +284,7 @@ fn a_damaged_block_stays_and_is_named_while_cleaning_goes_on() {
         let named = |what: &str| report.failures.iter().any(|failure| failure.contains(what));
         let zone = format!("zone {rotten} offset");
         assert!(named(&zone) && named("expected CRC") && named("inode"), "{:?}", report.failures);
-        // Blocks that could not be moved are in their old places, and are not tried again.
+        // Blocks that could not be moved stay in their old places, and are not tried again.
         let map = fs.zone_map().await?;
         assert_eq!((map[rotten].valid, map[unread].usage), (valid, ZoneUse::Data(1)));
         let again = fs.clean(CleanOptions { garbage_percent: 0, ..Default::default() }).await?;
@@ -309,7 +310,8 @@ fn a_damaged_block_stays_and_is_named_while_cleaning_goes_on() {
     });
 }
 
-/// A zone is not reset while cleaning reads it, though all of its blocks became garbage meanwhile.
+/// A zone is not reset while cleaning reads it, even if all of its blocks become garbage during
+/// the read.
 #[test]
 fn a_zone_that_cleaning_reads_is_not_reset() {
     on_drive(SMALL, None, 5, |rt, drive| async move {
@@ -320,7 +322,7 @@ fn a_zone_that_cleaning_reads_is_not_reset() {
         let zones = full_data_zones(&fs).await?;
         let slow = Fault::new(FaultKind::Slow { polls: 0, nanoseconds: Nanos::SECOND });
         for zone in &zones {
-            // Of two blocks one is valid.
+            // One of the two blocks is valid.
             let valid = slow.at_blocks(at(&drive, *zone, 0), BlockCount(2));
             drive.inject(valid.times(1)).unwrap();
         }
@@ -339,7 +341,7 @@ fn a_zone_that_cleaning_reads_is_not_reset() {
     });
 }
 
-/// If the summary is damaged, the owners of a segment's blocks are looked up among all nodes.
+/// If a summary is damaged, all nodes are searched for the owners of the segment's blocks.
 #[test]
 fn a_damaged_summary_costs_a_search_but_no_block() {
     on_drive(SMALL, None, 6, |rt, drive| async move {
@@ -362,7 +364,7 @@ fn a_damaged_summary_costs_a_search_but_no_block() {
     });
 }
 
-/// A file that grew has its first pointers in a leaf, while older summaries name the inode.
+/// The first pointers of a file that grew are in a leaf, while older summaries name the inode.
 #[test]
 fn blocks_of_a_file_that_grew_since_find_their_owner() {
     on_drive(SMALL, None, 7, |rt, drive| async move {
@@ -371,7 +373,7 @@ fn blocks_of_a_file_that_grew_since_find_their_owner() {
         for (index, far) in [500u64, 500_000].into_iter().enumerate() {
             write(&fs, kept, far, &block(0, far, 9)).await?;
             fs.sync().await?;
-            // A different part of the garbage remains each time.
+            // Overwrite other blocks each time, so that a different part of the garbage remains.
             for number in (index as u64..200).step_by(7) {
                 write(&fs, kept, number, &block(0, number, 0)).await?;
             }
@@ -386,7 +388,7 @@ fn blocks_of_a_file_that_grew_since_find_their_owner() {
     });
 }
 
-/// Two, four and six streams; one to four zones in a superzone.
+/// Drives with two, four and six streams, and one to four zones in a superzone.
 #[test]
 fn small_drives_of_every_shape_are_cleaned() {
     for (active, width) in [(6, 1), (8, 1), (10, 1), (16, 2), (22, 3), (28, 4)] {
@@ -407,7 +409,7 @@ fn one_seed_cleans_alike_twice() {
     assert_ne!(run(3), run(4));
 }
 
-/// Many small writers wait for space at once: each gets its turn, none is refused.
+/// Many small writers wait for space at the same time: each gets its turn, and none is refused.
 #[test]
 fn those_who_wait_for_room_are_all_served() {
     on_drive(SMALL, None, 9, |rt, drive| async move {

@@ -1,4 +1,5 @@
-//! A power cut and then a flipped bit: what was acknowledged is there, or is named.
+//! Tests of a power cut followed by a flipped bit: acknowledged data is there, or its loss
+//! is reported.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -51,7 +52,7 @@ async fn files_and_a_cut(rt: &Rt, drive: &Emulator) -> Result<Emulator> {
     Ok(Emulator::from_snapshot(rt, &left, Options::fast()))
 }
 
-/// The written blocks of a drive, in the order of their addresses.
+/// The written blocks of a drive, in address order.
 async fn blocks(drive: &Emulator) -> Vec<(BlockAddr, Page)> {
     let (geometry, pool) = (drive.geometry().clone(), Pool::new(4));
     let mut found = Vec::new();
@@ -65,14 +66,14 @@ async fn blocks(drive: &Emulator) -> Vec<(BlockAddr, Page)> {
     found
 }
 
-/// The records of a kind, with their headers.
+/// The records of the kind `wanted`, each with its header.
 async fn records(drive: &Emulator, wanted: u16) -> Vec<(BlockAddr, RecordHeader)> {
     let headers = blocks(drive).await.into_iter().map(|(addr, page)| (addr, peek(page.bytes())));
     let headers = headers.filter_map(|(addr, header)| Some((addr, header?)));
     headers.filter(|(_, header)| header.kind.get() == wanted).collect()
 }
 
-/// A copy of the drive with a bit of each of these blocks flipped.
+/// A copy of the drive with one bit flipped in each of these blocks.
 async fn flipped(rt: &Rt, drive: &Emulator, addrs: &[BlockAddr]) -> Rc<Emulator> {
     let copy = Emulator::from_snapshot(rt, &drive.snapshot(), Options::fast());
     for addr in addrs {
@@ -86,7 +87,7 @@ async fn flipped(rt: &Rt, drive: &Emulator, addrs: &[BlockAddr]) -> Rc<Emulator>
     Rc::new(copy)
 }
 
-/// Which of the files have their content.
+/// The numbers of the files whose content is intact.
 async fn whole(fs: &Fs) -> Vec<u64> {
     let mut found = Vec::new();
     for n in 0..FILES {
@@ -106,8 +107,8 @@ fn for_reading() -> MountOptions {
     MountOptions { read_only: true, ..quiet() }
 }
 
-/// The mount is refused and has written nothing; a mount for reading and one after a repair show
-/// all but `lost`. Returns the error.
+/// Checks that the mount is refused and writes nothing, and that a mount for reading and a mount
+/// after a repair show all files except `lost`. Returns the error.
 async fn refused(rt: &Rt, drive: Rc<Emulator>, lost: &[u64]) -> Result<String> {
     let before = drive.counters();
     let error = Fs::mount(rt, drive.clone(), quiet()).await.err().expect("the mount is refused");
@@ -169,7 +170,8 @@ async fn overwrite(drive: &Emulator, zone: ZoneId, byte: u8) {
     }
 }
 
-/// The zones say that something was written: that no record says what it was is no end of the log.
+/// The zones show that something was written: the log must not be taken to end where no record can
+/// be read.
 #[test]
 fn a_sync_log_that_reads_as_zeros_or_noise_is_not_passed_over() {
     for byte in [0, 0x5a] {
@@ -210,7 +212,7 @@ fn a_flipped_bit_in_a_checkpoint_or_superblock_costs_nothing() {
     on_drive(|rt, drive| async move {
         let left = files_and_a_cut(&rt, &drive).await?;
         let mut all = records(&left, kind::CHECKPOINT).await;
-        // Each checkpoint is there twice.
+        // Each checkpoint is written twice.
         let twice = all.iter().filter(|(_, one)| {
             all.iter().filter(|(_, other)| other.checkpoint == one.checkpoint).count() == 2
         });
@@ -226,7 +228,8 @@ fn a_flipped_bit_in_a_checkpoint_or_superblock_costs_nothing() {
     });
 }
 
-/// Both copies of the newest checkpoint: the records of its mount prove that there was one.
+/// Both copies of the newest checkpoint are damaged: records written after it prove that
+/// it existed.
 #[test]
 fn an_older_checkpoint_is_never_used_in_silence() {
     on_drive(|rt, drive| async move {
@@ -244,7 +247,7 @@ fn an_older_checkpoint_is_never_used_in_silence() {
         assert!(error.to_string().contains("checkpoint"), "{error}");
         let report = fsck(hit.clone(), &FsckOptions::default()).await?;
         assert!(report.findings.iter().any(|f| f.structure == "checkpoint"), "{report:?}");
-        // What there was before is shown if that is all there is, and the loss is named.
+        // A mount for reading shows the state of the previous checkpoint, and reports the loss.
         let fs = Fs::mount(&rt, hit.clone(), for_reading()).await?;
         assert!(fs.losses().iter().any(|line| line.contains("checkpoint")), "{:?}", fs.losses());
         fs.unmount().await?;
@@ -257,8 +260,8 @@ fn an_older_checkpoint_is_never_used_in_silence() {
     });
 }
 
-/// A damaged block of a file costs that file, also in a zone that is full, where the write pointer
-/// does not show whether a block arrived.
+/// A damaged block of a file costs only that file, even in a full zone, whose write pointer does
+/// not show whether a block arrived.
 #[test]
 fn a_damaged_block_of_a_full_zone_costs_its_own_file() {
     on_drive(|rt, drive| async move {
@@ -281,14 +284,14 @@ fn a_damaged_block_of_a_full_zone_costs_its_own_file() {
     });
 }
 
-/// A node that a record names: the mount is refused, and all other files are shown.
+/// A node that a record names is damaged: the mount is refused, and all other files can be read.
 #[test]
 fn a_damaged_node_costs_its_own_file() {
     on_drive(|rt, drive| async move {
         let fs = Fs::mount(&rt, Rc::new(drive.clone()), quiet()).await?;
         for n in 0..FILES {
             let file = fs.create(Ino::ROOT, &name(n), &NewNode::file()).await?.ino;
-            // Many changes of the leaf: it is written.
+            // Change much of the leaf, so that the leaf itself is written.
             for block in 0..120 {
                 let bytes = [n as u8 + 1; 4096];
                 fs.write(file, WriteData::copy(fs.pool(), (600 + 3 * block) * 4096, &bytes))
@@ -327,13 +330,13 @@ fn a_damaged_node_costs_its_own_file() {
     });
 }
 
-/// Whichever zone for metadata is offline: a mount for writing is refused with what can be done,
-/// one for reading shows what is left, and fsck names the zone.
+/// For each metadata zone that is offline: a mount for writing is refused with advice, a mount for
+/// reading shows the remaining files, and fsck names the zone.
 #[test]
 fn a_zone_for_metadata_that_is_offline_hides_no_files() {
     on_drive(|rt, drive| async move {
         let fs = Fs::mount(&rt, Rc::new(drive.clone()), quiet()).await?;
-        // Some of the files in the ring's second zone and in the delta log.
+        // Sync some of the files, so that the ring's second zone and the delta log are used.
         for n in 0..FILES {
             let file = fs.create(Ino::ROOT, &name(n), &NewNode::file()).await?.ino;
             fs.write(file, WriteData::copy(fs.pool(), 0, &content(n))).await?;
@@ -375,7 +378,7 @@ fn a_zone_for_metadata_that_is_offline_hides_no_files() {
     });
 }
 
-/// A block of the delta log that the drive cannot read is as good as a damaged one.
+/// A block of the delta log that the drive cannot read is treated like a damaged one.
 #[test]
 fn an_unreadable_delta_log_hides_no_files_from_a_mount_for_reading() {
     on_drive(|rt, drive| async move {
@@ -414,8 +417,8 @@ fn a_mount_says_that_a_copy_of_the_superblock_is_damaged() {
     });
 }
 
-/// Whichever writes fail, and however often the file system is mounted meanwhile: the ring keeps
-/// its last whole checkpoint, and everything is there when writes succeed again.
+/// Whichever writes fail, and however often the file system is mounted during that time: the ring
+/// keeps its last whole checkpoint, and all files are there once writes succeed again.
 #[test]
 fn mounts_whose_writes_all_fail_destroy_nothing() {
     on_drive(|rt, drive| async move {

@@ -1,4 +1,4 @@
-//! Dumps of a small file system, whole and damaged.
+//! Tests of dumps of a small file system, intact and damaged.
 
 #![allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
@@ -68,7 +68,7 @@ fn shown(rt: &Rt, drive: &Drive, part: &Part) -> Result<Dump, Error> {
     rt.block_on(async move { dump(drive, &part).await })
 }
 
-/// The part of a drive that is whole.
+/// Dumps `part` of an intact drive.
 fn whole(rt: &Rt, drive: &Drive, part: Part) -> Value {
     let dump = shown(rt, drive, &part).unwrap();
     assert_eq!(dump.findings, [], "{part:?}");
@@ -104,7 +104,7 @@ fn what_one_part_says_the_others_show() {
     let blocks: u64 = list(&file, &["blocks"]).iter().map(|run| number(at(run, &["count"]))).sum();
     assert_eq!(blocks, 3);
 
-    // The file's block is valid in its segment, and owned by the file.
+    // The file's block must be valid in its segment, and owned by the file.
     let node = number(at(&file, &["node"]));
     let place = at(&list(&file, &["blocks"])[0], &["at"]).clone();
     let sit = whole(&rt, &drive, Part::Sit(0..=u32::MAX));
@@ -151,7 +151,7 @@ fn what_is_damaged_is_said_and_shown_all_the_same() {
     let good = made(&rt);
     let node = whole(&rt, &good, Part::Node(file_0()));
 
-    // A node: one bit of its size is flipped.
+    // Damage a node: flip one bit of its size.
     let mut drive = good.clone();
     drive.flip((address(&node), 72), 0);
     let dump = shown(&rt, &drive, &Part::Node(file_0())).unwrap();
@@ -159,7 +159,7 @@ fn what_is_damaged_is_said_and_shown_all_the_same() {
     assert_ne!(at(&dump.value, &["inode"]), at(&node, &["inode"]));
     assert_eq!(at(&dump.value, &["blocks"]), at(&node, &["blocks"]));
 
-    // A directory block: the names in the other blocks are still shown.
+    // Damage a directory block: the names in the other blocks are still shown.
     let dir = whole(&rt, &good, Part::Node(Which::Path(b"/dir".into())));
     let first = number(at(&list(&dir, &["blocks"])[0], &["addr"])) as u32;
     let mut drive = good.clone();
@@ -170,7 +170,7 @@ fn what_is_damaged_is_said_and_shown_all_the_same() {
     let names = list(&dump.value, &["entries"]).len();
     assert!((1..300).contains(&names), "{names} names");
 
-    // One copy of the superblock, then the tables.
+    // Damage one copy of the superblock, and then the delta log.
     let zone = number(at(&list(&whole(&rt, &good, Part::Superblock), &["copies"])[0], &["zone"]));
     let mut drive = good.clone();
     drive.flip((zone as u32 * good.capacity(), 200), 3);
@@ -197,7 +197,7 @@ fn no_bytes_make_it_panic() {
     let (mut wrong, mut refused) = (0, 0);
     for _ in 0..300 {
         let mut drive = good.clone();
-        // A block in a metadata zone, or in one of the first other zones.
+        // Choose a block in a metadata zone or in one of the first zones behind these.
         let zone = rng.below(20) as u32;
         let Some(offset) = rng.next().checked_rem(drive.written(zone).into()) else { continue };
         let length = [1, 16, 4096][rng.below(3) as usize];

@@ -1,4 +1,4 @@
-//! The engine on an emulated drive, through its public interface.
+//! Tests of the engine on an emulated drive, through its public interface.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -74,7 +74,7 @@ fn what_was_fsynced_survives_without_a_checkpoint() {
             files.push((name, bytes));
         }
         assert!(fs.counters().checkpoints <= 2, "{:?}", fs.counters());
-        // The engine is dropped without an unmount: the next mount must recover.
+        // Drop the engine without an unmount, so that the next mount must recover.
         drop(fs);
         let fs = mount(&rt, &drive).await?;
         for (name, bytes) in files {
@@ -154,7 +154,7 @@ fn a_file_grows_through_every_height_and_shrinks_again() {
         let fs = mount(&rt, &drive).await?;
         let before = fs.statfs();
         let file = fs.create(Ino::ROOT, b"sparse", &NewNode::file()).await?;
-        // Heights 0 to 3.
+        // These offsets need trees of height 0 to 3.
         let places = [0u64, 1 << 20, 1 << 30, 1 << 41, (1 << 44) - 8192];
         for (i, at) in places.iter().enumerate() {
             write(&fs, file.ino, *at, &pattern(i as u64, 4096)).await?;
@@ -248,8 +248,8 @@ fn a_directory_with_the_set_group_id_bit_gives_its_group() {
     });
 }
 
-/// An inode that is opened by the loss of its last name can be used until it is released, and a
-/// mount after a crash frees it.
+/// An inode that is opened by the removal of its last name can be used until it is released; after
+/// a crash, a mount frees it.
 #[test]
 fn the_last_name_may_leave_an_inode_open() {
     on_drive(SMALL, |rt, drive| async move {
@@ -269,12 +269,13 @@ fn the_last_name_may_leave_an_inode_open() {
         assert_eq!(fs.read(file, 0, 9).await?.to_vec(), b"textmore");
         fs.release(file).await?;
         assert_eq!(fs.getattr(file).await.unwrap_err().kind(), ErrorKind::NotFound);
-        // A directory.
+        // The same with a directory.
         let directory = fs.create(root, b"directory", &NewNode::directory()).await?.ino;
         assert_eq!(fs.remove_open(root, b"directory", true).await?, Some(directory));
         assert!(fs.readdir(directory, 0, 9).await?.is_empty());
         fs.release(directory).await?;
-        // Renames: over a file that is open already, over a name of the same inode, and over none.
+        // Renames over a file that is already open, over a name of the same inode, and to an
+        // unused name.
         let file = fs.create(root, b"file", &NewNode::file()).await?.ino;
         fs.open(file).await?;
         let new = fs.create(root, b"new", &NewNode::file()).await?.ino;
@@ -319,7 +320,7 @@ fn drives_that_do_not_fit_are_refused_with_the_sum() {
     }
 }
 
-/// Whole segments of 512 blocks, eight zones wide: sizes the small drives never reach.
+/// Uses sizes that the small drives never reach: whole segments of 512 blocks, eight zones wide.
 #[test]
 fn full_size_segments_striped_over_zones_survive_a_crash() {
     let spec = "zones=320,zone-size=4MiB,max-active=128,channels=8";
@@ -340,7 +341,7 @@ fn full_size_segments_striped_over_zones_survive_a_crash() {
     });
 }
 
-/// Writes, syncs and fsyncs until it is refused; returns the last acknowledged round.
+/// Writes, syncs and fsyncs until an operation fails; returns the last acknowledged round.
 async fn insist(fs: Fs, name: String) -> u8 {
     let Ok(file) = fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await else { return 0 };
     let file = file.ino;
@@ -439,8 +440,8 @@ fn what_is_being_read_is_not_read_again() {
         fs.unmount().await?;
         let fs = mount(&rt, &device).await?;
         fs.getattr(file).await?;
-        // Readers of neighbouring blocks lack the same leaf; and all of them read a block of the
-        // first.
+        // Readers of adjacent blocks lack the same leaf, and each reader also reads a block of the
+        // previous one.
         let before = drive.counters().blocks_read;
         let mut readers = Vec::new();
         for reader in 0..20 {

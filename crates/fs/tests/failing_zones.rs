@@ -1,5 +1,5 @@
-//! Zones that fail: operations that continue, operations that are refused, and no older state
-//! shown.
+//! Tests of failing zones: which operations continue, which are refused, and that no older state
+//! is shown.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -20,7 +20,8 @@ fn quiet(read_only: bool) -> MountOptions {
     MountOptions { commit_interval, read_only, ..Default::default() }
 }
 
-/// Runs `work` on a new file system; returns the drive after a power cut, and its zones.
+/// Runs `work` on a new file system; returns the drive after a power cut, and the zone map
+/// before it.
 fn after<F: Future<Output = Result<Fs>> + 'static>(
     work: impl FnOnce(Fs, Emulator) -> F,
 ) -> (Snapshot, Vec<ZoneInfo>) {
@@ -37,7 +38,7 @@ fn after<F: Future<Output = Result<Fs>> + 'static>(
         })
         .unwrap();
     let fs = rt.block_on(work(fs, drive.clone())).unwrap();
-    // A drive that is gone reports nothing.
+    // A drive that has disappeared reports no zones.
     let still = fs.clone();
     let zones = rt.block_on(async move { still.zone_map().await }).unwrap_or_default();
     let left = drive.snapshot().power_cut(&Fates::seeded(5));
@@ -46,7 +47,7 @@ fn after<F: Future<Output = Result<Fs>> + 'static>(
     (left, zones)
 }
 
-/// Mounts `snapshot` after `fault` has struck `zone`.
+/// Mounts `snapshot` after injecting `fault` in `zone`.
 fn mounted<T: 'static, F: Future<Output = Result<T>> + 'static>(
     snapshot: &Snapshot,
     fault: FaultKind,
@@ -85,7 +86,7 @@ fn first(zones: &[ZoneInfo], usage: ZoneUse) -> ZoneId {
     ZoneId(zones.iter().position(|zone| zone.usage == usage && zone.written > 0).unwrap() as u32)
 }
 
-/// A warm and a cold file, made durable by an unmount.
+/// Makes a warm and a cold file, which an unmount makes durable.
 fn unmounted() -> (Snapshot, Vec<ZoneInfo>) {
     after(|fs, _| async move {
         write(&fs, "warm", 1, 40).await?;
@@ -104,7 +105,7 @@ fn files_elsewhere_go_on_when_a_zone_is_gone() {
         let lost = holds(&fs, "cold.jpg", 2, 40).await.unwrap_err();
         assert_eq!(lost.kind(), ErrorKind::Io);
         assert!(lost.to_string().contains("Offline"), "{lost}");
-        // New files too, of the class that lost its zone.
+        // New files can be written too, even in the class that lost its zone.
         let new = write(&fs, "new.jpg", 3, 40).await?;
         fs.fsync(new, false).await?;
         holds(&fs, "new.jpg", 3, 40).await?;
@@ -152,8 +153,8 @@ fn a_read_only_zone_is_evacuated_and_retired() {
     .unwrap();
 }
 
-/// The files that an offline zone damages are named, and the other zones of its superzone are
-/// emptied.
+/// The damaged files of an offline zone are reported, and the other zones of its superzone
+/// are emptied.
 #[test]
 fn files_that_an_offline_zone_takes_are_named() {
     let (drive, zones) = unmounted();
@@ -195,8 +196,8 @@ fn damage_makes_the_engine_read_only_if_it_is_told_so() {
     rt.clear();
 }
 
-/// The data fsynced last is in the sync log: without the log there is only an older state, which a
-/// mount for reading shows, and says so. Without checkpoints there is nothing.
+/// The data fsynced last is in the sync log. Without the log only an older state is left, which a
+/// mount for reading shows and reports. Without checkpoints nothing is left.
 #[test]
 fn an_older_state_is_never_shown_in_silence() {
     let (drive, zones) = after(|fs, _| async move {
@@ -224,7 +225,7 @@ fn an_older_state_is_never_shown_in_silence() {
         holds(&fs, "file", 1, 3).await
     })
     .unwrap();
-    // If the zone is only read-only, reading shows everything.
+    // If the zone is only read-only, a mount for reading shows everything.
     for usage in [ZoneUse::SyncLog, ZoneUse::Checkpoint] {
         let fixed = first(&zones, usage);
         mounted(&drive, FaultKind::ZoneReadOnly, fixed, true, |fs, _| async move {
@@ -234,8 +235,8 @@ fn an_older_state_is_never_shown_in_silence() {
     }
 }
 
-/// The drive disappears, or zones fail under the engine: it continues elsewhere or stops
-/// acknowledging, and acknowledged data is there.
+/// The drive disappears, or zones fail while the engine runs: the engine continues elsewhere or
+/// stops acknowledging, and acknowledged data survives.
 #[test]
 fn what_was_acknowledged_survives_a_zone_that_fails_in_use() {
     let (mut noticed, mut went_on) = (0, 0);
@@ -252,7 +253,7 @@ fn what_was_acknowledged_survives_a_zone_that_fails_in_use() {
             let (drive, _) = after(|fs, drive| async move {
                 drive.inject(Fault::new(kind).when(When::Nth(nth)))?;
                 for n in 0..20u8 {
-                    // The write failed before the fsync: nothing was acknowledged.
+                    // If the write fails before the fsync, the file was not acknowledged.
                     let Ok(ino) = write(&fs, &format!("f{n}"), n, 9).await else { break };
                     if fs.fsync(ino, false).await.is_err() {
                         let refused = fs.create(Ino::ROOT, b"later", &NewNode::file()).await;
@@ -284,8 +285,8 @@ fn what_was_acknowledged_survives_a_zone_that_fails_in_use() {
     assert!(noticed > 0 && went_on > 20, "{noticed} and {went_on} of 28");
 }
 
-/// Each zone in turn is gone, after an unmount and after a power cut: a mount is refused only where
-/// the zone held, or may have held, what the mount needs.
+/// Makes each zone offline, one after the other, after an unmount and after a power cut: a mount is
+/// refused only if the zone held, or may have held, something that the mount needs.
 #[test]
 fn a_mount_is_refused_only_for_a_zone_that_it_needs() {
     let crashed = after(|fs, _| async move {
@@ -298,12 +299,12 @@ fn a_mount_is_refused_only_for_a_zone_that_it_needs() {
     for ((drive, zones), clean) in [(unmounted(), true), (crashed, false)] {
         let sync = |zone: &ZoneInfo| zone.usage == ZoneUse::SyncLog;
         let first = zones.iter().position(sync).unwrap();
-        // The first half is written; the other one has nothing.
+        // The first half of the log is written; the other half is empty.
         let half = first..first + zones.iter().filter(|zone| sync(zone)).count() / 2;
         for (index, zone) in zones.iter().enumerate() {
             let needed = match zone.usage {
                 ZoneUse::Checkpoint | ZoneUse::DeltaLog | ZoneUse::Tables => zone.written > 0,
-                // Inodes of directories, whose names are replayed.
+                // These zones hold inodes of directories, whose names are replayed.
                 ZoneUse::Node(_) => !clean,
                 _ => !clean && half.contains(&index),
             };

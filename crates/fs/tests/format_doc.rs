@@ -1,5 +1,5 @@
-//! `docs/inside/format.md` shows every structure of the code, field by field: this holds the two
-//! together. On a difference the test prints the tables as they should be.
+//! `docs/format.md` shows every structure of the code, field by field; this test compares the two.
+//! If they differ, the test prints the tables as they should be.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test reads the document")]
 
@@ -19,7 +19,7 @@ fn the_document_shows_every_structure_as_the_code_has_it() {
     assert!(wrong.is_empty(), "docs/inside/format.md should have these tables:\n\n{wrong}");
 }
 
-/// A structure in the document that the code does not have would mislead.
+/// A structure in the document that the code does not have would be misleading.
 #[test]
 fn the_document_shows_nothing_else() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/inside/format.md");

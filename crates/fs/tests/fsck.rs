@@ -1,4 +1,4 @@
-//! fsck finds nothing wrong with what the engine leaves, cleanly or not.
+//! Tests that fsck finds no fault in a file system after an unmount or a crash.
 
 #![allow(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
@@ -42,7 +42,7 @@ fn assert_ok(report: &FsckReport, what: &str) {
     assert!(findings.is_empty(), "{what}: {report:#?}");
 }
 
-/// Random changes of all kinds, including errors that random choices provoke.
+/// Applies random changes of all kinds, including changes that are refused.
 async fn churn(fs: &Fs, rng: &mut Rng, steps: u32) -> Result<()> {
     let mut dirs = vec![Ino::ROOT];
     let mut names: Vec<(Ino, Vec<u8>)> = Vec::new();
@@ -121,7 +121,7 @@ fn a_new_file_system_is_clean() {
     assert_eq!((report.statistics.inodes, report.statistics.directories), (1, 1));
 }
 
-/// For some seeds a stripe as wide as a segment, the widest there may be.
+/// For some seeds, a subsegment as long as a segment, the longest possible; otherwise `None`.
 fn whole_segment(seed: u64, segment: Option<u32>) -> Option<u32> {
     segment.filter(|blocks| *blocks == 16 && seed % 2 == 1)
 }
@@ -156,7 +156,7 @@ fn what_the_engine_leaves_is_clean() {
     }
 }
 
-/// Power cuts at random moments: fsck finds nothing before the next mount and after it.
+/// Cuts the power at random moments: fsck finds nothing before and after the next mount.
 #[test]
 fn what_a_power_cut_leaves_is_no_damage() {
     let mut replayed = 0;

@@ -1,10 +1,10 @@
-//! fsck against one flipped field of every structure on the drive.
+//! Tests fsck with one flipped field of every structure on the drive.
 //!
-//! Two columns for each field. *Raw*: bits of the field are flipped as damage would flip them; all
-//! flips must be detected. *Forged*: the same flips, with every checksum from the block up to the
-//! checkpoint corrected, so that only fsck's knowledge of the field's meaning can detect them.
-//! [`FREE`] lists the fields for which this is impossible, with the reason; all other flips must be
-//! detected.
+//! There are two columns for each field. *Raw*: bits of the field are flipped as damage would flip
+//! them; all flips must be detected. *Forged*: the same flips, with every checksum from the block
+//! up to the checkpoint corrected, so that only fsck's knowledge of the field's meaning can detect
+//! them. [`FREE`] lists the fields for which this is impossible, with the reason; all other flips
+//! must be detected.
 //!
 //! `cargo test -p furrow-fs fsck_fields -- --nocapture` prints the table.
 
@@ -28,7 +28,7 @@ use std::rc::Rc;
 
 const SPEC: &str = "zones=40,zone-size=1MiB,zone-capacity=256KiB,max-active=14,channels=1";
 
-/// Fields of which some or all forged changes cannot be detected: (structure, field, why).
+/// Fields for which some or all forged changes cannot be detected: (structure, field, reason).
 const FREE: &[(&str, &str, &str)] = &[
     ("RecordHeader, of the superblock", "epoch", "any up to the checkpoint's"),
     ("RecordHeader, of the superblock", "checkpoint", "any up to the newest"),
@@ -98,7 +98,7 @@ async fn write(fs: &Fs, ino: Ino, block: u64, len: usize) -> Result<()> {
     fs.write(ino, WriteData::copy(fs.pool(), block * 4096, &bytes)).await
 }
 
-/// A file system with an example of every structure.
+/// Makes a file system with an example of every structure.
 async fn populate(fs: &Fs) -> Result<()> {
     let dir = fs.create(Ino::ROOT, b"dir", &NewNode::directory()).await?;
     let below = fs.create(dir.ino, b"below", &NewNode::directory()).await?;
@@ -116,7 +116,7 @@ async fn populate(fs: &Fs) -> Result<()> {
     fs.create(dir.ino, b"device", &special).await?;
     fs.setxattr(flat.ino, b"user.short", b"value", XattrMode::Set).await?;
     fs.setxattr(tall.ino, b"user.long", &[7; 9000], XattrMode::Set).await?;
-    // An orphan: its name is removed while it is open.
+    // Make an orphan: remove the name of an open file.
     let orphan = fs.create(dir.ino, b"orphan", &NewNode::file()).await?;
     write(fs, orphan.ino, 0, 5000).await?;
     fs.open(orphan.ino).await?;
@@ -124,7 +124,7 @@ async fn populate(fs: &Fs) -> Result<()> {
     Ok(())
 }
 
-/// The drive as `work` on a new file system leaves it.
+/// The drive that `work` on a new file system leaves.
 fn after<W: Future<Output = Result<()>> + 'static>(
     rt: &Rt,
     work: impl FnOnce(Fs) -> W + 'static,
@@ -145,10 +145,11 @@ fn after<W: Future<Output = Result<()>> + 'static>(
     drive.unwrap()
 }
 
-/// The drive after a clean unmount, old enough to have tables, table pages and closed segments.
+/// The drive after a clean unmount, used long enough to have tables, table pages and
+/// closed segments.
 fn clean(rt: &Rt) -> Drive {
     after(rt, |fs| async move {
-        // Checkpoints until the delta log was merged into the tables, and a few more.
+        // Make checkpoints until the delta log is merged into the tables, and a few more.
         let file = fs.create(Ino::ROOT, b"often", &NewNode::file()).await?;
         for round in 0..90 {
             write(&fs, file.ino, round % 3, 4096).await?;
@@ -161,7 +162,7 @@ fn clean(rt: &Rt) -> Drive {
     })
 }
 
-/// The drive as a crash leaves it: records in the sync log that the next mount replays.
+/// The drive that a crash leaves, with records in the sync log that the next mount replays.
 fn crashed(rt: &Rt) -> Drive {
     after(rt, |fs| async move {
         fs.sync().await?;
@@ -169,16 +170,17 @@ fn crashed(rt: &Rt) -> Drive {
         let flat = fs.lookup(flat, b"flat").await?.ino;
         write(&fs, flat, 2, 9000).await?;
         fs.fsync(flat, false).await?;
-        // The record of a new file holds its node.
+        // The record of a new file contains the change that makes its node.
         let small = fs.create(Ino::ROOT, b"small", &NewNode::file()).await?;
         write(&fs, small.ino, 0, 9000).await?;
         fs.fsync(small.ino, false).await?;
-        // Too much for a record: records say where its node is.
+        // This file's changes are too large for a record, so the record states the place of
+        // its node.
         let whole = fs.create(Ino::ROOT, b"whole", &NewNode::file()).await?;
         write(&fs, whole.ino, 0, 150 * 4096).await?;
         fs.fsync(whole.ino, false).await?;
         let new = fs.create(Ino::ROOT, b"new", &NewNode::file()).await?;
-        // A directory whose access list new inodes in it inherit.
+        // Make a directory whose access list is inherited by new inodes in it.
         let list = [2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 4, 0, 5, 0, 255, 255, 255, 255];
         let list = [&list[..], &[16, 0, 7, 0, 255, 255, 255, 255]].concat();
         let list = [&list[..], &[32, 0, 5, 0, 255, 255, 255, 255]].concat();
@@ -198,7 +200,7 @@ fn crashed(rt: &Rt) -> Drive {
     })
 }
 
-/// The first finding on `drive`, if there is one.
+/// The first finding on `drive`, if any.
 fn first_finding(rt: &Rt, drive: Drive) -> Option<String> {
     let options = FsckOptions::default();
     match rt.block_on(async move { fsck(Rc::new(drive), &options).await }) {
@@ -207,7 +209,7 @@ fn first_finding(rt: &Rt, drive: Drive) -> Option<String> {
     }
 }
 
-/// Number of detected flips, and of all flips that changed anything.
+/// Number of detected flips, and number of all flips that changed anything.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Tally {
     detected: u32,
@@ -236,7 +238,7 @@ struct Row {
     forged: Tally,
 }
 
-/// Bits of a field of `bits` bits to flip: low, middle, high.
+/// The bits to flip in a field of `bits` bits: low, middle, high.
 fn bits(bits: usize) -> Vec<usize> {
     let mut chosen = vec![0, bits / 2 + 1, bits - 1];
     chosen.dedup();
@@ -335,8 +337,8 @@ fn part(draw: u64) -> Part {
     }
 }
 
-/// Fields overwritten with random bytes, with corrected checksums: no bytes make fsck or a dump
-/// panic or hang.
+/// Fields are overwritten with random bytes, and checksums corrected: no bytes may make fsck or a
+/// dump panic or hang.
 #[test]
 fn forged_bytes_are_survived() {
     let rt = Rt::new(Config::simulated(6));
@@ -350,8 +352,8 @@ fn forged_bytes_are_survived() {
         let sites = of(&drive, &map);
         for _ in 0..1000 {
             let mut forged = drive.clone();
-            // A run of bytes from a field on, so that neighbouring fields are wrong in a consistent
-            // way; the run ends within the block.
+            // Overwrite a run of bytes that begins with a field, so that neighbouring fields are
+            // wrong in a consistent way. The run ends within the block.
             let site = &sites[rng.below(sites.len() as u64) as usize];
             let room = BLOCK - site.at.1 % BLOCK;
             let len = [site.size, 16, 64, 600][rng.below(4) as usize].min(room);
@@ -361,7 +363,7 @@ fn forged_bytes_are_survived() {
             forged.store(site.at, &new);
             map.repair(&mut forged, site.chain);
             let shown = (Rc::new(forged.clone()), part(rng.next()));
-            // The dump is refused or shown, and ends.
+            // The dump may be refused or shown, but must end.
             let _ = rt.block_on(async move { dump(shown.0, &shown.1).await });
             found += u32::from(first_finding(&rt, forged).is_some());
         }

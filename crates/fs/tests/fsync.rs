@@ -1,4 +1,4 @@
-//! What an fsync costs: waits for the drive, flushes, records.
+//! Tests of the cost of an fsync: waits for the drive, flushes, records.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -18,13 +18,14 @@ const DRIVE: &str = "mem:zones=64,zone-size=16MiB,max-active=14,timing=virtual,m
 const ANSWER: u64 = 100 * Nanos::MICRO;
 
 struct Cost {
-    /// The longest fsync, in nanoseconds.
+    /// Duration of the longest fsync, in nanoseconds.
     took: u64,
     flushes: u64,
     records: u64,
 }
 
-/// `clients` clients each write a block to a file of their own and fsync it, at the same time.
+/// Measures `clients` clients, each of which writes a block to a file of its own and fsyncs the
+/// file, all at the same time.
 fn cost(more: &str, order: Order, clients: usize) -> Cost {
     let rt = Rt::new(Config::simulated(1));
     let spec: DeviceSpec = format!("{DRIVE}{more}").parse().unwrap();
@@ -78,7 +79,7 @@ async fn put(fs: &Fs, ino: Ino, tag: u8) -> Result<()> {
     fs.write(ino, WriteData::copy(fs.pool(), 0, &[tag; PAGE_SIZE])).await.map(drop)
 }
 
-/// Data, node and record are in flight at once; the caller waits for the last of them.
+/// Data, node and record are in flight at the same time; the caller waits for the last of them.
 #[test]
 fn an_fsync_waits_once() {
     let alone = cost(",volatile-cache=off", Order::Queued, 1);
@@ -86,7 +87,8 @@ fn an_fsync_waits_once() {
     assert_eq!((alone.records, alone.flushes), (1, 0));
 }
 
-/// When the drive places data, no metadata can refer to the data before the answer: one wait more.
+/// If the drive places data, metadata can refer to the data only after the answer: this costs one
+/// more wait.
 #[test]
 fn an_append_costs_one_wait_more() {
     let alone = cost(",volatile-cache=off", Order::Append, 1);
@@ -114,8 +116,8 @@ fn many_fsyncs_share_records() {
     assert!(many.took < 3 * ANSWER, "{} ns", many.took);
 }
 
-/// Each of 16 clients makes its own file durable again and again, on a drive whose large commands
-/// take long. The fsyncs share the four records equally: no record of many fsyncs holds up all.
+/// Each of 16 clients repeatedly fsyncs its own file, on a drive whose large commands take long.
+/// The fsyncs share the four records equally, so no record of many fsyncs delays all clients.
 #[test]
 fn fsyncs_share_records_equally() {
     const ROUNDS: u64 = 20;

@@ -1,4 +1,5 @@
-//! A full drive: what is called available can be written, and what is there can be changed.
+//! Tests of a full drive: space reported as available can be written, and existing files can
+//! be changed.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -12,12 +13,13 @@ use furrow_zone::{ErrorKind, Result};
 use std::future::Future;
 use std::rc::Rc;
 
-/// 64 zones: a superzone is one of them.
+/// A drive of 64 zones, each of which is a superzone.
 const FEW: &str = "zones=64,zone-size=2MiB,zone-capacity=2MiB,max-active=14,channels=1";
-/// Many small zones.
+/// A drive of many small zones.
 const MANY: &str = "zones=323,zone-size=512KiB,zone-capacity=512KiB,max-active=14,channels=1";
 
-/// The times printed are those of a large-zone drive.
+/// Runs `test` on a drive with the timing of a large-zone drive, so that printed times
+/// are realistic.
 fn run<F: Future<Output = Result<()>> + 'static>(spec: &str, test: impl FnOnce(Rt, Emulator) -> F) {
     let model = furrow_emu::timing::Preset::named("zn540-1t").unwrap().with(&[]).unwrap();
     let drive = Options { seed: Some(1), ..Options::timed(Pace { model, scale: 1_000 }) };
@@ -41,7 +43,7 @@ async fn write(fs: &Fs, ino: Ino, block: u64, blocks: usize, seed: u8) -> Result
     fs.write(ino, WriteData::copy(fs.pool(), block * 4096, &bytes)).await
 }
 
-/// True on success, false for lack of space.
+/// True on success, false if space is lacking.
 fn took(done: Result<()>) -> Result<bool> {
     match done {
         Ok(()) => Ok(true),
@@ -53,15 +55,15 @@ fn took(done: Result<()>) -> Result<bool> {
 /// How a drive is filled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fill {
-    /// One file, a mebibyte at a time.
+    /// One file, written one mebibyte at a time.
     Large,
-    /// Files of a block.
+    /// Files of one block.
     Small,
-    /// Files of 16 blocks, each synced.
+    /// Files of 16 blocks, each of which is synced.
     Synced,
 }
 
-/// Fills the drive; returns the names made, and the number of blocks of data written.
+/// Fills the drive; returns the names of the files made, and the number of data blocks written.
 async fn fill(fs: &Fs, round: u64, how: Fill) -> Result<(Vec<String>, u64)> {
     let (mut names, mut written) = (Vec::new(), 0);
     let blocks = match how {
@@ -71,7 +73,8 @@ async fn fill(fs: &Fs, round: u64, how: Fill) -> Result<(Vec<String>, u64)> {
     };
     let mut large = None;
     loop {
-        // In addition to the data: an inode, and a block of the directory for each 40 files or so.
+        // In addition to the data, a file needs an inode, and every 40 files or so need a
+        // directory block.
         let enough = fs.statfs().blocks_available >= blocks as u64 + 2;
         let name = format!("{round}-{}", names.len());
         let ino = match large {
@@ -115,7 +118,7 @@ async fn refill(rt: Rt, drive: Emulator, how: Fill) -> Result<()> {
             let name = names.swap_remove(rng.below(names.len() as u64) as usize);
             let before = fs.statfs().blocks_available;
             fs.unlink(Ino::ROOT, name.as_bytes()).await?;
-            // A block of the directory and its inode may be dirty now.
+            // The directory block and the directory's inode may have become dirty.
             assert!(fs.statfs().blocks_available + 3 > before, "{how:?} round {round}");
         }
     }
@@ -130,7 +133,7 @@ fn a_full_drive_has_no_more_inodes_in_use_than_were_made() {
         let in_use = |space: furrow_fs::StatFs| space.inodes - space.inodes_free;
         let before = in_use(fs.statfs());
         let (_, blocks) = fill(&fs, 0, Fill::Large).await?;
-        // The large file has an inode, and nodes for its pointers, of which a node holds hundreds.
+        // The large file has an inode, and nodes with hundreds of pointers each.
         let made = in_use(fs.statfs()) - before;
         assert!((1..=blocks / 256).contains(&made), "{made} for {blocks} blocks");
         assert!(fs.statfs().inodes_free < 256, "{:?}", fs.statfs());
@@ -205,10 +208,11 @@ async fn fill_up(fs: &Fs, kind: &str, sizes: u64) -> Result<Vec<(String, Ino, u6
     Ok(files)
 }
 
-/// Every operation except adding blocks still works, for `times` times the content of the drive.
+/// Checks that every operation except adding blocks still works, until `times` times the content of
+/// the drive was written.
 async fn change(rt: Rt, drive: Emulator, sizes: u64, times: u64) -> Result<()> {
     let fs = mount(&rt, &drive).await?;
-    // A preallocated file, written only when no other space is left.
+    // Preallocate a file, to be written only when no other space is left.
     let promised = file(&fs, "promised").await?;
     fs.fallocate(promised, Allocate::Extend, 0, 600 * 4096).await?;
     let mut files = fill_up(&fs, "file", sizes).await?;
@@ -279,7 +283,7 @@ fn a_full_drive_of_many_zones_takes_every_change() {
     run(MANY, |rt, drive| change(rt, drive, 11, 3));
 }
 
-/// Each block has a node of its own, which changes with the block.
+/// Each block has a node of its own, which changes together with the block.
 #[test]
 fn a_full_drive_of_small_files_takes_every_change() {
     run(FEW, |rt, drive| change(rt, drive, 1, 1));

@@ -1,5 +1,5 @@
-//! Streams: quotas, parked superzones, interference groups. The emulator refuses a write that
-//! would open one zone too many, so each test also checks the drive's limits.
+//! Tests of streams: quotas, parked superzones, interference groups. The emulator refuses a write
+//! that would open one zone too many, so each test also checks the drive's limits.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -14,12 +14,12 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
 
-/// 6 streams of width 2 and 4 logs take 16 of the active zones.
+/// A drive on which 6 streams of width 2 and 4 logs take 16 active zones; the limit is appended.
 const DRIVE: &str = "zones=400,zone-size=4MiB,channels=2,dies=8,max-active=";
-/// Bytes of payload in a segment, of which a superzone has four.
+/// Bytes of payload in a segment; a superzone has four segments.
 const SEGMENT: usize = 511 * 4096;
 
-/// Superzones of two zones, and one active zone for each log.
+/// Uses superzones of two zones, and one active zone for each log.
 fn format() -> MkfsOptions {
     MkfsOptions { width: Some(2), logs: Some(1), sync_zones: Some(1), ..Default::default() }
 }
@@ -42,7 +42,7 @@ async fn file(fs: &Fs, name: &str) -> Result<Ino> {
     Ok(fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?.ino)
 }
 
-/// Writes `bytes` of `tag` and makes them durable.
+/// Writes `bytes` bytes of `tag` and makes them durable.
 async fn fill(fs: &Fs, ino: Ino, bytes: usize, tag: u8) -> Result<()> {
     for at in (0..bytes).step_by(SEGMENT) {
         fs.write(ino, WriteData::copy(fs.pool(), at as u64, &vec![tag; SEGMENT])).await?;
@@ -62,7 +62,8 @@ fn stream(fs: &Fs, name: &str) -> StreamInfo {
     fs.streams().into_iter().find(|stream| stream.name == name).unwrap()
 }
 
-/// Does the same, segment by segment; returns the most superzones that `name` had open.
+/// As `fill`, but segment by segment; returns the largest number of superzones that `name`
+/// had open.
 async fn most_open(fs: &Fs, ino: Ino, segments: usize, tag: u8, name: &str) -> Result<u32> {
     let mut most = 0;
     for segment in 0..segments {
@@ -74,7 +75,7 @@ async fn most_open(fs: &Fs, ino: Ino, segments: usize, tag: u8, name: &str) -> R
     Ok(most)
 }
 
-/// A window ends at the first segment after a second.
+/// Ends the present window, which needs a second and the beginning of another segment.
 async fn next_window(rt: &Rt, fs: &Fs, ino: Ino, tag: u8) -> Result<()> {
     rt.sleep(Nanos::SECOND).await;
     fill(fs, ino, SEGMENT, tag).await
@@ -82,7 +83,8 @@ async fn next_window(rt: &Rt, fs: &Fs, ino: Ino, tag: u8) -> Result<()> {
 
 #[test]
 fn quotas_follow_what_streams_write_and_parked_superzones_are_taken_back() {
-    // Permits for 8 superzones beyond the first 6: 14 in all, so 7 for data; 4 groups saturate.
+    // There are permits for 8 superzones in addition to the first 6: 14 in all, so 7 for data. 4
+    // groups saturate the drive.
     on_drive(32, |rt, device| async move {
         let fs = Fs::mount(&rt, device.clone(), options(StreamHeads::Quota)).await?;
         assert_eq!(fs.permits().0, 32);
@@ -93,7 +95,7 @@ fn quotas_follow_what_streams_write_and_parked_superzones_are_taken_back() {
         let (busy, idle) = (stream(&fs, "warm data"), stream(&fs, "cold data"));
         assert_eq!((busy.quota, idle.quota), (4, 1));
         assert_eq!(most_open(&fs, warm, 12, 2, "warm data").await?, 4);
-        // The cold stream writes three times as much.
+        // The cold stream writes three times as much as the warm one.
         next_window(&rt, &fs, warm, 2).await?;
         fill(&fs, warm, 4 * SEGMENT, 2).await?;
         fill(&fs, cold, 12 * SEGMENT, 3).await?;
@@ -103,7 +105,7 @@ fn quotas_follow_what_streams_write_and_parked_superzones_are_taken_back() {
         assert_eq!((less.quota, more.quota), (1, 3));
         assert!(less.parked > 0, "{less:?}");
         let parked = less.parked;
-        // Then the warm stream again: its parked superzones are reopened.
+        // The warm stream writes again: its parked superzones are reopened.
         fill(&fs, warm, 12 * SEGMENT, 4).await?;
         next_window(&rt, &fs, warm, 4).await?;
         let back = stream(&fs, "warm data");
@@ -119,14 +121,15 @@ fn quotas_follow_what_streams_write_and_parked_superzones_are_taken_back() {
 
 #[test]
 fn who_writes_much_gets_more_before_the_window_is_over() {
-    // 4 groups saturate the drive, so 16 segments of a class are a sample.
+    // 4 groups saturate the drive, so 16 segments of a class make a sample.
     on_drive(32, |rt, device| async move {
         let fs = Fs::mount(&rt, device.clone(), options(StreamHeads::Quota)).await?;
         let (warm, cold) = (file(&fs, "warm").await?, file(&fs, "cold.mp4").await?);
         let began = rt.now();
         assert_eq!(most_open(&fs, warm, 12, 1, "warm data").await?, 1);
         assert_eq!(most_open(&fs, warm, 12, 2, "warm data").await?, 4);
-        // A second stream gets as many, and takes none from the first before the window ends.
+        // A second stream gets as many superzones, and takes none from the first before the
+        // window ends.
         assert_eq!(most_open(&fs, cold, 32, 3, "cold data").await?, 4);
         assert!(rt.now().since(began) < Nanos::SECOND);
         let (first, second) = (stream(&fs, "warm data"), stream(&fs, "cold data"));
@@ -159,7 +162,7 @@ fn without_that_rule_who_writes_much_waits_for_the_window() {
 
 #[test]
 fn before_the_window_is_over_nobody_gets_what_others_hold() {
-    // Permits for 2 superzones beyond the first 6.
+    // There are permits for 2 superzones in addition to the first 6.
     on_drive(20, |rt, device| async move {
         let fs = Fs::mount(&rt, device, options(StreamHeads::Quota)).await?;
         let (warm, cold) = (file(&fs, "warm").await?, file(&fs, "cold.mp4").await?);
@@ -171,10 +174,10 @@ fn before_the_window_is_over_nobody_gets_what_others_hold() {
     });
 }
 
-/// The cold stream lacks permits that parked superzones of the warm one hold. `check` gets the cold
-/// stream as it is then, and the number of superzones closed.
+/// Makes the cold stream lack permits that parked superzones of the warm stream hold. `check` gets
+/// the resulting state of the cold stream, and the number of superzones closed.
 fn lacks_permits(lent_superzones: Rule, check: impl Fn(StreamInfo, u64) + 'static) {
-    // Permits for 2 superzones beyond the first 6: 4 for data.
+    // There are permits for 2 superzones in addition to the first 6, so 4 superzones are for data.
     on_drive(20, move |rt, device| async move {
         let mut lends = options(StreamHeads::Quota);
         lends.variant.lent_superzones = lent_superzones;
@@ -182,7 +185,7 @@ fn lacks_permits(lent_superzones: Rule, check: impl Fn(StreamInfo, u64) + 'stati
         let (warm, cold) = (file(&fs, "warm").await?, file(&fs, "cold.mp4").await?);
         fill(&fs, warm, 12 * SEGMENT, 1).await?;
         next_window(&rt, &fs, warm, 1).await?;
-        // There are permits for two more superzones, not for three.
+        // There are permits for two more superzones, but not for three.
         assert_eq!(most_open(&fs, warm, 12, 1, "warm data").await?, 3);
         assert_eq!(stream(&fs, "warm data").quota, 4);
         assert_eq!(fs.permits(), (20, 20));
@@ -191,9 +194,9 @@ fn lacks_permits(lent_superzones: Rule, check: impl Fn(StreamInfo, u64) + 'stati
         next_window(&rt, &fs, cold, 2).await?;
         assert!(most_open(&fs, cold, 3, 2, "cold data").await? > 1, "{:?}", fs.streams());
         check(stream(&fs, "cold data"), fs.counters().superzones_closed);
-        // Where superzones were lent, they are full by and by, and their permits return.
+        // Lent superzones become full over time, and their permits return.
         assert!(most_open(&fs, cold, 12, 2, "cold data").await? > 1, "{:?}", fs.streams());
-        // A crash finds lent or closed, parked and open superzones.
+        // Crash while there are lent or closed, parked and open superzones.
         drop(fs);
         sound(device.clone()).await?;
         let fs = Fs::mount(&rt, device.clone(), options(StreamHeads::Quota)).await?;
@@ -220,10 +223,10 @@ fn without_that_rule_parked_superzones_are_closed_for_their_permits() {
     });
 }
 
-/// Superzones of sixteen segments, and permits for `active` zones. The warm stream writes to three
-/// superzones, `segments` to each except the first, and then hardly anything: the parked superzones
-/// remain. `check` gets the number of superzones finished during the writes, and the number
-/// finished at rest.
+/// Parks superzones, on a drive with superzones of sixteen segments and permits for `active` zones.
+/// The warm stream writes to three superzones, `segments` segments to each except the first. After
+/// that it writes hardly anything, so the parked superzones remain. `check` gets the number of
+/// superzones finished during the writes, and the number finished at rest.
 fn park(active: u32, segments: usize, check: impl Fn(u64, u64) + 'static) {
     let (rt, made) = (Rt::new(Config::shuffled(11)), (Options::simulated(), format()));
     let spec = format!("zones=300,zone-size=16MiB,channels=2,dies=8,max-active={active}");
@@ -297,7 +300,8 @@ fn superzones_of_a_class_are_on_dies_of_their_own_as_long_as_there_are_any() {
             assert!(groups.values().all(|open| *open == 1), "round {round}: {groups:?}");
             most = most.max(groups.len());
         }
-        // Three superzones of the warm stream, and the first zone of the stream of directories.
+        // The warm stream has three superzones, and the stream of directories the first zone
+        // of one.
         assert_eq!(most, 7, "four superzones of two zones");
         fs.unmount().await
     });
@@ -324,7 +328,7 @@ fn a_split_gives_each_stream_its_own_number_and_keeps_it() {
     });
 }
 
-/// Blocks written in each zone of the two halves of the sync log, four zones each.
+/// Number of blocks written in each zone of the two halves of the sync log, with four zones each.
 async fn sync_log(fs: &Fs) -> [Vec<u32>; 2] {
     let zones = fs.zone_map().await.unwrap().into_iter();
     let log = zones.filter(|zone| zone.usage == ZoneUse::SyncLog);
@@ -332,8 +336,8 @@ async fn sync_log(fs: &Fs) -> [Vec<u32>; 2] {
     [written[..4].to_vec(), written[4..].to_vec()]
 }
 
-/// Records of fsyncs go to the zones of the sync log in turn. A crash that leaves the zones uneven
-/// loses no acknowledged record, and the log continues behind them.
+/// Records of fsyncs go to the zones of the sync log alternately. A crash that leaves the zones
+/// uneven loses no acknowledged record, and the log continues behind the records.
 #[test]
 fn records_are_spread_over_the_zones_of_the_sync_log() {
     let format = MkfsOptions { width: Some(2), sync_zones: Some(4), ..Default::default() };
@@ -359,7 +363,7 @@ fn records_are_spread_over_the_zones_of_the_sync_log() {
                 assert!(fullest <= least.map(|least| least + 1).as_ref(), "{half:?}");
                 most = most.max(fullest.copied().unwrap_or(0));
             }
-            // More fsyncs that are in progress at the power cut.
+            // Start more fsyncs, which are in progress at the power cut.
             for number in 0..6 {
                 let ino = file(&fs, &format!("{life}-under-way-{number}")).await?;
                 let fs = fs.clone();

@@ -1,4 +1,4 @@
-//! Allocation, holes, copies, files without a name and times of access, through the library.
+//! Tests of allocation, holes, copies, files without a name and access times, through the library.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -60,14 +60,14 @@ async fn content(fs: &Fs, ino: Ino) -> Result<Vec<u8>> {
 fn punching_gives_whole_blocks_back_and_zeroes_the_rest() {
     on_drive(|rt, drive| async move {
         let mut fs = mount(&rt, &drive).await?;
-        // A file of height 0, and one of height 1 with several leaves.
+        // Use a file of height 0, and one of height 1 with several leaves.
         for (name, blocks) in [("flat", 100), ("tall", 2000)] {
             let ino = file(&fs, name).await?;
             let mut expected = pattern((blocks * KB4 + 100) as usize);
             write(&fs, ino, 0, &expected).await?;
             if name == "tall" {
                 fs.sync().await?;
-                // Some blocks are only in memory.
+                // Leave some blocks only in memory.
                 write(&fs, ino, 700 * KB4, &expected[..(3 * KB4) as usize]).await?;
                 expected.copy_within(..(3 * KB4) as usize, (700 * KB4) as usize);
             }
@@ -143,7 +143,7 @@ fn data_and_holes_are_found_in_files_of_any_size() {
         let data = async |from| fs.seek(ino, from, Seek::Data).await;
         let hole = async |from| fs.seek(ino, from, Seek::Hole).await;
         assert_eq!((data(0).await?, hole(0).await?), (None, None), "empty");
-        // A file of 16 TiB, with blocks far apart, on the drive and in memory.
+        // Make a file of 16 TiB with blocks far apart, some on the drive and some in memory.
         let islands = [(3, 2), (447, 3), (600_000, 1), (1 << 31, 600), (last / KB4 - 1, 1)];
         for (block, count) in islands {
             write(&fs, ino, block * KB4, &pattern((count * KB4) as usize)).await?;
@@ -167,7 +167,7 @@ fn data_and_holes_are_found_in_files_of_any_size() {
             fs.sync().await?;
         }
         assert_eq!(fs.read(ino, last - 10, 100).await?.to_vec(), pattern(4096)[4086..]);
-        // Holes of terabytes are punched at once, and truncated at once.
+        // Holes of terabytes are punched in few steps, and truncated in few steps.
         fs.fallocate(ino, Allocate::Punch, KB4, last - 2 * KB4).await?;
         assert_eq!(data(0).await?, Some(last - KB4));
         assert_eq!(fs.getattr(ino).await?.blocks, 1);
@@ -227,8 +227,8 @@ fn a_file_without_a_name_gets_one_or_vanishes() {
         fs.fsync(gone.ino, false).await?;
         fs.release(gone.ino).await?;
         assert_eq!(fs.getattr(gone.ino).await.unwrap_err().kind(), ErrorKind::NotFound);
-        // Made before a checkpoint, between two, and after; each file is synced, then named; then a
-        // crash.
+        // Make files before a checkpoint, between two, and after both. Each file is synced, then
+        // named; then the drive crashes.
         let mut made = Vec::new();
         for round in 0..3 {
             let attr = unnamed(&fs).await?;
@@ -259,7 +259,7 @@ fn a_file_without_a_name_gets_one_or_vanishes() {
             fs = checked(fs, &rt, &drive).await?;
         }
         assert_eq!(fs.statfs().inodes_free, inodes - 3);
-        // A file that lost its name gets no other name.
+        // A file that lost its name cannot get another one.
         let open = fs.open(made[0]).await?.ino;
         fs.unlink(Ino::ROOT, b"name0").await?;
         let late = fs.link(open, Ino::ROOT, b"late").await;
@@ -297,7 +297,7 @@ fn reading_changes_the_time_of_access_as_asked() {
             assert_eq!(second > first, access_time == AccessTime::Always, "{turn}");
             let now = fs.lookup(Ino::ROOT, format!("file{turn}").as_bytes()).await?;
             assert_eq!((now.atime, now.mtime, now.ctime), (second, before.mtime, before.ctime));
-            // A relative time is renewed a day later, or after a change.
+            // A relative access time is updated after a day, or after a change.
             rt.sleep(25 * 3600 * Nanos::SECOND).await;
             fs.setattr(ino, SetAttr { mode: Some(0o600), ..SetAttr::default() }).await?;
             let third = read().await?;
@@ -306,7 +306,7 @@ fn reading_changes_the_time_of_access_as_asked() {
             fs.create(Ino::ROOT, format!("other{turn}").as_bytes(), &NewNode::file()).await?;
             let fourth = read().await?;
             assert_eq!(fourth > third, access_time != AccessTime::Never, "{turn}: a day");
-            // Listing a directory is an access too.
+            // Listing a directory counts as an access too.
             wait().await;
             let listed = fs.getattr(Ino::ROOT).await?.atime;
             fs.readdir(Ino::ROOT, 0, 10).await?;

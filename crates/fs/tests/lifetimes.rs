@@ -1,4 +1,4 @@
-//! How long data is expected to live, and that its stream follows.
+//! Tests of the expected lifetime of data, and of the stream that follows from it.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -25,7 +25,7 @@ async fn file(fs: &Fs, parent: Ino, name: &str) -> Result<Ino> {
 }
 
 /// Writes blocks of a file to the drive; returns the stream that they went to. At most two other
-/// streams, of directories and the like, may be written too.
+/// streams may be written too, for example those of directories.
 async fn stream_of(fs: &Fs, ino: Ino, blocks: std::ops::Range<u64>) -> Result<&'static str> {
     fs.sync().await?;
     let before = fs.streams();
@@ -60,11 +60,11 @@ fn the_stream_follows_what_is_said_of_a_file() {
             assert_eq!(fs.lifetime(one).await?, Some(lifetime));
             assert_eq!(stream_of(&fs, one, 0..20).await?, stream, "{lifetime:?}");
         }
-        // In a file with leaves, the leaves take over the class when blocks are written.
+        // In a file with leaves, a leaf takes over the file's class when its blocks are written.
         assert_eq!(stream_of(&fs, one, 600..640).await?, "cold data");
         fs.set_lifetime(one, Some(Lifetime::Short)).await?;
         assert_eq!(stream_of(&fs, one, 600..640).await?, "hot data");
-        // A crash keeps the synced state, and fsck accepts classes that differ.
+        // A crash keeps the synced state, and fsck accepts that classes differ.
         fs.fsync(one, false).await?;
         drop(fs);
         sound(device.clone()).await?;

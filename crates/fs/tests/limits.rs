@@ -66,7 +66,7 @@ fn a_directory_with_70_000_directories_says_that_it_does_not_count_them() {
         fs.rename((other, b"file"), (parent, b"7"), RenameMode::Exchange).await?;
         fs.rename((other, b"file"), (parent, b"7"), RenameMode::Exchange).await?;
         assert_eq!(fs.getattr(other).await?.links, 3);
-        // The count is kept, and counts down again.
+        // The link count survives a mount, and counts down again.
         fs.unmount().await?;
         sound(drive.clone()).await?;
         fs = mount(&rt, &drive).await?;
@@ -87,7 +87,7 @@ fn a_directory_with_70_000_directories_says_that_it_does_not_count_them() {
     });
 }
 
-/// The remembered content of a large directory must be its real content, even when its blocks do
+/// The index of a large directory must match the directory's real content, even if its blocks do
 /// not stay in the cache.
 #[test]
 fn a_large_directory_is_what_was_done_to_it() {

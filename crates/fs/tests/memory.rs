@@ -1,4 +1,4 @@
-//! The memory figures that a file system reports.
+//! Tests of the memory use that a file system reports.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -38,7 +38,7 @@ fn what_is_held_is_what_was_put_in_and_goes_with_it() {
         write(&fs, file, 0..600).await?;
         let (now, peak) = fs.memory();
         assert_eq!(now.data - before.data, 601 * PAGE, "600 blocks and one of the directory");
-        // The inode and its two leaves: 600 blocks are more than the pointers of one leaf.
+        // The file has an inode and two leaves, because one leaf has fewer than 600 pointers.
         assert_eq!(now.nodes - before.nodes, 3 * PAGE, "{before:?} {now:?}");
         assert_eq!(now.dirty, now.data + now.nodes, "nothing was written yet");
         assert!(now.changes > before.changes && now.deltas > before.deltas && now.tables > 0);
@@ -66,7 +66,7 @@ fn the_cache_bounds_it() {
         let file = fs.create(Ino::ROOT, b"file", &NewNode::file()).await?.ino;
         write(&fs, file, 0..5_000).await?;
         let (_, peak) = fs.memory();
-        // Half of the cache may be dirty or in flight; other pages add a few at a time.
+        // Half of the cache may be dirty or in flight; other pages add a few more.
         assert!(peak.data + peak.nodes + peak.writes <= (512 + 256) * PAGE, "{peak:?}");
         assert!(peak.data + peak.nodes >= 400 * PAGE, "{peak:?}");
         fs.unmount().await
@@ -94,7 +94,7 @@ fn names_of_large_directories_take_their_share_of_the_cache() {
             fs.lookup(Ino::ROOT, format!("name-{n}").as_bytes()).await?;
         }
         assert_eq!(fs.counters().cache_misses, reads);
-        // A change needs the block, and finds its content.
+        // A change needs the block of the directory, and finds its content.
         for n in (0..20_000u32).step_by(1_000) {
             let (old, new) = (format!("name-{n}"), format!("other-{n}"));
             let (old, new) = (old.as_bytes(), new.as_bytes());

@@ -1,4 +1,5 @@
-//! The delta log and its merges: progress in the background, slowness instead of failure.
+//! Tests of the delta log and its merges: progress in the background, and slowness instead
+//! of failure.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -11,7 +12,7 @@ use furrow_zone::{DeviceSpec, Result};
 use std::future::Future;
 use std::rc::Rc;
 
-/// Each half of the delta log has one zone.
+/// A drive on which each half of the delta log has one zone.
 const DRIVE: &str = "mem:zones=390,zone-size=256KiB,zone-capacity=192KiB,max-active=14,channels=1";
 
 fn on<T: 'static, F: Future<Output = Result<T>> + 'static>(rt: &Rt, test: F) -> T {
@@ -20,7 +21,7 @@ fn on<T: 'static, F: Future<Output = Result<T>> + 'static>(rt: &Rt, test: F) -> 
     result.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Changes `many` of the files, a block each, then makes a checkpoint; `rounds` times. Returns the
+/// Changes one block in `many` of the files and makes a checkpoint, `rounds` times. Returns the
 /// last version of each file.
 async fn work(fs: &Fs, rounds: u64, many: u64) -> Result<Vec<(Ino, u8)>> {
     let mut files = Vec::new();
@@ -48,7 +49,7 @@ async fn holds(fs: &Fs, files: &[(Ino, u8)]) -> Result<()> {
     Ok(())
 }
 
-/// Works, cuts the power at any point of the merge, and checks the result.
+/// Runs `work`, cuts the power at any point of the merge, and checks the result.
 fn run(rounds: u64, many: u64, metadata: Metadata, unit_blocks: Option<u32>) -> Counters {
     let make = MkfsOptions { unit_blocks, ..MkfsOptions::default() };
     let variant = FsVariant { metadata, ..FsVariant::default() };
@@ -69,7 +70,7 @@ fn run(rounds: u64, many: u64, metadata: Metadata, unit_blocks: Option<u32>) -> 
     let host = rt.clone();
     on(&rt, async move {
         sound(drive.clone()).await?;
-        // Both kinds of metadata continue from tables that either kind wrote.
+        // Each kind of metadata continues from tables that either kind wrote.
         for metadata in [metadata, Metadata::Log, Metadata::Pair, Metadata::Log] {
             let variant = FsVariant { metadata, ..FsVariant::default() };
             let options = MountOptions { variant, ..quiet() };
@@ -90,7 +91,7 @@ fn merges_go_on_beside_operations_and_write_what_changed() {
     assert_eq!(counters.merge_throttles, 0);
 }
 
-/// Each checkpoint takes more than half of a half, and there is no pause between two checkpoints.
+/// Each checkpoint takes more than half of a log half, and there is no pause between checkpoints.
 #[test]
 fn a_log_that_fills_before_the_merge_is_over_makes_writers_slow() {
     let spec: DeviceSpec = format!("{DRIVE},timing=virtual,model=zn540-1t").parse().unwrap();
@@ -122,7 +123,7 @@ fn a_log_that_fills_before_the_merge_is_over_makes_writers_slow() {
 
 #[test]
 fn plain_pairs_of_zones_need_no_log() {
-    // A table page is a block, or fills a zone of 48 blocks.
+    // A table page has one block, or fills a zone of 48 blocks.
     for blocks in [1, 48] {
         let counters = run(100, 40, Metadata::Pair, Some(blocks));
         assert_eq!((counters.merges, counters.merge_throttles), (0, 0));

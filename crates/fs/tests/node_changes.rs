@@ -1,4 +1,4 @@
-//! Changes of nodes in sync records: what an fsync then writes, and what a crash then leaves.
+//! Tests of node changes in sync records: what an fsync writes, and what a crash leaves.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -28,13 +28,14 @@ async fn file(fs: &Fs, name: &str) -> Result<Ino> {
     Ok(fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?.ino)
 }
 
-/// The drive after a power cut now, on which unflushed writes are lost as `seed` says.
+/// The drive after a power cut now; `seed` decides which unflushed writes are lost.
 fn cut(rt: &Rt, drive: &Emulator, seed: u64) -> Rc<Emulator> {
     let left = drive.snapshot().power_cut(&Fates::seeded(seed));
     Rc::new(Emulator::from_snapshot(rt, &left, Options::fast()))
 }
 
-/// Blocks that 10 fsyncs write, each of one overwritten block of a file of `blocks` blocks.
+/// Counts the blocks that 10 fsyncs write, each after one block of a file of `blocks` blocks
+/// was overwritten.
 async fn blocks_written(rt: &Rt, drive: &Emulator, record: SyncRecord, blocks: u64) -> Result<u64> {
     let variant = FsVariant { record, ..FsVariant::default() };
     let fs = Fs::mount(rt, Rc::new(drive.clone()), MountOptions { variant, ..quiet() }).await?;
@@ -53,8 +54,8 @@ async fn blocks_written(rt: &Rt, drive: &Emulator, record: SyncRecord, blocks: u
     Ok(written)
 }
 
-/// An fsync of one block writes the block and a record. With whole nodes it writes the inode too
-/// and, in a file of more blocks than an inode points to, a leaf.
+/// An fsync of one block writes the block and a record. In the variant with whole nodes it also
+/// writes the inode and, if the file has more blocks than an inode points to, a leaf.
 #[test]
 fn an_fsync_of_a_block_writes_no_node() {
     on_drive(|rt, drive| async move {
@@ -67,7 +68,8 @@ fn an_fsync_of_a_block_writes_no_node() {
     });
 }
 
-/// A new file that is made durable: its blocks and a record. With whole nodes also the inode.
+/// An fsync of a new file writes its blocks and a record, and in the variant with whole nodes also
+/// the inode.
 #[test]
 fn an_fsync_of_a_new_file_writes_no_node() {
     on_drive(|rt, drive| async move {
@@ -99,7 +101,7 @@ fn an_fsync_of_a_new_file_writes_no_node() {
     });
 }
 
-/// The state of a file: size and the tag of each block.
+/// The state of a file: its size, and the tag of each block.
 type State = (u64, Vec<u8>);
 
 async fn state(fs: &Fs, ino: Ino) -> Result<State> {
@@ -109,7 +111,7 @@ async fn state(fs: &Fs, ino: Ino) -> Result<State> {
 }
 
 /// Writes, truncations, attributes, links and renames of a few files, each followed by an fsync,
-/// beside checkpoints that are under way. Whatever a power cut leaves has what was synced last.
+/// while checkpoints are under way. After any power cut, everything synced last is there.
 #[test]
 fn what_was_synced_survives_power_cuts_during_checkpoints() {
     on_drive(|rt, mut drive| async move {
@@ -159,7 +161,8 @@ fn what_was_synced_survives_power_cuts_during_checkpoints() {
                 fs.fsync(ino, false).await?;
                 files.insert(ino, state(&fs, ino).await?);
             }
-            // A file that is new in this life, with a node of its own for blocks far behind.
+            // Make a file that is new since the last mount, with a separate node for a
+            // distant block.
             let ino = file(&fs, &format!("new {round}")).await?;
             write(&fs, ino, if round % 2 == 0 { 0 } else { 500 }, 9).await?;
             fs.fsync(ino, false).await?;
@@ -170,7 +173,7 @@ fn what_was_synced_survives_power_cuts_during_checkpoints() {
                 files.insert(ino, state(&fs, ino).await?);
             }
             let left = cut(&rt, &drive, round);
-            // The cut took the drive away from under a checkpoint.
+            // The power cut came while the checkpoint was under way.
             drop((checkpoint, fs));
             sound(left.clone()).await?;
             drive = (*left).clone();

@@ -1,4 +1,4 @@
-//! What mkfs chooses for a drive: large zones and few active ones.
+//! Tests of the layout that mkfs chooses for a drive: large zones and few active ones.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -18,7 +18,8 @@ fn geometry(spec: &str) -> Geometry {
     }
 }
 
-/// Makes a file system, writes files of all classes at once, mounts again, reads and checks.
+/// Makes a file system, writes files of all classes at the same time, mounts again, reads
+/// and checks.
 fn used(spec: &str) -> MkfsReport {
     let rt = Rt::new(Config::shuffled(7));
     let geometry = geometry(spec);
@@ -72,7 +73,7 @@ fn sum(report: &MkfsReport) -> u32 {
     report.budget.iter().map(|(_, zones)| zones).sum()
 }
 
-/// A zone is a thousandth of these drives, or more: logs and tables must take few zones. Their
+/// A zone is a thousandth of these drives or more, so logs and tables must take few zones. Their
 /// zones need no striping.
 #[test]
 fn drives_of_large_zones_get_narrow_superzones_and_few_zones_of_logs() {
@@ -85,8 +86,8 @@ fn drives_of_large_zones_get_narrow_superzones_and_few_zones_of_logs() {
     }
 }
 
-/// The emulator refuses a write that opens a zone too many. Streams share zones, or the drive is
-/// refused with a message that names the shortage.
+/// The emulator refuses a write that opens one zone too many. Either streams share zones, or mkfs
+/// refuses the drive with a message that names the shortage.
 #[test]
 fn streams_share_zones_where_few_may_be_active() {
     for (active, streams) in [(15, 6), (14, 6), (10, 6), (9, 4), (8, 4), (7, 2), (6, 2)] {
@@ -118,7 +119,7 @@ fn small_zones_are_striped_over_the_channels() {
 }
 
 /// A superzone is a sixtieth of the drive, and four superzones are reserved for cleaning: a drive
-/// full to the last user block can be overwritten at random without end.
+/// that is full to the last user block can be overwritten at random endlessly.
 #[test]
 fn a_full_drive_of_few_large_zones_is_cleaned_again_and_again() {
     let large_zones = Some(true);

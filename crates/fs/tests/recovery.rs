@@ -1,5 +1,5 @@
-//! A mount after a crash must end in every case, with the space that is there, and in a time that
-//! the sync log bounds.
+//! Tests of recovery: a mount after a crash must end in every case, within the available space, and
+//! in a time that the length of the sync log bounds.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -32,14 +32,14 @@ async fn file(fs: &Fs, name: &str) -> Result<Ino> {
     Ok(fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?.ino)
 }
 
-/// The state after a power cut now.
+/// The drive after a power cut now.
 fn cut(rt: &Rt, drive: &Emulator) -> Rc<Emulator> {
     let left = drive.snapshot().power_cut(&Fates::nothing(1));
     Rc::new(Emulator::from_snapshot(rt, &left, Options::fast()))
 }
 
-/// Removals are replayed and freed one after the other, as in the original run: their nodes are not
-/// kept dirty to the end of the replay, for which a full drive lacks space.
+/// Removals are replayed and freed one by one, as in the original run. If their nodes stayed dirty
+/// until the end of the replay, a full drive would lack the space for them.
 #[test]
 fn many_removals_are_replayed_on_a_full_drive() {
     let spec = "zones=64,zone-size=1MiB,max-active=14,channels=1";
@@ -49,7 +49,7 @@ fn many_removals_are_replayed_on_a_full_drive() {
         let other = file(&fs, "other").await?;
         const FILES: u64 = 1500;
         for n in 0..FILES {
-            // A block beyond the pointers in the inode adds a node.
+            // A block that the inode's pointers do not reach adds a node.
             let far = file(&fs, &format!("far {n}")).await?;
             write(&fs, far, 600 * 4096, b"far").await?;
         }
@@ -79,8 +79,8 @@ fn many_removals_are_replayed_on_a_full_drive() {
 }
 
 /// The blocks that a checkpoint has written are garbage if the power fails before the checkpoint is
-/// durable, and recovery has to write all of them again: there must be space for that on a full
-/// drive too, no matter how much the background has cleaned.
+/// durable, and recovery must write all of them again. Even a full drive must have space for that,
+/// no matter how much background cleaning has done.
 #[test]
 fn what_a_checkpoint_had_written_can_be_written_again_on_a_full_drive() {
     [false, true].into_iter().for_each(checkpoints_on_a_full_drive);
@@ -117,7 +117,7 @@ fn checkpoints_on_a_full_drive(background: bool) {
                 }
             }
         }));
-        // This adds no blocks, and each record leaves a dirty inode.
+        // These changes add no blocks, but each record leaves a dirty inode.
         for (n, some) in directories.chunks(40).cycle().take(40).enumerate() {
             let mut synced = Vec::new();
             for dir in some {
@@ -147,7 +147,7 @@ fn checkpoints_on_a_full_drive(background: bool) {
 }
 
 /// Files that were made without a name and closed again leave only their creation in the sync log:
-/// a replay meets more of them than may be open at once.
+/// a replay may meet more of them than may be open at the same time.
 #[test]
 fn many_files_without_a_name_are_replayed() {
     let spec = "zones=2400,zone-size=80KiB,max-active=40,channels=1";
@@ -159,7 +159,7 @@ fn many_files_without_a_name_are_replayed() {
     };
     let rt = Rt::new(Config::simulated(7));
     common::on_drive(rt, spec, (Options::fast(), made), |rt, drive| async move {
-        // Changes of a few nodes in records would take a checkpoint where superzones are so small.
+        // Node changes in records would cause a checkpoint here, because superzones are so small.
         let variant = FsVariant { record: SyncRecord::AtOnce, ..FsVariant::default() };
         let options = MountOptions { variant, ..quiet() };
         let fs = Fs::mount(&rt, Rc::new(drive.clone()), options).await?;
@@ -201,8 +201,8 @@ fn many_files_without_a_name_are_replayed() {
     });
 }
 
-/// A mount reads many blocks of the sync log, and many of the nodes in its records, at a time. On a
-/// drive that takes 100 µs for each command, reading them one by one would take 100 µs for each
+/// A mount reads many blocks of the sync log, and many of the nodes in its records, in parallel. On
+/// a drive that takes 100 µs for each command, reading them one by one would take 100 µs for each
 /// block of the log and for each old and new node.
 #[test]
 fn a_long_sync_log_is_replayed_in_little_time() {
@@ -230,7 +230,7 @@ fn a_long_sync_log_is_replayed_in_little_time() {
         let took = rt.now().since(began);
         let reads = left.counters().reads - reads;
         println!("{} ms, {reads} reads", took / Nanos::MILLI);
-        // 1,600 records and 3,200 nodes would take half a second one by one.
+        // Reading 1,600 records and 3,200 nodes one by one would take half a second.
         assert!(took < 100 * Nanos::MILLI, "{} ms, {reads} reads", took / Nanos::MILLI);
         for n in 1_400..1_600u64 {
             let ino = inos[n as usize % inos.len()];
@@ -240,7 +240,7 @@ fn a_long_sync_log_is_replayed_in_little_time() {
     });
 }
 
-/// Whenever the power fails, the old label counts or the new one: for who only looks at the drive,
+/// Whenever the power fails, either the old label or the new one counts: for a reader of the drive,
 /// for a check, and for the mount, which keeps it.
 #[test]
 fn a_label_that_is_changed_is_the_old_one_or_the_new_one() {

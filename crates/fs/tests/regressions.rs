@@ -1,4 +1,4 @@
-//! Regressions: what was once wrong with the engine, each made to happen on purpose.
+//! Regression tests: each provokes a defect that the engine once had.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -24,7 +24,7 @@ fn on_drive<F: Future<Output = Result<()>> + 'static>(
     common::on_drive(rt, spec, made, test);
 }
 
-/// Mounts the state after a power cut, on an executor of its own.
+/// Mounts the state after a power cut, on a separate executor.
 fn reopen<T: 'static, F: Future<Output = Result<T>> + 'static>(
     snapshot: &furrow_emu::Snapshot,
     look: impl FnOnce(Fs) -> F + 'static,
@@ -57,7 +57,7 @@ async fn file(fs: &Fs, name: &str) -> Result<Ino> {
     Ok(fs.create(Ino::ROOT, name.as_bytes(), &NewNode::file()).await?.ino)
 }
 
-/// A file that is written back by pressure, never flushed, and then removed.
+/// Makes a file that is written back because of cache pressure, never flushed, and then removed.
 async fn come_and_go(fs: &Fs) -> Result<()> {
     let temp = file(fs, "temp").await?;
     for i in 0..16 {
@@ -66,8 +66,8 @@ async fn come_and_go(fs: &Fs) -> Result<()> {
     fs.unlink(Ino::ROOT, b"temp").await
 }
 
-/// Overwrites and fsyncs `kept` after the snapshot of the checkpoint `syncing`, crashes when the
-/// checkpoint is durable, and mounts again.
+/// Overwrites and fsyncs `kept` after the snapshot of the checkpoint `syncing`. Crashes as soon as
+/// the checkpoint is durable, and mounts again.
 async fn crash_after_an_fsync_behind_a_cut(
     (rt, drive): (&Rt, &Emulator),
     fs: Fs,
@@ -109,7 +109,7 @@ fn a_stream_does_not_queue_behind_a_superzone_that_is_now_anothers() {
             assert!(turns < 2000);
         }
         assert_eq!(fs.zone_map().await?[at].usage, ZoneUse::Data(1));
-        // The cold stream continues.
+        // The cold stream continues writing.
         let cold = file(&fs, "b.jpg").await?;
         write(&fs, cold, 0, &[3; 4096]).await?;
         write(&fs, warm, 0, &[4; 4096]).await?;
@@ -127,7 +127,7 @@ fn replay_takes_no_node_id_that_a_record_names() {
         let mut raised = false;
         for i in 0..2500 {
             fs.sync().await?;
-            // An inode, and a leaf whose id is in no name operation.
+            // Make an inode, and a leaf whose id no name operation mentions.
             let big = file(&fs, &format!("big{i}")).await?;
             write(&fs, big, 450 * 4096, &[7; 4096]).await?;
             let before = fs.statfs().inodes_free;
@@ -195,7 +195,7 @@ fn no_sync_record_is_written_to_a_half_about_to_be_reset() {
                 Ok(())
             }));
         }
-        // Fsyncs at the moment when a checkpoint is durable and has not released anything yet.
+        // Fsync at the moment when a checkpoint is durable but has not released anything yet.
         let over = Rc::new(Cell::new(false));
         for t in 0..1 {
             let ino = file(&fs, &format!("s{t}")).await?;
@@ -335,7 +335,7 @@ fn what_a_truncation_cut_off_does_not_come_back() {
         fs.sync().await?;
         write(&fs, other, 0, &vec![1; 200 * 4096]).await?;
         let cut = SetAttr { size: Some(100), ..SetAttr::default() };
-        // Both are throttled; the write is served first.
+        // Both writers are throttled; the write is served first.
         let mut writer = Box::pin(write(&fs, ino, 1 << 20, &[9; 4096]));
         let mut cutter = Box::pin(fs.setattr(ino, cut));
         let (mut written, mut done) = (false, false);
@@ -402,7 +402,7 @@ fn recovery_stays_within_six_active_zones() {
         let fs = mount(&rt, &drive, 65_536).await?;
         let first =
             fs.zone_map().await?.iter().rposition(|z| z.usage == ZoneUse::SyncLog).unwrap() + 1;
-        // Some superzones are old; the ones used next are not.
+        // Some superzones hold old files; the superzones written after them do not.
         for i in 0..40 {
             let ino = file(&fs, &format!("f{i}")).await?;
             write(&fs, ino, 0, &vec![2; PER * 4096]).await?;
@@ -427,15 +427,15 @@ fn recovery_stays_within_six_active_zones() {
             }
         }));
         for i in 0..19 {
-            // This checkpoint releases an old superzone, the next one to be taken.
+            // This checkpoint releases an old superzone, which is the next one to be taken.
             for old in [2 * i, 2 * i + 1] {
                 fs.unlink(Ino::ROOT, format!("f{old}").as_bytes()).await?;
             }
             fs.sync().await?;
-            // A record to be replayed.
+            // Make a record that will be replayed.
             let ino = file(&fs, &format!("{i}")).await?;
             fs.fsync(ino, false).await?;
-            // The snapshot of the next checkpoint takes it; then the power fails.
+            // The next checkpoint's snapshot takes that superzone; then the power fails.
             write(&fs, temp, 0, &vec![3; 500 * 4096]).await?;
             fs.sync().await?;
         }
@@ -493,7 +493,7 @@ fn what_was_promised_on_a_full_drive_finds_its_place() {
                 assert!(!text.contains("promised"), "seed {seed}: {text}");
                 assert!(!text.contains("read-only"), "seed {seed}: {text}");
             };
-            // The drive is full after some four hundred.
+            // The drive is full after about four hundred rounds.
             for _ in 0..2500 {
                 let dir = dirs[rng.below(dirs.len() as u64) as usize];
                 let pick = rng.below(files.len().max(1) as u64) as usize;
@@ -556,7 +556,7 @@ fn a_record_behind_a_cut_does_not_bring_back_what_the_checkpoint_released() {
             fs.sync().await?;
         }
         come_and_go(&fs).await?;
-        // All earlier writes are durable: no record depends on them from now on.
+        // All earlier writes are durable after this fsync, so no later record depends on them.
         fs.fsync(kept, false).await?;
         write(&fs, kept, 0, b"mid").await?;
         fs.fsync(kept, false).await?;

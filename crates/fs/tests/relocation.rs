@@ -1,4 +1,4 @@
-//! Zones that fail while they are written: the file system continues, and has lost nothing.
+//! Tests of zones that fail while they are written: the file system continues, and loses nothing.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 #![allow(clippy::disallowed_types, reason = "a notice is a function: its lines need a static")]
@@ -14,11 +14,11 @@ use std::sync::Mutex;
 const DRIVE: &str =
     "zones=96,zone-size=1MiB,zone-capacity=772KiB,max-active=16,channels=2,max-append=64KiB";
 
-/// Lasting failures of a zone while other zones can be written.
+/// Lasting failures of one zone while other zones can still be written.
 const KINDS: [FaultKind; 4] =
     [FaultKind::WriteError, FaultKind::WriteTorn, FaultKind::ZoneReadOnly, FaultKind::ZoneFull];
 
-/// What operators were told, of all tests' drives.
+/// Messages to operators from the drives of all tests.
 static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn quiet(order: Order) -> MountOptions {
@@ -27,7 +27,7 @@ fn quiet(order: Order) -> MountOptions {
     MountOptions { commit_interval, order, notice, ..Default::default() }
 }
 
-/// What operators were told of the drive `name`.
+/// Messages to operators about the drive `name`.
 fn told(name: &str) -> Vec<String> {
     let all = TOLD.lock().unwrap();
     all.iter().filter(|line| line.contains(&format!(" {name}: "))).cloned().collect()
@@ -50,7 +50,7 @@ async fn mounted(rt: &Rt, drive: &Emulator, order: Order) -> Result<Fs> {
     Fs::mount(rt, device, quiet(order)).await
 }
 
-/// The first and the last zone for which `wanted` holds.
+/// The range of zones from the first to the last for which `wanted` holds.
 async fn area(fs: &Fs, wanted: impl Fn(&ZoneInfo) -> bool) -> (u32, u32) {
     let zones = fs.zone_map().await.unwrap();
     let first = zones.iter().position(&wanted).unwrap() as u32;
@@ -82,7 +82,7 @@ async fn holds(fs: &Fs, name: &str, byte: u8, blocks: usize) {
     assert!(found == vec![byte; blocks * 4096], "{name}");
 }
 
-/// After a power cut the files are on the drive, and fsck finds nothing.
+/// Checks that after a power cut the files are on the drive, and that fsck finds nothing.
 fn check_left(drive: &Emulator, files: u8, blocks: usize) {
     let left = drive.snapshot().power_cut(&Fates::seeded(5));
     let rt = Rt::new(Config::shuffled(3));
@@ -102,7 +102,7 @@ fn check_left(drive: &Emulator, files: u8, blocks: usize) {
     rt.clear();
 }
 
-/// Files are written and synced one after the other; no caller notices that a zone fails.
+/// Files are written and synced one after the other; no caller notices the failure of a zone.
 #[test]
 fn an_fsync_outlives_the_zone_it_was_written_to() {
     let mut struck = 0;
@@ -137,11 +137,11 @@ fn an_fsync_outlives_the_zone_it_was_written_to() {
             }
         }
     }
-    // A zone that is not active cannot become full: some faults have no effect.
+    // Some faults have no effect: a zone that is not active cannot become full.
     assert!(struck > 80, "{struck} of 96");
 }
 
-/// Many failures at once, repeatedly: each answered fsync is durable.
+/// Many failures at the same time, repeatedly: each answered fsync is durable.
 #[test]
 fn zones_fail_again_and_again_under_many_clients() {
     for (seed, order) in [(1, Order::Queued), (2, Order::Append), (3, Order::Blocking)] {
@@ -177,7 +177,7 @@ fn zones_fail_again_and_again_under_many_clients() {
     }
 }
 
-/// The superzone that lost a zone is emptied; its content can be read all the time.
+/// The superzone that lost a zone is emptied; its content stays readable all the time.
 #[test]
 fn the_superzone_that_failed_is_emptied() {
     let rt = Rt::new(Config::shuffled(9));
@@ -236,7 +236,7 @@ fn the_sync_log_goes_on_in_its_other_half() {
     }
 }
 
-/// Zones without another place: the engine stops, and acknowledged data is there.
+/// The zones that fail here cannot be replaced: the engine stops, and acknowledged data is there.
 #[test]
 fn without_checkpoints_or_tables_the_engine_is_read_only() {
     for usage in [ZoneUse::Checkpoint, ZoneUse::DeltaLog] {

@@ -1,4 +1,5 @@
-//! Replacing a file as programs do: a new one is written and renamed over it, and not fsynced.
+//! Tests of replacing a file as programs do: a new file is written and renamed over the old one,
+//! without an fsync.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -10,7 +11,7 @@ use furrow_zone::{Result, ZonedDevice};
 use std::rc::Rc;
 
 const OLD: &[u8] = &[b'o'; 5_000];
-/// More blocks than the inode's own pointers reach.
+/// Content with more blocks than the inode's own pointers reach.
 const NEW: &[u8] = &[b'n'; 3_000_000];
 
 async fn put(fs: &Fs, name: &str, bytes: &[u8]) -> Result<Ino> {
@@ -30,8 +31,8 @@ async fn rename(fs: &Fs, from: &[u8], to: &[u8], mode: RenameMode) -> Result<()>
     fs.rename((Ino::ROOT, from), (Ino::ROOT, to), mode).await
 }
 
-/// Makes `f` with synced, old content and `other`, runs `replace`, fsyncs `other`, cuts the power
-/// and has `look` inspect the result.
+/// Makes `f` with synced, old content and a file `other`, runs `replace`, fsyncs `other` and cuts
+/// the power. `look` then inspects the result.
 fn after_a_crash<F: Future<Output = Result<()>> + 'static>(
     order: Order,
     replace: impl FnOnce(Fs) -> F + 'static,
@@ -48,7 +49,7 @@ fn after_a_crash<F: Future<Output = Result<()>> + 'static>(
         replace(fs.clone()).await?;
         fs.fsync(other, false).await?;
         let after = drive.snapshot().power_cut(&Fates::nothing(1));
-        // An executor of its own.
+        // Mount on a separate executor.
         let on = Rt::new(Config::shuffled(3));
         let drive = Emulator::from_snapshot(&on, &after, Options::simulated());
         let drive: Rc<dyn ZonedDevice> = Rc::new(drive);
@@ -67,7 +68,7 @@ fn after_a_crash<F: Future<Output = Result<()>> + 'static>(
 
 const ORDERS: [Order; 2] = [Order::Queued, Order::Append];
 
-/// The rename is in the sync record of the other file, so the content of the new one must be too.
+/// The rename is in the sync record of the other file, so the new file's content must be in it too.
 #[test]
 fn a_file_renamed_over_another_brings_its_content() {
     for order in ORDERS {
@@ -83,7 +84,7 @@ fn a_file_renamed_over_another_brings_its_content() {
     }
 }
 
-/// If two names change places, each leads to whole content.
+/// After two names are exchanged, each of them leads to complete content.
 #[test]
 fn files_that_change_places_bring_their_content() {
     for order in ORDERS {
@@ -98,8 +99,8 @@ fn files_that_change_places_bring_their_content() {
     }
 }
 
-/// The files replaced in turn are gone and need nothing; the file that moved last is found under
-/// its present name.
+/// Files that were replaced one after the other are gone and need nothing; the file that moved last
+/// is found under its present name.
 #[test]
 fn the_last_of_many_replacements_counts() {
     for order in ORDERS {
@@ -121,7 +122,7 @@ fn the_last_of_many_replacements_counts() {
     }
 }
 
-/// A file that took another's place and was then removed is not carried: recovery frees its blocks
+/// A file that replaced another one and was then removed is not carried: recovery frees its blocks
 /// when it finds that the file has no name.
 #[test]
 fn what_is_gone_again_is_not_carried() {
@@ -138,8 +139,8 @@ fn what_is_gone_again_is_not_carried() {
     }
 }
 
-/// Truncating is not a name change: another file's fsync does not log it, and the old content is
-/// there after a crash.
+/// Truncating is not a name change: an fsync of another file does not log it, and the old content
+/// is there after a crash.
 #[test]
 fn a_file_rewritten_in_place_is_old_until_it_is_synced() {
     for order in ORDERS {
@@ -156,7 +157,8 @@ fn a_file_rewritten_in_place_is_old_until_it_is_synced() {
     }
 }
 
-/// Carried content is written once: a second fsync of the other file writes its own blocks only.
+/// Carried content is written only once: a second fsync of the other file writes only that
+/// file's blocks.
 #[test]
 fn content_is_carried_once() {
     let rt = Rt::new(Config::shuffled(7));
@@ -175,7 +177,7 @@ fn content_is_carried_once() {
             written.push((fs.counters().data_bytes - before) as usize);
         }
         assert_eq!(written, [NEW.len().next_multiple_of(4096) + 4096, 4096]);
-        // A plain move replaces no file, and nothing is carried for it.
+        // A plain move replaces no file, so nothing is carried.
         put(&fs, "tmp", NEW).await?;
         rename(&fs, b"tmp", b"g", RenameMode::Replace).await?;
         let before = fs.counters().data_bytes;

@@ -1,5 +1,5 @@
-//! Scrubs of a mounted file system: what is damaged is found, named and, where memory has it,
-//! written again; what is whole is not called damaged, whatever is written meanwhile.
+//! Tests of scrubbing a mounted file system: damage is found, reported and, if memory has the
+//! content, repaired. Intact structures are never reported, whatever is written during the scrub.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -28,7 +28,7 @@ async fn write(fs: &Fs, name: &str, seed: u64, blocks: usize) -> Result<Ino> {
     Ok(ino)
 }
 
-/// Scrubs to the end.
+/// Runs a scrub to its end.
 async fn scrub(fs: &Fs, repair: bool) -> Result<ScrubReport> {
     fs.scrub(ScrubOrder::Start { repair })?;
     loop {
@@ -40,13 +40,13 @@ async fn scrub(fs: &Fs, repair: bool) -> Result<ScrubReport> {
     }
 }
 
-/// Flips a bit of a block of the medium.
+/// Flips a bit in a block of the medium.
 fn flip(drive: &Emulator, zone: u32, offset: u32) {
     let at = BlockAddr::new(drive.geometry(), ZoneId(zone), offset).lba(drive.geometry());
     drive.inject(Fault::new(FaultKind::BitFlip).at_blocks(at, BlockCount(1))).unwrap();
 }
 
-/// The written blocks of the drive that begin a record of `kind`: zone, offset.
+/// The written blocks of the drive that begin a record of `kind`: zone and offset of each.
 async fn records(fs: &Fs, drive: &Emulator, kind: u16) -> Result<Vec<(u32, u32)>> {
     let mut found = Vec::new();
     for (zone, info) in (0..).zip(fs.zone_map().await?) {
@@ -121,14 +121,14 @@ fn damaged_content_is_named_and_written_again_where_the_cache_has_it() {
         assert_eq!((finding.structure, finding.inode, finding.blocks), ("data", Some(file.0), 5));
         assert_eq!(finding.place, format!("zone {zone} offset 3"));
         assert!(finding.what.contains("expected CRC"), "{finding:?}");
-        // The cache still has them.
+        // The cache still has the damaged blocks, so a repair succeeds.
         let report = scrub(&fs, true).await?;
         assert_eq!((report.damaged, report.repaired), (5, 5), "{report:?}");
         let report = scrub(&fs, true).await?;
         assert_eq!(report.damaged, 0, "{report:?}");
         fs.unmount().await?;
         sound(Rc::new(drive.clone())).await?;
-        // A new mount has an empty cache: nobody has this content.
+        // A new mount has an empty cache, so no copy of this content is left.
         let fs = Fs::mount(&rt, Rc::new(drive.clone()), quiet()).await?;
         flip(&drive, zone, 20);
         let report = scrub(&fs, true).await?;
@@ -162,11 +162,11 @@ fn a_damaged_node_is_found_and_written_again() {
     });
 }
 
-/// A bit of each kind of record, one after the other: the scrub finds it, the repair leaves a file
-/// system in which fsck finds nothing, and that mounts with everything.
+/// One bit of each kind of record is flipped, one kind after the other. The scrub finds the damage.
+/// The repair leaves a file system without findings, which mounts with all files.
 #[test]
 fn damaged_records_are_found_and_written_again() {
-    // Superblock, checkpoint, delta log, table page, sync record.
+    // The kinds are superblock, checkpoint, delta log, table page and sync record.
     for kind in [0x10, 0x11, 0x12, 0x13, 0x14] {
         run(move |rt, drive| async move {
             let fs = Fs::mount(&rt, Rc::new(drive.clone()), quiet()).await?;
@@ -181,13 +181,14 @@ fn damaged_records_are_found_and_written_again() {
             let more = write(&fs, "more", 10, 5).await?;
             fs.fsync(more, false).await?;
             if kind == 0x13 {
-                // A repair writes all table pages.
+                // A repair writes all table pages, so that there are some.
                 let (zone, offset) = *records(&fs, &drive, 0x12).await?.last().unwrap();
                 flip(&drive, zone, offset);
                 assert!(scrub(&fs, true).await?.repaired > 0);
             }
             let places = records(&fs, &drive, kind).await?;
-            // Of sync records the first: what follows it proves that it was there.
+            // Hit the first sync record, because later records prove that it existed; of the other
+            // kinds, hit the last record.
             let hit = if kind == 0x14 { places.first() } else { places.last() };
             let (zone, offset) = *hit.unwrap();
             assert_eq!(scrub(&fs, false).await?.damaged, 0, "{kind:#x}");

@@ -1,4 +1,4 @@
-//! The work that a hostile user can cause before others have a turn is bounded.
+//! Tests that the work a hostile user can cause before other tasks run is bounded.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -17,9 +17,9 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
 
-/// Most blocks, nodes and names of one stretch, for any user.
+/// Most blocks, nodes and names looked at in one stretch, whatever a user does.
 const MOST: u64 = 40_000;
-/// The same for listing, looking up, searching and copying.
+/// The same limit for listing, looking up, searching and copying.
 const MOST_LOOKING: u64 = 16_000;
 
 fn on_drive<F: Future<Output = Result<()>> + 'static>(
@@ -36,7 +36,7 @@ async fn mount(rt: &Rt, drive: &Emulator, cache_pages: usize) -> Result<Fs> {
     Fs::mount(rt, Rc::new(drive.clone()), options).await
 }
 
-/// Checks that the longest stretch so far is no longer than `most`.
+/// Checks that the longest stretch so far is at most `most`.
 fn bounded(fs: &Fs, what: &str, most: u64) {
     let counters = fs.counters();
     println!("{what}: {} units in one stretch", counters.longest_stretch_units);
@@ -65,8 +65,8 @@ fn seed_in(value: &Value) -> Option<u64> {
     }
 }
 
-/// Names of 248 bytes, 15 to a block, whose hashes have the same last 16 bits: all in one bucket of
-/// each level.
+/// Makes names of 248 bytes, 15 to a block, whose hashes have the same last 16 bits: all of them
+/// are in the same bucket on each level.
 fn colliding(seed: u64, count: usize) -> Vec<Vec<u8>> {
     const K: u64 = 0x9E37_79B9_7F4A_7C15;
     let fold = |a: u64, b: u64| {
@@ -75,7 +75,7 @@ fn colliding(seed: u64, count: usize) -> Vec<Vec<u8>> {
     };
     let step = |state: u64, chunk: u64| fold(state ^ chunk, K) ^ K.rotate_left(23);
     let last = |state: u64| (fold(state ^ (state >> 32), 0xD6E8_FEB8_6659_FD93) >> 32) as u32;
-    // All names begin alike, so only their ends need hashing here.
+    // All names have the same front, so only their ends need hashing here.
     let front = vec![b'n'; 240];
     let begun = seed ^ 248u64.wrapping_mul(K);
     let front_state = (0..30).fold(begun, |state, _| step(state, u64::from_le_bytes([b'n'; 8])));
@@ -127,7 +127,7 @@ fn each_file_system_hashes_names_with_a_key_of_its_own() {
     assert_ne!(dirent::hash(key(1), b"name"), dirent::hash(key(2), b"name"));
 }
 
-/// Names chosen to be all in one bucket of each level make a directory of 32 levels: sixty of its
+/// Names chosen to be in the same bucket on each level make a directory of 32 levels: sixty of its
 /// three million blocks exist.
 #[test]
 fn a_directory_of_chosen_names_holds_nobody_up() {
@@ -139,7 +139,7 @@ fn a_directory_of_chosen_names_holds_nobody_up() {
         for name in &names[1..960] {
             fs.link(one, dir, name).await?;
         }
-        // The directory is full for such names, and for no others.
+        // The directory is full for such names, but not for others.
         let refused = fs.link(one, dir, &names[960]).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
         fs.link(one, dir, b"another").await?;
@@ -151,7 +151,7 @@ fn a_directory_of_chosen_names_holds_nobody_up() {
         bounded(&fs, "960 chosen names", MOST_LOOKING);
         assert!(fs.memory().0.directories < 2 << 20, "{:?}", fs.memory().0);
         fs.unmount().await?;
-        // The same with an empty cache that has space for little.
+        // Repeat with an empty cache of little capacity.
         let fs = mount(&rt, &drive, 64).await?;
         assert_eq!(listed(&fs, dir).await?.len(), 961);
         for name in &names[..960] {
@@ -179,7 +179,7 @@ fn a_move_far_down_a_deep_tree_holds_nobody_up() {
         }
         move_far_down(&fs, at, b"warm").await?;
         fs.unmount().await?;
-        // With an empty cache that has space for little.
+        // Repeat with an empty cache of little capacity.
         let fs = mount(&rt, &drive, 64).await?;
         let reads = drive.counters().reads;
         move_far_down(&fs, at, b"cold").await?;
@@ -190,7 +190,8 @@ fn a_move_far_down_a_deep_tree_holds_nobody_up() {
     });
 }
 
-/// Moves a directory from the root to `at`; a directory above `at` cannot move below it.
+/// Moves a directory from the root to `at`, and checks that a directory above `at` cannot move
+/// below it.
 async fn move_far_down(fs: &Fs, at: Ino, name: &[u8]) -> Result<()> {
     let (root, replace) = (Ino::ROOT, RenameMode::Replace);
     fs.create(root, name, &NewNode::directory()).await?;
@@ -199,7 +200,7 @@ async fn move_far_down(fs: &Fs, at: Ino, name: &[u8]) -> Result<()> {
     fs.rename((root, name), (at, name), replace).await?;
     let moved = fs.lookup(at, name).await?.ino;
     assert_eq!(fs.parent(moved).await?, at);
-    // Two names exchange places: neither directory may be above the other.
+    // When two names are exchanged, neither directory may be above the other.
     for (from, to) in [((root, &b"d"[..]), (at, name)), ((at, name), (root, &b"d"[..]))] {
         let wrong = fs.rename(from, to, RenameMode::Exchange).await.unwrap_err();
         assert_eq!(wrong.kind(), ErrorKind::Invalid, "{wrong}");
@@ -208,8 +209,8 @@ async fn move_far_down(fs: &Fs, at: Ino, name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Moves far down that conflict end one after the other, and no two of them make a ring of
-/// directories.
+/// Conflicting moves into deep directories complete one after the other, and no two of them form a
+/// cycle of directories.
 #[test]
 fn two_moves_make_no_ring() {
     on_drive(SMALL, |rt, drive| async move {
@@ -240,7 +241,8 @@ fn two_moves_make_no_ring() {
     });
 }
 
-/// Block `n` of a file with one block in each leaf: each is as much work as 504 blocks.
+/// Offset of block `n` of a file with one block in each leaf: each of these blocks costs as much
+/// work as 504 adjacent blocks.
 fn far(n: u64) -> u64 {
     n * 504 * PAGE_SIZE as u64
 }
@@ -260,7 +262,7 @@ fn a_sparse_file_holds_nobody_up() {
         bounded(&fs, "sparse writes", MOST_LOOKING);
         assert_eq!(fs.seek(file, far(7) + 4096, Seek::Data).await?, Some(far(8)));
         assert_eq!(fs.seek(file, far(7), Seek::Hole).await?, Some(far(7) + 4096));
-        // All blocks but the last: the leaves stay, and hold only holes.
+        // Punch all blocks but the last: the leaves stay, and hold only holes.
         fs.fallocate(file, Allocate::Punch, 0, far(LEAVES - 1)).await?;
         assert_eq!(fs.seek(file, 0, Seek::Data).await?, Some(far(LEAVES - 1)));
         assert_eq!(fs.seek(file, 0, Seek::Hole).await?, Some(0));
@@ -315,7 +317,7 @@ fn large_files_hold_nobody_up() {
     });
 }
 
-/// A name that is moved back and forth makes nothing dirty, but is noted each time.
+/// Renaming a file back and forth makes no page dirty, but is logged each time.
 #[test]
 fn a_name_moved_to_and_fro_takes_no_memory_without_end() {
     on_drive(SMALL, |rt, drive| async move {
@@ -338,7 +340,7 @@ fn a_name_moved_to_and_fro_takes_no_memory_without_end() {
     });
 }
 
-/// While one task takes long, others have as many turns as the task has stretches.
+/// While one task takes long, other tasks can run after each of its stretches.
 #[test]
 fn others_have_turns_meanwhile() {
     on_drive("zones=96,zone-size=4MiB,max-active=14,channels=1", |rt, drive| async move {
@@ -368,8 +370,8 @@ fn others_have_turns_meanwhile() {
     });
 }
 
-/// A directory of chosen names is whole. Times by the real clock are printed with `--nocapture`; no
-/// check depends on them.
+/// A directory of chosen names is consistent. Real times are printed with `--nocapture`; no check
+/// depends on them.
 #[test]
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it measures real time")]
 fn how_long_a_directory_of_chosen_names_takes() {

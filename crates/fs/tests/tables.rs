@@ -1,4 +1,5 @@
-//! The zones of the tables: few at first, more as node ids are used, given back afterwards.
+//! Tests of the zones of the tables: few at first, more as node ids are used, given
+//! back afterwards.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -10,7 +11,7 @@ use furrow_zone::{Geometry, Result, ZonedDevice};
 use std::future::Future;
 use std::rc::Rc;
 
-/// Table pages have one block, and 16 of them fill a zone.
+/// A drive on which table pages have one block, and 16 of them fill a zone.
 const MANY: &str = "zones=1000,zone-size=64KiB,zone-capacity=64KiB,max-active=14,channels=1";
 
 fn geometry(spec: &str) -> Geometry {
@@ -32,7 +33,7 @@ fn used(space: &StatFs) -> u64 {
     space.inodes - space.inodes_free
 }
 
-/// Mounts the state after a power cut now, and checks it.
+/// Mounts the drive after a power cut now, and checks it.
 async fn after_a_cut(rt: &Rt, drive: &Emulator, files: u32) -> Result<()> {
     let left = Rc::new(Emulator::from_snapshot(rt, &drive.snapshot(), Options::simulated()));
     sound(left.clone()).await?;
@@ -79,7 +80,7 @@ fn tables_take_superzones_as_ids_are_used_and_give_them_back() {
         assert!(full.blocks_logs > before.blocks_logs && full.blocks < before.blocks);
         assert!((1..full.blocks_logs).contains(&full.blocks_logs_used));
         after_a_cut(&rt, &drive, 6000).await?;
-        // A mount recounts the zones of the tables.
+        // A mount must find the same zones of the tables.
         fs.unmount().await?;
         sound(device.clone()).await?;
         let fs = Fs::mount(&rt, device.clone(), quiet()).await?;
@@ -112,7 +113,7 @@ fn tables_take_superzones_as_ids_are_used_and_give_them_back() {
     });
 }
 
-/// Ids run out only if the pool has nothing left; removals free space again.
+/// Node ids run out only if no superzone is left to take; removals then free space.
 #[test]
 fn a_full_drive_is_out_of_inodes_at_last() {
     on(2, MANY, |rt, drive| async move {

@@ -1,5 +1,5 @@
-//! A rename that leaves a whiteout: overlay file systems rely on it that no crash shows the one
-//! without the other.
+//! Tests of renames that leave a whiteout: overlay file systems rely on never seeing one without
+//! the other after a crash.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -22,7 +22,8 @@ fn new(n: u64) -> Vec<u8> {
     format!("new {n}").into_bytes()
 }
 
-/// Whether the rename of file `n`, inode `ino`, to `to` was made; panics at half of it.
+/// Whether the rename of file `n`, inode `ino`, to `to` was made; panics if only half of it
+/// was made.
 async fn was_made(fs: &Fs, n: u64, ino: Ino, to: Ino) -> Result<bool> {
     let before = fs.lookup(Ino::ROOT, &old(n)).await?;
     let after = match fs.lookup(to, &new(n)).await {
@@ -41,8 +42,8 @@ async fn was_made(fs: &Fs, n: u64, ino: Ino, to: Ino) -> Result<bool> {
     Ok(before.kind == Kind::CharDevice)
 }
 
-/// Power cuts after every write, while files are renamed with whiteouts: within a directory and to
-/// another one, over a file and over none, with fsyncs and with checkpoints.
+/// Cuts the power after every write while files are renamed with whiteouts: within a directory and
+/// to another one, over a file and to an unused name, with fsyncs and with checkpoints.
 #[test]
 fn no_crash_shows_a_whiteout_without_its_rename() {
     let rt = Rt::new(Config::simulated(7));
@@ -61,7 +62,7 @@ fn no_crash_shows_a_whiteout_without_its_rename() {
             files.push(ino);
         }
         fs.sync().await?;
-        // Each cut, with the number of renames that were durable before it.
+        // Snapshots of the drive, each with the number of renames that were durable before it.
         let shots: Rc<RefCell<Vec<(u64, Snapshot)>>> = Rc::default();
         let durable = Rc::new(std::cell::Cell::new(0));
         let (put, done) = (shots.clone(), durable.clone());

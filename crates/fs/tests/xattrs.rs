@@ -1,5 +1,5 @@
-//! Extended attributes and access lists, through the library: what is kept, what is refused, what
-//! survives a crash.
+//! Tests of extended attributes and access lists, through the library: which are kept, which are
+//! refused, and which survive a crash.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -25,7 +25,7 @@ async fn mount(rt: &Rt, drive: &Rc<dyn ZonedDevice>) -> Result<Fs> {
     Fs::mount(rt, drive.clone(), quiet()).await
 }
 
-/// Unmounts, checks, mounts again.
+/// Unmounts, checks, and mounts again.
 async fn checked(fs: Fs, rt: &Rt, drive: &Rc<dyn ZonedDevice>) -> Result<Fs> {
     fs.unmount().await?;
     sound(drive.clone()).await?;
@@ -103,7 +103,7 @@ fn what_is_wrong_is_refused_and_changes_nothing() {
         assert_eq!(fs.getxattr(ino, b"user.b").await?, large[1..]);
         assert_eq!(fs.listxattr(ino).await?.len(), 4);
         assert_eq!(kind(fs.getxattr(Ino(77), b"user.a").await), ErrorKind::NotFound);
-        // More names than a list can hold.
+        // Set more names than a list of names can hold.
         let many = file(&fs, Ino::ROOT, b"many").await?;
         let mut refused = None;
         for at in 0..300 {
@@ -172,7 +172,7 @@ fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     out
 }
 
-/// Owner rwx, user 1000 rw, group r-x, mask rwx, others r-x.
+/// A list with owner rwx, user 1000 rw, group r-x, mask rwx, others r-x.
 fn named(user: u16, mask: u16, other: u16) -> Vec<u8> {
     let entries = [(2, 6, 1000), (4, 5, NOBODY), (16, mask, NOBODY), (32, other, NOBODY)];
     list(&[&[(1, user, NOBODY)][..], &entries].concat())
@@ -202,15 +202,15 @@ fn access_lists_and_permission_bits_follow_each_other() {
     });
 }
 
-/// A list that is long enough to take a node.
+/// A list that is so long that it needs a node.
 fn long_list() -> Vec<u8> {
     let named_users: Vec<_> = (0..80).map(|user| (2, 4, 2000 + user)).collect();
     let ends = [(4, 5, NOBODY), (16, 7, NOBODY), (32, 1, NOBODY)];
     list(&[&[(1, 7, NOBODY)][..], &named_users, &ends].concat())
 }
 
-/// A record frees a node that no record names. Replay, which makes nodes itself, does not give its
-/// id to one of them.
+/// A record frees a node that no record names. Replay, which makes nodes itself, must not give that
+/// node's id to one of them.
 #[test]
 fn replay_does_not_take_the_id_of_a_node_that_a_record_frees() {
     on_drive(|rt, drive| async move {
@@ -252,7 +252,7 @@ fn what_is_made_in_a_directory_gets_its_default_list_even_through_a_crash() {
         let tree = fs.create(deep, b"tree", &below).await?;
         let plain = fs.create(Ino::ROOT, b"plain", &masked).await?;
         assert_eq!(plain.mode, 0o600, "no list, so the umask");
-        // Only one of them is synced, with content: replay makes all files, then takes over the
+        // Sync only one of the files, with content: replay makes all of them, then takes over the
         // nodes of this one.
         fs.write(many.ino, WriteData::copy(fs.pool(), 0, b"content")).await?;
         fs.setxattr(many.ino, b"user.more", &value(5000, 1), XattrMode::Set).await?;

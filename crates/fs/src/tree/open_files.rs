@@ -1,44 +1,45 @@
 //! Open files: a removed file keeps its content until its last close.
 //!
-//! A checkpoint lists such files, so that a mount after a crash frees them, and has space for a
-//! limited number only. Therefore the number of open files is limited: opening one more file is
-//! refused, while removing a file or renaming over it never is. A mount has a file opened by the
-//! removal of the last name of the file ([`LastName::Opens`]), so there the removal is refused.
-//! Recovery has no limit: it frees a file as soon as it has replayed the removal.
+//! A checkpoint lists such files, so that a mount after a crash frees them, and it has space for
+//! only a limited number of them. Therefore the number of open files is limited: opening one more
+//! file is refused, while removing a file or renaming over it is not. In a mount, however, the
+//! removal of a file's last name also opens the file ([`LastName::Opens`]), so there the removal is
+//! refused. Recovery has no limit: it frees a file as soon as it has replayed the removal.
 
 use crate::accounts::holds;
 use crate::types::Ino;
 use furrow_zone::{Error, ErrorKind, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What becomes of an inode that loses its last name and is not open.
+/// The treatment of an inode that loses its last name and is not open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LastName {
-    /// The caller frees it.
+    /// The caller frees the inode.
     Frees,
-    /// It is opened once for the caller, who may use it by number until the caller releases it.
+    /// The inode counts as opened once by the caller, who may use it by number until the caller
+    /// releases it.
     Opens,
 }
 
 /// Open files, and inodes without a name.
 ///
 /// Invariants:
-/// - A file in `open` is open at least once.
+/// - The count of each file in `open` is at least one.
 /// - Each inode in `unnamed` is in `orphans` too.
-/// - `removed` is empty unless records are replayed.
+/// - `removed` is empty except during a replay.
 #[derive(Default)]
 pub(crate) struct OpenFiles {
     open: BTreeMap<Ino, u32>,
-    /// Inodes without a name, freed once they are no longer open.
+    /// Inodes without a name; each is freed once it is no longer open.
     orphans: BTreeSet<Ino>,
     /// Orphans that never had a name, and may get one.
     unnamed: BTreeSet<Ino>,
-    /// Inodes that a replay has removed and not freed yet.
+    /// Inodes that the replay has removed and not yet freed.
     removed: Vec<Ino>,
 }
 
 impl OpenFiles {
-    /// No file is open; `orphans` come from the checkpoint.
+    /// Builds the state of a mount: no file is open, and `orphans` come from the checkpoint.
     pub(super) fn new(orphans: BTreeSet<Ino>) -> OpenFiles {
         OpenFiles { orphans, ..OpenFiles::default() }
     }
@@ -58,7 +59,7 @@ impl OpenFiles {
         self.open.len()
     }
 
-    /// Counts one more opening of `ino`.
+    /// Counts another opening of `ino`.
     pub(super) fn open_once_more(&mut self, ino: Ino) {
         *self.open.entry(ino).or_default() += 1;
     }
@@ -101,19 +102,20 @@ impl OpenFiles {
         self.unnamed.insert(ino);
     }
 
-    /// Notes that `ino` is no orphan any more: the inode got a name, or is freed.
+    /// Notes that `ino` is no longer an orphan: the inode got a name, or is freed.
     pub(crate) fn remove_orphan(&mut self, ino: Ino) {
         self.orphans.remove(&ino);
         self.unnamed.remove(&ino);
     }
 
-    /// Notes that the last name of `ino` was removed; in a replay, recovery frees the inode.
+    /// Notes that the last name of `ino` was removed. During a replay, recovery then frees
+    /// the inode.
     pub(crate) fn lost_last_name(&mut self, ino: Ino, replayed: bool) {
         self.orphans.insert(ino);
         self.removed.extend(replayed.then_some(ino));
     }
 
-    /// An inode that the replay removed and that is not freed yet.
+    /// Takes an inode that the replay has removed and not yet freed.
     pub(crate) fn take_removed(&mut self) -> Option<Ino> {
         self.removed.pop()
     }
@@ -123,7 +125,7 @@ impl OpenFiles {
         self.removed.is_empty()
     }
 
-    /// Ends the replay.
+    /// Ends the replay, and forgets the inodes that it removed.
     pub(crate) fn forget_removed(&mut self) {
         self.removed.clear();
     }
@@ -161,8 +163,8 @@ mod tests {
     use furrow_zone::{ErrorKind, Result};
     use std::rc::Rc;
 
-    /// With the largest number of open files, only opening is refused: all of the files can be
-    /// removed, and the checkpoint that lists them fits its zone and is read again.
+    /// At the largest number of open files, only opening is refused: all of the files can be
+    /// removed, and the checkpoint that lists them fits its zone and can be read back.
     #[test]
     fn as_many_files_are_open_as_can_be_removed() {
         let rt = Rt::new(Config::simulated(1));
@@ -198,7 +200,8 @@ mod tests {
             assert_eq!(kept.kind(), ErrorKind::TooManyOpen, "{kept}");
             let still = fs.lookup(Ino::ROOT, last.as_bytes()).await?;
             assert_eq!(still.ino, inos[most], "a removal that is refused removes nothing");
-            // An open file may be opened again, and closing a file permits another one.
+            // A file that is open may be opened again, and closing a file permits opening
+            // another one.
             fs.open(inos[0]).await?;
             fs.release(inos[0]).await?;
             fs.release(inos[0]).await?;

@@ -24,8 +24,8 @@ fn invalid<T>(message: impl Into<String>) -> Result<T> {
 }
 
 impl Core {
-    /// True if blocks of a range may be in flight already. A long range is not searched and counts
-    /// as such.
+    /// True if blocks of the range may already be in flight. A long range is not searched, and
+    /// counts as in flight.
     fn may_be_in_flight(&self, ino: Ino, from: u32, end: u32) -> bool {
         let in_flight = |block| {
             let entry = self.cache.peek(&Key::Data(ino.0, block));
@@ -34,8 +34,8 @@ impl Core {
         end - from > WATCHED_MAX || (from..end).any(in_flight)
     }
 
-    /// Dispatches dirty blocks of `ino` from block `from` to before `end`; returns where the next
-    /// step begins.
+    /// Dispatches some of the dirty blocks of `ino` from block `from` to before `end`; returns the
+    /// block at which the next step begins.
     pub(crate) fn write_range(
         &mut self,
         ino: Ino,
@@ -60,14 +60,14 @@ impl Core {
 
 impl Fs {
     /// Allocates or frees the blocks of `len` bytes from `offset` on (fallocate). After a failure
-    /// or a crash, a part of the operation may be done, and nothing else.
+    /// or a crash, only a part of the operation may be done.
     ///
-    /// Filling a hole writes zeros: later writes there only replace blocks. No blocks are kept
-    /// beyond the end of the file, so that `KeepSize` there does nothing.
+    /// Filling a hole writes zeros, so that later writes there only replace blocks. No blocks are
+    /// kept beyond the end of the file, so `KeepSize` does nothing there.
     ///
     /// # Errors
-    /// `Invalid` for no bytes or an inode that is not a regular file, `IsDirectory`, `TooLarge`,
-    /// `NoSpace`, `NotFound`, `ReadOnly`, `Corrupt`, `Io`.
+    /// `Invalid` for an empty range or an inode that is not a regular file, `IsDirectory`,
+    /// `TooLarge`, `NoSpace`, `NotFound`, `ReadOnly`, `Corrupt`, `Io`.
     #[inline(never)]
     pub fn fallocate(
         &self,
@@ -107,11 +107,11 @@ impl Fs {
         })
     }
 
-    /// The first data, or the first hole, at or after `offset` (lseek with SEEK_DATA, SEEK_HOLE);
-    /// `None` where Linux answers ENXIO: past the end, or no data before the end.
+    /// Finds the first data, or the first hole, at or after `offset` (lseek with SEEK_DATA,
+    /// SEEK_HOLE). `None` where Linux returns ENXIO: `offset` is past the end, or no data follows.
     ///
     /// # Errors
-    /// `Invalid` if it is not a regular file, `IsDirectory`, `NotFound`, `Corrupt`, `Io`.
+    /// `Invalid` if `ino` is not a regular file, `IsDirectory`, `NotFound`, `Corrupt`, `Io`.
     pub async fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<Option<u64>> {
         let mut from = 0;
         loop {
@@ -129,7 +129,7 @@ impl Fs {
     ///
     /// # Errors
     /// `Invalid` for ranges that overlap or an inode that is not a regular file, and the errors of
-    /// [`Fs::read`] and [`Fs::write`]; bytes copied before an error stay.
+    /// [`Fs::read`] and [`Fs::write`]; bytes copied before an error stay copied.
     #[inline(never)]
     pub fn copy_range(
         &self,
@@ -159,7 +159,7 @@ impl Fs {
                 let most = (end - source).min(COPY_STEP);
                 let read = self.read(from, source, most as usize).await?;
                 if read.is_empty() {
-                    // The file became shorter meanwhile.
+                    // The source file became shorter in the meantime.
                     break;
                 }
                 let count = read.len() as u64;
@@ -189,8 +189,8 @@ impl Fs {
         Ok(())
     }
 
-    /// The data of `read`, to be written at `offset`: the same pages, if the offset within the
-    /// first page is the same.
+    /// The data of `read` as a write at `offset`. The pages are shared if the offset within the
+    /// first page is the same, and copied otherwise.
     fn rewritten(&self, read: ReadData, offset: u64) -> WriteData {
         if read.skip as u64 != offset % PAGE_SIZE as u64 {
             return WriteData::copy(self.pool(), offset, &read.to_vec());
@@ -220,8 +220,8 @@ impl Fs {
             let block = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
             let mut from = block(offset / PAGE_SIZE as u64);
             let end = block(offset.saturating_add(len).div_ceil(PAGE_SIZE as u64)).max(from);
-            // To wait for the own writes is not enough if blocks of the range were in flight
-            // before.
+            // If blocks of the range are already in flight, waiting for the writes made here is
+            // not enough.
             let others = self.0.core.borrow().may_be_in_flight(ino, from, end);
             self.0.append_range(ino, from..end).await?;
             let mut own = Vec::new();

@@ -1,7 +1,7 @@
-//! Listing a directory.
+//! Lists directories.
 //!
 //! The blocks of a directory with many levels are mostly holes, and its names may be in any block.
-//! So a listing steps over the holes, a few blocks at a time.
+//! So a listing skips the holes, a few blocks at a time.
 
 use crate::blocked::{Blocked, NotApplied};
 use crate::core::Core;
@@ -9,20 +9,20 @@ use crate::tree::dirent;
 use crate::tree::holes::Sought;
 use crate::types::{DirEntry, Ino};
 
-/// Most blocks of a directory that one step of a listing reads.
+/// Most blocks of a directory read in one step of a listing.
 const LISTED_BLOCKS: u32 = 32;
 
 /// The result of one step of a listing.
 #[derive(Debug)]
 pub(crate) enum Listed {
-    /// These entries; none at the end of the directory.
+    /// The entries found; an empty list means the end of the directory.
     Entries(Vec<DirEntry>),
-    /// No entry yet: the listing continues at this cookie.
+    /// No entry was found yet: the listing continues at this cookie.
     NotBefore(u64),
 }
 
 impl Core {
-    /// One step of [`crate::Fs::readdir`].
+    /// Applies one step of [`crate::Fs::readdir`].
     pub(crate) fn readdir(
         &mut self,
         ino: Ino,
@@ -32,14 +32,14 @@ impl Core {
         let levels = self.directory(ino)?;
         let (first, mut from) = dirent::decode_cookie(cookie).unwrap_or((0, 0));
         let end = dirent::blocks(levels);
-        // Read ahead: a listing usually continues.
+        // Read ahead, because a listing usually continues.
         self.want(ino, first.min(end)..(first.saturating_add(16)).min(end))?;
         let mut entries = Vec::new();
         let mut at = first;
         for _ in 0..LISTED_BLOCKS {
             let next = match self.next_block(ino, u64::from(at)) {
                 Ok(next) => next,
-                // The entries found so far are an answer.
+                // Return the entries found so far instead of waiting for the block.
                 Err(NotApplied::Blocked(Blocked::Load(_))) if !entries.is_empty() => {
                     return Ok(Listed::Entries(entries));
                 }

@@ -1,8 +1,8 @@
-//! Renames: over another name, with an exchange, and with a whiteout left behind.
+//! Renames: replacing another name, exchanging two names, and leaving a whiteout behind.
 //!
 //! As in [`super::namespace`], one function prepares and then applies. A rename that leaves a
-//! whiteout is two operations in the log of names, the rename and the creation of the whiteout,
-//! with nothing between them: every record and every checkpoint has both or none.
+//! whiteout is two operations in the namespace log, the rename and the creation of the whiteout,
+//! with nothing between them: every record and every checkpoint has both or neither.
 
 use crate::alloc::space::Claim;
 use crate::blocked::NotApplied;
@@ -20,8 +20,8 @@ fn below_itself<T>() -> Result<T, NotApplied> {
 }
 
 impl Core {
-    /// Renames; [`Renamed::NotYet`] while it is unknown whether a directory would move below
-    /// itself.
+    /// Applies a rename. [`Renamed::NotYet`] if it is not yet known whether a directory would move
+    /// below itself.
     pub(crate) fn rename(
         &mut self,
         (from, old): (Ino, &[u8]),
@@ -111,7 +111,7 @@ impl Core {
         Ok(Renamed::Done(None))
     }
 
-    /// Moves an entry, possibly over another one.
+    /// Moves an entry, possibly replacing another one.
     fn move_entry(
         &mut self,
         (from, old, source): (Ino, &[u8], Found),
@@ -190,8 +190,8 @@ impl Core {
         Ok(Renamed::Done(gone))
     }
 
-    /// `moved` took the place of another entry: a recovery that shows the rename must show the
-    /// content of `moved` too.
+    /// Notes that `moved` has replaced another entry: a recovery that shows the rename must also
+    /// show the content of `moved`.
     fn carry(&mut self, moved: Found) {
         let wanted =
             moved.kind == Kind::File && !self.env.options.variant.has(FsDefect::BareRename);

@@ -1,11 +1,11 @@
 //! The check that a rename does not move a directory below itself.
 //!
-//! A move of a directory to another parent climbs from the new parent to the root, and must not
-//! meet the directory. The climb takes as many steps as the tree is deep, and users decide the
-//! depth. So a climb goes in stretches, and remembers its place. Its findings hold as long as no
-//! directory moves to another parent; after such a move, the climb starts again from the bottom. A
-//! climb longer than one stretch therefore runs *alone*, while all other moves of directories that
-//! need a climb queue, so that it ends.
+//! When a directory moves to another parent, the check climbs from the new parent to the root, and
+//! must not meet the directory. The climb takes as many steps as the tree is deep, and users decide
+//! the depth. So a climb is done in stretches, and remembers its place. Its findings hold as long
+//! as no directory moves to another parent; after such a move, the climb starts again from the
+//! bottom. A climb longer than one stretch therefore runs *alone*, while all other moves of
+//! directories that need a climb queue, so that it can finish.
 
 use crate::blocked::NotApplied;
 use crate::core::{Core, Inner};
@@ -16,14 +16,14 @@ use furrow_rt::Semaphore;
 use furrow_zone::Result;
 use std::rc::Rc;
 
-/// Directories of one stretch of a climb.
+/// Number of directories climbed in one stretch.
 const STEPS: u32 = 256;
 
-/// The account of moves of directories to another parent.
+/// Counts the moves of directories to another parent, and queues the long climbs.
 pub(crate) struct DirectoryMoves {
-    /// Number of moves since the mount.
+    /// Number of such moves since the mount.
     done: u64,
-    /// One permit: its holder climbs alone.
+    /// A single permit, whose holder climbs alone.
     line: Semaphore,
 }
 
@@ -34,24 +34,24 @@ impl Default for DirectoryMoves {
 }
 
 impl DirectoryMoves {
-    /// Counts a move if a directory changed its parent.
+    /// Counts a move if the directory changed its parent (`elsewhere`).
     pub(super) fn count(&mut self, elsewhere: bool) {
         self.done += u64::from(elsewhere);
     }
 }
 
-/// The progress of a rename with its climbs.
+/// The progress of the climbs that a rename needs.
 #[derive(Default)]
 pub(crate) struct CycleCheck {
-    /// Start of the climb, the directory to look for, and the present place.
+    /// The climb under way: its start, the directory to look for, and its present place.
     under_way: Option<(Ino, Ino, Ino)>,
-    /// Directories climbed so far.
+    /// Number of directories climbed so far.
     steps: u64,
-    /// Finished climbs, which reached the root.
+    /// Finished climbs that reached the root: the start, and the directory that was not met.
     clear: Vec<(Ino, Ino)>,
-    /// [`DirectoryMoves::done`] for which the findings hold.
+    /// The value of [`DirectoryMoves::done`] for which the findings hold.
     moves: u64,
-    /// This rename holds the permit to climb alone.
+    /// True if this rename holds the permit to climb alone.
     alone: bool,
 }
 
@@ -60,16 +60,16 @@ pub(crate) struct CycleCheck {
 pub(crate) enum Below {
     Yes,
     No,
-    /// The climb has not ended.
+    /// The climb has not finished.
     NotYet,
 }
 
-/// The result of a step of a rename.
+/// The outcome of one attempt of a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renamed {
-    /// The rename is done; the inode that lost its last name, if one did.
+    /// The rename is done. Contains the inode that lost its last name, if one did.
     Done(Option<Ino>),
-    /// The rename has changed nothing: a climb has not ended.
+    /// The rename has changed nothing, because a climb has not finished.
     NotYet,
 }
 
@@ -106,8 +106,8 @@ impl Core {
                 check.clear.push((ino, ancestor));
                 return Ok(Below::No);
             }
-            // No tree is deeper than the number of inodes: a cycle on the medium must not cause an
-            // endless loop.
+            // No tree is deeper than the number of inodes. This check ends the climb if the medium
+            // contains a cycle.
             if check.steps > self.tree.inodes {
                 return Err(self.corrupt(format!("directory {ino} is in a cycle")));
             }
@@ -121,7 +121,8 @@ impl Core {
 }
 
 impl Inner {
-    /// Renames. Returns the inode that lost its last name, if one did. See [`crate::Fs::rename`].
+    /// Renames an inode. Returns the inode that lost its last name, if one did.
+    /// See [`crate::Fs::rename`].
     pub(crate) async fn rename(
         self: &Rc<Self>,
         from: (Ino, &[u8]),

@@ -11,13 +11,13 @@
 //! leaf 0; at h → h + 1 (h ≥ 1) the inode's ids become the first entries of one new index node of
 //! level h. Hence `inode_ptrs ≤ leaf_ptrs` and `inode_nids ≤ index_nids`.
 //!
-//! Not here: nodes themselves and their bytes. Nothing here can panic or loop for any `height`,
-//! `level` or block number; arithmetic saturates.
+//! Not here: nodes themselves and their bytes. No function here can panic or loop endlessly for any
+//! `height`, `level` or block number; arithmetic saturates.
 
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// Largest file, in blocks: 2^32 blocks of 4 KiB are 16 TiB. Block numbers fit 32 bits.
+/// Largest file, in blocks: 2^32 blocks of 4 KiB are 16 TiB. Block numbers fit in 32 bits.
 pub const MAX_BLOCKS: u64 = 1 << 32;
 /// Height at which [`Shape::REAL`] covers [`MAX_BLOCKS`].
 pub const MAX_HEIGHT: u8 = 3;
@@ -38,20 +38,20 @@ pub struct Shape {
     pub index_nids: u32,
 }
 
-/// A node by its place in the tree.
+/// Identifies a node by its place in the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodePos {
-    /// 0 for a leaf.
+    /// Level of the node: 0 for a leaf.
     pub level: u8,
-    /// First file block covered.
+    /// First file block that the node covers.
     pub base: u64,
 }
 
 /// One step of a truncation: the holder loses the slots from `keep` on, with everything below them.
-/// The subtree at slot `keep − 1` may have to be trimmed too; then the next [`Trim`] does so.
+/// If the subtree at slot `keep − 1` must be trimmed too, the next [`Trim`] does that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trim {
-    /// The node, or `None` for the inode.
+    /// The node that loses slots, or `None` for the inode.
     pub node: Option<NodePos>,
     /// Number of slots that stay.
     pub keep: u32,
@@ -62,13 +62,13 @@ impl Shape {
     pub const REAL: Shape =
         Shape { inode_ptrs: 448, inode_nids: 896, leaf_ptrs: 504, index_nids: 1008 };
 
-    /// Blocks below one node of `level`.
+    /// Number of blocks below one node of `level`.
     pub fn span(&self, level: u8) -> u64 {
         let fan = u64::from(self.index_nids);
         fan.saturating_pow(u32::from(level)).saturating_mul(u64::from(self.leaf_ptrs))
     }
 
-    /// Blocks a file of `height` can have (may exceed [`MAX_BLOCKS`]).
+    /// Largest number of blocks in a file of `height` (may exceed [`MAX_BLOCKS`]).
     pub fn capacity(&self, height: u8) -> u64 {
         match height {
             0 => u64::from(self.inode_ptrs),
@@ -76,25 +76,26 @@ impl Shape {
         }
     }
 
-    /// The smallest height whose tree has `block`.
+    /// The smallest height whose tree covers `block`.
     pub fn height_for(&self, block: u64) -> u8 {
         (0..u8::MAX)
             .find(|&h| block < self.capacity(h) || self.capacity(h) == u64::MAX)
             .unwrap_or(u8::MAX)
     }
 
-    /// Slots in the inode at `height`.
+    /// Number of slots in the inode at `height`.
     pub fn inode_slots(&self, height: u8) -> u32 {
         if height == 0 { self.inode_ptrs } else { self.inode_nids }
     }
 
-    /// Slots in a node of `level`.
+    /// Number of slots in a node of `level`.
     pub fn node_slots(&self, level: u8) -> u32 {
         if level == 0 { self.leaf_ptrs } else { self.index_nids }
     }
 
-    /// Slot numbers on the way to `block`: first in the inode, last the pointer's in the leaf (or
-    /// in the inode at height 0); `height + 1` of them. `block` must be below `capacity(height)`.
+    /// The `height + 1` slot numbers on the way to `block`, from the inode's slot to the
+    /// slot of the pointer in the leaf (at height 0, in the inode). `block` must be
+    /// below `capacity(height)`.
     pub fn path(&self, height: u8, block: u64) -> Path {
         let mut path = Path::new();
         let mut rest = block;
@@ -117,19 +118,19 @@ impl Shape {
         NodePos { level, base: block - block % self.span(level) }
     }
 
-    /// The slot, in the node of `level` that covers `block`, that leads to `block`.
+    /// The slot that leads to `block`, in the node of `level` that covers `block`.
     pub fn slot_in(&self, level: u8, block: u64) -> u32 {
         let below = if level == 0 { 1 } else { self.span(level - 1) };
         (block % self.span(level) / below) as u32
     }
 
-    /// The slot, in the inode at `height`, that leads to `block`.
+    /// The slot that leads to `block`, in the inode at `height`.
     pub fn slot_in_inode(&self, height: u8, block: u64) -> u32 {
         let below = if height == 0 { 1 } else { self.span(height - 1) };
         (block / below).min(u64::from(u32::MAX)) as u32
     }
 
-    /// Blocks covered by the node.
+    /// The file blocks that `node` covers.
     pub fn covered(&self, node: NodePos) -> Range<u64> {
         node.base..node.base.saturating_add(self.span(node.level))
     }
@@ -147,7 +148,8 @@ impl Shape {
         Some(NodePos { level, base: node.base.saturating_add(below) })
     }
 
-    /// The holder of `node` in a file of `height` (`None`: the inode) and the slot in it.
+    /// The holder of `node` in a file of `height` (`None` for the inode), and the slot in
+    /// the holder.
     pub fn parent(&self, height: u8, node: NodePos) -> (Option<NodePos>, u32) {
         if u32::from(node.level) + 1 >= u32::from(height) {
             (None, self.slot_in_inode(height, node.base))
@@ -165,8 +167,8 @@ impl Shape {
     }
 
     /// The trims that remove block `from` and all later blocks, from the inode downwards. Only
-    /// holders that lose slots or contain the boundary appear; none of them loses all its slots
-    /// except the inode, so a node that appears stays.
+    /// holders that lose slots or contain the boundary are listed. Except for the inode, none of
+    /// them loses all of its slots, so every listed node stays.
     pub fn trims(&self, height: u8, from: u64) -> SmallVec<[Trim; 5]> {
         let mut trims = SmallVec::new();
         if from >= self.capacity(height) {
@@ -234,7 +236,7 @@ mod tests {
     /// (holder, slot) pairs from the inode (`None`) downwards.
     type Trail = Vec<(Option<NodePos>, u32)>;
 
-    /// Each block with its trail and path, built by walking instead of division.
+    /// Builds the trail and path of each block by walking the tree, without division.
     fn build(s: Shape, height: u8) -> BTreeMap<u64, (Trail, Path)> {
         fn fill(
             s: Shape,
@@ -308,7 +310,7 @@ mod tests {
                     prop_assert_eq!(s.leaf_base(block), leaf.base);
                 }
             }
-            // Truncation: a block stays exactly if no trim drops a slot on its path.
+            // Truncation: a block must stay exactly if no trim drops a slot on its path.
             let trims = s.trims(height, cut);
             for (&block, (trail, _)) in &tree {
                 let gone = trail.iter().any(|&(holder, slot)| {
@@ -329,7 +331,7 @@ mod tests {
             };
             for block in 0..s.capacity(height) {
                 let (low, high) = (s.path(height, block), s.path(height + 1, block));
-                // The path gains one slot 0 at the front and is otherwise unchanged.
+                // The path must gain one slot 0 at the front and be otherwise unchanged.
                 prop_assert_eq!(high[0], 0);
                 prop_assert_eq!(&high[1..], &low[..]);
             }

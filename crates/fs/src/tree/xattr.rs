@@ -1,14 +1,16 @@
-//! Extended attributes: their packed form, and where an inode keeps it.
+//! Extended attributes: their packed form, and its place in an inode or in separate nodes.
 //!
-//! All attributes of an inode form one string of bytes: name and value one after the other, names
-//! ascending ([`XattrHead`]). A short string is in the inode; a longer one in nodes of level 254,
-//! whose ids are in the inode instead. So attributes move, are checksummed and become durable with
-//! the inode's other nodes, and only the inode refers to them.
+//! All attributes of an inode form one string of bytes: each name is followed by its value, and
+//! names are in ascending order ([`XattrHead`]). A short string is stored in the inode. A
+//! longer one is stored in nodes of level 254, and the inode has their ids instead. So
+//! attributes move, are checksummed and become durable like the inode's other nodes, and only
+//! the inode refers to them.
 //!
 //! `system.posix_acl_access` and `system.posix_acl_default` are stored like any other attribute,
 //! but the engine interprets them: see [`crate::tree::acl`].
 //!
-//! Not here: the right to see or change an attribute of a prefix; the kernel knows the caller.
+//! Not here: the permission to see or change an attribute with a certain prefix, which the kernel
+//! checks because it knows the caller.
 
 use crate::alloc::space::Claim;
 use crate::blocked::{Blocked, NotApplied};
@@ -28,7 +30,7 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Prefixes an attribute can have.
+/// Prefixes that an attribute's name can have.
 const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 /// Ids of the nodes that hold an inode's attributes.
@@ -42,7 +44,7 @@ fn as_xattrs(page: &Page) -> &XattrBlock {
     XattrBlock::ref_from_bytes(page.bytes()).expect("invariant: a page is a node's size")
 }
 
-/// Nodes for `bytes` of attributes; 0 if they fit the inode.
+/// Number of nodes for `bytes` bytes of attributes; 0 if they fit into the inode.
 pub(crate) fn nodes_for(bytes: usize) -> usize {
     if bytes <= XATTRS_INLINE { 0 } else { bytes.div_ceil(XATTR_NODE) }
 }
@@ -52,7 +54,7 @@ pub(crate) fn nodes_for(bytes: usize) -> usize {
 pub(crate) struct Xattrs(pub(crate) BTreeMap<Vec<u8>, Vec<u8>>);
 
 impl Xattrs {
-    /// Reads the packed form; `None` if the bytes are not a packed form.
+    /// Parses the packed form; `None` if the bytes are not a packed form.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Xattrs> {
         let mut found = BTreeMap::new();
         let mut last: &[u8] = b"";
@@ -67,7 +69,7 @@ impl Xattrs {
         Some(Xattrs(found))
     }
 
-    /// The packed form.
+    /// Encodes the attributes in the packed form.
     pub(crate) fn pack(&self) -> Vec<u8> {
         let mut out = Vec::new();
         for (name, value) in &self.0 {
@@ -94,8 +96,8 @@ impl Xattrs {
     }
 }
 
-/// Name and value of each attribute of a packed string. At damage the iterator yields `None` inside
-/// `Some`, then ends.
+/// Iterates over the names and values in a packed string. At damage the iterator yields one `None`
+/// item and then ends.
 pub(crate) struct Items<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Iterator for Items<'a> {
@@ -136,8 +138,8 @@ fn check_name(name: &[u8]) -> Result<(), NotApplied> {
 
 impl Core {
     /// If the lifetime attribute differs between `before` and `now`, gives inode `ino` the class
-    /// that it stands for, or the class of any file if there is none. The inode is in the cache and
-    /// about to change.
+    /// for the new lifetime, or the ordinary file class if there is no lifetime. The inode is in
+    /// the cache and about to change.
     pub(crate) fn apply_lifetime(&mut self, ino: Ino, before: &Xattrs, now: &Xattrs) {
         let said = |xattrs: &Xattrs| {
             xattrs.0.get(lifetime::ATTRIBUTE).and_then(|value| lifetime::Lifetime::parse(value))
@@ -155,8 +157,8 @@ impl Core {
         self.env.layout.incompat & INCOMPAT_XATTRS != 0
     }
 
-    /// Nodes that hold the attributes of `ino`, checked to belong to it, and the bytes of all
-    /// attributes.
+    /// Ids of the nodes that hold the attributes of `ino`, checked to belong to it, and the number
+    /// of bytes of all attributes.
     pub(crate) fn xattr_nids(&mut self, ino: Ino) -> Result<(Nids, usize), NotApplied> {
         let head = &self.inode(ino)?.head;
         let bytes = head.xattr_bytes.get() as usize;
@@ -200,7 +202,7 @@ impl Core {
         Ok(packed)
     }
 
-    /// The attributes of `ino`.
+    /// Returns the attributes of `ino`.
     pub(crate) fn xattrs(&mut self, ino: Ino) -> Result<Xattrs, NotApplied> {
         let packed = self.packed_xattrs(ino)?;
         match Xattrs::parse(&packed) {
@@ -209,7 +211,7 @@ impl Core {
         }
     }
 
-    /// One attribute.
+    /// Returns one attribute of `ino`.
     pub(crate) fn xattr(&mut self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>, NotApplied> {
         if self.inode(ino)?.head.xattr_bytes.get() == 0 {
             return Ok(None);
@@ -301,7 +303,7 @@ impl Core {
         Ok(())
     }
 
-    /// Loads the attributes of a directory: its sync record will carry them.
+    /// Loads the attributes of a directory, because its sync record will contain them.
     pub(crate) fn prepare_xattrs(&mut self, ino: Ino) -> Result<(), NotApplied> {
         if self.inode(ino)?.head.kind == Kind::Directory.code() {
             self.packed_xattrs(ino)?;
@@ -309,7 +311,8 @@ impl Core {
         Ok(())
     }
 
-    /// Replaces all attributes by those of a sync record. The present attributes are loaded.
+    /// Replaces all attributes of `ino` by those in a sync record. Loads the present
+    /// attributes first.
     pub(crate) fn replay_xattrs(&mut self, ino: Ino, packed: &[u8]) -> Result<(), NotApplied> {
         if self.packed_xattrs(ino)? != packed {
             self.store_xattrs(ino, packed)?;
@@ -317,7 +320,8 @@ impl Core {
         Ok(())
     }
 
-    /// The packed attributes of `ino` after a change of its permissions to `mode`, if they change.
+    /// The packed attributes of `ino` after its permissions are changed to `mode`; `None` if the
+    /// attributes do not change.
     pub(crate) fn chmod_xattrs(
         &mut self,
         ino: Ino,
@@ -378,8 +382,8 @@ impl Core {
         self.store_xattrs(ino, packed)
     }
 
-    /// Stores `packed` as the attributes of `ino`. The inode is in the cache, and enough ids are
-    /// reserved.
+    /// Stores `packed` as the attributes of `ino`. The inode must be in the cache, and enough
+    /// ids reserved.
     pub(crate) fn store_xattrs(&mut self, ino: Ino, packed: &[u8]) -> Result<(), NotApplied> {
         let (old, _) = self.xattr_nids(ino)?;
         let count = nodes_for(packed.len());
@@ -420,7 +424,7 @@ fn le(bytes: &[u8]) -> u32 {
     bytes.try_into().map(u32::from_le_bytes).expect("invariant: four bytes each")
 }
 
-/// Checks the attributes of an inode as far as the inode alone allows.
+/// Checks the attributes of an inode as far as that is possible without its other nodes.
 pub(crate) fn check_inode(page: &Page) -> Result<(), String> {
     let head = &as_inode(page).head;
     let bytes = head.xattr_bytes.get() as usize;
@@ -444,7 +448,7 @@ mod tests {
         let packed = xattrs.pack();
         assert_eq!(Xattrs::parse(&packed), Some(xattrs));
         for cut in 1..packed.len() {
-            // Only the first attribute alone is a packed form too.
+            // The only shorter packed form is the first attribute alone.
             assert_eq!(Xattrs::parse(&packed[..cut]).is_some(), cut == 5 + 6 + 3, "{cut}");
         }
         let twice = [&packed[..14], &packed[..14]].concat();

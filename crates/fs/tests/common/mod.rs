@@ -1,4 +1,4 @@
-//! A new file system on a drive in memory, and what is asked of it in many tests.
+//! Helpers for many tests: a new file system on a drive in memory, mount options, and a check.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 #![allow(dead_code, reason = "no test uses all of it")]
@@ -10,7 +10,7 @@ use furrow_zone::{Result, ZonedDevice};
 use std::future::Future;
 use std::rc::Rc;
 
-/// A drive of 96 small zones: a superzone is one of them.
+/// A drive of 96 small zones, each of which is a superzone.
 pub const SMALL: &str = "zones=96,zone-size=1MiB,zone-capacity=772KiB,max-active=14,channels=1";
 
 /// Runs `test` on a new file system on a drive of `spec`; returns the hash of all events.

@@ -1,5 +1,5 @@
-//! A drive in memory whose blocks can be changed, and the structures found in it: a third reader
-//! of the format, for a file system known to be whole.
+//! A drive in memory whose blocks can be changed, and the structures found in it: a third reader of
+//! the format, for file systems known to be intact.
 
 use furrow_fs::format::{
     BLOCK, CheckpointBody, HOLE, NatEntry, SitEntry, StreamState, SummaryEntry, SuperblockBody,
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The content of a drive, with changes laid over it.
+/// The content of a drive, and the changes made to it.
 #[derive(Clone)]
 pub struct Drive {
     geometry: Geometry,
@@ -57,11 +57,11 @@ impl ZonedDevice for Drive {
     }
 }
 
-/// A place of bytes: block address and offset, which may be past the block's end.
+/// A position on the drive: block address, and byte offset, which may be past the block's end.
 pub type At = (u32, usize);
 
 impl Drive {
-    /// Everything on `device`.
+    /// Reads the whole content of `device`.
     pub async fn read(device: &dyn ZonedDevice) -> Drive {
         let geometry = device.geometry().clone();
         assert_eq!(geometry.block_size.0 as usize, BLOCK);
@@ -85,30 +85,30 @@ impl Drive {
         self.geometry.zone_capacity.0 as u32
     }
 
-    /// A block; zeros if never written.
+    /// The content of a block; zeros if it was never written.
     pub fn block(&self, addr: u32) -> Vec<u8> {
         let block = self.changed.get(&addr).or_else(|| self.base.get(&addr));
         block.cloned().unwrap_or_else(|| vec![0; BLOCK])
     }
 
-    /// Blocks of `zone` that are written.
+    /// Number of written blocks of `zone`.
     pub fn written(&self, zone: u32) -> u32 {
         self.reports[zone as usize].write_pointer.0 as u32
     }
 
-    /// `len` bytes.
+    /// The `len` bytes at a position.
     pub fn bytes(&self, (addr, offset): At, len: usize) -> Vec<u8> {
         let last = (offset + len).div_ceil(BLOCK) as u32;
         let all: Vec<u8> = (addr..addr + last).flat_map(|addr| self.block(addr)).collect();
         all[offset..offset + len].to_vec()
     }
 
-    /// A structure.
+    /// Reads the structure at `at`.
     pub fn load<T: FromBytes>(&self, at: At) -> T {
         T::read_from_bytes(&self.bytes(at, size_of::<T>())).unwrap()
     }
 
-    /// Changes bytes.
+    /// Overwrites the bytes at a position.
     pub fn store(&mut self, (addr, offset): At, bytes: &[u8]) {
         for (at, byte) in (offset..).zip(bytes) {
             let addr = addr + (at / BLOCK) as u32;
@@ -124,8 +124,8 @@ impl Drive {
         self.store((addr, offset + bit / 8), &[byte ^ 1 << (bit % 8)]);
     }
 
-    /// Updates the checksum of the record at `addr` to its content. The record's length may be
-    /// damaged: `length` is the original length.
+    /// Updates the checksum of the record at `addr` after a change. The record's length field may
+    /// be damaged: `length` is the original length.
     fn reseal(&mut self, addr: u32, length: usize) {
         let mut header: RecordHeader = self.load((addr, 0));
         header.crc = 0.into();
@@ -139,20 +139,20 @@ impl Drive {
     }
 }
 
-/// The structure that holds the checksum of a block.
+/// Names the structure that holds the checksum of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chain {
     /// Both superblock copies, which must stay equal.
     Superblock,
     /// The checkpoint.
     Checkpoint,
-    /// A delta block, of the extent with this index.
+    /// A delta block: the index of its extent, and its address.
     Delta(usize, u32),
     /// A table page.
     Unit(usize),
     /// A node, by its NAT entry.
     Node(u32),
-    /// Content: the node with its pointer, and the pointer's offset in the node's block.
+    /// Content of a file: the node with its pointer, and the pointer's offset in the node's block.
     Content(u32, usize),
     /// A summary, which holds its own checksum.
     Summary(u32),
@@ -160,25 +160,26 @@ pub enum Chain {
     Sync(u32),
 }
 
-/// The places of all structures.
+/// The positions of all structures.
 pub struct Map {
-    /// The superblock copies.
+    /// Addresses of the superblock copies.
     pub superblocks: Vec<u32>,
-    /// The superblock.
+    /// The body of the superblock.
     pub plan: SuperblockBody,
-    /// The newest checkpoint's address and record length.
+    /// Address and record length of the newest checkpoint.
     pub checkpoint: (u32, usize),
     /// The body of this checkpoint.
     pub body: CheckpointBody,
     /// Offsets of the body's sections from the start of the record: streams, extents, units,
     /// superzones, orphans, summaries.
     pub sections: [usize; 6],
-    /// Table entries: (table, index) → place, and the structure that holds the checksum.
+    /// Table entries: from (table, index) to the position, and the structure that holds
+    /// the checksum.
     pub entries: BTreeMap<(u8, u32), (At, Chain)>,
 }
 
 impl Map {
-    /// Finds all structures on a drive that is whole.
+    /// Finds all structures on an intact drive.
     pub fn of(drive: &Drive) -> Map {
         let capacity = drive.capacity();
         let record = |addr| peek(&drive.block(addr)).filter(|h| h.magic.get() != 0);
@@ -212,12 +213,12 @@ impl Map {
         map
     }
 
-    /// Entries of `size` bytes in a unit.
+    /// Number of entries of `size` bytes in a table page.
     pub fn per_unit(&self, size: usize) -> u32 {
         ((self.plan.unit_blocks.get() as usize * BLOCK - RecordHeader::SIZE) / size) as u32
     }
 
-    /// The `index`-th of a section of the checkpoint.
+    /// Position of item `index` in a section of the checkpoint.
     pub fn in_checkpoint(&self, section: usize, size: usize, index: usize) -> At {
         (self.checkpoint.0, self.sections[section] + index * size)
     }
@@ -263,7 +264,7 @@ impl Map {
         }
     }
 
-    /// First block and blocks of an extent.
+    /// First block and number of blocks of an extent.
     pub fn extent(&self, drive: &Drive, index: usize) -> (u32, u32) {
         let at = self.in_checkpoint(1, size_of::<ExtentEntry>(), index);
         let extent: ExtentEntry = drive.load(at);
@@ -278,7 +279,7 @@ impl Map {
         drive.load(self.entries[&(table::NAT, nid)].0)
     }
 
-    /// Corrects the checksums, from the changed block up to the checkpoint.
+    /// Corrects the checksums from the changed block up to the checkpoint.
     pub fn repair(&self, drive: &mut Drive, chain: Chain) {
         match chain {
             Chain::Superblock => {
@@ -333,7 +334,8 @@ impl Map {
         }
     }
 
-    /// Offset of the entries of stream `stream`'s summary, from the start of the record.
+    /// Position of the entries of the summary of stream `stream` in the checkpoint, and
+    /// their number.
     pub fn stream_summary(&self, drive: &Drive, stream: usize) -> (At, u32) {
         let state = |index: usize| -> StreamState {
             drive.load(self.in_checkpoint(0, size_of::<StreamState>(), index))

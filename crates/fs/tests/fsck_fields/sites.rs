@@ -1,4 +1,4 @@
-//! Every structure that is on the drives of this test, and where each of its fields is.
+//! The fields of every structure on the drives of this test, with their positions.
 
 use super::drive::{At, Chain, Drive, Map};
 use furrow_fs::format::{
@@ -19,9 +19,9 @@ pub struct Site {
     pub chain: Chain,
 }
 
-/// True if an entry is in the wanted place.
+/// Whether the position of an entry's checksum is the wanted one.
 type Where = fn(&Chain) -> bool;
-/// True if an inode is of the wanted kind.
+/// Whether an inode is of the wanted kind.
 type Which = dyn Fn(&InodeHead) -> bool;
 
 #[derive(Default)]
@@ -33,7 +33,7 @@ impl Sites {
         self.0.push(Site { structure: what.into(), field, at, size, chain });
     }
 
-    /// Every field of `layout`, except those in `but`.
+    /// Adds every field of `layout`, except those in `but`.
     fn layout(&mut self, what: &str, layout: Layout, at: At, chain: Chain, but: &[&str]) {
         for field in layout.fields.iter().filter(|f| !but.contains(&f.name)) {
             let what = format!("{}{}{what}", layout.name, if what.is_empty() { "" } else { ", " });
@@ -41,7 +41,7 @@ impl Sites {
         }
     }
 
-    /// The zeros after a record.
+    /// Adds the zeros after a record.
     fn padding(&mut self, drive: &Drive, what: &str, addr: u32, chain: Chain) {
         let header: RecordHeader = drive.load((addr, 0));
         let length = header.length.get() as usize;
@@ -93,7 +93,7 @@ fn checkpoint(sites: &mut Sites, drive: &Drive, map: &Map) {
     let unit = |i: usize| map.in_checkpoint(2, UnitRef::SIZE, i);
     let written = units.clone().find(|i| drive.load::<UnitRef>(unit(*i)).addr != HOLE).unwrap();
     sites.layout("written", UnitRef::LAYOUT, unit(written), chain, &[]);
-    // A page that was never written is listed only before a written one: there may be none.
+    // Never-written pages are listed only in front of a written one, so there may be none.
     if let Some(never) = units.clone().find(|i| drive.load::<UnitRef>(unit(*i)).addr == HOLE) {
         sites.layout("never written", UnitRef::LAYOUT, unit(never), chain, &[]);
     }
@@ -109,7 +109,7 @@ fn checkpoint(sites: &mut Sites, drive: &Drive, map: &Map) {
     }
     assert!(map.body.orphans.get() > 0);
     sites.field("checkpoint", "orphan", map.in_checkpoint(4, 4, 0), 4, chain);
-    // An entry for a valid block.
+    // Find an entry for a valid block.
     let (at, count) = map.stream_summary(drive, open);
     let superzone = state(open).superzone.get();
     let segments = segments(map, drive);
@@ -179,7 +179,7 @@ fn tables(sites: &mut Sites, drive: &Drive, map: &Map) {
         let (_, (at, chain)) = valid.unwrap();
         sites.layout(what, SitEntry::LAYOUT, *at, *chain, &[]);
     }
-    // An entry not in use.
+    // An entry that is not in use.
     let free = map.entries.iter().find(|((which, nid), _)| {
         *which == table::NAT && *nid > 1 && map.nat(drive, *nid).ino.get() == 0
     });
@@ -253,7 +253,7 @@ fn inodes(sites: &mut Sites, drive: &Drive, map: &Map) {
     let nid = inode("directory", kinds[1].1);
     let pointer: Pointer = drive.load((block(nid), InodeHead::SIZE));
     let chain = Chain::Content(nid, InodeHead::SIZE);
-    // The first record, with the layout in the document.
+    // The first record, whose layout is in the document.
     let at = (pointer.addr.get(), 0);
     let record = drive.bytes(at, 12);
     let (name, length) = (usize::from(record[10]), usize::from(record[8]));
@@ -270,7 +270,7 @@ fn inodes(sites: &mut Sites, drive: &Drive, map: &Map) {
     }
 }
 
-/// A pointer in use and one that is a hole.
+/// Adds a pointer in use, and a pointer that is a hole.
 fn pointers(sites: &mut Sites, drive: &Drive, what: &str, at: At, count: usize, chain: Chain) {
     let pointer = |i: usize| drive.load::<Pointer>(shift(at, i * Pointer::SIZE));
     let used = (0..count).find(|i| pointer(*i) != Pointer::HOLE).unwrap();
@@ -280,7 +280,7 @@ fn pointers(sites: &mut Sites, drive: &Drive, what: &str, at: At, count: usize, 
     sites.layout(&what, Pointer::LAYOUT, shift(at, hole * Pointer::SIZE), chain, &[]);
 }
 
-/// A node id in use and one that is not.
+/// Adds a node id in use, and an unused slot.
 fn children(sites: &mut Sites, drive: &Drive, what: &str, at: At, count: usize, nid: u32) {
     let child = |i: usize| drive.bytes(shift(at, i * 4), 4) != [0; 4];
     let used = (0..count).find(|i| child(*i)).unwrap();
@@ -289,7 +289,8 @@ fn children(sites: &mut Sites, drive: &Drive, what: &str, at: At, count: usize, 
     sites.field(what, "child, none", shift(at, none * 4), 4, Chain::Node(nid));
 }
 
-/// A summary of a closed segment with a valid block, and one without.
+/// Adds a summary of a closed segment, with an entry for a valid block and an entry for a
+/// stale one.
 fn summaries(sites: &mut Sites, drive: &Drive, map: &Map) {
     let start = map.plan.main_start.get() * drive.capacity();
     let end = (map.plan.main_start.get() + map.plan.superzones.get()) * drive.capacity();
@@ -317,10 +318,10 @@ fn summaries(sites: &mut Sites, drive: &Drive, map: &Map) {
     sites.field("summary", "padding", (addr, used), BLOCK - used, chain);
 }
 
-/// Stands for as many bytes as the u32 before it states.
+/// Stands for as many bytes as the preceding u32 states.
 const XATTRS: usize = usize::MAX;
 
-/// Fields of a create; the last is there only with extended attributes.
+/// Fields of a create item; the last one exists only with extended attributes.
 static CREATED: [(&str, usize); 14] = [
     ("number", 8),
     ("parent", 4),
@@ -338,10 +339,10 @@ static CREATED: [(&str, usize); 14] = [
     ("attributes", 0),
 ];
 
-/// Stands for the pieces of a change, as many as the field before says.
+/// Stands for as many pieces of a change as the preceding field states.
 const PIECES: usize = usize::MAX - 1;
 
-/// Fields of the items of sync records, by tag; `0` stands for a u16 length and as many bytes.
+/// Fields of the items of sync records, by tag; `0` stands for a u16 length and that many bytes.
 fn item_fields(tag: u8) -> (&'static str, &'static [(&'static str, usize)]) {
     match tag {
         item::CREATE => ("create", &CREATED[..CREATED.len() - 1]),
@@ -393,7 +394,7 @@ fn item_fields(tag: u8) -> (&'static str, &'static [(&'static str, usize)]) {
             ],
         ),
         item::CREATE_WITH => ("create with", &CREATED),
-        // The length is a u32: its upper half is zero for these attributes.
+        // The length is a u32, whose upper half is zero for these attributes.
         item::XATTRS => ("xattrs", &[("inode", 4), ("length", 4), ("attributes", XATTRS)]),
         item::CHANGE | item::NEW => {
             let fields = &[
