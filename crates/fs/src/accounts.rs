@@ -1,4 +1,4 @@
-//! Comparing accounts: the errors of accounts that contradict each other.
+//! Comparing accounts, and the errors for accounts that contradict each other.
 
 use furrow_log::audit::broken;
 use furrow_zone::{Error, Result};

@@ -100,7 +100,7 @@ pub(crate) struct Allocator {
     rt: Rt,
     geometry: Geometry,
     layout: Rc<Layout>,
-    /// Source of the pages for summaries.
+    /// The pool that provides pages for summaries.
     pages: Pool,
     variant: FsVariant,
     zones: ZonePool,
@@ -117,7 +117,7 @@ pub(crate) struct Allocator {
     dispatches: Dispatches,
     /// The time of day when the engine last read it: exact enough for the age of a segment.
     seconds: Cell<u32>,
-    /// Space the cleaning under way will still need.
+    /// Space that the cleaning under way will still need.
     cleaning: u32,
     /// Cleaning is writing: it may open the superzones that are kept for it.
     for_cleaning: bool,

@@ -17,11 +17,11 @@ pub(crate) struct Fetch {
 /// The resource that an operation lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lack {
-    /// Blocks that can be written before anything is reset.
+    /// Space: blocks that can be written before anything is reset.
     Space,
-    /// Blocks that users may have in use.
+    /// Blocks within the number that users may have in use.
     Blocks,
-    /// Node ids.
+    /// Free node ids.
     Nodes,
 }
 
@@ -46,7 +46,7 @@ pub(crate) enum Blocked {
     Throttle,
 }
 
-/// Why an operation was not applied.
+/// The reason why an operation was not applied.
 #[derive(Debug)]
 pub(crate) enum NotApplied {
     /// The operation failed, and retrying would not help.

@@ -46,7 +46,7 @@ const ROUND_MAX: u32 = 4;
 /// Number of failures kept for a report.
 const FAILURES_MAX: usize = 32;
 
-/// Why a victim is wanted.
+/// The reason for cleaning, which decides how victims are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
     /// No request waits for space. With the policy, and the least garbage of a victim,
@@ -81,7 +81,7 @@ impl Urgency {
 /// The result of a cleaning step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// There is more space.
+    /// There is more space than before.
     Gained,
     /// A superzone was emptied, but the changed nodes took as much space as that freed.
     Moved,
@@ -93,13 +93,13 @@ pub(crate) enum Outcome {
 struct Plan {
     victim: SuperzoneId,
     items: Vec<Item>,
-    /// Blocks moved at a time.
+    /// Number of blocks moved at a time.
     batch: usize,
     /// Nodes are written after each batch, to limit the number of dirty nodes.
     by_batch: bool,
     /// Most space that the cleaning takes, for the valid blocks and the nodes that point to them.
     needed: u32,
-    /// Blocks gained; negative if the cleaning writes more nodes than it frees blocks.
+    /// Number of blocks gained; negative if the cleaning writes more nodes than it frees blocks.
     gain: i64,
 }
 

@@ -62,7 +62,7 @@ pub(crate) struct Core {
     pub(crate) health: Health,
 }
 
-/// Why an operation failed.
+/// The reason why an operation failed.
 pub(crate) enum Failed {
     /// A block that the operation needs cannot be read.
     Load(Error),
@@ -92,7 +92,7 @@ pub(crate) struct Inner {
     pub(crate) progress: Notify,
     /// Wakes tasks when options have changed.
     pub(crate) reconfigured: Notify,
-    /// Blocks that are being read.
+    /// The reads that are in flight.
     pub(crate) fetches: Fetches,
     /// Held while a checkpoint is made: one at a time.
     pub(crate) checkpoint_lock: Semaphore,

@@ -1,4 +1,4 @@
-//! Durability of changes: checkpoints, the sync log, write-back, zones that fail, recovery.
+//! Durability of changes: checkpoints, the sync log, write-back, failing zones, recovery.
 
 pub(crate) mod append;
 mod audit;
@@ -212,7 +212,7 @@ pub(crate) struct CheckpointState {
     snapshot_bytes: u64,
     /// A change since the last snapshot needs a checkpoint, even if no page is dirty.
     forced: bool,
-    /// The next checkpoint goes to the ring's other zone.
+    /// True if the next checkpoint must go to the other zone of the ring.
     leave_ring: bool,
     /// Files whose dirty blocks the last snapshot left in memory, because nodes above these blocks
     /// are damaged: the data of other files must not wait for them.
@@ -222,9 +222,9 @@ pub(crate) struct CheckpointState {
 /// The state of appends.
 #[derive(Default)]
 pub(crate) struct Appends {
-    /// Blocks in flight.
+    /// The blocks whose appends are in flight.
     blocks: BTreeSet<(Ino, u32)>,
-    /// Appends not finished.
+    /// Number of appends in flight.
     flights: usize,
     /// Number of callers that wait until no append is in flight; no append begins while there
     /// are any.
@@ -238,9 +238,9 @@ pub(crate) struct Appends {
 pub(crate) struct Relocation {
     /// The mount can survive failures of zones: recovery has ended.
     able: bool,
-    /// A zone has failed since the mount.
+    /// True if a zone has failed since the mount.
     any: bool,
-    /// Callers that wait for a relocation.
+    /// Number of callers that wait for a relocation.
     waiting: u32,
     lost: BTreeMap<ZoneId, Lost>,
 }

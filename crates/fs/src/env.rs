@@ -15,7 +15,7 @@ pub(crate) struct Env {
     pub(crate) geometry: Geometry,
     pub(crate) layout: Rc<Layout>,
     pub(crate) options: MountOptions,
-    /// Source of pages.
+    /// The pool that provides pages.
     pub(crate) pages: Pool,
     /// The writer that every write to the drive goes through.
     pub(crate) writer: Writer,

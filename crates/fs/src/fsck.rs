@@ -46,7 +46,7 @@ pub(crate) use names::path;
 use std::fmt;
 use std::rc::Rc;
 
-/// How to check.
+/// Options of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FsckOptions {
     /// Read the content of every file and compare it with its checksum. Directories and symbolic
@@ -73,7 +73,7 @@ pub struct Finding {
     pub place: String,
     /// The expected content.
     pub expected: String,
-    /// The content found.
+    /// The content that was found.
     pub found: String,
 }
 
@@ -104,26 +104,26 @@ pub struct FsckStatistics {
     pub inodes: u64,
     /// Directories among the inodes.
     pub directories: u64,
-    /// Names in directories.
+    /// Number of names in directories.
     pub entries: u64,
-    /// Nodes read (inodes, leaves, index nodes).
+    /// Number of nodes that were read (inodes, leaves, index nodes).
     pub nodes: u64,
-    /// Blocks of content that files refer to.
+    /// Number of blocks of content that files refer to.
     pub data_blocks: u64,
     /// Blocks of content that were read and compared with their checksum.
     pub verified_blocks: u64,
     /// Summaries of closed segments that were checked.
     pub summaries: u64,
-    /// Blocks of tables and delta log read.
+    /// Number of blocks of tables and delta logs that were read.
     pub table_blocks: u64,
-    /// Sync records the next mount will replay.
+    /// Number of sync records that the next mount will replay.
     pub sync_records: u64,
 }
 
 /// The outcome of a check.
 #[derive(Clone, Debug, Default)]
 pub struct FsckReport {
-    /// Volume label.
+    /// Label of the volume.
     pub label: String,
     /// UUID of the file system.
     pub uuid: String,
@@ -283,12 +283,12 @@ impl Fsck {
         }
     }
 
-    /// Blocks per zone.
+    /// Number of blocks per zone.
     fn capacity(&self) -> u32 {
         blocks_per_zone(&self.geometry)
     }
 
-    /// Blocks of `zone` that can be read.
+    /// Number of blocks of `zone` that can be read.
     fn written(&self, zone: ZoneId) -> u32 {
         let Some(report) = self.reports.get(zone.0 as usize) else { return 0 };
         match report.state {
@@ -396,7 +396,7 @@ struct Plan {
     logs: u32,
 }
 
-/// Zones of the checkpoint ring.
+/// Number of zones in the checkpoint ring.
 const RING_ZONES: u32 = 2;
 
 impl Plan {
@@ -405,7 +405,7 @@ impl Plan {
         ((self.unit_blocks as usize * BLOCK - RecordHeader::SIZE) / size) as u32
     }
 
-    /// Striping over `width` zones.
+    /// Striping of a superzone of `width` zones.
     fn stripe(&self, width: u32) -> Stripe {
         Stripe { width, capacity: self.capacity, sub: self.sub, segment: self.segment_blocks }
     }
@@ -415,12 +415,12 @@ impl Plan {
         Stripe { sub: 1, ..self.stripe(self.sync_zones) }
     }
 
-    /// Segments of each superzone.
+    /// Number of segments in each superzone.
     fn segments(&self) -> u32 {
         self.stripe(self.width).segments()
     }
 
-    /// Segments of the main area.
+    /// Number of segments in the main area.
     fn segment_count(&self) -> u32 {
         self.superzones * self.segments()
     }

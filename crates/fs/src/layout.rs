@@ -13,17 +13,18 @@ use furrow_log::record::{RecordHeader, Uuid};
 use furrow_zone::words::count;
 use furrow_zone::{Error, ErrorKind, Geometry, Result, ZoneId};
 
-/// Zones of the checkpoint ring.
+/// Number of zones in the checkpoint ring.
 pub(crate) const RING_ZONES: u32 = 2;
 /// Adjacent blocks of a segment in one zone of a superzone: 128 KiB.
 const SUBSEGMENT: u32 = 32;
-/// Blocks in a segment: 2 MiB.
+/// Number of blocks in a segment: 2 MiB.
 const SEGMENT: u32 = 512;
 /// Most zones in a half of the sync log. A small zone lies on one die, and a die programs about ten
 /// thousand records a second. With four zones, 16 clients wrote more records than four dies can
 /// program, and waiting records filled the drive's write buffer (claim Z17).
 const SYNC_ZONES: u32 = 8;
-/// Fewest superzones of the main area: one for each of the six streams, two spare, one to start.
+/// Smallest number of superzones in the main area: one for each of the six streams, two spare, one
+/// to start with.
 const SUPERZONES_MIN: u32 = 9;
 /// Active zones that the logs need at least, one for each: checkpoint ring, delta log, tables,
 /// sync log.
@@ -33,7 +34,7 @@ const LOG_PERMITS: u32 = 4;
 const SEPARATE_ZONES: u32 = 128;
 /// Initially the tables have space for this fraction of all node ids: one in 256.
 const FEW_NODES: u32 = 256;
-/// Fewest active zones a drive must offer.
+/// Smallest number of active zones that a drive must offer.
 pub(crate) const PERMITS_MIN: u32 = 6;
 /// Zones of at least this capacity, in bytes, are striped over all dies by the drive itself, so
 /// superzones get width 1.
@@ -55,7 +56,7 @@ pub(crate) fn label(body: &SuperblockBody) -> String {
 /// Checks that a superblock can hold a label.
 ///
 /// # Errors
-/// `Invalid` if it is too long or contains a zero.
+/// `Invalid` if the label is too long or contains a zero byte.
 pub(crate) fn check_label(label: &str) -> Result<()> {
     if label.len() > 63 || label.contains('\0') {
         let message = "a label has at most 63 bytes, none of them zero";
@@ -70,11 +71,11 @@ pub(crate) struct Layout {
     pub(crate) uuid: Uuid,
     pub(crate) device: Uuid,
     pub(crate) label: String,
-    /// Compatible features.
+    /// Compatible features of the file system, as bits.
     pub(crate) compat: u64,
-    /// Read-only compatible features.
+    /// Read-only compatible features of the file system, as bits.
     pub(crate) ro_compat: u64,
-    /// Incompatible features.
+    /// Incompatible features of the file system, as bits.
     pub(crate) incompat: u64,
     pub(crate) hash_seed: u64,
     pub(crate) created: i64,
@@ -98,7 +99,7 @@ pub(crate) struct Layout {
     pub(crate) streams: u32,
     /// Number of delta logs, and of table zones written at the same time: 1 or 2.
     pub(crate) logs: u32,
-    /// Segments per superzone (derived).
+    /// Number of segments per superzone (derived).
     pub(crate) segments: u32,
 }
 
@@ -207,7 +208,7 @@ impl Layout {
         self.capacity / self.unit_blocks
     }
 
-    /// Zones that `nat` table pages of the NAT and `sit` table pages of the SIT fill.
+    /// Number of zones that `nat` table pages of the NAT and `sit` table pages of the SIT fill.
     pub(crate) fn table_zones_for(&self, nat: u32, sit: u32) -> u32 {
         let per_zone = self.units_per_zone();
         match self.logs {
@@ -246,27 +247,27 @@ impl Layout {
         ((self.unit_blocks as usize * BLOCK - RecordHeader::SIZE) / entry) as u32
     }
 
-    /// NAT entries in a table page.
+    /// Number of NAT entries in a table page.
     pub(crate) fn nat_per_unit(&self) -> u32 {
         self.per_table_page(size_of::<NatEntry>())
     }
 
-    /// SIT entries in a table page.
+    /// Number of SIT entries in a table page.
     pub(crate) fn sit_per_unit(&self) -> u32 {
         self.per_table_page(size_of::<SitEntry>())
     }
 
-    /// Segments of the main area.
+    /// Number of segments in the main area.
     pub(crate) fn segment_count(&self) -> u32 {
         self.superzones * self.segments
     }
 
-    /// Table pages of the NAT.
+    /// Number of table pages of the NAT.
     pub(crate) fn nat_units(&self) -> u32 {
         self.nodes.div_ceil(self.nat_per_unit())
     }
 
-    /// Table pages of the SIT.
+    /// Number of table pages of the SIT.
     pub(crate) fn sit_units(&self) -> u32 {
         self.segment_count().div_ceil(self.sit_per_unit())
     }
@@ -350,7 +351,7 @@ impl Layout {
         (self.table_start..self.table_start + self.table_zones).map(ZoneId)
     }
 
-    /// Active zones of checkpoint ring, delta logs, tables and sync log.
+    /// Number of active zones that the checkpoint ring, delta logs, tables and sync log need.
     pub(crate) fn log_permits(&self) -> u32 {
         1 + 2 * self.logs + self.sync_zones
     }

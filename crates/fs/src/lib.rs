@@ -276,7 +276,7 @@ impl Fs {
         self.0.silence()
     }
 
-    /// The executor.
+    /// The executor that the file system runs on.
     pub fn rt(&self) -> &Rt {
         &self.0.rt
     }
@@ -700,7 +700,7 @@ impl Fs {
         self.0.core.borrow().statfs()
     }
 
-    /// Label and UUID.
+    /// The label and the UUID of the file system.
     pub fn identity(&self) -> (String, String) {
         let core = self.0.core.borrow();
         (core.env.layout.label.clone(), core.env.layout.uuid.to_string())
@@ -757,10 +757,10 @@ impl Fs {
         self.0.core.borrow().alloc.permits()
     }
 
-    /// Use and content of every zone of the drive.
+    /// Returns the use and the content of every zone of the drive.
     ///
     /// # Errors
-    /// `Io` if the drive does not report.
+    /// `Io` if the drive does not report its zones.
     #[inline(never)]
     pub fn zone_map(&self) -> Boxed<'_, Result<Vec<ZoneInfo>>> {
         Box::pin(async move {

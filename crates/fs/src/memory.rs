@@ -10,7 +10,7 @@ use furrow_rt::PAGE_SIZE;
 
 pub(crate) const PAGE: u64 = PAGE_SIZE as u64;
 
-/// Bytes of memory a file system holds.
+/// Memory that a file system uses, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     /// Cached blocks of files and directories.
@@ -37,7 +37,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The sum of all parts (pages that are dirty or in flight are counted once).
+    /// The sum of all parts; pages that are dirty or in flight are counted only once.
     pub fn total(&self) -> u64 {
         self.parts().iter().map(|part| part.2).sum()
     }

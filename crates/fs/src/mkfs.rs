@@ -56,7 +56,7 @@ pub(crate) async fn format(
     })
 }
 
-/// Refuses a drive with content, unless forced.
+/// Refuses a drive that is not empty, unless forced.
 async fn refuse_used(
     device: &dyn ZonedDevice,
     layout: &Layout,

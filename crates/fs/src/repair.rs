@@ -43,7 +43,7 @@ use furrow_zone::{Error, ErrorKind, Overlay, Result, ZonedDevice};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// How to repair.
+/// Options of a repair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RepairOptions {
     /// Go back to an older checkpoint if the newest one is damaged. Changes after the older one
@@ -60,15 +60,15 @@ pub struct RepairOptions {
 pub struct Action {
     /// The kind of the damaged structure, by its name in the format.
     pub structure: &'static str,
-    /// The place of the structure.
+    /// The place of the damaged structure.
     pub place: String,
-    /// The fault.
+    /// The fault of the structure.
     pub problem: String,
-    /// The step taken.
+    /// The step taken, in words.
     pub action: String,
-    /// The file or directory concerned, if it has a name.
+    /// The path of the file or directory concerned, if it has a name.
     pub path: Option<String>,
-    /// The inode concerned; 0 if there is none.
+    /// The number of the inode concerned; 0 if there is none.
     pub ino: u32,
     /// True if the step gives up content that could be read, or was promised, before the damage.
     pub loss: bool,
@@ -77,7 +77,7 @@ pub struct Action {
 /// The outcome of a repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// There was no fault.
+    /// The file system had no fault.
     Clean,
     /// No fault is left after the repair.
     Sound,

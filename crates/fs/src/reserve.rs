@@ -1,7 +1,7 @@
 //! Reserving space before a change, and waiting for it.
 //!
-//! The rules are in [`space`](crate::alloc::space). Requests short of space queue FIFO; the first
-//! one cleans until there is enough ([`Inner::gain_space`]).
+//! The rules are in [`space`](crate::alloc::space). Requests that are short of space queue FIFO;
+//! the first request cleans until there is enough ([`Inner::gain_space`]).
 
 pub(crate) mod queue;
 
@@ -59,12 +59,12 @@ impl Core {
         self.alloc.has_space(wanted + self.dirty())
     }
 
-    /// Space that must stay spare.
+    /// Number of blocks that must stay spare.
     pub(crate) fn kept(&self, removal: bool) -> u64 {
         self.alloc.kept(removal, self.cache.changed_pages() as u64)
     }
 
-    /// Space that recovery may need after a crash now.
+    /// Number of blocks that recovery may need after a crash now.
     pub(crate) fn recovery_needs(&self) -> u64 {
         self.alloc.recovery_needs(self.cache.changed_pages() as u64)
     }

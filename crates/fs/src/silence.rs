@@ -14,12 +14,12 @@ const LOOK_EVERY: u64 = Nanos::SECOND;
 /// The drive is reported when an answer has been owed for this time.
 const SILENT: u64 = 5 * Nanos::SECOND;
 
-/// A drive that owes an answer.
+/// The state of a drive that owes an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Silence {
     /// Time for which the engine has known that the answer is owed, in seconds.
     pub seconds: u64,
-    /// The commands that wait.
+    /// The commands that wait for the drive.
     pub waiting: String,
 }
 

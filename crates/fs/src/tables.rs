@@ -255,7 +255,7 @@ impl Log {
         Log { delta, extents, merging: false, moved: BTreeSet::new(), open: None }
     }
 
-    /// True if no extent is in the log's other half.
+    /// True if all extents are in the current half of the log.
     pub(crate) fn is_in_one_half(&self) -> bool {
         let half = self.delta.position().0;
         self.extents.iter().all(|extent| extent.half == half)
@@ -266,7 +266,7 @@ impl Log {
 enum Use {
     Empty,
     Written,
-    /// The zone cannot be written any more.
+    /// The zone can no longer be written.
     Dead,
 }
 

@@ -83,9 +83,9 @@ pub struct Attr {
     pub mode: u16,
     /// Number of hard links; 1 for a directory with more than 65,533 subdirectories.
     pub links: u32,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
     /// Device number of a special file.
     pub rdev: u32,
@@ -108,9 +108,9 @@ pub struct Attr {
 pub struct SetAttr {
     /// Permission bits (07777).
     pub mode: Option<u16>,
-    /// Owner.
+    /// User id of the owner.
     pub uid: Option<u32>,
-    /// Group.
+    /// Group id.
     pub gid: Option<u32>,
     /// New size in bytes, which truncates or extends the file.
     pub size: Option<u64>,
@@ -129,9 +129,9 @@ pub struct NewNode {
     pub kind: Kind,
     /// Permission bits (07777).
     pub mode: u16,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
     /// Device number, for a character or block device.
     pub rdev: u32,
@@ -166,7 +166,7 @@ impl NewNode {
     }
 }
 
-/// How to set an extended attribute (setxattr).
+/// Mode of setting an extended attribute (setxattr).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XattrMode {
     /// Create or replace the attribute.
@@ -215,7 +215,7 @@ pub enum AccessTime {
     Never,
 }
 
-/// How to rename (renameat2).
+/// Mode of a rename (renameat2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameMode {
     /// Replace the inode that has the new name.
@@ -229,9 +229,9 @@ pub enum RenameMode {
     /// whiteout is a character device 0:0, with which an overlay file system hides a name of its
     /// lower layers. After a crash, both the rename and the whiteout are visible, or neither.
     Whiteout {
-        /// Owner of the whiteout.
+        /// User id of the whiteout's owner.
         uid: u32,
-        /// Group of the whiteout.
+        /// Group id of the whiteout.
         gid: u32,
     },
 }
@@ -239,11 +239,11 @@ pub enum RenameMode {
 /// One entry of a directory listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
-    /// Inode.
+    /// The inode that the name leads to.
     pub ino: Ino,
     /// Kind of the inode.
     pub kind: Kind,
-    /// Name.
+    /// The name of the entry.
     pub name: Vec<u8>,
     /// The place at which a listing continues after this entry. It stays valid while other entries
     /// are added or removed.
@@ -253,11 +253,11 @@ pub struct DirEntry {
 /// Numbers of blocks and inodes (statfs).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatFs {
-    /// Bytes per block: 4096.
+    /// Number of bytes per block: 4096.
     pub block_size: u32,
     /// Number of blocks for data and nodes.
     pub blocks: u64,
-    /// Blocks without valid content: free once everything is cleaned.
+    /// Number of blocks without valid content, which are free once everything is cleaned.
     pub blocks_free: u64,
     /// Blocks of `blocks_free` that users can have: without the blocks kept for cleaning.
     pub blocks_available: u64,
@@ -265,7 +265,7 @@ pub struct StatFs {
     pub blocks_now: u64,
     /// Garbage: blocks whose content is no longer valid, in zones that are not yet reset.
     pub blocks_stale: u64,
-    /// Blocks set aside for checkpoint ring, delta log, tables and sync log.
+    /// Number of blocks set aside for the checkpoint ring, delta logs, tables and sync log.
     pub blocks_logs: u64,
     /// Blocks of `blocks_logs` whose content a mount would need now.
     pub blocks_logs_used: u64,
@@ -429,13 +429,13 @@ pub struct MkfsOptions {
 pub struct MkfsReport {
     /// UUID in its usual form.
     pub uuid: String,
-    /// Label.
+    /// Label of the volume.
     pub label: String,
-    /// Zones per superzone.
+    /// Number of zones per superzone.
     pub width: u32,
-    /// Superzones of the main area.
+    /// Number of superzones in the main area.
     pub superzones: u32,
-    /// Bytes for data and nodes.
+    /// Number of bytes for data and nodes.
     pub main_bytes: u64,
     /// The permit budget as lines: purpose, and the number of active zones it needs.
     pub budget: Vec<(String, u32)>,
@@ -526,7 +526,7 @@ pub enum OnDamage {
 /// A log stream: blocks that are expected to die together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamInfo {
-    /// Content of the stream.
+    /// Name of the stream, which says what it contains.
     pub name: &'static str,
     /// Number of superzones that the stream may write to at the same time.
     pub quota: u32,
@@ -536,7 +536,7 @@ pub struct StreamInfo {
     pub lent: u32,
     /// Number of superzones left partly written, which are still active on the drive.
     pub parked: u32,
-    /// Blocks (4 KiB) written since the mount.
+    /// Number of blocks (4 KiB) written since the mount.
     pub blocks: u64,
 }
 

@@ -172,7 +172,7 @@ fn a_failed_append_ends_in_an_error_and_nothing_waits_for_ever() {
     });
 }
 
-/// The drive refuses an append: its blocks go elsewhere, and the file is synced.
+/// The drive refuses an append: the blocks of that append go elsewhere, and the file is synced.
 #[test]
 fn a_failed_append_is_made_elsewhere() {
     for nth in [1, 20, 100] {

@@ -350,7 +350,7 @@ fn a_damaged_summary_costs_a_search_but_no_block() {
         fs.unmount().await?;
         let fs = mount(&rt, &drive, quiet()).await?;
         let zones = full_data_zones(&fs).await?;
-        // Segments have 25 blocks here; a zone has two.
+        // Segments have 25 blocks here, and a zone has two segments.
         for (zone, offset) in [(zones[0], 24), (zones[0], 49), (zones[2], 24)] {
             let place = at(&drive, zone, offset);
             let fault = Fault::new(FaultKind::BitFlip).at_blocks(place, BlockCount(1));

@@ -38,7 +38,7 @@ fn list<'a>(value: &'a Value, path: &[&str]) -> &'a [Value] {
 
 const SPEC: &str = "zones=40,zone-size=1MiB,zone-capacity=256KiB,max-active=14,channels=1";
 
-/// A drive with a directory of 300 files, the first with content.
+/// A drive with a directory of 300 files, of which the first has content.
 fn made(rt: &Rt) -> Drive {
     let geometry = furrow_zone::spec::parse_geometry(SPEC).unwrap();
     let medium = Medium::memory(&geometry);

@@ -131,7 +131,7 @@ fn a_read_only_zone_loses_nothing_and_is_written_no_more() {
     .unwrap();
 }
 
-/// The content of a read-only zone is moved while it can still be read, and the zone is retired.
+/// A read-only zone: its content is moved while it can still be read, and the zone is retired.
 #[test]
 fn a_read_only_zone_is_evacuated_and_retired() {
     let (drive, zones) = unmounted();

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 const SMALL: &str = "zones=96,zone-size=1MiB,zone-capacity=772KiB,max-active=14,channels=2";
 
-/// Drives for power cuts: with and without a volatile cache, wide and narrow.
+/// Drives for power cuts, with and without a volatile cache, wide and narrow.
 const DRIVES: [&str; 4] = [
     SMALL,
     "zones=96,zone-size=1MiB,zone-capacity=772KiB,max-active=14,channels=2,volatile-cache=on",

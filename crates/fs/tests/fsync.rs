@@ -9,7 +9,8 @@ use furrow_rt::{Config, Nanos, PAGE_SIZE, Rt};
 use furrow_zone::{DeviceSpec, Result};
 use std::rc::Rc;
 
-/// A drive that answers each write, append and flush after 100 µs, for any number of them.
+/// A drive that answers each write, append and flush after 100 µs, no matter how many are
+/// in flight.
 const DRIVE: &str = "mem:zones=64,zone-size=16MiB,max-active=14,timing=virtual,model=plain,\
                      model.write-latency=4KiB:100us/128KiB:100us,\
                      model.append-latency=4KiB:100us/128KiB:100us,model.flush=100us,\
@@ -102,7 +103,7 @@ fn a_volatile_cache_is_flushed_once() {
     let alone = cost(",volatile-cache=on", Order::Queued, 1);
     assert_eq!((alone.records, alone.flushes), (1, 1));
     assert!((2 * ANSWER..ANSWER * 5 / 2).contains(&alone.took), "{} ns", alone.took);
-    // Many fsyncs share flushes as they share records.
+    // Many fsyncs share flushes, as they share records.
     let many = cost(",volatile-cache=on", Order::Queued, 32);
     assert!(many.flushes <= 6, "{} flushes for 32", many.flushes);
 }

@@ -220,7 +220,7 @@ fn a_file_without_a_name_gets_one_or_vanishes() {
         let fs = mount(&rt, &drive).await?;
         let inodes = fs.statfs().inodes_free;
         let unnamed = async |fs: &Fs| fs.create_unnamed(Ino::ROOT, &NewNode::file()).await;
-        // A file without a name is removed when it is released.
+        // A file without a name must be removed when it is released.
         let gone = unnamed(&fs).await?;
         assert_eq!(gone.links, 0);
         write(&fs, gone.ino, 0, &pattern(50_000)).await?;

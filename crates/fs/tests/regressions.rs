@@ -13,7 +13,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::task::Poll;
 
-/// Payload blocks of a superzone of a [`SMALL`] drive.
+/// Number of payload blocks in a superzone of a [`SMALL`] drive.
 const PER: usize = 190;
 
 fn on_drive<F: Future<Output = Result<()>> + 'static>(

@@ -189,7 +189,7 @@ fn access_lists_and_permission_bits_follow_each_other() {
         let chmod = SetAttr { mode: Some(0o4610), ..SetAttr::default() };
         fs.setattr(ino, chmod).await?;
         assert_eq!(fs.getxattr(ino, ACCESS).await?, named(6, 1, 0));
-        // A list that is equivalent to the permission bits.
+        // This list expresses the same as the permission bits.
         let plain = list(&[(1, 6, NOBODY), (4, 4, NOBODY), (32, 0, NOBODY)]);
         fs.setxattr(ino, ACCESS, &plain, XattrMode::Set).await?;
         assert_eq!(mode().await?, 0o4640);

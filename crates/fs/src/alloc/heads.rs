@@ -121,13 +121,13 @@ pub(crate) struct Streams {
     budget: Budget,
     /// Number of superzones that saturate the drive; 0 if unknown.
     peak: u32,
-    /// Superzones that the drive's active zones allow.
+    /// Number of superzones that the drive's active zones allow.
     available: u32,
     placement: StreamHeads,
     load: Load,
     /// A stream had a head that it could have used, but no permits for a superzone.
     starved: bool,
-    /// Permits of the logs and the first heads: held as long as the engine lives.
+    /// Permits of the logs and the first heads, held as long as the engine lives.
     reserved: [Permit; 2],
 }
 
@@ -430,7 +430,8 @@ impl Allocator {
         for head in 0..self.cursors.len() {
             let Some(superzone) = self.cursors[head].head.superzone else { continue };
             let group = &mut groups[self.zones.group(SuperzoneId(superzone)) as usize];
-            // Data and nodes are each written in bursts of their own.
+            // Streams of one class write at the same time, but data and nodes are written in
+            // separate bursts.
             group.class += u32::from(class.contains(&self.stream_of_head(head)));
             let writer = self.writer_of(head).filter(|_| self.variant.open_by_load.holds());
             if let Some(writer) = writer {
@@ -678,7 +679,7 @@ impl Allocator {
     }
 
     /// Closes the superzone of parked `head`, which is at the start of a segment. Returns the zones
-    /// whose finish is to be awaited.
+    /// that must be finished.
     pub(super) fn begin_closing(&mut self, head: usize) -> Vec<ZoneId> {
         self.pad_segment(head);
         let Some(superzone) = self.cursors[head].head.superzone else { return Vec::new() };

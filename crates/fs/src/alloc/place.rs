@@ -20,7 +20,7 @@ use zerocopy::{FromZeros, IntoBytes};
 /// Slot number that marks the block as the node itself.
 pub(crate) const NODE_SLOT: u16 = u16::MAX;
 
-/// How a block is to be written.
+/// The stream that a block is written through, and its owner.
 pub(crate) struct Block {
     /// The stream: 0 to 2 are data, hot to cold; 3 to 5 are nodes, hot to cold.
     pub(crate) stream: u8,

@@ -39,7 +39,7 @@ pub(crate) const UPKEEP: u64 = 64;
 /// cleaning finds garbage.
 const SLACK: u64 = 32;
 
-/// What an operation does to the number of blocks in use.
+/// The effect of an operation on the number of blocks in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// Adds at most this number of blocks.

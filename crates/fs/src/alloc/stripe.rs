@@ -20,7 +20,7 @@ pub const DEFAULT_SUB: u32 = 32;
 /// Blocks of a segment by default: 2 MiB, which is 511 blocks and the summary.
 pub const DEFAULT_SEGMENT: u32 = 512;
 
-/// Why a [`Stripe`] cannot be built.
+/// The reason why a [`Stripe`] cannot be built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StripeError {
     /// One of the four numbers is zero, or a segment cannot hold a data block and its summary.
@@ -29,21 +29,21 @@ pub enum StripeError {
          each must be at least 1 and a segment at least 2"
     )]
     Degenerate {
-        /// Zones.
+        /// Number of zones.
         width: u32,
-        /// Blocks per zone.
+        /// Number of blocks per zone.
         capacity: u32,
-        /// Blocks per subsegment.
+        /// Number of blocks per subsegment.
         sub: u32,
-        /// Blocks per segment.
+        /// Number of blocks per segment.
         segment: u32,
     },
     /// The superzone has 2^32 blocks or more.
     #[error("superzone of {width} zones of {capacity} blocks: 2^32 blocks or more")]
     TooLarge {
-        /// Zones.
+        /// Number of zones.
         width: u32,
-        /// Blocks per zone.
+        /// Number of blocks per zone.
         capacity: u32,
     },
 }
@@ -53,13 +53,13 @@ pub enum StripeError {
 /// Build it with [`Stripe::new`] when the numbers come from a medium: the methods divide by them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stripe {
-    /// Zones.
+    /// Number of zones.
     pub width: u32,
-    /// Usable blocks of each zone.
+    /// Number of usable blocks in each zone.
     pub capacity: u32,
     /// Blocks of a subsegment, which are adjacent in one zone.
     pub sub: u32,
-    /// Blocks of a segment, its summary included.
+    /// Number of blocks in a segment, including its summary.
     pub segment: u32,
 }
 
@@ -80,12 +80,12 @@ impl Stripe {
         Stripe::new(width, capacity, DEFAULT_SUB, DEFAULT_SEGMENT)
     }
 
-    /// Blocks of the virtual space.
+    /// Number of blocks in the virtual space.
     pub fn blocks(&self) -> u32 {
         self.width * self.capacity
     }
 
-    /// Blocks of one zone that lie in full rows.
+    /// Number of blocks of one zone that lie in full rows.
     fn full_per_zone(&self) -> u32 {
         self.capacity - self.capacity % self.sub
     }
@@ -127,8 +127,8 @@ impl Stripe {
         if self.width == 1 { self.capacity - offset } else { end - offset }
     }
 
-    /// Blocks of zone `column` that have a virtual index below `v`: the zone's write pointer
-    /// when exactly `[0, v)` is written. `v` may be [`Stripe::blocks`].
+    /// Number of blocks of zone `column` that have a virtual index below `v`. This is the zone's
+    /// write pointer when exactly `[0, v)` is written. `v` may be [`Stripe::blocks`].
     pub fn fill(&self, column: u32, v: u32) -> u32 {
         let full = self.full_per_zone();
         if v < full * self.width {
@@ -141,13 +141,13 @@ impl Stripe {
         }
     }
 
-    /// Segments of the superzone, a short last one included.
+    /// Number of segments in the superzone, including a short last one.
     pub fn segments(&self) -> u32 {
         let (whole, tail) = (self.blocks() / self.segment, self.blocks() % self.segment);
         whole + u32::from(tail >= 2)
     }
 
-    /// Virtual blocks of segment `k` (below [`Stripe::segments`]), summary included.
+    /// Virtual blocks of segment `k` (below [`Stripe::segments`]), including its summary.
     pub fn segment_range(&self, k: u32) -> Range<u32> {
         debug_assert!(k < self.segments(), "segment {k} of {}", self.segments());
         let start = k * self.segment;
@@ -176,7 +176,7 @@ impl Stripe {
         self.segment_of(v).is_none()
     }
 
-    /// Blocks that can hold data or nodes: everything but summaries and padding.
+    /// Number of blocks that can hold data or nodes: all except summaries and padding.
     pub fn payload_blocks(&self) -> u32 {
         let tail = self.blocks() % self.segment;
         let padding = if tail == 1 { 1 } else { 0 };

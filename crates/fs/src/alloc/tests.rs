@@ -115,7 +115,7 @@ struct Bench {
     layout: Rc<Layout>,
     groups: u32,
     alloc: Allocator,
-    /// Valid blocks.
+    /// The blocks that are valid in the model.
     valid: BTreeSet<u32>,
     /// Owner of each block written since its superzone was released: (node, slot).
     owners: BTreeMap<u32, (u32, u16)>,

@@ -9,7 +9,7 @@ use furrow_log::address::BlockAddr;
 use furrow_log::pool::{SuperzoneId, SuperzoneState};
 use furrow_zone::Result;
 
-/// Bits set in the map of a segment.
+/// Number of bits set in the map of a segment.
 pub(super) fn bits(entry: &SitEntry) -> u32 {
     let words = entry.map.chunks_exact(8);
     words.map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()).count_ones()).sum()

@@ -62,7 +62,7 @@ fn corrupt(fs: &Fs, account: &str, mutate: impl FnOnce(&mut Core)) {
     let error = fs.audit().expect_err("the corruption is not noticed");
     assert_eq!(error.kind(), ErrorKind::Internal);
     assert!(error.to_string().contains(account), "expected `{account}`, found: {error}");
-    // No part of the corruption may reach the drive: the test ends here.
+    // No part of the corruption may reach the drive, so the engine must not write any more.
     fs.0.fail(&error);
 }
 

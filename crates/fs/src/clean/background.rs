@@ -32,7 +32,7 @@ const PAUSE_MAX: u64 = 8;
 const LEAST: [u64; 2] = [2, 1];
 
 impl Core {
-    /// Blocks that users can still write at once.
+    /// Number of blocks that users can still write at once.
     fn free(&self) -> u64 {
         self.spare().saturating_sub(self.alloc.kept_from_users())
     }

@@ -4,13 +4,13 @@ use furrow_log::pool::SuperzoneId;
 use furrow_log::victim::Policy;
 use std::collections::BTreeMap;
 
-/// How a mounted file system cleans.
+/// Options for cleaning a mounted file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GcOptions {
     /// Clean in the background. Without background cleaning, the engine cleans only when an
     /// operation lacks space.
     pub background: bool,
-    /// How background cleaning chooses victims.
+    /// The policy by which background cleaning chooses victims.
     pub policy: Policy,
     /// Background cleaning starts when the space that can be written at once falls below this share
     /// of the space not in use, in percent.
@@ -28,7 +28,7 @@ impl Default for GcOptions {
 /// Options of [`crate::Fs::clean`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CleanOptions {
-    /// How victims are chosen.
+    /// The policy by which victims are chosen.
     pub policy: Policy,
     /// Largest number of superzones to clean.
     pub superzones: u32,
@@ -43,14 +43,14 @@ impl Default for CleanOptions {
     }
 }
 
-/// Result of a cleaning.
+/// The result of a cleaning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CleanReport {
-    /// Superzones made empty.
+    /// Number of superzones that are empty now.
     pub superzones: u32,
-    /// Blocks of file data moved.
+    /// Number of blocks of file data that were moved.
     pub data_blocks: u64,
-    /// Nodes moved.
+    /// Number of nodes that were moved.
     pub node_blocks: u64,
     /// Blocks that could not be read, or whose content is not the content that was written.
     pub failed_blocks: u64,

@@ -20,7 +20,7 @@ use std::rc::Rc;
 
 /// Stream for data that cleaning moves: the cold one, as in F2FS.
 const MOVED_DATA: u8 = 2;
-/// Most blocks of a batch: a segment.
+/// Most blocks in a batch: one segment.
 const BATCH_MAX: usize = 512;
 /// Most blocks in one read. If a read fails, its blocks are read again one by one.
 const RUN_MAX: usize = 64;
@@ -53,7 +53,7 @@ pub(crate) struct Confirmed {
 }
 
 impl Core {
-    /// Most blocks of a batch: a segment, and no more than a small cache can hold.
+    /// Most blocks in a batch: at most a segment, and no more than a small cache can hold.
     pub(super) fn clean_batch(&self) -> usize {
         (self.env.dirty_limit() / 4).clamp(16, BATCH_MAX)
     }
@@ -401,7 +401,7 @@ impl Inner {
     }
 }
 
-/// Whether an error says that a block on the drive cannot be read or has wrong content.
+/// Whether an error means that a block on the drive cannot be read or has wrong content.
 fn is_damage(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Io | ErrorKind::Corrupt)
 }

@@ -39,7 +39,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use zerocopy::FromZeros;
 
-/// Most blocks of one batch.
+/// Most blocks in one batch.
 const BATCH: usize = 256;
 
 /// One block to be appended.

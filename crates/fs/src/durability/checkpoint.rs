@@ -37,7 +37,7 @@ const ATTEMPTS: u32 = 8;
 /// Largest number of missing index nodes that a snapshot requests at once.
 const LOADED_AT_ONCE: usize = 256;
 
-/// The content of a checkpoint, apart from the places of its tables.
+/// The content of a checkpoint, except for the addresses of its tables.
 #[derive(Clone)]
 pub(crate) struct Image {
     pub(crate) body: CheckpointBody,
@@ -183,7 +183,7 @@ impl Core {
         }
     }
 
-    /// Takes the snapshot.
+    /// Writes everything dirty, and takes the snapshot of a checkpoint.
     fn take_snapshot(&mut self, clean: bool) -> Result<Snapshot, NotApplied> {
         let lost = self.take_back()?;
         self.prepare_write_all()?;
@@ -479,8 +479,8 @@ impl Inner {
         self.checkpoint_surely(clean).await
     }
 
-    /// Makes a checkpoint even if zones fail meanwhile, up to [`ATTEMPTS`] times. The caller holds
-    /// the lock.
+    /// Makes a checkpoint, with up to [`ATTEMPTS`] attempts if zones fail during it. The caller
+    /// holds the lock.
     #[inline(never)]
     pub(crate) fn checkpoint_surely(self: &Rc<Self>, clean: bool) -> Boxed<'_, Result<()>> {
         Box::pin(async move {

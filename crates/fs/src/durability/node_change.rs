@@ -89,7 +89,7 @@ impl Recorded {
 pub(crate) enum Encoded {
     /// The change is in the record; the byte ranges are those where the contents differed.
     Added(Places),
-    /// The contents are the same.
+    /// The contents are the same, so nothing was added.
     Nothing,
     /// The change would take more bytes than allowed.
     TooLong,

@@ -113,8 +113,8 @@ impl Core {
         }
         let half = (0..2).find(|half| self.env.layout.sync_half(*half).contains(&failed))?;
         if half == self.durability.sync.half() {
-            // Skip to the end of the half: the next record opens the other half, or waits for a
-            // checkpoint.
+            // Skip to the end of the half: the next record goes to the other half, or waits for
+            // a checkpoint.
             self.durability.sync.go_on_at(self.env.layout.sync_stripe().blocks());
         }
         Some(Closing { failed, zones: self.env.layout.sync_half(half), permit: None })

@@ -79,17 +79,17 @@ pub(crate) struct SyncLog {
     half: u8,
     /// The next block of `half`, in striping order.
     next: u32,
-    /// Sequence of the next record.
+    /// Sequence number of the next record.
     sequence: u64,
-    /// Records below this sequence are durable.
+    /// The sequence number below which records are durable.
     durable: u64,
-    /// Halves that are not empty.
+    /// Whether each half of the log is in use, that is not empty.
     used: [bool; 2],
-    /// Records not yet durable.
+    /// Number of records that are not yet durable.
     in_flight: u32,
     /// Fsyncs that wait for a record to begin, in the order of their calls.
     waiters: Group,
-    /// Fsyncs whose record is in flight.
+    /// Number of fsyncs whose records are in flight.
     sharing: u32,
     /// Number of consecutive records that held one fsync and ended while no other record was in
     /// flight and no fsync waited.
@@ -121,7 +121,7 @@ impl SyncLog {
         self.next
     }
 
-    /// Sequence of the next record.
+    /// Sequence number of the next record.
     pub(super) fn sequence(&self) -> u64 {
         self.sequence
     }
@@ -136,7 +136,7 @@ impl SyncLog {
         self.durable = self.durable.max(sequence);
     }
 
-    /// Records not yet durable.
+    /// Number of records that are not yet durable.
     pub(super) fn in_flight(&self) -> u32 {
         self.in_flight
     }

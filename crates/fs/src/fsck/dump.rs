@@ -51,7 +51,7 @@ pub enum Part {
     Node(Which),
     /// The names of a directory.
     Directory(Which),
-    /// A segment: its owners, by its summary, and its valid blocks.
+    /// A segment: the owners in its summary, and its valid blocks.
     Segment(u32),
 }
 

@@ -18,7 +18,7 @@ const INODE: &str = "inode";
 /// get no path.
 const DEPTH_MAX: usize = 256;
 
-/// A name leads from a directory to an inode.
+/// The link from a directory to an inode that a name makes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ref {
     pub(super) child: u32,

@@ -19,13 +19,13 @@ const SUPERZONE: &str = "superzone descriptor";
 /// A segment's map of valid blocks.
 type Map = [u8; 64];
 
-/// Blocks with owners, by address, and the maps of valid blocks that follow from them.
+/// The blocks that have owners, by address, and the maps of valid blocks that result from them.
 struct Space {
     owners: Vec<Owner>,
     /// The inode of each first leaf, by node id.
     first_leaves: BTreeMap<u32, u32>,
     maps: BTreeMap<u32, Map>,
-    /// Valid blocks of each superzone.
+    /// Number of valid blocks in each superzone.
     valid: Vec<u32>,
 }
 

@@ -37,7 +37,7 @@ struct Log<'a> {
     /// Places of nodes that a later record replaces. They are checked too, because the replay
     /// reads them.
     replaced: Vec<(u32, NatEntry)>,
-    /// A record was lost.
+    /// True once a record is known to be lost.
     damaged: bool,
 }
 

@@ -13,7 +13,7 @@ const UNIT: &str = "table page";
 const DELTA: &str = "delta log";
 const EXTENT: &str = "delta log extent";
 
-/// A table: its pages that are not all zero.
+/// A table, stored as those of its pages that are not all zero.
 pub(super) struct Table<E> {
     len: u32,
     per_unit: u32,
@@ -32,7 +32,7 @@ impl<E: FromBytes + Immutable + KnownLayout + Copy> Table<E> {
         entry.copied().unwrap_or_else(E::new_zeroed)
     }
 
-    /// Entries of table pages that exist, with their index.
+    /// The entries of existing table pages, each with its index.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, E)> + '_ {
         self.units.iter().flat_map(|(unit, entries)| {
             let first = unit * self.per_unit;
@@ -109,7 +109,7 @@ pub(super) async fn read_all(fsck: &mut Fsck, volume: &Volume) -> (Tables, bool)
     (tables, damaged)
 }
 
-/// The delta log of the extent with index `extent`.
+/// The number of the delta log that contains the extent with index `extent`.
 fn log_of(volume: &Volume, extent: usize) -> u32 {
     u32::from(extent >= volume.body.log_extents.get() as usize)
 }
@@ -177,7 +177,7 @@ fn check_age(
     }
 }
 
-/// Table pages must not overlap.
+/// Checks that table pages do not overlap.
 fn check_unit_places(fsck: &mut Fsck, volume: &Volume) {
     let plan = &volume.plan;
     let units = volume.units.iter().enumerate();
@@ -192,8 +192,8 @@ fn check_unit_places(fsck: &mut Fsck, volume: &Volume) {
     }
 }
 
-/// Checks the position `next` in a half: not before the end of the blocks in use, and not after the
-/// end of the written ones.
+/// Checks that the position `next` in a half is neither before the end of the blocks in use nor
+/// after the end of the written blocks.
 fn check_next(
     fsck: &mut Fsck,
     field: &'static str,
@@ -295,8 +295,8 @@ fn apply(fsck: &mut Fsck, place: &str, mut body: &[u8], tables: &mut Tables) {
     }
 }
 
-/// Checks that extents are in the order of writing and do not overlap, and that the log continues
-/// after them.
+/// Checks that extents are in the order in which they were written and do not overlap, and that the
+/// log continues after them.
 fn check_extent_places(fsck: &mut Fsck, volume: &Volume) {
     let (plan, body) = (&volume.plan, &volume.body);
     let mut places: Vec<(u32, u8, u64, u64)> = Vec::new();
@@ -322,7 +322,7 @@ fn check_extent_places(fsck: &mut Fsck, volume: &Volume) {
     }
 }
 
-/// Checks each entry on its own.
+/// Checks each table entry, without comparing it with other entries.
 fn check_entries(fsck: &mut Fsck, volume: &Volume, tables: &Tables) {
     const NAT: &str = "NAT entry";
     const SIT: &str = "SIT entry";

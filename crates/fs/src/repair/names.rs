@@ -430,7 +430,7 @@ async fn count_links(inner: &Rc<Inner>, walk: &Walk, names: &Names, log: &mut Lo
     Ok(())
 }
 
-/// Adds the paths of the inodes that actions concern.
+/// Adds to each action the path of its inode.
 fn name_actions(names: &Names, actions: &mut [Action]) {
     let mut above: BTreeMap<u32, (u32, &[u8])> = BTreeMap::new();
     // Insert removed names first, so that a name that stays takes precedence.

@@ -91,7 +91,7 @@ pub(super) async fn empty(
     fs.unmount().await
 }
 
-/// Fills a superzone that is still written to.
+/// Fills the rest of a superzone that is still being written.
 async fn leave(inner: &Rc<Inner>, id: SuperzoneId) -> Result<()> {
     let state = inner.core.borrow().alloc.zones().state(id);
     if state != SuperzoneState::Active {

@@ -20,7 +20,7 @@ use zerocopy::FromBytes;
 
 const SPEC: &str = "zones=64,zone-size=1MiB,zone-capacity=768KiB,max-active=14,channels=1";
 
-/// A path, with the kind and content of the file there, or why it cannot be read.
+/// For each path, the kind and content of the file, or the error of reading it.
 type Tree = BTreeMap<String, Result<(Kind, Vec<u8>), ErrorKind>>;
 
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
@@ -130,7 +130,7 @@ struct Expect {
     homeless: usize,
 }
 
-/// A damaged drive, and the files that were readable on it before the damage.
+/// Makes a drive and damages it. Also returns the files that were readable before the damage.
 async fn damaged(
     rt: &Rt,
     damage: impl AsyncFn(Rc<Inner>, Fs) -> Result<Vec<u32>>,

@@ -118,7 +118,7 @@ impl<E: Entry> Table<E> {
         (self.resident * self.per_table_page as usize * size_of::<E>() + pointers) as u64
     }
 
-    /// Number of dirty entries.
+    /// Number of entries that are dirty.
     pub(crate) fn dirty_count(&self) -> usize {
         self.dirty.len()
     }
@@ -128,7 +128,7 @@ impl<E: Entry> Table<E> {
         self.dirty.contains(&index)
     }
 
-    /// Entries that changed since the last snapshot, with their index, ascending.
+    /// Entries that changed since the last snapshot, each with its index, in ascending order.
     pub(crate) fn dirty(&self) -> impl Iterator<Item = (u32, E)> + '_ {
         self.dirty.iter().map(|index| (*index, self.get(*index)))
     }
@@ -267,7 +267,7 @@ pub(crate) struct NodeIds {
     count: u32,
     /// Number of free ids below `limit`.
     free: u32,
-    /// No id above this is in use.
+    /// Upper limit for ids in use: no id above this one is in use.
     top: u32,
     next: u32,
     /// Free ids that [`NodeIds::take`] must not take: see [`NodeIds::hold`].

@@ -68,7 +68,7 @@ impl TableZones {
         self.zones.values().filter(|state| **state == Use::Empty).count() as u32
     }
 
-    /// All zones.
+    /// All zones of the tables.
     pub(crate) fn zones(&self) -> impl Iterator<Item = ZoneId> + '_ {
         self.zones.keys().copied()
     }

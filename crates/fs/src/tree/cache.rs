@@ -46,8 +46,8 @@ impl Key {
     }
 }
 
-/// A fixed multiplicative hasher: keys are small integers of the engine's own making, and behaviour
-/// must not depend on a random seed.
+/// A fixed multiplicative hasher. Keys are small integers that the engine itself chooses, and its
+/// behaviour must not depend on a random seed.
 #[derive(Default)]
 pub struct FixedHasher(u64);
 
@@ -111,17 +111,17 @@ impl Entry {
         Entry { dirty: true, ..Entry::clean(page, None) }
     }
 
-    /// The same page as a node of file `ino`. (Data pages have their owner in the key.)
+    /// Makes the page a node of file `ino`. (Data pages have their owner in the key.)
     pub fn owned_by(self, ino: u32) -> Entry {
         Entry { owner: ino, ..self }
     }
 
-    /// The same page with a known CRC32C.
+    /// Sets the page's CRC32C, if known.
     pub fn with_crc(self, crc: Option<u32>) -> Entry {
         Entry { crc, ..self }
     }
 
-    /// The page. Clone it to freeze it.
+    /// The content of the page. A clone of it freezes the page.
     pub fn page(&self) -> &Page {
         &self.page
     }
@@ -136,7 +136,7 @@ impl Entry {
         self.dirty
     }
 
-    /// True while a write of the page (perhaps of an older content) has not ended.
+    /// True while a write of the page, perhaps with older content, has not ended.
     pub fn is_in_flight(&self) -> bool {
         self.in_flight > 0
     }
@@ -178,9 +178,9 @@ pub struct Stats {
     pub hits: u64,
     /// Calls of [`Cache::get`] that found no page.
     pub misses: u64,
-    /// Pages evicted to free space.
+    /// Number of pages evicted to free space.
     pub evictions: u64,
-    /// Pages inserted.
+    /// Number of pages inserted.
     pub insertions: u64,
 }
 
@@ -204,13 +204,13 @@ struct Slot {
 /// Pages in a cache, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// Blocks of files and directories.
+    /// Number of pages of files and directories.
     pub(crate) data: usize,
-    /// Nodes.
+    /// Number of nodes.
     pub(crate) nodes: usize,
-    /// Data pages and nodes whose present content is being written.
+    /// Number of data pages and nodes whose present content is being written.
     pub(crate) shared: usize,
-    /// Logged contents of dirty nodes.
+    /// Number of logged contents of dirty nodes.
     pub(crate) logged: usize,
 }
 

@@ -35,7 +35,7 @@ const ALLOCATION: usize = 16;
 
 const _: () = assert!((dirent::blocks(dirent::MAX_LEVELS) as u64) * (STEPS as u64) < 1 << 32);
 
-/// A known name.
+/// A name in the index, and where it leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     /// Block of the directory that contains the name.

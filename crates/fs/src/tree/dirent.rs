@@ -39,7 +39,7 @@
 
 use std::iter::FusedIterator;
 
-/// Bytes of a directory block.
+/// Size of a directory block in bytes.
 pub const BLOCK: usize = 4096;
 /// Bytes of a record before its name.
 pub const HEADER: usize = 12;
@@ -47,7 +47,7 @@ pub const HEADER: usize = 12;
 pub const MAX_NAME: usize = 255;
 /// Number of blocks in a bucket.
 pub const BUCKET_BLOCKS: u32 = 2;
-/// Level from which on the number of buckets no longer grows.
+/// Level from which the number of buckets no longer grows.
 pub const MAX_GROWTH_LEVEL: u8 = 8;
 /// Most levels a directory can have in use.
 pub const MAX_LEVELS: u8 = 32;
@@ -68,7 +68,7 @@ pub struct Entry<'a> {
     pub hash: u32,
     /// Kind of the inode.
     pub kind: Kind,
-    /// The name's bytes.
+    /// The bytes of the name.
     pub name: &'a [u8],
     /// Offset of the record in its block, in bytes; ignored by [`insert`].
     pub offset: u16,
@@ -99,7 +99,7 @@ pub enum NameError {
 /// The reason why bytes are not a directory block. Offsets are in bytes within the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A record ends outside the block, overlaps its own name or is unaligned.
+    /// A record ends outside the block, overlaps its own name, or is unaligned.
     #[error("record at {offset}: length {found}, expected a multiple of 4, {least} to {most}")]
     Length {
         /// Offset of the record.
@@ -330,7 +330,7 @@ pub fn init(block: &mut [u8; BLOCK]) {
     set_len(block, 0, BLOCK);
 }
 
-/// Iterator over records; see [`iter`].
+/// An iterator over records; see [`iter`].
 #[derive(Clone)]
 struct Records<'a> {
     block: &'a [u8; BLOCK],

@@ -1,4 +1,4 @@
-//! File content in the cache, and truncation.
+//! The content of files in the cache, and truncation.
 
 use crate::blocked::{Blocked, Fetch, NotApplied};
 use crate::core::Core;

@@ -29,7 +29,7 @@ const STEP_BLOCKS: u64 = 512;
 /// Most leaves that one step of a search for data reads.
 const LEAVES_LOOKED_AT: u32 = 8;
 
-/// The state of a search.
+/// The result of one step of a search.
 pub(crate) enum Sought {
     /// The search has ended at this position: a byte offset for [`Core::seek`], a block
     /// for [`Core::next_block`].

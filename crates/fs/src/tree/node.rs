@@ -19,8 +19,8 @@ use furrow_zone::{Error, ErrorKind};
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// The place of the pointer to a file's block: the node (the inode itself at height 0) and the
-/// slot.
+/// The place of the pointer to a file's block: the node (at height 0, the inode itself) and
+/// the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) nid: u32,
@@ -312,8 +312,8 @@ impl Core {
         Ok(if self.holder(ino, block)?.is_some() { 0 } else { u32::from(height) })
     }
 
-    /// Makes the missing nodes on the path to `block`, and marks the holder dirty (it is about to
-    /// change). The path must be prepared, and enough node ids reserved.
+    /// Makes the missing nodes on the path to `block`, and marks the holder dirty, because it is
+    /// about to change. The path must be prepared, and enough node ids reserved.
     pub(crate) fn grow(&mut self, ino: Ino, block: u32) -> Holder {
         let needed = Shape::REAL.height_for(u64::from(block));
         // The inode is about to change too, at least its times.

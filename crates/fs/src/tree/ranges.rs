@@ -11,9 +11,9 @@ use furrow_rt::Boxed;
 use furrow_rt::PAGE_SIZE;
 use furrow_zone::{Error, ErrorKind, Result};
 
-/// Bytes copied at a time.
+/// Number of bytes copied at a time.
 const COPY_STEP: u64 = 1 << 20;
-/// Most bytes of one [`Fs::copy_range`].
+/// Largest number of bytes that one [`Fs::copy_range`] copies.
 const COPY_MAX: u64 = 64 << 20;
 
 /// The longest range, in blocks, that is searched for writes in flight.

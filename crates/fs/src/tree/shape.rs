@@ -22,19 +22,19 @@ pub const MAX_BLOCKS: u64 = 1 << 32;
 /// Height at which [`Shape::REAL`] covers [`MAX_BLOCKS`].
 pub const MAX_HEIGHT: u8 = 3;
 
-/// Slot numbers from the inode downwards.
+/// Slot numbers on the way from the inode downwards.
 pub type Path = SmallVec<[u32; 5]>;
 
 /// The four fan-outs of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Direct pointers in an inode of height 0.
+    /// Number of direct pointers in an inode of height 0.
     pub inode_ptrs: u32,
-    /// Node ids in an inode of height ≥ 1.
+    /// Number of node ids in an inode of height ≥ 1.
     pub inode_nids: u32,
-    /// Pointers in a leaf.
+    /// Number of pointers in a leaf.
     pub leaf_ptrs: u32,
-    /// Node ids in an index node.
+    /// Number of node ids in an index node.
     pub index_nids: u32,
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn nodes_for(bytes: usize) -> usize {
     if bytes <= XATTRS_INLINE { 0 } else { bytes.div_ceil(XATTR_NODE) }
 }
 
-/// Attributes by name.
+/// The attributes of an inode, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Xattrs(pub(crate) BTreeMap<Vec<u8>, Vec<u8>>);
 

@@ -10,7 +10,7 @@ use furrow_log::format::{DeltaGroup, Descriptor, ExtentEntry, RecordHeader};
 use furrow_log::layout::Layout;
 use furrow_log::record::peek;
 
-/// A field on the drive.
+/// A field of a structure, and its position on the drive.
 pub struct Site {
     pub structure: String,
     pub field: &'static str,
@@ -19,7 +19,7 @@ pub struct Site {
     pub chain: Chain,
 }
 
-/// Whether the position of an entry's checksum is the wanted one.
+/// Whether the structure that contains an entry is the wanted one, a table page or a delta block.
 type Where = fn(&Chain) -> bool;
 /// Whether an inode is of the wanted kind.
 type Which = dyn Fn(&InodeHead) -> bool;
@@ -56,7 +56,7 @@ fn shift(at: At, by: usize) -> At {
     (at.0, at.1 + by)
 }
 
-/// Sites of a drive unmounted cleanly.
+/// The fields on a drive that was unmounted cleanly.
 pub fn of_clean(drive: &Drive, map: &Map) -> Vec<Site> {
     let mut sites = Sites::default();
     superblock(&mut sites, drive, map);
@@ -139,7 +139,7 @@ fn valid_blocks(drive: &Drive, map: &Map, superzone: usize) -> u32 {
         .sum()
 }
 
-/// Node ids in use whose NAT entry is in the place that `wanted` accepts.
+/// Node ids in use whose NAT entry is in a structure that `wanted` accepts.
 fn nids(drive: &Drive, map: &Map, wanted: Where) -> Vec<u32> {
     let entries = map.entries.iter();
     entries
@@ -412,7 +412,7 @@ fn item_fields(tag: u8) -> (&'static str, &'static [(&'static str, usize)]) {
     }
 }
 
-/// Sites of the sync log of a drive that was not unmounted.
+/// The fields in the sync log of a drive that was not unmounted.
 pub fn of_crashed(drive: &Drive, map: &Map) -> Vec<Site> {
     let mut sites = Sites::default();
     let mut seen = Vec::new();

@@ -39,7 +39,7 @@ impl Allocator {
         self.since_checkpoint.audit()
     }
 
-    /// Permits that logs and heads hold.
+    /// Number of permits that logs and heads hold.
     pub(in crate::alloc) fn permits_of_heads(&self) -> u32 {
         let heads = self.cursors.iter().filter_map(|turn| turn.permit.as_ref());
         heads.chain(&self.streams.reserved).map(Permit::count).sum()

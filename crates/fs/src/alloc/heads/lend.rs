@@ -50,7 +50,7 @@ impl Allocator {
         })
     }
 
-    /// Whether a head stands between two segments.
+    /// Whether a head is between two segments.
     pub(super) fn is_between(&self, head: usize) -> bool {
         self.cursors[head].head.next.is_multiple_of(self.layout.segment_blocks)
     }

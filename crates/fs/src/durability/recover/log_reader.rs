@@ -14,7 +14,7 @@ use std::future::Future;
 use std::task::Poll;
 use zerocopy::IntoBytes;
 
-/// Blocks of the log read in one batch.
+/// Number of blocks of the log read in one batch.
 const AHEAD: u32 = 128;
 
 /// Most node or data blocks read at the same time.

@@ -27,7 +27,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-/// A running step.
+/// A step that is running.
 type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
 /// A step of a mount.

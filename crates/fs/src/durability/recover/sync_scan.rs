@@ -317,7 +317,8 @@ async fn arrived(
     gone(&mut record.changes.iter().flat_map(NodeChange::pointers)).await
 }
 
-/// True if the block's last sector is zeros, because writes are torn between sectors.
+/// True if the block's last sector is zeros, so that the block was not completely written: writes
+/// are torn between sectors.
 fn never_written(geometry: &Geometry, block: &Page) -> bool {
     let sector = (geometry.block_size.0 as usize).min(BLOCK);
     block.bytes()[BLOCK - sector..].iter().all(|byte| *byte == 0)

@@ -6,7 +6,7 @@ use furrow_log::layout::Layout;
 use furrow_log::record::Uuid;
 use std::fmt::Write as _;
 
-/// Something to show.
+/// A value to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// A count, an address, an index.

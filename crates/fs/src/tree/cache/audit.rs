@@ -1,4 +1,4 @@
-//! The audit of the cache: its indexes, lists and counts against its slots.
+//! The audit of the cache: compares its indexes, lists and counts with its slots.
 
 use super::{Cache, Entry, Key, NIL, Slot, family_key};
 use crate::accounts::{contradiction, holds, same};

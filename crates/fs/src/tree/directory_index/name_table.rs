@@ -21,7 +21,7 @@ use crate::types::Kind;
 use furrow_rt::{OwnedPage, PAGE_SIZE};
 use std::collections::BTreeMap;
 
-/// Slots of a page.
+/// Number of slots in a page.
 const SLOTS: usize = 128;
 /// Most slots in use. Some slots must stay empty, because a search ends at the first empty slot.
 const SLOTS_MOST: u16 = (SLOTS - SLOTS / 8) as u16;
@@ -31,7 +31,7 @@ const GONE: u32 = 1;
 const HEADER: usize = SLOTS * 4;
 /// Offset of the first record.
 const RECORDS: usize = HEADER + 8;
-/// Bytes of a record before its name.
+/// Number of bytes of a record before its name.
 const RECORD: usize = 14;
 /// Most bits of a hash that may choose a page.
 const DEPTH_MOST: u32 = 24;
@@ -184,11 +184,11 @@ impl Leaf {
 enum Field {
     /// Number of first bits that the hashes of all names in the page share.
     Depth,
-    /// Slots that are not empty.
+    /// Number of slots that are not empty.
     Used,
     /// Offset of the next record.
     End,
-    /// Bytes of records that were removed.
+    /// Number of bytes in removed records.
     Removed,
 }
 

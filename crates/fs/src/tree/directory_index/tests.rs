@@ -76,8 +76,8 @@ fn check(indexes: &DirectoryIndexes, pages: &[[u8; BLOCK]; 2], names: &[(u32, Ve
 }
 
 proptest! {
-    /// After any sequence of additions, replacements and removals, the known names are the names in
-    /// the pages.
+    /// After any sequence of additions, replacements and removals, the names in the index are the
+    /// names in the pages.
     #[test]
     fn what_is_known_is_what_is_there(
         ops in prop::collection::vec((0u8..10, 0u32..2, 0u8..120), 1..400),
