@@ -430,7 +430,7 @@ impl Allocator {
         for head in 0..self.cursors.len() {
             let Some(superzone) = self.cursors[head].head.superzone else { continue };
             let group = &mut groups[self.zones.group(SuperzoneId(superzone)) as usize];
-            // Streams of one class write at the same time, but data and nodes are written in
+            // Count the superzones of the class separately: data and nodes are written in
             // separate bursts.
             group.class += u32::from(class.contains(&self.stream_of_head(head)));
             let writer = self.writer_of(head).filter(|_| self.variant.open_by_load.holds());

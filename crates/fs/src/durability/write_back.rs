@@ -100,8 +100,8 @@ impl Inner {
                 let core = self.core.borrow();
                 let nodes = core.cache.dirty_node_pages();
                 let data = core.cache.dirty_pages() - nodes;
-                // Some of the blocks in flight may be clean already, hence the
-                // saturating subtraction.
+                // Some of the blocks in flight may be clean already, so the difference may
+                // be negative.
                 (
                     data.saturating_sub(core.durability.appends.blocks()),
                     nodes,
@@ -177,7 +177,7 @@ impl Inner {
                 }
                 // The engine remembers a failure and reports it to the next caller.
                 let _ = inner.checkpoint(false).await;
-                // If nothing was written during the interval, there is nothing to do.
+                // If nothing was written for a whole interval, the drive counts as idle.
                 let now = Some(inner.core.borrow().alloc.stamp());
                 let idle = std::mem::replace(&mut last, now) == now;
                 if idle && inner.core.borrow().health.failed().is_none() {

@@ -3,12 +3,12 @@
 //! A power cut leaves the last records in any state: the log ends at the first record that is
 //! missing, torn, or depends on a block that did not arrive. A durable record that was damaged
 //! later looks the same. The records behind the place make the difference. Each record says up to
-//! which sequence the earlier records were durable when it was written. Records from before that
-//! number was introduced bound it, because few records are in flight at a time. So a whole record
-//! behind the place proves damage if it says that the missing record was durable. A checkpoint that
-//! names the end of the log proves damage too: recovery writes it after reading everything before
-//! that end. A record that was written after a checkpoint newer than the newest whole one proves
-//! that the newer checkpoint is damaged.
+//! which sequence the earlier records were durable when it was written. Records that were written
+//! before that number existed give a weaker bound, because only a few records are in flight at a
+//! time. So a whole record behind the place proves damage if it says that the missing record was
+//! durable. A checkpoint that names the end of the log proves damage too: recovery writes it after
+//! reading everything before that end. A record that was written after a checkpoint newer than the
+//! newest whole one proves that the newer checkpoint is damaged.
 //!
 //! Even without such a proof, a record counts as damaged if all of its blocks are on the drive.
 //! When a power cut interrupts a write, a zone keeps only the beginning of it, as the write
