@@ -4,7 +4,7 @@
 //! offset, in 4 KiB blocks ([`BlockAddr`]); [`HOLE`] means "no block". Records (superblock,
 //! checkpoint, table page, sync record) open with the header of `furrow-log`; nodes, summaries,
 //! directory blocks and file data have none: the pointer to them carries their CRC32C.
-//! `docs/format.md` shows the same tables; a test compares the two.
+//! `docs/inside/format.md` shows the same tables; a test compares the two.
 
 use furrow_log::layout;
 use zerocopy::little_endian::{I64, U16, U32, U64};
@@ -89,8 +89,8 @@ layout! {
     /// label; the copy in the newest checkpoint has the current label.
     ///
     /// Invariants: all areas are disjoint and follow each other in the order of the fields;
-    /// `main_start + superzones × width ≤ zones`; `segment_blocks ≤ 512`; `2 ≤ segment_blocks ≤
-    /// width × zone_capacity`; `1 ≤ width ≤ 32`; `streams` is 2, 4 or 6.
+    /// `main_start + superzones × width ≤ zones`; `segment_blocks ≤ 512`;
+    /// `2 ≤ segment_blocks ≤ width × zone_capacity`; `1 ≤ width ≤ 32`; `streams` is 2, 4 or 6.
     pub struct SuperblockBody: 184 {
         /// Features an older version may ignore.
         pub compat: U64,

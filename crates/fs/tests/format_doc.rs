@@ -1,5 +1,5 @@
-//! `docs/format.md` shows every structure of the code, field by field; this test compares the two.
-//! If they differ, the test prints the tables as they should be.
+//! `docs/inside/format.md` shows every structure of the code, field by field; this test compares
+//! the two. If they differ, the test prints the tables as they should be.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test reads the document")]
 

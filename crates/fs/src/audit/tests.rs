@@ -1,6 +1,6 @@
-//! Tests: an audit notices each corruption of memory that `docs/structure/corruptions.md` lists for
-//! the file system (F1 to F16), and dirty pages that exceed the space left (F17); an audit finds
-//! nothing wrong in a working file system.
+//! Tests: an audit notices each corruption of memory that `docs/inside/structure/corruptions.md`
+//! lists for the file system (F1 to F16), and dirty pages that exceed the space left (F17); an
+//! audit finds nothing wrong in a working file system.
 
 use super::alloc::is_set;
 use crate::alloc::heads::Head;

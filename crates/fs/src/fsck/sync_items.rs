@@ -1,4 +1,4 @@
-//! The items of a sync record, as `docs/format.md` lists them.
+//! The items of a sync record, as `docs/inside/format.md` lists them.
 
 use crate::format::{
     BLOCK, InodeHead, LEVEL_INODE, NODE_HEAD, NODE_MAGIC, NatEntry, NodeHeader, Pointer, item,
@@ -86,7 +86,7 @@ impl Input<'_> {
         Some(now.to_vec())
     }
 
-    /// Reads the next item: tag and fields as `docs/format.md` lists them.
+    /// Reads the next item: tag and fields as `docs/inside/format.md` lists them.
     pub(super) fn item(&mut self) -> Option<Item> {
         let before = self.0;
         let item = self.read_item();

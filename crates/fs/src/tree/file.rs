@@ -43,7 +43,7 @@ impl Core {
         {
             return Ok(None);
         }
-        // Apply.
+        // Apply the change.
         let now = stamp(self.now());
         self.take_access(ino);
         if let Some(packed) = xattrs {
@@ -191,7 +191,7 @@ impl Core {
         let (blocks, nodes) = (data.pages.len() as u32, nodes.min(leaves + 6));
         let added = self.added_by(ino, first, blocks, nodes)?;
         self.reserve(blocks, nodes + 1, Claim::User(added))?;
-        // Apply.
+        // Apply the change.
         let mut from = (data.offset % PAGE_SIZE as u64) as usize;
         let mut left = data.len;
         for (index, (page, crc)) in data.pages.iter().zip(&data.crcs).enumerate() {

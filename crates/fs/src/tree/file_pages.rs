@@ -125,7 +125,7 @@ impl Core {
         let target = Core::step_size(current.min(reached.max(size)), size);
         let from = target.div_ceil(PAGE_SIZE as u64);
         let tail = (target % PAGE_SIZE as u64) as usize;
-        // Prepare.
+        // Prepare the change.
         if tail != 0 {
             let block = (target / PAGE_SIZE as u64) as u32;
             if self.data(ino, block)?.is_some() {
@@ -133,7 +133,7 @@ impl Core {
             }
         }
         let doomed = self.doomed_nodes(ino, height, from)?;
-        // Apply.
+        // Apply the change.
         if tail != 0 {
             let block = (target / PAGE_SIZE as u64) as u32;
             if self.data(ino, block)?.is_some() {

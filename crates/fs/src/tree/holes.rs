@@ -185,7 +185,7 @@ impl Core {
             self.prepare_path(ino, block)?;
         }
         self.reserve(1, 4, Claim::Removal)?;
-        // Apply.
+        // Apply the change.
         if present {
             self.data_mut(ino, block)[part].fill(0);
         }
@@ -221,7 +221,7 @@ impl Core {
         let mut holders: Vec<u32> = doomed.iter().map(|(_, holder)| holder.nid).collect();
         holders.dedup();
         self.reserve(0, holders.len() as u32 + 1, Claim::Removal)?;
-        // Apply.
+        // Apply the change.
         for (block, holder) in &doomed {
             self.cache.remove(&Key::Data(ino.0, *block));
             let addr = self.slot(*holder).addr.get();
@@ -263,7 +263,7 @@ impl Core {
         let nodes = nodes.min(leaves + 6);
         let added = holes.len() as u64 + u64::from(nodes);
         self.reserve(holes.len() as u32, nodes + 1, Claim::User(added))?;
-        // Apply.
+        // Apply the change.
         let (zero, crc) = (self.tree.zero.clone(), crc32c(self.tree.zero.bytes()));
         for block in &holes {
             self.replace_data(ino, *block, zero.clone(), Some(crc));

@@ -378,7 +378,7 @@ impl Core {
         let nodes = room.nodes + 3 + crate::tree::xattr::nodes_for(xattrs.len()) as u32;
         let added = u64::from(nodes) + u64::from(!target.is_empty());
         self.reserve(2, nodes, Claim::User(added))?;
-        // Apply.
+        // Apply the change.
         let ino = self.take_ino(*ino)?;
         self.insert_inode(ino, op, if kind == Kind::Directory { parent.0 } else { 0 });
         self.store_first_xattrs(ino, xattrs)?;
@@ -429,7 +429,7 @@ impl Core {
         self.check_open()?;
         let nodes = 1 + crate::tree::xattr::nodes_for(xattrs.len()) as u32;
         self.reserve(0, nodes + 1, Claim::User(u64::from(nodes)))?;
-        // Apply.
+        // Apply the change.
         let ino = self.take_ino(*ino)?;
         self.insert_inode(ino, op, 0);
         self.inode_mut(ino).head.links = 0.into();
@@ -498,7 +498,7 @@ impl Core {
         }
         let room = self.find_space(parent, name)?;
         self.reserve(1, room.nodes + 2, Claim::User(u64::from(room.nodes) + 1))?;
-        // Apply.
+        // Apply the change.
         self.insert_entry(parent, room, name, ino, kind.unwrap_or(Kind::File));
         self.touch(parent, time, true);
         if links == 0 {
@@ -584,7 +584,7 @@ impl Core {
         self.check_removal(found, directory.unwrap_or(found.kind == Kind::Directory), last)?;
         let nodes = self.prepare_entry(parent, found, name)?;
         self.reserve(1, nodes + 2, Claim::Removal)?;
-        // Apply.
+        // Apply the change.
         self.remove_entry(parent, found.block, name);
         self.touch(parent, time, true);
         let gone = self.drop_link(parent, found, time, last);

@@ -87,7 +87,7 @@ impl Core {
         }
         self.prepare_entry(to, target, new)?;
         self.reserve(2, 6, Claim::Removal)?;
-        // Apply.
+        // Apply the change.
         self.replace_entry(from, source.block, old, target.ino, target.kind);
         self.replace_entry(to, target.block, new, source.ino, source.kind);
         if from != to {
@@ -147,7 +147,7 @@ impl Core {
             None => Claim::Upkeep(u64::from(nodes) + 1),
         };
         self.reserve(2, nodes + 4 + u32::from(whiteout.is_some()), claim)?;
-        // Apply.
+        // Apply the change.
         let mut gone = None;
         match (target, room) {
             (Some(target), _) => {

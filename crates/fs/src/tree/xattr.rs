@@ -289,7 +289,7 @@ impl Core {
         let added = nodes.saturating_sub(self.xattr_nids(ino)?.0.len()) as u64;
         let claim = if removal { Claim::Removal } else { Claim::User(added) };
         self.reserve(0, nodes as u32 + 1, claim)?;
-        // Apply.
+        // Apply the change.
         if let Some(before) = before {
             self.apply_lifetime(ino, &before, &xattrs);
         }
